@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# What every command uses: messages, the cache, locks, long steps. Sourced, never run.
+
+umask 022
+shopt -s inherit_errexit
+
+TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/pinmap
+STEP_PID=
+
+# Everything said goes to stderr: stdout belongs to the command that runs in the VM.
+say() {
+	printf '[%2d:%02d] %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$*" >&2
+}
+
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# hash_of: a short name for what is read from stdin.
+hash_of() {
+	sha256sum | cut -c1-16
+}
+
+# need_root: namespaces, chroot and debootstrap all need it, so it is asked for once, before anything else.
+need_root() {
+	[ "$(id -u)" -eq 0 ] || die "must be run as root (it makes a Debian root directory and mount namespaces)"
+	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
+	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,runs} 2>/dev/null || die "cannot create the cache directory $CACHE"
+	CACHE=$(cd "$CACHE" && pwd -P)
+}
+
+# need_space GIGABYTES WHAT
+need_space() {
+	local free
+	free=$(df --output=avail -B1G "$CACHE" | tail -n 1)
+	[ "$free" -ge "$1" ] || die "$2 needs $1 GB of free disk space, and $CACHE has $((free))"
+}
+
+# locked NAME COMMAND...: two runs at once must not make the same thing twice, let alone into each other.
+# The command runs in a subshell, which holds the lock until it ends.
+locked() {
+	local name=$1
+	shift
+	(
+		exec {lock}>"$CACHE/locks/$name"
+		if ! flock -n "$lock"; then
+			say "waiting for another run, which is making $name"
+			flock "$lock"
+		fi
+		"$@"
+	)
+}
+
+# step LOG TITLE PROGRESS COMMAND...: a long command with its output in LOG; every half minute a line with what the command
+# PROGRESS prints. The command has a process group of its own, so that an interrupted script can end all of it.
+# As step is used with ||, errexit does not hold in the command: its parts must be joined with &&.
+step() {
+	local log=$1 title=$2 progress=$3 began=$SECONDS said=$SECONDS rc=0
+	shift 3
+	say "$title"
+	trap stop_step EXIT
+	trap 'exit 130' INT
+	trap 'exit 143' TERM HUP
+	set -m
+	("$@") >"$log" 2>&1 </dev/null &
+	STEP_PID=$!
+	set +m
+	while kill -0 "$STEP_PID" 2>/dev/null; do
+		sleep 0.5
+		if [ $((SECONDS - said)) -ge 30 ]; then
+			said=$SECONDS
+			say "  $title: $($progress)"
+		fi
+	done
+	wait "$STEP_PID" || rc=$?
+	STEP_PID=
+	trap - EXIT INT TERM HUP
+	[ "$rc" -eq 0 ] && say "  done in $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+	return "$rc"
+}
+
+stop_step() {
+	[ -z "$STEP_PID" ] || kill -KILL -- "-$STEP_PID" 2>/dev/null || :
+}
+
+# The usual PROGRESS: the last line of the step's log.
+last_line() {
+	tail -c 400 "$STEP_LOG" 2>/dev/null | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c1-100 || :
+}

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# Kernel sources and kernels. Needs common.sh and root.sh.
+
+LINES=(7.3 7.2) # the supported kernel lines, the preferred one first
+KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
+
+# --- sources ---
+
+# source_ensure [LINE]: sets SOURCE (path seen in the root), RELEASE and LINE. Without LINE: the best that can be had.
+source_ensure() {
+	local line=${1:-${PINMAP_LINE:-}} found
+	if [ -n "${PINMAP_LINUX_SRC:-}" ]; then
+		[ -f "$PINMAP_LINUX_SRC/Kbuild" ] || die "PINMAP_LINUX_SRC=$PINMAP_LINUX_SRC is not a kernel source tree"
+		SOURCE=/linux RELEASE=$(make -s -C "$PINMAP_LINUX_SRC" kernelversion)-$(realpath "$PINMAP_LINUX_SRC" | hash_of)
+		LINE=$(cut -d. -f1-2 <<<"$RELEASE")
+		return
+	fi
+	if [ -n "$line" ]; then
+		[[ " ${LINES[*]} " == *" $line "* ]] || die "kernel line $line is not one of the supported ones: ${LINES[*]}"
+		found=$(source_cached "$line")
+		[ -n "$found" ] || locked "source-$line" source_make "$line"
+	else
+		for line in "${LINES[@]}"; do
+			found=$(source_cached "$line")
+			[ -z "$found" ] || break
+		done
+		[ -n "$found" ] || locked source source_make "${LINES[@]}"
+	fi
+	for line in ${1:-${PINMAP_LINE:-"${LINES[@]}"}}; do
+		found=$(source_cached "$line")
+		[ -z "$found" ] || break
+	done
+	SOURCE=/cache/sources/$found RELEASE=${found#linux-} LINE=$line
+}
+
+# source_cached LINE: the newest source of the line that is already here. It stays in use until the cache is deleted:
+# a warm run needs no network and does not rebuild kernels because the archive moved on.
+source_cached() {
+	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$1.*" ! -name '*.partial' -printf '%f\n' | sort -V | tail -n 1
+}
+
+# source_available LINE: whether any suite known to the root's apt has it
+source_available() {
+	in_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null | grep -q "^'"
+}
+
+# source_make LINE...: fetches the first of the lines that there is. Runs with the lock held.
+source_make() {
+	local line
+	for line; do
+		[ -z "$(source_cached "$line")" ] || return 0
+	done
+	rm -rf "$CACHE"/sources/*.partial
+	for line; do
+		if source_available "$line"; then
+			source_fetch "$line"
+			return 0
+		fi
+	done
+	# Backports drops a line soon after the next one comes. The source package of any suite will do, and nothing else is taken
+	# from these suites: their priority is lower than that of all the others.
+	STEP_LOG=$CACHE/logs/source-suites.log
+	step "$STEP_LOG" "looking for Linux $* in Debian testing and unstable" last_line source_add_suites ||
+		die "cannot look for Linux $*: $(root_cause) (log: $STEP_LOG)"
+	for line; do
+		if source_available "$line"; then
+			source_fetch "$line"
+			return 0
+		fi
+	done
+	die "the Debian archive has no source of Linux ${*// / or } any more; PINMAP_LINUX_SRC=/path can name a tree"
+}
+
+source_add_suites() {
+	local mirror
+	mirror=$(awk '$1 == "deb" { print $2; exit }' "$ROOT/etc/apt/sources.list")
+	printf 'deb %s %s main\n' "$mirror" testing "$mirror" unstable >"$ROOT/etc/apt/sources.list.d/later.list"
+	printf 'Package: *\nPin: release a=%s\nPin-Priority: 1\n\n' testing unstable >"$ROOT/etc/apt/preferences.d/later"
+	in_root apt-get -q update
+}
+
+source_fetch() { # LINE
+	STEP_LOG=$CACHE/logs/source-$1.log
+	step "$STEP_LOG" "fetching the source of Linux $1" last_line source_unpack "$1" ||
+		die "cannot fetch the source of Linux $1: $(root_cause) (log: $STEP_LOG)"
+}
+
+source_unpack() { # LINE
+	local name=$1.partial version
+	local dir=$CACHE/sources/$name
+	mkdir -p "$dir/deb" "$dir/tree" && {
+		in_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1" || {
+			# the lists may be older than the archive
+			in_root apt-get -q update &&
+				in_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1"
+		}
+	} &&
+		version=$(in_root sh -c "dpkg-deb -f /cache/sources/$name/deb/*.deb Version") &&
+		echo "unpacking $version" &&
+		in_root bash -c "set -o pipefail; cd /cache/sources/$name &&
+			dpkg-deb --fsys-tarfile deb/*.deb | tar -xO --wildcards '*/linux-source-*.tar.xz' |
+			xz -dT0 | tar -x --no-same-owner --strip-components=1 -C tree" &&
+		[ -f "$dir/tree/Kbuild" ] &&
+		mv "$dir/tree" "$CACHE/sources/linux-$version" &&
+		rm -rf "$dir"
+}
+
+# --- kernels ---
+
+# kernel_config KERNEL: the fragment for it on the chosen line
+kernel_config() {
+	local fragments=("$TREE/scripts/kernel/base.config")
+	[ "$1" = base ] || fragments+=("$TREE/scripts/kernel/$1.config")
+	sed -nE "s/^(CONFIG_[^ ]+)( # ${LINE/./\\.})?\$/\1/p" "${fragments[@]}"
+}
+
+toolchain() {
+	local list=$ROOT/var/lib/dpkg/status
+	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
+}
+
+# kernel_ensure KERNEL [LINE]: sets KERNEL, KDIR (its directory in the cache; KDIR/out is what modules are built against)
+# and what source_ensure sets; builds the kernel where it is missing.
+kernel_ensure() {
+	case $1 in
+	base | debug) ;;
+	stock) die "the kernel 'stock' (Debian's own image) is not supported yet" ;;
+	*) die "there is no kernel '$1': base and debug are the ones" ;;
+	esac
+	root_ensure
+	source_ensure "${2:-}"
+	KERNEL=$1
+	local key
+	key=$({ echo "$KERNEL_VERSION $RELEASE"; toolchain; kernel_config "$KERNEL"; } | hash_of)
+	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
+	[ -e "$KDIR/done" ] || locked "kernel-$KERNEL-$LINE" kernel_make
+}
+
+# kernel_make: runs with the lock held. An interrupted build goes on where it stopped.
+kernel_make() {
+	[ ! -e "$KDIR/done" ] || return 0
+	need_space 3 "building a kernel"
+	mkdir -p "$KDIR/out"
+	kernel_config "$KERNEL" >"$KDIR/fragment"
+	STEP_LOG=$CACHE/logs/kernel-$KERNEL-$LINE.log
+	step "$STEP_LOG" "building the kernel $KERNEL (Linux ${RELEASE%%-*})" kernel_progress kernel_build ||
+		die "the kernel $KERNEL cannot be built: $(kernel_cause) (log: $STEP_LOG)"
+	touch "$KDIR/done"
+}
+
+kernel_progress() {
+	echo "$(find "$KDIR/out" -name '*.o' | wc -l) objects"
+}
+
+kernel_cause() {
+	grep -E 'error:|Error |not what was asked|No space left' "$STEP_LOG" | head -n 1 | cut -c1-200 | grep . || last_line
+}
+
+kernel_build() {
+	local out=/cache/kernels/${KDIR##*/}
+	local make=(make -s -C "$SOURCE" "O=$out/out" LLVM=1)
+	in_root "${make[@]}" rustavailable &&
+		in_root "${make[@]}" "KCONFIG_ALLCONFIG=$out/fragment" allnoconfig &&
+		kernel_check_config &&
+		in_root "${make[@]}" "-j$(nproc)" bzImage modules &&
+		in_root "${make[@]}" "INSTALL_MOD_PATH=$out/modules" modules_install
+}
+
+# kernel_check_config: Kconfig drops silently what it does not know or cannot have.
+kernel_check_config() {
+	local line missing=()
+	while read -r line; do
+		case $line in
+		*=n) grep -q "^${line%=n}=" "$KDIR/out/.config" && missing+=("$line") ;;
+		*) grep -qx -- "$line" "$KDIR/out/.config" || missing+=("$line") ;;
+		esac
+	done <"$KDIR/fragment"
+	[ ${#missing[@]} -eq 0 ] || { echo "the configuration is not what was asked for: ${missing[*]}"; return 1; }
+}
