@@ -45,6 +45,11 @@ source_available() {
 	in_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null | grep -q "^'"
 }
 
+# line_available LINE: whether the line can be had, here or from the archive
+line_available() {
+	[ -n "$(source_cached "$1")" ] || source_available "$1"
+}
+
 # source_make LINE...: fetches the first of the lines that there is. Runs with the lock held.
 source_make() {
 	local line

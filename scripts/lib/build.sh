@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# What is built from the tree: the module, the programs, the tests. Needs common.sh, root.sh and kernel.sh.
+# Every checkout has a directory of its own in the cache, so that two of them do not undo each other's work.
+
+BUILDS=$CACHE/builds/$(echo "$TREE" | hash_of)
+
+# files_in DIRECTORY: the names of everything in it that may matter to a build
+files_in() {
+	(cd "$1" && find . \( -name .git -o -path ./build -o -name target \) -prune -o -type f -print | LC_ALL=C sort)
+}
+
+# content_of DIRECTORY PATTERN...: a hash of the files below it whose names match one of the extended regular expressions
+content_of() {
+	local directory=$1 pattern
+	pattern=$(IFS='|' && shift && echo "$*")
+	files_in "$directory" | grep -E "$pattern" | (cd "$directory" && tr '\n' '\0' | xargs -0 -r sha256sum) | hash_of
+}
+
+MODULE_FILES='^\./(Kbuild|Makefile|(driver|include)/.*\.(rs|c|h))$'
+
+# module_build [--from DIRECTORY] [--name NAME] [--clippy]: builds the module for the kernel in KDIR and sets MODULE, the path of
+# pinmap.ko. DIRECTORY is a tree with other sources (the default is this one); NAME keeps its objects apart.
+module_build() {
+	local from=$TREE name=module arguments=()
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--from) from=$(realpath "$2"); shift 2 ;;
+		--name) name=$2; shift 2 ;;
+		--clippy) name=clippy arguments=(CLIPPY=1); shift ;;
+		esac
+	done
+	[ -f "$from/Kbuild" ] || die "there is no driver in $from (no Kbuild)"
+	local dir=$BUILDS/${KDIR##*/}/$name content
+	content=$({ content_of "$from" "$MODULE_FILES"; echo "${arguments[*]}"; } | hash_of)
+	MODULE=$dir/results/$content.ko
+	[ -e "$MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" module_make "$from" "$dir" "${arguments[@]}" || exit 1
+	touch "$MODULE"
+}
+
+module_make() { # FROM DIR [MAKE-ARGUMENT...]
+	local from=$1 dir=$2 log=$2/log
+	shift 2
+	[ ! -e "$MODULE" ] || return 0
+	say "building the module for ${KDIR##*/} (${dir##*/})"
+	mkdir -p "$dir"/{tree,results}
+	module_copy "$from" "$dir/tree"
+	# clippy looks only at what is compiled
+	[ $# -eq 0 ] || find "$dir/tree" -name '*.o' -delete
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" LLVM=1 "-j$(nproc)" "$@" modules >"$log" 2>&1; then
+		cat "$log" >&2
+		die "the module cannot be built for ${KDIR##*/}"
+	fi
+	! grep -q warning "$log" || cat "$log" >&2
+	if [ $# -gt 0 ] && grep -q '^warning' "$log"; then
+		die "clippy has warnings"
+	fi
+	cp "$dir/tree/pinmap.ko" "$MODULE.partial"
+	mv "$MODULE.partial" "$MODULE"
+	keep_newest 8 "$dir/results"
+}
+
+# module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file came or went it starts afresh.
+module_copy() {
+	local file names
+	names=$(files_in "$1" | grep -E "$MODULE_FILES")
+	if [ "$names" != "$(cat "$2.names" 2>/dev/null)" ]; then
+		rm -rf "$2"
+		mkdir "$2"
+	fi
+	while read -r file; do
+		cmp -s "$1/$file" "$2/$file" || install -D -m 644 "$1/$file" "$2/$file"
+	done <<<"$names"
+	echo "$names" >"$2.names"
+}
+
+keep_newest() { # N DIRECTORY
+	find "$2" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n "+$(($1 + 1))" | cut -d' ' -f2- | xargs -r -d '\n' rm -rf
+}
+
+# programs_build: builds the workspace's programs and the C tests and sets PROGRAMS: a directory with bin/ and tests/, as they
+# are installed in the VM.
+programs_build() {
+	local content
+	content=$({ root_key; content_of "$TREE" '^\./(Cargo|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
+	PROGRAMS=$BUILDS/programs/$content
+	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make || exit 1
+	touch "$PROGRAMS"
+}
+
+programs_make() {
+	[ ! -e "$PROGRAMS" ] || return 0
+	local to=$PROGRAMS.partial log=$BUILDS/programs.log
+	say "building the programs and the tests"
+	rm -rf "$to"
+	mkdir -p "$to"/{bin,tests} "$BUILDS"
+	programs_compile "$to" >"$log" 2>&1 || {
+		cat "$log" >&2
+		die "the programs cannot be built"
+	}
+	mv "$to" "$PROGRAMS"
+	keep_newest 4 "$BUILDS/programs"
+}
+
+cargo_in_root() { # ARGUMENT...
+	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/cargo in_root env -C /src cargo "$@"
+}
+
+# Static, because the VM has no libraries; for a named target, because otherwise that would hold for build scripts too.
+programs_compile() { # TO
+	local made=$BUILDS/cargo-messages line
+	if [ -f "$TREE/Cargo.toml" ]; then
+		RUSTFLAGS='-C target-feature=+crt-static -C strip=symbols' cargo_in_root build --release --locked --workspace --bins --examples \
+			--target x86_64-unknown-linux-gnu --message-format json-render-diagnostics >"$made" || return 1
+		while read -r line; do
+			local program directory=bin
+			program=$(sed -nE 's/.*"executable":"([^"]*)".*/\1/p' <<<"$line")
+			[[ $line != *'"manifest_path":"/src/tests/'* ]] || directory=tests
+			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" || return 1
+		done <"$made"
+	fi
+	[ -f "$TREE/tests/run" ] || return 0
+	# Objects stay for the next time, but a program whose source is gone must not.
+	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
+		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&
+		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
+}

@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Runs in the build root: makes the VM's initramfs.
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS [PINMAP.KO]
+set -euo pipefail
+
+image=$1 modules=$2 programs=$3 module=${4:-}
+stage=$(mktemp -d)
+cd "$stage"
+mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run tmp root src out home/user lib/modules
+chmod 1777 tmp
+chown 1000:1000 home/user
+
+cp /bin/busybox bin/busybox
+for applet in $(busybox --list); do
+	[ "$applet" = busybox ] || ln -s busybox "bin/$applet"
+done
+cp /src/scripts/guest/init init
+cat >etc/passwd <<END
+root:x:0:0:root:/root:/bin/sh
+user:x:1000:1000:user:/home/user:/bin/sh
+END
+cat >etc/group <<END
+root:x:0:
+pinmap:x:900:
+user:x:1000:
+END
+
+cp -a "$programs/bin/." usr/bin
+cp -a "$programs/tests" usr/lib/pinmap
+cp -a "$modules/lib/modules/." lib/modules
+release=$(ls lib/modules)
+rm -f "lib/modules/$release"/{build,source}
+if [ -n "$module" ]; then
+	mkdir -p "lib/modules/$release/extra"
+	cp "$module" "lib/modules/$release/extra/pinmap.ko"
+	depmod -b . "$release"
+fi
+find . -mindepth 1 | cpio -o -H newc --quiet >"$image"
