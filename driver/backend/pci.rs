@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Flat devices: any PCI function, driven from user space. One context owns it.
+//!
+//! Locks, outermost first: `vectors`, `owner`. `live` is a leaf.
+
+use super::Backend;
+use crate::{
+    context::Context,
+    logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
+    sys::{
+        eventfd::EventFd,
+        irq::Vectors,
+        pci::{Bar, Function},
+        uapi::{self, Info},
+        vma::NewArea,
+    },
+};
+use kernel::{new_mutex, prelude::*, sync::Mutex};
+
+/// Bits of a file offset that are an offset into a BAR; the bits above are its number.
+const BAR_SHIFT: u32 = 40;
+
+struct Owner {
+    context: Option<u64>,
+    gone: bool,
+}
+
+/// A function.
+#[pin_data]
+pub(super) struct Flat {
+    function: Function,
+    bars: [Bar; uapi::NR_BARS as usize],
+    #[pin]
+    owner: Mutex<Owner>,
+    #[pin]
+    vectors: Mutex<Option<Vectors>>,
+    /// Whether device memory may be given out. Held while a page of it is.
+    #[pin]
+    live: Mutex<bool>,
+}
+
+/// The pages of `bar` with the MSI-X table or its pending bits, as offsets into it.
+fn hole(bar: &Bar) -> Option<Span> {
+    let msix = bar.msix?;
+    let start = msix.start() & !(PAGE_SIZE - 1);
+    Span::from_bounds(start, msix.last() | (PAGE_SIZE - 1))
+}
+
+impl Flat {
+    pub(super) fn new(function: &Function) -> impl PinInit<Self, Error> + '_ {
+        let mut bars = [Bar::default(); uapi::NR_BARS as usize];
+        for (index, bar) in (0..).zip(&mut bars) {
+            *bar = function.bar(index);
+        }
+        try_pin_init!(Self {
+            function: function.clone(),
+            bars,
+            owner <- new_mutex!(Owner { context: None, gone: false }, "pinmap_owner"),
+            vectors <- new_mutex!(None, "pinmap_vectors"),
+            live <- new_mutex!(true, "pinmap_live"),
+        }? Error)
+    }
+
+    /// The BAR that a file offset names, and the offset into it.
+    fn locate(&self, offset: u64) -> Result<(&Bar, u64)> {
+        let index = usize::try_from(offset >> BAR_SHIFT).map_err(|_| EINVAL)?;
+        let bar = self.bars.get(index).filter(|bar| bar.length != 0).ok_or(EINVAL)?;
+        Ok((bar, offset & ((1 << BAR_SHIFT) - 1)))
+    }
+
+    fn is_owner(&self, context: u64) -> bool {
+        self.owner.lock().context == Some(context)
+    }
+}
+
+impl Backend for Flat {
+    fn claim(&self, context: u64) -> Result {
+        let mut owner = self.owner.lock();
+        match owner.context {
+            _ if owner.gone => Err(ENODEV),
+            Some(other) if other != context => Err(EBUSY),
+            Some(_) => Ok(()),
+            None => {
+                owner.context = Some(context);
+                self.function.set_master(true);
+                Ok(())
+            }
+        }
+    }
+
+    fn stop(&self, context: u64) {
+        if self.is_owner(context) {
+            self.function.set_master(false);
+        }
+    }
+
+    fn disown(&self, context: u64) {
+        if !self.is_owner(context) {
+            return;
+        }
+        let vectors = self.vectors.lock().take();
+        drop(vectors);
+        if self.function.can_reset() {
+            // It fails if the function is being unbound, and then is not ours any more.
+            let _ = self.function.reset();
+        }
+        self.owner.lock().context = None;
+    }
+
+    fn leave(&self) {
+        self.owner.lock().gone = true;
+        self.function.set_master(false);
+        *self.live.lock() = false;
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.owner.lock().context.is_some()
+    }
+
+    fn describe(&self, context: u64, info: &mut Info) {
+        info.out_kind = uapi::KIND_FLAT;
+        info.out_nr_vectors = self.function.vectors();
+        if self.function.can_reset() {
+            info.out_flags |= uapi::INFO_RESET;
+        }
+        let owner = self.owner.lock().context;
+        if owner.is_some() {
+            info.out_flags |= uapi::INFO_OWNED;
+        }
+        if owner == Some(context) {
+            info.out_flags |= uapi::INFO_OWNER;
+        }
+        for ((index, bar), out) in (0_u64..).zip(&self.bars).zip(&mut info.out_bars) {
+            out.offset = index << BAR_SHIFT;
+            out.length = bar.length;
+            out.flags = bar.flags;
+            if let Some(hole) = hole(bar) {
+                out.hole_offset = hole.start();
+                out.hole_length = hole.length();
+            }
+        }
+    }
+
+    fn mmap(&self, context: u64, area: NewArea<'_>) -> Result {
+        let (bar, offset) = self.locate(area.offset())?;
+        let wanted = Span::new(offset, area.length()).map_err(|_| EINVAL)?;
+        if wanted.last() >= bar.length || hole(bar).is_some_and(|hole| hole.overlaps(wanted)) {
+            return Err(EINVAL);
+        }
+        if bar.flags & uapi::BAR_MMAP == 0 {
+            return Err(EOPNOTSUPP);
+        }
+        self.claim(context)?;
+        area.view_device_memory::<Context>(bar.flags & uapi::BAR_PREFETCHABLE != 0);
+        Ok(())
+    }
+
+    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        let (bar, offset) = self.locate(offset).ok()?;
+        let address = bar.start.checked_add(offset).filter(|_| offset < bar.length)?;
+        let live = self.live.lock();
+        live.then(|| insert(address >> PAGE_SHIFT))
+    }
+
+    fn set_vector(&self, context: u64, index: u32, eventfd: Option<EventFd>) -> Result {
+        if index >= self.function.vectors() {
+            return Err(ENOENT);
+        }
+        self.claim(context)?;
+        let mut vectors = self.vectors.lock();
+        // Again, under the lock: `leave` and `disown` take the vectors away.
+        self.claim(context)?;
+        match (&mut *vectors, eventfd) {
+            (Some(vectors), eventfd) => vectors.set(index, eventfd),
+            (None, None) => Ok(()),
+            (vectors, eventfd) => {
+                vectors.insert(Vectors::new(&self.function)?).set(index, eventfd)
+            }
+        }
+    }
+
+    fn reset(&self, context: u64) -> Result {
+        if !self.function.can_reset() {
+            return Err(EOPNOTSUPP);
+        }
+        self.claim(context)?;
+        self.function.reset()
+    }
+}

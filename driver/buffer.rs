@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Pages and permissions, and the mappings that share them.
+//!
+//! Locks, outermost first: `pages`, `inner`, the address space of a mapping. `pages` is held while
+//! mapping and while pages are looked up, which both may fault or allocate; so an MMU notifier takes
+//! `inner` only, and `inner` is never held across either.
+
+use crate::{
+    event::{Queue, Room, Ticket},
+    failure::Failure,
+    logic::{request::Target, span::Span},
+    mapping::{AddressSpace, Mapping},
+    pinned::Pinned,
+    sys::{
+        account::Account,
+        notifier::Interval,
+        uapi::{self, Event},
+        work,
+    },
+};
+use core::mem;
+use kernel::{
+    new_mutex, new_spinlock, new_work,
+    prelude::*,
+    sync::{lock::mutex::MutexBackend, lock::Guard, Arc, Mutex, SpinLock},
+    workqueue::Work,
+};
+
+/// Mappings that a buffer may have.
+const MAX_MAPPINGS: usize = 64;
+
+/// The life of a buffer, in this order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Being registered; nobody else knows it.
+    Building,
+    /// Its memory went away while it was being registered.
+    Doomed,
+    /// In use.
+    Live,
+    /// Its memory went away; the mappings are undone.
+    Stale,
+    /// Released, or its device is gone.
+    Released,
+}
+
+/// What changes together.
+pub(super) struct Inner {
+    state: State,
+    handle: u64,
+    mappings: KVec<Mapping>,
+    /// For the one event that it can have.
+    room: Option<Room>,
+    ticket: Option<Ticket>,
+    /// Something could not be unmapped: never unpin.
+    stuck: bool,
+}
+
+impl Inner {
+    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`].
+    fn unmap_all(&mut self) {
+        for mapping in &mut self.mappings {
+            self.stuck |= mapping.unmap().is_err();
+        }
+    }
+}
+
+/// What QUERY tells.
+pub(crate) struct Status {
+    pub(crate) state: State,
+    pub(crate) mappings: usize,
+    /// Device address of the first mapping.
+    pub(crate) device_addr: Option<u64>,
+}
+
+/// A range of user memory, pinned.
+#[pin_data]
+pub(crate) struct Buffer {
+    span: Span,
+    write: bool,
+    pub(super) account: Arc<Account>,
+    events: Arc<Queue>,
+    #[pin]
+    inner: Mutex<Inner>,
+    /// What may have gone away, for the worker to look at.
+    #[pin]
+    pub(super) doubt: SpinLock<Option<Span>>,
+    /// Set once they are pinned, taken when they are unpinned.
+    #[pin]
+    pub(super) pages: Mutex<Option<Pinned>>,
+    #[pin]
+    pub(super) interval: Interval<Buffer>,
+    #[pin]
+    pub(super) work: Work<Buffer>,
+}
+
+impl Buffer {
+    /// For `span`, with nothing pinned yet.
+    pub(crate) fn new(
+        span: Span,
+        write: bool,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        let inner = Inner {
+            state: State::Building,
+            handle: 0,
+            mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
+            room: Some(Room::new()?),
+            ticket: None,
+            stuck: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                span,
+                write,
+                account,
+                events,
+                inner <- new_mutex!(inner, "pinmap_buffer"),
+                doubt <- new_spinlock!(None, "pinmap_doubt"),
+                pages <- new_mutex!(None, "pinmap_pages"),
+                interval <- Interval::new(),
+                work <- new_work!("pinmap_buffer"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Its user addresses.
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Whether devices may write.
+    pub(crate) fn writable(&self) -> bool {
+        self.write
+    }
+
+    /// Where it is in its life.
+    pub(crate) fn state(&self) -> State {
+        self.inner.lock().state
+    }
+
+    /// What there is to know.
+    pub(crate) fn status(&self) -> Status {
+        let inner = self.inner.lock();
+        // The mappings of a stale buffer are undone; only their addresses are not free yet.
+        let mappings: &[Mapping] = if inner.state == State::Live { &inner.mappings } else { &[] };
+        Status {
+            state: inner.state,
+            mappings: mappings.len(),
+            device_addr: mappings.first().map(Mapping::device_addr),
+        }
+    }
+
+    /// Begins to watch, then pins. By the task that owns the memory.
+    pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
+        Interval::insert(this, this.account.mm(), this.span)?;
+        let pinned = Pinned::pin(&this.account, this.span, this.write)?;
+        *this.pages.lock() = Some(pinned);
+        Ok(())
+    }
+
+    /// Maps the pages in `space`; returns the device address.
+    pub(crate) fn map(
+        &self,
+        space: &Arc<AddressSpace>,
+        target: Target,
+        write: bool,
+    ) -> core::result::Result<u64, Failure> {
+        // Held until the mapping is known to whoever revokes, or undone: until then nobody unpins.
+        let pages = self.pages.lock();
+        let pinned = pages.as_ref().ok_or(ESTALE)?;
+        let mapping = Mapping::new(space, pinned.runs(), target, write)?;
+        let device_addr = mapping.device_addr();
+        if let Err((mut mapping, failure)) = self.publish(mapping) {
+            if mapping.unmap().is_err() {
+                pinned.runs().keep_forever();
+            }
+            return Err(failure);
+        }
+        Ok(device_addr)
+    }
+
+    /// Makes `mapping` known to whoever revokes, or gives it back.
+    fn publish(&self, mut mapping: Mapping) -> core::result::Result<(), (Mapping, Failure)> {
+        loop {
+            let mut inner = self.inner.lock();
+            let count = inner.mappings.len();
+            match inner.state {
+                State::Building | State::Live => {}
+                _ => return Err((mapping, self.stale())),
+            }
+            if count >= MAX_MAPPINGS {
+                let (needed, allowed) = (count as u64 + 1, MAX_MAPPINGS as u64);
+                let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
+                return Err((mapping, failure));
+            }
+            match inner.mappings.push_within_capacity(mapping) {
+                Ok(()) => return Ok(()),
+                Err(full) => mapping = full.0,
+            }
+            drop(inner);
+            if let Err(error) = self.make_room(count.saturating_mul(2).max(1)) {
+                return Err((mapping, error.into()));
+            }
+        }
+    }
+
+    /// Room for `capacity` mappings, allocated outside of the lock.
+    fn make_room(&self, capacity: usize) -> Result {
+        let mut roomy = KVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?;
+        let mut inner = self.inner.lock();
+        if inner.mappings.len() >= roomy.capacity() {
+            return Ok(());
+        }
+        for mapping in inner.mappings.drain_all() {
+            if roomy.push_within_capacity(mapping).is_err() {
+                return Err(ENOSPC); // Cannot be: there is room for all of them.
+            }
+        }
+        let old = mem::replace(&mut inner.mappings, roomy);
+        drop(inner);
+        drop(old);
+        Ok(())
+    }
+
+    /// Removes the mapping at `device_addr`; flushed when it returns.
+    pub(crate) fn unmap(&self, device_addr: u64) -> Result {
+        let mut inner = self.inner.lock();
+        if inner.state != State::Live {
+            return Err(ESTALE);
+        }
+        let index = inner
+            .mappings
+            .iter()
+            .position(|mapping| mapping.device_addr() == device_addr)
+            .ok_or(ENOENT)?;
+        // Under the lock, so that a munmap() that comes meanwhile waits for it.
+        let result = inner.mappings.get_mut(index).map_or(Ok(()), Mapping::unmap);
+        inner.stuck |= result.is_err();
+        let mapping = inner.mappings.remove(index);
+        drop(inner);
+        drop(mapping);
+        result
+    }
+
+    /// From now on it is in use, as `handle`, and can go stale.
+    pub(crate) fn go_live(this: &Arc<Self>, handle: u64) -> core::result::Result<(), Failure> {
+        let mut inner = this.inner.lock();
+        match inner.state {
+            State::Building => inner.state = State::Live,
+            State::Released => return Err(ENODEV.into()),
+            _ => return Err(this.stale()),
+        }
+        inner.handle = handle;
+        drop(inner);
+        if this.doubt.lock().is_some() {
+            this.look_later();
+        }
+        Ok(())
+    }
+
+    fn stale(&self) -> Failure {
+        Failure::at(ESTALE, uapi::FAIL_STALE, self.span.start())
+    }
+
+    /// For the MMU notifier; `None` if it would have to sleep and must not.
+    pub(super) fn lock(&self, may_sleep: bool) -> Option<Guard<'_, Inner, MutexBackend>> {
+        if may_sleep {
+            Some(self.inner.lock())
+        } else {
+            self.inner.try_lock()
+        }
+    }
+
+    /// The memory went away: undoes all mappings, tells, and has the pages unpinned soon. Safe in an
+    /// MMU notifier.
+    pub(super) fn revoke(this: &Arc<Self>, mut inner: Guard<'_, Inner, MutexBackend>) {
+        match inner.state {
+            State::Building => inner.state = State::Doomed,
+            State::Live => {
+                inner.state = State::Stale;
+                inner.unmap_all();
+                let event = Event {
+                    type_: uapi::EVENT_STALE,
+                    handle: inner.handle,
+                    addr: this.span.start(),
+                    length: this.span.length(),
+                    ..Event::default()
+                };
+                inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
+                drop(inner);
+                this.look_later();
+            }
+            State::Doomed | State::Stale | State::Released => {}
+        }
+    }
+
+    /// What is left after the mappings are undone: frees their addresses, unpins, un-charges.
+    pub(super) fn reap(&self) {
+        let mut inner = self.inner.lock();
+        let mappings = mem::take(&mut inner.mappings);
+        let stuck = inner.stuck;
+        drop(inner);
+        drop(mappings);
+        let pinned = self.pages.lock().take();
+        if let Some(pinned) = pinned.as_ref().filter(|_| stuck) {
+            pinned.runs().keep_forever();
+        }
+        drop(pinned);
+    }
+
+    /// Its registration is not to succeed any more.
+    pub(crate) fn doom(&self) {
+        let mut inner = self.inner.lock();
+        if matches!(inner.state, State::Building | State::Doomed) {
+            inner.state = State::Released;
+        }
+    }
+
+    /// Ends it: unmap and flush, unpin, un-charge. Nothing is left when it returns. Can be called
+    /// again; not by the worker.
+    pub(crate) fn release(this: &Arc<Self>) {
+        let mut inner = this.inner.lock();
+        inner.state = State::Released;
+        inner.unmap_all();
+        let ticket = inner.ticket.take();
+        drop(inner);
+        this.interval.remove();
+        work::cancel(this);
+        this.reap();
+        if let Some(ticket) = ticket {
+            this.events.withdraw(ticket);
+        }
+    }
+}

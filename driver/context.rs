@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One open file: whose it is, its handles, its address space, its events.
+//!
+//! Locks, outermost first: the device's list of contexts, `teardown`, `table`, a buffer's `inner`.
+
+use crate::{
+    buffer::{Buffer, State},
+    device::Device,
+    event::Queue,
+    failure::Failure,
+    logic::{
+        handle::{Absent, Counter},
+        span::Span,
+    },
+    mapping::AddressSpace,
+    sys::{account::Account, compat, uapi, vma::Views},
+};
+use kernel::{
+    mm::Mm,
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{aref::ARef, Arc, Mutex},
+};
+
+/// A handle and what it names.
+struct Entry {
+    buffer: Arc<Buffer>,
+    /// Not before everything that can fail has succeeded.
+    published: bool,
+}
+
+/// The handles of a context.
+struct Table {
+    gone: bool,
+    counter: Counter,
+    count: u32,
+    by_handle: RBTree<u64, Entry>,
+    /// Disjoint registrations by their last user address. A stale one stays until it is released or
+    /// in the way.
+    by_last: RBTree<u64, u64>,
+}
+
+impl Table {
+    fn get(&self, handle: u64) -> Result<&Arc<Buffer>> {
+        if self.gone {
+            return Err(ENODEV);
+        }
+        match self.by_handle.get(&handle) {
+            Some(entry) if entry.published => Ok(&entry.buffer),
+            Some(_) => Err(ENOENT),
+            None => match self.counter.absent(handle) {
+                Absent::Never => Err(ENOENT),
+                Absent::Released => Err(ESTALE),
+            },
+        }
+    }
+
+    /// The registration with the lowest addresses not wholly below `address`.
+    fn first_from(&self, address: u64) -> Option<(u64, &Arc<Buffer>)> {
+        let cursor = self.by_last.cursor_lower_bound(&address)?;
+        let handle = *cursor.current().1;
+        self.by_handle.get(&handle).map(|entry| (handle, &entry.buffer))
+    }
+
+    /// Makes sure that no live registration overlaps `span`; forgets where stale ones were.
+    fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
+        while let Some((_, buffer)) = self.first_from(span.start()) {
+            let way = buffer.span();
+            if !way.overlaps(span) {
+                break;
+            }
+            if buffer.state() != State::Stale {
+                return Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, way.start()));
+            }
+            self.by_last.remove(&way.last());
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, handle: u64) -> Option<Arc<Buffer>> {
+        let entry = self.by_handle.remove(&handle)?;
+        let last = entry.buffer.span().last();
+        if self.by_last.get(&last) == Some(&handle) {
+            self.by_last.remove(&last);
+        }
+        self.count = self.count.saturating_sub(1);
+        Some(entry.buffer)
+    }
+}
+
+/// An open file.
+#[pin_data]
+pub(crate) struct Context {
+    id: u64,
+    device: Arc<Device>,
+    account: Arc<Account>,
+    space: Arc<AddressSpace>,
+    events: Arc<Queue>,
+    #[pin]
+    table: Mutex<Table>,
+    /// Who tears down; the other one waits until it is done.
+    #[pin]
+    teardown: Mutex<()>,
+    /// As long as the file is open.
+    #[pin]
+    views: Mutex<Option<Views>>,
+}
+
+impl Context {
+    /// For the current task, with the name `id` among the contexts of `device`.
+    pub(crate) fn new(id: u64, device: Arc<Device>, views: Views) -> Result<Arc<Self>> {
+        let mm: ARef<Mm> = {
+            let task = kernel::current!();
+            let mm: &Mm = task.mm().ok_or(EINVAL)?;
+            mm.into()
+        };
+        let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
+        let space = AddressSpace::new(device.domain().clone())?;
+        let events = Queue::new()?;
+        let table = Table {
+            gone: false,
+            counter: Counter::new(),
+            count: 0,
+            by_handle: RBTree::new(),
+            by_last: RBTree::new(),
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                id,
+                device,
+                account,
+                space,
+                events,
+                table <- new_mutex!(table, "pinmap_table"),
+                teardown <- new_mutex!((), "pinmap_teardown"),
+                views <- new_mutex!(Some(views), "pinmap_views"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Its name among the contexts of the device.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its device.
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Who pays.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// The device addresses that it has given out.
+    pub(crate) fn space(&self) -> &Arc<AddressSpace> {
+        &self.space
+    }
+
+    /// What it has to tell.
+    pub(crate) fn events(&self) -> &Arc<Queue> {
+        &self.events
+    }
+
+    /// Registrations now.
+    pub(crate) fn registrations(&self) -> u32 {
+        self.table.lock().count
+    }
+
+    /// The buffer named `handle`.
+    pub(crate) fn find(&self, handle: u64) -> Result<Arc<Buffer>> {
+        self.table.lock().get(handle).cloned()
+    }
+
+    /// The registration that contains the user address, and its handle.
+    pub(crate) fn find_address(&self, address: u64) -> Result<(u64, Arc<Buffer>)> {
+        let table = self.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        let (handle, buffer) = table.first_from(address).ok_or(ENOENT)?;
+        if !buffer.span().contains(address) {
+            return Err(ENOENT);
+        }
+        table.get(handle)?;
+        Ok((handle, buffer.clone()))
+    }
+
+    /// Gives `buffer` a handle that nobody can use yet, and its user addresses to nobody else.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> core::result::Result<Reserved, Failure> {
+        // The keys are not known yet: only the memory is allocated outside of the lock.
+        let entry = Entry { buffer: buffer.clone(), published: false };
+        let last = buffer.span().last();
+        let by_handle = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let by_last = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let allowed = compat::max_registrations();
+
+        let mut table = self.table.lock();
+        if table.gone {
+            return Err(ENODEV.into());
+        }
+        if table.count >= allowed {
+            let needed = u64::from(table.count).saturating_add(1);
+            return Err(Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed.into()));
+        }
+        table.make_way(buffer.span())?;
+        let handle = table.counter.take().ok_or(ENOSPC)?;
+        table.by_handle.insert(by_handle.into_node(handle, entry));
+        table.by_last.insert(by_last.into_node(last, handle));
+        table.count = table.count.saturating_add(1);
+        drop(table);
+        Ok(Reserved { context: self.clone(), handle, published: false })
+    }
+
+    /// Takes the buffer from its handle, to release it.
+    pub(crate) fn take(&self, handle: u64) -> Result<Arc<Buffer>> {
+        let mut table = self.table.lock();
+        table.get(handle)?;
+        table.remove(handle).ok_or(ENOENT)
+    }
+
+    /// Ends everything: the device stops, mappings go, pages are unpinned. What is being registered
+    /// meanwhile will fail. Nothing is left when it returns. Can be called again.
+    pub(crate) fn tear_down(&self) {
+        let _one_at_a_time = self.teardown.lock();
+        self.device.backend().stop(self.id);
+        self.table.lock().gone = true;
+        while let Some(buffer) = self.take_any() {
+            Buffer::release(&buffer);
+        }
+        self.device.backend().disown(self.id);
+    }
+
+    /// Takes a published buffer; those that are not are doomed.
+    fn take_any(&self) -> Option<Arc<Buffer>> {
+        let mut table = self.table.lock();
+        let mut published = None;
+        for (&handle, entry) in table.by_handle.iter() {
+            if entry.published {
+                published = Some(handle);
+                break;
+            }
+            entry.buffer.doom();
+        }
+        published.and_then(|handle| table.remove(handle))
+    }
+
+    /// The device is gone: removes its memory from user space and says so.
+    pub(crate) fn say_gone(&self) {
+        if let Some(views) = self.views.lock().as_ref() {
+            views.zap();
+        }
+        self.events.gone();
+    }
+
+    /// The file is about to go.
+    pub(crate) fn drop_views(&self) {
+        let views = self.views.lock().take();
+        drop(views);
+    }
+}
+
+/// A handle that is taken but cannot be used yet. Dropping it gives it up.
+pub(crate) struct Reserved {
+    context: Arc<Context>,
+    handle: u64,
+    published: bool,
+}
+
+impl Reserved {
+    /// The handle.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// From now on it can be used. Fails, and gives it up, if the device is gone.
+    pub(crate) fn publish(mut self) -> Result {
+        let mut table = self.context.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
+        entry.published = true;
+        drop(table);
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.published {
+            return;
+        }
+        let buffer = self.context.table.lock().remove(self.handle);
+        if let Some(buffer) = buffer {
+            Buffer::release(&buffer);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A bound PCI function: probe, unbind, and being gone.
+
+use crate::{
+    backend::{self, Backend},
+    context::Context,
+    sys::{
+        compat,
+        iommu::{Attachment, Domain, Group, Unfit},
+        misc::Node,
+        pci::{self, Enabled, Function},
+        uapi::{self, GetReserved, Info},
+        vma::Views,
+    },
+};
+use kernel::{
+    device,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        Arc, Mutex,
+    },
+};
+
+/// Mode of `/dev/pinmapN`: root, and the group that a udev rule gives it.
+const NODE_MODE: u16 = 0o660;
+
+/// The loaded module: a PCI driver.
+#[pin_data]
+pub(crate) struct Module {
+    #[pin]
+    driver: pci::Registration<Bound>,
+}
+
+impl kernel::InPlaceModule for Module {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            driver <- pci::Registration::new(),
+        }? Error)
+    }
+}
+
+/// What exists as long as a function is bound. Dropped in this order: nobody can open it, its DMA is
+/// blocked and goes back to the DMA API, it is switched off.
+#[pin_data]
+pub(crate) struct Bound {
+    #[pin]
+    node: Node<Context>,
+    device: Arc<Device>,
+    _attachment: Attachment,
+    _enabled: Enabled,
+}
+
+/// A function as open files see it, also after it was unbound.
+#[pin_data]
+pub(crate) struct Device {
+    function: Function,
+    group: u32,
+    domain: Arc<Domain>,
+    backend: Arc<dyn Backend>,
+    gone: Atomic<bool>,
+    opened: Atomic<u64>,
+    #[pin]
+    contexts: Mutex<KVec<Arc<Context>>>,
+}
+
+impl pci::Driver for Bound {
+    const NAME: &'static CStr = c"pinmap";
+
+    fn probe(function: Function) -> Result<Pin<KBox<Self>>> {
+        let dev: &device::Device = function.as_ref();
+        let Some(group) = Group::of(&function) else {
+            return Err(refuse(&function, None, Unfit::NoIommu));
+        };
+        let enabled = Enabled::new(&function)?;
+        let allow_unsafe = compat::allow_unsafe_interrupts();
+        let attachment = Attachment::new(&function, group, allow_unsafe)
+            .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
+        let device = Device::new(&function, &attachment)?;
+        let bound = KBox::try_pin_init(
+            try_pin_init!(Self {
+                node <- Node::new("pinmap", NODE_MODE, dev, device.clone()),
+                device,
+                _attachment: attachment,
+                _enabled: enabled,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        Ok(bound)
+    }
+
+    fn unbind(&self) {
+        self.device.leave();
+    }
+
+    fn shutdown(&self) {
+        self.device.backend.leave();
+    }
+
+    fn suspend(&self) -> Result {
+        if self.device.backend.is_in_use() {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+}
+
+/// Says why in the log, and which errno that is.
+fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
+    let dev: &device::Device = function.as_ref();
+    match unfit {
+        Unfit::NoIommu => {
+            dev_err!(dev, "refused: no IOMMU translates its DMA\n");
+            ENODEV
+        }
+        Unfit::Shared => {
+            dev_err!(dev, "refused: its IOMMU group has other members\n");
+            if let Some(group) = group {
+                group.log_members(function);
+            }
+            EPERM
+        }
+        Unfit::UnsafeInterrupts => {
+            dev_err!(
+                dev,
+                "refused: its interrupts are not isolated (allow_unsafe_interrupts=1 to accept)\n"
+            );
+            EPERM
+        }
+        Unfit::Firmware(span) => {
+            let (start, last) = (span.start(), span.last());
+            dev_err!(dev, "refused: the platform keeps {:#x}-{:#x} mapped for it\n", start, last);
+            EPERM
+        }
+        Unfit::Failed(error) => {
+            dev_err!(dev, "refused: its DMA could not be taken over ({})\n", error.to_errno());
+            error
+        }
+    }
+}
+
+impl Device {
+    fn new(function: &Function, attachment: &Attachment) -> Result<Arc<Self>> {
+        let backend = backend::choose(function)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                function: function.clone(),
+                group: attachment.group().id(),
+                domain: attachment.domain().clone(),
+                backend,
+                gone: Atomic::new(false),
+                opened: Atomic::new(0),
+                contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Its address space.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// What kind of device it is.
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        &*self.backend
+    }
+
+    /// `ENODEV` if it is gone. It may be gone a moment later: what is made visible checks again.
+    pub(crate) fn check_here(&self) -> Result {
+        if self.gone.load(Acquire) {
+            Err(ENODEV)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A new context for the current task.
+    pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
+        let id = this.opened.fetch_add(1, Relaxed);
+        let context = Context::new(id, this.clone(), views)?;
+        let mut contexts = this.contexts.lock();
+        this.check_here()?;
+        contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+        Ok(context)
+    }
+
+    /// Ends a context whose file is closed.
+    pub(crate) fn close(&self, context: &Arc<Context>) {
+        context.tear_down();
+        self.contexts.lock().retain(|other| !Arc::ptr_eq(other, context));
+        context.drop_views();
+    }
+
+    /// It is being unbound: revokes everything from everybody. The IOMMU domain stays attached until
+    /// that is done.
+    fn leave(&self) {
+        let contexts = self.contexts.lock();
+        self.gone.store(true, Release);
+        self.backend.leave();
+        for context in contexts.iter() {
+            context.tear_down();
+            context.say_gone();
+        }
+    }
+
+    /// GET_INFO.
+    pub(crate) fn describe(&self, context: &Context, info: &mut Info) {
+        info.out_aperture_start = self.domain.aperture().start();
+        info.out_aperture_last = self.domain.aperture().last();
+        info.out_page_sizes = self.domain.page_sizes();
+        info.out_nr_reserved = self.domain.reserved().len() as u32;
+        info.out_iommu_group = self.group;
+        info.out_flags = 0;
+        if self.domain.is_coherent() {
+            info.out_flags |= uapi::INFO_COHERENT;
+        }
+        if self.check_here().is_err() {
+            info.out_flags |= uapi::INFO_GONE;
+        }
+        self.function.identify(info);
+        self.backend.describe(context.id(), info);
+    }
+
+    /// GET_RESERVED.
+    pub(crate) fn describe_reserved(&self, args: &mut GetReserved) -> Result {
+        let reserved = self.domain.reserved().get(args.index as usize).ok_or(ENOENT)?;
+        args.out_kind = reserved.kind;
+        args.out_start = reserved.span.start();
+        args.out_last = reserved.span.last();
+        Ok(())
+    }
+}

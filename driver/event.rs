@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What user space must learn, by read, poll and eventfd.
+
+use crate::sys::{
+    eventfd::EventFd,
+    misc::{HUNG_UP, READABLE},
+    uapi::{self, Event},
+};
+use kernel::{
+    fs::File,
+    new_poll_condvar, new_spinlock,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
+    sync::{poll::PollCondVar, poll::PollTable, Arc, SpinLock},
+    uaccess::UserSliceWriter,
+};
+
+/// Room for one event, set aside beforehand: telling must not allocate.
+pub(crate) struct Room(RBTreeNodeReservation<u64, Event>);
+
+impl Room {
+    /// Sets it aside.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
+    }
+}
+
+/// Names an event that was queued.
+#[derive(Clone, Copy)]
+pub(crate) struct Ticket(u64);
+
+/// How far the last event has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gone {
+    No,
+    Unread,
+    Read,
+}
+
+struct Inner {
+    /// By order of arrival.
+    ready: RBTree<u64, Event>,
+    arrived: u64,
+    gone: Gone,
+    eventfd: Option<EventFd>,
+}
+
+impl Inner {
+    fn is_readable(&self) -> bool {
+        !self.ready.is_empty() || self.gone == Gone::Unread
+    }
+}
+
+/// What `read()` takes next.
+enum Next {
+    Event(Event, Option<RBTreeNode<u64, Event>>),
+    Nothing,
+    End,
+}
+
+/// The events of one context.
+#[pin_data]
+pub(crate) struct Queue {
+    #[pin]
+    inner: SpinLock<Inner>,
+    #[pin]
+    waiters: PollCondVar,
+}
+
+impl Queue {
+    /// An empty one.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let inner = Inner { ready: RBTree::new(), arrived: 0, gone: Gone::No, eventfd: None };
+        Arc::pin_init(
+            pin_init!(Self {
+                inner <- new_spinlock!(inner, "pinmap_events"),
+                waiters <- new_poll_condvar!("pinmap_events"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Queues `event`. From any context that may take a spinlock.
+    pub(crate) fn push(&self, room: Room, event: Event) -> Ticket {
+        let mut inner = self.inner.lock();
+        let ticket = inner.arrived;
+        inner.arrived = ticket.wrapping_add(1);
+        inner.ready.insert(room.0.into_node(ticket, event));
+        self.tell(&inner);
+        Ticket(ticket)
+    }
+
+    /// Takes an event back, unless it was read.
+    pub(crate) fn withdraw(&self, ticket: Ticket) {
+        self.inner.lock().ready.remove(&ticket.0);
+    }
+
+    /// The device is gone: the last event.
+    pub(crate) fn gone(&self) {
+        let mut inner = self.inner.lock();
+        if inner.gone == Gone::No {
+            inner.gone = Gone::Unread;
+            self.tell(&inner);
+        }
+    }
+
+    fn tell(&self, inner: &Inner) {
+        if let Some(eventfd) = &inner.eventfd {
+            eventfd.signal();
+        }
+        self.waiters.notify_all();
+    }
+
+    /// Signals `eventfd` from now on, also if there is something to read already.
+    pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) {
+        let mut inner = self.inner.lock();
+        if let Some(eventfd) = eventfd.as_ref().filter(|_| inner.is_readable()) {
+            eventfd.signal();
+        }
+        let old = core::mem::replace(&mut inner.eventfd, eventfd);
+        drop(inner);
+        // Not under the spinlock: it may be the last reference.
+        drop(old);
+    }
+
+    /// Writes whole events to `out`; waits for the first if `may_wait`.
+    pub(crate) fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize> {
+        if out.len() < size_of::<Event>() {
+            return Err(EINVAL);
+        }
+        let mut written = 0_usize;
+        while out.len() >= size_of::<Event>() {
+            let (event, node) = match self.next(may_wait && written == 0)? {
+                Next::Event(event, node) => (event, node),
+                Next::Nothing if written == 0 => return Err(EAGAIN),
+                Next::Nothing | Next::End => break,
+            };
+            if let Err(error) = out.write(&event) {
+                self.put_back(node);
+                return if written == 0 { Err(error) } else { Ok(written) };
+            }
+            written = written.saturating_add(size_of::<Event>());
+        }
+        Ok(written)
+    }
+
+    fn next(&self, may_wait: bool) -> Result<Next> {
+        let mut inner = self.inner.lock();
+        loop {
+            let first = inner.ready.cursor_front().map(|cursor| {
+                let (&ticket, &event) = cursor.current();
+                (ticket, event)
+            });
+            if let Some((ticket, event)) = first {
+                return Ok(Next::Event(event, inner.ready.remove_node(&ticket)));
+            }
+            match inner.gone {
+                Gone::Unread => {
+                    inner.gone = Gone::Read;
+                    let event = Event { type_: uapi::EVENT_GONE, ..Event::default() };
+                    return Ok(Next::Event(event, None));
+                }
+                Gone::Read => return Ok(Next::End),
+                Gone::No if !may_wait => return Ok(Next::Nothing),
+                Gone::No => {
+                    if self.waiters.wait_interruptible(&mut inner) {
+                        return Err(ERESTARTSYS);
+                    }
+                }
+            }
+        }
+    }
+
+    /// An event that could not be written to user space is not lost.
+    fn put_back(&self, node: Option<RBTreeNode<u64, Event>>) {
+        let mut inner = self.inner.lock();
+        match node {
+            Some(node) => drop(inner.ready.insert(node)),
+            None => inner.gone = Gone::Unread,
+        }
+    }
+
+    /// For `poll()`.
+    pub(crate) fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
+        table.register_wait(file, &self.waiters);
+        let inner = self.inner.lock();
+        let readable = if inner.is_readable() { READABLE } else { 0 };
+        let gone = if inner.gone == Gone::No { 0 } else { HUNG_UP | READABLE };
+        readable | gone
+    }
+}

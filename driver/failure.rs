@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+//! An errno, and what exactly failed.
+
+use crate::sys::uapi::{self, Fail};
+use kernel::{alloc::AllocError, prelude::*};
+
+/// Why a REGISTER or MAP failed.
+pub(crate) struct Failure {
+    pub(crate) errno: Error,
+    /// What `fail` of the ioctl's struct tells.
+    pub(crate) detail: Fail,
+}
+
+impl Failure {
+    /// With a reason of `enum pinmap_fail_reason` and its address.
+    pub(crate) fn at(errno: Error, reason: u32, addr: u64) -> Self {
+        Self { errno, detail: Fail { reason, addr, ..Fail::default() } }
+    }
+
+    /// With a limit.
+    pub(crate) fn limit(errno: Error, reason: u32, needed: u64, allowed: u64) -> Self {
+        Self { errno, detail: Fail { reason, needed, allowed, ..Fail::default() } }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(errno: Error) -> Self {
+        let reason = if errno == ENOMEM { uapi::FAIL_MEMORY } else { 0 };
+        Self::at(errno, reason, 0)
+    }
+}
+
+impl From<AllocError> for Failure {
+    fn from(error: AllocError) -> Self {
+        Error::from(error).into()
+    }
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Open files: the table of ioctls and the one dispatcher, mmap, read, poll.
+
+use crate::{
+    context::Context,
+    device::Device,
+    failure::Failure,
+    logic::size::{self, Exchange},
+    registration::{self, check_flags, Pending},
+    sys::{
+        account::Account,
+        compat,
+        eventfd::EventFd,
+        misc::{self, Files},
+        uapi::{
+            self, GetReserved, Info, Map, Query, Register, Release, Reset, SetEventfd, Unmap,
+        },
+        vma::{Faults, NewArea, Views},
+    },
+};
+use kernel::{
+    fs::File,
+    ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
+    prelude::*,
+    seq_file::SeqFile,
+    seq_print,
+    sync::{poll::PollTable, Arc, ArcBorrow},
+    transmute::{AsBytes, FromBytes},
+    uaccess::{UserPtr, UserSlice, UserSliceReader, UserSliceWriter},
+};
+
+/// The struct of one ioctl, and what the ioctl does.
+trait Request: FromBytes + AsBytes + Sized {
+    /// Number within our type.
+    const NR: u32;
+    /// Size of the first version of the struct.
+    const FIRST_SIZE: usize;
+
+    /// Does it. The struct is written back if it succeeds, and also if it fails when it has a place
+    /// for the failure's detail.
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure>;
+
+    /// Where the detail of a failure goes.
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        None
+    }
+}
+
+/// One row of the table.
+struct Command {
+    nr: u32,
+    first_size: usize,
+    known_size: usize,
+    run: fn(&Arc<Context>, &mut Room) -> Outcome,
+}
+
+/// Room for any of the structs, aligned for all of them.
+type Room = [u64; 64];
+
+/// What came of a call, and whether its struct is written back.
+struct Outcome {
+    result: Result<Pending>,
+    respond: bool,
+}
+
+const fn command<T: Request>() -> Command {
+    assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Room>());
+    Command { nr: T::NR, first_size: T::FIRST_SIZE, known_size: size_of::<T>(), run: run::<T> }
+}
+
+/// Every ioctl there is.
+const TABLE: [Command; 9] = [
+    command::<Info>(),
+    command::<GetReserved>(),
+    command::<Register>(),
+    command::<Release>(),
+    command::<Query>(),
+    command::<Map>(),
+    command::<Unmap>(),
+    command::<SetEventfd>(),
+    command::<Reset>(),
+];
+
+fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
+    let bytes = AsBytes::as_bytes_mut(buffer);
+    let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
+    let Some(request) = request else {
+        return Outcome { result: Err(EINVAL), respond: false };
+    };
+    if let Some(detail) = request.detail() {
+        *detail = uapi::Fail::default();
+    }
+    match request.run(context) {
+        Ok(pending) => Outcome { result: Ok(pending), respond: true },
+        Err(failure) => {
+            let detail = request.detail();
+            let respond = detail.is_some();
+            if let Some(detail) = detail {
+                *detail = failure.detail;
+            }
+            Outcome { result: Err(failure.errno), respond }
+        }
+    }
+}
+
+/// The dispatcher: the only code that touches the pointer that user space passed.
+///
+/// The struct is read once, and its size is believed as it was read first. A result is made visible
+/// only once the caller has been told.
+fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
+    let ours = _IOC_TYPE(command) == uapi::IOCTL_TYPE
+        && _IOC_DIR(command) == 0
+        && _IOC_SIZE(command) == 0;
+    let nr = _IOC_NR(command);
+    let row = TABLE.iter().find(|row| ours && row.nr == nr).ok_or(ENOTTY)?;
+
+    let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
+    let Exchange { copy, tail } =
+        size::exchange(given, row.first_size, row.known_size).map_err(registration::errno)?;
+    let mut buffer: Room = [0; 64];
+    let mut reader = UserSlice::new(argument, given as usize).reader();
+    reader.read_slice(AsBytes::as_bytes_mut(&mut buffer).get_mut(..copy).ok_or(EINVAL)?)?;
+    check_tail(reader, tail)?;
+    if let Some(size) = AsBytes::as_bytes_mut(&mut buffer).get_mut(..size_of::<u32>()) {
+        size.copy_from_slice(&given.to_ne_bytes());
+    }
+
+    let outcome = (row.run)(context, &mut buffer);
+    let told = if outcome.respond {
+        let bytes = AsBytes::as_bytes(&buffer).get(..copy).ok_or(EINVAL)?;
+        UserSlice::new(argument, copy).writer().write_slice(bytes)
+    } else {
+        Ok(())
+    };
+    // If the caller cannot be told, `pending` is dropped and undone.
+    let pending = outcome.result?;
+    told?;
+    pending.publish()
+}
+
+/// Bytes that are not known must be zero.
+fn check_tail(mut reader: UserSliceReader, mut left: usize) -> Result {
+    let mut piece = [0_u8; 64];
+    while left != 0 {
+        let length = left.min(piece.len());
+        let part = piece.get_mut(..length).ok_or(EINVAL)?;
+        reader.read_slice(part)?;
+        size::check_tail(part).map_err(registration::errno)?;
+        left = left.saturating_sub(length);
+    }
+    Ok(())
+}
+
+/// For what has nothing to undo.
+fn done(result: Result) -> core::result::Result<Pending, Failure> {
+    result.map(|()| Pending::Done).map_err(Failure::from)
+}
+
+impl Request for Info {
+    const NR: u32 = uapi::CMD_GET_INFO;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        *self = Self { size: self.size, ..Self::default() };
+        context.device().describe(context, self);
+        self.out_memlock_limit = Account::limit().unwrap_or(u64::MAX);
+        self.out_memlock_used = context.account().used();
+        self.out_max_registrations = compat::max_registrations();
+        self.out_registrations = context.registrations();
+        Ok(Pending::Done)
+    }
+}
+
+impl Request for GetReserved {
+    const NR: u32 = uapi::CMD_GET_RESERVED;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        done(context.device().describe_reserved(self))
+    }
+}
+
+impl Request for Register {
+    const NR: u32 = uapi::CMD_REGISTER;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        registration::register(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Release {
+    const NR: u32 = uapi::CMD_RELEASE;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(registration::release(context, self))
+    }
+}
+
+impl Request for Query {
+    const NR: u32 = uapi::CMD_QUERY;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(registration::query(context, self))
+    }
+}
+
+impl Request for Map {
+    const NR: u32 = uapi::CMD_MAP;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        registration::map(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Unmap {
+    const NR: u32 = uapi::CMD_UNMAP;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(registration::unmap(context, self))
+    }
+}
+
+impl Request for SetEventfd {
+    const NR: u32 = uapi::CMD_SET_EVENTFD;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags(self.flags | self.__reserved)?;
+        if self.fd < -1 {
+            return Err(EBADF.into());
+        }
+        match self.source {
+            uapi::SOURCE_VECTOR => {}
+            uapi::SOURCE_EVENTS if self.index == 0 => {}
+            uapi::SOURCE_EVENTS => return Err(EINVAL.into()),
+            _ => return Err(EOPNOTSUPP.into()),
+        }
+        context.device().check_here()?;
+        let eventfd = if self.fd == -1 { None } else { Some(EventFd::from_fd(self.fd)?) };
+        if self.source == uapi::SOURCE_EVENTS {
+            context.events().set_eventfd(eventfd);
+            return Ok(Pending::Done);
+        }
+        done(context.device().backend().set_vector(context.id(), self.index, eventfd))
+    }
+}
+
+impl Request for Reset {
+    const NR: u32 = uapi::CMD_RESET;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        done(context.device().backend().reset(context.id()))
+    }
+}
+
+impl Files for Context {
+    type Device = Device;
+
+    fn open(device: &Arc<Device>, views: Views) -> Result<Arc<Self>> {
+        Device::open(device, views)
+    }
+
+    fn release(this: Arc<Self>) {
+        this.device().close(&this);
+    }
+
+    fn ioctl(this: ArcBorrow<'_, Self>, command: u32, argument: UserPtr) -> Result {
+        dispatch(&this.into(), command, argument)
+    }
+
+    fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize> {
+        self.events().read(out, may_wait)
+    }
+
+    fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
+        self.events().poll(file, table)
+    }
+
+    fn mmap(&self, area: NewArea<'_>) -> Result {
+        if !area.is_shared() {
+            return Err(EINVAL);
+        }
+        if area.is_executable() {
+            return Err(EACCES);
+        }
+        self.device().backend().mmap(self.id(), area)
+    }
+
+    fn show(&self, out: &SeqFile) {
+        seq_print!(out, "pinmap-registrations:\t{}\n", self.registrations());
+    }
+}
+
+impl Faults for Context {
+    fn fault(file: &File, offset: u64, mut insert: impl FnMut(u64) -> u32) -> Option<u32> {
+        let context = misc::of_file::<Self>(file)?;
+        context.device().backend().fault(offset, &mut insert)
+    }
+}

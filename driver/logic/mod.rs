@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the driver decides, without the kernel: no allocation, no `unsafe`, no I/O.
+//!
+//! The same files are a host crate (`host.rs`) with unit and property tests. Addresses are `u64`
+//! wherever they come from; spans are inclusive at both ends, so that the last byte of the address
+//! space has a name. Nothing here can overflow or panic, whatever the arguments: in the kernel
+//! either would be an oops.
+#![forbid(unsafe_code)]
+
+pub mod handle;
+pub mod place;
+pub mod request;
+pub mod runs;
+pub mod size;
+pub mod span;
+
+/// Why a request is refused; the driver turns it into the errno of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `EINVAL`: a value that makes no sense.
+    Invalid,
+    /// `E2BIG`: a longer struct than known, with something in it.
+    TooBig,
+    /// `EOPNOTSUPP`: an unknown flag or a reserved field in use.
+    Unsupported,
+    /// `EOVERFLOW`: an address plus a length leaves the 64-bit range.
+    Overflow,
+}
+
+/// Bytes in a page.
+pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
+/// Binary logarithm of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+/// Whether `value` is a whole number of pages.
+pub const fn is_page_aligned(value: u64) -> bool {
+    value & (PAGE_SIZE - 1) == 0
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Raw arguments of REGISTER and MAP, checked in the order that the ABI promises: unsupported,
+//! overflow, invalid.
+
+use super::{is_page_aligned, place::Wish, span::Span, Refusal, PAGE_SHIFT};
+
+/// `PINMAP_REGISTER_*`, as in the ABI's header.
+pub mod register_flags {
+    /// The device may write.
+    pub const WRITE: u32 = 1 << 0;
+    /// Pin only.
+    pub const NO_MAP: u32 = 1 << 1;
+    /// At the device address given.
+    pub const FIXED: u32 = 1 << 2;
+    /// At the user address.
+    pub const IDENTITY: u32 = 1 << 3;
+    /// All of them.
+    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY;
+}
+
+/// `PINMAP_MAP_*`, as in the ABI's header.
+pub mod map_flags {
+    /// The device may write.
+    pub const WRITE: u32 = 1 << 0;
+    /// At the device address given.
+    pub const FIXED: u32 = 1 << 1;
+    /// All of them.
+    pub const ALL: u32 = WRITE | FIXED;
+}
+
+/// Where to map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The address asked for.
+    pub wish: Wish,
+    /// Address bits that the device can drive.
+    pub bits: u32,
+}
+
+/// A REGISTER that can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisterPlan {
+    /// User memory, whole pages.
+    pub span: Span,
+    /// Whether the device may write.
+    pub write: bool,
+    /// Where to map it, if at all.
+    pub target: Option<Target>,
+}
+
+/// A MAP that can be tried, once the buffer is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapPlan {
+    /// Whether the device may write.
+    pub write: bool,
+    /// The address demanded, if one is.
+    pub fixed: Option<u64>,
+    /// Address bits that the device can drive.
+    pub bits: u32,
+}
+
+/// Checks the arguments of REGISTER; `user_last` is the last address that user space has.
+pub fn register(
+    flags: u32,
+    reserved: u32,
+    address: u64,
+    length: u64,
+    device_address: u64,
+    address_bits: u32,
+    user_last: u64,
+) -> Result<RegisterPlan, Refusal> {
+    use register_flags::{ALL, FIXED, IDENTITY, NO_MAP, WRITE};
+
+    if flags & !ALL != 0 || reserved != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    // Length 0 is nonsense rather than an overflow, and is said after the overflows.
+    if length != 0 {
+        Span::new(address, length)?;
+        if flags & FIXED != 0 {
+            Span::new(device_address, length)?;
+        }
+    }
+    let span = Span::new(address, length)?;
+    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1;
+    if !span.is_whole_pages() || span.last() > user_last || !one_way {
+        return Err(Refusal::Invalid);
+    }
+    let bits = check_bits(address_bits)?;
+    let wish = match check_fixed(flags & FIXED != 0, device_address)? {
+        Some(fixed) => Wish::Exactly(fixed),
+        None if flags & IDENTITY != 0 => Wish::Exactly(address),
+        None => Wish::Near(address),
+    };
+    let target = (flags & NO_MAP == 0).then_some(Target { wish, bits });
+    Ok(RegisterPlan { span, write: flags & WRITE != 0, target })
+}
+
+/// Checks the arguments of MAP that do not depend on the buffer.
+pub fn map(flags: u32, reserved: u32, device_address: u64, address_bits: u32) -> Result<MapPlan, Refusal> {
+    use map_flags::{ALL, FIXED, WRITE};
+
+    if flags & !ALL != 0 || reserved != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let bits = check_bits(address_bits)?;
+    let fixed = check_fixed(flags & FIXED != 0, device_address)?;
+    Ok(MapPlan { write: flags & WRITE != 0, fixed, bits })
+}
+
+/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
+fn check_bits(bits: u32) -> Result<u32, Refusal> {
+    match bits {
+        0 => Ok(u64::BITS),
+        PAGE_SHIFT..=64 => Ok(bits),
+        _ => Err(Refusal::Invalid),
+    }
+}
+
+fn check_fixed(fixed: bool, device_address: u64) -> Result<Option<u64>, Refusal> {
+    match (fixed, device_address) {
+        (false, 0) => Ok(None),
+        (true, address) if is_page_aligned(address) => Ok(Some(address)),
+        _ => Err(Refusal::Invalid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{register_flags::*, *};
+    use proptest::prelude::*;
+
+    const USER_LAST: u64 = 0x7fff_ffff_efff;
+
+    #[test]
+    fn register_edges() {
+        use Refusal::{Invalid, Overflow, Unsupported};
+        let table = [
+            ("plain", (0, 0, 0x1000, 0x1000, 0, 0), Ok(())),
+            ("unknown flag", (1 << 4, 0, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
+            ("unknown high flag", (1 << 31, 0, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
+            ("reserved", (0, 1, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
+            ("unsupported before overflow", (1 << 4, 0, u64::MAX, 2, 0, 0), Err(Unsupported)),
+            ("wrap", (0, 0, u64::MAX - 0xfff, 0x2000, 0, 0), Err(Overflow)),
+            ("overflow before alignment", (0, 0, u64::MAX, 2, 0, 0), Err(Overflow)),
+            ("device address wraps", (FIXED, 0, 0x1000, 0x2000, u64::MAX - 0xfff, 0), Err(Overflow)),
+            ("length 0", (0, 0, 0x1000, 0, 0, 0), Err(Invalid)),
+            ("length 0 at the top", (0, 0, u64::MAX, 0, 0, 0), Err(Invalid)),
+            ("address within a page", (0, 0, 0x1001, 0x1000, 0, 0), Err(Invalid)),
+            ("part of a page", (0, 0, 0x1000, 0xfff, 0, 0), Err(Invalid)),
+            ("last user page", (0, 0, USER_LAST - 0xfff, 0x1000, 0, 0), Ok(())),
+            ("beyond user space", (0, 0, USER_LAST - 0xfff, 0x2000, 0, 0), Err(Invalid)),
+            ("kernel address", (0, 0, 0xffff_8880_0000_0000, 0x1000, 0, 0), Err(Invalid)),
+            ("top of everything", (0, 0, u64::MAX - 0xfff, 0x1000, 0, 0), Err(Invalid)),
+            ("fixed", (FIXED, 0, 0x1000, 0x1000, 0x4000, 0), Ok(())),
+            ("fixed within a page", (FIXED, 0, 0x1000, 0x1000, 0x4001, 0), Err(Invalid)),
+            ("fixed at 0", (FIXED, 0, 0x1000, 0x1000, 0, 0), Ok(())),
+            ("address without fixed", (0, 0, 0x1000, 0x1000, 0x4000, 0), Err(Invalid)),
+            ("fixed and identity", (FIXED | IDENTITY, 0, 0x1000, 0x1000, 0x4000, 0), Err(Invalid)),
+            ("identity and no map", (NO_MAP | IDENTITY, 0, 0x1000, 0x1000, 0, 0), Err(Invalid)),
+            ("11 bits", (0, 0, 0x1000, 0x1000, 0, 11), Err(Invalid)),
+            ("12 bits", (0, 0, 0x1000, 0x1000, 0, 12), Ok(())),
+            ("64 bits", (0, 0, 0x1000, 0x1000, 0, 64), Ok(())),
+            ("65 bits", (0, 0, 0x1000, 0x1000, 0, 65), Err(Invalid)),
+        ];
+        for (name, (flags, reserved, address, length, device, bits), want) in table {
+            let got = register(flags, reserved, address, length, device, bits, USER_LAST);
+            assert_eq!(got.map(|_| ()), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn register_says_where() {
+        let wish = |flags, device| register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST).unwrap().target;
+        assert_eq!(wish(0, 0), Some(Target { wish: Wish::Near(0x5000), bits: 28 }));
+        assert_eq!(wish(IDENTITY, 0), Some(Target { wish: Wish::Exactly(0x5000), bits: 28 }));
+        assert_eq!(wish(FIXED, 0x9000), Some(Target { wish: Wish::Exactly(0x9000), bits: 28 }));
+        assert_eq!(wish(NO_MAP, 0), None);
+        assert!(register(WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST).unwrap().write);
+    }
+
+    #[test]
+    fn map_edges() {
+        assert_eq!(map(4, 0, 0, 0), Err(Refusal::Unsupported));
+        assert_eq!(map(0, 1, 0, 0), Err(Refusal::Unsupported));
+        assert_eq!(map(0, 0, 0x1000, 0), Err(Refusal::Invalid));
+        assert_eq!(map(map_flags::FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
+        assert_eq!(map(map_flags::ALL, 0, 0x1000, 40), Ok(MapPlan { write: true, fixed: Some(0x1000), bits: 40 }));
+        assert_eq!(map(0, 0, 0, 0), Ok(MapPlan { write: false, fixed: None, bits: 64 }));
+    }
+
+    proptest! {
+        #[test]
+        fn a_plan_is_sound(flags in 0u32..32, address: u64, length: u64, device: u64, bits in 0u32..70, align: bool) {
+            let mask = if align { !0xfff } else { !0 };
+            if let Ok(plan) = register(flags, 0, address & mask, length & mask, device & mask, bits, USER_LAST) {
+                prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
+                prop_assert_eq!(plan.span.length(), length & mask);
+                prop_assert_eq!(plan.target.is_none(), flags & NO_MAP != 0);
+            }
+        }
+    }
+}

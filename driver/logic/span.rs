@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Ranges of addresses.
+
+use super::{is_page_aligned, Refusal, PAGE_SHIFT};
+
+/// A non-empty range of addresses, named by its first and its last byte.
+///
+/// # Invariants
+///
+/// `start <= last`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u64,
+    last: u64,
+}
+
+impl Span {
+    /// The `length` bytes from `start`.
+    ///
+    /// [`Refusal::Overflow`] if they leave the 64-bit range, [`Refusal::Invalid`] if there are none.
+    pub const fn new(start: u64, length: u64) -> Result<Self, Refusal> {
+        let Some(minus_one) = length.checked_sub(1) else {
+            return Err(Refusal::Invalid);
+        };
+        match start.checked_add(minus_one) {
+            // INVARIANT: `last` is `start` plus something.
+            Some(last) => Ok(Self { start, last }),
+            None => Err(Refusal::Overflow),
+        }
+    }
+
+    /// From `start` to `last`, both inclusive; `None` if that is empty.
+    pub const fn from_bounds(start: u64, last: u64) -> Option<Self> {
+        if start <= last {
+            // INVARIANT: just checked.
+            Some(Self { start, last })
+        } else {
+            None
+        }
+    }
+
+    /// First address.
+    pub const fn start(self) -> u64 {
+        self.start
+    }
+
+    /// Last address, inclusive.
+    pub const fn last(self) -> u64 {
+        self.last
+    }
+
+    /// Bytes; all 2^64 of them are reported as one fewer.
+    pub const fn length(self) -> u64 {
+        (self.last - self.start).saturating_add(1)
+    }
+
+    /// Pages that the span touches.
+    pub const fn pages(self) -> u64 {
+        (self.last >> PAGE_SHIFT) - (self.start >> PAGE_SHIFT) + 1
+    }
+
+    /// Whether it consists of whole pages.
+    pub const fn is_whole_pages(self) -> bool {
+        is_page_aligned(self.start) && is_page_aligned(self.last.wrapping_add(1))
+    }
+
+    /// Whether `address` lies in it.
+    pub const fn contains(self, address: u64) -> bool {
+        self.start <= address && address <= self.last
+    }
+
+    /// Whether all of `other` lies in it.
+    pub const fn covers(self, other: Self) -> bool {
+        self.start <= other.start && other.last <= self.last
+    }
+
+    /// Whether the two have an address in common.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+
+    /// What the two have in common.
+    pub const fn intersection(self, other: Self) -> Option<Self> {
+        let start = if self.start > other.start { self.start } else { other.start };
+        let last = if self.last < other.last { self.last } else { other.last };
+        Self::from_bounds(start, last)
+    }
+
+    /// The smallest span that covers both.
+    pub const fn union(self, other: Self) -> Self {
+        // INVARIANT: the smaller start is not above the larger last.
+        Self {
+            start: if self.start < other.start { self.start } else { other.start },
+            last: if self.last > other.last { self.last } else { other.last },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn edges_of_new() {
+        let table = [
+            (0, 0, Err(Refusal::Invalid)),
+            (u64::MAX, 0, Err(Refusal::Invalid)),
+            (0, 1, Ok((0, 0))),
+            (0, u64::MAX, Ok((0, u64::MAX - 1))),
+            (1, u64::MAX, Ok((1, u64::MAX))),
+            (2, u64::MAX, Err(Refusal::Overflow)),
+            (u64::MAX, 1, Ok((u64::MAX, u64::MAX))),
+            (u64::MAX, 2, Err(Refusal::Overflow)),
+            (1 << 63, 1 << 63, Ok((1 << 63, u64::MAX))),
+        ];
+        for (start, length, want) in table {
+            assert_eq!(Span::new(start, length).map(|s| (s.start(), s.last())), want, "{start:#x} {length:#x}");
+        }
+    }
+
+    #[test]
+    fn whole_address_space_has_a_length() {
+        let all = Span::from_bounds(0, u64::MAX).unwrap();
+        assert_eq!(all.length(), u64::MAX);
+        assert_eq!(all.pages(), 1 << 52);
+        assert!(all.is_whole_pages());
+    }
+
+    fn any_span() -> impl Strategy<Value = Span> {
+        (any::<u64>(), any::<u64>()).prop_map(|(a, b)| Span::from_bounds(a.min(b), a.max(b)).unwrap())
+    }
+
+    /// Spans near each other, so that touching and overlapping are common.
+    fn near_span() -> impl Strategy<Value = Span> {
+        (0u64..40, 0u64..10).prop_map(|(start, extra)| Span::from_bounds(start, start + extra).unwrap())
+    }
+
+    proptest! {
+        #[test]
+        fn new_and_bounds_agree(start: u64, length: u64) {
+            match Span::new(start, length) {
+                Ok(span) => {
+                    prop_assert_eq!(span.length(), length);
+                    prop_assert_eq!(Some(span), Span::from_bounds(span.start(), span.last()));
+                }
+                Err(Refusal::Invalid) => prop_assert_eq!(length, 0),
+                Err(_) => prop_assert!(u128::from(start) + u128::from(length) > 1 << 64),
+            }
+        }
+
+        #[test]
+        fn overlap_is_a_shared_address(a in near_span(), b in near_span()) {
+            let shared = (0..60).filter(|&x| a.contains(x) && b.contains(x)).count() as u64;
+            prop_assert_eq!(a.overlaps(b), shared > 0);
+            prop_assert_eq!(a.overlaps(b), b.overlaps(a));
+            prop_assert_eq!(a.intersection(b).map_or(0, Span::length), shared);
+            prop_assert_eq!(a.covers(b), shared == b.length());
+        }
+
+        #[test]
+        fn union_covers_both(a in any_span(), b in any_span()) {
+            prop_assert!(a.union(b).covers(a) && a.union(b).covers(b));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+//! pinmap: user memory for PCI accelerators, without a copy.
+//!
+//! The ABI and its manual are in `include/uapi/pinmap.h`. To read the driver, follow one REGISTER:
+//! `file.rs` → `registration.rs` → `pinned.rs` → `mapping.rs`. `logic/` decides and knows no kernel;
+//! `sys/` is the only place with `unsafe`.
+
+#[forbid(unsafe_code)]
+mod backend;
+#[forbid(unsafe_code)]
+mod buffer;
+#[forbid(unsafe_code)]
+mod context;
+#[forbid(unsafe_code)]
+mod device;
+#[forbid(unsafe_code)]
+mod event;
+#[forbid(unsafe_code)]
+mod failure;
+#[forbid(unsafe_code)]
+mod file;
+#[expect(unreachable_pub, reason = "the same files are a crate on the host")]
+mod logic;
+#[forbid(unsafe_code)]
+mod mapping;
+#[forbid(unsafe_code)]
+mod pinned;
+#[forbid(unsafe_code)]
+mod registration;
+mod sys;
+#[forbid(unsafe_code)]
+mod watch;
+
+kernel::prelude::module! {
+    type: device::Module,
+    name: "pinmap",
+    authors: ["The pinmap authors"],
+    description: "User memory for PCI accelerators, without a copy",
+    license: "GPL",
+    params: {
+        allow_unsafe_interrupts: u8 {
+            default: 0,
+            description: "Bind devices whose interrupts are not isolated (0 or 1)",
+        },
+        max_registrations: u32 {
+            default: 262_144,
+            description: "Registrations that one open file may have",
+        },
+    },
+}

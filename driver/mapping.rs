@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Buffers in the address space of a device.
+
+use crate::{
+    failure::Failure,
+    logic::{
+        place::{NoPlace, Taken},
+        request::Target,
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::{gup::PinnedRuns, iommu::Domain, uapi},
+};
+use core::mem;
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{Arc, Mutex},
+};
+
+/// Disjoint spans by their last address, so that the first one not wholly below an address is the
+/// lower bound of that address.
+struct Spans(RBTree<u64, Span>);
+
+impl Taken for Spans {
+    fn from(&self, address: u64) -> Option<Span> {
+        self.0.cursor_lower_bound(&address).map(|cursor| *cursor.current().1)
+    }
+}
+
+/// The device addresses that one context has given out.
+#[pin_data]
+pub(crate) struct AddressSpace {
+    domain: Arc<Domain>,
+    #[pin]
+    taken: Mutex<Spans>,
+}
+
+impl AddressSpace {
+    /// All free, in `domain`.
+    pub(crate) fn new(domain: Arc<Domain>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                domain,
+                taken <- new_mutex!(Spans(RBTree::new()), "pinmap_space"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+}
+
+/// A span of device addresses that nothing else in the space can have. Dropping it frees it.
+struct Place {
+    space: Arc<AddressSpace>,
+    span: Span,
+}
+
+impl Place {
+    fn take(
+        space: &Arc<AddressSpace>,
+        length: u64,
+        target: Target,
+    ) -> core::result::Result<Self, Failure> {
+        // The memory for it is allocated outside of the lock.
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let mut taken = space.taken.lock();
+        let span = space
+            .domain
+            .space(&*taken)
+            .place(length, target.wish, target.bits)
+            .map_err(no_place)?;
+        taken.0.insert(node.into_node(span.last(), span));
+        drop(taken);
+        Ok(Self { space: space.clone(), span })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.space.taken.lock().0.remove(&self.span.last());
+    }
+}
+
+fn no_place(why: NoPlace) -> Failure {
+    match why {
+        NoPlace::Aperture(highest) => Failure::limit(ENOSPC, uapi::FAIL_APERTURE, 0, highest),
+        NoPlace::Reserved(span) => Failure::at(ENOSPC, uapi::FAIL_RESERVED, span.start()),
+        NoPlace::Taken(span) => Failure::at(EEXIST, uapi::FAIL_OVERLAP, span.start()),
+        NoPlace::Full => Failure::at(ENOSPC, uapi::FAIL_FULL, 0),
+    }
+}
+
+/// A buffer at an address of a context. Dropping it unmaps, flushes, and frees the address.
+///
+/// # Invariants
+///
+/// While `mapped` is not 0, `mapped` bytes from the start of the place are mapped, and their pages
+/// are pinned.
+pub(crate) struct Mapping {
+    mapped: u64,
+    /// `None` once the address must never be used again.
+    place: Option<Place>,
+    device_addr: u64,
+}
+
+impl Mapping {
+    /// Maps `runs` in `space`. The caller keeps them pinned until it has called
+    /// [`unmap`](Self::unmap). Sleeps. A fatal signal stops it.
+    pub(crate) fn new(
+        space: &Arc<AddressSpace>,
+        runs: &PinnedRuns,
+        target: Target,
+        write: bool,
+    ) -> core::result::Result<Self, Failure> {
+        // Rule 2: what a device can write was pinned for writing.
+        if write && !runs.writable() {
+            return Err(EACCES.into());
+        }
+        let place = Place::take(space, runs.pages().saturating_mul(PAGE_SIZE), target)?;
+        let device_addr = place.span.start();
+        let mapped = space.domain.map(device_addr, runs, write)?;
+        // INVARIANT: Just mapped.
+        Ok(Self { mapped, place: Some(place), device_addr })
+    }
+
+    /// Where it is, or was.
+    pub(crate) fn device_addr(&self) -> u64 {
+        self.device_addr
+    }
+
+    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here. After an
+    /// error it is not known, the pages must stay pinned, and the address is not used again. May be
+    /// called from an MMU notifier.
+    pub(crate) fn unmap(&mut self) -> Result {
+        let length = mem::take(&mut self.mapped);
+        let Some(place) = self.place.as_ref().filter(|_| length != 0) else {
+            return Ok(());
+        };
+        let result = place.space.domain.unmap(self.device_addr, length);
+        if result.is_err() {
+            mem::forget(self.place.take());
+        }
+        result
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Whoever has to know the result has called `unmap` before.
+        let _ = self.unmap();
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0
+//! REGISTER, RELEASE, QUERY, MAP and UNMAP.
+
+use crate::{
+    buffer::{Buffer, State},
+    context::{Context, Reserved},
+    failure::Failure,
+    logic::{
+        place::Wish,
+        request::{self, Target},
+        Refusal,
+    },
+    sys::{
+        gup,
+        uapi::{self, Map, Query, Register, Release, Unmap},
+    },
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// What a call did and has not answered yet. Dropping it undoes it.
+pub(crate) enum Pending {
+    /// Nothing that could be undone.
+    Done,
+    /// A registration under a handle that cannot be used yet.
+    Registration(Reserved),
+    /// A mapping that nobody knows yet.
+    Mapping(FreshMapping),
+}
+
+impl Pending {
+    /// The answer has reached the caller.
+    pub(crate) fn publish(self) -> Result {
+        match self {
+            Self::Done => Ok(()),
+            Self::Registration(reserved) => reserved.publish(),
+            Self::Mapping(mut fresh) => {
+                fresh.buffer = None;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Undoes a mapping when dropped.
+pub(crate) struct FreshMapping {
+    buffer: Option<Arc<Buffer>>,
+    device_addr: u64,
+}
+
+impl Drop for FreshMapping {
+    fn drop(&mut self) {
+        if let Some(buffer) = &self.buffer {
+            // If it failed, somebody else has undone it.
+            let _ = buffer.unmap(self.device_addr);
+        }
+    }
+}
+
+/// The errno of a refusal.
+pub(crate) fn errno(refusal: Refusal) -> Error {
+    match refusal {
+        Refusal::Invalid => EINVAL,
+        Refusal::TooBig => E2BIG,
+        Refusal::Unsupported => EOPNOTSUPP,
+        Refusal::Overflow => EOVERFLOW,
+    }
+}
+
+/// REGISTER: watch, account, pin, map; and a handle, once the caller knows it.
+pub(crate) fn register(
+    context: &Arc<Context>,
+    args: &mut Register,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::register(
+        args.flags,
+        args.__reserved,
+        args.addr,
+        args.length,
+        args.device_addr,
+        args.address_bits,
+        gup::user_last(),
+    )
+    .map_err(errno)?;
+    context.device().check_here()?;
+    if !context.account().is_current() {
+        return Err(EPERM.into());
+    }
+    if plan.target.is_some() {
+        context.device().backend().claim(context.id())?;
+    }
+    let account = context.account().clone();
+    let buffer = Buffer::new(plan.span, plan.write, account, context.events().clone())?;
+    let reserved = context.reserve(&buffer)?;
+    Buffer::pin(&buffer)?;
+    let device_addr = match plan.target {
+        Some(target) => buffer.map(context.space(), target, plan.write)?,
+        None => 0,
+    };
+    Buffer::go_live(&buffer, reserved.handle())?;
+    args.device_addr = device_addr;
+    args.out_handle = reserved.handle();
+    args.out_generation = generation(State::Live);
+    Ok(Pending::Registration(reserved))
+}
+
+/// RELEASE.
+pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
+    check_flags(args.flags)?;
+    let buffer = context.take(args.handle)?;
+    Buffer::release(&buffer);
+    Ok(())
+}
+
+/// QUERY.
+pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
+    check_flags(args.flags)?;
+    let (handle, buffer, offset) = if args.handle != 0 {
+        (args.handle, context.find(args.handle)?, 0)
+    } else {
+        let (handle, buffer) = context.find_address(args.addr)?;
+        let offset = args.addr.saturating_sub(buffer.span().start());
+        (handle, buffer, offset)
+    };
+    let status = buffer.status();
+    args.handle = handle;
+    args.out_base = buffer.span().start();
+    args.out_length = buffer.span().length();
+    args.out_device_addr = status.device_addr.map_or(0, |start| start.saturating_add(offset));
+    args.out_flags = if buffer.writable() { uapi::REGISTER_WRITE } else { 0 };
+    args.out_kind = uapi::BUFFER_USER;
+    args.out_state =
+        if status.state == State::Live { uapi::STATE_LIVE } else { uapi::STATE_STALE };
+    args.out_nr_mappings = status.mappings as u32;
+    args.out_generation = generation(status.state);
+    Ok(())
+}
+
+/// MAP.
+pub(crate) fn map(
+    context: &Arc<Context>,
+    args: &mut Map,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::map(args.flags, args.__reserved, args.device_addr, args.address_bits)
+        .map_err(errno)?;
+    let buffer = context.find(args.handle)?;
+    if plan.write && !buffer.writable() {
+        return Err(EACCES.into());
+    }
+    context.device().backend().claim(context.id())?;
+    let wish = match plan.fixed {
+        Some(fixed) => Wish::Exactly(fixed),
+        None => Wish::Near(buffer.span().start()),
+    };
+    let target = Target { wish, bits: plan.bits };
+    let device_addr = buffer.map(context.space(), target, plan.write)?;
+    args.device_addr = device_addr;
+    Ok(Pending::Mapping(FreshMapping { buffer: Some(buffer), device_addr }))
+}
+
+/// UNMAP.
+pub(crate) fn unmap(context: &Arc<Context>, args: &mut Unmap) -> Result {
+    check_flags(args.flags)?;
+    context.find(args.handle)?.unmap(args.device_addr)
+}
+
+/// No flags are known.
+pub(crate) fn check_flags(flags: u32) -> Result {
+    if flags == 0 {
+        Ok(())
+    } else {
+        Err(EOPNOTSUPP)
+    }
+}
+
+/// Counts the times that a registration changed state.
+fn generation(state: State) -> u64 {
+    if state == State::Live {
+        1
+    } else {
+        2
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Charging pinned memory to a user, as iommufd and io_uring do.
+//!
+//! `user->locked_vm` against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK; and
+//! `mm->pinned_vm`, which is `VmPin` in `/proc/PID/status`, always.
+//!
+//! C headers: [`include/linux/sched/user.h`](srctree/include/linux/sched/user.h),
+//! [`include/linux/mm_types.h`](srctree/include/linux/mm_types.h).
+
+use super::raw;
+use core::ptr::NonNull;
+use kernel::{
+    ffi,
+    bindings,
+    mm::Mm,
+    page::PAGE_SHIFT,
+    prelude::*,
+    sync::{aref::ARef, atomic::Atomic, atomic::Relaxed},
+};
+
+/// A user, with a reference.
+///
+/// # Invariants
+///
+/// The pointer is valid and we own a reference.
+struct User(NonNull<bindings::user_struct>);
+
+// SAFETY: `struct user_struct` is reference-counted and may be used from any thread.
+unsafe impl Send for User {}
+// SAFETY: As above.
+unsafe impl Sync for User {}
+
+impl User {
+    fn current() -> Result<Self> {
+        // SAFETY: There is a current task, and it has credentials with a user.
+        let user = unsafe { raw::pinmap_get_current_user() };
+        // INVARIANT: The call took a reference.
+        NonNull::new(user).map(Self).ok_or(ESRCH)
+    }
+
+    fn locked_vm(&self) -> &Atomic<i64> {
+        // SAFETY: Valid by the type invariants; the field is only ever accessed atomically.
+        unsafe { Atomic::from_ptr(&raw mut (*self.0.as_ptr()).locked_vm.counter) }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // SAFETY: We own a reference by the type invariants.
+        unsafe { bindings::free_uid(self.0.as_ptr()) };
+    }
+}
+
+/// Whom to charge: a user and one of its address spaces.
+pub(crate) struct Account {
+    user: User,
+    mm: ARef<Mm>,
+}
+
+/// A charge that would have gone over the limit; both in bytes.
+pub(crate) struct OverLimit {
+    pub(crate) needed: u64,
+    pub(crate) allowed: u64,
+}
+
+impl Account {
+    /// The current user, and the current task's address space.
+    pub(crate) fn current(mm: ARef<Mm>) -> Result<Self> {
+        Ok(Self { user: User::current()?, mm })
+    }
+
+    /// The address space that is charged.
+    pub(crate) fn mm(&self) -> &Mm {
+        &self.mm
+    }
+
+    /// Whether that is the current task's.
+    pub(crate) fn is_current(&self) -> bool {
+        kernel::current!().mm().is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
+    }
+
+    /// Bytes charged to the user by everybody.
+    pub(crate) fn used(&self) -> u64 {
+        pages_to_bytes(self.user.locked_vm().load(Relaxed))
+    }
+
+    /// Bytes that the current task may lock; `None`: no limit.
+    pub(crate) fn limit() -> Option<u64> {
+        // SAFETY: No requirements.
+        let limit = unsafe { raw::pinmap_memlock_limit() } as u64;
+        (limit != u64::MAX && !unlimited()).then_some(limit)
+    }
+
+    fn pinned_vm(&self) -> &Atomic<i64> {
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
+        unsafe { Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.pinned_vm.counter) }
+    }
+}
+
+/// Whether the current task may lock as much as it likes.
+fn unlimited() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::capable(bindings::CAP_IPC_LOCK as ffi::c_int) }
+}
+
+fn pages_to_bytes(pages: i64) -> u64 {
+    u64::try_from(pages).unwrap_or(0).saturating_mul(1 << PAGE_SHIFT)
+}
+
+/// Pages charged to an account. Dropping it gives them back.
+pub(crate) struct Charge {
+    account: kernel::sync::Arc<Account>,
+    pages: i64,
+    user_charged: bool,
+}
+
+impl Charge {
+    /// Charges `pages`.
+    pub(crate) fn new(
+        account: &kernel::sync::Arc<Account>,
+        pages: u64,
+    ) -> core::result::Result<Self, OverLimit> {
+        let too_many = OverLimit { needed: u64::MAX, allowed: u64::MAX };
+        let pages = i64::try_from(pages).map_err(|_| too_many)?;
+        let user_charged = !unlimited();
+        if user_charged {
+            Self::charge_user(account, pages)?;
+        }
+        account.pinned_vm().add(pages, Relaxed);
+        Ok(Self { account: account.clone(), pages, user_charged })
+    }
+
+    fn charge_user(account: &Account, pages: i64) -> core::result::Result<(), OverLimit> {
+        let limit = Account::limit();
+        let locked = account.user.locked_vm();
+        let mut now = locked.load(Relaxed);
+        loop {
+            let after = now.saturating_add(pages);
+            let needed = pages_to_bytes(after);
+            if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
+                return Err(OverLimit { needed, allowed });
+            }
+            match locked.cmpxchg(now, after, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if self.user_charged {
+            self.account.user.locked_vm().fetch_sub(self.pages, Relaxed);
+        }
+        self.account.pinned_vm().fetch_sub(self.pages, Relaxed);
+    }
+}

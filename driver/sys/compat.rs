@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What differs between the kernel crates of Linux 7.2 and 7.3, selected by `--cfg` (see Kbuild).
+
+use kernel::{module_param::ModuleParamAccess, prelude::*};
+
+/// This module.
+pub(crate) const fn this_module() -> &'static ThisModule {
+    #[cfg(linux_at_least_7_3)]
+    {
+        kernel::module::this_module::<crate::LocalModule>()
+    }
+    #[cfg(not(linux_at_least_7_3))]
+    {
+        &crate::THIS_MODULE
+    }
+}
+
+/// The value of a module parameter.
+fn value<T: Copy>(parameter: &'static ModuleParamAccess<T>) -> T {
+    #[cfg(linux_at_least_7_3)]
+    {
+        parameter.value()
+    }
+    #[cfg(not(linux_at_least_7_3))]
+    {
+        *parameter.value()
+    }
+}
+
+/// Module parameter `allow_unsafe_interrupts`.
+pub(crate) fn allow_unsafe_interrupts() -> bool {
+    value(&crate::module_parameters::allow_unsafe_interrupts) != 0
+}
+
+/// Module parameter `max_registrations`.
+pub(crate) fn max_registrations() -> u32 {
+    value(&crate::module_parameters::max_registrations)
+}

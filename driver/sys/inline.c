@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0
+/* See inline.h. Nothing is decided here that could be decided in Rust. */
+#include <linux/eventfd.h>
+#include <linux/fs.h>
+#include <linux/idr.h>
+#include <linux/interrupt.h>
+#include <linux/magic.h>
+#include <linux/pagemap.h>
+#include <linux/sched/signal.h>
+#include <linux/shmem_fs.h>
+#include <linux/hugetlb.h>
+#include "inline.h"
+
+unsigned long pinmap_page_to_pfn(const struct page *page)
+{
+	return page_to_pfn(page);
+}
+
+struct page *pinmap_pfn_to_page(unsigned long pfn)
+{
+	return pfn_to_page(pfn);
+}
+
+bool pinmap_page_is_anon(struct page *page)
+{
+	return folio_test_anon(page_folio(page));
+}
+
+void pinmap_page_lock(struct page *page)
+{
+	folio_lock(page_folio(page));
+}
+
+void pinmap_page_unlock(struct page *page)
+{
+	folio_unlock(page_folio(page));
+}
+
+/*
+ * The inode that a locked page-cache page belongs to, with a reference; NULL if it belongs to none
+ * or the inode is on its way out. The lock keeps the page in the mapping, which keeps the inode.
+ */
+struct inode *pinmap_page_grab_inode(struct page *page)
+{
+	struct address_space *mapping = folio_mapping(page_folio(page));
+
+	return mapping && mapping->host ? igrab(mapping->host) : NULL;
+}
+
+bool pinmap_page_belongs_to(struct page *page, struct inode *inode)
+{
+	return READ_ONCE(page_folio(page)->mapping) == inode->i_mapping;
+}
+
+void pinmap_inode_lock_shared(struct inode *inode)
+{
+	inode_lock_shared(inode);
+}
+
+void pinmap_inode_unlock_shared(struct inode *inode)
+{
+	inode_unlock_shared(inode);
+}
+
+void pinmap_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+u32 pinmap_explain(struct vm_area_struct *vma, bool write)
+{
+	if (vma->vm_flags & (VM_IO | VM_PFNMAP))
+		return PINMAP_FAIL_DEVICE;
+	/* vma_is_secretmem() is not exported. */
+	if (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC)
+		return PINMAP_FAIL_SECRET;
+	if (!(vma->vm_flags & VM_READ) || (write && !(vma->vm_flags & VM_WRITE)))
+		return PINMAP_FAIL_PERMISSION;
+	if (write && vma->vm_file && (vma->vm_flags & VM_SHARED) &&
+	    !shmem_file(vma->vm_file) && !is_file_hugepages(vma->vm_file))
+		return PINMAP_FAIL_FILE;
+	return PINMAP_FAIL_FAULT;
+}
+
+bool pinmap_fatal_signal_pending(void)
+{
+	return fatal_signal_pending(current);
+}
+
+unsigned long pinmap_task_size(void)
+{
+	return TASK_SIZE;
+}
+
+unsigned long pinmap_memlock_limit(void)
+{
+	return rlimit(RLIMIT_MEMLOCK);
+}
+
+struct user_struct *pinmap_get_current_user(void)
+{
+	return get_uid(current_user());
+}
+
+u32 pinmap_notice(const struct mmu_notifier_range *range)
+{
+	switch (range->event) {
+	case MMU_NOTIFY_UNMAP:
+	case MMU_NOTIFY_RELEASE:
+		return PINMAP_NOTICE_GONE;
+	case MMU_NOTIFY_CLEAR:
+		return PINMAP_NOTICE_CLEAR;
+	default:
+		return PINMAP_NOTICE_IGNORE;
+	}
+}
+
+bool pinmap_notice_blockable(const struct mmu_notifier_range *range)
+{
+	return mmu_notifier_range_blockable(range);
+}
+
+void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned long seq)
+{
+	mmu_interval_set_seq(interval, seq);
+}
+
+void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes)
+{
+	sg_set_page(sg, pfn_to_page(pfn), bytes, 0);
+}
+
+/*
+ * Fills in the reserved regions of @dev, sorted by address. Returns how many there are, or -E2BIG if
+ * there is no @room for them.
+ */
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room)
+{
+	struct iommu_resv_region *region;
+	unsigned int count = 0, i;
+	int ret = 0;
+	LIST_HEAD(list);
+
+	iommu_get_resv_regions(dev, &list);
+	list_for_each_entry(region, &list, list) {
+		/* The kernel itself lets these be mapped over. */
+		if (region->type == IOMMU_RESV_DIRECT_RELAXABLE || !region->length)
+			continue;
+		if (count == room) {
+			ret = -E2BIG;
+			break;
+		}
+		for (i = count++; i > 0 && regions[i - 1].start > region->start; i--)
+			regions[i] = regions[i - 1];
+		regions[i] = (struct pinmap_region){
+			.start = region->start,
+			.last = region->start + region->length - 1,
+			.kind = region->type == IOMMU_RESV_MSI ? PINMAP_RESERVED_MSI :
+								 PINMAP_RESERVED_OTHER,
+			.refused = region->type == IOMMU_RESV_DIRECT ||
+				   region->type == IOMMU_RESV_SW_MSI,
+		};
+	}
+	iommu_put_resv_regions(dev, &list);
+	return ret ?: count;
+}
+
+bool pinmap_is_coherent(struct device *dev)
+{
+	return device_iommu_capable(dev, IOMMU_CAP_CACHE_COHERENCY);
+}
+
+void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine)
+{
+	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+	vm_flags_clear(vma, VM_MAYEXEC);
+	vma->vm_page_prot = write_combine ? pgprot_writecombine(vma->vm_page_prot) :
+					    pgprot_noncached(vma->vm_page_prot);
+}
+
+const char *pinmap_device_name(const struct device *dev)
+{
+	return dev_name(dev);
+}
+
+static DEFINE_IDA(pinmap_numbers);
+
+int pinmap_take_number(void)
+{
+	return ida_alloc(&pinmap_numbers, GFP_KERNEL);
+}
+
+void pinmap_return_number(int number)
+{
+	ida_free(&pinmap_numbers, number);
+}
+
+void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
+{
+	unsigned long flags = pci_resource_flags(pdev, bar);
+
+	out->start = pci_resource_start(pdev, bar);
+	out->length = pci_resource_len(pdev, bar);
+	out->flags = 0;
+	/* Part of a page would expose its neighbours. */
+	if ((flags & IORESOURCE_MEM) && out->length && PAGE_ALIGNED(out->start) &&
+	    PAGE_ALIGNED(out->length))
+		out->flags |= PINMAP_BAR_MMAP;
+	if (flags & IORESOURCE_PREFETCH)
+		out->flags |= PINMAP_BAR_PREFETCHABLE;
+	if (flags & IORESOURCE_MEM_64)
+		out->flags |= PINMAP_BAR_64BIT;
+}
+
+/*
+ * The bytes of @bar that the MSI-X table and its pending bits occupy, smallest range that covers
+ * both. Returns 0 if there are any.
+ */
+int pinmap_pci_msix_hole(struct pci_dev *pdev, u32 bar, u64 *start, u64 *last)
+{
+	const int offsets[] = { PCI_MSIX_TABLE, PCI_MSIX_PBA };
+	int vectors, i, ret = -ENOENT;
+
+	if (!pdev->msix_cap)
+		return -ENOENT;
+	vectors = pci_msix_vec_count(pdev);
+	if (vectors <= 0)
+		return -ENOENT;
+	for (i = 0; i < ARRAY_SIZE(offsets); i++) {
+		u64 bytes = i ? DIV_ROUND_UP(vectors, 64) * 8 : vectors * PCI_MSIX_ENTRY_SIZE;
+		u64 first;
+		u32 where;
+
+		if (pci_read_config_dword(pdev, pdev->msix_cap + offsets[i], &where))
+			return -EIO;
+		if ((where & PCI_MSIX_TABLE_BIR) != bar)
+			continue;
+		first = where & PCI_MSIX_TABLE_OFFSET;
+		*start = ret ? first : min(*start, first);
+		*last = ret ? first + bytes - 1 : max(*last, first + bytes - 1);
+		ret = 0;
+	}
+	return ret;
+}
+
+bool pinmap_pci_can_reset(struct pci_dev *pdev)
+{
+	return pdev->reset_methods[0];
+}
+
+/* How many message-signalled vectors the function has. */
+int pinmap_pci_vectors(struct pci_dev *pdev)
+{
+	int vectors = pci_msix_vec_count(pdev);
+
+	return vectors > 0 ? vectors : max(pci_msi_vec_count(pdev), 0);
+}
+
+int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted)
+{
+	return pci_alloc_irq_vectors(pdev, 1, wanted, PCI_IRQ_MSIX | PCI_IRQ_MSI);
+}
+
+void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info)
+{
+	info->out_vendor = pdev->vendor;
+	info->out_device = pdev->device;
+	info->out_subsystem_vendor = pdev->subsystem_vendor;
+	info->out_subsystem_device = pdev->subsystem_device;
+	info->out_class = pdev->class;
+	info->out_pci_domain = pci_domain_nr(pdev->bus);
+	info->out_pci_bus = pdev->bus->number;
+	info->out_pci_devfn = pdev->devfn;
+}
+
+static irqreturn_t pinmap_signal_eventfd(int irq, void *eventfd)
+{
+	eventfd_signal(eventfd);
+	return IRQ_HANDLED;
+}
+
+int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *eventfd)
+{
+	return request_irq(irq, pinmap_signal_eventfd, 0, name, eventfd);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What Rust cannot call: static inlines, macros and enum constants, behind functions with plain
+ * names. bindgen reads this file (see Kbuild); inline.c defines the functions.
+ */
+#ifndef PINMAP_INLINE_H
+#define PINMAP_INLINE_H
+
+#include <linux/types.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/iommu.h>
+#include <linux/pci.h>
+#include <linux/scatterlist.h>
+#include <linux/sched/user.h>
+#include <pinmap.h>
+
+/* pages */
+unsigned long pinmap_page_to_pfn(const struct page *page);
+struct page *pinmap_pfn_to_page(unsigned long pfn);
+bool pinmap_page_is_anon(struct page *page);
+void pinmap_page_lock(struct page *page);
+void pinmap_page_unlock(struct page *page);
+struct inode *pinmap_page_grab_inode(struct page *page);
+bool pinmap_page_belongs_to(struct page *page, struct inode *inode);
+void pinmap_inode_lock_shared(struct inode *inode);
+void pinmap_inode_unlock_shared(struct inode *inode);
+void pinmap_put_page(struct page *page);
+
+/* Why a page cannot be pinned: values of enum pinmap_fail_reason. The mmap lock is held. */
+u32 pinmap_explain(struct vm_area_struct *vma, bool write);
+
+/* current */
+bool pinmap_fatal_signal_pending(void);
+unsigned long pinmap_task_size(void);
+unsigned long pinmap_memlock_limit(void);
+struct user_struct *pinmap_get_current_user(void);
+
+/* mmu notifiers */
+enum pinmap_notice {
+	PINMAP_NOTICE_IGNORE = 0,
+	PINMAP_NOTICE_CLEAR = 1,
+	PINMAP_NOTICE_GONE = 2,
+};
+u32 pinmap_notice(const struct mmu_notifier_range *range);
+bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
+void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned long seq);
+
+/* scatterlists */
+void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
+
+/* iommu */
+struct pinmap_region {
+	__u64 start;
+	__u64 last;
+	__u32 kind;
+	__u32 refused;
+};
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
+bool pinmap_is_coherent(struct device *dev);
+
+/* virtual memory areas of device memory */
+enum {
+	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
+};
+void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine);
+const char *pinmap_device_name(const struct device *dev);
+
+/* numbers of nodes */
+int pinmap_take_number(void);
+void pinmap_return_number(int number);
+
+/* PCI */
+struct pinmap_pci_bar {
+	__u64 start;
+	__u64 length;
+	__u32 flags;
+};
+void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
+int pinmap_pci_msix_hole(struct pci_dev *pdev, u32 bar, u64 *start, u64 *last);
+bool pinmap_pci_can_reset(struct pci_dev *pdev);
+int pinmap_pci_vectors(struct pci_dev *pdev);
+int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);
+void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info);
+int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *eventfd);
+
+#endif

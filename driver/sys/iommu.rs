@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: GPL-2.0
+//! IOMMU domains: an address space for one device, of its driver's own making.
+//!
+//! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
+
+use super::{gup::PinnedRuns, pci::Function, raw};
+use crate::logic::{place::Space, runs, span::Span, PAGE_SIZE};
+use core::{mem, ptr::NonNull};
+use kernel::{
+    alloc::AllocError,
+    ffi,
+    bindings, device,
+    error::{from_err_ptr, to_result},
+    prelude::*,
+    str::CStrExt,
+    sync::Arc,
+};
+
+/// Why a device cannot be given an address space of its own.
+pub(crate) enum Unfit {
+    /// No IOMMU translates for it.
+    NoIommu,
+    /// Others share its group: the IOMMU cannot tell them apart.
+    Shared,
+    /// It could raise interrupts that belong to other devices.
+    UnsafeInterrupts,
+    /// Firmware demands memory that stays mapped, or interrupts need a mapping.
+    Firmware(Span),
+    /// Something failed.
+    Failed(Error),
+}
+
+impl From<Error> for Unfit {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<AllocError> for Unfit {
+    fn from(error: AllocError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// The IOMMU group of a function, with a reference.
+///
+/// # Invariants
+///
+/// The pointer is valid and we own a reference.
+pub(crate) struct Group(NonNull<bindings::iommu_group>);
+
+// SAFETY: Groups are reference-counted and may be used from any thread.
+unsafe impl Send for Group {}
+// SAFETY: As above.
+unsafe impl Sync for Group {}
+
+impl Group {
+    /// `None`: no IOMMU.
+    pub(crate) fn of(function: &Function) -> Option<Self> {
+        // SAFETY: The device is valid.
+        let group = unsafe { bindings::iommu_group_get(function.as_dev()) };
+        // INVARIANT: The call took a reference.
+        NonNull::new(group).map(Self)
+    }
+
+    /// Its number in sysfs.
+    pub(crate) fn id(&self) -> u32 {
+        // SAFETY: Valid by the type invariants.
+        unsafe { bindings::iommu_group_id(self.0.as_ptr()) }.unsigned_abs()
+    }
+
+    /// Whether the interrupts of its members are isolated from everybody else's.
+    fn has_isolated_interrupts(&self) -> bool {
+        // SAFETY: Valid by the type invariants.
+        unsafe { bindings::iommu_group_has_isolated_msi(self.0.as_ptr()) }
+    }
+
+    /// Number of members.
+    fn members(&self) -> usize {
+        let mut count = 0_usize;
+        self.for_each(count_member, (&raw mut count).cast());
+        count
+    }
+
+    /// Names every member in the log, as belonging with `function`.
+    pub(crate) fn log_members(&self, function: &Function) {
+        self.for_each(log_member, function.as_dev().cast());
+    }
+
+    fn for_each(&self, visit: MemberFn, data: *mut ffi::c_void) {
+        // SAFETY: Valid by the type invariants; `visit` belongs with `data`.
+        unsafe { bindings::iommu_group_for_each_dev(self.0.as_ptr(), data, Some(visit)) };
+    }
+}
+
+type MemberFn = unsafe extern "C" fn(*mut bindings::device, *mut ffi::c_void) -> ffi::c_int;
+
+/// # Safety
+///
+/// `data` must point to a `usize`.
+unsafe extern "C" fn count_member(_: *mut bindings::device, data: *mut ffi::c_void) -> ffi::c_int {
+    // SAFETY: By the requirements.
+    let count = unsafe { &mut *data.cast::<usize>() };
+    *count = count.saturating_add(1);
+    0
+}
+
+/// # Safety
+///
+/// `member` and `data` must be valid devices.
+unsafe extern "C" fn log_member(
+    member: *mut bindings::device,
+    data: *mut ffi::c_void,
+) -> ffi::c_int {
+    // SAFETY: Both are valid by the requirements; the name lives as long as the device.
+    let (function, name) = unsafe {
+        (
+            device::Device::<device::Normal>::from_raw(data.cast()),
+            CStr::from_char_ptr(raw::pinmap_device_name(member).cast()),
+        )
+    };
+    dev_err!(function, "member of its IOMMU group: {}\n", name);
+    0
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: We own a reference by the type invariants.
+        unsafe { bindings::iommu_group_put(self.0.as_ptr()) };
+    }
+}
+
+/// A range that cannot be mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Reserved {
+    pub(crate) span: Span,
+    /// A `PINMAP_RESERVED_` kind.
+    pub(crate) kind: u32,
+}
+
+/// Reserved ranges of a function, sorted and disjoint (of overlapping ones the first stays whole).
+fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> {
+    const ROOM: usize = 64;
+    let mut regions = KVec::from_elem(raw::pinmap_region::default(), ROOM, GFP_KERNEL)?;
+    // SAFETY: The device is valid, and there is room for `ROOM` regions.
+    let count = unsafe {
+        raw::pinmap_reserved_regions(function.as_dev(), regions.as_mut_ptr(), ROOM as u32)
+    };
+    to_result(count)?;
+    let count = count.unsigned_abs() as usize;
+    regions.truncate(count);
+    let mut reserved = KVec::with_capacity(count, GFP_KERNEL)?;
+    let mut free_from = 0;
+    for region in &regions {
+        let start = region.start.max(free_from);
+        let Some(span) = Span::from_bounds(start, region.last) else {
+            continue;
+        };
+        if region.refused != 0 {
+            return Err(Unfit::Firmware(span));
+        }
+        reserved.push(Reserved { span, kind: region.kind }, GFP_KERNEL)?;
+        free_from = region.last.saturating_add(1);
+    }
+    Ok(reserved)
+}
+
+/// A paging domain.
+///
+/// It may outlive its attachment; what is mapped in it then reaches no device.
+///
+/// # Invariants
+///
+/// The pointer is valid and ours.
+pub(crate) struct Domain {
+    domain: NonNull<bindings::iommu_domain>,
+    aperture: Span,
+    page_sizes: u64,
+    reserved: KVec<Reserved>,
+    reserved_spans: KVec<Span>,
+    coherent: bool,
+}
+
+// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
+unsafe impl Send for Domain {}
+// SAFETY: As above.
+unsafe impl Sync for Domain {}
+
+/// Entries of the scatterlist by which runs are mapped: one page of them, so that a call maps and
+/// syncs 128 runs at once.
+const WINDOW: usize = PAGE_SIZE as usize / size_of::<bindings::scatterlist>();
+
+impl Domain {
+    fn new(function: &Function) -> core::result::Result<Self, Unfit> {
+        let reserved = reserved(function)?;
+        let mut reserved_spans = KVec::with_capacity(reserved.len(), GFP_KERNEL)?;
+        for entry in &reserved {
+            reserved_spans.push(entry.span, GFP_KERNEL)?;
+        }
+        // SAFETY: The device is valid.
+        let coherent = unsafe { raw::pinmap_is_coherent(function.as_dev()) };
+        // SAFETY: The device is valid and bound to our driver.
+        let domain = from_err_ptr(unsafe {
+            bindings::iommu_paging_domain_alloc_flags(function.as_dev(), 0)
+        })?;
+        let domain = NonNull::new(domain).ok_or(ENOMEM)?;
+        // SAFETY: Just made.
+        let (geometry, page_sizes) =
+            unsafe { ((*domain.as_ptr()).geometry, (*domain.as_ptr()).pgsize_bitmap) };
+        // INVARIANT: Just made.
+        let mut this = Self {
+            domain,
+            aperture: Span::new(0, 1).map_err(|_| EINVAL)?,
+            page_sizes: page_sizes as u64,
+            reserved,
+            reserved_spans,
+            coherent,
+        };
+        this.aperture =
+            Span::from_bounds(geometry.aperture_start, geometry.aperture_end).ok_or(EINVAL)?;
+        Ok(this)
+    }
+
+    /// What can be translated. Checked by us: not every IOMMU driver does.
+    pub(crate) fn aperture(&self) -> Span {
+        self.aperture
+    }
+
+    /// Bitmap of page sizes.
+    pub(crate) fn page_sizes(&self) -> u64 {
+        self.page_sizes
+    }
+
+    /// What cannot be mapped, in the order of the addresses.
+    pub(crate) fn reserved(&self) -> &[Reserved] {
+        &self.reserved
+    }
+
+    /// Where to place something, with `taken` taken.
+    pub(crate) fn space<'a, T: ?Sized>(&'a self, taken: &'a T) -> Space<'a, T> {
+        Space { aperture: self.aperture, reserved: &self.reserved_spans, taken }
+    }
+
+    /// Whether DMA snoops the CPU's caches.
+    pub(crate) fn is_coherent(&self) -> bool {
+        self.coherent
+    }
+
+    /// Maps `runs` from `start` on, one after the other. The range must be free. On failure nothing
+    /// stays mapped; a fatal signal is a failure. Returns the bytes mapped. Sleeps.
+    pub(crate) fn map(&self, start: u64, runs: &PinnedRuns, write: bool) -> Result<u64> {
+        let mut mapped = 0;
+        let result = self.fill(start, runs, write, &mut mapped);
+        if result.is_err() && mapped != 0 && self.unmap(start, mapped).is_err() {
+            runs.keep_forever();
+        }
+        result.map(|()| mapped)
+    }
+
+    /// Maps and counts what is mapped in `mapped`, also on failure.
+    fn fill(&self, start: u64, runs: &PinnedRuns, write: bool, mapped: &mut u64) -> Result {
+        let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
+        let mut filled = 0;
+        for run in runs.iter() {
+            if filled == WINDOW {
+                self.map_window(start, &mut window, write, mapped)?;
+                filled = 0;
+                if super::gup::must_die() {
+                    return Err(EINTR);
+                }
+            }
+            const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
+            let bytes = (run.pages() * PAGE_SIZE) as u32;
+            if let Some(entry) = window.get_mut(filled) {
+                // SAFETY: A pinned run consists of pages; the entry is zeroed or was used so before.
+                unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
+                filled += 1;
+            }
+        }
+        self.map_window(start, window.get_mut(..filled).unwrap_or_default(), write, mapped)
+    }
+
+    /// Maps the entries of `window`, `mapped` bytes behind `start`, with one flush for all.
+    fn map_window(
+        &self,
+        start: u64,
+        window: &mut [bindings::scatterlist],
+        write: bool,
+        mapped: &mut u64,
+    ) -> Result {
+        let mut prot = bindings::IOMMU_READ;
+        if write {
+            prot |= bindings::IOMMU_WRITE;
+        }
+        if self.coherent {
+            prot |= bindings::IOMMU_CACHE;
+        }
+        let at = start.checked_add(*mapped).ok_or(EOVERFLOW)?;
+        // SAFETY: The domain is valid; the entries describe pinned pages, and none chains or ends the
+        // list before `window.len()`. On failure the call unmaps what it mapped.
+        let bytes = unsafe {
+            bindings::iommu_map_sg(
+                self.domain.as_ptr(),
+                at as usize,
+                window.as_mut_ptr(),
+                window.len() as u32,
+                prot as ffi::c_int,
+                bindings::GFP_KERNEL_ACCOUNT,
+            )
+        };
+        if bytes < 0 {
+            return Err(Error::from_errno(bytes as i32));
+        }
+        *mapped = mapped.saturating_add(bytes.unsigned_abs() as u64);
+        Ok(())
+    }
+
+    /// Unmaps what [`map`](Self::map) mapped, all of it, and flushes. When it returns `Ok`, no device
+    /// can reach what was mapped there. From any context.
+    ///
+    /// `Err`: the page table was not as we left it; part of the range may still be reachable.
+    pub(crate) fn unmap(&self, start: u64, length: u64) -> Result {
+        // SAFETY: The domain is valid by the type invariants.
+        let unmapped = unsafe {
+            bindings::iommu_unmap(self.domain.as_ptr(), start as usize, length as usize)
+        };
+        if unmapped as u64 == length {
+            return Ok(());
+        }
+        pr_err!("pinmap: IOMMU unmapped {} of {} bytes; their pages stay pinned\n", unmapped, length);
+        Err(EIO)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the type invariants. An `Attachment` holds a reference, so no device is
+        // attached any more.
+        unsafe { bindings::iommu_domain_free(self.domain.as_ptr()) };
+    }
+}
+
+/// A function whose DMA goes through a domain of ours. Dropping it blocks all DMA, then gives the
+/// function back to the DMA API.
+///
+/// # Invariants
+///
+/// We own the DMA of the function, and `domain` is attached to it.
+pub(crate) struct Attachment {
+    domain: Arc<Domain>,
+    function: Function,
+    group: Group,
+}
+
+impl Attachment {
+    /// Claims the DMA of `function` and attaches a new, empty domain: from here on it reaches nothing.
+    pub(crate) fn new(
+        function: &Function,
+        group: Group,
+        allow_unsafe_interrupts: bool,
+    ) -> core::result::Result<Self, (Unfit, Group)> {
+        match Self::try_new(function, &group, allow_unsafe_interrupts) {
+            // INVARIANT: `try_new` did both.
+            Ok(domain) => Ok(Self { domain, function: function.clone(), group }),
+            Err(unfit) => Err((unfit, group)),
+        }
+    }
+
+    fn try_new(
+        function: &Function,
+        group: &Group,
+        allow_unsafe_interrupts: bool,
+    ) -> core::result::Result<Arc<Domain>, Unfit> {
+        if group.members() != 1 {
+            return Err(Unfit::Shared);
+        }
+        if !allow_unsafe_interrupts && !group.has_isolated_interrupts() {
+            return Err(Unfit::UnsafeInterrupts);
+        }
+        let domain = Arc::new(Domain::new(function)?, GFP_KERNEL)?;
+        let claim = Claim::new(function)?;
+        // SAFETY: Both are valid, and the DMA is ours.
+        to_result(unsafe {
+            bindings::iommu_attach_device(domain.domain.as_ptr(), function.as_dev())
+        })?;
+        mem::forget(claim);
+        Ok(domain)
+    }
+
+    /// The domain.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// The group.
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        let dev = self.function.as_dev();
+        // SAFETY: Attached and claimed by the type invariants.
+        unsafe {
+            bindings::iommu_detach_device(self.domain.domain.as_ptr(), dev);
+            bindings::iommu_device_release_dma_owner(dev);
+        }
+    }
+}
+
+/// Ownership of a function's DMA.
+struct Claim<'a>(&'a Function);
+
+impl<'a> Claim<'a> {
+    fn new(function: &'a Function) -> Result<Self> {
+        let dev = function.as_dev();
+        // SAFETY: The device is valid and bound to us; the cookie is unique to it.
+        to_result(unsafe { bindings::iommu_device_claim_dma_owner(dev, dev.cast()) })?;
+        Ok(Self(function))
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        // SAFETY: Claimed in `new`.
+        unsafe { bindings::iommu_device_release_dma_owner(self.0.as_dev()) };
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Message-signalled interrupts that signal an eventfd and nothing else.
+//!
+//! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
+//! [`include/linux/pci.h`](srctree/include/linux/pci.h).
+
+use super::{eventfd::EventFd, pci::Function, raw};
+use kernel::{bindings, error::to_result, prelude::*};
+
+/// All vectors of a function, as many as the system gives. Dropping it frees them.
+///
+/// # Invariants
+///
+/// The vectors are allocated, and no [`Line`] outlives `self`: lines are kept inside.
+pub(crate) struct Vectors {
+    lines: KVec<Option<Line>>,
+    function: Function,
+}
+
+impl Vectors {
+    /// Allocates MSI-X vectors if the function has them, otherwise MSI.
+    pub(crate) fn new(function: &Function) -> Result<Self> {
+        let wanted = function.vectors();
+        if wanted == 0 {
+            return Err(ENOENT);
+        }
+        let mut lines = KVec::with_capacity(wanted as usize, GFP_KERNEL)?;
+        // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
+        let got = unsafe { raw::pinmap_pci_alloc_vectors(function.as_raw(), wanted) };
+        to_result(got)?;
+        // INVARIANT: Just allocated; from here on `drop` frees them.
+        for _ in 0..got.unsigned_abs().min(wanted) {
+            if lines.push(None, GFP_KERNEL).is_err() {
+                break; // Room for `wanted` was made above.
+            }
+        }
+        Ok(Self { lines, function: function.clone() })
+    }
+
+    /// Lets vector `index` signal `eventfd`, or nothing. `ENOENT`: no such vector.
+    pub(crate) fn set(&mut self, index: u32, eventfd: Option<EventFd>) -> Result {
+        let line = self.lines.get_mut(index as usize).ok_or(ENOENT)?;
+        // The old line goes first: a vector has one handler.
+        *line = None;
+        if let Some(eventfd) = eventfd {
+            // SAFETY: The vectors are allocated by the type invariants.
+            let irq = unsafe { bindings::pci_irq_vector(self.function.as_raw(), index) };
+            to_result(irq)?;
+            *line = Some(Line::new(irq.unsigned_abs(), eventfd)?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Vectors {
+    fn drop(&mut self) {
+        self.lines.clear();
+        // SAFETY: The vectors are allocated by the type invariants, and no line is left.
+        unsafe { bindings::pci_free_irq_vectors(self.function.as_raw()) };
+    }
+}
+
+/// One requested interrupt line.
+///
+/// # Invariants
+///
+/// `irq` is requested with the eventfd's context as its cookie.
+struct Line {
+    irq: u32,
+    eventfd: EventFd,
+}
+
+impl Line {
+    fn new(irq: u32, eventfd: EventFd) -> Result<Self> {
+        // SAFETY: The cookie is valid until `drop`, which frees the line before the eventfd.
+        to_result(unsafe {
+            raw::pinmap_request_eventfd_irq(irq, c"pinmap".as_ptr().cast(), eventfd.as_ptr().cast())
+        })?;
+        // INVARIANT: Requested just above.
+        Ok(Self { irq, eventfd })
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // SAFETY: Requested with this cookie by the type invariants. Waits for a running handler.
+        unsafe { bindings::free_irq(self.irq, self.eventfd.as_ptr().cast()) };
+    }
+}

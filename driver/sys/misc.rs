@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Character devices that user space opens.
+//!
+//! `kernel::miscdevice` has no `poll`, no `read` without an iterator, no mode, no parent; and on 7.2
+//! its files do not hold the module.
+//!
+//! C headers: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h),
+//! [`include/linux/fs.h`](srctree/include/linux/fs.h).
+
+use super::{
+    compat, raw,
+    vma::{NewArea, Views},
+};
+use core::{marker::PhantomData, pin::Pin};
+use kernel::{
+    ffi,
+    bindings, device,
+    error::{from_result, to_result},
+    fs::File,
+    prelude::*,
+    seq_file::SeqFile,
+    str::CString,
+    sync::{poll::PollTable, Arc, ArcBorrow},
+    types::Opaque,
+    uaccess::{UserPtr, UserSlice, UserSliceWriter},
+};
+
+/// What the files of a node do.
+pub(crate) trait Files: Send + Sync + Sized + 'static {
+    /// What a node stands for.
+    type Device: Send + Sync;
+
+    /// Opens a file. `views` is dropped before [`release`](Self::release) returns.
+    fn open(device: &Arc<Self::Device>, views: Views) -> Result<Arc<Self>>;
+
+    /// The last reference to the file is gone.
+    fn release(this: Arc<Self>);
+
+    /// An ioctl.
+    fn ioctl(this: ArcBorrow<'_, Self>, command: u32, argument: UserPtr) -> Result;
+
+    /// Writes what there is to read; waits for it if `may_wait`. Returns the bytes written.
+    fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize>;
+
+    /// Registers for wake-ups; returns an `EPOLL` mask.
+    fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
+
+    /// Maps something.
+    fn mmap(&self, area: NewArea<'_>) -> Result;
+
+    /// Lines for `/proc/PID/fdinfo`.
+    fn show(&self, out: &SeqFile);
+}
+
+/// `EPOLLIN | EPOLLRDNORM`.
+pub(crate) const READABLE: u32 = 0x1 | 0x40;
+/// `EPOLLHUP`.
+pub(crate) const HUNG_UP: u32 = 0x10;
+
+/// A node in `/dev`. Dropping it removes it; open files stay open.
+///
+/// # Invariants
+///
+/// `misc` is registered.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Node<T: Files> {
+    #[pin]
+    misc: Opaque<bindings::miscdevice>,
+    device: Arc<T::Device>,
+    name: CString,
+    number: Number,
+}
+
+/// The lowest number that no node has.
+struct Number(ffi::c_int);
+
+impl Number {
+    fn take() -> Result<Self> {
+        // SAFETY: No requirements.
+        let number = unsafe { raw::pinmap_take_number() };
+        to_result(number)?;
+        Ok(Self(number))
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        // SAFETY: Taken in `take`.
+        unsafe { raw::pinmap_return_number(self.0) };
+    }
+}
+
+// SAFETY: A registered misc device may be used and deregistered from any thread.
+unsafe impl<T: Files> Send for Node<T> {}
+// SAFETY: As above.
+unsafe impl<T: Files> Sync for Node<T> {}
+
+impl<T: Files> Node<T> {
+    /// Makes `/dev/PREFIXn`, with the lowest free n, `mode`, owned by root, as a child of `parent`.
+    pub(crate) fn new<'a>(
+        prefix: &'static str,
+        mode: u16,
+        parent: &'a device::Device,
+        device: Arc<T::Device>,
+    ) -> impl PinInit<Self, Error> + 'a
+    where
+        T: 'a,
+    {
+        pin_init::pin_init_scope(move || {
+            let number = Number::take()?;
+            let name = CString::try_from_fmt(fmt!("{}{}", prefix, number.0))?;
+            let name_ptr = name.as_char_ptr();
+            let parent_ptr = core::ptr::from_ref(parent).cast_mut().cast();
+            Ok(try_pin_init!(Self {
+                device,
+                name,
+                number,
+                misc <- Opaque::try_ffi_init(move |slot: *mut bindings::miscdevice| {
+                    let mut misc: bindings::miscdevice = pin_init::zeroed();
+                    misc.minor = bindings::MISC_DYNAMIC_MINOR as ffi::c_int;
+                    misc.name = name_ptr.cast();
+                    misc.fops = &raw const Operations::<T>::TABLE.0;
+                    misc.parent = parent_ptr;
+                    misc.mode = mode;
+                    // SAFETY: `slot` is valid for writing, and pinned until it is deregistered; name
+                    // and operations live as long.
+                    to_result(unsafe {
+                        slot.write(misc);
+                        bindings::misc_register(slot)
+                    })
+                }),
+            }? Error))
+        })
+    }
+}
+
+#[pinned_drop]
+impl<T: Files> PinnedDrop for Node<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered by the type invariants. Waits for a running open.
+        unsafe { bindings::misc_deregister(self.misc.get()) };
+    }
+}
+
+#[repr(transparent)]
+struct Table(bindings::file_operations);
+// SAFETY: Never written to.
+unsafe impl Sync for Table {}
+
+struct Operations<T>(PhantomData<T>);
+
+impl<T: Files> Operations<T> {
+    /// Static, since open files use it long after the node is gone. The owner makes every open file
+    /// and every mapping hold the module.
+    const TABLE: &'static Table = &Table(bindings::file_operations {
+        owner: compat::this_module().as_ptr(),
+        open: Some(Self::open),
+        release: Some(Self::release),
+        unlocked_ioctl: Some(Self::ioctl),
+        compat_ioctl: Some(Self::compat_ioctl),
+        read: Some(Self::read),
+        poll: Some(Self::poll),
+        mmap: Some(Self::mmap),
+        llseek: Some(bindings::noop_llseek),
+        show_fdinfo: Some(Self::show_fdinfo),
+        ..pin_init::zeroed()
+    });
+
+    /// # Safety
+    ///
+    /// `file` must be one that [`open`](Self::open) opened and that is not released yet.
+    unsafe fn get<'a>(file: *mut bindings::file) -> ArcBorrow<'a, T> {
+        // SAFETY: `open` put an `Arc` there, which `release` takes.
+        unsafe { ArcBorrow::from_raw((*file).private_data.cast::<T>()) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the misc core, with the misc device in `private_data`.
+    unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> ffi::c_int {
+        from_result(|| {
+            // SAFETY: `private_data` is the `misc` of a `Node<T>`, which stays registered meanwhile.
+            let node = unsafe {
+                let misc = (*file).private_data.cast::<bindings::miscdevice>();
+                &*kernel::container_of!(Opaque::cast_from(misc), Node<T>, misc)
+            };
+            // SAFETY: Valid; `T` drops it in `release`.
+            let views = unsafe { Views::of(file) }.ok_or(EINVAL)?;
+            let opened = T::open(&node.device, views)?;
+            // SAFETY: The file is being opened, by us alone.
+            unsafe {
+                (*file).private_data = Arc::into_raw(opened).cast_mut().cast();
+                bindings::stream_open(core::ptr::null_mut(), file);
+            }
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn release(_: *mut bindings::inode, file: *mut bindings::file) -> ffi::c_int {
+        // SAFETY: `open` put it there, and nobody uses the file any more.
+        T::release(unsafe { Arc::from_raw((*file).private_data.cast::<T>()) });
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn ioctl(
+        file: *mut bindings::file,
+        command: ffi::c_uint,
+        argument: ffi::c_ulong,
+    ) -> ffi::c_long {
+        // SAFETY: By the requirements.
+        let this = unsafe { Self::get(file) };
+        from_result(|| T::ioctl(this, command, UserPtr::from_addr(argument)).map(|()| 0_isize))
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn compat_ioctl(
+        file: *mut bindings::file,
+        command: ffi::c_uint,
+        argument: ffi::c_ulong,
+    ) -> ffi::c_long {
+        // The structs are the same; a 32-bit pointer is zero-extended (compat_ptr() on x86 and arm64).
+        // SAFETY: By the requirements.
+        unsafe { Self::ioctl(file, command, argument & 0xffff_ffff) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn read(
+        file: *mut bindings::file,
+        out: *mut ffi::c_char,
+        length: usize,
+        _: *mut bindings::loff_t,
+    ) -> isize {
+        // SAFETY: By the requirements.
+        let (this, flags) = unsafe { (Self::get(file), (*file).f_flags) };
+        let mut out = UserSlice::new(UserPtr::from_ptr(out.cast()), length).writer();
+        let may_wait = flags & bindings::O_NONBLOCK == 0;
+        from_result(|| {
+            let bytes = this.read(&mut out, may_wait)?;
+            Ok(isize::try_from(bytes).unwrap_or(isize::MAX))
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn poll(
+        file: *mut bindings::file,
+        table: *mut bindings::poll_table_struct,
+    ) -> bindings::__poll_t {
+        // SAFETY: By the requirements; misc devices have no position lock.
+        let (this, file, table) =
+            unsafe { (Self::get(file), File::from_raw_file(file), PollTable::from_raw(table)) };
+        this.poll(file, table)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn mmap(
+        file: *mut bindings::file,
+        area: *mut bindings::vm_area_struct,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        let (this, area) = unsafe { (Self::get(file), NewArea::from_raw(area)) };
+        from_result(|| this.mmap(area.ok_or(EINVAL)?).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// Called by the VFS.
+    unsafe extern "C" fn show_fdinfo(out: *mut bindings::seq_file, file: *mut bindings::file) {
+        // SAFETY: By the requirements.
+        let (this, out) = unsafe { (Self::get(file), SeqFile::from_raw(out)) };
+        this.show(out);
+    }
+}
+
+/// The `T` of an open file, for a file that may be of any kind.
+pub(crate) fn of_file<T: Files>(file: &File) -> Option<ArcBorrow<'_, T>> {
+    let file = file.as_ptr();
+    // SAFETY: The file is valid; operations of ours mean that it was opened by us.
+    unsafe {
+        core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
+            .then(|| Operations::<T>::get(file))
+    }
+}

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+//! PCI functions and their drivers.
+//!
+//! `kernel::pci` cannot register a driver that manages its own DMA, has no ids of its own and is
+//! told about shutdown and suspend; and on 7.2 it looks a dynamic id up in the driver's id table.
+//!
+//! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
+
+use super::{compat, raw};
+use crate::logic::span::Span;
+use core::{marker::PhantomData, pin::Pin};
+use kernel::{
+    ffi,
+    bindings, device,
+    error::{from_result, to_result},
+    pci,
+    prelude::*,
+    sync::aref::ARef,
+    types::{ForeignOwnable, Opaque},
+};
+
+/// A PCI function, with a reference.
+#[derive(Clone)]
+pub(crate) struct Function(ARef<pci::Device>);
+
+/// A base address register.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Bar {
+    /// Physical address. Never leaves the kernel.
+    pub(crate) start: u64,
+    /// Bytes; 0: not there.
+    pub(crate) length: u64,
+    /// `PINMAP_BAR_` flags.
+    pub(crate) flags: u32,
+    /// Bytes from the start of the BAR that hold the MSI-X table or its pending bits.
+    pub(crate) msix: Option<Span>,
+}
+
+impl Function {
+    /// # Safety
+    ///
+    /// `pdev` must be valid.
+    unsafe fn from_raw(pdev: *mut bindings::pci_dev) -> Self {
+        // SAFETY: `pci::Device` is a transparent wrapper of `struct pci_dev`; valid by the
+        // requirements.
+        Self(unsafe { &*pdev.cast::<pci::Device>() }.into())
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::pci_dev {
+        // CAST: `pci::Device` is a transparent wrapper of `struct pci_dev`.
+        core::ptr::from_ref::<pci::Device>(&self.0).cast_mut().cast()
+    }
+
+    pub(super) fn as_dev(&self) -> *mut bindings::device {
+        // SAFETY: Valid as long as `self`.
+        unsafe { &raw mut (*self.as_raw()).dev }
+    }
+
+    /// Base address register `index`, from 0 to 5.
+    pub(crate) fn bar(&self, index: u32) -> Bar {
+        let mut bar = raw::pinmap_pci_bar::default();
+        let (mut start, mut last) = (0, 0);
+        // SAFETY: The function is valid, and `index` below the number of resources; checked there.
+        let hole = unsafe {
+            raw::pinmap_pci_bar(self.as_raw(), index, &mut bar);
+            raw::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
+        };
+        let msix = if hole == 0 { Span::from_bounds(start, last) } else { None };
+        Bar { start: bar.start, length: bar.length, flags: bar.flags, msix }
+    }
+
+    /// Fills in the ids and the address of the function.
+    pub(crate) fn identify(&self, info: &mut raw::pinmap_info) {
+        // SAFETY: Both are valid.
+        unsafe { raw::pinmap_pci_ids(self.as_raw(), info) };
+    }
+
+    /// Message-signalled interrupt vectors that it has.
+    pub(crate) fn vectors(&self) -> u32 {
+        // SAFETY: Valid.
+        unsafe { raw::pinmap_pci_vectors(self.as_raw()) }.unsigned_abs()
+    }
+
+    /// Lets it do DMA and raise message-signalled interrupts, or not.
+    pub(crate) fn set_master(&self, on: bool) {
+        // SAFETY: Valid. After removal both reach nothing.
+        unsafe {
+            if on {
+                bindings::pci_set_master(self.as_raw());
+            } else {
+                bindings::pci_clear_master(self.as_raw());
+            }
+        }
+    }
+
+    /// Whether it can be reset.
+    pub(crate) fn can_reset(&self) -> bool {
+        // SAFETY: Valid.
+        unsafe { raw::pinmap_pci_can_reset(self.as_raw()) }
+    }
+
+    /// Resets it; its configuration is kept. `EAGAIN`: somebody else is binding, unbinding or
+    /// resetting it.
+    pub(crate) fn reset(&self) -> Result {
+        // SAFETY: Valid.
+        to_result(unsafe { bindings::pci_try_reset_function(self.as_raw()) })
+    }
+}
+
+impl AsRef<device::Device> for Function {
+    fn as_ref(&self) -> &device::Device {
+        self.0.as_ref()
+    }
+}
+
+/// A function that is switched on, with its regions ours.
+///
+/// # Invariants
+///
+/// Enabled and requested by us.
+pub(crate) struct Enabled(Function);
+
+impl Enabled {
+    /// Switches `function` on, without DMA, and takes its regions.
+    pub(crate) fn new(function: &Function) -> Result<Self> {
+        let raw = function.as_raw();
+        // SAFETY: Valid and bound to us.
+        to_result(unsafe { bindings::pci_enable_device(raw) })?;
+        function.set_master(false);
+        // SAFETY: As above.
+        if let Err(error) = to_result(unsafe {
+            bindings::pci_request_regions(raw, c"pinmap".as_ptr().cast())
+        }) {
+            // SAFETY: Enabled just above.
+            unsafe { bindings::pci_disable_device(raw) };
+            return Err(error);
+        }
+        // Nobody here could handle a level-triggered interrupt.
+        // SAFETY: As above.
+        unsafe { bindings::pci_intx(raw, 0) };
+        // INVARIANT: Both done.
+        Ok(Self(function.clone()))
+    }
+}
+
+impl Drop for Enabled {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe {
+            bindings::pci_intx(self.0.as_raw(), 1);
+            bindings::pci_release_regions(self.0.as_raw());
+            bindings::pci_disable_device(self.0.as_raw());
+        }
+    }
+}
+
+/// A driver of PCI functions that manages their DMA itself. It has no ids: functions come to it by
+/// `driver_override` or `new_id`.
+pub(crate) trait Driver: Send + Sync + Sized + 'static {
+    /// Its name in sysfs.
+    const NAME: &'static CStr;
+
+    /// Takes `function`. What it returns is kept until the function is unbound, then dropped.
+    fn probe(function: Function) -> Result<Pin<KBox<Self>>>;
+
+    /// The function is about to be unbound; it is there as long as `self`.
+    fn unbind(&self);
+
+    /// The system goes down: the function must not do anything any more.
+    fn shutdown(&self);
+
+    /// The system wants to sleep.
+    fn suspend(&self) -> Result;
+}
+
+/// A registered driver. Dropping it unbinds all its functions.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Registration<T: Driver> {
+    #[pin]
+    driver: Opaque<bindings::pci_driver>,
+    _driver: PhantomData<T>,
+}
+
+// SAFETY: Registered and unregistered by whatever thread.
+unsafe impl<T: Driver> Send for Registration<T> {}
+// SAFETY: No methods.
+unsafe impl<T: Driver> Sync for Registration<T> {}
+
+#[repr(transparent)]
+struct Power(bindings::dev_pm_ops);
+// SAFETY: Never written to.
+unsafe impl Sync for Power {}
+
+#[repr(transparent)]
+struct NoIds([bindings::pci_device_id; 1]);
+// SAFETY: Never written to.
+unsafe impl Sync for NoIds {}
+/// An empty table, not a missing one: without a table the kernel takes no `new_id`.
+static NO_IDS: NoIds = NoIds([pin_init::zeroed()]);
+
+impl<T: Driver> Registration<T> {
+    const POWER: &'static Power = &Power(bindings::dev_pm_ops {
+        suspend: Some(Self::suspend),
+        freeze: Some(Self::suspend),
+        poweroff: Some(Self::suspend),
+        ..pin_init::zeroed()
+    });
+
+    /// Registers the driver.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            driver <- Opaque::try_ffi_init(|slot: *mut bindings::pci_driver| {
+                let mut driver: bindings::pci_driver = pin_init::zeroed();
+                driver.name = T::NAME.as_char_ptr().cast();
+                driver.id_table = NO_IDS.0.as_ptr();
+                driver.probe = Some(Self::probe);
+                driver.remove = Some(Self::remove);
+                driver.shutdown = Some(Self::shutdown);
+                driver.driver.pm = &raw const Self::POWER.0;
+                driver.driver_managed_dma = true;
+                // SAFETY: `slot` is valid for writing, and pinned until it is unregistered.
+                to_result(unsafe {
+                    slot.write(driver);
+                    bindings::__pci_register_driver(
+                        slot,
+                        compat::this_module().as_ptr(),
+                        T::NAME.as_char_ptr().cast(),
+                    )
+                })
+            }),
+            _driver: PhantomData,
+        }? Error)
+    }
+
+    /// What `probe` returned for `dev`, if it is bound.
+    ///
+    /// # Safety
+    ///
+    /// `dev` must be a valid device of this driver, its device lock held.
+    unsafe fn data<'a>(dev: *mut bindings::device) -> Option<Pin<&'a T>> {
+        // SAFETY: By the requirements.
+        let data = unsafe { bindings::dev_get_drvdata(dev) };
+        if data.is_null() {
+            return None;
+        }
+        // SAFETY: Only `probe` sets it, to this; it stays until `remove`, under the same lock.
+        Some(unsafe { Pin::<KBox<T>>::borrow(data) })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn probe(
+        pdev: *mut bindings::pci_dev,
+        _id: *const bindings::pci_device_id,
+    ) -> ffi::c_int {
+        // SAFETY: Valid.
+        let function = unsafe { Function::from_raw(pdev) };
+        let dev = function.as_dev();
+        from_result(|| {
+            let data = T::probe(function)?;
+            // SAFETY: Valid, and being bound to us.
+            unsafe { bindings::dev_set_drvdata(dev, data.into_foreign().cast()) };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn remove(pdev: *mut bindings::pci_dev) {
+        // SAFETY: Valid, with the device lock held.
+        let dev = unsafe { &raw mut (*pdev).dev };
+        // SAFETY: As above.
+        let Some(data) = (unsafe { Self::data(dev) }) else {
+            return;
+        };
+        data.get_ref().unbind();
+        // SAFETY: `probe` set it to this, and nobody uses it any more.
+        unsafe {
+            let data = bindings::dev_get_drvdata(dev);
+            bindings::dev_set_drvdata(dev, core::ptr::null_mut());
+            drop(Pin::<KBox<T>>::from_foreign(data.cast()));
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn shutdown(pdev: *mut bindings::pci_dev) {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
+            data.get_ref().shutdown();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        let data = unsafe { Self::data(dev) };
+        from_result(|| data.map_or(Ok(()), |data| data.get_ref().suspend()).map(|()| 0))
+    }
+}
+
+#[pinned_drop]
+impl<T: Driver> PinnedDrop for Registration<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: Registered.
+        unsafe { bindings::pci_unregister_driver(self.driver.get()) };
+    }
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What the module's own bindgen step generates from `inline.h` (see Kbuild).
+#![allow(
+    clippy::all,
+    dead_code,
+    improper_ctypes,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    unused_imports
+)]
+include!(env!("PINMAP_BINDINGS"));

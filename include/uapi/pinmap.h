@@ -1,0 +1,619 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * pinmap: user memory for PCI accelerators, without a copy.
+ *
+ * This file is the ABI and its manual. Everything a program may rely on is
+ * said here; whatever is not said here may change.
+ */
+#ifndef _UAPI_LINUX_PINMAP_H
+#define _UAPI_LINUX_PINMAP_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/**
+ * DOC: Overview
+ *
+ * One PCI function bound to the driver is one character device,
+ * ``/dev/pinmapN``. Opening it makes a *context*: a device address space with
+ * its buffers, its accounting and its events. All of it dies with the last
+ * reference to the open file, in order: the device stops being a bus master,
+ * the IOMMU mappings are removed and flushed, the pages are unpinned, the
+ * charges are given back.
+ *
+ * A context belongs to the address space (the ``mm``) and the user that opened
+ * it. Memory can be registered only from that address space (``EPERM``). When
+ * it ends, by exit or by exec, everything registered goes stale, even if the
+ * file lives on in another process.
+ *
+ * A *buffer* is a range of pinned pages with permissions; a *mapping* is a
+ * buffer at an address of the device. Device addresses are I/O virtual
+ * addresses in an IOMMU domain that belongs to the driver alone. Whatever is
+ * not mapped there, the device cannot reach.
+ *
+ * A *flat* device (%PINMAP_KIND_FLAT) has no MMU of its own, so it cannot tell
+ * two users apart. One context owns it: the first that maps memory, maps a
+ * BAR, takes an interrupt or resets the function. It keeps it until its file
+ * is closed; until then such calls from other contexts fail with ``EBUSY``.
+ * Opening, asking (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY) and
+ * pinning without mapping (%PINMAP_REGISTER_NO_MAP) always work. Only while it
+ * is owned is the function a bus master. When the owner goes and the function
+ * can be reset, it is reset.
+ */
+
+/**
+ * DOC: General ioctl format
+ *
+ * Every ioctl takes a pointer to a struct that begins with its own size. The
+ * number of an ioctl does not contain the size, so that a struct can grow:
+ *
+ *  - a caller built against an older header passes a shorter struct; the
+ *    fields it lacks are taken as zero and are not written back;
+ *  - a caller built against a newer header passes a longer struct; that works
+ *    as long as everything behind what the kernel knows is zero, and fails
+ *    with ``E2BIG`` otherwise. The kernel does not write there.
+ *
+ * Unused fields (``__reserved``) must be zero. A call that fails changes
+ * nothing, keeps nothing and makes no handle; %PINMAP_REGISTER and %PINMAP_MAP
+ * then still write their ``fail`` struct, as documented there.
+ *
+ * The checks are made in this order, so that each error has one meaning:
+ *
+ *  ================ ======================================================
+ *  errno            meaning
+ *  ================ ======================================================
+ *  ``ENOTTY``       the ioctl number is not known at all
+ *  ``EFAULT``       the struct cannot be read or written
+ *  ``EINVAL``       ``size`` is smaller than the first version of the struct
+ *  ``E2BIG``        ``size`` is larger than known and the rest is not zero,
+ *                   or larger than a page
+ *  ``EOPNOTSUPP``   an unknown bit in ``flags``, a non-zero ``__reserved``,
+ *                   or something this device or IOMMU cannot do
+ *  ``EOVERFLOW``    an address plus a length leaves the 64-bit range
+ *  ``EINVAL``       a value that makes no sense: length 0, not whole pages,
+ *                   an address outside user space, ...
+ *  ``ENODEV``       the device is gone (unbound, removed or switched off)
+ *  ``EPERM``        memory of another address space than the opener's
+ *  ``ENOENT``       no such handle, address, vector or range
+ *  ``ESTALE``       the handle was released, or its memory went away
+ *  ``EBUSY``        another context owns the device
+ *  ``EEXIST``       overlaps a live registration of this context, or the
+ *                   demanded device address is taken
+ *  ``ENOSPC``       no room left in the device's address space, or too many
+ *                   objects in this context
+ *  ``ENOMEM``       RLIMIT_MEMLOCK, or the kernel is out of memory: see
+ *                   ``fail`` for which
+ *  ``EINTR``        a fatal signal arrived meanwhile
+ *  ================ ======================================================
+ */
+#define PINMAP_IOCTL_TYPE 0xBC
+
+enum {
+	PINMAP_CMD_GET_INFO = 0x00,
+	PINMAP_CMD_GET_RESERVED = 0x01,
+	PINMAP_CMD_REGISTER = 0x02,
+	PINMAP_CMD_RELEASE = 0x03,
+	PINMAP_CMD_QUERY = 0x04,
+	PINMAP_CMD_MAP = 0x05,
+	PINMAP_CMD_UNMAP = 0x06,
+	PINMAP_CMD_SET_EVENTFD = 0x07,
+	PINMAP_CMD_RESET = 0x08,
+};
+
+/** define PINMAP_NR_BARS - base address registers that a function can have */
+#define PINMAP_NR_BARS 6
+
+/**
+ * enum pinmap_kind - what kind of device it is
+ * @PINMAP_KIND_FLAT: no MMU of its own; one context owns it at a time
+ */
+enum pinmap_kind {
+	PINMAP_KIND_FLAT = 1,
+};
+
+/**
+ * enum pinmap_bar_flags - what a base address register is
+ * @PINMAP_BAR_MMAP: can be mapped with mmap(); without it: I/O ports, or
+ *                   smaller than a page
+ * @PINMAP_BAR_PREFETCHABLE: mapped write-combined, otherwise uncached
+ * @PINMAP_BAR_64BIT: takes up two registers
+ */
+enum pinmap_bar_flags {
+	PINMAP_BAR_MMAP = 1 << 0,
+	PINMAP_BAR_PREFETCHABLE = 1 << 1,
+	PINMAP_BAR_64BIT = 1 << 2,
+};
+
+/**
+ * struct pinmap_bar - one base address register
+ * @offset: what to pass to mmap() for the first byte of it
+ * @length: bytes; 0: the function does not have this register
+ * @hole_offset: first byte, counted from the start of the BAR, of the pages
+ *               with the MSI-X table and its pending bits, which cannot be
+ *               mapped; whole pages
+ * @hole_length: bytes of them; 0: none
+ * @flags: enum pinmap_bar_flags
+ * @__reserved: 0
+ */
+struct pinmap_bar {
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 hole_offset;
+	__aligned_u64 hole_length;
+	__u32 flags;
+	__u32 __reserved;
+};
+
+/**
+ * enum pinmap_info_flags - properties of the device
+ * @PINMAP_INFO_COHERENT: DMA snoops the CPU's caches
+ * @PINMAP_INFO_RESET: %PINMAP_RESET works
+ * @PINMAP_INFO_OWNED: some context owns the device now
+ * @PINMAP_INFO_OWNER: this context owns the device now
+ * @PINMAP_INFO_GONE: the device is gone; the other fields are as they were
+ */
+enum pinmap_info_flags {
+	PINMAP_INFO_COHERENT = 1 << 0,
+	PINMAP_INFO_RESET = 1 << 1,
+	PINMAP_INFO_OWNED = 1 << 2,
+	PINMAP_INFO_OWNER = 1 << 3,
+	PINMAP_INFO_GONE = 1 << 4,
+};
+
+/**
+ * struct pinmap_info - ioctl(PINMAP_GET_INFO)
+ * @size: sizeof(struct pinmap_info)
+ * @flags: must be 0
+ * @out_kind: enum pinmap_kind
+ * @out_flags: enum pinmap_info_flags
+ * @out_aperture_start: lowest device address that the IOMMU translates
+ * @out_aperture_last: highest one, inclusive
+ * @out_page_sizes: bitmap of the IOMMU's page sizes: bit n is 1 << n bytes
+ * @out_memlock_limit: bytes this process may have locked (RLIMIT_MEMLOCK);
+ *                     ~0: no limit, also for a caller with CAP_IPC_LOCK
+ * @out_memlock_used: bytes already charged to this user by all drivers that
+ *                    charge the user (io_uring, iommufd, pinmap, ...)
+ * @out_max_registrations: registrations that this context may have at once
+ * @out_registrations: registrations that this context has now
+ * @out_nr_reserved: ranges that %PINMAP_GET_RESERVED knows
+ * @out_nr_vectors: interrupt vectors for %PINMAP_SET_EVENTFD
+ * @out_vendor: PCI vendor id
+ * @out_device: PCI device id
+ * @out_subsystem_vendor: PCI subsystem vendor id
+ * @out_subsystem_device: PCI subsystem id
+ * @out_class: PCI class code, 24 bits
+ * @out_pci_domain: PCI segment of the function
+ * @out_pci_bus: its bus
+ * @out_pci_devfn: its device (high 5 bits) and function (low 3 bits)
+ * @out_iommu_group: number of its IOMMU group
+ * @__reserved: 0
+ * @out_bars: the base address registers, by number
+ *
+ * Never fails for a well-formed struct, whoever owns the device, also when it
+ * is gone.
+ */
+struct pinmap_info {
+	__u32 size;
+	__u32 flags;
+	__u32 out_kind;
+	__u32 out_flags;
+	__aligned_u64 out_aperture_start;
+	__aligned_u64 out_aperture_last;
+	__aligned_u64 out_page_sizes;
+	__aligned_u64 out_memlock_limit;
+	__aligned_u64 out_memlock_used;
+	__u32 out_max_registrations;
+	__u32 out_registrations;
+	__u32 out_nr_reserved;
+	__u32 out_nr_vectors;
+	__u16 out_vendor;
+	__u16 out_device;
+	__u16 out_subsystem_vendor;
+	__u16 out_subsystem_device;
+	__u32 out_class;
+	__u32 out_pci_domain;
+	__u32 out_pci_bus;
+	__u32 out_pci_devfn;
+	__u32 out_iommu_group;
+	__u32 __reserved;
+	struct pinmap_bar out_bars[PINMAP_NR_BARS];
+};
+#define PINMAP_GET_INFO _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_INFO)
+
+/**
+ * enum pinmap_reserved_kind - why a range of device addresses cannot be used
+ * @PINMAP_RESERVED_MSI: writes to it are interrupts
+ * @PINMAP_RESERVED_OTHER: kept by the platform or the firmware
+ */
+enum pinmap_reserved_kind {
+	PINMAP_RESERVED_MSI = 1,
+	PINMAP_RESERVED_OTHER = 2,
+};
+
+/**
+ * struct pinmap_reserved - ioctl(PINMAP_GET_RESERVED)
+ * @size: sizeof(struct pinmap_reserved)
+ * @flags: must be 0
+ * @index: which one, counted from 0 in the order of the addresses
+ * @out_kind: enum pinmap_reserved_kind
+ * @out_start: first device address of the range
+ * @out_last: last one, inclusive
+ *
+ * Reads one range of device addresses that no mapping can take. ``ENOENT``
+ * behind the last one.
+ */
+struct pinmap_reserved {
+	__u32 size;
+	__u32 flags;
+	__u32 index;
+	__u32 out_kind;
+	__aligned_u64 out_start;
+	__aligned_u64 out_last;
+};
+#define PINMAP_GET_RESERVED _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_RESERVED)
+
+/**
+ * enum pinmap_fail_reason - why a range could not be registered or mapped
+ * @PINMAP_FAIL_NONE: nothing to add to the errno
+ * @PINMAP_FAIL_HOLE: nothing is mapped at ``addr`` (EFAULT)
+ * @PINMAP_FAIL_PERMISSION: the process itself may not read, or not write,
+ *                          the memory at ``addr`` (EFAULT)
+ * @PINMAP_FAIL_FILE: a shared mapping of a file that cannot be pinned for
+ *                    writing; register it read-only (EFAULT)
+ * @PINMAP_FAIL_SECRET: memfd_secret() memory (EFAULT)
+ * @PINMAP_FAIL_DEVICE: device memory or a raw PFN mapping (EFAULT)
+ * @PINMAP_FAIL_FAULT: the page at ``addr`` cannot be had: behind the end of
+ *                     its file, poisoned, or an error of its pager (EFAULT)
+ * @PINMAP_FAIL_MEMLOCK: over RLIMIT_MEMLOCK; ``needed`` and ``allowed`` are
+ *                       bytes, counting what the user has locked already
+ *                       (ENOMEM)
+ * @PINMAP_FAIL_MEMORY: the kernel is out of memory (ENOMEM)
+ * @PINMAP_FAIL_OVERLAP: ``addr`` is the start of the live registration or
+ *                       mapping in the way (EEXIST)
+ * @PINMAP_FAIL_APERTURE: the demanded device addresses lie outside of what
+ *                        the IOMMU translates or ``address_bits`` allow;
+ *                        ``allowed`` is the highest usable address (ENOSPC)
+ * @PINMAP_FAIL_RESERVED: the demanded device addresses touch a reserved
+ *                        range; ``addr`` is its start (ENOSPC)
+ * @PINMAP_FAIL_FULL: no free range of device addresses is large enough
+ *                    (ENOSPC)
+ * @PINMAP_FAIL_OBJECTS: too many registrations or mappings; ``needed`` and
+ *                       ``allowed`` are numbers of them (ENOSPC)
+ * @PINMAP_FAIL_STALE: the memory at ``addr`` was unmapped or replaced while
+ *                     it was being registered (ESTALE)
+ */
+enum pinmap_fail_reason {
+	PINMAP_FAIL_NONE = 0,
+	PINMAP_FAIL_HOLE = 1,
+	PINMAP_FAIL_PERMISSION = 2,
+	PINMAP_FAIL_FILE = 3,
+	PINMAP_FAIL_SECRET = 4,
+	PINMAP_FAIL_DEVICE = 5,
+	PINMAP_FAIL_FAULT = 6,
+	PINMAP_FAIL_MEMLOCK = 7,
+	PINMAP_FAIL_MEMORY = 8,
+	PINMAP_FAIL_OVERLAP = 9,
+	PINMAP_FAIL_APERTURE = 10,
+	PINMAP_FAIL_RESERVED = 11,
+	PINMAP_FAIL_FULL = 12,
+	PINMAP_FAIL_OBJECTS = 13,
+	PINMAP_FAIL_STALE = 14,
+};
+
+/**
+ * struct pinmap_fail - what exactly failed
+ * @reason: enum pinmap_fail_reason
+ * @__reserved: 0
+ * @addr: the first address for which it failed, if the reason has one
+ * @needed: what would have been needed, if the reason is a limit
+ * @allowed: what is allowed, if the reason is a limit
+ *
+ * Written when the call fails with an errno that the reasons above name; all
+ * zero when it succeeds. Its content on input does not matter.
+ */
+struct pinmap_fail {
+	__u32 reason;
+	__u32 __reserved;
+	__aligned_u64 addr;
+	__aligned_u64 needed;
+	__aligned_u64 allowed;
+};
+
+/**
+ * enum pinmap_register_flags - how to register
+ * @PINMAP_REGISTER_WRITE: the device may write; without it any write by the
+ *                         device is stopped by the IOMMU
+ * @PINMAP_REGISTER_NO_MAP: pin only; map later with %PINMAP_MAP
+ * @PINMAP_REGISTER_FIXED: map at exactly @device_addr or fail
+ * @PINMAP_REGISTER_IDENTITY: map at exactly @addr or fail
+ */
+enum pinmap_register_flags {
+	PINMAP_REGISTER_WRITE = 1 << 0,
+	PINMAP_REGISTER_NO_MAP = 1 << 1,
+	PINMAP_REGISTER_FIXED = 1 << 2,
+	PINMAP_REGISTER_IDENTITY = 1 << 3,
+};
+
+/**
+ * struct pinmap_register - ioctl(PINMAP_REGISTER)
+ * @size: sizeof(struct pinmap_register)
+ * @flags: enum pinmap_register_flags
+ * @addr: user address of the memory; on a page boundary
+ * @length: bytes; whole pages
+ * @device_addr: with %PINMAP_REGISTER_FIXED, in: the device address wanted, on
+ *               a page boundary. Otherwise must be 0. Out: the device address
+ *               of @addr; 0 with %PINMAP_REGISTER_NO_MAP
+ * @address_bits: the device can drive only so many address bits (12 to 64);
+ *                0: as many as the IOMMU
+ * @__reserved: must be 0
+ * @out_handle: what to name the registration by; never 0, never used again
+ * @out_generation: see &struct pinmap_query.out_generation
+ * @fail: out: what failed
+ *
+ * Pins the pages of ``[addr, addr + length)``, charges them to the user
+ * (RLIMIT_MEMLOCK, as iommufd does) and maps them for the device. Whole pages
+ * only, since a device that reaches a byte reaches its page.
+ *
+ * The device address equals @addr whenever the IOMMU's aperture, the reserved
+ * ranges, the mappings there and @address_bits allow. Otherwise it is
+ * congruent to @addr modulo 2 MiB, or modulo 1 GiB for lengths from there on,
+ * so that huge pages stay huge; or the call fails, if it was told an exact
+ * address.
+ *
+ * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
+ * for reading and writing; shared mappings of files on disk only read-only.
+ * A range that touches a live registration of the same context is refused
+ * (``EEXIST``); one that touches only stale ones is not.
+ *
+ * Registered memory goes *stale* when it leaves the address space: munmap(),
+ * mremap(), MADV_DONTNEED, truncation, hole punching, exit, exec. Then the
+ * whole registration is unmapped from the device: before munmap() returns in
+ * the first two cases and at exit, very soon after in the others. Its pages
+ * are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and the handle
+ * answers ``ESTALE`` until it is released. Changes that leave the pages where
+ * they are (fork(), mprotect(), MADV_FREE, KSM, compaction, swapping, a huge
+ * page split) have no effect.
+ *
+ * Can be interrupted by a fatal signal only.
+ */
+struct pinmap_register {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 device_addr;
+	__u32 address_bits;
+	__u32 __reserved;
+	__aligned_u64 out_handle;
+	__aligned_u64 out_generation;
+	struct pinmap_fail fail;
+};
+#define PINMAP_REGISTER _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_REGISTER)
+
+/**
+ * struct pinmap_release - ioctl(PINMAP_RELEASE)
+ * @size: sizeof(struct pinmap_release)
+ * @flags: must be 0
+ * @handle: a registration of this context
+ *
+ * Unmaps all its mappings, flushes the IOMMU, then unpins the pages and gives
+ * back the charge. When it returns, the device cannot reach the memory. Also
+ * for stale registrations. ``ENOENT``: never was a handle of this context;
+ * ``ESTALE``: released before.
+ */
+struct pinmap_release {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+};
+#define PINMAP_RELEASE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RELEASE)
+
+/**
+ * enum pinmap_buffer_kind - where the pages of a buffer come from
+ * @PINMAP_BUFFER_USER: registered user memory
+ */
+enum pinmap_buffer_kind {
+	PINMAP_BUFFER_USER = 1,
+};
+
+/**
+ * enum pinmap_buffer_state - whether a buffer can be used
+ * @PINMAP_STATE_LIVE: pinned; mapped if it has mappings
+ * @PINMAP_STATE_STALE: its memory went away; only %PINMAP_RELEASE is left
+ */
+enum pinmap_buffer_state {
+	PINMAP_STATE_LIVE = 1,
+	PINMAP_STATE_STALE = 2,
+};
+
+/**
+ * struct pinmap_query - ioctl(PINMAP_QUERY)
+ * @size: sizeof(struct pinmap_query)
+ * @flags: must be 0
+ * @handle: in: the registration to ask about, or 0 to ask by @addr. Out: its
+ *          handle
+ * @addr: in, if @handle is 0: any user address inside of the registration
+ * @out_base: user address of its first byte
+ * @out_length: bytes
+ * @out_device_addr: device address of @addr, or of @out_base when asked by
+ *                   handle, in its first mapping; 0: no mapping
+ * @out_flags: %PINMAP_REGISTER_WRITE if it was registered so
+ * @out_kind: enum pinmap_buffer_kind
+ * @out_state: enum pinmap_buffer_state
+ * @out_nr_mappings: mappings it has now
+ * @out_generation: 1 when registered, 2 when it has gone stale
+ *
+ * A live registration is found before stale ones at the same address.
+ * ``ENOENT``: no registration there; ``ESTALE``: the handle was released.
+ */
+struct pinmap_query {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 addr;
+	__aligned_u64 out_base;
+	__aligned_u64 out_length;
+	__aligned_u64 out_device_addr;
+	__u32 out_flags;
+	__u32 out_kind;
+	__u32 out_state;
+	__u32 out_nr_mappings;
+	__aligned_u64 out_generation;
+};
+#define PINMAP_QUERY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUERY)
+
+/**
+ * enum pinmap_map_flags - how to map
+ * @PINMAP_MAP_WRITE: the device may write; the buffer must have been
+ *                    registered with %PINMAP_REGISTER_WRITE (``EACCES``)
+ * @PINMAP_MAP_FIXED: at exactly @device_addr or fail
+ */
+enum pinmap_map_flags {
+	PINMAP_MAP_WRITE = 1 << 0,
+	PINMAP_MAP_FIXED = 1 << 1,
+};
+
+/**
+ * struct pinmap_map - ioctl(PINMAP_MAP)
+ * @size: sizeof(struct pinmap_map)
+ * @flags: enum pinmap_map_flags
+ * @handle: the registration to map
+ * @device_addr: with %PINMAP_MAP_FIXED, in: the device address wanted, on a
+ *               page boundary. Otherwise must be 0. Out: where it is mapped
+ * @address_bits: as in &struct pinmap_register
+ * @__reserved: must be 0
+ * @fail: out: what failed
+ *
+ * Maps the whole buffer, once more if it is mapped already (then at another
+ * address: the preferred one is chosen as for %PINMAP_REGISTER). At most 64
+ * mappings a buffer.
+ */
+struct pinmap_map {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 device_addr;
+	__u32 address_bits;
+	__u32 __reserved;
+	struct pinmap_fail fail;
+};
+#define PINMAP_MAP _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_MAP)
+
+/**
+ * struct pinmap_unmap - ioctl(PINMAP_UNMAP)
+ * @size: sizeof(struct pinmap_unmap)
+ * @flags: must be 0
+ * @handle: the registration
+ * @device_addr: the address at which it is mapped, as %PINMAP_MAP or
+ *               %PINMAP_REGISTER returned it
+ *
+ * Removes one mapping and flushes the IOMMU; the pages stay pinned. When it
+ * returns, the device cannot reach the memory at that address. A part of a
+ * mapping cannot be removed (``ENOENT``).
+ */
+struct pinmap_unmap {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 device_addr;
+};
+#define PINMAP_UNMAP _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_UNMAP)
+
+/**
+ * enum pinmap_eventfd_source - what signals an eventfd
+ * @PINMAP_SOURCE_VECTOR: interrupt vector @index of the function (MSI-X if it
+ *                        has that, otherwise MSI; INTx is not offered)
+ * @PINMAP_SOURCE_EVENTS: something to read() from this file; @index must be 0
+ */
+enum pinmap_eventfd_source {
+	PINMAP_SOURCE_VECTOR = 1,
+	PINMAP_SOURCE_EVENTS = 2,
+};
+
+/**
+ * struct pinmap_set_eventfd - ioctl(PINMAP_SET_EVENTFD)
+ * @size: sizeof(struct pinmap_set_eventfd)
+ * @flags: must be 0
+ * @source: enum pinmap_eventfd_source
+ * @index: the vector, below &struct pinmap_info.out_nr_vectors (``ENOENT``)
+ * @fd: an eventfd (``EBADF``, ``EINVAL``), or -1 to take the eventfd away
+ * @__reserved: must be 0
+ *
+ * Each interrupt adds 1 to the eventfd's counter. A new eventfd replaces the
+ * old one of the same source. When the call that takes it away returns, it is
+ * signalled no more.
+ */
+struct pinmap_set_eventfd {
+	__u32 size;
+	__u32 flags;
+	__u32 source;
+	__u32 index;
+	__s32 fd;
+	__u32 __reserved;
+};
+#define PINMAP_SET_EVENTFD _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_SET_EVENTFD)
+
+/**
+ * struct pinmap_reset - ioctl(PINMAP_RESET)
+ * @size: sizeof(struct pinmap_reset)
+ * @flags: must be 0
+ *
+ * Resets the function. Mappings, interrupts and their eventfds stay as they
+ * are. ``EOPNOTSUPP``: the function has no reset (see %PINMAP_INFO_RESET);
+ * ``EAGAIN``: the device is being bound, unbound or reset by someone else.
+ */
+struct pinmap_reset {
+	__u32 size;
+	__u32 flags;
+};
+#define PINMAP_RESET _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RESET)
+
+/**
+ * enum pinmap_event_type - what happened
+ * @PINMAP_EVENT_STALE: the registration @handle went stale
+ * @PINMAP_EVENT_GONE: the device is gone, and everything with it; comes last
+ */
+enum pinmap_event_type {
+	PINMAP_EVENT_STALE = 1,
+	PINMAP_EVENT_GONE = 2,
+};
+
+/**
+ * struct pinmap_event - what read() returns
+ * @type: enum pinmap_event_type
+ * @__reserved: 0
+ * @handle: the registration, or 0
+ * @addr: user address of its first byte, or 0
+ * @length: its length in bytes, or 0
+ *
+ * read() returns as many whole events as there are and as fit. It waits for
+ * the first one, or fails with ``EAGAIN`` if the file is O_NONBLOCK; ``EINVAL``
+ * if not even one event fits. No event is lost: each registration has at most
+ * one, and room for it is set aside when it is registered. Releasing a
+ * registration withdraws its event if it was not read yet. Once the device is
+ * gone and %PINMAP_EVENT_GONE was read, read() returns 0.
+ *
+ * poll() reports POLLIN when there is something to read, and POLLHUP when the
+ * device is gone.
+ */
+struct pinmap_event {
+	__u32 type;
+	__u32 __reserved;
+	__aligned_u64 handle;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+};
+
+/**
+ * DOC: Mapping device memory
+ *
+ * mmap() of a BAR: the offset is &struct pinmap_bar.offset plus a whole number
+ * of pages into it. ``EINVAL``: an offset that was not handed out, a length
+ * that leaves the BAR or touches its hole, MAP_PRIVATE. ``EACCES``: PROT_EXEC.
+ * ``EOPNOTSUPP``: a BAR without %PINMAP_BAR_MMAP. ``EBUSY``: another context
+ * owns the device. The mapping is not inherited by fork(), cannot be moved or
+ * grown by mremap(), and cannot be registered. Touching it once the device is
+ * gone raises SIGBUS.
+ */
+
+#endif /* _UAPI_LINUX_PINMAP_H */
