@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What differs between kinds of devices.
 
-use crate::sys::{
-    eventfd::EventFd,
-    pci::Function,
-    uapi::Info,
-    vma::NewArea,
-};
+use crate::sys::{eventfd::EventFd, pci::Function, uapi::Info, vma::NewArea};
 use kernel::{prelude::*, sync::Arc};
 
 mod pci;

@@ -145,7 +145,11 @@ impl Buffer {
     pub(crate) fn status(&self) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
-        let mappings: &[Mapping] = if inner.state == State::Live { &inner.mappings } else { &[] };
+        let mappings: &[Mapping] = if inner.state == State::Live {
+            &inner.mappings
+        } else {
+            &[]
+        };
         Status {
             state: inner.state,
             mappings: mappings.len(),
@@ -192,7 +196,7 @@ impl Buffer {
                 _ => return Err((mapping, self.stale())),
             }
             if count >= MAX_MAPPINGS {
-                let (needed, allowed) = (count as u64 + 1, MAX_MAPPINGS as u64);
+                let (needed, allowed) = ((count as u64).saturating_add(1), MAX_MAPPINGS as u64);
                 let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
                 return Err((mapping, failure));
             }

@@ -60,7 +60,9 @@ impl Table {
     fn first_from(&self, address: u64) -> Option<(u64, &Arc<Buffer>)> {
         let cursor = self.by_last.cursor_lower_bound(&address)?;
         let handle = *cursor.current().1;
-        self.by_handle.get(&handle).map(|entry| (handle, &entry.buffer))
+        self.by_handle
+            .get(&handle)
+            .map(|entry| (handle, &entry.buffer))
     }
 
     /// Makes sure that no live registration overlaps `span`; forgets where stale ones were.
@@ -195,7 +197,10 @@ impl Context {
         buffer: &Arc<Buffer>,
     ) -> core::result::Result<Reserved, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
-        let entry = Entry { buffer: buffer.clone(), published: false };
+        let entry = Entry {
+            buffer: buffer.clone(),
+            published: false,
+        };
         let last = buffer.span().last();
         let by_handle = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let by_last = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
@@ -207,7 +212,12 @@ impl Context {
         }
         if table.count >= allowed {
             let needed = u64::from(table.count).saturating_add(1);
-            return Err(Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed.into()));
+            return Err(Failure::limit(
+                ENOSPC,
+                uapi::FAIL_OBJECTS,
+                needed,
+                allowed.into(),
+            ));
         }
         table.make_way(buffer.span())?;
         let handle = table.counter.take().ok_or(ENOSPC)?;
@@ -215,7 +225,11 @@ impl Context {
         table.by_last.insert(by_last.into_node(last, handle));
         table.count = table.count.saturating_add(1);
         drop(table);
-        Ok(Reserved { context: self.clone(), handle, published: false })
+        Ok(Reserved {
+            context: self.clone(),
+            handle,
+            published: false,
+        })
     }
 
     /// Takes the buffer from its handle, to release it.
@@ -261,8 +275,7 @@ impl Context {
 
     /// The file is about to go.
     pub(crate) fn drop_views(&self) {
-        let views = self.views.lock().take();
-        drop(views);
+        *self.views.lock() = None;
     }
 }
 

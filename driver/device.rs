@@ -14,8 +14,7 @@ use crate::{
     },
 };
 use kernel::{
-    device,
-    new_mutex,
+    device, new_mutex,
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
@@ -130,11 +129,20 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
         }
         Unfit::Firmware(span) => {
             let (start, last) = (span.start(), span.last());
-            dev_err!(dev, "refused: the platform keeps {:#x}-{:#x} mapped for it\n", start, last);
+            dev_err!(
+                dev,
+                "refused: the platform keeps {:#x}-{:#x} mapped for it\n",
+                start,
+                last
+            );
             EPERM
         }
         Unfit::Failed(error) => {
-            dev_err!(dev, "refused: its DMA could not be taken over ({})\n", error.to_errno());
+            dev_err!(
+                dev,
+                "refused: its DMA could not be taken over ({})\n",
+                error.to_errno()
+            );
             error
         }
     }
@@ -189,7 +197,9 @@ impl Device {
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
         context.tear_down();
-        self.contexts.lock().retain(|other| !Arc::ptr_eq(other, context));
+        self.contexts
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, context));
         context.drop_views();
     }
 
@@ -225,7 +235,11 @@ impl Device {
 
     /// GET_RESERVED.
     pub(crate) fn describe_reserved(&self, args: &mut GetReserved) -> Result {
-        let reserved = self.domain.reserved().get(args.index as usize).ok_or(ENOENT)?;
+        let reserved = self
+            .domain
+            .reserved()
+            .get(args.index as usize)
+            .ok_or(ENOENT)?;
         args.out_kind = reserved.kind;
         args.out_start = reserved.span.start();
         args.out_last = reserved.span.last();

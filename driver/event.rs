@@ -70,7 +70,12 @@ pub(crate) struct Queue {
 impl Queue {
     /// An empty one.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let inner = Inner { ready: RBTree::new(), arrived: 0, gone: Gone::No, eventfd: None };
+        let inner = Inner {
+            ready: RBTree::new(),
+            arrived: 0,
+            gone: Gone::No,
+            eventfd: None,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 inner <- new_spinlock!(inner, "pinmap_events"),
@@ -137,7 +142,11 @@ impl Queue {
             };
             if let Err(error) = out.write(&event) {
                 self.put_back(node);
-                return if written == 0 { Err(error) } else { Ok(written) };
+                return if written == 0 {
+                    Err(error)
+                } else {
+                    Ok(written)
+                };
             }
             written = written.saturating_add(size_of::<Event>());
         }
@@ -157,7 +166,10 @@ impl Queue {
             match inner.gone {
                 Gone::Unread => {
                     inner.gone = Gone::Read;
-                    let event = Event { type_: uapi::EVENT_GONE, ..Event::default() };
+                    let event = Event {
+                        type_: uapi::EVENT_GONE,
+                        ..Event::default()
+                    };
                     return Ok(Next::Event(event, None));
                 }
                 Gone::Read => return Ok(Next::End),
@@ -185,7 +197,11 @@ impl Queue {
         table.register_wait(file, &self.waiters);
         let inner = self.inner.lock();
         let readable = if inner.is_readable() { READABLE } else { 0 };
-        let gone = if inner.gone == Gone::No { 0 } else { HUNG_UP | READABLE };
+        let gone = if inner.gone == Gone::No {
+            0
+        } else {
+            HUNG_UP | READABLE
+        };
         readable | gone
     }
 }

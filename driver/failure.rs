@@ -14,18 +14,37 @@ pub(crate) struct Failure {
 impl Failure {
     /// With a reason of `enum pinmap_fail_reason` and its address.
     pub(crate) fn at(errno: Error, reason: u32, addr: u64) -> Self {
-        Self { errno, detail: Fail { reason, addr, ..Fail::default() } }
+        Self {
+            errno,
+            detail: Fail {
+                reason,
+                addr,
+                ..Fail::default()
+            },
+        }
     }
 
     /// With a limit.
     pub(crate) fn limit(errno: Error, reason: u32, needed: u64, allowed: u64) -> Self {
-        Self { errno, detail: Fail { reason, needed, allowed, ..Fail::default() } }
+        Self {
+            errno,
+            detail: Fail {
+                reason,
+                needed,
+                allowed,
+                ..Fail::default()
+            },
+        }
     }
 }
 
 impl From<Error> for Failure {
     fn from(errno: Error) -> Self {
-        let reason = if errno == ENOMEM { uapi::FAIL_MEMORY } else { 0 };
+        let reason = if errno == ENOMEM {
+            uapi::FAIL_MEMORY
+        } else {
+            0
+        };
         Self::at(errno, reason, 0)
     }
 }

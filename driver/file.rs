@@ -12,9 +12,7 @@ use crate::{
         compat,
         eventfd::EventFd,
         misc::{self, Files},
-        uapi::{
-            self, GetReserved, Info, Map, Query, Register, Release, Reset, SetEventfd, Unmap,
-        },
+        uapi::{self, GetReserved, Info, Map, Query, Register, Release, Reset, SetEventfd, Unmap},
         vma::{Faults, NewArea, Views},
     },
 };
@@ -65,7 +63,12 @@ struct Outcome {
 
 const fn command<T: Request>() -> Command {
     assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Room>());
-    Command { nr: T::NR, first_size: T::FIRST_SIZE, known_size: size_of::<T>(), run: run::<T> }
+    Command {
+        nr: T::NR,
+        first_size: T::FIRST_SIZE,
+        known_size: size_of::<T>(),
+        run: run::<T>,
+    }
 }
 
 /// Every ioctl there is.
@@ -85,20 +88,29 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
     let bytes = AsBytes::as_bytes_mut(buffer);
     let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
     let Some(request) = request else {
-        return Outcome { result: Err(EINVAL), respond: false };
+        return Outcome {
+            result: Err(EINVAL),
+            respond: false,
+        };
     };
     if let Some(detail) = request.detail() {
         *detail = uapi::Fail::default();
     }
     match request.run(context) {
-        Ok(pending) => Outcome { result: Ok(pending), respond: true },
+        Ok(pending) => Outcome {
+            result: Ok(pending),
+            respond: true,
+        },
         Err(failure) => {
             let detail = request.detail();
             let respond = detail.is_some();
             if let Some(detail) = detail {
                 *detail = failure.detail;
             }
-            Outcome { result: Err(failure.errno), respond }
+            Outcome {
+                result: Err(failure.errno),
+                respond,
+            }
         }
     }
 }
@@ -108,18 +120,24 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
 /// The struct is read once, and its size is believed as it was read first. A result is made visible
 /// only once the caller has been told.
 fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
-    let ours = _IOC_TYPE(command) == uapi::IOCTL_TYPE
-        && _IOC_DIR(command) == 0
-        && _IOC_SIZE(command) == 0;
+    let ours =
+        _IOC_TYPE(command) == uapi::IOCTL_TYPE && _IOC_DIR(command) == 0 && _IOC_SIZE(command) == 0;
     let nr = _IOC_NR(command);
-    let row = TABLE.iter().find(|row| ours && row.nr == nr).ok_or(ENOTTY)?;
+    let row = TABLE
+        .iter()
+        .find(|row| ours && row.nr == nr)
+        .ok_or(ENOTTY)?;
 
     let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
     let Exchange { copy, tail } =
         size::exchange(given, row.first_size, row.known_size).map_err(registration::errno)?;
     let mut buffer: Room = [0; 64];
     let mut reader = UserSlice::new(argument, given as usize).reader();
-    reader.read_slice(AsBytes::as_bytes_mut(&mut buffer).get_mut(..copy).ok_or(EINVAL)?)?;
+    reader.read_slice(
+        AsBytes::as_bytes_mut(&mut buffer)
+            .get_mut(..copy)
+            .ok_or(EINVAL)?,
+    )?;
     check_tail(reader, tail)?;
     if let Some(size) = AsBytes::as_bytes_mut(&mut buffer).get_mut(..size_of::<u32>()) {
         size.copy_from_slice(&given.to_ne_bytes());
@@ -162,7 +180,10 @@ impl Request for Info {
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags)?;
-        *self = Self { size: self.size, ..Self::default() };
+        *self = Self {
+            size: self.size,
+            ..Self::default()
+        };
         context.device().describe(context, self);
         self.out_memlock_limit = Account::limit().unwrap_or(u64::MAX);
         self.out_memlock_used = context.account().used();
@@ -251,12 +272,21 @@ impl Request for SetEventfd {
             _ => return Err(EOPNOTSUPP.into()),
         }
         context.device().check_here()?;
-        let eventfd = if self.fd == -1 { None } else { Some(EventFd::from_fd(self.fd)?) };
+        let eventfd = if self.fd == -1 {
+            None
+        } else {
+            Some(EventFd::from_fd(self.fd)?)
+        };
         if self.source == uapi::SOURCE_EVENTS {
             context.events().set_eventfd(eventfd);
             return Ok(Pending::Done);
         }
-        done(context.device().backend().set_vector(context.id(), self.index, eventfd))
+        done(
+            context
+                .device()
+                .backend()
+                .set_vector(context.id(), self.index, eventfd),
+        )
     }
 }
 

@@ -5,6 +5,15 @@
 //! `file.rs` → `registration.rs` → `pinned.rs` → `mapping.rs`. `logic/` decides and knows no kernel;
 //! `sys/` is the only place with `unsafe`.
 
+// What could panic on a value from user space: an arithmetic overflow is a kernel panic, too.
+#![warn(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
 #[forbid(unsafe_code)]
 mod backend;
 #[forbid(unsafe_code)]

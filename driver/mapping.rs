@@ -25,7 +25,9 @@ struct Spans(RBTree<u64, Span>);
 
 impl Taken for Spans {
     fn from(&self, address: u64) -> Option<Span> {
-        self.0.cursor_lower_bound(&address).map(|cursor| *cursor.current().1)
+        self.0
+            .cursor_lower_bound(&address)
+            .map(|cursor| *cursor.current().1)
     }
 }
 
@@ -72,7 +74,10 @@ impl Place {
             .map_err(no_place)?;
         taken.0.insert(node.into_node(span.last(), span));
         drop(taken);
-        Ok(Self { space: space.clone(), span })
+        Ok(Self {
+            space: space.clone(),
+            span,
+        })
     }
 }
 
@@ -121,7 +126,11 @@ impl Mapping {
         let device_addr = place.span.start();
         let mapped = space.domain.map(device_addr, runs, write)?;
         // INVARIANT: Just mapped.
-        Ok(Self { mapped, place: Some(place), device_addr })
+        Ok(Self {
+            mapped,
+            place: Some(place),
+            device_addr,
+        })
     }
 
     /// Where it is, or was.

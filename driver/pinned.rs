@@ -41,12 +41,19 @@ impl Pinned {
             if gup::must_die() {
                 return Err(EINTR.into());
             }
-            let at = span.start().saturating_add(runs.pages().saturating_mul(PAGE_SIZE));
+            let at = span
+                .start()
+                .saturating_add(runs.pages().saturating_mul(PAGE_SIZE));
             let left = span.pages().saturating_sub(runs.pages());
-            chunk.pin(at, left).map_err(|errno| explain(errno, at, write))?;
+            chunk
+                .pin(at, left)
+                .map_err(|errno| explain(errno, at, write))?;
             runs.take(&mut chunk)?;
         }
-        Ok(Self { runs, _charge: charge })
+        Ok(Self {
+            runs,
+            _charge: charge,
+        })
     }
 
     /// The pages.

@@ -125,11 +125,20 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
     args.handle = handle;
     args.out_base = buffer.span().start();
     args.out_length = buffer.span().length();
-    args.out_device_addr = status.device_addr.map_or(0, |start| start.saturating_add(offset));
-    args.out_flags = if buffer.writable() { uapi::REGISTER_WRITE } else { 0 };
+    args.out_device_addr = status
+        .device_addr
+        .map_or(0, |start| start.saturating_add(offset));
+    args.out_flags = if buffer.writable() {
+        uapi::REGISTER_WRITE
+    } else {
+        0
+    };
     args.out_kind = uapi::BUFFER_USER;
-    args.out_state =
-        if status.state == State::Live { uapi::STATE_LIVE } else { uapi::STATE_STALE };
+    args.out_state = if status.state == State::Live {
+        uapi::STATE_LIVE
+    } else {
+        uapi::STATE_STALE
+    };
     args.out_nr_mappings = status.mappings as u32;
     args.out_generation = generation(status.state);
     Ok(())
@@ -140,8 +149,13 @@ pub(crate) fn map(
     context: &Arc<Context>,
     args: &mut Map,
 ) -> core::result::Result<Pending, Failure> {
-    let plan = request::map(args.flags, args.__reserved, args.device_addr, args.address_bits)
-        .map_err(errno)?;
+    let plan = request::map(
+        args.flags,
+        args.__reserved,
+        args.device_addr,
+        args.address_bits,
+    )
+    .map_err(errno)?;
     let buffer = context.find(args.handle)?;
     if plan.write && !buffer.writable() {
         return Err(EACCES.into());
@@ -151,10 +165,16 @@ pub(crate) fn map(
         Some(fixed) => Wish::Exactly(fixed),
         None => Wish::Near(buffer.span().start()),
     };
-    let target = Target { wish, bits: plan.bits };
+    let target = Target {
+        wish,
+        bits: plan.bits,
+    };
     let device_addr = buffer.map(context.space(), target, plan.write)?;
     args.device_addr = device_addr;
-    Ok(Pending::Mapping(FreshMapping { buffer: Some(buffer), device_addr }))
+    Ok(Pending::Mapping(FreshMapping {
+        buffer: Some(buffer),
+        device_addr,
+    }))
 }
 
 /// UNMAP.

@@ -79,7 +79,9 @@ impl Buffer {
         let still_there = {
             let pages = self.pages.lock();
             let (mm, start) = (self.account.mm(), self.span().start());
-            pages.as_ref().is_none_or(|pinned| pinned.runs().are_still_at(mm, start, range))
+            pages
+                .as_ref()
+                .is_none_or(|pinned| pinned.runs().are_still_at(mm, start, range))
         };
         if still_there {
             return;

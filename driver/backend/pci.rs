@@ -64,7 +64,11 @@ impl Flat {
     /// The BAR that a file offset names, and the offset into it.
     fn locate(&self, offset: u64) -> Result<(&Bar, u64)> {
         let index = usize::try_from(offset >> BAR_SHIFT).map_err(|_| EINVAL)?;
-        let bar = self.bars.get(index).filter(|bar| bar.length != 0).ok_or(EINVAL)?;
+        let bar = self
+            .bars
+            .get(index)
+            .filter(|bar| bar.length != 0)
+            .ok_or(EINVAL)?;
         Ok((bar, offset & ((1 << BAR_SHIFT) - 1)))
     }
 
@@ -157,7 +161,10 @@ impl Backend for Flat {
 
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         let (bar, offset) = self.locate(offset).ok()?;
-        let address = bar.start.checked_add(offset).filter(|_| offset < bar.length)?;
+        let address = bar
+            .start
+            .checked_add(offset)
+            .filter(|_| offset < bar.length)?;
         let live = self.live.lock();
         live.then(|| insert(address >> PAGE_SHIFT))
     }
@@ -173,9 +180,9 @@ impl Backend for Flat {
         match (&mut *vectors, eventfd) {
             (Some(vectors), eventfd) => vectors.set(index, eventfd),
             (None, None) => Ok(()),
-            (vectors, eventfd) => {
-                vectors.insert(Vectors::new(&self.function)?).set(index, eventfd)
-            }
+            (vectors, eventfd) => vectors
+                .insert(Vectors::new(&self.function)?)
+                .set(index, eventfd),
         }
     }
 

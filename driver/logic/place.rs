@@ -62,7 +62,8 @@ impl<T: Taken + ?Sized> Space<'_, T> {
     /// many devices take that address for "none". Buffers too short for a huge page fall back to any
     /// page when nothing congruent is left.
     pub fn place(&self, length: u64, wish: Wish, bits: u32) -> Result<Span, NoPlace> {
-        let highest = if bits >= u64::BITS { u64::MAX } else { (1 << bits) - 1 };
+        let unused = u64::BITS.saturating_sub(bits);
+        let highest = u64::MAX.checked_shr(unused).unwrap_or(0);
         let highest = highest.min(self.aperture.last());
         let Some(usable) = Span::from_bounds(self.aperture.start(), highest) else {
             return Err(NoPlace::Aperture(highest));
@@ -94,7 +95,13 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         Ok(span)
     }
 
-    fn first_fit(&self, length: u64, address: u64, modulus: u64, usable: Span) -> Result<Span, NoPlace> {
+    fn first_fit(
+        &self,
+        length: u64,
+        address: u64,
+        modulus: u64,
+        usable: Span,
+    ) -> Result<Span, NoPlace> {
         let mut from = usable.start().max(PAGE_SIZE);
         loop {
             let start = congruent(from, address, modulus).ok_or(NoPlace::Full)?;
@@ -130,7 +137,11 @@ mod tests {
     }
 
     fn space<'a>(taken: &'a [Span]) -> Space<'a, [Span]> {
-        Space { aperture: Span::from_bounds(0, (1 << 48) - 1).unwrap(), reserved: core::slice::from_ref(&MSI), taken }
+        Space {
+            aperture: Span::from_bounds(0, (1 << 48) - 1).unwrap(),
+            reserved: core::slice::from_ref(&MSI),
+            taken,
+        }
     }
 
     #[test]
@@ -165,30 +176,52 @@ mod tests {
 
     #[test]
     fn falls_back_to_a_congruent_address() {
-        let got = space(&[]).place(4 << 20, Wish::Near(0x7f12_3456_7000), 32).unwrap();
+        let got = space(&[])
+            .place(4 << 20, Wish::Near(0x7f12_3456_7000), 32)
+            .unwrap();
         assert_eq!(got.start(), 0x16_7000);
-        let got = space(&[]).place(1 << 30, Wish::Near(0x7f12_3456_7000), 40).unwrap();
+        let got = space(&[])
+            .place(1 << 30, Wish::Near(0x7f12_3456_7000), 40)
+            .unwrap();
         assert_eq!(got.start(), 0x3456_7000);
         assert!(!got.overlaps(MSI));
     }
 
     #[test]
     fn never_hands_out_address_zero() {
-        assert_eq!(space(&[]).place(0x1000, Wish::Near(1 << 50), 64).unwrap().start(), LARGE);
+        assert_eq!(
+            space(&[])
+                .place(0x1000, Wish::Near(1 << 50), 64)
+                .unwrap()
+                .start(),
+            LARGE
+        );
     }
 
     #[test]
     fn short_buffers_use_the_last_page() {
         let used = [span(0, 0xff_f000)];
-        let got = space(&used).place(0x1000, Wish::Near(0x7f00_0000_0000), 24).unwrap();
+        let got = space(&used)
+            .place(0x1000, Wish::Near(0x7f00_0000_0000), 24)
+            .unwrap();
         assert_eq!(got.start(), 0xff_f000);
-        assert_eq!(space(&used).place(0x2000, Wish::Near(0x7f00_0000_0000), 24), Err(NoPlace::Full));
+        assert_eq!(
+            space(&used).place(0x2000, Wish::Near(0x7f00_0000_0000), 24),
+            Err(NoPlace::Full)
+        );
     }
 
     #[test]
     fn no_bits_no_place() {
-        let high = Space { aperture: Span::from_bounds(1 << 32, 1 << 40).unwrap(), reserved: &[], taken: &[][..] };
-        assert_eq!(high.place(0x1000, Wish::Near(0x1000), 20), Err(NoPlace::Aperture(0xf_ffff)));
+        let high = Space {
+            aperture: Span::from_bounds(1 << 32, 1 << 40).unwrap(),
+            reserved: &[],
+            taken: &[][..],
+        };
+        assert_eq!(
+            high.place(0x1000, Wish::Near(0x1000), 20),
+            Err(NoPlace::Aperture(0xf_ffff))
+        );
     }
 
     /// Disjoint, sorted spans of pages in the low 16 MiB.

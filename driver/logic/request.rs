@@ -93,11 +93,20 @@ pub fn register(
         None => Wish::Near(address),
     };
     let target = (flags & NO_MAP == 0).then_some(Target { wish, bits });
-    Ok(RegisterPlan { span, write: flags & WRITE != 0, target })
+    Ok(RegisterPlan {
+        span,
+        write: flags & WRITE != 0,
+        target,
+    })
 }
 
 /// Checks the arguments of MAP that do not depend on the buffer.
-pub fn map(flags: u32, reserved: u32, device_address: u64, address_bits: u32) -> Result<MapPlan, Refusal> {
+pub fn map(
+    flags: u32,
+    reserved: u32,
+    device_address: u64,
+    address_bits: u32,
+) -> Result<MapPlan, Refusal> {
     use map_flags::{ALL, FIXED, WRITE};
 
     if flags & !ALL != 0 || reserved != 0 {
@@ -105,7 +114,11 @@ pub fn map(flags: u32, reserved: u32, device_address: u64, address_bits: u32) ->
     }
     let bits = check_bits(address_bits)?;
     let fixed = check_fixed(flags & FIXED != 0, device_address)?;
-    Ok(MapPlan { write: flags & WRITE != 0, fixed, bits })
+    Ok(MapPlan {
+        write: flags & WRITE != 0,
+        fixed,
+        bits,
+    })
 }
 
 /// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
@@ -137,27 +150,91 @@ mod tests {
         use Refusal::{Invalid, Overflow, Unsupported};
         let table = [
             ("plain", (0, 0, 0x1000, 0x1000, 0, 0), Ok(())),
-            ("unknown flag", (1 << 4, 0, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
-            ("unknown high flag", (1 << 31, 0, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
+            (
+                "unknown flag",
+                (1 << 4, 0, 0x1000, 0x1000, 0, 0),
+                Err(Unsupported),
+            ),
+            (
+                "unknown high flag",
+                (1 << 31, 0, 0x1000, 0x1000, 0, 0),
+                Err(Unsupported),
+            ),
             ("reserved", (0, 1, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
-            ("unsupported before overflow", (1 << 4, 0, u64::MAX, 2, 0, 0), Err(Unsupported)),
-            ("wrap", (0, 0, u64::MAX - 0xfff, 0x2000, 0, 0), Err(Overflow)),
-            ("overflow before alignment", (0, 0, u64::MAX, 2, 0, 0), Err(Overflow)),
-            ("device address wraps", (FIXED, 0, 0x1000, 0x2000, u64::MAX - 0xfff, 0), Err(Overflow)),
+            (
+                "unsupported before overflow",
+                (1 << 4, 0, u64::MAX, 2, 0, 0),
+                Err(Unsupported),
+            ),
+            (
+                "wrap",
+                (0, 0, u64::MAX - 0xfff, 0x2000, 0, 0),
+                Err(Overflow),
+            ),
+            (
+                "overflow before alignment",
+                (0, 0, u64::MAX, 2, 0, 0),
+                Err(Overflow),
+            ),
+            (
+                "device address wraps",
+                (FIXED, 0, 0x1000, 0x2000, u64::MAX - 0xfff, 0),
+                Err(Overflow),
+            ),
             ("length 0", (0, 0, 0x1000, 0, 0, 0), Err(Invalid)),
-            ("length 0 at the top", (0, 0, u64::MAX, 0, 0, 0), Err(Invalid)),
-            ("address within a page", (0, 0, 0x1001, 0x1000, 0, 0), Err(Invalid)),
+            (
+                "length 0 at the top",
+                (0, 0, u64::MAX, 0, 0, 0),
+                Err(Invalid),
+            ),
+            (
+                "address within a page",
+                (0, 0, 0x1001, 0x1000, 0, 0),
+                Err(Invalid),
+            ),
             ("part of a page", (0, 0, 0x1000, 0xfff, 0, 0), Err(Invalid)),
-            ("last user page", (0, 0, USER_LAST - 0xfff, 0x1000, 0, 0), Ok(())),
-            ("beyond user space", (0, 0, USER_LAST - 0xfff, 0x2000, 0, 0), Err(Invalid)),
-            ("kernel address", (0, 0, 0xffff_8880_0000_0000, 0x1000, 0, 0), Err(Invalid)),
-            ("top of everything", (0, 0, u64::MAX - 0xfff, 0x1000, 0, 0), Err(Invalid)),
+            (
+                "last user page",
+                (0, 0, USER_LAST - 0xfff, 0x1000, 0, 0),
+                Ok(()),
+            ),
+            (
+                "beyond user space",
+                (0, 0, USER_LAST - 0xfff, 0x2000, 0, 0),
+                Err(Invalid),
+            ),
+            (
+                "kernel address",
+                (0, 0, 0xffff_8880_0000_0000, 0x1000, 0, 0),
+                Err(Invalid),
+            ),
+            (
+                "top of everything",
+                (0, 0, u64::MAX - 0xfff, 0x1000, 0, 0),
+                Err(Invalid),
+            ),
             ("fixed", (FIXED, 0, 0x1000, 0x1000, 0x4000, 0), Ok(())),
-            ("fixed within a page", (FIXED, 0, 0x1000, 0x1000, 0x4001, 0), Err(Invalid)),
+            (
+                "fixed within a page",
+                (FIXED, 0, 0x1000, 0x1000, 0x4001, 0),
+                Err(Invalid),
+            ),
             ("fixed at 0", (FIXED, 0, 0x1000, 0x1000, 0, 0), Ok(())),
-            ("address without fixed", (0, 0, 0x1000, 0x1000, 0x4000, 0), Err(Invalid)),
-            ("fixed and identity", (FIXED | IDENTITY, 0, 0x1000, 0x1000, 0x4000, 0), Err(Invalid)),
-            ("identity and no map", (NO_MAP | IDENTITY, 0, 0x1000, 0x1000, 0, 0), Err(Invalid)),
+            (
+                "address without fixed",
+                (0, 0, 0x1000, 0x1000, 0x4000, 0),
+                Err(Invalid),
+            ),
+            (
+                "fixed and identity",
+                (FIXED | IDENTITY, 0, 0x1000, 0x1000, 0x4000, 0),
+                Err(Invalid),
+            ),
+            (
+                "identity and no map",
+                (NO_MAP | IDENTITY, 0, 0x1000, 0x1000, 0, 0),
+                Err(Invalid),
+            ),
             ("11 bits", (0, 0, 0x1000, 0x1000, 0, 11), Err(Invalid)),
             ("12 bits", (0, 0, 0x1000, 0x1000, 0, 12), Ok(())),
             ("64 bits", (0, 0, 0x1000, 0x1000, 0, 64), Ok(())),
@@ -171,12 +248,38 @@ mod tests {
 
     #[test]
     fn register_says_where() {
-        let wish = |flags, device| register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST).unwrap().target;
-        assert_eq!(wish(0, 0), Some(Target { wish: Wish::Near(0x5000), bits: 28 }));
-        assert_eq!(wish(IDENTITY, 0), Some(Target { wish: Wish::Exactly(0x5000), bits: 28 }));
-        assert_eq!(wish(FIXED, 0x9000), Some(Target { wish: Wish::Exactly(0x9000), bits: 28 }));
+        let wish = |flags, device| {
+            register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST)
+                .unwrap()
+                .target
+        };
+        assert_eq!(
+            wish(0, 0),
+            Some(Target {
+                wish: Wish::Near(0x5000),
+                bits: 28
+            })
+        );
+        assert_eq!(
+            wish(IDENTITY, 0),
+            Some(Target {
+                wish: Wish::Exactly(0x5000),
+                bits: 28
+            })
+        );
+        assert_eq!(
+            wish(FIXED, 0x9000),
+            Some(Target {
+                wish: Wish::Exactly(0x9000),
+                bits: 28
+            })
+        );
         assert_eq!(wish(NO_MAP, 0), None);
-        assert!(register(WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST).unwrap().write);
+        assert!(
+            register(WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
+                .unwrap()
+                .write
+        );
     }
 
     #[test]
@@ -185,8 +288,22 @@ mod tests {
         assert_eq!(map(0, 1, 0, 0), Err(Refusal::Unsupported));
         assert_eq!(map(0, 0, 0x1000, 0), Err(Refusal::Invalid));
         assert_eq!(map(map_flags::FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
-        assert_eq!(map(map_flags::ALL, 0, 0x1000, 40), Ok(MapPlan { write: true, fixed: Some(0x1000), bits: 40 }));
-        assert_eq!(map(0, 0, 0, 0), Ok(MapPlan { write: false, fixed: None, bits: 64 }));
+        assert_eq!(
+            map(map_flags::ALL, 0, 0x1000, 40),
+            Ok(MapPlan {
+                write: true,
+                fixed: Some(0x1000),
+                bits: 40
+            })
+        );
+        assert_eq!(
+            map(0, 0, 0, 0),
+            Ok(MapPlan {
+                write: false,
+                fixed: None,
+                bits: 64
+            })
+        );
     }
 
     proptest! {

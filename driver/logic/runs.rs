@@ -19,10 +19,10 @@ pub struct Run(u64);
 impl Run {
     /// `None` unless `pages` is from 1 to [`MAX_PAGES`] and the frames lie below [`PFN_LIMIT`].
     pub const fn new(pfn: u64, pages: u64) -> Option<Self> {
-        if pages == 0 || pages > MAX_PAGES || pfn > PFN_LIMIT - pages {
+        if pages == 0 || pages > MAX_PAGES || pfn > PFN_LIMIT.saturating_sub(pages) {
             return None;
         }
-        Some(Self((pfn << COUNT_BITS) | (pages - 1)))
+        Some(Self((pfn << COUNT_BITS) | pages.wrapping_sub(1)))
     }
 
     /// First page frame number.
@@ -32,13 +32,13 @@ impl Run {
 
     /// Number of pages.
     pub const fn pages(self) -> u64 {
-        (self.0 & COUNT_MASK) + 1
+        (self.0 & COUNT_MASK).wrapping_add(1)
     }
 
     /// The two as one run, if `next` begins where this ends and both fit.
     pub const fn join(self, next: Self) -> Option<Self> {
-        if self.pfn() + self.pages() == next.pfn() {
-            Self::new(self.pfn(), self.pages() + next.pages())
+        if self.pfn().wrapping_add(self.pages()) == next.pfn() {
+            Self::new(self.pfn(), self.pages().wrapping_add(next.pages()))
         } else {
             None
         }
@@ -80,7 +80,10 @@ mod tests {
         assert_eq!(run(0, MAX_PAGES).join(run(MAX_PAGES, 1)), None);
         assert_eq!(run(0, 1).join(run(2, 1)), None);
         assert_eq!(run(1, 1).join(run(0, 1)), None);
-        assert_eq!(run(PFN_LIMIT - 2, 1).join(run(PFN_LIMIT - 1, 1)), Run::new(PFN_LIMIT - 2, 2));
+        assert_eq!(
+            run(PFN_LIMIT - 2, 1).join(run(PFN_LIMIT - 1, 1)),
+            Run::new(PFN_LIMIT - 2, 2)
+        );
     }
 
     fn pack(pieces: &[Run]) -> Vec<Run> {
@@ -95,7 +98,9 @@ mod tests {
     }
 
     fn frames(runs: &[Run]) -> Vec<u64> {
-        runs.iter().flat_map(|run| run.pfn()..run.pfn() + run.pages()).collect()
+        runs.iter()
+            .flat_map(|run| run.pfn()..run.pfn() + run.pages())
+            .collect()
     }
 
     proptest! {

@@ -29,7 +29,10 @@ pub const fn exchange(given: u32, minimum: usize, known: usize) -> Result<Exchan
         return Err(Refusal::Invalid);
     }
     let copy = if given < known { given } else { known };
-    Ok(Exchange { copy, tail: given - copy })
+    Ok(Exchange {
+        copy,
+        tail: given.saturating_sub(copy),
+    })
 }
 
 /// Checks the bytes that the kernel does not know.
@@ -60,7 +63,11 @@ mod tests {
             (u32::MAX, Err(Refusal::TooBig)),
         ];
         for (given, want) in table {
-            assert_eq!(exchange(given, 16, 24).map(|x| (x.copy, x.tail)), want, "{given}");
+            assert_eq!(
+                exchange(given, 16, 24).map(|x| (x.copy, x.tail)),
+                want,
+                "{given}"
+            );
         }
     }
 

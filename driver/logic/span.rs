@@ -51,12 +51,13 @@ impl Span {
 
     /// Bytes; all 2^64 of them are reported as one fewer.
     pub const fn length(self) -> u64 {
-        (self.last - self.start).saturating_add(1)
+        self.last.wrapping_sub(self.start).saturating_add(1)
     }
 
     /// Pages that the span touches.
     pub const fn pages(self) -> u64 {
-        (self.last >> PAGE_SHIFT) - (self.start >> PAGE_SHIFT) + 1
+        let pages = (self.last >> PAGE_SHIFT).wrapping_sub(self.start >> PAGE_SHIFT);
+        pages.wrapping_add(1)
     }
 
     /// Whether it consists of whole pages.
@@ -81,8 +82,16 @@ impl Span {
 
     /// What the two have in common.
     pub const fn intersection(self, other: Self) -> Option<Self> {
-        let start = if self.start > other.start { self.start } else { other.start };
-        let last = if self.last < other.last { self.last } else { other.last };
+        let start = if self.start > other.start {
+            self.start
+        } else {
+            other.start
+        };
+        let last = if self.last < other.last {
+            self.last
+        } else {
+            other.last
+        };
         Self::from_bounds(start, last)
     }
 
@@ -90,8 +99,16 @@ impl Span {
     pub const fn union(self, other: Self) -> Self {
         // INVARIANT: the smaller start is not above the larger last.
         Self {
-            start: if self.start < other.start { self.start } else { other.start },
-            last: if self.last > other.last { self.last } else { other.last },
+            start: if self.start < other.start {
+                self.start
+            } else {
+                other.start
+            },
+            last: if self.last > other.last {
+                self.last
+            } else {
+                other.last
+            },
         }
     }
 }
@@ -115,7 +132,11 @@ mod tests {
             (1 << 63, 1 << 63, Ok((1 << 63, u64::MAX))),
         ];
         for (start, length, want) in table {
-            assert_eq!(Span::new(start, length).map(|s| (s.start(), s.last())), want, "{start:#x} {length:#x}");
+            assert_eq!(
+                Span::new(start, length).map(|s| (s.start(), s.last())),
+                want,
+                "{start:#x} {length:#x}"
+            );
         }
     }
 
@@ -128,12 +149,14 @@ mod tests {
     }
 
     fn any_span() -> impl Strategy<Value = Span> {
-        (any::<u64>(), any::<u64>()).prop_map(|(a, b)| Span::from_bounds(a.min(b), a.max(b)).unwrap())
+        (any::<u64>(), any::<u64>())
+            .prop_map(|(a, b)| Span::from_bounds(a.min(b), a.max(b)).unwrap())
     }
 
     /// Spans near each other, so that touching and overlapping are common.
     fn near_span() -> impl Strategy<Value = Span> {
-        (0u64..40, 0u64..10).prop_map(|(start, extra)| Span::from_bounds(start, start + extra).unwrap())
+        (0u64..40, 0u64..10)
+            .prop_map(|(start, extra)| Span::from_bounds(start, start + extra).unwrap())
     }
 
     proptest! {

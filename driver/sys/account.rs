@@ -10,8 +10,7 @@
 use super::raw;
 use core::ptr::NonNull;
 use kernel::{
-    ffi,
-    bindings,
+    bindings, ffi,
     mm::Mm,
     page::PAGE_SHIFT,
     prelude::*,
@@ -66,7 +65,10 @@ pub(crate) struct OverLimit {
 impl Account {
     /// The current user, and the current task's address space.
     pub(crate) fn current(mm: ARef<Mm>) -> Result<Self> {
-        Ok(Self { user: User::current()?, mm })
+        Ok(Self {
+            user: User::current()?,
+            mm,
+        })
     }
 
     /// The address space that is charged.
@@ -76,7 +78,9 @@ impl Account {
 
     /// Whether that is the current task's.
     pub(crate) fn is_current(&self) -> bool {
-        kernel::current!().mm().is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
+        kernel::current!()
+            .mm()
+            .is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
     }
 
     /// Bytes charged to the user by everybody.
@@ -104,7 +108,9 @@ fn unlimited() -> bool {
 }
 
 fn pages_to_bytes(pages: i64) -> u64 {
-    u64::try_from(pages).unwrap_or(0).saturating_mul(1 << PAGE_SHIFT)
+    u64::try_from(pages)
+        .unwrap_or(0)
+        .saturating_mul(1 << PAGE_SHIFT)
 }
 
 /// Pages charged to an account. Dropping it gives them back.
@@ -120,14 +126,21 @@ impl Charge {
         account: &kernel::sync::Arc<Account>,
         pages: u64,
     ) -> core::result::Result<Self, OverLimit> {
-        let too_many = OverLimit { needed: u64::MAX, allowed: u64::MAX };
+        let too_many = OverLimit {
+            needed: u64::MAX,
+            allowed: u64::MAX,
+        };
         let pages = i64::try_from(pages).map_err(|_| too_many)?;
         let user_charged = !unlimited();
         if user_charged {
             Self::charge_user(account, pages)?;
         }
         account.pinned_vm().add(pages, Relaxed);
-        Ok(Self { account: account.clone(), pages, user_charged })
+        Ok(Self {
+            account: account.clone(),
+            pages,
+            user_charged,
+        })
     }
 
     fn charge_user(account: &Account, pages: i64) -> core::result::Result<(), OverLimit> {

@@ -8,9 +8,9 @@ use super::raw;
 use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr::{self, NonNull};
 use kernel::{
-    ffi,
     bindings,
     error::to_result,
+    ffi,
     mm::Mm,
     prelude::*,
     sync::atomic::{Atomic, Relaxed},
@@ -19,7 +19,9 @@ use kernel::{
 type PagePtr = *mut bindings::page;
 
 #[cfg(not(CONFIG_SPARSEMEM_VMEMMAP))]
-compile_error!("runs are found by comparing addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed");
+compile_error!(
+    "runs are found by comparing addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed"
+);
 
 /// Room for the pages of one chunk.
 ///
@@ -37,7 +39,11 @@ impl Chunk {
     pub(crate) fn new(pages: usize, write: bool) -> Result<Self> {
         let pages = KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?;
         // INVARIANT: None is pinned.
-        Ok(Self { pages, pinned: 0, write })
+        Ok(Self {
+            pages,
+            pinned: 0,
+            write,
+        })
     }
 
     /// Pins pages of the current task from `address` on: up to `want`, what fits, and what the first
@@ -46,7 +52,10 @@ impl Chunk {
         if self.pinned != 0 {
             return Err(EBUSY);
         }
-        let want = self.pages.len().min(usize::try_from(want).unwrap_or(usize::MAX));
+        let want = self
+            .pages
+            .len()
+            .min(usize::try_from(want).unwrap_or(usize::MAX));
         let flags = bindings::FOLL_LONGTERM | if self.write { bindings::FOLL_WRITE } else { 0 };
         // SAFETY: There is room for `want` pointers.
         let got = unsafe {
@@ -73,7 +82,11 @@ impl Chunk {
     /// be wrong: any page in the middle may have been replaced, and is then another one.
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let mut done = 0;
-        while let Some((&first, rest)) = self.pages.get(done..self.pinned).and_then(<[_]>::split_first) {
+        while let Some((&first, rest)) = self
+            .pages
+            .get(done..self.pinned)
+            .and_then(<[_]>::split_first)
+        {
             let mut expected = first;
             let neighbours = rest
                 .iter()
@@ -82,14 +95,17 @@ impl Chunk {
                     ptr::eq(page, expected)
                 })
                 .count();
-            let pages = neighbours + 1;
+            let pages = neighbours.saturating_add(1);
             // SAFETY: `first` is a page.
             let pfn = unsafe { raw::pinmap_page_to_pfn(first) } as u64;
-            if let Err(error) = Run::new(pfn, pages as u64).ok_or(ERANGE).and_then(&mut store) {
+            if let Err(error) = Run::new(pfn, pages as u64)
+                .ok_or(ERANGE)
+                .and_then(&mut store)
+            {
                 self.unpin(done);
                 return Err(error);
             }
-            done += pages;
+            done = done.saturating_add(pages);
         }
         // INVARIANT: All of them went to `store`, which is responsible for them now.
         self.pinned = 0;
@@ -145,7 +161,7 @@ impl Unpinner {
             }
             if let Some(slot) = self.pages.get_mut(self.filled) {
                 *slot = first.wrapping_add(index);
-                self.filled += 1;
+                self.filled = self.filled.saturating_add(1);
             }
         }
     }
@@ -167,7 +183,11 @@ impl Unpinner {
 /// The runs must be pinned, by [`Chunk::pin`], be unpinned only here, and be out of reach of every
 /// device.
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
-    let mut unpinner = Unpinner { pages: [ptr::null_mut(); Unpinner::ROOM], filled: 0, dirty };
+    let mut unpinner = Unpinner {
+        pages: [ptr::null_mut(); Unpinner::ROOM],
+        filled: 0,
+        dirty,
+    };
     for run in runs {
         // SAFETY: By the requirements.
         unsafe { unpinner.unpin(run) };
@@ -195,7 +215,12 @@ impl PinnedRuns {
     /// None yet.
     pub(crate) fn new(write: bool) -> Self {
         // INVARIANT: Empty.
-        Self { blocks: KVVec::new(), pages: 0, write, forever: Atomic::new(false) }
+        Self {
+            blocks: KVVec::new(),
+            pages: 0,
+            write,
+            forever: Atomic::new(false),
+        }
     }
 
     /// Adds all pages of `chunk`. On failure those that could not be stored are unpinned.
@@ -211,19 +236,29 @@ impl PinnedRuns {
         if let Some(last) = self.blocks.last_mut().and_then(|block| block.last_mut()) {
             if let Some(joined) = last.join(run) {
                 *last = joined;
-                self.pages += run.pages();
+                self.pages = self.pages.saturating_add(run.pages());
                 return Ok(());
             }
         }
-        let full = self.blocks.last().is_none_or(|block| block.len() == Self::BLOCK);
+        let full = self
+            .blocks
+            .last()
+            .is_none_or(|block| block.len() == Self::BLOCK);
         if full {
             // The first block is small, since most registrations have few runs.
-            let room = if self.blocks.is_empty() { 4 } else { Self::BLOCK };
-            self.blocks.push(KVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?, GFP_KERNEL_ACCOUNT)?;
+            let room = if self.blocks.is_empty() {
+                4
+            } else {
+                Self::BLOCK
+            };
+            self.blocks.push(
+                KVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?,
+                GFP_KERNEL_ACCOUNT,
+            )?;
         }
         let block = self.blocks.last_mut().ok_or(ENOMEM)?;
         block.push(run, GFP_KERNEL_ACCOUNT)?;
-        self.pages += run.pages();
+        self.pages = self.pages.saturating_add(run.pages());
         Ok(())
     }
 
@@ -413,7 +448,7 @@ impl PinnedRuns {
             let Some(part) = span.intersection(range) else {
                 continue;
             };
-            let skipped = (part.start() - span.start()) / PAGE_SIZE;
+            let skipped = part.start().saturating_sub(span.start()) / PAGE_SIZE;
             let Some(part_run) = Run::new(run.pfn().saturating_add(skipped), part.pages()) else {
                 return false;
             };

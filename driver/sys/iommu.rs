@@ -8,9 +8,9 @@ use crate::logic::{place::Space, runs, span::Span, PAGE_SIZE};
 use core::{mem, ptr::NonNull};
 use kernel::{
     alloc::AllocError,
-    ffi,
     bindings, device,
     error::{from_err_ptr, to_result},
+    ffi,
     prelude::*,
     str::CStrExt,
     sync::Arc,
@@ -159,7 +159,13 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
         if region.refused != 0 {
             return Err(Unfit::Firmware(span));
         }
-        reserved.push(Reserved { span, kind: region.kind }, GFP_KERNEL)?;
+        reserved.push(
+            Reserved {
+                span,
+                kind: region.kind,
+            },
+            GFP_KERNEL,
+        )?;
         free_from = region.last.saturating_add(1);
     }
     Ok(reserved)
@@ -205,8 +211,12 @@ impl Domain {
         })?;
         let domain = NonNull::new(domain).ok_or(ENOMEM)?;
         // SAFETY: Just made.
-        let (geometry, page_sizes) =
-            unsafe { ((*domain.as_ptr()).geometry, (*domain.as_ptr()).pgsize_bitmap) };
+        let (geometry, page_sizes) = unsafe {
+            (
+                (*domain.as_ptr()).geometry,
+                (*domain.as_ptr()).pgsize_bitmap,
+            )
+        };
         // INVARIANT: Just made.
         let mut this = Self {
             domain,
@@ -238,7 +248,11 @@ impl Domain {
 
     /// Where to place something, with `taken` taken.
     pub(crate) fn space<'a, T: ?Sized>(&'a self, taken: &'a T) -> Space<'a, T> {
-        Space { aperture: self.aperture, reserved: &self.reserved_spans, taken }
+        Space {
+            aperture: self.aperture,
+            reserved: &self.reserved_spans,
+            taken,
+        }
     }
 
     /// Whether DMA snoops the CPU's caches.
@@ -270,14 +284,19 @@ impl Domain {
                 }
             }
             const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
-            let bytes = (run.pages() * PAGE_SIZE) as u32;
+            let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
             if let Some(entry) = window.get_mut(filled) {
                 // SAFETY: A pinned run consists of pages; the entry is zeroed or was used so before.
                 unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
-                filled += 1;
+                filled = filled.saturating_add(1);
             }
         }
-        self.map_window(start, window.get_mut(..filled).unwrap_or_default(), write, mapped)
+        self.map_window(
+            start,
+            window.get_mut(..filled).unwrap_or_default(),
+            write,
+            mapped,
+        )
     }
 
     /// Maps the entries of `window`, `mapped` bytes behind `start`, with one flush for all.
@@ -321,13 +340,16 @@ impl Domain {
     /// `Err`: the page table was not as we left it; part of the range may still be reachable.
     pub(crate) fn unmap(&self, start: u64, length: u64) -> Result {
         // SAFETY: The domain is valid by the type invariants.
-        let unmapped = unsafe {
-            bindings::iommu_unmap(self.domain.as_ptr(), start as usize, length as usize)
-        };
+        let unmapped =
+            unsafe { bindings::iommu_unmap(self.domain.as_ptr(), start as usize, length as usize) };
         if unmapped as u64 == length {
             return Ok(());
         }
-        pr_err!("pinmap: IOMMU unmapped {} of {} bytes; their pages stay pinned\n", unmapped, length);
+        pr_err!(
+            "pinmap: IOMMU unmapped {} of {} bytes; their pages stay pinned\n",
+            unmapped,
+            length
+        );
         Err(EIO)
     }
 }
@@ -361,7 +383,11 @@ impl Attachment {
     ) -> core::result::Result<Self, (Unfit, Group)> {
         match Self::try_new(function, &group, allow_unsafe_interrupts) {
             // INVARIANT: `try_new` did both.
-            Ok(domain) => Ok(Self { domain, function: function.clone(), group }),
+            Ok(domain) => Ok(Self {
+                domain,
+                function: function.clone(),
+                group,
+            }),
             Err(unfit) => Err((unfit, group)),
         }
     }

@@ -34,7 +34,10 @@ impl Vectors {
                 break; // Room for `wanted` was made above.
             }
         }
-        Ok(Self { lines, function: function.clone() })
+        Ok(Self {
+            lines,
+            function: function.clone(),
+        })
     }
 
     /// Lets vector `index` signal `eventfd`, or nothing. `ENOENT`: no such vector.
@@ -74,7 +77,11 @@ impl Line {
     fn new(irq: u32, eventfd: EventFd) -> Result<Self> {
         // SAFETY: The cookie is valid until `drop`, which frees the line before the eventfd.
         to_result(unsafe {
-            raw::pinmap_request_eventfd_irq(irq, c"pinmap".as_ptr().cast(), eventfd.as_ptr().cast())
+            raw::pinmap_request_eventfd_irq(
+                irq,
+                c"pinmap".as_char_ptr().cast(),
+                eventfd.as_ptr().cast(),
+            )
         })?;
         // INVARIANT: Requested just above.
         Ok(Self { irq, eventfd })

@@ -13,9 +13,9 @@ use super::{
 };
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
-    ffi,
     bindings, device,
     error::{from_result, to_result},
+    ffi,
     fs::File,
     prelude::*,
     seq_file::SeqFile,
@@ -258,8 +258,13 @@ impl<T: Files> Operations<T> {
         table: *mut bindings::poll_table_struct,
     ) -> bindings::__poll_t {
         // SAFETY: By the requirements; misc devices have no position lock.
-        let (this, file, table) =
-            unsafe { (Self::get(file), File::from_raw_file(file), PollTable::from_raw(table)) };
+        let (this, file, table) = unsafe {
+            (
+                Self::get(file),
+                File::from_raw_file(file),
+                PollTable::from_raw(table),
+            )
+        };
         this.poll(file, table)
     }
 

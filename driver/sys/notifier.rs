@@ -138,8 +138,13 @@ impl<T: Watcher> Interval<T> {
         // SAFETY: `interval` is the `inner` of a `Self` by the requirements.
         let this = unsafe { &*kernel::container_of!(Opaque::cast_from(interval), Self, inner) };
         // SAFETY: `range` is valid by the requirements.
-        let (start, end, may_sleep) =
-            unsafe { ((*range).start, (*range).end, raw::pinmap_notice_blockable(range)) };
+        let (start, end, may_sleep) = unsafe {
+            (
+                (*range).start,
+                (*range).end,
+                raw::pinmap_notice_blockable(range),
+            )
+        };
         let Some(last) = (end as u64).checked_sub(1) else {
             return true;
         };

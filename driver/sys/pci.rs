@@ -10,10 +10,9 @@ use super::{compat, raw};
 use crate::logic::span::Span;
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
-    ffi,
     bindings, device,
     error::{from_result, to_result},
-    pci,
+    ffi, pci,
     prelude::*,
     sync::aref::ARef,
     types::{ForeignOwnable, Opaque},
@@ -48,7 +47,9 @@ impl Function {
 
     pub(super) fn as_raw(&self) -> *mut bindings::pci_dev {
         // CAST: `pci::Device` is a transparent wrapper of `struct pci_dev`.
-        core::ptr::from_ref::<pci::Device>(&self.0).cast_mut().cast()
+        core::ptr::from_ref::<pci::Device>(&self.0)
+            .cast_mut()
+            .cast()
     }
 
     pub(super) fn as_dev(&self) -> *mut bindings::device {
@@ -65,8 +66,17 @@ impl Function {
             raw::pinmap_pci_bar(self.as_raw(), index, &mut bar);
             raw::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
         };
-        let msix = if hole == 0 { Span::from_bounds(start, last) } else { None };
-        Bar { start: bar.start, length: bar.length, flags: bar.flags, msix }
+        let msix = if hole == 0 {
+            Span::from_bounds(start, last)
+        } else {
+            None
+        };
+        Bar {
+            start: bar.start,
+            length: bar.length,
+            flags: bar.flags,
+            msix,
+        }
     }
 
     /// Fills in the ids and the address of the function.
@@ -128,9 +138,9 @@ impl Enabled {
         to_result(unsafe { bindings::pci_enable_device(raw) })?;
         function.set_master(false);
         // SAFETY: As above.
-        if let Err(error) = to_result(unsafe {
-            bindings::pci_request_regions(raw, c"pinmap".as_ptr().cast())
-        }) {
+        let requested =
+            unsafe { bindings::pci_request_regions(raw, c"pinmap".as_char_ptr().cast()) };
+        if let Err(error) = to_result(requested) {
             // SAFETY: Enabled just above.
             unsafe { bindings::pci_disable_device(raw) };
             return Err(error);
@@ -300,7 +310,10 @@ impl<T: Driver> Registration<T> {
     unsafe extern "C" fn suspend(dev: *mut bindings::device) -> ffi::c_int {
         // SAFETY: Valid, with the device lock held.
         let data = unsafe { Self::data(dev) };
-        from_result(|| data.map_or(Ok(()), |data| data.get_ref().suspend()).map(|()| 0))
+        from_result(|| {
+            data.map_or(Ok(()), |data| data.get_ref().suspend())
+                .map(|()| 0)
+        })
     }
 }
 

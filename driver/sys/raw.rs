@@ -2,6 +2,8 @@
 //! What the module's own bindgen step generates from `inline.h` (see Kbuild).
 #![allow(
     clippy::all,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
     dead_code,
     improper_ctypes,
     missing_docs,

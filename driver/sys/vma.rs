@@ -5,9 +5,7 @@
 
 use super::raw;
 use core::{marker::PhantomData, ptr::NonNull};
-use kernel::{
-    ffi,
-bindings, fs::File, prelude::*};
+use kernel::{bindings, ffi, fs::File, prelude::*};
 
 /// A virtual memory area that is being made by `mmap()`.
 ///
@@ -26,7 +24,10 @@ impl NewArea<'_> {
     /// that call.
     pub(super) unsafe fn from_raw(area: *mut bindings::vm_area_struct) -> Option<Self> {
         // INVARIANT: By the requirements.
-        NonNull::new(area).map(|area| Self { area, _made_by: PhantomData })
+        NonNull::new(area).map(|area| Self {
+            area,
+            _made_by: PhantomData,
+        })
     }
 
     fn flags(&self) -> bindings::vm_flags_t {
@@ -97,7 +98,12 @@ impl<T: Faults> Operations<T> {
         // SAFETY: Valid by the requirements; an area keeps its file.
         let (area, address, pgoff, file) = unsafe {
             let fixed = &(*vmf).__bindgen_anon_1;
-            (fixed.vma, fixed.real_address, fixed.pgoff, (*fixed.vma).vm_file)
+            (
+                fixed.vma,
+                fixed.real_address,
+                fixed.pgoff,
+                (*fixed.vma).vm_file,
+            )
         };
         // SAFETY: The file is valid during the call and not in an `fdget_pos` section of ours.
         let file = unsafe { File::from_raw_file(file) };
@@ -109,6 +115,9 @@ impl<T: Faults> Operations<T> {
         .unwrap_or(raw::PINMAP_VM_FAULT_SIGBUS)
     }
 
+    /// # Safety
+    ///
+    /// None.
     unsafe extern "C" fn mremap(_area: *mut bindings::vm_area_struct) -> ffi::c_int {
         EPERM.to_errno()
     }
