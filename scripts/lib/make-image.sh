@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Runs in the build root: makes the VM's initramfs.
-# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS [PINMAP.KO]
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO    (either of the last two may be empty)
 set -euo pipefail
 
-image=$1 modules=$2 programs=$3 module=${4:-}
+image=$1 modules=$2 programs=$3 module=$4
 stage=$(mktemp -d)
 cd "$stage"
 mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run tmp root src out home/user lib/modules
@@ -26,8 +26,10 @@ pinmap:x:900:
 user:x:1000:
 END
 
-cp -a "$programs/bin/." usr/bin
-cp -a "$programs/tests" usr/lib/pinmap
+if [ -n "$programs" ]; then
+	cp -a "$programs/bin/." usr/bin
+	cp -a "$programs/tests" usr/lib/pinmap
+fi
 cp -a "$modules/lib/modules/." lib/modules
 release=$(ls lib/modules)
 rm -f "lib/modules/$release"/{build,source}

@@ -20,7 +20,7 @@ image_make() {
 		cp "$1" "$IMAGE.ko"
 		module=$in_cache.ko
 	fi
-	in_root bash /src/scripts/lib/make-image.sh "$in_cache.partial" "/cache/kernels/${KDIR##*/}/modules" "/cache${PROGRAMS#"$CACHE"}" "$module" ||
+	in_root bash /src/scripts/lib/make-image.sh "$in_cache.partial" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$IMAGE.ko"
 	mv "$IMAGE.partial" "$IMAGE"
