@@ -153,6 +153,7 @@ impl Unpinner {
             unsafe {
                 bindings::unpin_user_page_range_dirty_lock(first, run.pages() as usize, self.dirty)
             };
+            breathe();
             return;
         }
         for index in 0..run.pages() as usize {
@@ -172,6 +173,7 @@ impl Unpinner {
             bindings::unpin_user_pages_dirty_lock(self.pages.as_mut_ptr(), self.filled, self.dirty)
         };
         self.filled = 0;
+        breathe();
     }
 }
 
@@ -314,6 +316,12 @@ pub(crate) fn user_last() -> u64 {
     (unsafe { raw::pinmap_task_size() } as u64).saturating_sub(1)
 }
 
+/// Lets others run; in loops whose length user space chooses.
+pub(super) fn breathe() {
+    // SAFETY: May sleep here, as the callers say of themselves.
+    unsafe { raw::pinmap_cond_resched() };
+}
+
 /// Whether a fatal signal waits for the current task.
 pub(crate) fn must_die() -> bool {
     // SAFETY: No requirements.
@@ -354,6 +362,7 @@ unsafe fn is_run_still_at(mm: &Mm, address: u64, run: Run) -> bool {
     // SAFETY: A pinned run consists of pages.
     let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
     (0..run.pages()).all(|index| {
+        breathe();
         let page = first.wrapping_add(index as usize);
         let address = address.saturating_add(index.saturating_mul(PAGE_SIZE));
         // SAFETY: The page is pinned.

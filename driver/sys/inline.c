@@ -87,6 +87,11 @@ bool pinmap_fatal_signal_pending(void)
 	return fatal_signal_pending(current);
 }
 
+void pinmap_cond_resched(void)
+{
+	cond_resched();
+}
+
 unsigned long pinmap_task_size(void)
 {
 	return TASK_SIZE;

@@ -3,7 +3,11 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use super::{gup::PinnedRuns, pci::Function, raw};
+use super::{
+    gup::{self, PinnedRuns},
+    pci::Function,
+    raw,
+};
 use crate::logic::{place::Space, runs, span::Span, PAGE_SIZE};
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -279,7 +283,8 @@ impl Domain {
             if filled == WINDOW {
                 self.map_window(start, &mut window, write, mapped)?;
                 filled = 0;
-                if super::gup::must_die() {
+                gup::breathe();
+                if gup::must_die() {
                     return Err(EINTR);
                 }
             }

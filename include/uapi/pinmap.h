@@ -357,8 +357,9 @@ enum pinmap_register_flags {
  * The device address equals @addr whenever the IOMMU's aperture, the reserved
  * ranges, the mappings there and @address_bits allow. Otherwise it is
  * congruent to @addr modulo 2 MiB, or modulo 1 GiB for lengths from there on,
- * so that huge pages stay huge; or the call fails, if it was told an exact
- * address.
+ * so that huge pages stay huge (when no such address is left, a length below
+ * 2 MiB takes any); or the call fails, if it was told an exact address. The
+ * page at device address 0 is given only to who demands it.
  *
  * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
  * for reading and writing; shared mappings of files on disk only read-only.
@@ -443,8 +444,9 @@ enum pinmap_buffer_state {
  * @out_nr_mappings: mappings it has now
  * @out_generation: 1 when registered, 2 when it has gone stale
  *
- * A live registration is found before stale ones at the same address.
- * ``ENOENT``: no registration there; ``ESTALE``: the handle was released.
+ * By address, a stale registration is found until some of its addresses are
+ * registered again; by handle, until it is released. ``ENOENT``: no
+ * registration there; ``ESTALE``: the handle was released.
  */
 struct pinmap_query {
 	__u32 size;
