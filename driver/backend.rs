@@ -2,6 +2,7 @@
 //! What differs between kinds of devices.
 
 use crate::sys::{eventfd::EventFd, pci::Function, uapi::Info, vma::NewArea};
+use crate::{context::Context, device::Device};
 use kernel::{prelude::*, sync::Arc};
 
 mod pci;
@@ -11,8 +12,13 @@ mod pci;
 /// Contexts are named by numbers that are never used again for the same device.
 pub(crate) trait Backend: Send + Sync {
     /// Makes `context` able to use the device, or fails: `EBUSY` if another one has it, `ENODEV` if
-    /// the device is gone. Takes no lock that is held across allocation or page faults.
+    /// the device is gone. Takes no lock that is held across allocation or page faults. Called by
+    /// [`Claim`] only, which calls [`settle`](Self::settle) once for each success.
     fn claim(&self, context: u64) -> Result;
+
+    /// The call that claimed has succeeded (`keep`) or failed. If none of a context's has succeeded
+    /// when the last one fails, the device is free again.
+    fn settle(&self, context: u64, keep: bool);
 
     /// When it returns, the device starts no more DMA and no more interrupts for `context`.
     fn stop(&self, context: u64);
@@ -31,18 +37,57 @@ pub(crate) trait Backend: Send + Sync {
     /// Fills in what it knows.
     fn describe(&self, context: u64, info: &mut Info);
 
-    /// Maps device memory for `context`; the area was checked for what any device demands.
-    fn mmap(&self, context: u64, area: NewArea<'_>) -> Result;
+    /// Checks that device memory may be mapped like this. Returns how to, `true`: write-combined. The
+    /// area was checked for what any device demands.
+    fn check_view(&self, area: &NewArea<'_>) -> Result<bool>;
 
     /// Calls `insert` with the page frame of device memory at this file offset, unless it is gone;
     /// [`leave`](Self::leave) waits for that.
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
-    /// Lets interrupt vector `index` signal `eventfd`, or nothing.
-    fn set_vector(&self, context: u64, index: u32, eventfd: Option<EventFd>) -> Result;
+    /// Whether there is such a vector.
+    fn has_vector(&self, index: u32) -> bool;
 
-    /// Resets the device.
-    fn reset(&self, context: u64) -> Result;
+    /// Lets interrupt vector `index` signal `eventfd`, or nothing. The device is claimed.
+    fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result;
+
+    /// Whether the device can be reset.
+    fn can_reset(&self) -> bool;
+
+    /// Resets it. The device is claimed.
+    fn reset(&self) -> Result;
+}
+
+/// The device in use by a context, for the length of a call. Dropping it leaves everything as it was
+/// before; [`keep`](Self::keep) makes it last.
+pub(crate) struct Claim {
+    device: Arc<Device>,
+    context: u64,
+    keep: bool,
+}
+
+impl Claim {
+    /// Claims the device for `context`.
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let device = context.device().clone();
+        device.backend().claim(context.id())?;
+        Ok(Self {
+            device,
+            context: context.id(),
+            keep: false,
+        })
+    }
+
+    /// The call has succeeded.
+    pub(crate) fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.device.backend().settle(self.context, self.keep);
+    }
 }
 
 /// The backend for `function`.

@@ -2,6 +2,7 @@
 //! Open files: the table of ioctls and the one dispatcher, mmap, read, poll.
 
 use crate::{
+    backend::Claim,
     context::Context,
     device::Device,
     failure::Failure,
@@ -33,6 +34,9 @@ trait Request: FromBytes + AsBytes + Sized {
     const NR: u32;
     /// Size of the first version of the struct.
     const FIRST_SIZE: usize;
+
+    /// Whether it has anything to say. If not, the struct is not written back.
+    const ANSWERS: bool = true;
 
     /// Does it. The struct is written back if it succeeds, and also if it fails when it has a place
     /// for the failure's detail.
@@ -99,7 +103,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
     match request.run(context) {
         Ok(pending) => Outcome {
             result: Ok(pending),
-            respond: true,
+            respond: T::ANSWERS,
         },
         Err(failure) => {
             let detail = request.detail();
@@ -219,6 +223,7 @@ impl Request for Register {
 impl Request for Release {
     const NR: u32 = uapi::CMD_RELEASE;
     const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         done(registration::release(context, self))
@@ -250,6 +255,7 @@ impl Request for Map {
 impl Request for Unmap {
     const NR: u32 = uapi::CMD_UNMAP;
     const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         done(registration::unmap(context, self))
@@ -259,6 +265,7 @@ impl Request for Unmap {
 impl Request for SetEventfd {
     const NR: u32 = uapi::CMD_SET_EVENTFD;
     const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags | self.__reserved)?;
@@ -281,22 +288,32 @@ impl Request for SetEventfd {
             context.events().set_eventfd(eventfd);
             return Ok(Pending::Done);
         }
-        done(
-            context
-                .device()
-                .backend()
-                .set_vector(context.id(), self.index, eventfd),
-        )
+        let backend = context.device().backend();
+        if !backend.has_vector(self.index) {
+            return Err(ENOENT.into());
+        }
+        let claim = Claim::new(context)?;
+        backend.set_vector(self.index, eventfd)?;
+        claim.keep();
+        Ok(Pending::Done)
     }
 }
 
 impl Request for Reset {
     const NR: u32 = uapi::CMD_RESET;
     const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags)?;
-        done(context.device().backend().reset(context.id()))
+        let backend = context.device().backend();
+        if !backend.can_reset() {
+            return Err(EOPNOTSUPP.into());
+        }
+        let claim = Claim::new(context)?;
+        backend.reset()?;
+        claim.keep();
+        Ok(Pending::Done)
     }
 }
 
@@ -330,7 +347,10 @@ impl Files for Context {
         if area.is_executable() {
             return Err(EACCES);
         }
-        self.device().backend().mmap(self.id(), area)
+        let write_combine = self.device().backend().check_view(&area)?;
+        Claim::new(self)?.keep();
+        area.view_device_memory::<Self>(write_combine);
+        Ok(())
     }
 
     fn show(&self, out: &SeqFile) {

@@ -2,14 +2,11 @@
 //! REGISTER, RELEASE, QUERY, MAP and UNMAP.
 
 use crate::{
+    backend::Claim,
     buffer::{Buffer, State},
     context::{Context, Reserved},
     failure::Failure,
-    logic::{
-        place::Wish,
-        request::{self, Target},
-        Refusal,
-    },
+    logic::{request, Refusal},
     sys::{
         gup,
         uapi::{self, Map, Query, Register, Release, Unmap},
@@ -22,22 +19,28 @@ pub(crate) enum Pending {
     /// Nothing that could be undone.
     Done,
     /// A registration under a handle that cannot be used yet.
-    Registration(Reserved),
+    Registration(Reserved, Option<Claim>),
     /// A mapping that nobody knows yet.
-    Mapping(FreshMapping),
+    Mapping(FreshMapping, Claim),
 }
 
 impl Pending {
     /// The answer has reached the caller.
     pub(crate) fn publish(self) -> Result {
         match self {
-            Self::Done => Ok(()),
-            Self::Registration(reserved) => reserved.publish(),
-            Self::Mapping(mut fresh) => {
+            Self::Done => {}
+            Self::Registration(reserved, claim) => {
+                reserved.publish()?;
+                if let Some(claim) = claim {
+                    claim.keep();
+                }
+            }
+            Self::Mapping(mut fresh, claim) => {
                 fresh.buffer = None;
-                Ok(())
+                claim.keep();
             }
         }
+        Ok(())
     }
 }
 
@@ -85,9 +88,10 @@ pub(crate) fn register(
     if !context.account().is_current() {
         return Err(EPERM.into());
     }
-    if plan.target.is_some() {
-        context.device().backend().claim(context.id())?;
-    }
+    let claim = match plan.target {
+        Some(_) => Some(Claim::new(context)?),
+        None => None,
+    };
     let account = context.account().clone();
     let buffer = Buffer::new(plan.span, plan.write, account, context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
@@ -100,7 +104,7 @@ pub(crate) fn register(
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(Pending::Registration(reserved))
+    Ok(Pending::Registration(reserved, claim))
 }
 
 /// RELEASE.
@@ -160,21 +164,15 @@ pub(crate) fn map(
     if plan.write && !buffer.writable() {
         return Err(EACCES.into());
     }
-    context.device().backend().claim(context.id())?;
-    let wish = match plan.fixed {
-        Some(fixed) => Wish::Exactly(fixed),
-        None => Wish::Near(buffer.span().start()),
-    };
-    let target = Target {
-        wish,
-        bits: plan.bits,
-    };
+    let target = plan.target(buffer.span()).map_err(errno)?;
+    let claim = Claim::new(context)?;
     let device_addr = buffer.map(context.space(), target, plan.write)?;
     args.device_addr = device_addr;
-    Ok(Pending::Mapping(FreshMapping {
+    let fresh = FreshMapping {
         buffer: Some(buffer),
         device_addr,
-    }))
+    };
+    Ok(Pending::Mapping(fresh, claim))
 }
 
 /// UNMAP.

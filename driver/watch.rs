@@ -10,12 +10,15 @@
 use crate::{
     buffer::{Buffer, State},
     logic::span::Span,
-    sys::notifier::{Interval, Notice, Watcher},
+    sys::{
+        notifier::{Interval, Notice, Watcher},
+        work,
+    },
 };
 use kernel::{
     impl_has_work,
     sync::{Arc, ArcBorrow},
-    workqueue::{self, WorkItem},
+    workqueue::WorkItem,
 };
 
 impl Watcher for Buffer {
@@ -67,7 +70,7 @@ impl Buffer {
     /// Has the worker run soon.
     pub(super) fn look_later(self: &Arc<Self>) {
         // If it is queued already it will see the same.
-        let _ = workqueue::system_unbound().enqueue(self.clone());
+        let _ = work::queue().enqueue(self.clone());
     }
 
     /// Revokes if a page that was noted is not there any more.

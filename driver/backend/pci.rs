@@ -5,7 +5,6 @@
 
 use super::Backend;
 use crate::{
-    context::Context,
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
     sys::{
         eventfd::EventFd,
@@ -20,8 +19,13 @@ use kernel::{new_mutex, prelude::*, sync::Mutex};
 /// Bits of a file offset that are an offset into a BAR; the bits above are its number.
 const BAR_SHIFT: u32 = 40;
 
+#[derive(Default)]
 struct Owner {
     context: Option<u64>,
+    /// Calls of it that are not settled yet.
+    pending: u32,
+    /// One of its calls has succeeded.
+    kept: bool,
     gone: bool,
 }
 
@@ -55,7 +59,7 @@ impl Flat {
         try_pin_init!(Self {
             function: function.clone(),
             bars,
-            owner <- new_mutex!(Owner { context: None, gone: false }, "pinmap_owner"),
+            owner <- new_mutex!(Owner::default(), "pinmap_owner"),
             vectors <- new_mutex!(None, "pinmap_vectors"),
             live <- new_mutex!(true, "pinmap_live"),
         }? Error)
@@ -80,15 +84,31 @@ impl Flat {
 impl Backend for Flat {
     fn claim(&self, context: u64) -> Result {
         let mut owner = self.owner.lock();
+        if owner.gone {
+            return Err(ENODEV);
+        }
         match owner.context {
-            _ if owner.gone => Err(ENODEV),
-            Some(other) if other != context => Err(EBUSY),
-            Some(_) => Ok(()),
+            Some(other) if other != context => return Err(EBUSY),
+            Some(_) => {}
             None => {
                 owner.context = Some(context);
                 self.function.set_master(true);
-                Ok(())
             }
+        }
+        owner.pending = owner.pending.saturating_add(1);
+        Ok(())
+    }
+
+    fn settle(&self, context: u64, keep: bool) {
+        let mut owner = self.owner.lock();
+        if owner.context != Some(context) {
+            return;
+        }
+        owner.pending = owner.pending.saturating_sub(1);
+        owner.kept |= keep;
+        if !owner.kept && owner.pending == 0 {
+            self.function.set_master(false);
+            owner.context = None;
         }
     }
 
@@ -108,7 +128,11 @@ impl Backend for Flat {
             // It fails if the function is being unbound, and then is not ours any more.
             let _ = self.function.reset();
         }
-        self.owner.lock().context = None;
+        let mut owner = self.owner.lock();
+        *owner = Owner {
+            gone: owner.gone,
+            ..Owner::default()
+        };
     }
 
     fn leave(&self) {
@@ -145,7 +169,7 @@ impl Backend for Flat {
         }
     }
 
-    fn mmap(&self, context: u64, area: NewArea<'_>) -> Result {
+    fn check_view(&self, area: &NewArea<'_>) -> Result<bool> {
         let (bar, offset) = self.locate(area.offset())?;
         let wanted = Span::new(offset, area.length()).map_err(|_| EINVAL)?;
         if wanted.last() >= bar.length || hole(bar).is_some_and(|hole| hole.overlaps(wanted)) {
@@ -154,9 +178,7 @@ impl Backend for Flat {
         if bar.flags & uapi::BAR_MMAP == 0 {
             return Err(EOPNOTSUPP);
         }
-        self.claim(context)?;
-        area.view_device_memory::<Context>(bar.flags & uapi::BAR_PREFETCHABLE != 0);
-        Ok(())
+        Ok(bar.flags & uapi::BAR_PREFETCHABLE != 0)
     }
 
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
@@ -169,14 +191,16 @@ impl Backend for Flat {
         live.then(|| insert(address >> PAGE_SHIFT))
     }
 
-    fn set_vector(&self, context: u64, index: u32, eventfd: Option<EventFd>) -> Result {
-        if index >= self.function.vectors() {
-            return Err(ENOENT);
-        }
-        self.claim(context)?;
+    fn has_vector(&self, index: u32) -> bool {
+        index < self.function.vectors()
+    }
+
+    fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
         let mut vectors = self.vectors.lock();
-        // Again, under the lock: `leave` and `disown` take the vectors away.
-        self.claim(context)?;
+        // Under the lock, since whoever says that it is gone takes the vectors away afterwards.
+        if self.owner.lock().gone {
+            return Err(ENODEV);
+        }
         match (&mut *vectors, eventfd) {
             (Some(vectors), eventfd) => vectors.set(index, eventfd),
             (None, None) => Ok(()),
@@ -186,11 +210,11 @@ impl Backend for Flat {
         }
     }
 
-    fn reset(&self, context: u64) -> Result {
-        if !self.function.can_reset() {
-            return Err(EOPNOTSUPP);
-        }
-        self.claim(context)?;
+    fn can_reset(&self) -> bool {
+        self.function.can_reset()
+    }
+
+    fn reset(&self) -> Result {
         self.function.reset()
     }
 }

@@ -59,6 +59,23 @@ pub struct MapPlan {
     pub bits: u32,
 }
 
+impl MapPlan {
+    /// Where to map the buffer of these user addresses.
+    pub fn target(self, buffer: Span) -> Result<Target, Refusal> {
+        let wish = match self.fixed {
+            Some(fixed) => {
+                Span::new(fixed, buffer.length())?;
+                Wish::Exactly(fixed)
+            }
+            None => Wish::Near(buffer.start()),
+        };
+        Ok(Target {
+            wish,
+            bits: self.bits,
+        })
+    }
+}
+
 /// Checks the arguments of REGISTER; `user_last` is the last address that user space has.
 pub fn register(
     flags: u32,
@@ -304,6 +321,24 @@ mod tests {
                 bits: 64
             })
         );
+    }
+
+    #[test]
+    fn map_says_where() {
+        let buffer = Span::new(0x5000, 0x2000).unwrap();
+        let plan = |fixed| MapPlan {
+            write: false,
+            fixed,
+            bits: 48,
+        };
+        let wish = |fixed| plan(fixed).target(buffer).map(|target| target.wish);
+        assert_eq!(wish(None), Ok(Wish::Near(0x5000)));
+        assert_eq!(wish(Some(0x9000)), Ok(Wish::Exactly(0x9000)));
+        assert_eq!(
+            wish(Some(u64::MAX - 0x1fff)),
+            Ok(Wish::Exactly(u64::MAX - 0x1fff))
+        );
+        assert_eq!(wish(Some(u64::MAX - 0xfff)), Err(Refusal::Overflow));
     }
 
     proptest! {

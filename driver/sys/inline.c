@@ -92,6 +92,12 @@ void pinmap_cond_resched(void)
 	cond_resched();
 }
 
+/* What kernel::workqueue::system_unbound() is, is deprecated since 7.3 and says so when used. */
+struct workqueue_struct *pinmap_unbound_queue(void)
+{
+	return system_dfl_wq;
+}
+
 unsigned long pinmap_task_size(void)
 {
 	return TASK_SIZE;

@@ -33,6 +33,7 @@ u32 pinmap_explain(struct vm_area_struct *vma, bool write);
 /* current */
 bool pinmap_fatal_signal_pending(void);
 void pinmap_cond_resched(void);
+struct workqueue_struct *pinmap_unbound_queue(void);
 unsigned long pinmap_task_size(void);
 unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Cancelling work items; queueing them is in `kernel::workqueue`.
+//! A queue for work items, and cancelling them; the rest is in `kernel::workqueue`.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
+use super::raw;
 use kernel::{
     bindings,
     sync::Arc,
-    workqueue::{HasWork, Work, WorkItem},
+    workqueue::{HasWork, Queue, Work, WorkItem},
 };
+
+/// For work that may take long and runs on any CPU.
+pub(crate) fn queue() -> &'static Queue {
+    // SAFETY: The system's queues exist as long as the system.
+    unsafe { Queue::from_raw(raw::pinmap_unbound_queue().cast()) }
+}
 
 /// Takes `item` off its queue, or waits until it has run. Must not be called from its own `run`.
 pub(crate) fn cancel<T>(item: &Arc<T>)

@@ -263,7 +263,8 @@ struct pinmap_reserved {
  * @PINMAP_FAIL_SECRET: memfd_secret() memory (EFAULT)
  * @PINMAP_FAIL_DEVICE: device memory or a raw PFN mapping (EFAULT)
  * @PINMAP_FAIL_FAULT: the page at ``addr`` cannot be had: behind the end of
- *                     its file, poisoned, or an error of its pager (EFAULT)
+ *                     its file, fenced by a guard, poisoned, or an error of
+ *                     its pager (EFAULT)
  * @PINMAP_FAIL_MEMLOCK: over RLIMIT_MEMLOCK; ``needed`` and ``allowed`` are
  *                       bytes, counting what the user has locked already
  *                       (ENOMEM)
@@ -326,6 +327,8 @@ struct pinmap_fail {
  * @PINMAP_REGISTER_NO_MAP: pin only; map later with %PINMAP_MAP
  * @PINMAP_REGISTER_FIXED: map at exactly @device_addr or fail
  * @PINMAP_REGISTER_IDENTITY: map at exactly @addr or fail
+ *
+ * At most one of the last three (``EINVAL``).
  */
 enum pinmap_register_flags {
 	PINMAP_REGISTER_WRITE = 1 << 0,
@@ -437,7 +440,7 @@ enum pinmap_buffer_state {
  * @out_base: user address of its first byte
  * @out_length: bytes
  * @out_device_addr: device address of @addr, or of @out_base when asked by
- *                   handle, in its first mapping; 0: no mapping
+ *                   handle, in its first mapping; 0 if there is none
  * @out_flags: %PINMAP_REGISTER_WRITE if it was registered so
  * @out_kind: enum pinmap_buffer_kind
  * @out_state: enum pinmap_buffer_state
@@ -536,7 +539,7 @@ enum pinmap_eventfd_source {
  * struct pinmap_set_eventfd - ioctl(PINMAP_SET_EVENTFD)
  * @size: sizeof(struct pinmap_set_eventfd)
  * @flags: must be 0
- * @source: enum pinmap_eventfd_source
+ * @source: enum pinmap_eventfd_source (``EOPNOTSUPP`` if unknown)
  * @index: the vector, below &struct pinmap_info.out_nr_vectors (``ENOENT``)
  * @fd: an eventfd (``EBADF``, ``EINVAL``), or -1 to take the eventfd away
  * @__reserved: must be 0
