@@ -34,7 +34,7 @@ module_build() {
 	local dir=$BUILDS/${KDIR##*/}/$name content
 	content=$({ content_of "$from" "$MODULE_FILES"; echo "${arguments[*]}"; } | hash_of)
 	MODULE=$dir/results/$content.ko
-	[ -e "$MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" module_make "$from" "$dir" "${arguments[@]}" || exit 1
+	[ -e "$MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" module_make "$from" "$dir" "${arguments[@]}"
 	touch "$MODULE"
 }
 
@@ -84,7 +84,7 @@ programs_build() {
 	local content
 	content=$({ root_key; content_of "$TREE" '^\./(Cargo|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
 	PROGRAMS=$BUILDS/programs/$content
-	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make || exit 1
+	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make
 	touch "$PROGRAMS"
 }
 
@@ -110,7 +110,7 @@ cargo_in_root() { # ARGUMENT...
 programs_compile() { # TO
 	local made=$BUILDS/cargo-messages line
 	if [ -f "$TREE/Cargo.toml" ]; then
-		RUSTFLAGS='-C target-feature=+crt-static -C strip=symbols' cargo_in_root build --release --locked --workspace --bins --examples \
+		RUSTFLAGS='-C target-feature=+crt-static' cargo_in_root build --release --locked --workspace --bins --examples \
 			--target x86_64-unknown-linux-gnu --message-format json-render-diagnostics >"$made" || return 1
 		while read -r line; do
 			local program directory=bin

@@ -7,7 +7,6 @@ shopt -s inherit_errexit
 
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/pinmap
-STEP_PID=
 
 # Everything said goes to stderr: stdout belongs to the command that runs in the VM.
 say() {
@@ -39,19 +38,32 @@ need_space() {
 	[ "$free" -ge "$1" ] || die "$2 needs $1 GB of free disk space, and $CACHE has $((free))"
 }
 
+# at_exit FUNCTION: calls it when the script ends, however that comes about.
+at_exit() {
+	AT_EXIT+=("$1")
+}
+AT_EXIT=()
+run_at_exit() {
+	local function
+	for function in "${AT_EXIT[@]}"; do
+		"$function" || :
+	done
+}
+trap run_at_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
 # locked NAME COMMAND...: two runs at once must not make the same thing twice, let alone into each other.
-# The command runs in a subshell, which holds the lock until it ends.
 locked() {
-	local name=$1
+	local name=$1 lock
 	shift
-	(
-		exec {lock}>"$CACHE/locks/$name"
-		if ! flock -n "$lock"; then
-			say "waiting for another run, which is making $name"
-			flock "$lock"
-		fi
-		"$@"
-	)
+	exec {lock}>"$CACHE/locks/$name"
+	if ! flock -n "$lock"; then
+		say "waiting for another run, which is making $name"
+		flock "$lock"
+	fi
+	"$@"
+	exec {lock}>&-
 }
 
 # step LOG TITLE PROGRESS COMMAND...: a long command with its output in LOG; every half minute a line with what the command
@@ -61,9 +73,6 @@ step() {
 	local log=$1 title=$2 progress=$3 began=$SECONDS said=$SECONDS rc=0
 	shift 3
 	say "$title"
-	trap stop_step EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM HUP
 	set -m
 	("$@") >"$log" 2>&1 </dev/null &
 	STEP_PID=$!
@@ -77,14 +86,15 @@ step() {
 	done
 	wait "$STEP_PID" || rc=$?
 	STEP_PID=
-	trap - EXIT INT TERM HUP
-	[ "$rc" -eq 0 ] && say "  done in $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+	[ "$rc" -eq 0 ] && say "  $title: done in $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
 	return "$rc"
 }
 
+STEP_PID=
 stop_step() {
-	[ -z "$STEP_PID" ] || kill -KILL -- "-$STEP_PID" 2>/dev/null || :
+	[ -z "$STEP_PID" ] || kill -KILL -- "-$STEP_PID" 2>/dev/null
 }
+at_exit stop_step
 
 # The usual PROGRESS: the last line of the step's log.
 last_line() {

@@ -19,7 +19,7 @@ source_ensure() {
 	if [ -n "$line" ]; then
 		[[ " ${LINES[*]} " == *" $line "* ]] || die "kernel line $line is not one of the supported ones: ${LINES[*]}"
 		found=$(source_cached "$line")
-		[ -n "$found" ] || locked "source-$line" source_make "$line"
+		[ -n "$found" ] || locked source source_make "$line"
 	else
 		for line in "${LINES[@]}"; do
 			found=$(source_cached "$line")

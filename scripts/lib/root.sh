@@ -60,8 +60,8 @@ root_make() {
 			die "debootstrap is missing and apt-get cannot install it (log: $STEP_LOG)"
 	fi
 	local final=$ROOT mirror
+	local ROOT=$final.partial
 	mirror=$(root_mirror)
-	ROOT=$final.partial
 	mkdir -p "$ROOT"
 	STEP_LOG=$CACHE/logs/root.log
 	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" last_line root_debootstrap "$mirror" ||

@@ -8,7 +8,7 @@ image_build() {
 	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
 		sha256sum <"$TREE/scripts/guest/init"; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
 	IMAGE=$BUILDS/images/$content
-	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module" || exit 1
+	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module"
 	touch "$IMAGE"
 }
 
