@@ -284,13 +284,17 @@ void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info)
 	info->out_pci_devfn = pdev->devfn;
 }
 
-static irqreturn_t pinmap_signal_eventfd(int irq, void *eventfd)
+static irqreturn_t pinmap_signal_eventfd(int irq, void *slot)
 {
-	eventfd_signal(eventfd);
+	struct eventfd_ctx *eventfd = READ_ONCE(*(struct eventfd_ctx **)slot);
+
+	if (eventfd)
+		eventfd_signal(eventfd);
 	return IRQ_HANDLED;
 }
 
-int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *eventfd)
+/* Each interrupt signals the eventfd that @slot points to then, if any. */
+int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot)
 {
-	return request_irq(irq, pinmap_signal_eventfd, 0, name, eventfd);
+	return request_irq(irq, pinmap_signal_eventfd, 0, name, slot);
 }

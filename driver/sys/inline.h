@@ -84,6 +84,6 @@ bool pinmap_pci_can_reset(struct pci_dev *pdev);
 int pinmap_pci_vectors(struct pci_dev *pdev);
 int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);
 void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info);
-int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *eventfd);
+int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
 
 #endif

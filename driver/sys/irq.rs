@@ -40,16 +40,19 @@ impl Vectors {
         })
     }
 
-    /// Lets vector `index` signal `eventfd`, or nothing. `ENOENT`: no such vector.
+    /// Lets vector `index` signal `eventfd`, or nothing: then the old eventfd is signalled no more
+    /// when this returns. `ENOENT`: no such vector.
     pub(crate) fn set(&mut self, index: u32, eventfd: Option<EventFd>) -> Result {
-        let line = self.lines.get_mut(index as usize).ok_or(ENOENT)?;
-        // The old line goes first: a vector has one handler.
-        *line = None;
-        if let Some(eventfd) = eventfd {
+        let slot = self.lines.get_mut(index as usize).ok_or(ENOENT)?;
+        if let Some(line) = slot {
+            line.set(eventfd);
+        } else if let Some(eventfd) = eventfd {
             // SAFETY: The vectors are allocated by the type invariants.
             let irq = unsafe { bindings::pci_irq_vector(self.function.as_raw(), index) };
             to_result(irq)?;
-            *line = Some(Line::new(irq.unsigned_abs(), eventfd)?);
+            let mut line = Line::new(irq.unsigned_abs())?;
+            line.set(Some(eventfd));
+            *slot = Some(line);
         }
         Ok(())
     }
@@ -58,39 +61,65 @@ impl Vectors {
 impl Drop for Vectors {
     fn drop(&mut self) {
         self.lines.clear();
+        // Switching MSI off switches INTx on, which nobody here could handle.
         // SAFETY: The vectors are allocated by the type invariants, and no line is left.
-        unsafe { bindings::pci_free_irq_vectors(self.function.as_raw()) };
+        unsafe {
+            bindings::pci_free_irq_vectors(self.function.as_raw());
+            bindings::pci_intx(self.function.as_raw(), 0);
+        }
     }
 }
 
 /// One requested interrupt line.
 ///
+/// It stays requested as long as the vectors are allocated, whether somebody listens or not. Freeing
+/// it would leave a function without a mask bit with an empty message: its next interrupt would be a
+/// write to device address 0.
+///
 /// # Invariants
 ///
-/// `irq` is requested with the eventfd's context as its cookie.
+/// `irq` is requested with `slot` as its cookie, which holds the eventfd's context, or null.
 struct Line {
     irq: u32,
-    eventfd: EventFd,
+    slot: KBox<Atomic<usize>>,
+    eventfd: Option<EventFd>,
 }
 
 impl Line {
-    fn new(irq: u32, eventfd: EventFd) -> Result<Self> {
-        // SAFETY: The cookie is valid until `drop`, which frees the line before the eventfd.
+    fn new(irq: u32) -> Result<Self> {
+        let slot = KBox::new(Atomic::new(0), GFP_KERNEL)?;
+        // SAFETY: The cookie is valid until `drop`, which frees the line before the slot.
         to_result(unsafe {
             raw::pinmap_request_eventfd_irq(
                 irq,
                 c"pinmap".as_char_ptr().cast(),
-                eventfd.as_ptr().cast(),
+                slot.as_ptr().cast(),
             )
         })?;
-        // INVARIANT: Requested just above.
-        Ok(Self { irq, eventfd })
+        // INVARIANT: Requested just above; nobody listens.
+        Ok(Self {
+            irq,
+            slot,
+            eventfd: None,
+        })
+    }
+
+    fn set(&mut self, eventfd: Option<EventFd>) {
+        let context = eventfd
+            .as_ref()
+            .map_or(0, |eventfd| eventfd.as_ptr() as usize);
+        self.slot.store(context, Release);
+        // A handler that runs now may have read the old one.
+        // SAFETY: Requested by the type invariants.
+        unsafe { bindings::synchronize_irq(self.irq) };
+        // INVARIANT: The slot holds the new one, and nobody uses the old one.
+        self.eventfd = eventfd;
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         // SAFETY: Requested with this cookie by the type invariants. Waits for a running handler.
-        unsafe { bindings::free_irq(self.irq, self.eventfd.as_ptr().cast()) };
+        unsafe { bindings::free_irq(self.irq, self.slot.as_ptr().cast()) };
     }
 }
