@@ -5,7 +5,13 @@
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
 use super::{eventfd::EventFd, pci::Function, raw};
-use kernel::{bindings, error::to_result, prelude::*};
+use kernel::{
+    bindings,
+    error::to_result,
+    prelude::*,
+    str::CStrExt,
+    sync::atomic::{Atomic, Release},
+};
 
 /// All vectors of a function, as many as the system gives. Dropping it frees them.
 ///
