@@ -139,7 +139,7 @@ kernel_ensure() {
 	local key
 	key=$({ echo "$KERNEL_VERSION $RELEASE"; toolchain; kernel_config "$KERNEL"; } | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
-	[ -e "$KDIR/done" ] || locked "kernel-$KERNEL-$LINE" kernel_make
+	[ -e "$KDIR/done" ] || locked "${KDIR##*/}" kernel_make
 }
 
 # kernel_make: runs with the lock held. An interrupted build goes on where it stopped.
@@ -148,7 +148,7 @@ kernel_make() {
 	need_space 3 "building a kernel"
 	mkdir -p "$KDIR/out"
 	kernel_config "$KERNEL" >"$KDIR/fragment"
-	STEP_LOG=$CACHE/logs/kernel-$KERNEL-$LINE.log
+	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}.log
 	step "$STEP_LOG" "building the kernel $KERNEL (Linux ${RELEASE%%-*})" kernel_progress kernel_build ||
 		die "the kernel $KERNEL cannot be built: $(kernel_cause) (log: $STEP_LOG)"
 	touch "$KDIR/done"
