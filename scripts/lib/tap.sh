@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # One TAP stream made of many. Needs common.sh.
 
-TESTS=0 PASSED=0 FAILED=0 SKIPPED=0
+TESTS=0 PASSED=0 FAILED=0 SKIPPED=0 FAILURES=()
 
 # result ok|not-ok NAME [DIRECTIVE]: one test; the directive is what follows the name's #
 result() {
@@ -17,40 +17,60 @@ result() {
 	esac
 	echo "${1/-/ } $TESTS - $2${3:+ # $3}"
 }
-FAILURES=()
 
-# tap_run PREFIX COMMAND...: the TAP that a command prints, as part of ours. That it ends well and keeps its plan is part of it.
-tap_run() {
-	local prefix=$1 line planned='' seen=0 failed=$FAILED rc=0 pipe
+# tap_start NAME COMMAND...: starts a command that prints TAP; tap_finish NAME makes it part of ours. So several run at once.
+tap_start() {
+	local name=$1
 	shift
-	pipe=$CACHE/runs/tap.$$
-	rm -f "$pipe"
-	mkfifo "$pipe"
-	"$@" >"$pipe" </dev/null &
+	say "testing: $name"
+	: >"$TAP_DIR/${name//\//-}"
+	"$@" >"$TAP_DIR/${name//\//-}" </dev/null &
+	TAP_PIDS[$name]=$!
+}
+declare -A TAP_PIDS=()
+
+# tap_finish NAME: that the command ended well and kept its plan is part of the test.
+tap_finish() {
+	local name=$1 line planned='' seen=0 failed=$FAILED rc=0
+	local pid=${TAP_PIDS[$name]}
 	while IFS= read -r line; do
 		if [[ $line =~ ^(ok|not\ ok)(\ +[0-9]+)?(\ +-)?\ *([^#]*[^#\ ])?(\ *#\ *(.*))?$ ]]; then
 			seen=$((seen + 1))
-			result "${BASH_REMATCH[1]/ /-}" "$prefix: ${BASH_REMATCH[4]}" "${BASH_REMATCH[6]}"
+			result "${BASH_REMATCH[1]/ /-}" "$name: ${BASH_REMATCH[4]}" "${BASH_REMATCH[6]}"
 		elif [[ $line =~ ^1\.\.([0-9]+) ]]; then
 			planned=$((${planned:-0} + BASH_REMATCH[1]))
 		elif [[ $line != TAP\ version* ]]; then
 			echo "$line"
 		fi
-	done <"$pipe"
-	wait $! || rc=$?
-	rm -f "$pipe"
+	done < <(tail -n +1 -s 0.2 -f "--pid=$pid" "$TAP_DIR/${name//\//-}")
+	wait "$pid" || rc=$?
+	unset "TAP_PIDS[$name]"
 	if [ "$rc" -ge 124 ]; then
-		result not-ok "$prefix: runs to its end (exit status $rc)"
+		result not-ok "$name: runs to its end (exit status $rc)"
 	elif [ "$planned" != "$seen" ]; then
-		result not-ok "$prefix: keeps its plan (${planned:-no} tests planned, $seen run)"
+		result not-ok "$name: keeps its plan (${planned:-no} tests planned, $seen run)"
 	elif [ "$rc" -ne 0 ] && [ "$FAILED" -eq "$failed" ]; then
-		result not-ok "$prefix: exit status $rc"
+		result not-ok "$name: exit status $rc"
 	fi
+}
+
+tap_begin() {
+	TAP_DIR=$(mktemp -d "$CACHE/runs/tap-XXXXXX")
+	at_exit tap_clean_up
+	echo "TAP version 13"
+}
+
+tap_clean_up() {
+	local pid
+	for pid in "${TAP_PIDS[@]}"; do
+		kill "$pid" 2>/dev/null || :
+	done
+	rm -rf "$TAP_DIR"
 }
 
 # tap_check NAME COMMAND...: one test, passed when the command succeeds; what it says is shown when it does not.
 tap_check() {
-	local name=$1 log=$CACHE/runs/check.$$
+	local name=$1 log=$TAP_DIR/check
 	shift
 	if ("$@") >"$log" 2>&1 </dev/null; then
 		result ok "$name"
@@ -58,12 +78,11 @@ tap_check() {
 		sed 's/^/# /' "$log"
 		result not-ok "$name"
 	fi
-	rm -f "$log"
 }
 
 # tap_cargo PREFIX COMMAND...: the tests that cargo test runs, each by its name
 tap_cargo() {
-	local prefix=$1 log=$CACHE/runs/cargo.$$ line failed=$FAILED rc=0
+	local prefix=$1 log=$TAP_DIR/cargo line failed=$FAILED rc=0
 	shift
 	"$@" >"$log" 2>&1 </dev/null || rc=$?
 	while IFS= read -r line; do
@@ -79,7 +98,6 @@ tap_cargo() {
 		sed 's/^/# /' "$log"
 		[ "$FAILED" -gt "$failed" ] || result not-ok "$prefix: cargo test"
 	fi
-	rm -f "$log"
 }
 
 # tap_end: the plan and the counts; succeeds when nothing failed and something passed
