@@ -118,6 +118,8 @@ programs_compile() { # TO
 			[[ $line != *'"manifest_path":"/src/tests/'* ]] || directory=tests
 			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" || return 1
 		done <"$made"
+		# Line numbers would make the initramfs ten times as big; names stay, for backtraces.
+		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
 	fi
 	[ -f "$TREE/tests/run" ] || return 0
 	# Objects stay for the next time, but a program whose source is gone must not.
