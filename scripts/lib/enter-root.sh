@@ -36,6 +36,7 @@ bind() { # bind FROM AT [OPTIONS]
 [ -z "$tree" ] || bind "$tree" /src
 [ -z "$cache" ] || bind "$cache" /cache
 [ -z "$out" ] || bind "$out" /out
+[ -z "${PINMAP_LINUX_SRC:-}" ] || bind "$(realpath "$PINMAP_LINUX_SRC")" /linux ro
 
 bind_file() { # bind_file FROM AT
 	[ -e "$root$2" ] || : >"$root$2"
