@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Group H: every allocation fails once, and every copy from and to user space.
+ *
+ * The kernel lets the n-th thing that can fail in a task fail (/proc/self/fail-nth). A scenario that works is run again
+ * and again with n = 1, 2, 3, ... until nothing fails any more. What counts is not the result but that nothing leaks,
+ * hangs or crashes, and that a call that failed has changed nothing.
+ */
+#define _GNU_SOURCE
+#include "device.h"
+#include "edu.h"
+#include "file.h"
+#include "memory.h"
+#include "pci.h"
+#include "pins.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MOST = 1000 };
+
+/* What a scenario works with; made before failures begin. */
+struct scene {
+	struct pci_device device;
+	struct memory memory;
+	int fd;
+	int eventfd;
+	struct registration pinned;
+	uint64_t mapped;
+	uint64_t bar;
+};
+
+/* Failures are counted per task, so they begin and end right around the call. */
+static int fail_nth = -1;
+
+static void fail_begin(unsigned int n)
+{
+	char text[16];
+	int length = snprintf(text, sizeof(text), "%u", n);
+
+	CHECK_EQ(pwrite(fail_nth, text, length, 0), length);
+}
+
+/* Whether the failure happened in the call. These two can fail as well: then it did not. */
+static bool fail_end(void)
+{
+	char text[16] = { 0 };
+	bool struck = pread(fail_nth, text, sizeof(text) - 1, 0) > 0 && atoi(text) == 0;
+
+	while (pwrite(fail_nth, "0", 1, 0) != 1)
+		CHECK(!struck);
+	return struck;
+}
+
+/*
+ * Lets nothing fail below one of the kernel's functions: what happens there is not the driver's affair, and takes long or
+ * ends badly.
+ */
+static void spare(const char *function)
+{
+	static const char *const kinds[] = { "failslab", "fail_page_alloc" };
+	unsigned long long start = 0, end = 0, addr;
+	FILE *file = fopen("/proc/kallsyms", "re");
+	char line[512], name[256], path[128], text[32];
+
+	CHECK(file);
+	while (fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
+		if (start && addr > start) {
+			end = addr;
+			break;
+		}
+		if (!strcmp(name, function))
+			start = addr;
+	}
+	fclose(file);
+	if (!end)
+		SKIP("the kernel has no function %s", function);
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-start", kinds[i]);
+		snprintf(text, sizeof(text), "%#llx", start);
+		file_write(path, text);
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-end", kinds[i]);
+		snprintf(text, sizeof(text), "%#llx", end);
+		file_write(path, text);
+	}
+}
+
+static void need_injection(void)
+{
+	static const char *const settings[][2] = {
+		{ "/sys/kernel/debug/failslab/ignore-gfp-wait", "N" },
+		{ "/sys/kernel/debug/failslab/verbose", "0" },
+		{ "/sys/kernel/debug/failslab/reject-end", "0" },
+		{ "/sys/kernel/debug/fail_page_alloc/ignore-gfp-wait", "N" },
+		{ "/sys/kernel/debug/fail_page_alloc/ignore-gfp-highmem", "N" },
+		{ "/sys/kernel/debug/fail_page_alloc/min-order", "0" },
+		{ "/sys/kernel/debug/fail_page_alloc/verbose", "0" },
+		{ "/sys/kernel/debug/fail_page_alloc/reject-end", "0" },
+		{ "/sys/kernel/debug/fail_usercopy/verbose", "0" },
+	};
+
+	fail_nth = open("/proc/self/fail-nth", O_RDWR | O_CLOEXEC);
+	if (fail_nth < 0)
+		SKIP("the kernel has no fault injection (fail-nth)");
+	for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
+		if (try_file_write(settings[i][0], settings[i][1]))
+			SKIP("the kernel has no %s", settings[i][0]);
+}
+
+static int do_open(struct scene *scene)
+{
+	int fd = open(scene->device.node, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	close(scene->fd);
+	scene->fd = fd;
+	return 0;
+}
+
+static int do_register(struct scene *scene, uint32_t flags)
+{
+	struct registration registration;
+
+	return try_register_memory(scene->fd, scene->memory.addr, scene->memory.length, flags, &registration);
+}
+
+static int do_register_write(struct scene *scene)
+{
+	return do_register(scene, WRITE);
+}
+
+static int do_register_pin(struct scene *scene)
+{
+	return do_register(scene, NO_MAP);
+}
+
+static int do_map(struct scene *scene)
+{
+	struct pinmap_fail fail;
+	uint64_t device_addr = 0;
+
+	return try_map(scene->fd, scene->pinned.handle, PINMAP_MAP_WRITE, &device_addr, &fail);
+}
+
+static int do_info(struct scene *scene)
+{
+	struct pinmap_info info;
+
+	return try_get_info(scene->fd, &info);
+}
+
+static int do_query(struct scene *scene)
+{
+	struct pinmap_query query;
+
+	return try_query_handle(scene->fd, scene->pinned.handle, &query);
+}
+
+static int do_vector(struct scene *scene)
+{
+	return try_set_eventfd(scene->fd, PINMAP_SOURCE_VECTOR, 0, scene->eventfd);
+}
+
+static int do_bar(struct scene *scene)
+{
+	void *bar = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, scene->fd, scene->bar);
+
+	if (bar == MAP_FAILED)
+		return -errno;
+	return 0;
+}
+
+static int do_bind(struct scene *scene)
+{
+	return try_file_write("/sys/bus/pci/drivers/" PCI_DRIVER "/bind", scene->device.bdf);
+}
+
+static int do_event(struct scene *scene)
+{
+	struct pinmap_event event;
+
+	return read(scene->fd, &event, sizeof(event)) == sizeof(event) ? 0 : -errno;
+}
+
+static int do_unmap(struct scene *scene)
+{
+	return try_unmap(scene->fd, scene->pinned.handle, scene->mapped);
+}
+
+static int do_release(struct scene *scene)
+{
+	return try_release(scene->fd, scene->pinned.handle);
+}
+
+static int do_munmap(struct scene *scene)
+{
+	return munmap(scene->memory.addr, scene->memory.length) ? -errno : 0;
+}
+
+static int do_close(struct scene *scene)
+{
+	close(scene->fd);
+	scene->fd = -1;
+	return 0;
+}
+
+/* What each scenario needs beforehand. */
+enum { NOTHING = 0, PINNED = 1, MAPPED = 2, STALE = 4, UNBOUND = 8 };
+
+static const struct scenario {
+	const char *name;
+	enum memory_kind kind;
+	size_t length;
+	int before;
+	int (*call)(struct scene *scene);
+	const char *spared; /* a function of the kernel in which nothing shall fail */
+} scenarios[] = {
+	{ "open", ANON, PAGE, NOTHING, do_open },
+	{ "register_4k", ANON, 600 * PAGE, NOTHING, do_register_write },
+	{ "register_thp", THP, 2 * HUGE, NOTHING, do_register_write },
+	{ "register_hugetlb", HUGETLB, HUGE, NOTHING, do_register_write },
+	{ "register_private_file", MEMFD_PRIVATE, 16 * PAGE, NOTHING, do_register_write },
+	{ "register_no_map", ANON, 600 * PAGE, NOTHING, do_register_pin },
+	{ "map", ANON, 600 * PAGE, PINNED, do_map },
+	{ "get_info", ANON, PAGE, NOTHING, do_info },
+	{ "query", ANON, PAGE, PINNED, do_query },
+	/* /proc/irq: the kernel warns when it removes what it could not make */
+	{ "interrupt", ANON, PAGE, NOTHING, do_vector, "register_irq_proc" },
+	{ "bar", ANON, PAGE, NOTHING, do_bar },
+	{ "read_event", ANON, PAGE, PINNED | STALE, do_event },
+	{ "unmap", ANON, 600 * PAGE, PINNED | MAPPED, do_unmap },
+	{ "release", ANON, 600 * PAGE, PINNED | MAPPED, do_release },
+	{ "munmap", ANON, 600 * PAGE, PINNED | MAPPED, do_munmap },
+	{ "close", ANON, 600 * PAGE, PINNED | MAPPED, do_close },
+	/* ACPI interprets code of the firmware there: hundreds of allocations */
+	{ "probe", ANON, PAGE, UNBOUND, do_bind, "acpi_pci_irq_enable" },
+};
+
+static struct scene set(const struct scenario *scenario)
+{
+	struct scene scene = { .device = need_device(0), .fd = open_device(0) };
+
+	scene.memory = memory_new(scenario->kind, scenario->length);
+	scene.eventfd = SYS(eventfd(0, EFD_CLOEXEC));
+	scene.bar = get_info(scene.fd).out_bars[0].offset;
+	if (scenario->before & PINNED)
+		scene.pinned = register_memory(scene.fd, scene.memory.addr, scene.memory.length, WRITE | NO_MAP);
+	if (scenario->before & MAPPED)
+		scene.mapped = map(scene.fd, scene.pinned.handle, PINMAP_MAP_WRITE, 0);
+	if (scenario->before & STALE) {
+		SYS(munmap(scene.memory.addr, PAGE));
+		CHECK(WAIT_FOR(2000, query_handle(scene.fd, scene.pinned.handle).out_state == PINMAP_STATE_STALE));
+	}
+	if (scenario->before & UNBOUND)
+		pci_unbind(scene.device.bdf);
+	return scene;
+}
+
+static void strike(const struct scenario *scenario, struct scene *scene)
+{
+	if (scenario->before & UNBOUND) {
+		/* not bound, or bound in spite of a failure */
+		try_pci_unbind(scene->device.bdf);
+		pci_bind(scene->device.bdf);
+	}
+	if (scene->fd >= 0)
+		close(scene->fd);
+	close(scene->eventfd);
+	memory_free(&scene->memory);
+}
+
+TEST_EACH(fail, scenarios, .seconds = 60)
+{
+	unsigned int n, failed = 0;
+	long long pins;
+
+	need_injection();
+	if (row->spared)
+		spare(row->spared);
+	pins = pins_held();
+	for (n = 1; n < MOST; n++) {
+		struct scene scene = set(row);
+		int result;
+		bool struck;
+
+		fail_begin(n);
+		result = row->call(&scene);
+		struck = fail_end();
+		if (!struck && result)
+			FAIL("without a failure: %s", error_name(-result));
+		failed += result != 0;
+		/* a call that fails has changed nothing */
+		if (result && !(row->before & UNBOUND)) {
+			struct pinmap_info info = get_info(scene.fd);
+
+			CHECK_EQ(info.out_registrations, !!(row->before & PINNED));
+			/* when the kernel fails after the driver's part of mmap() is done, that is not undone */
+			if (!(row->before & MAPPED) && row->call != do_bar)
+				CHECK_EQ(info.out_flags & PINMAP_INFO_OWNED, 0);
+			if (row->call != do_event && row->before & PINNED)
+				CHECK_EQ(query_handle(scene.fd, scene.pinned.handle).out_nr_mappings,
+					 !!(row->before & MAPPED));
+			/* and works the next time */
+			CHECK_OK(row->call(&scene));
+		}
+		strike(row, &scene);
+		CHECK_PINS_SOON(pins);
+		if (!struck)
+			break;
+	}
+	CHECK(n < MOST);
+	diag("%u injection points, %u of them made it fail", n - 1, failed);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The kernel's log, from a certain moment on. */
+#ifndef TESTS_KMSG_H
+#define TESTS_KMSG_H
+
+#include "harness.h"
+
+/* A descriptor that reads what is logged from now on. */
+int kmsg_open(void);
+
+/* The text of the next line; false: there is none now. */
+bool kmsg_next(int kmsg, char *line, size_t size);
+
+/* Waits for a line that contains @text. */
+bool kmsg_wait(int kmsg, const char *text, unsigned int milliseconds);
+
+/* Counts the lines that contain @text and are there now. */
+unsigned int kmsg_count(int kmsg, const char *text);
+
+/* Whether a line says that a device was stopped by the IOMMU. */
+bool kmsg_is_fault(const char *line);
+
+/* Waits for a report of a fault by the IOMMU. */
+bool kmsg_wait_fault(int kmsg, unsigned int milliseconds);
+
+#endif

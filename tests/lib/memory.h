@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* User memory of all kinds. */
+#ifndef TESTS_MEMORY_H
+#define TESTS_MEMORY_H
+
+#include "device.h"
+
+enum memory_kind {
+	ANON,
+	ANON_SHARED,
+	THP,
+	MEMFD,
+	MEMFD_PRIVATE,
+	HUGETLB,
+	TMPFS,
+	EXT4_SHARED,
+	EXT4_PRIVATE,
+	SECRET,
+};
+
+/**
+ * struct memory - some memory
+ * @addr: where it is mapped, aligned to 2 MiB
+ * @length: bytes; whole huge pages for the kinds made of them
+ * @fd: its file, or -1
+ * @alias: the file mapped once more, shared: shows the file's pages whatever happens to @addr; NULL: no file
+ */
+struct memory {
+	char *addr;
+	size_t length;
+	int fd;
+	char *alias;
+};
+
+/* Makes memory and fills it with 0x11. Skips the test where the kernel has no such memory. */
+struct memory memory_new(enum memory_kind kind, size_t length);
+void memory_free(struct memory *memory);
+
+/* Read-only memory of any length that takes no more than 4 MiB: the same pages again and again. */
+char *tiled(size_t length, size_t align);
+
+/* Plain pages, filled with 0x11: the usual memory. */
+char *anon(size_t pages);
+
+/* Address space at a multiple of @align that nothing is mapped in. */
+char *address_space(size_t length, size_t align);
+
+/* Makes the directory of the ext4 file system of /dev/vda; skips the test if there is none. */
+const char *need_ext4(void);
+
+/* Makes sure that so many huge pages are free. */
+void need_hugetlb(unsigned int pages);
+
+/* The number of the page frame under an address (root only); 0: none. */
+uint64_t page_frame(const void *addr);
+
+/* Whether the page is part of a transparent huge page that is mapped as one. */
+bool is_thp(const void *addr);
+
+/*
+ * A pipe that holds a page, so that its content can be read after it was unmapped. Taken after the page was pinned, so
+ * that it does not matter for that.
+ */
+int keep_page(const void *page);
+void read_kept_page(int pipe, char content[4096]);
+
+/* Touches memory; the number of the signal that it raises, or 0. */
+int touch_read(const volatile void *addr);
+int touch_write(volatile void *addr);
+
+#endif

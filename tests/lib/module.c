@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#define _GNU_SOURCE
+#include "module.h"
+
+#include "file.h"
+#include "pci.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#define SYSFS "/sys/module/pinmap"
+
+static char parameters[128];
+
+int module_users(void)
+{
+	return file_number(SYSFS "/refcnt", -1);
+}
+
+static const char *module_path(void)
+{
+	static char path[256];
+	struct utsname name;
+
+	uname(&name);
+	snprintf(path, sizeof(path), "/lib/modules/%s/extra/pinmap.ko", name.release);
+	return path;
+}
+
+void need_module(void)
+{
+	char value[64];
+
+	if (module_users() < 0)
+		SKIP("the module is not loaded");
+	if (access(module_path(), R_OK))
+		SKIP("needs the module's file at %s", module_path());
+	if (try_file_read(SYSFS "/parameters/allow_unsafe_interrupts", value, sizeof(value)) == 0)
+		snprintf(parameters, sizeof(parameters), "allow_unsafe_interrupts=%s", value);
+}
+
+int try_module_unload(void)
+{
+	return syscall(SYS_delete_module, "pinmap", O_NONBLOCK) ? -errno : 0;
+}
+
+int try_module_load(void)
+{
+	int fd = open(module_path(), O_RDONLY | O_CLOEXEC), result;
+
+	if (fd < 0)
+		return -errno;
+	result = syscall(SYS_finit_module, fd, parameters, 0) ? -errno : 0;
+	close(fd);
+	if (!result)
+		pci_restore();
+	return result;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The driver as a loadable module. */
+#ifndef TESTS_MODULE_H
+#define TESTS_MODULE_H
+
+#include "harness.h"
+
+/* How many users the module has; -1: not loaded. */
+int module_users(void);
+
+int try_module_unload(void);
+#define module_unload() CHECK_OK(try_module_unload())
+
+/* Loads it as it was loaded when this was called first, and binds it to the devices. */
+int try_module_load(void);
+#define module_load() CHECK_OK(try_module_load())
+
+/* Remembers how the module is loaded; the test is skipped if it cannot be loaded again. */
+void need_module(void);
+
+#endif

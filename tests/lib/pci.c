@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#define _GNU_SOURCE
+#include "pci.h"
+
+#include "file.h"
+#include "process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEVICES "/sys/bus/pci/devices"
+#define DRIVER "/sys/bus/pci/drivers/" PCI_DRIVER
+
+enum { EDU_VENDOR = 0x1234, EDU_DEVICE = 0x11e8 };
+enum { COMMAND = 0x04, COMMAND_MASTER = 1 << 2 };
+
+const char *pci_path(const char *bdf, const char *file)
+{
+	static __thread char path[320];
+
+	snprintf(path, sizeof(path), DEVICES "/%s/%s", bdf, file);
+	return path;
+}
+
+static int is_edu(const struct dirent *entry)
+{
+	return entry->d_name[0] != '.' && file_number(pci_path(entry->d_name, "vendor"), 0) == EDU_VENDOR &&
+	       file_number(pci_path(entry->d_name, "device"), 0) == EDU_DEVICE;
+}
+
+static void find_node(struct pci_device *device)
+{
+	DIR *misc = opendir(pci_path(device->bdf, "misc"));
+	struct dirent *entry;
+
+	device->node[0] = 0;
+	while (misc && (entry = readdir(misc)))
+		if (!strncmp(entry->d_name, PCI_DRIVER, strlen(PCI_DRIVER)))
+			snprintf(device->node, sizeof(device->node), "/dev/%.20s", entry->d_name);
+	if (misc)
+		closedir(misc);
+}
+
+static bool find(unsigned int index, bool bound, struct pci_device *device)
+{
+	struct dirent **entries;
+	int count = scandir(DEVICES, &entries, is_edu, alphasort);
+	bool found = false;
+
+	for (int i = 0; i < count; i++) {
+		if (!found) {
+			snprintf(device->bdf, sizeof(device->bdf), "%.15s", entries[i]->d_name);
+			find_node(device);
+			found = (!bound || device->node[0]) && index-- == 0;
+		}
+		free(entries[i]);
+	}
+	if (count >= 0)
+		free(entries);
+	return found;
+}
+
+bool pci_find(unsigned int index, struct pci_device *device)
+{
+	return find(index, false, device);
+}
+
+bool pci_bound(unsigned int index, struct pci_device *device)
+{
+	return find(index, true, device);
+}
+
+struct pci_device need_device(unsigned int index)
+{
+	struct pci_device device;
+
+	if (!pci_bound(index, &device))
+		SKIP("needs %u devices bound to " PCI_DRIVER, index + 1);
+	return device;
+}
+
+int try_pci_unbind(const char *bdf)
+{
+	return try_file_write(DRIVER "/unbind", bdf);
+}
+
+int try_pci_bind(const char *bdf)
+{
+	int result = try_file_write(pci_path(bdf, "driver_override"), PCI_DRIVER);
+
+	result = result ? result : try_file_write(DRIVER "/bind", bdf);
+	if (!result)
+		pci_adopt(bdf);
+	return result;
+}
+
+void pci_adopt(const char *bdf)
+{
+	struct pci_device device;
+
+	snprintf(device.bdf, sizeof(device.bdf), "%.15s", bdf);
+	find_node(&device);
+	if (device.node[0] && chown(device.node, 0, PINMAP_GROUP_ID))
+		FAIL("%s: %s", device.node, error_name(errno));
+}
+
+bool pci_is_master(const char *bdf)
+{
+	int fd = SYS(open(pci_path(bdf, "config"), O_RDONLY | O_CLOEXEC));
+	uint16_t command = 0;
+
+	CHECK_EQ(pread(fd, &command, sizeof(command), COMMAND), sizeof(command));
+	close(fd);
+	return command & COMMAND_MASTER;
+}
+
+unsigned int pci_restore(void)
+{
+	static unsigned int most;
+	struct pci_device device;
+	unsigned int restored = 0, count = 0;
+
+	if (access(DRIVER, F_OK))
+		return 0;
+	while (pci_find(count, &device))
+		count++;
+	if (count < most)
+		try_file_write("/sys/bus/pci/rescan", "1");
+	else
+		most = count;
+	for (unsigned int i = 0; pci_find(i, &device); i++) {
+		pci_adopt(device.bdf);
+		if (device.node[0] || access(pci_path(device.bdf, "iommu_group"), F_OK))
+			continue;
+		/* some other driver may have it still */
+		try_file_write(pci_path(device.bdf, "driver/unbind"), device.bdf);
+		restored += try_pci_bind(device.bdf) == 0;
+	}
+	return restored;
+}

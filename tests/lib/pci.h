@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The PCI functions for the tests (QEMU's edu), and the driver's hold on them, by sysfs. */
+#ifndef TESTS_PCI_H
+#define TESTS_PCI_H
+
+#include "harness.h"
+
+#define PCI_DRIVER "pinmap"
+
+/**
+ * struct pci_device - one function
+ * @bdf: domain:bus:device.function
+ * @node: its device node; empty: the driver is not bound to it
+ */
+struct pci_device {
+	char bdf[16];
+	char node[32];
+};
+
+/* The n-th edu of the machine, bound or not. */
+bool pci_find(unsigned int index, struct pci_device *device);
+
+/* The n-th function that the driver is bound to. */
+bool pci_bound(unsigned int index, struct pci_device *device);
+
+/* The n-th function that the driver is bound to; the test is skipped if there are not that many. */
+struct pci_device need_device(unsigned int index);
+
+/* The path of a file of the function in sysfs; a static buffer. */
+const char *pci_path(const char *bdf, const char *file);
+
+int try_pci_unbind(const char *bdf);
+int try_pci_bind(const char *bdf);
+#define pci_unbind(bdf) CHECK_OK(try_pci_unbind(bdf))
+#define pci_bind(bdf) CHECK_OK(try_pci_bind(bdf))
+
+/* Gives the node of a function that was bound to the group of the tests' user, as a udev rule would. */
+void pci_adopt(const char *bdf);
+
+/* Whether the function may be a bus master, from its configuration space. */
+bool pci_is_master(const char *bdf);
+
+/* Gives every edu back to the driver, if it is loaded; returns how many it had lost. */
+unsigned int pci_restore(void);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Other processes: waiting for each other, handing over descriptors, being somebody else. */
+#ifndef TESTS_PROCESS_H
+#define TESTS_PROCESS_H
+
+#include "harness.h"
+
+#include <sys/types.h>
+
+enum { USER_ID = 1000, PINMAP_GROUP_ID = 900 };
+
+/* A gate is closed until somebody opens it; each opening lets one pass. Made before fork(). */
+struct gate {
+	int ends[2];
+};
+
+struct gate gate_new(void);
+void gate_open(const struct gate *gate);
+void gate_pass(const struct gate *gate);
+
+/* Waits for a child, in which every check must have held; a skip in the child is one of the test. */
+void join(pid_t pid);
+/* Waits for a child, which must die from this signal. */
+void join_killed(pid_t pid, int signal);
+/* Kills a child and waits for it; it must die at once. */
+void kill_now(pid_t pid);
+
+void send_fd(int socket, int fd);
+int receive_fd(int socket);
+
+/* Becomes the ordinary user of the tests, with the group that may use the devices or without. */
+void become_user(bool in_group);
+
+/* RLIMIT_MEMLOCK of this process. */
+void set_memlock(uint64_t bytes);
+
+#endif

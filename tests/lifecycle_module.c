@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Group F: the module goes and comes; reset; machines without an IOMMU. */
+#define _GNU_SOURCE
+#include "edu.h"
+#include "file.h"
+#include "kmsg.h"
+#include "memory.h"
+#include "module.h"
+#include "pci.h"
+#include "pins.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* As long as a file is open there is code that it needs. */
+TEST(rmmod_open_file)
+{
+	char *page = anon(1);
+	int fd = open_device(0);
+	struct registration registration;
+
+	need_module();
+	CHECK(module_users() > 0);
+	CHECK(try_module_unload() < 0);
+	CHECK(module_users() > 0);
+	registration = register_memory(fd, page, PAGE, WRITE);
+	CHECK(try_module_unload() < 0);
+	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_LIVE);
+	close(fd);
+	CHECK_EQ(module_users(), 0);
+	module_unload();
+	module_load();
+	close(open_device(0));
+}
+
+/* A mapping is as good as a file, also when the file is closed and when its device is gone. */
+TEST(rmmod_live_mapping)
+{
+	struct pci_device device = need_device(0);
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+
+	need_module();
+	close(fd);
+	CHECK(try_module_unload() < 0);
+	CHECK_EQ(edu_register(&edu, EDU_IDENTITY), 0x010000ed);
+	pci_unbind(device.bdf);
+	CHECK(try_module_unload() < 0);
+	CHECK(touch_read(edu.bar) != 0);
+	edu_close(&edu);
+	CHECK_EQ(module_users(), 0);
+	module_unload();
+	module_load();
+	close(open_device(0));
+}
+
+TEST(rmmod_gone_device)
+{
+	struct pci_device device = need_device(0);
+	int fd = open_device(0);
+
+	need_module();
+	pci_unbind(device.bdf);
+	CHECK(try_module_unload() < 0);
+	CHECK(get_info(fd).out_flags & PINMAP_INFO_GONE);
+	close(fd);
+	module_unload();
+	module_load();
+	close(open_device(0));
+}
+
+/* PINMAP_TEST_SCALE=20 makes it 1,000 times. */
+TEST(reload, .seconds = 60)
+{
+	long long before, after, pins = pins_held();
+	unsigned int times = rounds(50);
+
+	need_module();
+	module_unload();
+	module_load();
+	before = file_field("/proc/meminfo", "MemAvailable:");
+	for (unsigned int i = 0; i < times; i++) {
+		int fd = open_device(i % 2);
+
+		register_memory(fd, anon(1), PAGE, i % 3 ? WRITE : NO_MAP);
+		close(fd);
+		module_unload();
+		CHECK_EQ(module_users(), -1);
+		module_load();
+	}
+	after = file_field("/proc/meminfo", "MemAvailable:");
+	diag("%u times; %lld kB less are available", times, before - after);
+	/* a page for each time would be a leak */
+	CHECK(debug_kernel() || before - after < 4 * (long long)times + 4096);
+	CHECK_PINS(pins);
+}
+
+/* Loaded without a device to bind to, and without being asked for one. */
+TEST(load_without_devices)
+{
+	struct pci_device device;
+
+	need_module();
+	for (unsigned int i = 0; pci_find(i, &device); i++)
+		if (device.node[0])
+			pci_unbind(device.bdf);
+	CHECK_EQ(try_open_device(0), -ENODEV);
+	module_unload();
+	module_load();
+	for (unsigned int i = 0; pci_find(i, &device); i++)
+		CHECK(device.node[0]);
+}
+
+static int device_with_reset(void)
+{
+	struct pci_device device;
+
+	for (unsigned int i = 0; pci_bound(i, &device); i++) {
+		int fd = open_device(i);
+
+		if (get_info(fd).out_flags & PINMAP_INFO_RESET)
+			return fd;
+		close(fd);
+	}
+	SKIP("none of the devices has a reset");
+}
+
+TEST(reset_unsupported)
+{
+	struct pci_device device = need_device(0);
+	int fd = open_device(0);
+
+	if (get_info(fd).out_flags & PINMAP_INFO_RESET)
+		SKIP("the device has a reset");
+	CHECK_ERR(EOPNOTSUPP, try_reset_device(fd));
+	/* and nobody became its owner by that */
+	CHECK_EQ(get_info(fd).out_flags & PINMAP_INFO_OWNED, 0);
+	CHECK(!pci_is_master(device.bdf));
+}
+
+/* A reset leaves mappings and memory alone, and the device in working order. */
+TEST(reset)
+{
+	int fd = device_with_reset();
+	struct edu edu = edu_open(fd);
+	char *page = anon(1);
+	struct registration registration = register_memory(fd, page, PAGE, WRITE);
+
+	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
+	reset_device(fd);
+	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
+	CHECK_NO_EVENT(fd);
+	/* in the middle of a transfer */
+	edu_load(&edu, 3);
+	edu_start(&edu, EDU_WRITES, registration.device_addr, PAGE, false);
+	reset_device(fd);
+	edu_wait(&edu);
+	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
+}
+
+/* Without an IOMMU there is no isolation, and so no device: one clear line says so. */
+TEST(noiommu_refused)
+{
+	struct pci_device device;
+	int kmsg = kmsg_open(), result;
+	char line[512];
+	unsigned int lines = 0;
+
+	if (!pci_find(0, &device))
+		SKIP("there is no edu");
+	if (access(pci_path(device.bdf, "iommu_group"), F_OK) == 0)
+		SKIP("there is an IOMMU");
+	if (module_users() < 0)
+		CHECK_OK(try_module_load());
+	result = try_pci_bind(device.bdf);
+	CHECK_ERR(ENODEV, result);
+	while (kmsg_next(kmsg, line, sizeof(line))) {
+		diag("log: %s", line);
+		lines += strstr(line, "IOMMU") != NULL;
+	}
+	CHECK_EQ(lines, 1);
+	pci_find(0, &device);
+	CHECK_EQ(device.node[0], 0);
+	CHECK_EQ(access(pci_path(device.bdf, "driver"), F_OK), -1);
+	CHECK(!pci_is_master(device.bdf));
+}

@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Group E: what becomes of stale registrations, and races with memory that goes. */
+#define _GNU_SOURCE
+#include "edu.h"
+#include "memory.h"
+#include "pins.h"
+#include "process.h"
+#include "uffd.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void replace(char *memory, size_t length)
+{
+	SYS(munmap(memory, length));
+	SYS(mmap(memory, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	memset(memory, 0x44, length);
+}
+
+/* New memory at the old address can be registered at once, beside the stale registration, and works. */
+TEST(over_a_stale_one)
+{
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	char *memory = anon(4);
+	struct registration old = register_memory(fd, memory, 4 * PAGE, WRITE), new;
+	struct pinmap_query query;
+
+	edu_writes(&edu, old.device_addr, PAGE);
+	replace(memory, 4 * PAGE);
+	new = register_memory(fd, memory, 4 * PAGE, WRITE | IDENTITY);
+	CHECK(new.handle != old.handle);
+	CHECK_REACHES(&edu, new.device_addr, memory, PAGE);
+	/* asked by address the live one is found, by handle each */
+	CHECK_EQ(query_addr(fd, memory + PAGE).handle, new.handle);
+	CHECK_EQ(query_addr(fd, memory + PAGE).out_state, PINMAP_STATE_LIVE);
+	CHECK_EQ(query_handle(fd, old.handle).out_state, PINMAP_STATE_STALE);
+	CHECK_STALE_EVENT(fd, old);
+	release(fd, old.handle);
+	CHECK_REACHES(&edu, new.device_addr, memory, PAGE);
+	replace(memory, PAGE);
+	CHECK_STALE_EVENT(fd, new);
+	/* both stale, then one */
+	CHECK_EQ(query_addr(fd, memory).out_state, PINMAP_STATE_STALE);
+	release(fd, new.handle);
+	CHECK_ERR(ENOENT, try_query_addr(fd, memory, &query));
+}
+
+TEST(release_withdraws_the_event)
+{
+	struct pollfd poller = { .events = POLLIN };
+	char *memory = anon(2);
+	int fd = open_device(0);
+	struct registration first = register_memory(fd, memory, PAGE, WRITE);
+	struct registration second = register_memory(fd, memory + PAGE, PAGE, WRITE);
+
+	poller.fd = fd;
+	SYS(munmap(memory, 2 * PAGE));
+	CHECK(WAIT_FOR(2000, query_handle(fd, second.handle).out_state == PINMAP_STATE_STALE));
+	CHECK(WAIT_FOR(2000, query_handle(fd, first.handle).out_state == PINMAP_STATE_STALE));
+	CHECK_EQ(poll(&poller, 1, 0), 1);
+	release(fd, first.handle);
+	CHECK_STALE_EVENT(fd, second);
+	CHECK_EQ(poll(&poller, 1, 0), 0);
+	CHECK_NO_EVENT(fd);
+	release(fd, second.handle);
+}
+
+/* One munmap() of many registrations: each has its event, none gets lost, whoever reads late. */
+TEST(many_at_once)
+{
+	enum { COUNT = 300 };
+	struct registration registrations[COUNT];
+	bool seen[COUNT] = { false };
+	char *memory = anon(COUNT);
+	int fd = open_device(0);
+	long long pins = pins_held();
+
+	for (int i = 0; i < COUNT; i++)
+		registrations[i] = register_memory(fd, memory + i * PAGE, PAGE, i % 2 ? WRITE : NO_MAP);
+	SYS(munmap(memory, COUNT * PAGE));
+	CHECK_PINS_SOON(pins);
+	for (int i = 0; i < COUNT; i++) {
+		struct pinmap_event event = next_event(fd);
+		size_t which = (event.addr - (uintptr_t)memory) / PAGE;
+
+		CHECK_EQ(event.type, PINMAP_EVENT_STALE);
+		CHECK(which < COUNT && !seen[which]);
+		CHECK_EQ(event.handle, registrations[which].handle);
+		seen[which] = true;
+	}
+	CHECK_NO_EVENT(fd);
+	CHECK_EQ(get_info(fd).out_registrations, COUNT);
+	for (int i = 0; i < COUNT; i++)
+		release(fd, registrations[i].handle);
+	CHECK_EQ(get_info(fd).out_registrations, 0);
+}
+
+/* Somebody waits for events already when one comes: in read(), and in poll(). */
+static void *wait_in_read(void *argument)
+{
+	struct pinmap_event *event = argument;
+	int fd = event->__reserved;
+
+	CHECK_EQ(read(fd, event, sizeof(*event)), sizeof(*event));
+	return NULL;
+}
+
+TEST(wakes_a_reader)
+{
+	char *memory = anon(1);
+	int fd = open_device(0);
+	struct registration registration = register_memory(fd, memory, PAGE, NO_MAP);
+	struct pinmap_event event = { .__reserved = fd };
+	pthread_t thread;
+
+	CHECK_OK(-pthread_create(&thread, NULL, wait_in_read, &event));
+	sleep_ms(50);
+	SYS(munmap(memory, PAGE));
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_EQ(event.type, PINMAP_EVENT_STALE);
+	CHECK_EQ(event.handle, registration.handle);
+}
+
+struct late {
+	int fd;
+	char *memory;
+	struct pinmap_register args;
+	int result;
+};
+
+static void *register_late(void *argument)
+{
+	struct late *late = argument;
+
+	late->args = register_args(late->memory, 4 * PAGE, WRITE);
+	late->result = try_register_args(late->fd, &late->args);
+	return NULL;
+}
+
+static const struct {
+	const char *name;
+	bool anew;
+} replacements[] = { { "gone", false }, { "new", true } };
+
+/*
+ * The beginning of the memory is pinned, the end is not there yet; the beginning is unmapped (and mapped anew), the end
+ * arrives. To register that would be to let the device work in pages that are not the program's: the call must notice.
+ */
+TEST_EACH(replaced_while_registering, replacements)
+{
+	struct late late = { .fd = open_device(0), .memory = anon(4) };
+	long long pins = pins_held();
+	pthread_t thread;
+	int uffd;
+
+	SYS(madvise(late.memory + 3 * PAGE, PAGE, MADV_DONTNEED));
+	uffd = uffd_new(late.memory + 3 * PAGE, PAGE);
+	CHECK_OK(-pthread_create(&thread, NULL, register_late, &late));
+	uffd_await(uffd, late.memory + 3 * PAGE);
+	if (row->anew)
+		replace(late.memory, PAGE);
+	else
+		SYS(munmap(late.memory, PAGE));
+	uffd_supply(uffd, late.memory + 3 * PAGE, 0x22);
+	CHECK_OK(-pthread_join(thread, NULL));
+	if (row->anew || late.result == -ESTALE) {
+		check_fail(__FILE__, __LINE__, late.result, ESTALE, &late.args.fail, PINMAP_FAIL_STALE, 0);
+		CHECK(late.args.fail.addr >= (uintptr_t)late.memory);
+		CHECK(late.args.fail.addr < (uintptr_t)late.memory + 4 * PAGE);
+	} else {
+		check_fail(__FILE__, __LINE__, late.result, EFAULT, &late.args.fail, PINMAP_FAIL_HOLE,
+			   (uintptr_t)late.memory);
+	}
+	CHECK_PINS_SOON(pins);
+	CHECK_EQ(get_info(late.fd).out_registrations, 0);
+	CHECK_NO_EVENT(late.fd);
+	/* and with better luck it works */
+	if (row->anew)
+		register_memory(late.fd, late.memory, 4 * PAGE, WRITE | IDENTITY);
+}
+
+struct churn {
+	char *memory;
+	volatile bool stop;
+};
+
+static void *replace_repeatedly(void *argument)
+{
+	struct churn *churn = argument;
+	unsigned int seed = 3;
+
+	while (!churn->stop) {
+		size_t first = rand_r(&seed) % 16;
+
+		if (rand_r(&seed) % 2)
+			SYS(madvise(churn->memory + first * PAGE, PAGE, MADV_DONTNEED));
+		else
+			SYS(mmap(churn->memory + first * PAGE, PAGE, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	}
+	return NULL;
+}
+
+/* Registering and releasing memory that another thread replaces meanwhile: each call does one thing or the other. */
+TEST(churn, .faults = true, .seconds = 40)
+{
+	struct churn churn = { .memory = anon(16) };
+	unsigned int good = 0, late = 0;
+	int fd = open_device(0);
+	long long pins = pins_held();
+	pthread_t thread;
+
+	CHECK_OK(-pthread_create(&thread, NULL, replace_repeatedly, &churn));
+	for (unsigned int i = 0; i < rounds(5000); i++) {
+		struct registration registration;
+		int result = try_register_memory(fd, churn.memory, 16 * PAGE, WRITE, &registration);
+
+		if (result == 0) {
+			good++;
+			if (i % 4 == 0)
+				release(fd, registration.handle);
+			continue;
+		}
+		late++;
+		/* a live one at the same place; replaced; unmapped for the moment */
+		CHECK(result == -EEXIST || result == -ESTALE || result == -EFAULT);
+		if (i % 64 == 0) {
+			struct pinmap_event event;
+
+			while (!try_next_event(fd, &event, 0))
+				CHECK_OK(try_release(fd, event.handle));
+		}
+	}
+	churn.stop = true;
+	CHECK_OK(-pthread_join(thread, NULL));
+	diag("%u registered, %u not", good, late);
+	CHECK(good > 0);
+	close(fd);
+	CHECK_PINS_SOON(pins);
+}
+
+/* release() and munmap() of the same memory at once, many times. */
+struct partner {
+	int fd;
+	struct registration registration;
+	pthread_barrier_t barrier;
+	volatile bool stop;
+};
+
+static void *release_partner(void *argument)
+{
+	struct partner *partner = argument;
+
+	for (;;) {
+		pthread_barrier_wait(&partner->barrier);
+		if (partner->stop)
+			return NULL;
+		CHECK_OK(try_release(partner->fd, partner->registration.handle));
+		pthread_barrier_wait(&partner->barrier);
+	}
+}
+
+TEST(release_meets_munmap)
+{
+	struct partner partner = { .fd = open_device(0) };
+	long long pins = pins_held();
+	pthread_t thread;
+
+	pthread_barrier_init(&partner.barrier, NULL, 2);
+	CHECK_OK(-pthread_create(&thread, NULL, release_partner, &partner));
+	for (unsigned int i = 0; i < rounds(500); i++) {
+		char *memory = anon(4);
+
+		partner.registration = register_memory(partner.fd, memory, 4 * PAGE, i % 2 ? WRITE : NO_MAP);
+		pthread_barrier_wait(&partner.barrier);
+		SYS(munmap(memory, 4 * PAGE));
+		pthread_barrier_wait(&partner.barrier);
+	}
+	partner.stop = true;
+	pthread_barrier_wait(&partner.barrier);
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_PINS_SOON(pins);
+	CHECK_NO_EVENT(partner.fd);
+	CHECK_EQ(get_info(partner.fd).out_registrations, 0);
+}
+
+static void *keep_busy(void *argument)
+{
+	volatile bool *stop = argument;
+
+	while (!*stop)
+		;
+	return NULL;
+}
+
+/* Keeps everybody else from the processors while this process does something. */
+static void hog_begin(pthread_t *threads, int others, volatile bool *stop)
+{
+	struct sched_param parameter = { .sched_priority = 1 };
+	cpu_set_t set;
+
+	*stop = false;
+	CPU_ZERO(&set);
+	CPU_SET(0, &set);
+	SYS(sched_setaffinity(0, sizeof(set), &set));
+	for (int i = 0; i < others; i++) {
+		pthread_attr_t attributes;
+
+		CPU_ZERO(&set);
+		CPU_SET(i + 1, &set);
+		pthread_attr_init(&attributes);
+		pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
+		pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+		pthread_attr_setschedpolicy(&attributes, SCHED_FIFO);
+		pthread_attr_setschedparam(&attributes, &parameter);
+		CHECK_OK(-pthread_create(&threads[i], &attributes, keep_busy, (void *)stop));
+	}
+	SYS(sched_setscheduler(0, SCHED_FIFO, &parameter));
+}
+
+static void hog_end(pthread_t *threads, int others, volatile bool *stop)
+{
+	struct sched_param parameter = { 0 };
+
+	*stop = true;
+	SYS(sched_setscheduler(0, SCHED_OTHER, &parameter));
+	for (int i = 0; i < others; i++)
+		CHECK_OK(-pthread_join(threads[i], NULL));
+}
+
+/*
+ * A hole is punched into the file, which the driver's worker has no time to look at before the memory is released: then
+ * the pin was the last to hold the page. If it is given up before the IOMMU has let go of the page, a kernel that watches
+ * that (debug) says so.
+ */
+TEST(release_before_it_was_noticed)
+{
+	int others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	int fd = open_device(0);
+	long long pins = pins_held();
+	pthread_t threads[64];
+	volatile bool stop;
+
+	CHECK(others < 64);
+	for (unsigned int i = 0; i < rounds(50); i++) {
+		struct memory memory = memory_new(MEMFD, 4 * PAGE);
+		struct registration registration = register_memory(fd, memory.addr, 4 * PAGE, WRITE);
+
+		hog_begin(threads, others, &stop);
+		SYS(fallocate(memory.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4 * PAGE));
+		release(fd, registration.handle);
+		hog_end(threads, others, &stop);
+		memory_free(&memory);
+	}
+	CHECK_PINS_SOON(pins);
+	CHECK_NO_EVENT(fd);
+}
+
+/* The same memory registered in two contexts: both are told. */
+TEST(two_contexts)
+{
+	char *memory = anon(4);
+	int first = open_device(0), second = open_device(0);
+	struct registration here = register_memory(first, memory, 4 * PAGE, WRITE);
+	struct registration there = register_memory(second, memory + PAGE, PAGE, NO_MAP);
+
+	SYS(munmap(memory + PAGE, PAGE));
+	CHECK_STALE_EVENT(first, here);
+	CHECK_STALE_EVENT(second, there);
+}
