@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `--help` says.
+
+/// What help is wanted about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topic {
+    /// The command as a whole.
+    All,
+    /// `pinmap info`.
+    Info,
+    /// `pinmap bind`.
+    Bind,
+    /// `pinmap unbind`.
+    Unbind,
+    /// `pinmap copy-test`.
+    CopyTest,
+}
+
+/// The text about a topic.
+pub(crate) fn text(topic: Topic) -> &'static str {
+    match topic {
+        Topic::All => ALL,
+        Topic::Info => INFO,
+        Topic::Bind => BIND,
+        Topic::Unbind => UNBIND,
+        Topic::CopyTest => COPY_TEST,
+    }
+}
+
+const ALL: &str = "\
+Shows and sets up the devices of the driver pinmap, which maps user memory for PCI devices.
+
+usage: pinmap info [--json] [--need SIZE] [DEVICE]
+       pinmap bind BDF
+       pinmap unbind BDF
+       pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--identity]
+       pinmap COMMAND --help
+       pinmap --help | --version
+
+  info       shows the devices, the IOMMU, and the limits for locked memory
+  bind       gives a PCI function to the driver (as root)
+  unbind     takes it away again (as root)
+  copy-test  has QEMU's device edu copy memory, and checks every byte
+
+DEVICE is a node (/dev/pinmap0), its name (pinmap0) or a BDF; BDF is the address of a PCI function
+(0000:00:10.0), as `lspci -D` shows it; SIZE is a number of bytes, also with K, M, G or T.
+
+Exit status: 0, it worked; 1, it did not, and a sentence on stderr says why; 2, the command line
+makes no sense.
+";
+
+const INFO: &str = "\
+Shows the devices that the driver is bound to, what they are, the IOMMU, and the limits. Also says
+what is missing: the driver, an IOMMU, a device, the permission to open it.
+
+usage: pinmap info [--json] [--need SIZE] [DEVICE]
+
+  DEVICE       only this one: a node (/dev/pinmap0), its name (pinmap0) or a BDF (0000:00:10.0)
+  --json       as JSON: sizes and limits are numbers, null for no limit; addresses are strings
+  --need SIZE  fail unless this user may register so many bytes more (RLIMIT_MEMLOCK)
+
+Exit status: 0, shown; 1, DEVICE is not there or cannot be opened, or what is needed is not
+allowed; 2, the command line makes no sense. That there is no device at all is no failure.
+";
+
+const BIND: &str = "\
+Gives a PCI function to the driver, as root: takes it from the driver that has it, sets its
+driver_override, and checks that the driver took it. If it did not, everything is as before.
+
+usage: pinmap bind BDF
+
+  BDF  the function (0000:00:10.0), as `lspci -D` shows it
+
+Exit status: 0, the driver has it, also if it had it before; 1, it does not; 2, the command line
+makes no sense.
+";
+
+const UNBIND: &str = "\
+Takes a PCI function away from the driver, as root, clears its driver_override, and lets the
+system's own driver have it again. Programs that have the device open lose it.
+
+usage: pinmap unbind BDF
+
+  BDF  the function (0000:00:10.0), as `pinmap info` shows it
+
+Exit status: 0, the driver does not have it any more; 1, it does, or did not have it before; 2, the
+command line makes no sense.
+";
+
+const COPY_TEST: &str = "\
+Tests the driver with QEMU's device edu: takes its interrupt, registers memory, has the device fetch
+it and store it elsewhere, releases the memory, checks every byte, and that all pages are unpinned
+again.
+
+usage: pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--identity]
+
+  --device DEVICE   a node (/dev/pinmap0), its name or a BDF; the first edu that there is
+  --size SIZE       how many bytes (16K); they go in pieces of at most 4 KiB, 0.2 s each
+  --address-bits N  use only device addresses of so many bits: 28 for an edu without `dma_mask=`
+  --identity        fail if the device address cannot be that of the memory
+
+Exit status: 0, all is right; 1, it is not; 2, the command line makes no sense.
+";

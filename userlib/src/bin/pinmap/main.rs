@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command `pinmap`: shows the devices, gives functions to the driver, tests it with `edu`.
+#![forbid(unsafe_code)]
+
+mod args;
+mod bind;
+mod copy_test;
+#[path = "../../../examples/edu/driver.rs"]
+mod edu;
+mod help;
+mod json;
+mod pins;
+mod report;
+mod size;
+mod sysfs;
+mod text;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use args::Command;
+
+/// Any error is told in one sentence.
+type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
+
+/// Exit status of a command line that makes no sense.
+const USAGE: u8 = 2;
+
+fn run(command: Command, out: &mut impl Write) -> Result<()> {
+    match command {
+        Command::Help(topic) => write!(out, "{}", help::text(topic))?,
+        Command::Version => writeln!(out, "pinmap {}", env!("CARGO_PKG_VERSION"))?,
+        Command::Info(options) => report::run(&options, out)?,
+        Command::Bind(pci) => bind::bind(&sysfs::Sysfs::system(), pci, out)?,
+        Command::Unbind(pci) => bind::unbind(&sysfs::Sysfs::system(), pci, out)?,
+        Command::CopyTest(options) => copy_test::run(&options, out)?,
+    }
+    Ok(out.flush()?)
+}
+
+fn main() -> ExitCode {
+    let command = match args::parse(std::env::args_os().skip(1)) {
+        Ok(command) => command,
+        Err(error) => {
+            eprintln!("pinmap: {error}; see `pinmap --help`");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let Err(error) = run(command, &mut io::stdout().lock()) else {
+        return ExitCode::SUCCESS;
+    };
+    // Nobody is left to tell when the reader of a pipe has gone.
+    let gone = error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
+    if !gone {
+        eprintln!("pinmap: {error}");
+    }
+    ExitCode::FAILURE
+}

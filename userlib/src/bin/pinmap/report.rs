@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `pinmap info`: what there is, and what is missing.
+
+use std::fs;
+use std::io::Write;
+
+use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
+use pinmap::{Device, Info, Memlock, PciAddress, Reserved};
+
+use crate::args::{InfoOptions, Target};
+use crate::json::Json;
+use crate::sysfs::Sysfs;
+use crate::text;
+use crate::Result;
+
+/// All that is shown.
+pub(crate) struct Report {
+    pub(crate) driver_loaded: bool,
+    /// Names of the IOMMUs.
+    pub(crate) iommus: Vec<String>,
+    pub(crate) memlock: Memlock,
+    pub(crate) devices: Vec<Entry>,
+    /// What to do when there is no device.
+    pub(crate) hint: Option<String>,
+}
+
+/// A device, as far as it can be known.
+pub(crate) struct Entry {
+    pub(crate) node: String,
+    pub(crate) pci: Option<PciAddress>,
+    /// Vendor and device id, and class.
+    pub(crate) id: Option<(u32, u32)>,
+    pub(crate) class: Option<u32>,
+    pub(crate) iommu: Option<String>,
+    pub(crate) iommu_group: Option<u32>,
+    /// What the driver says, or why it cannot be asked.
+    pub(crate) details: Result<Details, pinmap::Error>,
+}
+
+/// What only the driver knows.
+pub(crate) struct Details {
+    pub(crate) info: Info,
+    pub(crate) reserved: Vec<Reserved>,
+}
+
+impl Details {
+    fn of(device: &Device) -> pinmap::Result<Self> {
+        Ok(Self {
+            info: device.info()?,
+            reserved: device.reserved()?,
+        })
+    }
+}
+
+/// Writes the report; an error after that says what is not as demanded.
+pub(crate) fn run(options: &InfoOptions, out: &mut impl Write) -> Result<()> {
+    let sysfs = Sysfs::system();
+    let devices = match &options.device {
+        Some(target) => vec![one(&sysfs, target)?],
+        None => all(&sysfs)?,
+    };
+    let report = Report::new(&sysfs, devices);
+    if options.json {
+        writeln!(out, "{}", report.json(options.need))?;
+    } else {
+        text::write(&report, out)?;
+    }
+    if let Some(need) = options.need {
+        report.memlock.check(need)?;
+        if !options.json {
+            writeln!(out, "{} more can be registered", crate::size::format(need))?;
+        }
+    }
+    Ok(())
+}
+
+/// The device that was asked for, which must be there.
+fn one(sysfs: &Sysfs, target: &Target) -> Result<Entry> {
+    let device = target.open()?;
+    let details = Details::of(&device)?;
+    Ok(Entry::new(
+        sysfs,
+        device.path().display().to_string(),
+        Some(details.info.pci),
+        Ok(details),
+    ))
+}
+
+fn all(sysfs: &Sysfs) -> Result<Vec<Entry>> {
+    let nodes = Device::list()?.into_iter();
+    let entry = |node: pinmap::DeviceNode| {
+        let details = Device::open(&node.path).and_then(|device| Details::of(&device));
+        Entry::new(
+            sysfs,
+            node.path.display().to_string(),
+            Some(node.pci),
+            details,
+        )
+    };
+    Ok(nodes.map(entry).collect())
+}
+
+impl Entry {
+    /// Adds what sysfs knows, whoever asks.
+    pub(crate) fn new(
+        sysfs: &Sysfs,
+        node: String,
+        pci: Option<PciAddress>,
+        details: Result<Details, pinmap::Error>,
+    ) -> Self {
+        let function = pci.and_then(|pci| sysfs.function(pci));
+        let number = |attribute| function.as_ref()?.number(attribute);
+        Self {
+            node,
+            pci,
+            id: number("vendor").zip(number("device")),
+            class: number("class"),
+            iommu: function.as_ref().and_then(|function| function.iommu()),
+            iommu_group: function
+                .as_ref()
+                .and_then(|function| function.iommu_group()),
+            details,
+        }
+    }
+
+    fn json(&self) -> Json {
+        let hex = |width: usize| move |number| Json::Text(format!("{number:0width$x}"));
+        let mut fields = vec![
+            ("node", Json::Text(self.node.clone())),
+            (
+                "pci",
+                Json::optional(self.pci, |pci| Json::Text(pci.to_string())),
+            ),
+            ("vendor", Json::optional(self.id.map(|id| id.0), hex(4))),
+            ("device", Json::optional(self.id.map(|id| id.1), hex(4))),
+            ("class", Json::optional(self.class, hex(6))),
+            ("iommu", Json::optional(self.iommu.clone(), Json::Text)),
+            (
+                "iommu_group",
+                Json::optional(self.iommu_group, |group| Json::Number(group.into())),
+            ),
+        ];
+        match &self.details {
+            Ok(details) => fields.extend(details.json()),
+            Err(error) => fields.push(("error", Json::Text(error.to_string()))),
+        }
+        Json::Object(fields)
+    }
+}
+
+impl Details {
+    fn json(&self) -> Vec<(&'static str, Json)> {
+        let Self { info, reserved } = self;
+        let range = |range: &std::ops::RangeInclusive<u64>| {
+            vec![
+                ("first", Json::address(*range.start())),
+                ("last", Json::address(*range.end())),
+            ]
+        };
+        let reserved = reserved.iter().map(|reserved| {
+            let kind = ("kind", Json::Text(text::reserved_kind(reserved.kind)));
+            Json::Object(range(&reserved.range).into_iter().chain([kind]).collect())
+        });
+        let bars = info.bars.iter().enumerate().filter_map(|(number, bar)| {
+            let bar = bar.as_ref()?;
+            let hole = |(offset, len)| {
+                Json::Object(vec![
+                    ("offset", Json::Number(offset)),
+                    ("length", Json::Number(len)),
+                ])
+            };
+            Some(Json::Object(vec![
+                ("number", Json::Number(number as u64)),
+                ("length", Json::Number(bar.len)),
+                ("mappable", Json::Bool(bar.mappable)),
+                ("prefetchable", Json::Bool(bar.prefetchable)),
+                ("64bit", Json::Bool(bar.is_64bit)),
+                ("hole", Json::optional(bar.hole, hole)),
+            ]))
+        });
+        vec![
+            ("kind", Json::Text(text::kind(info.kind))),
+            ("gone", Json::Bool(info.gone)),
+            ("owned", Json::Bool(info.owned)),
+            ("coherent", Json::Bool(info.coherent)),
+            ("reset", Json::Bool(info.can_reset)),
+            ("address_bits", Json::Number(info.address_bits().into())),
+            ("aperture", Json::Object(range(&info.aperture))),
+            ("reserved", Json::List(reserved.collect())),
+            (
+                "page_sizes",
+                Json::List(info.page_sizes.iter().map(Json::Number).collect()),
+            ),
+            (
+                "max_registrations",
+                Json::Number(info.max_registrations.into()),
+            ),
+            ("vectors", Json::Number(info.vectors.into())),
+            ("bars", Json::List(bars.collect())),
+        ]
+    }
+}
+
+impl Report {
+    fn new(sysfs: &Sysfs, devices: Vec<Entry>) -> Self {
+        let driver_loaded = sysfs.driver_loaded();
+        // The driver counts for this user; all devices say the same.
+        let known = devices
+            .iter()
+            .find_map(|entry| Some(entry.details.as_ref().ok()?.info.memlock));
+        let iommus = sysfs.iommus();
+        let hint = devices
+            .is_empty()
+            .then(|| text::no_device(driver_loaded, !iommus.is_empty()));
+        Self {
+            driver_loaded,
+            iommus,
+            memlock: known.unwrap_or_else(own_memlock),
+            devices,
+            hint,
+        }
+    }
+
+    fn json(&self, need: Option<u64>) -> Json {
+        let Memlock { limit, used } = self.memlock;
+        let mut memlock = vec![
+            ("limit", Json::optional(limit, Json::Number)),
+            ("used", Json::Number(used)),
+            (
+                "available",
+                Json::optional(self.memlock.available(), Json::Number),
+            ),
+        ];
+        if let Some(need) = need {
+            memlock.push(("needed", Json::Number(need)));
+            memlock.push(("enough", Json::Bool(self.memlock.check(need).is_ok())));
+        }
+        Json::Object(vec![
+            ("version", Json::Text(env!("CARGO_PKG_VERSION").to_owned())),
+            ("driver_loaded", Json::Bool(self.driver_loaded)),
+            (
+                "iommus",
+                Json::List(self.iommus.iter().cloned().map(Json::Text).collect()),
+            ),
+            ("memlock", Json::Object(memlock)),
+            (
+                "devices",
+                Json::List(self.devices.iter().map(Entry::json).collect()),
+            ),
+            ("hint", Json::optional(self.hint.clone(), Json::Text)),
+        ])
+    }
+}
+
+/// The limit of this process, where no device can be asked; what is used is not known then.
+fn own_memlock() -> Memlock {
+    let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+    let exempt = fs::read_to_string("/proc/self/status").is_ok_and(|status| may_lock(&status));
+    Memlock {
+        limit: (soft != RLIM_INFINITY && !exempt).then_some(soft),
+        used: 0,
+    }
+}
+
+/// Whether a process has `CAP_IPC_LOCK`, by its `/proc/PID/status`.
+fn may_lock(status: &str) -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sysfs::tests::Fake;
+
+    #[test]
+    fn a_device_that_cannot_be_opened_is_shown_with_the_reason() {
+        let fake = Fake::new(Some("pinmap"), &[]);
+        let error = Device::open("/dev/null").expect_err("no device");
+        let entry = Entry::new(
+            &fake.sysfs(),
+            "/dev/pinmap0".into(),
+            Some(Fake::PCI),
+            Err(error),
+        );
+        let report = Report::new(&fake.sysfs(), vec![entry]);
+        let json = report.json(Some(1)).to_string();
+        for part in [
+            "\"driver_loaded\": true",
+            "\"pci\": \"0000:00:10.0\"",
+            "\"error\": \"cannot open /dev/null",
+            "\"needed\": 1",
+            "\"hint\": null",
+        ] {
+            assert!(json.contains(part), "{part}: {json}");
+        }
+        let mut text = Vec::new();
+        text::write(&report, &mut text).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains("/dev/pinmap0  0000:00:10.0"), "{text}");
+        assert!(text.contains("cannot open /dev/null"), "{text}");
+    }
+
+    #[test]
+    fn no_device_is_explained() {
+        let report = Report::new(&Sysfs::at("/nonexistent"), Vec::new());
+        let json = report.json(None).to_string();
+        assert!(
+            json.contains("\"devices\": []") && json.contains("modprobe pinmap"),
+            "{json}"
+        );
+        let mut text = Vec::new();
+        text::write(&report, &mut text).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        assert!(
+            text.contains("modprobe pinmap") && text.contains("IOMMU"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_capability_is_one_bit() {
+        assert!(may_lock("Name:\tx\nCapEff:\t000001ffffffffff\n"));
+        assert!(may_lock("CapEff:\t0000000000004000\n"));
+        assert!(!may_lock("CapEff:\t0000000000002000\n"));
+        assert!(!may_lock(""));
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report of `pinmap info` as text.
+
+use std::io::{self, Write};
+
+use pinmap::{BarInfo, Info, Kind, Memlock, Reserved, ReservedKind};
+
+use crate::report::{Details, Entry, Report};
+use crate::size::format as bytes;
+
+/// Writes the report.
+pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
+    let loaded = if report.driver_loaded {
+        "loaded"
+    } else {
+        "not loaded"
+    };
+    line(out, "driver", loaded)?;
+    let iommus = match &*report.iommus {
+        [] => "none".to_owned(),
+        names => names.join(", "),
+    };
+    line(out, "IOMMU", iommus)?;
+    line(out, "locked memory", memlock(report.memlock))?;
+    for entry in &report.devices {
+        writeln!(out)?;
+        device(entry, out)?;
+    }
+    match &report.hint {
+        Some(hint) => writeln!(out, "\nno devices: {hint}"),
+        None => Ok(()),
+    }
+}
+
+fn line(out: &mut impl Write, name: &str, value: impl AsRef<str>) -> io::Result<()> {
+    writeln!(out, "{name:<18}{}", value.as_ref())
+}
+
+fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "{}", entry.node)?;
+    if let Some(pci) = entry.pci {
+        write!(out, "  {pci}")?;
+    }
+    if let Some((vendor, device)) = entry.id {
+        write!(out, "  {vendor:04x}:{device:04x}")?;
+    }
+    if let Some(class) = entry.class {
+        write!(out, "  class {class:06x}")?;
+    }
+    writeln!(out)?;
+    if let Some(group) = entry.iommu_group {
+        let name = entry.iommu.as_deref().unwrap_or("unknown");
+        line(out, "  IOMMU", format!("{name}, group {group}"))?;
+    }
+    match &entry.details {
+        Ok(Details { info, reserved }) => details(info, reserved, out),
+        Err(error) => line(out, "  not usable", error.to_string()),
+    }
+}
+
+fn details(info: &Info, ranges: &[Reserved], out: &mut impl Write) -> io::Result<()> {
+    let state = match (info.gone, info.owned) {
+        (true, _) => "gone",
+        (false, true) => "a program owns it now",
+        (false, false) => "free",
+    };
+    line(out, "  kind", format!("{}, {state}", kind(info.kind)))?;
+    let (first, last) = (info.aperture.start(), info.aperture.end());
+    line(
+        out,
+        "  addresses",
+        format!("{first:#x} to {last:#x} ({} bits)", info.address_bits()),
+    )?;
+    for Reserved { range, kind, .. } in ranges {
+        let kind = reserved_kind(*kind);
+        line(
+            out,
+            "  reserved",
+            format!("{:#x} to {:#x} ({kind})", range.start(), range.end()),
+        )?;
+    }
+    let sizes: Vec<_> = info.page_sizes.iter().map(bytes).collect();
+    line(out, "  page sizes", sizes.join(", "))?;
+    line(
+        out,
+        "  caches",
+        if info.coherent {
+            "coherent"
+        } else {
+            "not coherent"
+        },
+    )?;
+    line(
+        out,
+        "  registrations",
+        format!("at most {} for a program", info.max_registrations),
+    )?;
+    let vectors = match info.vectors {
+        0 => "none".to_owned(),
+        1 => "1 vector".to_owned(),
+        n => format!("{n} vectors"),
+    };
+    line(out, "  interrupts", vectors)?;
+    line(out, "  reset", if info.can_reset { "yes" } else { "no" })?;
+    for (number, bar) in info.bars.iter().enumerate() {
+        if let Some(bar) = bar {
+            line(out, &format!("  BAR {number}"), describe(bar))?;
+        }
+    }
+    Ok(())
+}
+
+fn describe(bar: &BarInfo) -> String {
+    let width = if bar.is_64bit { ", 64 bits" } else { "" };
+    let how = match (bar.mappable, bar.prefetchable) {
+        (false, _) => "cannot be mapped",
+        (true, true) => "write-combined",
+        (true, false) => "uncached",
+    };
+    let hole = match bar.hole {
+        Some((offset, len)) => format!(", without {} at {offset:#x} (MSI-X)", bytes(len)),
+        None => String::new(),
+    };
+    format!("{}, {how}{width}{hole}", bytes(bar.len))
+}
+
+fn memlock(memlock: Memlock) -> String {
+    match memlock.limit {
+        Some(limit) => {
+            format!(
+                "{} allowed (RLIMIT_MEMLOCK), {} used",
+                bytes(limit),
+                bytes(memlock.used)
+            )
+        }
+        None => format!("no limit, {} used", bytes(memlock.used)),
+    }
+}
+
+/// What a kind of device is called.
+pub(crate) fn kind(kind: Kind) -> String {
+    match kind {
+        Kind::Flat => "flat".to_owned(),
+        Kind::Other(number) => format!("kind {number}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// What a kind of reserved range is called.
+pub(crate) fn reserved_kind(kind: ReservedKind) -> String {
+    match kind {
+        ReservedKind::Msi => "MSI".to_owned(),
+        ReservedKind::Platform => "platform".to_owned(),
+        ReservedKind::Other(number) => format!("kind {number}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// What to do when there is no device.
+pub(crate) fn no_device(driver_loaded: bool, iommu: bool) -> String {
+    let mut steps = Vec::new();
+    if !iommu {
+        steps.push(
+            "switch the IOMMU on (in the firmware: VT-d or AMD-Vi; for Intel also `intel_iommu=on` \
+             on the kernel's command line)",
+        );
+    }
+    if !driver_loaded {
+        steps.push("load the driver with `modprobe pinmap`");
+    }
+    steps.push("give it a PCI function with `pinmap bind BDF`, where `lspci -D` shows the BDF");
+    steps.join(", then ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told() {
+        let text = memlock(Memlock {
+            limit: Some(8 << 20),
+            used: 4096,
+        });
+        assert_eq!(text, "8 MiB allowed (RLIMIT_MEMLOCK), 4 KiB used");
+        assert_eq!(
+            memlock(Memlock {
+                limit: None,
+                used: 0
+            }),
+            "no limit, 0 bytes used"
+        );
+    }
+
+    #[test]
+    fn the_steps_that_are_missing_are_told_in_order() {
+        let all = no_device(false, false);
+        let [iommu, load, bind] =
+            ["intel_iommu", "modprobe", "pinmap bind"].map(|part| all.find(part));
+        assert!(iommu < load && load < bind && iommu.is_some(), "{all}");
+        let one = no_device(true, true);
+        assert!(one.starts_with("give it"), "{one}");
+    }
+
+    #[test]
+    fn kinds_have_names() {
+        assert_eq!(
+            (kind(Kind::Flat), kind(Kind::Other(7))),
+            ("flat".into(), "kind 7".into())
+        );
+        assert_eq!(reserved_kind(ReservedKind::Msi), "MSI");
+    }
+}

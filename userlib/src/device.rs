@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An open device: what it is, its events, its reset.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc::O_NONBLOCK;
+use nix::poll::{PollFd, PollFlags};
+
+use crate::error::{Error, Operation, Result};
+use crate::event::Event;
+use crate::info::{Info, Reserved};
+use crate::ioctl;
+use crate::pci::PciAddress;
+use crate::sys;
+use crate::sysfs::{DeviceNode, Sysfs};
+use crate::wait::wait;
+
+/// An open device: a context of the driver, with a device address space, registrations and events
+/// of its own.
+///
+/// A clone is the same context. Everything made from it keeps it open: it is closed when the last
+/// clone, [`Registration`](crate::Registration), [`Bar`](crate::Bar) and
+/// [`Interrupt`](crate::Interrupt) is dropped.
+///
+/// A device without an MMU of its own ([`Kind::Flat`](crate::Kind::Flat)) has one owner: the first
+/// context that maps memory or a BAR, takes an interrupt or resets the function, until it is
+/// closed. From others such calls fail with `EBUSY`.
+///
+/// Polled ([`AsFd`]), it is readable when there is an event, and reports a hang-up when the device
+/// is gone. The file is in non-blocking mode.
+#[derive(Clone)]
+pub struct Device(Arc<Context>);
+
+struct Context {
+    file: File,
+    path: PathBuf,
+    /// Vectors that an `Interrupt` has; a second one would take the eventfd of the first away.
+    vectors: Mutex<BTreeSet<u32>>,
+}
+
+impl Device {
+    /// Opens a device by its node, such as `/dev/pinmap0`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is no such node; `EACCES`: this user may not open it; `ENOTTY`: it is
+    /// something else; `ENODEV`, `ENXIO`: the device behind it is gone.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let attempt = || format!("open {}", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(O_NONBLOCK)
+            .open(path)
+            .map_err(|error| Error::from_io(Operation::Open, attempt(), &error))?;
+        let device = Self(Arc::new(Context {
+            file,
+            path: path.into(),
+            vectors: Mutex::default(),
+        }));
+        // Anything can be opened by a path; only the driver answers this.
+        device
+            .get_info()
+            .map_err(|errno| Error::new(Operation::Open, attempt(), errno))?;
+        Ok(device)
+    }
+
+    /// Opens the device of a PCI function.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open); `ENOENT`: there is no such function; `ENODEV`: the driver is
+    /// not bound to it.
+    pub fn open_pci(pci: PciAddress) -> Result<Self> {
+        let attempt = || format!("open the device of {pci}");
+        match Sysfs::system().node_of(pci) {
+            Ok(Some(path)) => Self::open(path),
+            Ok(None) => Err(Error::new(Operation::Open, attempt(), Errno::ENODEV)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let cause = "there is no such PCI function";
+                Err(
+                    Error::refused(Operation::Open, attempt(), Errno::ENOENT, cause)
+                        .with_hint("`lspci -D` shows those that there are"),
+                )
+            }
+            Err(error) => Err(Error::from_io(Operation::Open, attempt(), &error)),
+        }
+    }
+
+    /// The devices that the driver is bound to, whether or not this user may open them. No device
+    /// is not an error.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading sysfs.
+    pub fn list() -> Result<Vec<DeviceNode>> {
+        let found = Sysfs::system().devices();
+        found.map_err(|error| Error::from_io(Operation::Find, "list the devices", &error))
+    }
+
+    /// The path by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// What the device is, its limits, and who owns it now. Works whoever owns it, and when it is
+    /// gone.
+    ///
+    /// # Errors
+    ///
+    /// None that a driver of this version has.
+    pub fn info(&self) -> Result<Info> {
+        let info = self.get_info();
+        let info = info
+            .map_err(|errno| Error::new(Operation::Info, format!("ask what {self} is"), errno))?;
+        Ok(Info::from_abi(&info))
+    }
+
+    fn get_info(&self) -> Result<sys::pinmap_info, Errno> {
+        let mut args = sys::pinmap_info::default();
+        ioctl::get_info(self.as_fd(), &mut args)?;
+        Ok(args)
+    }
+
+    /// The device addresses that no mapping can take, in their order.
+    ///
+    /// # Errors
+    ///
+    /// None that a driver of this version has.
+    pub fn reserved(&self) -> Result<Vec<Reserved>> {
+        let mut found = Vec::new();
+        for index in 0.. {
+            let mut args = sys::pinmap_reserved {
+                index,
+                ..Default::default()
+            };
+            match ioctl::get_reserved(self.as_fd(), &mut args) {
+                Ok(()) => found.push(Reserved::from_abi(&args)),
+                Err(Errno::ENOENT) => break,
+                Err(errno) => {
+                    let attempt = format!("ask for the reserved addresses of {self}");
+                    return Err(Error::new(Operation::Info, attempt, errno));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Resets the function. Mappings and interrupts stay as they are. Makes this context the owner.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the function has no reset; `EAGAIN`: it is being bound, unbound or reset by
+    /// someone else; `EBUSY`: another context owns the device; `ENODEV`: it is gone.
+    pub fn reset(&self) -> Result<()> {
+        ioctl::reset(self.as_fd(), &mut sys::pinmap_reset::default())
+            .map_err(|errno| Error::new(Operation::Reset, format!("reset {self}"), errno))
+    }
+
+    /// Takes the next event, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone, and [`Event::Gone`] was taken before.
+    pub fn try_event(&self) -> Result<Option<Event>> {
+        let mut bytes = [0; size_of::<sys::pinmap_event>()];
+        let fail = |errno| Error::new(Operation::Event, format!("read an event of {self}"), errno);
+        loop {
+            // The driver returns whole events only.
+            return match (&self.0.file).read(&mut bytes) {
+                Ok(0) => Err(fail(Errno::ENODEV)),
+                Ok(_) => Ok(Some(Event::from_bytes(&bytes))),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(None),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => Err(fail(
+                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+                    )),
+                },
+            };
+        }
+    }
+
+    /// Waits for the next event; without a timeout, as long as it takes. None: the time was up.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_event`](Self::try_event).
+    pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+        let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        wait(&mut files, timeout.into()).map_err(|errno| {
+            Error::new(
+                Operation::Wait,
+                format!("wait for an event of {self}"),
+                errno,
+            )
+        })?;
+        self.try_event()
+    }
+
+    /// Has an eventfd signalled when there is an event to take, or, with `None`, no more. It
+    /// replaces the one before. Polling the device itself does the same; this is for programs that
+    /// already wait for an eventfd.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not an eventfd; `ENODEV`: the device is gone.
+    pub fn signal_events(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.set_eventfd(sys::PINMAP_SOURCE_EVENTS, 0, eventfd)
+            .map_err(|errno| {
+                Error::new(
+                    Operation::Eventfd,
+                    format!("attach an eventfd to the events of {self}"),
+                    errno,
+                )
+            })
+    }
+
+    pub(crate) fn set_eventfd(
+        &self,
+        source: u32,
+        index: u32,
+        eventfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let fd = eventfd.map_or(-1, |fd| fd.as_raw_fd());
+        let mut args = sys::pinmap_set_eventfd {
+            source,
+            index,
+            fd,
+            ..Default::default()
+        };
+        ioctl::set_eventfd(self.as_fd(), &mut args)
+    }
+
+    pub(crate) fn vectors(&self) -> &Mutex<BTreeSet<u32>> {
+        &self.0.vectors
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.0.file
+    }
+
+    /// A device that answers every ioctl with ENOTTY.
+    #[cfg(test)]
+    pub(crate) fn fake() -> Self {
+        let path = PathBuf::from("/dev/null");
+        let file = File::open(&path).expect("there is always /dev/null");
+        Self(Arc::new(Context {
+            file,
+            path,
+            vectors: Mutex::default(),
+        }))
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.path.display().fmt(f)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("path", &self.0.path)
+            .field("file", &self.0.file)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_node_is_told_with_what_to_do() {
+        let error = Device::open("/dev/pinmap-none").expect_err("no such node");
+        assert_eq!(error.errno(), Errno::ENOENT as i32);
+        assert!(
+            error.hint().expect("a hint").contains("pinmap bind"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn another_file_is_not_a_device() {
+        let error = Device::open("/dev/null").expect_err("no device");
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        assert!(
+            error
+                .to_string()
+                .contains("/dev/null: it is not a pinmap device"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_function_is_told() {
+        let pci = PciAddress {
+            domain: 0xffff_ffff,
+            bus: 0,
+            device: 0,
+            function: 0,
+        };
+        let error = Device::open_pci(pci).expect_err("no such function");
+        assert_eq!(error.errno(), Errno::ENOENT as i32);
+        assert!(
+            error.to_string().contains("no such PCI function"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_interrupt_that_cannot_be_had_is_not_taken() {
+        let device = Device::fake();
+        for _ in 0..2 {
+            let error = device.interrupt(0).expect_err("no interrupts");
+            assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        }
+    }
+
+    #[test]
+    fn devices_can_be_shared_and_sent() {
+        fn check<T: Send + Sync + Clone>() {}
+        check::<Device>();
+    }
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a program must learn without having asked.
+
+use std::mem::offset_of;
+
+use crate::sys::{self, pinmap_event};
+
+/// Something that happened to a context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Event {
+    /// A registration went stale: its memory left the address space, and the device can no longer
+    /// reach it. Only releasing it is left. Memory of a [`Buffer`](crate::Buffer) cannot leave
+    /// while it is registered; memory registered with
+    /// [`register_raw`](crate::Device::register_raw) can.
+    Stale {
+        /// The registration: see [`Registration::handle`](crate::Registration::handle).
+        handle: u64,
+        /// User address of its first byte.
+        addr: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The device is gone, and everything with it. This is the last event.
+    Gone,
+    /// What a newer driver reports, by its number.
+    Other(u32),
+}
+
+impl Event {
+    /// From what one `read()` of a single event returns.
+    pub(crate) fn from_bytes(bytes: &[u8; size_of::<pinmap_event>()]) -> Self {
+        match u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, type_))) {
+            sys::PINMAP_EVENT_STALE => {
+                let number = |offset| u64::from_ne_bytes(field(bytes, offset));
+                Self::Stale {
+                    handle: number(offset_of!(pinmap_event, handle)),
+                    addr: number(offset_of!(pinmap_event, addr)) as usize,
+                    len: number(offset_of!(pinmap_event, length)) as usize,
+                }
+            }
+            sys::PINMAP_EVENT_GONE => Self::Gone,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// The bytes of the field at an offset.
+fn field<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[offset + i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(event_type: u32, numbers: [u64; 3]) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&event_type.to_ne_bytes());
+        for (i, number) in numbers.iter().enumerate() {
+            bytes[8 + 8 * i..][..8].copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn events_are_told_apart() {
+        let stale = Event::Stale {
+            handle: 7,
+            addr: 0x7f00_0000_1000,
+            len: 8192,
+        };
+        assert_eq!(
+            Event::from_bytes(&bytes(1, [7, 0x7f00_0000_1000, 8192])),
+            stale
+        );
+        assert_eq!(Event::from_bytes(&bytes(2, [0; 3])), Event::Gone);
+        assert_eq!(Event::from_bytes(&bytes(77, [0; 3])), Event::Other(77));
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What an errno means for an operation, and what to do about it, in plain words.
+
+use nix::errno::Errno;
+
+use crate::error::Operation;
+use crate::failure::{Failure, Reason};
+use crate::sysfs::Sysfs;
+
+/// Why the operation failed, as far as the errno tells.
+pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
+    let text = match (operation, errno) {
+        (Operation::Open, Errno::ENOENT) => "there is no such device node",
+        (Operation::Open, Errno::EACCES | Errno::EPERM) => "this user may not open it",
+        (Operation::Open, Errno::ENOTTY) => "it is not a pinmap device",
+        (Operation::Open | Operation::Find, Errno::ENODEV | Errno::ENXIO) => {
+            "the driver is not bound to it"
+        }
+        (Operation::Allocate, Errno::ENOMEM) => "there is not enough memory of that kind",
+        (Operation::Register, Errno::EPERM) => {
+            "memory can be registered only by the process that opened the device"
+        }
+        (Operation::Map, Errno::EACCES) => "it was registered for reading only",
+        (Operation::Bar, Errno::EOPNOTSUPP) => {
+            "it consists of I/O ports, or is smaller than a page"
+        }
+        (Operation::Reset, Errno::EOPNOTSUPP) => "the function has no reset",
+        (Operation::Reset, Errno::EAGAIN) => {
+            "the device is being bound, unbound or reset by someone else"
+        }
+        (Operation::Release, Errno::ESTALE) => "it was released before",
+        (_, Errno::EBUSY) => "another context owns the device",
+        (_, Errno::ENODEV) => "the device is gone",
+        (_, Errno::ESTALE) => "its memory went away",
+        (_, Errno::E2BIG) => "the driver is older than this crate",
+        (_, Errno::EOPNOTSUPP) => "the driver, the device or the IOMMU cannot do that",
+        (_, Errno::EOVERFLOW) => "the end lies outside of the 64-bit address space",
+        (_, Errno::EINTR) => "a fatal signal arrived meanwhile",
+        _ => return errno.desc().to_lowercase(),
+    };
+    text.to_owned()
+}
+
+/// What to do about an errno.
+pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
+    let text = match (operation, errno) {
+        (Operation::Open | Operation::Find, Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => {
+            return Some(no_device(&Sysfs::system()));
+        }
+        (Operation::Open, Errno::EACCES | Errno::EPERM) => {
+            "be a member of the group `pinmap` (`usermod -a -G pinmap USER`, then log in again), \
+             or root"
+        }
+        (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
+        (Operation::Allocate, Errno::ENOMEM) => {
+            "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
+        }
+        (Operation::Register, Errno::EPERM) => {
+            "open the device again in this process, for instance after fork()"
+        }
+        (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
+        (Operation::Reset, Errno::EAGAIN) => "try again",
+        (_, Errno::EBUSY) => {
+            "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows which)"
+        }
+        (_, Errno::ENODEV) => "it was unbound or removed: `pinmap info` shows what there is now",
+        (_, Errno::E2BIG) => "update the driver",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// How to come by a device, depending on how far the system is.
+pub(crate) fn no_device(sysfs: &Sysfs) -> String {
+    let bind = "give it a function with `pinmap bind BDF`, where `lspci -D` shows the BDF";
+    if sysfs.driver_loaded() {
+        bind.to_owned()
+    } else {
+        format!("load the driver with `modprobe pinmap`, then {bind}")
+    }
+}
+
+/// What to do about a failure.
+pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
+    let text = match failure.reason {
+        Reason::Memlock => return Some(raise_memlock(failure.needed)),
+        Reason::Permission => {
+            "use memory that is mapped readable, and writable if the device is to write"
+        }
+        Reason::File => {
+            "register it with `Access::Read`, or use a private mapping, a memfd or tmpfs"
+        }
+        Reason::Secret | Reason::Device => "use ordinary memory",
+        Reason::Overlap => "release that first, or demand another device address",
+        Reason::Aperture | Reason::Reserved => {
+            "demand another device address, or let the driver choose one"
+        }
+        Reason::Full => "release something first, or allow more address bits",
+        Reason::Objects => "release something first, or register larger ranges",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// How to raise `RLIMIT_MEMLOCK` to a number of bytes.
+pub(crate) fn raise_memlock(needed: u64) -> String {
+    let kib = needed.div_ceil(1024);
+    format!(
+        "raise the limit: `ulimit -l {kib}` in the shell, up to its hard limit; for good \
+         `* - memlock {kib}` in /etc/security/limits.conf, or `LimitMEMLOCK={needed}` in the \
+         service's systemd unit"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memlock_is_told_in_the_units_of_each_tool() {
+        let failure = Failure {
+            reason: Reason::Memlock,
+            addr: 0,
+            needed: 1025,
+            allowed: 1024,
+        };
+        let hint = for_failure(&failure).expect("a hint");
+        assert!(hint.contains("`ulimit -l 2`"), "{hint}");
+        assert!(hint.contains("memlock 2`"), "{hint}");
+        assert!(hint.contains("`LimitMEMLOCK=1025`"), "{hint}");
+    }
+
+    #[test]
+    fn the_same_errno_differs_by_operation() {
+        assert_ne!(
+            cause(Operation::Release, Errno::ESTALE),
+            cause(Operation::Query, Errno::ESTALE)
+        );
+        assert_ne!(
+            cause(Operation::Open, Errno::EACCES),
+            cause(Operation::Map, Errno::EACCES)
+        );
+        assert_ne!(
+            cause(Operation::Reset, Errno::EOPNOTSUPP),
+            cause(Operation::Bar, Errno::EOPNOTSUPP)
+        );
+    }
+
+    #[test]
+    fn an_owned_device_names_the_way_to_find_the_owner() {
+        for operation in [
+            Operation::Register,
+            Operation::Map,
+            Operation::Bar,
+            Operation::Eventfd,
+            Operation::Reset,
+        ] {
+            assert!(cause(operation, Errno::EBUSY).contains("another context"));
+            assert!(hint(operation, Errno::EBUSY)
+                .expect("a hint")
+                .contains("fuser"));
+        }
+    }
+
+    #[test]
+    fn other_errors_keep_the_words_of_the_system() {
+        assert_eq!(cause(Operation::Wait, Errno::EBADF), "bad file number");
+        assert_eq!(hint(Operation::Wait, Errno::EBADF), None);
+    }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ioctls as typed calls: the one place where pointers go to the driver.
+//!
+//! Every struct is `&mut`, for the driver writes to each of them, also when it fails.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+use crate::sys;
+
+mod raw {
+    //! What nix makes of the numbers; untyped as to the file.
+    use crate::sys;
+
+    macro_rules! ioctls {
+        ($($name:ident = $number:ident($type:ident);)*) => { $(
+            nix::ioctl_readwrite_bad!(
+                $name,
+                nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::$number),
+                sys::$type
+            );
+        )* };
+    }
+
+    ioctls! {
+        get_info = PINMAP_CMD_GET_INFO(pinmap_info);
+        get_reserved = PINMAP_CMD_GET_RESERVED(pinmap_reserved);
+        register = PINMAP_CMD_REGISTER(pinmap_register);
+        release = PINMAP_CMD_RELEASE(pinmap_release);
+        query = PINMAP_CMD_QUERY(pinmap_query);
+        map = PINMAP_CMD_MAP(pinmap_map);
+        unmap = PINMAP_CMD_UNMAP(pinmap_unmap);
+        set_eventfd = PINMAP_CMD_SET_EVENTFD(pinmap_set_eventfd);
+        reset = PINMAP_CMD_RESET(pinmap_reset);
+    }
+}
+
+/// Sets the struct's size and makes the call.
+macro_rules! call {
+    ($name:ident, $file:expr, $args:expr) => {{
+        $args.size = size_of_val($args) as u32;
+        // SAFETY:
+        // - `$args` is a `&mut` to a struct that begins with its size, set above, so the driver
+        //   reads and writes nothing beyond it.
+        // - The driver keeps no pointer to it.
+        // - A file that is not the driver's answers the number, which is the driver's own, with
+        //   ENOTTY.
+        unsafe { raw::$name($file.as_raw_fd(), $args) }.map(drop)
+    }};
+}
+
+/// The calls that are safe with any argument.
+macro_rules! safe {
+    ($($name:ident($type:ident);)*) => { $(
+        pub(crate) fn $name(file: BorrowedFd<'_>, args: &mut sys::$type) -> Result<(), Errno> {
+            call!($name, file, args)
+        }
+    )* };
+}
+
+safe! {
+    get_info(pinmap_info);
+    get_reserved(pinmap_reserved);
+    release(pinmap_release);
+    query(pinmap_query);
+    // Only what was registered can be mapped, and no more than allowed then.
+    map(pinmap_map);
+    unmap(pinmap_unmap);
+    set_eventfd(pinmap_set_eventfd);
+    reset(pinmap_reset);
+}
+
+/// Makes memory of this process reachable for the device.
+///
+/// # Safety
+///
+/// When it succeeds, the device may read the memory at any time until it is released, and write it
+/// if `PINMAP_REGISTER_WRITE` is set: until then there must be no reference to any of it, except to
+/// atomics.
+pub(crate) unsafe fn register(
+    file: BorrowedFd<'_>,
+    args: &mut sys::pinmap_register,
+) -> Result<(), Errno> {
+    call!(register, file, args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_header() {
+        assert_eq!(
+            nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_GET_INFO),
+            0xbc00
+        );
+        assert_eq!(
+            nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_RESET),
+            0xbc08
+        );
+    }
+
+    #[test]
+    fn a_struct_tells_its_size_first() {
+        let file = std::fs::File::open("/dev/null").expect("there is always /dev/null");
+        let file = std::os::fd::AsFd::as_fd(&file);
+        let mut info = sys::pinmap_info::default();
+        assert_eq!(get_info(file, &mut info), Err(Errno::ENOTTY));
+        assert_eq!(info.size as usize, size_of_val(&info));
+        assert_eq!(std::mem::offset_of!(sys::pinmap_info, size), 0);
+        let mut release_args = sys::pinmap_release::default();
+        assert_eq!(release(file, &mut release_args), Err(Errno::ENOTTY));
+        assert_eq!(release_args.size, 16);
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A registration at one more device address.
+
+use std::os::fd::AsFd;
+
+use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::failure::Failure;
+use crate::ioctl;
+use crate::options::{Access, MapOptions};
+use crate::raw::RawRegistration;
+use crate::sys;
+
+/// A registration at one more device address.
+///
+/// Made by [`Registration::map`](crate::Registration::map). Dropped, the device cannot reach the
+/// memory at that address any more; the memory stays registered. It cannot outlive its
+/// registration; forgotten, it goes with that.
+#[derive(Debug)]
+pub struct Mapping<'a> {
+    registration: &'a RawRegistration,
+    device_addr: u64,
+    access: Access,
+    removed: bool,
+}
+
+impl<'a> Mapping<'a> {
+    pub(crate) fn new(registration: &'a RawRegistration, options: MapOptions) -> Result<Self> {
+        let mut args = options.to_abi(registration.handle());
+        ioctl::map(registration.device().as_fd(), &mut args).map_err(|errno| {
+            let error = registration.fail(Operation::Map, "map", errno);
+            error.with_failure(Failure::from_abi(&args.fail))
+        })?;
+        let device_addr = args.device_addr;
+        Ok(Self {
+            registration,
+            device_addr,
+            access: options.access(),
+            removed: false,
+        })
+    }
+
+    /// Device address of the first byte of the registration.
+    pub fn device_addr(&self) -> u64 {
+        self.device_addr
+    }
+
+    /// What the device may do at this address.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Removes the mapping: as dropping it, but says when it does not work.
+    ///
+    /// # Errors
+    ///
+    /// `ESTALE`: the memory went away, and all mappings with it; `ENODEV`: the device is gone. The
+    /// mapping comes back with the error.
+    pub fn unmap(mut self) -> Result<(), ErrorWith<Self>> {
+        match self.unmap_now() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(ErrorWith { error, value: self }),
+        }
+    }
+
+    fn unmap_now(&mut self) -> Result<(), Error> {
+        if self.removed {
+            return Ok(());
+        }
+        let handle = self.registration.handle();
+        let device_addr = self.device_addr;
+        let mut args = sys::pinmap_unmap {
+            handle,
+            device_addr,
+            ..Default::default()
+        };
+        ioctl::unmap(self.registration.device().as_fd(), &mut args).map_err(|errno| {
+            let verb = format!("unmap from {device_addr:#x}");
+            self.registration.fail(Operation::Unmap, &verb, errno)
+        })?;
+        self.removed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Mapping<'_> {
+    fn drop(&mut self) {
+        // If it fails it is gone already, with the device or the memory.
+        let _ = self.unmap_now();
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How memory is registered and mapped.
+
+use crate::sys;
+
+/// What the device may do with memory. The IOMMU enforces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// The device may read it.
+    Read,
+    /// The device may read and write it.
+    ReadWrite,
+}
+
+impl Access {
+    pub(crate) fn from_flags(flags: u32) -> Self {
+        if flags & sys::PINMAP_REGISTER_WRITE != 0 {
+            Self::ReadWrite
+        } else {
+            Self::Read
+        }
+    }
+}
+
+/// Where the memory is to appear for the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Placement {
+    /// At the user address if possible, otherwise where the driver finds room.
+    Preferred,
+    /// At this device address.
+    Fixed(u64),
+    /// At the user address.
+    Identity,
+    /// Nowhere yet.
+    Unmapped,
+}
+
+/// How to register memory: what the device may do, and where it is to find the memory.
+///
+/// An [`Access`] alone can be passed wherever this is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegisterOptions {
+    access: Access,
+    placement: Placement,
+    address_bits: u32,
+    round_outwards: bool,
+}
+
+impl RegisterOptions {
+    /// At the user address if that is possible, otherwise where the driver finds room.
+    pub fn new(access: Access) -> Self {
+        Self {
+            access,
+            placement: Placement::Preferred,
+            address_bits: 0,
+            round_outwards: false,
+        }
+    }
+
+    /// At exactly this device address, a multiple of the page size, or not at all.
+    #[must_use]
+    pub fn at(mut self, device_addr: u64) -> Self {
+        self.placement = Placement::Fixed(device_addr);
+        self
+    }
+
+    /// At exactly the user address, or not at all.
+    #[must_use]
+    pub fn identity(mut self) -> Self {
+        self.placement = Placement::Identity;
+        self
+    }
+
+    /// Pinned only; it can be mapped later with [`Registration::map`](crate::Registration::map).
+    /// Works whoever owns the device.
+    #[must_use]
+    pub fn unmapped(mut self) -> Self {
+        self.placement = Placement::Unmapped;
+        self
+    }
+
+    /// The device can drive only so many address bits, 12 to 64.
+    #[must_use]
+    pub fn address_bits(mut self, bits: u32) -> Self {
+        self.address_bits = bits;
+        self
+    }
+
+    /// Registers whole pages around memory that does not begin and end with one. Otherwise such
+    /// memory is refused, for the device reaches whole pages. Only for
+    /// [`Device::register_raw`](crate::Device::register_raw): a [`Buffer`](crate::Buffer) is
+    /// whole pages.
+    #[must_use]
+    pub fn round_outwards(mut self) -> Self {
+        self.round_outwards = true;
+        self
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn rounds_outwards(&self) -> bool {
+        self.round_outwards
+    }
+
+    pub(crate) fn to_abi(self, addr: u64, length: u64) -> sys::pinmap_register {
+        let mut flags = match self.access {
+            Access::Read => 0,
+            Access::ReadWrite => sys::PINMAP_REGISTER_WRITE,
+        };
+        let mut device_addr = 0;
+        match self.placement {
+            Placement::Preferred => {}
+            Placement::Fixed(addr) => {
+                flags |= sys::PINMAP_REGISTER_FIXED;
+                device_addr = addr;
+            }
+            Placement::Identity => flags |= sys::PINMAP_REGISTER_IDENTITY,
+            Placement::Unmapped => flags |= sys::PINMAP_REGISTER_NO_MAP,
+        }
+        let address_bits = self.address_bits;
+        sys::pinmap_register {
+            flags,
+            addr,
+            length,
+            device_addr,
+            address_bits,
+            ..Default::default()
+        }
+    }
+
+    /// Whether registering maps the memory.
+    pub(crate) fn maps(&self) -> bool {
+        self.placement != Placement::Unmapped
+    }
+}
+
+impl From<Access> for RegisterOptions {
+    fn from(access: Access) -> Self {
+        Self::new(access)
+    }
+}
+
+/// How to map a registration once more.
+///
+/// An [`Access`] alone can be passed wherever this is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapOptions {
+    access: Access,
+    fixed: Option<u64>,
+    address_bits: u32,
+}
+
+impl MapOptions {
+    /// At the user address if that is free, otherwise where the driver finds room.
+    pub fn new(access: Access) -> Self {
+        Self {
+            access,
+            fixed: None,
+            address_bits: 0,
+        }
+    }
+
+    /// At exactly this device address, a multiple of the page size, or not at all.
+    #[must_use]
+    pub fn at(mut self, device_addr: u64) -> Self {
+        self.fixed = Some(device_addr);
+        self
+    }
+
+    /// The device can drive only so many address bits, 12 to 64.
+    #[must_use]
+    pub fn address_bits(mut self, bits: u32) -> Self {
+        self.address_bits = bits;
+        self
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn to_abi(self, handle: u64) -> sys::pinmap_map {
+        let mut flags = match self.access {
+            Access::Read => 0,
+            Access::ReadWrite => sys::PINMAP_MAP_WRITE,
+        };
+        if self.fixed.is_some() {
+            flags |= sys::PINMAP_MAP_FIXED;
+        }
+        let device_addr = self.fixed.unwrap_or(0);
+        let address_bits = self.address_bits;
+        sys::pinmap_map {
+            flags,
+            handle,
+            device_addr,
+            address_bits,
+            ..Default::default()
+        }
+    }
+}
+
+impl From<Access> for MapOptions {
+    fn from(access: Access) -> Self {
+        Self::new(access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register(options: impl Into<RegisterOptions>) -> (u32, u64, u32) {
+        let abi = options.into().to_abi(0x1000, 0x2000);
+        assert_eq!((abi.addr, abi.length), (0x1000, 0x2000));
+        (abi.flags, abi.device_addr, abi.address_bits)
+    }
+
+    #[test]
+    fn registering_options_become_flags() {
+        use sys::*;
+        let write = PINMAP_REGISTER_WRITE;
+        let options = RegisterOptions::new(Access::ReadWrite);
+        assert_eq!(register(Access::Read), (0, 0, 0));
+        assert_eq!(register(Access::ReadWrite), (write, 0, 0));
+        assert_eq!(
+            register(options.at(0x5000)),
+            (write | PINMAP_REGISTER_FIXED, 0x5000, 0)
+        );
+        assert_eq!(
+            register(options.identity()),
+            (write | PINMAP_REGISTER_IDENTITY, 0, 0)
+        );
+        assert_eq!(
+            register(options.unmapped()),
+            (write | PINMAP_REGISTER_NO_MAP, 0, 0)
+        );
+        assert_eq!(register(options.address_bits(28)), (write, 0, 28));
+    }
+
+    #[test]
+    fn the_last_placement_counts() {
+        let options = RegisterOptions::new(Access::Read).at(0x5000).identity();
+        assert_eq!(register(options), (sys::PINMAP_REGISTER_IDENTITY, 0, 0));
+        assert!(options.maps() && !options.unmapped().maps());
+    }
+
+    #[test]
+    fn mapping_options_become_flags() {
+        let options = MapOptions::new(Access::ReadWrite).at(0).address_bits(32);
+        let abi = options.to_abi(9);
+        assert_eq!(abi.flags, sys::PINMAP_MAP_WRITE | sys::PINMAP_MAP_FIXED);
+        assert_eq!((abi.handle, abi.device_addr, abi.address_bits), (9, 0, 32));
+        assert_eq!(MapOptions::from(Access::Read).to_abi(1).flags, 0);
+    }
+}

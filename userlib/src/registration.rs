@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory of this crate that a device can reach.
+
+use std::sync::atomic::AtomicU64;
+
+use crate::error::{ErrorWith, Result};
+use crate::mapping::Mapping;
+use crate::memory::Buffer;
+use crate::options::{Access, MapOptions};
+use crate::pages::Memory;
+use crate::query::{RegistrationInfo, State};
+use crate::raw::RawRegistration;
+use crate::word::{self, Word};
+
+/// Memory that a device can reach, and may read and write at any time.
+///
+/// Made by [`Buffer::register`]. There is no reference to the memory meanwhile, only copying from
+/// and to it: a slice of something that changes by itself would be undefined behaviour. All
+/// accesses of the process are atomic, 8 bytes wide and aligned; several threads may use it at
+/// once.
+///
+/// [`release`](Self::release) gives the [`Buffer`] back. Dropped, it releases and frees the memory:
+/// then, too, the device cannot reach it any more. If the driver did not release it, the memory
+/// would stay allocated and mapped for good, rather than become somebody else's while a device may
+/// write to it. Forgotten ([`std::mem::forget`]), it stays registered as long as the process lives.
+///
+/// It keeps the device open.
+#[derive(Debug)]
+pub struct Registration {
+    raw: RawRegistration,
+    /// None only after `release` took it.
+    memory: Option<Memory>,
+}
+
+impl Registration {
+    pub(crate) fn new(raw: RawRegistration, memory: Memory) -> Self {
+        Self {
+            raw,
+            memory: Some(memory),
+        }
+    }
+
+    /// Makes the memory unreachable for the device and gives it back, with its content. All its
+    /// mappings are gone then. The same once the device is gone, or the registration stale.
+    ///
+    /// # Errors
+    ///
+    /// None that a driver of this version has. The registration comes back with the error.
+    pub fn release(mut self) -> Result<Buffer, ErrorWith<Self>> {
+        if let Err(error) = self.raw.release_now() {
+            return Err(ErrorWith { error, value: self });
+        }
+        match self.memory.take() {
+            Some(memory) => Ok(Buffer::from_memory(memory)),
+            None => unreachable!("only `release` takes it, and that consumes the registration"),
+        }
+    }
+
+    /// Copies from the memory, beginning at byte `offset`.
+    ///
+    /// What the device wrote before it raised an interrupt that was waited for, or before it set a
+    /// value that [`load`](Self::load) returned, is seen. Each aligned 8 bytes are read at once;
+    /// the whole is not.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it would reach beyond the end.
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.check("read", offset, to.len(), 1)?;
+        word::read(self.words(), offset, to);
+        Ok(())
+    }
+
+    /// Copies to the memory, beginning at byte `offset`.
+    ///
+    /// The device sees it before a write to a [`Bar`](crate::Bar), or a [`store`](Self::store),
+    /// that comes later.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it would reach beyond the end.
+    pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.check("write", offset, from.len(), 1)?;
+        word::write(self.words(), offset, from);
+        Ok(())
+    }
+
+    /// Loads a value, in the CPU's byte order, at byte `offset`. Reads that come later see what
+    /// the device or another thread wrote before it stored that value (acquire).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not aligned to its size, or beyond the end.
+    pub fn load<T: Word>(&self, offset: usize) -> Result<T> {
+        self.check("load", offset, size_of::<T>(), size_of::<T>())?;
+        Ok(word::load(self.words(), offset))
+    }
+
+    /// Stores a value, in the CPU's byte order, at byte `offset`. Who sees it sees all that was
+    /// written before (release).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not aligned to its size, or beyond the end.
+    pub fn store<T: Word>(&self, offset: usize, value: T) -> Result<()> {
+        self.check("store", offset, size_of::<T>(), size_of::<T>())?;
+        word::store(self.words(), offset, value);
+        Ok(())
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        self.memory.as_ref().map_or(&[], Memory::words)
+    }
+
+    fn check(&self, verb: &str, offset: usize, size: usize, align: usize) -> Result<()> {
+        word::check(
+            verb,
+            "registered memory",
+            offset,
+            size,
+            align,
+            self.len() as u64,
+        )
+    }
+
+    /// Maps the memory once more, at another device address. Needs
+    /// [`Access::ReadWrite`] when registering if the device is to write.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: the device may not write; `ENOSPC`: no room among the device addresses, or too
+    /// many mappings; `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went
+    /// away; `EBUSY`: another context owns the device; `EINVAL`: a device address that is not a
+    /// multiple of the page size, or a number of address bits that makes no sense; `ENODEV`: the
+    /// device is gone. [`Error::failure`](crate::Error::failure) has the details.
+    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
+        self.raw.map(options)
+    }
+
+    /// User address of the first byte.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
+    }
+
+    /// Length in bytes, whole pages.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Device address of the first byte, in the mapping made when registering.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn device_addr(&self) -> Result<u64> {
+        self.raw.device_addr()
+    }
+
+    /// What the device may do.
+    pub fn access(&self) -> Access {
+        self.raw.access()
+    }
+
+    /// The driver's name for it, unique in its context: events have it.
+    pub fn handle(&self) -> u64 {
+        self.raw.handle()
+    }
+
+    /// Whether the device can still reach the memory.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn state(&self) -> Result<State> {
+        self.raw.state()
+    }
+
+    /// All that the driver knows about it.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn query(&self) -> Result<RegistrationInfo> {
+        self.raw.query()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.raw.release_now().is_err() {
+            // The device may still reach it.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+    use nix::errno::Errno;
+
+    const LEN: usize = 4096;
+
+    fn fake() -> Registration {
+        let memory = Memory::anonymous(LEN);
+        let raw = RawRegistration::fake(memory.addr(), memory.len(), Some(0x1_0000));
+        Registration::new(raw, memory)
+    }
+
+    fn mapped(addr: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the memory map");
+        let bounds = maps
+            .lines()
+            .filter_map(|line| line.split(' ').next()?.split_once('-'));
+        let hex = |text| usize::from_str_radix(text, 16).expect("a number");
+        bounds
+            .into_iter()
+            .any(|(start, end)| (hex(start)..hex(end)).contains(&addr))
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_registered_comes_back() {
+        let mut buffer = Buffer::new(1).expect("memory");
+        buffer[0] = 7;
+        let failed = buffer
+            .register(&Device::fake(), Access::Read)
+            .expect_err("no driver");
+        assert_eq!(failed.error.errno(), Errno::ENOTTY as i32);
+        assert_eq!(failed.value[0], 7);
+    }
+
+    #[test]
+    fn what_cannot_be_released_stays_mapped() {
+        let failed = fake().release().expect_err("no driver");
+        assert_eq!(failed.error.errno(), Errno::ENOTTY as i32);
+        let addr = failed.value.addr();
+        drop(failed);
+        assert!(mapped(addr));
+    }
+
+    #[test]
+    fn memory_is_copied_inside_its_bounds() {
+        let registration = fake();
+        registration.write_at(LEN - 5, b"hello").expect("a write");
+        let mut bytes = [0; 5];
+        registration.read_at(LEN - 5, &mut bytes).expect("a read");
+        assert_eq!(&bytes, b"hello");
+        registration
+            .read_at(LEN, &mut [])
+            .expect("nothing is always there");
+        let error = registration
+            .read_at(LEN - 4, &mut bytes)
+            .expect_err("refused");
+        let expected =
+            "cannot read 5 bytes at offset 0xffc of registered memory: it ends at 0x1000 (EINVAL)";
+        assert_eq!(error.to_string(), expected);
+        assert!(registration.write_at(usize::MAX, b"x").is_err());
+    }
+
+    #[test]
+    fn values_are_aligned() {
+        let registration = fake();
+        registration
+            .store(LEN - 8, 0x1122_3344_5566_7788u64)
+            .expect("a store");
+        registration.store(LEN - 4, 1u32).expect("a store");
+        assert_eq!(
+            registration.load::<u32>(LEN - 8).expect("a load"),
+            0x5566_7788
+        );
+        assert!(registration.load::<u64>(LEN - 4).is_err());
+        assert!(registration.store(2, 1u32).is_err());
+        assert!(registration.load::<u8>(LEN).is_err());
+    }
+
+    #[test]
+    fn without_a_mapping_there_is_no_device_address() {
+        assert_eq!(fake().device_addr().expect("an address"), 0x1_0000);
+        let unmapped = RawRegistration::fake(0x1000, LEN, None);
+        let error = unmapped.device_addr().expect_err("no mapping");
+        assert!(
+            error.hint().is_some_and(|hint| hint.contains("`Mapping`")),
+            "{error}"
+        );
+    }
+}
