@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::error::{Error, Operation, Result};
 use crate::event::Event;
+use crate::hint;
 use crate::info::{Info, Reserved};
 use crate::ioctl;
 use crate::pci::PciAddress;
@@ -85,7 +86,8 @@ impl Device {
         let attempt = || format!("open the device of {pci}");
         match Sysfs::system().node_of(pci) {
             Ok(Some(path)) => Self::open(path),
-            Ok(None) => Err(Error::new(Operation::Open, attempt(), Errno::ENODEV)),
+            Ok(None) => Err(Error::new(Operation::Open, attempt(), Errno::ENODEV)
+                .with_hint(hint::unbound(&Sysfs::system(), pci))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let cause = "there is no such PCI function";
                 Err(

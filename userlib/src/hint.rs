@@ -5,6 +5,7 @@ use nix::errno::Errno;
 
 use crate::error::Operation;
 use crate::failure::{Failure, Reason};
+use crate::pci::PciAddress;
 use crate::sysfs::Sysfs;
 
 /// Why the operation failed, as far as the errno tells.
@@ -72,11 +73,26 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
 
 /// How to come by a device, depending on how far the system is.
 pub(crate) fn no_device(sysfs: &Sysfs) -> String {
-    let bind = "give it a function with `pinmap bind BDF`, where `lspci -D` shows the BDF";
+    load(
+        sysfs,
+        "give it a function with `pinmap bind BDF`, where `lspci -D` shows the BDF",
+    )
+}
+
+/// How to come by the device of a certain function.
+pub(crate) fn unbound(sysfs: &Sysfs, pci: PciAddress) -> String {
+    load(
+        sysfs,
+        &format!("give it the function with `pinmap bind {pci}`"),
+    )
+}
+
+/// What comes after loading the driver, and that too where it has to be done.
+fn load(sysfs: &Sysfs, then: &str) -> String {
     if sysfs.driver_loaded() {
-        bind.to_owned()
+        then.to_owned()
     } else {
-        format!("load the driver with `modprobe pinmap`, then {bind}")
+        format!("load the driver with `modprobe pinmap`, then {then}")
     }
 }
 

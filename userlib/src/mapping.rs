@@ -3,7 +3,9 @@
 
 use std::os::fd::AsFd;
 
-use crate::error::{Error, ErrorWith, Operation, Result};
+use nix::errno::Errno;
+
+use crate::error::{Operation, Result};
 use crate::failure::Failure;
 use crate::ioctl;
 use crate::options::{Access, MapOptions};
@@ -49,23 +51,21 @@ impl<'a> Mapping<'a> {
         self.access
     }
 
-    /// Removes the mapping: as dropping it, but says when it does not work.
+    /// Removes the mapping: as dropping it, but says when it does not work. Once the memory went
+    /// away, or the device is gone, it is removed already.
     ///
     /// # Errors
     ///
-    /// `ESTALE`: the memory went away, and all mappings with it; `ENODEV`: the device is gone. The
-    /// mapping comes back with the error.
-    pub fn unmap(mut self) -> Result<(), ErrorWith<Self>> {
-        match self.unmap_now() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(ErrorWith { error, value: self }),
-        }
+    /// None that a driver of this version has.
+    pub fn unmap(mut self) -> Result<()> {
+        self.unmap_now()
     }
 
-    fn unmap_now(&mut self) -> Result<(), Error> {
+    fn unmap_now(&mut self) -> Result<()> {
         if self.removed {
             return Ok(());
         }
+        self.removed = true;
         let handle = self.registration.handle();
         let device_addr = self.device_addr;
         let mut args = sys::pinmap_unmap {
@@ -73,18 +73,19 @@ impl<'a> Mapping<'a> {
             device_addr,
             ..Default::default()
         };
-        ioctl::unmap(self.registration.device().as_fd(), &mut args).map_err(|errno| {
-            let verb = format!("unmap from {device_addr:#x}");
-            self.registration.fail(Operation::Unmap, &verb, errno)
-        })?;
-        self.removed = true;
-        Ok(())
+        match ioctl::unmap(self.registration.device().as_fd(), &mut args) {
+            Ok(()) | Err(Errno::ENODEV | Errno::ESTALE) => Ok(()),
+            Err(errno) => {
+                let verb = format!("unmap from {device_addr:#x}");
+                Err(self.registration.fail(Operation::Unmap, &verb, errno))
+            }
+        }
     }
 }
 
 impl Drop for Mapping<'_> {
     fn drop(&mut self) {
-        // If it fails it is gone already, with the device or the memory.
+        // If it fails, then because the file is not the driver's any more: nothing is left to do.
         let _ = self.unmap_now();
     }
 }

@@ -143,31 +143,42 @@ impl KernelLog {
         Some(Self(file))
     }
 
-    /// The last line about a function.
+    /// What it says about a function.
     fn about(mut self, pci: PciAddress) -> Option<String> {
         // One read is one record.
         let mut record = vec![0; 8192];
-        let mut found = None;
+        let mut lines = Vec::new();
         loop {
             match self.0.read(&mut record) {
                 Ok(0) => break,
-                Ok(len) => found = line_about(&record[..len], pci).or(found),
+                Ok(len) => lines.extend(line_about(&record[..len], pci)),
                 // Overwritten meanwhile: the next one is read.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
-        found
+        telling(lines)
     }
 }
 
-/// The text of a record of the kernel's log, if it is about a function.
+/// The text of a record of the kernel's log, if it is about a function, without saying so.
 fn line_about(record: &[u8], pci: PciAddress) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (_, text) = record.split_once(';')?;
-    let line = text.lines().next()?;
-    line.contains(&pci.to_string()).then(|| line.to_owned())
+    let (_, about) = text.lines().next()?.split_once(&format!("{pci}: "))?;
+    Some(about.to_owned())
+}
+
+/// Of several lines, those that tell the reason; the one that says only that it failed, alone.
+fn telling(mut lines: Vec<String>) -> Option<String> {
+    let last = lines.last().cloned();
+    lines.retain(|line| !line.starts_with("probe with driver"));
+    if lines.is_empty() {
+        last
+    } else {
+        Some(lines.join(", "))
+    }
 }
 
 #[cfg(test)]
@@ -237,15 +248,23 @@ mod tests {
     #[test]
     fn the_kernels_line_is_found() {
         let record = b"3,1042,5000,-;pinmap 0000:00:10.0: no IOMMU\n SUBSYSTEM=pci\n";
-        assert_eq!(
-            line_about(record, Fake::PCI).as_deref(),
-            Some("pinmap 0000:00:10.0: no IOMMU")
-        );
+        assert_eq!(line_about(record, Fake::PCI).as_deref(), Some("no IOMMU"));
         assert_eq!(
             line_about(b"3,1042,5000,-;usb 1-1: reset\n", Fake::PCI),
             None
         );
-        assert_eq!(line_about(b"garbage 0000:00:10.0", Fake::PCI), None);
+        assert_eq!(line_about(b"garbage 0000:00:10.0: x", Fake::PCI), None);
+    }
+
+    #[test]
+    fn the_reason_is_preferred() {
+        let failed = "probe with driver pinmap failed with error -1".to_owned();
+        let reason = "refused: its IOMMU group has other members".to_owned();
+        let member = "member of its IOMMU group: 0000:00:1f.0".to_owned();
+        let all = vec![reason.clone(), member.clone(), failed.clone()];
+        assert_eq!(telling(all), Some(format!("{reason}, {member}")));
+        assert_eq!(telling(vec![failed.clone()]), Some(failed));
+        assert_eq!(telling(Vec::new()), None);
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) struct Report {
     /// Names of the IOMMUs.
     pub(crate) iommus: Vec<String>,
     pub(crate) memlock: Memlock,
+    /// Whether a device could be asked for it; otherwise what is used is not known.
+    pub(crate) used_known: bool,
     pub(crate) devices: Vec<Entry>,
     /// What to do when there is no device.
     pub(crate) hint: Option<String>,
@@ -212,10 +214,12 @@ impl Report {
         let hint = devices
             .is_empty()
             .then(|| text::no_device(driver_loaded, !iommus.is_empty()));
+        let memlock = known.unwrap_or_else(own_memlock);
         Self {
             driver_loaded,
             iommus,
-            memlock: known.unwrap_or_else(own_memlock),
+            memlock,
+            used_known: known.is_some(),
             devices,
             hint,
         }
@@ -225,7 +229,10 @@ impl Report {
         let Memlock { limit, used } = self.memlock;
         let mut memlock = vec![
             ("limit", Json::optional(limit, Json::Number)),
-            ("used", Json::Number(used)),
+            (
+                "used",
+                Json::optional(self.used_known.then_some(used), Json::Number),
+            ),
             (
                 "available",
                 Json::optional(self.memlock.available(), Json::Number),

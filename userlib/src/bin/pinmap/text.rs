@@ -21,7 +21,11 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         names => names.join(", "),
     };
     line(out, "IOMMU", iommus)?;
-    line(out, "locked memory", memlock(report.memlock))?;
+    line(
+        out,
+        "locked memory",
+        memlock(report.memlock, report.used_known),
+    )?;
     for entry in &report.devices {
         writeln!(out)?;
         device(entry, out)?;
@@ -124,16 +128,15 @@ fn describe(bar: &BarInfo) -> String {
     format!("{}, {how}{width}{hole}", bytes(bar.len))
 }
 
-fn memlock(memlock: Memlock) -> String {
-    match memlock.limit {
-        Some(limit) => {
-            format!(
-                "{} allowed (RLIMIT_MEMLOCK), {} used",
-                bytes(limit),
-                bytes(memlock.used)
-            )
-        }
-        None => format!("no limit, {} used", bytes(memlock.used)),
+fn memlock(memlock: Memlock, used_known: bool) -> String {
+    let allowed = match memlock.limit {
+        Some(limit) => format!("{} allowed (RLIMIT_MEMLOCK)", bytes(limit)),
+        None => "no limit".to_owned(),
+    };
+    if used_known {
+        format!("{allowed}, {} used", bytes(memlock.used))
+    } else {
+        allowed
     }
 }
 
@@ -178,16 +181,23 @@ mod tests {
 
     #[test]
     fn limits_are_told() {
-        let text = memlock(Memlock {
+        let limited = Memlock {
             limit: Some(8 << 20),
             used: 4096,
-        });
-        assert_eq!(text, "8 MiB allowed (RLIMIT_MEMLOCK), 4 KiB used");
+        };
         assert_eq!(
-            memlock(Memlock {
-                limit: None,
-                used: 0
-            }),
+            memlock(limited, true),
+            "8 MiB allowed (RLIMIT_MEMLOCK), 4 KiB used"
+        );
+        assert_eq!(memlock(limited, false), "8 MiB allowed (RLIMIT_MEMLOCK)");
+        assert_eq!(
+            memlock(
+                Memlock {
+                    limit: None,
+                    used: 0
+                },
+                true
+            ),
             "no limit, 0 bytes used"
         );
     }

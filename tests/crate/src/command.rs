@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command `pinmap` and the example `edu`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::{skip, Outcome};
+use crate::setup::{become_user, device, devices};
+use crate::stale::while_unbound;
+
+/// Exit status, stdout, stderr.
+type Output = (Option<i32>, String, String);
+
+fn run(line: &str) -> Result<Output, Box<dyn std::error::Error>> {
+    let words: Vec<_> = line.split(' ').collect();
+    let output = Command::new(words[0]).args(&words[1..]).output()?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Ok((
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    ))
+}
+
+pub(crate) fn command_info() -> Outcome {
+    let device = device()?;
+    let (node, pci) = (device.path().display().to_string(), device.info()?.pci);
+    let (status, out, err) = run("pinmap info")?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    for part in [
+        "driver            loaded",
+        &node,
+        &pci.to_string(),
+        "flat, free",
+        "(MSI)",
+        "BAR 0",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (status, out, _) = run(&format!("pinmap info --json {pci}"))?;
+    assert_eq!(status, Some(0));
+    for part in [
+        &format!("\"node\": \"{node}\""),
+        "\"driver_loaded\": true",
+        "\"kind\": \"flat\"",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (status, out, err) = run("pinmap info /dev/pinmap999")?;
+    assert_eq!((status, &*out), (Some(1), ""));
+    assert!(
+        err.starts_with("pinmap: cannot open /dev/pinmap999: "),
+        "{err}"
+    );
+    assert!(err.contains("pinmap bind"), "{err}");
+    Ok(())
+}
+
+pub(crate) fn command_info_without_permission() -> Outcome {
+    device()?;
+    become_user(None)?;
+    let (status, out, _) = run("pinmap info")?;
+    assert_eq!(status, Some(0));
+    assert!(
+        out.contains("1234:11e8") && out.contains("group `pinmap`"),
+        "{out}"
+    );
+    let (status, _, err) = run("pinmap copy-test")?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("group `pinmap`"), "{err}");
+    let (status, _, err) = run("pinmap info --need 1T")?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("ulimit -l 1073741824"), "{err}");
+    Ok(())
+}
+
+pub(crate) fn command_copy_test() -> Outcome {
+    device()?;
+    let (status, out, err) = run("pinmap copy-test --size 6000 --identity")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    assert_eq!(out.matches("equal: yes").count(), 2, "{out}");
+    for part in [
+        "bytes checked: 6000, all right",
+        "4 acquired, 4 released, balanced",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (status, out, err) = run("pinmap copy-test --size 1 --address-bits 28")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    assert_eq!(out.matches("equal: no").count(), 2, "{out}");
+    Ok(())
+}
+
+pub(crate) fn command_bind_and_unbind() -> Outcome {
+    let Some(device) = devices()?.pop() else {
+        return skip("there is no edu bound to pinmap");
+    };
+    let pci = device.info()?.pci;
+    let (status, out, _) = run(&format!("pinmap bind {pci}"))?;
+    assert_eq!(status, Some(0));
+    assert!(out.contains("(as before)"), "{out}");
+
+    let rule = PathBuf::from(format!("/sys/bus/pci/devices/{pci}/driver_override"));
+    while_unbound(&device, || {
+        assert_eq!(std::fs::read_to_string(&rule)?.trim(), "(null)");
+        assert!(pinmap::Device::list()?.iter().all(|node| node.pci != pci));
+        let error = pinmap::Device::open_pci(pci).expect_err("unbound");
+        assert!(
+            error.to_string().contains("the driver is not bound to it"),
+            "{error}"
+        );
+        let (status, _, err) = run(&format!("pinmap unbind {pci}"))?;
+        assert_eq!(status, Some(1));
+        assert!(err.contains("not bound to pinmap"), "{err}");
+        Ok(())
+    })?;
+    assert_eq!(std::fs::read_to_string(&rule)?.trim(), "pinmap");
+
+    if let Some(refused) = function_in_company()? {
+        let (status, _, err) = run(&format!("pinmap bind {refused}"))?;
+        assert_eq!(status, Some(1));
+        assert!(
+            err.contains("the kernel says: refused: its IOMMU group has other"),
+            "{err}"
+        );
+        let rule = format!("/sys/bus/pci/devices/{refused}/driver_override");
+        assert_eq!(std::fs::read_to_string(rule)?.trim(), "(null)");
+    }
+
+    become_user(None)?;
+    let (status, _, err) = run("pinmap unbind 0000:00:10.0")?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("only root can unbind"), "{err}");
+    Ok(())
+}
+
+/// A function without a driver that shares its IOMMU group with others: the driver refuses it.
+fn function_in_company() -> Result<Option<String>, Box<dyn std::error::Error>> {
+    for entry in std::fs::read_dir("/sys/bus/pci/devices")? {
+        let entry = entry?;
+        let members = std::fs::read_dir(entry.path().join("iommu_group/devices"));
+        let members = members.map_or(0, |members| members.count());
+        if members > 1 && !entry.path().join("driver").exists() {
+            return Ok(entry.file_name().into_string().ok());
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) fn command_refuses_nonsense() -> Outcome {
+    for (line, says) in [
+        ("pinmap", "which command"),
+        ("pinmap frob", "no command `frob`"),
+        ("pinmap info --frob", "no option `--frob`"),
+        ("pinmap bind 1", "not a PCI address"),
+        ("pinmap copy-test --size 0", "at least 1"),
+    ] {
+        let (status, out, err) = run(line)?;
+        assert_eq!((status, &*out), (Some(2), ""), "{line}");
+        assert!(
+            err.contains(says) && err.lines().count() == 1,
+            "{line}: {err}"
+        );
+    }
+    let (status, out, err) = run("pinmap --help")?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    assert!(out.contains("Exit status"), "{out}");
+    let (status, _, err) = run("pinmap bind ffff:00:00.0")?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("no PCI function"), "{err}");
+    Ok(())
+}
+
+pub(crate) fn example_edu() -> Outcome {
+    device()?;
+    let (status, out, err) = run("edu")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    for part in ["10! = 3628800", "4096 bytes there and back: all right"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device itself: what it is, its BARs, its interrupts, its reset.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use pinmap::{Access, Buffer, Device, Kind, ReservedKind};
+
+use crate::edu::Edu;
+use crate::harness::{skip, Outcome};
+use crate::setup::{device, device_content, devices, edu, fill_device, pattern, PAGE};
+use crate::stale::while_unbound;
+
+/// Registers of `edu` that its driver does not need.
+const RAISE_INTERRUPT: usize = 0x60;
+const ACKNOWLEDGE: usize = 0x64;
+
+const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) fn list_leads_to_devices() -> Outcome {
+    let nodes = Device::list()?;
+    if nodes.is_empty() {
+        return skip("there is no device bound to pinmap");
+    }
+    for node in nodes {
+        let by_path = Device::open(&node.path)?;
+        let by_function = Device::open_pci(node.pci)?;
+        assert_eq!(
+            (by_path.path(), by_function.path()),
+            (&*node.path, &*node.path)
+        );
+        assert_eq!(by_path.info()?.pci, node.pci);
+    }
+    Ok(())
+}
+
+pub(crate) fn info_is_plausible() -> Outcome {
+    let device = device()?;
+    let info = device.info()?;
+    assert_eq!((info.kind, info.id), (Kind::Flat, (0x1234, 0x11e8)));
+    assert!(!info.gone && !info.owned && !info.owner && info.coherent);
+    assert!((39..=64).contains(&info.address_bits()));
+    assert!(info.page_sizes.iter().any(|size| size == PAGE as u64));
+    assert_eq!((info.vectors, info.registrations), (1, 0));
+    assert!(info.max_registrations > 0);
+    let bar = info.bars[0].expect("BAR 0");
+    assert_eq!(
+        (bar.len, bar.mappable, bar.prefetchable, bar.hole),
+        (1 << 20, true, false, None)
+    );
+    assert_eq!(info.bars[1..], [None; 5]);
+    let reserved = device.reserved()?;
+    assert!(reserved.iter().any(
+        |reserved| reserved.kind == ReservedKind::Msi && reserved.range.contains(&0xfee0_0000)
+    ));
+    Ok(())
+}
+
+pub(crate) fn two_devices_at_once() -> Outcome {
+    let [first, second] = match <[Device; 2]>::try_from(devices()?) {
+        Ok(devices) => devices,
+        Err(_) => return skip("there are not two edus"),
+    };
+    let (mut first, mut second) = (Edu::new(first)?, Edu::new(second)?);
+    fill_device(&mut first, &pattern(1, PAGE))?;
+    fill_device(&mut second, &pattern(2, PAGE))?;
+    // From the one to the other, through memory of each.
+    let target = Buffer::new(PAGE)?.register(first.device(), Access::ReadWrite)?;
+    first.store(target.device_addr()?, 0, PAGE)?;
+    let source = target.release()?.register(second.device(), Access::Read)?;
+    second.fetch(source.device_addr()?, 0, PAGE)?;
+    assert_eq!(device_content(&mut second, PAGE)?, pattern(1, PAGE));
+    Ok(())
+}
+
+pub(crate) fn bar_is_bounded() -> Outcome {
+    let device = device()?;
+    let bar = device.bar(0)?;
+    assert_eq!((bar.number(), bar.len()), (0, 1 << 20));
+    assert_eq!(bar.read::<u32>(0)? & 0xffff, 0x00ed);
+    for offset in [1 << 20, (1 << 20) - 2, usize::MAX - 3, 2] {
+        assert_eq!(
+            bar.read::<u32>(offset).expect_err("refused").errno(),
+            libc::EINVAL,
+            "{offset:#x}"
+        );
+        assert_eq!(
+            bar.write(offset, 0u32).expect_err("refused").errno(),
+            libc::EINVAL,
+            "{offset:#x}"
+        );
+    }
+    bar.read::<u32>((1 << 20) - 4)?;
+    bar.flush();
+    assert_eq!(
+        device.bar(1).expect_err("there is none").errno(),
+        libc::ENOENT
+    );
+    assert_eq!(
+        device.bar(6).expect_err("there is none").errno(),
+        libc::ENOENT
+    );
+    // Mapped, it keeps the device open, and owned.
+    let path = device.path().to_owned();
+    drop(device);
+    assert!(Device::open(path)?.info()?.owned);
+    assert_eq!(bar.read::<u32>(0)? & 0xffff, 0x00ed);
+    Ok(())
+}
+
+pub(crate) fn interrupt_waits() -> Outcome {
+    let device = device()?;
+    let bar = device.bar(0)?;
+    let interrupt = device.interrupt(0)?;
+    assert_eq!((interrupt.vector(), interrupt.try_wait()?), (0, None));
+    let start = Instant::now();
+    assert_eq!(interrupt.wait(Duration::from_millis(100))?, None);
+    assert!(start.elapsed() >= Duration::from_millis(100));
+
+    bar.write(RAISE_INTERRUPT, 2u32)?;
+    assert_eq!(interrupt.wait(SOON)?, Some(1));
+    assert_eq!(interrupt.try_wait()?, None);
+
+    // From another thread, while this one waits without an end.
+    std::thread::scope(|scope| -> pinmap::Result<()> {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            bar.write(RAISE_INTERRUPT, 4u32)
+        });
+        assert_eq!(interrupt.wait(None)?, Some(1));
+        Ok(())
+    })?;
+
+    bar.write(RAISE_INTERRUPT, 8u32)?;
+    let mut files = [PollFd::new(interrupt.as_fd(), PollFlags::POLLIN)];
+    assert_eq!(poll(&mut files, PollTimeout::try_from(SOON)?)?, 1);
+    assert_eq!(interrupt.try_wait()?, Some(1));
+    bar.write(ACKNOWLEDGE, u32::MAX)?;
+
+    // When the device goes, nobody waits in vain.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| interrupt.wait(None).map_err(|error| error.errno()));
+        std::thread::sleep(Duration::from_millis(50));
+        while_unbound(&device, || Ok(()))?;
+        assert_eq!(waiting.join().expect("no panic"), Err(libc::ENODEV));
+        Ok(())
+    })
+}
+
+pub(crate) fn interrupt_is_taken_once() -> Outcome {
+    let device = device()?;
+    let bar = device.bar(0)?;
+    let first = device.interrupt(0)?;
+    assert_eq!(
+        device.interrupt(0).expect_err("taken").errno(),
+        libc::EEXIST
+    );
+    bar.write(RAISE_INTERRUPT, 2u32)?;
+    assert_eq!(first.wait(SOON)?, Some(1));
+    drop(first);
+    bar.write(ACKNOWLEDGE, u32::MAX)?;
+    let second = device.interrupt(0)?;
+    bar.write(RAISE_INTERRUPT, 2u32)?;
+    assert_eq!(second.wait(SOON)?, Some(1));
+    bar.write(ACKNOWLEDGE, u32::MAX)?;
+    assert_eq!(
+        device.interrupt(1).expect_err("there is none").errno(),
+        libc::ENOENT
+    );
+    Ok(())
+}
+
+pub(crate) fn reset_works() -> Outcome {
+    let device = device()?;
+    let can_reset = device.info()?.can_reset;
+    match device.reset() {
+        Ok(()) => assert!(can_reset && device.info()?.owner),
+        Err(error) => {
+            assert!(!can_reset, "{error}");
+            assert_eq!(error.errno(), libc::EOPNOTSUPP);
+            assert!(error.to_string().contains("has no reset"), "{error}");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn factorial_interrupts() -> Outcome {
+    let mut edu = edu()?;
+    for (number, factorial) in [(0, 1), (1, 1), (5, 120), (12, 479_001_600)] {
+        assert_eq!(edu.factorial(number)?, factorial);
+    }
+    assert_eq!(edu.version()?, (1, 0));
+    Ok(())
+}
