@@ -125,9 +125,9 @@ toolchain() {
 	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
 }
 
-# kernel_ensure KERNEL [LINE]: sets KERNEL, KDIR (its directory in the cache; KDIR/out is what modules are built against)
-# and what source_ensure sets; builds the kernel where it is missing.
-kernel_ensure() {
+# kernel_find KERNEL [LINE]: sets KERNEL, KDIR (its directory in the cache; KDIR/out is what modules are built against)
+# and what source_ensure sets; succeeds when the kernel is there.
+kernel_find() {
 	case $1 in
 	base | debug) ;;
 	stock) die "the kernel 'stock' (Debian's own image) is not supported yet" ;;
@@ -139,7 +139,12 @@ kernel_ensure() {
 	local key
 	key=$({ echo "$KERNEL_VERSION $RELEASE"; toolchain; kernel_config "$KERNEL"; } | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
-	[ -e "$KDIR/done" ] || locked "${KDIR##*/}" kernel_make
+	[ -e "$KDIR/done" ]
+}
+
+# kernel_ensure KERNEL [LINE]: kernel_find, which builds the kernel where it is missing
+kernel_ensure() {
+	kernel_find "$@" || locked "${KDIR##*/}" kernel_make
 }
 
 # kernel_make: runs with the lock held. An interrupted build goes on where it stopped.
