@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use pinmap::{Access, Buffer, Device, Kind, ReservedKind};
+use pinmap::{Access, Buffer, Device, Kind, PciAddress, ReservedKind};
 
 use crate::edu::Edu;
 use crate::harness::{skip, Outcome};
 use crate::setup::{device, device_content, devices, edu, fill_device, pattern, PAGE};
-use crate::stale::while_unbound;
+use crate::stale::{command, while_unbound};
 
 /// Registers of `edu` that its driver does not need.
 const RAISE_INTERRUPT: usize = 0x60;
@@ -108,6 +108,74 @@ pub(crate) fn bar_is_bounded() -> Outcome {
     assert!(Device::open(path)?.info()?.owned);
     assert_eq!(bar.read::<u32>(0)? & 0xffff, 0x00ed);
     Ok(())
+}
+
+/// A function with MSI-X that no driver has, given to pinmap as long as the test runs.
+fn with_nvme(test: impl FnOnce(&Device) -> Outcome) -> Outcome {
+    const NVME: &str = "0x010802";
+    let Some(pci) = functions()?.find(|dir| {
+        let class = std::fs::read_to_string(dir.join("class"));
+        class.is_ok_and(|class| class.trim() == NVME) && !dir.join("driver").exists()
+    }) else {
+        return skip("there is no NVMe controller without a driver");
+    };
+    let pci: PciAddress = pci
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or("")
+        .parse()?;
+    command("bind", &pci.to_string())?;
+    let result = Device::open_pci(pci)
+        .map_err(Into::into)
+        .and_then(|device| test(&device));
+    command("unbind", &pci.to_string())?;
+    result
+}
+
+fn functions() -> std::io::Result<impl Iterator<Item = std::path::PathBuf>> {
+    let entries = std::fs::read_dir("/sys/bus/pci/devices")?;
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())))
+}
+
+pub(crate) fn msix_table_is_out_of_reach() -> Outcome {
+    with_nvme(|device| {
+        let info = device.info()?;
+        assert!(info.vectors > 1);
+        let bars = info.bars.iter().enumerate();
+        let found = bars
+            .filter_map(|(number, bar)| Some((number, (*bar)?.hole?)))
+            .next();
+        let (number, (hole, hole_len)) = found.expect("a BAR with the table");
+        let bar = device.bar(number)?;
+        for offset in [hole, hole + hole_len - 4] {
+            let error = bar.read::<u32>(offset as usize).expect_err("the table");
+            assert!(error.to_string().contains("MSI-X"), "{error}");
+        }
+        if hole != 0 {
+            bar.read::<u32>(hole as usize - 4)?;
+        }
+        if hole + hole_len < bar.len() {
+            bar.read::<u32>((hole + hole_len) as usize)?;
+        }
+        // Several vectors, each of its own.
+        let all = (0..info.vectors.min(8)).map(|vector| device.interrupt(vector));
+        let all: Vec<_> = all.collect::<pinmap::Result<_>>()?;
+        assert!(all
+            .iter()
+            .all(|interrupt| interrupt.try_wait().is_ok_and(|count| count.is_none())));
+        drop(all);
+        assert_eq!(
+            device
+                .interrupt(info.vectors)
+                .expect_err("there is none")
+                .errno(),
+            libc::ENOENT
+        );
+        if info.can_reset {
+            device.reset()?;
+        }
+        Ok(())
+    })
 }
 
 pub(crate) fn interrupt_waits() -> Outcome {

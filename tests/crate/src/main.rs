@@ -71,6 +71,7 @@ const TESTS: &[Test] = tests! {
         info_is_plausible
         two_devices_at_once
         bar_is_bounded
+        msix_table_is_out_of_reach
         interrupt_waits
         interrupt_is_taken_once
         reset_works

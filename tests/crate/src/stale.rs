@@ -107,7 +107,7 @@ pub(crate) fn no_events_at_first() -> Outcome {
 }
 
 /// Runs `pinmap unbind` or `bind`.
-fn command(verb: &str, device: &str) -> Outcome {
+pub(crate) fn command(verb: &str, device: &str) -> Outcome {
     let output = Command::new("pinmap").args([verb, device]).output()?;
     if output.status.success() {
         Ok(())
