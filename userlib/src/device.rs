@@ -4,26 +4,22 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
-use nix::poll::{PollFd, PollFlags};
 
 use crate::error::{Error, Operation, Result};
-use crate::event::Event;
 use crate::hint;
 use crate::info::{Info, Reserved};
 use crate::ioctl;
 use crate::pci::PciAddress;
 use crate::sys;
 use crate::sysfs::{DeviceNode, Sysfs};
-use crate::wait::wait;
 
 /// An open device: a context of the driver, with a device address space, registrations and events
 /// of its own.
@@ -167,65 +163,6 @@ impl Device {
     pub fn reset(&self) -> Result<()> {
         ioctl::reset(self.as_fd(), &mut sys::pinmap_reset::default())
             .map_err(|errno| Error::new(Operation::Reset, format!("reset {self}"), errno))
-    }
-
-    /// Takes the next event, if there is one.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV`: the device is gone, and [`Event::Gone`] was taken before.
-    pub fn try_event(&self) -> Result<Option<Event>> {
-        let mut bytes = [0; size_of::<sys::pinmap_event>()];
-        let fail = |errno| Error::new(Operation::Event, format!("read an event of {self}"), errno);
-        loop {
-            // The driver returns whole events only.
-            return match (&self.0.file).read(&mut bytes) {
-                Ok(0) => Err(fail(Errno::ENODEV)),
-                Ok(_) => Ok(Some(Event::from_bytes(&bytes))),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(None),
-                    io::ErrorKind::Interrupted => continue,
-                    _ => Err(fail(
-                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
-                    )),
-                },
-            };
-        }
-    }
-
-    /// Waits for the next event; without a timeout, as long as it takes. None: the time was up.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_event`](Self::try_event).
-    pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
-        let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        wait(&mut files, timeout.into()).map_err(|errno| {
-            Error::new(
-                Operation::Wait,
-                format!("wait for an event of {self}"),
-                errno,
-            )
-        })?;
-        self.try_event()
-    }
-
-    /// Has an eventfd signalled when there is an event to take, or, with `None`, no more. It
-    /// replaces the one before. Polling the device itself does the same; this is for programs that
-    /// already wait for an eventfd.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: it is not an eventfd; `ENODEV`: the device is gone.
-    pub fn signal_events(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<()> {
-        self.set_eventfd(sys::PINMAP_SOURCE_EVENTS, 0, eventfd)
-            .map_err(|errno| {
-                Error::new(
-                    Operation::Eventfd,
-                    format!("attach an eventfd to the events of {self}"),
-                    errno,
-                )
-            })
     }
 
     pub(crate) fn set_eventfd(

@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a program must learn without having asked.
 
+use std::io::{self, Read};
 use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
 use crate::sys::{self, pinmap_event};
+use crate::wait::wait;
 
 /// Something that happened to a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +51,67 @@ impl Event {
             sys::PINMAP_EVENT_GONE => Self::Gone,
             other => Self::Other(other),
         }
+    }
+}
+
+impl Device {
+    /// Takes the next event, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone, and [`Event::Gone`] was taken before.
+    pub fn try_event(&self) -> Result<Option<Event>> {
+        let mut bytes = [0; size_of::<sys::pinmap_event>()];
+        let fail = |errno| Error::new(Operation::Event, format!("read an event of {self}"), errno);
+        loop {
+            // The driver returns whole events only.
+            return match self.file().read(&mut bytes) {
+                Ok(0) => Err(fail(Errno::ENODEV)),
+                Ok(_) => Ok(Some(Event::from_bytes(&bytes))),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(None),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => Err(fail(
+                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+                    )),
+                },
+            };
+        }
+    }
+
+    /// Waits for the next event; without a timeout, as long as it takes. None: the time was up.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_event`](Self::try_event).
+    pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+        let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        wait(&mut files, timeout.into()).map_err(|errno| {
+            Error::new(
+                Operation::Wait,
+                format!("wait for an event of {self}"),
+                errno,
+            )
+        })?;
+        self.try_event()
+    }
+
+    /// Has an eventfd signalled when there is an event to take, or, with `None`, no more. It
+    /// replaces the one before. Polling the device itself does the same; this is for programs that
+    /// already wait for an eventfd.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it is not an eventfd; `ENODEV`: the device is gone.
+    pub fn signal_events(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.set_eventfd(sys::PINMAP_SOURCE_EVENTS, 0, eventfd)
+            .map_err(|errno| {
+                Error::new(
+                    Operation::Eventfd,
+                    format!("attach an eventfd to the events of {self}"),
+                    errno,
+                )
+            })
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use pinmap::{Device, PciAddress};
 
 use crate::help::Topic;
-use crate::size;
+use crate::words::Words;
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl fmt::Display for Target {
 
 /// What is wrong with the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Error(String);
+pub(crate) struct Error(pub(crate) String);
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,11 +130,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
             "which command? info, bind, unbind or copy-test".into(),
         ));
     };
-    let mut words = Words {
-        rest: args,
-        positional: Vec::new(),
-        inline: None,
-    };
+    let mut words = Words::new(args);
     match command.as_str() {
         "--help" | "-h" => words.none(Command::Help(Topic::All)),
         "--version" | "-V" => words.none(Command::Version),
@@ -207,72 +203,6 @@ fn common(option: &str, topic: Topic) -> Result<Command, Error> {
         "--help" | "-h" => Ok(Command::Help(topic)),
         "--version" | "-V" => Ok(Command::Version),
         _ => Err(Error(format!("there is no option `{option}`"))),
-    }
-}
-
-/// What follows the command's name.
-struct Words {
-    rest: std::vec::IntoIter<String>,
-    positional: Vec<String>,
-    /// The value of the last option, in `--option=value`.
-    inline: Option<String>,
-}
-
-impl Words {
-    /// The next option; what is none is put aside.
-    fn option(&mut self) -> Result<Option<String>, Error> {
-        if let Some(value) = &self.inline {
-            return Err(Error(format!("`={value}` is too much")));
-        }
-        while let Some(word) = self.rest.next() {
-            if word == "--" {
-                self.positional.extend(&mut self.rest);
-            } else if let Some((option, value)) =
-                word.split_once('=').filter(|_| word.starts_with("--"))
-            {
-                self.inline = Some(value.to_owned());
-                return Ok(Some(option.to_owned()));
-            } else if word.starts_with('-') && word.len() > 1 {
-                return Ok(Some(word));
-            } else {
-                self.positional.push(word);
-            }
-        }
-        Ok(None)
-    }
-
-    fn value(&mut self, option: &str) -> Result<String, Error> {
-        let value = self.inline.take().or_else(|| self.rest.next());
-        value.ok_or_else(|| Error(format!("{option} needs a value")))
-    }
-
-    fn bytes(&mut self, option: &str) -> Result<u64, Error> {
-        let value = self.value(option)?;
-        let wrong = || {
-            Error(format!(
-                "{option} must be a number of bytes, such as 16384, 16K or 1G"
-            ))
-        };
-        size::parse(&value).ok_or_else(wrong)
-    }
-
-    fn at_most_one(&mut self, what: &str) -> Result<Option<String>, Error> {
-        if self.positional.len() > 1 {
-            return Err(Error(format!("there can be only one {what}")));
-        }
-        Ok(self.positional.pop())
-    }
-
-    fn none(&mut self, command: Command) -> Result<Command, Error> {
-        match self
-            .positional
-            .first()
-            .cloned()
-            .or_else(|| self.rest.next())
-        {
-            Some(word) => Err(Error(format!("`{word}` is too much"))),
-            None => Ok(command),
-        }
     }
 }
 

@@ -19,9 +19,9 @@ impl Json {
         Self::Text(format!("{address:#x}"))
     }
 
-    /// Null for none.
-    pub(crate) fn optional<T>(value: Option<T>, json: impl FnOnce(T) -> Self) -> Self {
-        value.map_or(Self::Null, json)
+    /// A list of what can be a value.
+    pub(crate) fn list(items: impl Iterator<Item = impl Into<Self>>) -> Self {
+        Self::List(items.map(Into::into).collect())
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
@@ -40,6 +40,37 @@ impl Json {
                 value.write(f, indent + 2)
             }),
         }
+    }
+}
+
+impl From<bool> for Json {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<u64> for Json {
+    fn from(value: u64) -> Self {
+        Self::Number(value)
+    }
+}
+
+impl From<u32> for Json {
+    fn from(value: u32) -> Self {
+        Self::Number(value.into())
+    }
+}
+
+impl From<String> for Json {
+    fn from(value: String) -> Self {
+        Self::Text(value)
+    }
+}
+
+impl<T: Into<Json>> From<Option<T>> for Json {
+    /// Null for none.
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
     }
 }
 

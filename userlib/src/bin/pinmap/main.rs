@@ -11,9 +11,11 @@ mod help;
 mod json;
 mod pins;
 mod report;
+mod report_json;
 mod size;
 mod sysfs;
 mod text;
+mod words;
 
 use std::error::Error;
 use std::io::{self, Write};

@@ -8,7 +8,7 @@ use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use pinmap::{Device, Info, Memlock, PciAddress, Reserved};
 
 use crate::args::{InfoOptions, Target};
-use crate::json::Json;
+use crate::report_json;
 use crate::sysfs::Sysfs;
 use crate::text;
 use crate::Result;
@@ -29,7 +29,7 @@ pub(crate) struct Report {
 /// A device, as far as it can be known.
 pub(crate) struct Entry {
     pub(crate) node: String,
-    pub(crate) pci: Option<PciAddress>,
+    pub(crate) pci: PciAddress,
     /// Vendor and device id, and class.
     pub(crate) id: Option<(u32, u32)>,
     pub(crate) class: Option<u32>,
@@ -63,7 +63,7 @@ pub(crate) fn run(options: &InfoOptions, out: &mut impl Write) -> Result<()> {
     };
     let report = Report::new(&sysfs, devices);
     if options.json {
-        writeln!(out, "{}", report.json(options.need))?;
+        writeln!(out, "{}", report_json::render(&report, options.need))?;
     } else {
         text::write(&report, out)?;
     }
@@ -83,7 +83,7 @@ fn one(sysfs: &Sysfs, target: &Target) -> Result<Entry> {
     Ok(Entry::new(
         sysfs,
         device.path().display().to_string(),
-        Some(details.info.pci),
+        details.info.pci,
         Ok(details),
     ))
 }
@@ -92,12 +92,7 @@ fn all(sysfs: &Sysfs) -> Result<Vec<Entry>> {
     let nodes = Device::list()?.into_iter();
     let entry = |node: pinmap::DeviceNode| {
         let details = Device::open(&node.path).and_then(|device| Details::of(&device));
-        Entry::new(
-            sysfs,
-            node.path.display().to_string(),
-            Some(node.pci),
-            details,
-        )
+        Entry::new(sysfs, node.path.display().to_string(), node.pci, details)
     };
     Ok(nodes.map(entry).collect())
 }
@@ -107,10 +102,10 @@ impl Entry {
     pub(crate) fn new(
         sysfs: &Sysfs,
         node: String,
-        pci: Option<PciAddress>,
+        pci: PciAddress,
         details: Result<Details, pinmap::Error>,
     ) -> Self {
-        let function = pci.and_then(|pci| sysfs.function(pci));
+        let function = sysfs.function(pci);
         let number = |attribute| function.as_ref()?.number(attribute);
         Self {
             node,
@@ -123,83 +118,6 @@ impl Entry {
                 .and_then(|function| function.iommu_group()),
             details,
         }
-    }
-
-    fn json(&self) -> Json {
-        let hex = |width: usize| move |number| Json::Text(format!("{number:0width$x}"));
-        let mut fields = vec![
-            ("node", Json::Text(self.node.clone())),
-            (
-                "pci",
-                Json::optional(self.pci, |pci| Json::Text(pci.to_string())),
-            ),
-            ("vendor", Json::optional(self.id.map(|id| id.0), hex(4))),
-            ("device", Json::optional(self.id.map(|id| id.1), hex(4))),
-            ("class", Json::optional(self.class, hex(6))),
-            ("iommu", Json::optional(self.iommu.clone(), Json::Text)),
-            (
-                "iommu_group",
-                Json::optional(self.iommu_group, |group| Json::Number(group.into())),
-            ),
-        ];
-        match &self.details {
-            Ok(details) => fields.extend(details.json()),
-            Err(error) => fields.push(("error", Json::Text(error.to_string()))),
-        }
-        Json::Object(fields)
-    }
-}
-
-impl Details {
-    fn json(&self) -> Vec<(&'static str, Json)> {
-        let Self { info, reserved } = self;
-        let range = |range: &std::ops::RangeInclusive<u64>| {
-            vec![
-                ("first", Json::address(*range.start())),
-                ("last", Json::address(*range.end())),
-            ]
-        };
-        let reserved = reserved.iter().map(|reserved| {
-            let kind = ("kind", Json::Text(text::reserved_kind(reserved.kind)));
-            Json::Object(range(&reserved.range).into_iter().chain([kind]).collect())
-        });
-        let bars = info.bars.iter().enumerate().filter_map(|(number, bar)| {
-            let bar = bar.as_ref()?;
-            let hole = |(offset, len)| {
-                Json::Object(vec![
-                    ("offset", Json::Number(offset)),
-                    ("length", Json::Number(len)),
-                ])
-            };
-            Some(Json::Object(vec![
-                ("number", Json::Number(number as u64)),
-                ("length", Json::Number(bar.len)),
-                ("mappable", Json::Bool(bar.mappable)),
-                ("prefetchable", Json::Bool(bar.prefetchable)),
-                ("64bit", Json::Bool(bar.is_64bit)),
-                ("hole", Json::optional(bar.hole, hole)),
-            ]))
-        });
-        vec![
-            ("kind", Json::Text(text::kind(info.kind))),
-            ("gone", Json::Bool(info.gone)),
-            ("owned", Json::Bool(info.owned)),
-            ("coherent", Json::Bool(info.coherent)),
-            ("reset", Json::Bool(info.can_reset)),
-            ("address_bits", Json::Number(info.address_bits().into())),
-            ("aperture", Json::Object(range(&info.aperture))),
-            ("reserved", Json::List(reserved.collect())),
-            (
-                "page_sizes",
-                Json::List(info.page_sizes.iter().map(Json::Number).collect()),
-            ),
-            (
-                "max_registrations",
-                Json::Number(info.max_registrations.into()),
-            ),
-            ("vectors", Json::Number(info.vectors.into())),
-            ("bars", Json::List(bars.collect())),
-        ]
     }
 }
 
@@ -223,39 +141,6 @@ impl Report {
             devices,
             hint,
         }
-    }
-
-    fn json(&self, need: Option<u64>) -> Json {
-        let Memlock { limit, used } = self.memlock;
-        let mut memlock = vec![
-            ("limit", Json::optional(limit, Json::Number)),
-            (
-                "used",
-                Json::optional(self.used_known.then_some(used), Json::Number),
-            ),
-            (
-                "available",
-                Json::optional(self.memlock.available(), Json::Number),
-            ),
-        ];
-        if let Some(need) = need {
-            memlock.push(("needed", Json::Number(need)));
-            memlock.push(("enough", Json::Bool(self.memlock.check(need).is_ok())));
-        }
-        Json::Object(vec![
-            ("version", Json::Text(env!("CARGO_PKG_VERSION").to_owned())),
-            ("driver_loaded", Json::Bool(self.driver_loaded)),
-            (
-                "iommus",
-                Json::List(self.iommus.iter().cloned().map(Json::Text).collect()),
-            ),
-            ("memlock", Json::Object(memlock)),
-            (
-                "devices",
-                Json::List(self.devices.iter().map(Entry::json).collect()),
-            ),
-            ("hint", Json::optional(self.hint.clone(), Json::Text)),
-        ])
     }
 }
 
@@ -286,14 +171,9 @@ mod tests {
     fn a_device_that_cannot_be_opened_is_shown_with_the_reason() {
         let fake = Fake::new(Some("pinmap"), &[]);
         let error = Device::open("/dev/null").expect_err("no device");
-        let entry = Entry::new(
-            &fake.sysfs(),
-            "/dev/pinmap0".into(),
-            Some(Fake::PCI),
-            Err(error),
-        );
+        let entry = Entry::new(&fake.sysfs(), "/dev/pinmap0".into(), Fake::PCI, Err(error));
         let report = Report::new(&fake.sysfs(), vec![entry]);
-        let json = report.json(Some(1)).to_string();
+        let json = report_json::render(&report, Some(1)).to_string();
         for part in [
             "\"driver_loaded\": true",
             "\"pci\": \"0000:00:10.0\"",
@@ -313,7 +193,7 @@ mod tests {
     #[test]
     fn no_device_is_explained() {
         let report = Report::new(&Sysfs::at("/nonexistent"), Vec::new());
-        let json = report.json(None).to_string();
+        let json = report_json::render(&report, None).to_string();
         assert!(
             json.contains("\"devices\": []") && json.contains("modprobe pinmap"),
             "{json}"

@@ -41,10 +41,7 @@ fn line(out: &mut impl Write, name: &str, value: impl AsRef<str>) -> io::Result<
 }
 
 fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "{}", entry.node)?;
-    if let Some(pci) = entry.pci {
-        write!(out, "  {pci}")?;
-    }
+    write!(out, "{}  {}", entry.node, entry.pci)?;
     if let Some((vendor, device)) = entry.id {
         write!(out, "  {vendor:04x}:{device:04x}")?;
     }

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report of `pinmap info` as JSON.
+
+use std::ops::RangeInclusive;
+
+use pinmap::{BarInfo, Reserved};
+
+use crate::json::Json;
+use crate::report::{Details, Entry, Report};
+use crate::text;
+
+/// The report as one value; with `need`, whether so many bytes more can be registered.
+pub(crate) fn render(report: &Report, need: Option<u64>) -> Json {
+    let used = report.used_known.then_some(report.memlock.used);
+    let mut memlock = vec![
+        ("limit", report.memlock.limit.into()),
+        ("used", used.into()),
+    ];
+    if let Some(need) = need {
+        let enough = report.memlock.check(need).is_ok();
+        memlock.extend([("needed", need.into()), ("enough", enough.into())]);
+    }
+    Json::Object(vec![
+        ("version", env!("CARGO_PKG_VERSION").to_owned().into()),
+        ("driver_loaded", report.driver_loaded.into()),
+        ("iommus", Json::list(report.iommus.iter().cloned())),
+        ("memlock", Json::Object(memlock)),
+        ("devices", Json::list(report.devices.iter().map(entry))),
+        ("hint", report.hint.clone().into()),
+    ])
+}
+
+fn entry(entry: &Entry) -> Json {
+    let id = |number: Option<u32>| number.map(|number| format!("{number:04x}"));
+    let mut fields = vec![
+        ("node", entry.node.clone().into()),
+        ("pci", entry.pci.to_string().into()),
+        ("vendor", id(entry.id.map(|id| id.0)).into()),
+        ("device", id(entry.id.map(|id| id.1)).into()),
+        (
+            "class",
+            entry.class.map(|class| format!("{class:06x}")).into(),
+        ),
+        ("iommu", entry.iommu.clone().into()),
+        ("iommu_group", entry.iommu_group.into()),
+    ];
+    match &entry.details {
+        Ok(known) => fields.extend(details(known)),
+        Err(error) => fields.push(("error", error.to_string().into())),
+    }
+    Json::Object(fields)
+}
+
+fn details(
+    Details {
+        info,
+        reserved: ranges,
+    }: &Details,
+) -> Vec<(&'static str, Json)> {
+    let bars = (0u32..).zip(&info.bars);
+    vec![
+        ("kind", text::kind(info.kind).into()),
+        ("gone", info.gone.into()),
+        ("owned", info.owned.into()),
+        ("coherent", info.coherent.into()),
+        ("reset", info.can_reset.into()),
+        ("address_bits", info.address_bits().into()),
+        ("aperture", Json::Object(range(&info.aperture))),
+        ("reserved", Json::list(ranges.iter().map(reserved))),
+        ("page_sizes", Json::list(info.page_sizes.iter())),
+        ("max_registrations", info.max_registrations.into()),
+        ("vectors", info.vectors.into()),
+        (
+            "bars",
+            Json::list(bars.filter_map(|(number, info)| Some(bar(number, info.as_ref()?)))),
+        ),
+    ]
+}
+
+fn range(range: &RangeInclusive<u64>) -> Vec<(&'static str, Json)> {
+    vec![
+        ("first", Json::address(*range.start())),
+        ("last", Json::address(*range.end())),
+    ]
+}
+
+fn reserved(reserved: &Reserved) -> Json {
+    let mut fields = range(&reserved.range);
+    fields.push(("kind", text::reserved_kind(reserved.kind).into()));
+    Json::Object(fields)
+}
+
+fn bar(number: u32, bar: &BarInfo) -> Json {
+    let hole = |(offset, len): (u64, u64)| {
+        Json::Object(vec![("offset", offset.into()), ("length", len.into())])
+    };
+    Json::Object(vec![
+        ("number", number.into()),
+        ("length", bar.len.into()),
+        ("mappable", bar.mappable.into()),
+        ("prefetchable", bar.prefetchable.into()),
+        ("64bit", bar.is_64bit.into()),
+        ("hole", bar.hole.map(hole).into()),
+    ])
+}
