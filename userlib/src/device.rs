@@ -134,7 +134,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// None that a driver of this version has.
+    /// `ENODEV`: the device is gone.
     pub fn reserved(&self) -> Result<Vec<Reserved>> {
         let mut found = Vec::new();
         for index in 0.. {
