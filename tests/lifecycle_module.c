@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Group F: the module goes and comes; reset; machines without an IOMMU. */
+/* Group F: the module goes and comes; machines without an IOMMU. */
 #define _GNU_SOURCE
 #include "edu.h"
 #include "file.h"
@@ -113,20 +113,6 @@ TEST(load_without_devices)
 		CHECK(device.node[0]);
 }
 
-static int device_with_reset(void)
-{
-	struct pci_device device;
-
-	for (unsigned int i = 0; pci_bound(i, &device); i++) {
-		int fd = open_device(i);
-
-		if (get_info(fd).out_flags & PINMAP_INFO_RESET)
-			return fd;
-		close(fd);
-	}
-	SKIP("none of the devices has a reset");
-}
-
 TEST(reset_unsupported)
 {
 	struct pci_device device = need_device(0);
@@ -138,26 +124,6 @@ TEST(reset_unsupported)
 	/* and nobody became its owner by that */
 	CHECK_EQ(get_info(fd).out_flags & PINMAP_INFO_OWNED, 0);
 	CHECK(!pci_is_master(device.bdf));
-}
-
-/* A reset leaves mappings and memory alone, and the device in working order. */
-TEST(reset)
-{
-	int fd = device_with_reset();
-	struct edu edu = edu_open(fd);
-	char *page = anon(1);
-	struct registration registration = register_memory(fd, page, PAGE, WRITE);
-
-	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
-	reset_device(fd);
-	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
-	CHECK_NO_EVENT(fd);
-	/* in the middle of a transfer */
-	edu_load(&edu, 3);
-	edu_start(&edu, EDU_WRITES, registration.device_addr, PAGE, false);
-	reset_device(fd);
-	edu_wait(&edu);
-	CHECK_REACHES(&edu, registration.device_addr, page, PAGE);
 }
 
 /* Without an IOMMU there is no isolation, and so no device: one clear line says so. */

@@ -213,30 +213,29 @@ TEST(churn, .faults = true, .seconds = 40)
 {
 	struct churn churn = { .memory = anon(16) };
 	unsigned int good = 0, late = 0;
+	struct registration registration = { 0 };
 	int fd = open_device(0);
 	long long pins = pins_held();
 	pthread_t thread;
 
 	CHECK_OK(-pthread_create(&thread, NULL, replace_repeatedly, &churn));
 	for (unsigned int i = 0; i < rounds(5000); i++) {
-		struct registration registration;
-		int result = try_register_memory(fd, churn.memory, 16 * PAGE, WRITE, &registration);
+		struct registration next;
+		int result = try_register_memory(fd, churn.memory, 16 * PAGE, WRITE, &next);
 
 		if (result == 0) {
 			good++;
-			if (i % 4 == 0)
-				release(fd, registration.handle);
+			if (i % 2)
+				release(fd, next.handle);
+			else
+				registration = next;
 			continue;
 		}
 		late++;
-		/* a live one at the same place; replaced; unmapped for the moment */
+		/* a live one is at the same place; replaced; unmapped for the moment */
 		CHECK(result == -EEXIST || result == -ESTALE || result == -EFAULT);
-		if (i % 64 == 0) {
-			struct pinmap_event event;
-
-			while (!try_next_event(fd, &event, 0))
-				CHECK_OK(try_release(fd, event.handle));
-		}
+		if (result == -EEXIST)
+			release(fd, registration.handle);
 	}
 	churn.stop = true;
 	CHECK_OK(-pthread_join(thread, NULL));

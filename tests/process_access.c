@@ -108,14 +108,16 @@ static void check_busy(int fd, char *memory)
 	close(eventfd_);
 }
 
-enum claim { BY_REGISTER, BY_MAP, BY_BAR, BY_INTERRUPT, BY_RESET };
+enum claim { BY_REGISTER, BY_MAP, BY_BAR, BY_INTERRUPT };
 
 static const struct claimed {
 	const char *name;
 	enum claim claim;
 } claims[] = {
-	{ "register", BY_REGISTER }, { "map", BY_MAP }, { "bar", BY_BAR },
-	{ "interrupt", BY_INTERRUPT }, { "reset", BY_RESET },
+	{ "register", BY_REGISTER },
+	{ "map", BY_MAP },
+	{ "bar", BY_BAR },
+	{ "interrupt", BY_INTERRUPT },
 };
 
 /* Whatever makes a context the owner, the others are told so until its file is closed. */
@@ -143,11 +145,6 @@ TEST_EACH(owner_by, claims)
 		break;
 	case BY_INTERRUPT:
 		set_eventfd(fd, PINMAP_SOURCE_VECTOR, 0, SYS(eventfd(0, EFD_CLOEXEC)));
-		break;
-	case BY_RESET:
-		if (!(get_info(fd).out_flags & PINMAP_INFO_RESET))
-			SKIP("the device has no reset");
-		reset_device(fd);
 		break;
 	}
 	CHECK(get_info(fd).out_flags & PINMAP_INFO_OWNER);

@@ -200,7 +200,7 @@ TEST(registration_limit, .seconds = 60)
 
 	if (debug_kernel())
 		SKIP("takes too long on a debug kernel");
-	if (limit > 1 << 17)
+	if (limit > 1 << 19)
 		SKIP("the limit of %u registrations is too high to get there", limit);
 	memory = tiled((limit + 1) * PAGE, PAGE);
 	for (i = 0; i < limit; i++)

@@ -82,19 +82,20 @@ static bool read_log(int kmsg, bool faults)
 
 bool oracle_end(struct oracle *oracle, bool faults)
 {
-	long long taint = file_number("/proc/sys/kernel/tainted", 0);
+	long long taint = file_number("/proc/sys/kernel/tainted", 0), pins, bytes;
 	bool good;
 
 	/* what belonged to processes that were killed goes a moment later */
-	WAIT_FOR(2000, pins_held() == oracle->pins && (oracle->charged < 0 || charged() == oracle->charged));
+	WAIT_FOR(2000, (pins = pins_held()) == oracle->pins && ((bytes = charged()) == oracle->charged || bytes < 0));
 	good = read_log(oracle->kmsg, faults);
 	close(oracle->kmsg);
-	if (pins_held() != oracle->pins) {
-		diag("%lld pages were pinned before the test, and %lld are after it", oracle->pins, pins_held());
+	if (pins != oracle->pins) {
+		diag("%lld pages were pinned before the test, and %lld are after it", oracle->pins, pins);
 		good = false;
 	}
-	if (oracle->charged >= 0 && charged() != oracle->charged) {
-		diag("%lld bytes were charged before the test, and %lld are after it", oracle->charged, charged());
+	bytes = charged();
+	if (oracle->charged >= 0 && bytes >= 0 && bytes != oracle->charged) {
+		diag("%lld bytes were charged before the test, and %lld are after it", oracle->charged, bytes);
 		good = false;
 	}
 	if (taint != oracle->taint) {

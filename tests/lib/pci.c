@@ -16,7 +16,11 @@
 #define DRIVER "/sys/bus/pci/drivers/" PCI_DRIVER
 
 enum { EDU_VENDOR = 0x1234, EDU_DEVICE = 0x11e8 };
+enum { MOST = 8 };
 enum { COMMAND = 0x04, COMMAND_MASTER = 1 << 2 };
+
+static char addresses[MOST][16];
+static unsigned int known;
 
 const char *pci_path(const char *bdf, const char *file)
 {
@@ -32,7 +36,24 @@ static int is_edu(const struct dirent *entry)
 	       file_number(pci_path(entry->d_name, "device"), 0) == EDU_DEVICE;
 }
 
-static void find_node(struct pci_device *device)
+/* The addresses of all edus: looked for once, since that takes long, and they are always at the same. */
+static unsigned int scan(char bdfs[MOST][16])
+{
+	struct dirent **entries;
+	int count = scandir(DEVICES, &entries, is_edu, alphasort);
+	unsigned int found = 0;
+
+	for (int i = 0; i < count; i++) {
+		if (found < MOST)
+			snprintf(bdfs[found++], 16, "%.15s", entries[i]->d_name);
+		free(entries[i]);
+	}
+	if (count >= 0)
+		free(entries);
+	return found;
+}
+
+void pci_look(struct pci_device *device)
 {
 	DIR *misc = opendir(pci_path(device->bdf, "misc"));
 	struct dirent *entry;
@@ -47,21 +68,18 @@ static void find_node(struct pci_device *device)
 
 static bool find(unsigned int index, bool bound, struct pci_device *device)
 {
-	struct dirent **entries;
-	int count = scandir(DEVICES, &entries, is_edu, alphasort);
-	bool found = false;
-
-	for (int i = 0; i < count; i++) {
-		if (!found) {
-			snprintf(device->bdf, sizeof(device->bdf), "%.15s", entries[i]->d_name);
-			find_node(device);
-			found = (!bound || device->node[0]) && index-- == 0;
-		}
-		free(entries[i]);
+	if (!known)
+		known = scan(addresses);
+	for (unsigned int i = 0; i < known; i++) {
+		/* it may be removed for the moment */
+		if (access(pci_path(addresses[i], "vendor"), F_OK))
+			continue;
+		memcpy(device->bdf, addresses[i], sizeof(device->bdf));
+		pci_look(device);
+		if ((!bound || device->node[0]) && index-- == 0)
+			return true;
 	}
-	if (count >= 0)
-		free(entries);
-	return found;
+	return false;
 }
 
 bool pci_find(unsigned int index, struct pci_device *device)
@@ -103,7 +121,7 @@ void pci_adopt(const char *bdf)
 	struct pci_device device;
 
 	snprintf(device.bdf, sizeof(device.bdf), "%.15s", bdf);
-	find_node(&device);
+	pci_look(&device);
 	if (device.node[0] && chown(device.node, 0, PINMAP_GROUP_ID))
 		FAIL("%s: %s", device.node, error_name(errno));
 }
@@ -120,7 +138,6 @@ bool pci_is_master(const char *bdf)
 
 unsigned int pci_restore(void)
 {
-	static unsigned int most;
 	struct pci_device device;
 	unsigned int restored = 0, count = 0;
 
@@ -128,10 +145,8 @@ unsigned int pci_restore(void)
 		return 0;
 	while (pci_find(count, &device))
 		count++;
-	if (count < most)
+	if (count < known)
 		try_file_write("/sys/bus/pci/rescan", "1");
-	else
-		most = count;
 	for (unsigned int i = 0; pci_find(i, &device); i++) {
 		pci_adopt(device.bdf);
 		if (device.node[0] || access(pci_path(device.bdf, "iommu_group"), F_OK))

@@ -17,6 +17,9 @@ struct pci_device {
 	char node[32];
 };
 
+/* Finds the node of the function with this address. */
+void pci_look(struct pci_device *device);
+
 /* The n-th edu of the machine, bound or not. */
 bool pci_find(unsigned int index, struct pci_device *device);
 

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Group F: functions that are no edu. QEMU's nvme stands for them: it has MSI-X with several vectors and a table in its BAR
+ * that must not be mapped, a 64-bit BAR, and a reset. It is driven as far as to let it identify itself.
+ */
+#define _GNU_SOURCE
+#include "device.h"
+#include "edu.h"
+#include "file.h"
+#include "kmsg.h"
+#include "memory.h"
+#include "pci.h"
+#include "pins.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { NVME_CLASS = 0x010802 };
+enum { VERSION = 0x08, CONFIG = 0x14, STATUS = 0x1c, ADMIN_SIZES = 0x24, SUBMISSION = 0x28, COMPLETION = 0x30 };
+enum { DOORBELLS = 0x1000, ENTRIES = 16, IDENTIFY = 0x06, IDENTIFY_CONTROLLER = 1 };
+
+/* The first function for which @fits; false: there is none. */
+static bool find_function(bool (*fits)(const char *bdf), char bdf[16])
+{
+	DIR *directory = opendir("/sys/bus/pci/devices");
+	struct dirent *entry;
+	bool found = false;
+
+	while (!found && directory && (entry = readdir(directory))) {
+		found = entry->d_name[0] != '.' && fits(entry->d_name);
+		if (found)
+			snprintf(bdf, 16, "%.15s", entry->d_name);
+	}
+	if (directory)
+		closedir(directory);
+	return found;
+}
+
+static unsigned int group_size(const char *bdf)
+{
+	DIR *directory = opendir(pci_path(bdf, "iommu_group/devices"));
+	struct dirent *entry;
+	unsigned int count = 0;
+
+	while (directory && (entry = readdir(directory)))
+		count += entry->d_name[0] != '.';
+	if (directory)
+		closedir(directory);
+	return count;
+}
+
+static bool is_nvme(const char *bdf)
+{
+	return file_number(pci_path(bdf, "class"), 0) == NVME_CLASS;
+}
+
+static bool is_shared(const char *bdf)
+{
+	return group_size(bdf) > 1 && access(pci_path(bdf, "driver"), F_OK);
+}
+
+struct nvme {
+	struct pci_device device;
+	int fd;
+	volatile char *bar;
+	char *queues; /* submission in the first page, completion in the second */
+	unsigned int tail;
+};
+
+static struct nvme nvme_open(void)
+{
+	struct nvme nvme = { 0 };
+
+	if (!find_function(is_nvme, nvme.device.bdf))
+		SKIP("the machine has no nvme");
+	if (access(pci_path(nvme.device.bdf, "driver"), F_OK))
+		pci_bind(nvme.device.bdf);
+	pci_look(&nvme.device);
+	nvme.fd = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
+	return nvme;
+}
+
+static void nvme_map(struct nvme *nvme)
+{
+	nvme->bar = SYS(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, nvme->fd,
+			     get_info(nvme->fd).out_bars[0].offset));
+}
+
+static void nvme_close(struct nvme *nvme)
+{
+	if (nvme->bar)
+		SYS(munmap((void *)nvme->bar, 2 * PAGE));
+	close(nvme->fd);
+	pci_unbind(nvme->device.bdf);
+	file_write(pci_path(nvme->device.bdf, "driver_override"), "\n");
+}
+
+static uint32_t get(const struct nvme *nvme, unsigned int offset)
+{
+	return *(volatile uint32_t *)(nvme->bar + offset);
+}
+
+static void set(const struct nvme *nvme, unsigned int offset, uint32_t value)
+{
+	*(volatile uint32_t *)(nvme->bar + offset) = value;
+}
+
+static void set_long(const struct nvme *nvme, unsigned int offset, uint64_t value)
+{
+	set(nvme, offset, value);
+	set(nvme, offset + 4, value >> 32);
+}
+
+/* Starts the controller with its queues in registered memory. */
+static void nvme_start(struct nvme *nvme)
+{
+	nvme->queues = anon(2);
+	memset(nvme->queues, 0, 2 * PAGE);
+	register_memory(nvme->fd, nvme->queues, 2 * PAGE, WRITE | IDENTITY);
+	set(nvme, CONFIG, 0);
+	set(nvme, ADMIN_SIZES, (ENTRIES - 1) << 16 | (ENTRIES - 1));
+	set_long(nvme, SUBMISSION, (uintptr_t)nvme->queues);
+	set_long(nvme, COMPLETION, (uintptr_t)nvme->queues + PAGE);
+	set(nvme, CONFIG, 4 << 20 | 6 << 16 | 1);
+	CHECK(WAIT_FOR(2000, get(nvme, STATUS) & 1));
+	nvme->tail = 0;
+}
+
+/* Lets it write its identity to a device address; its status, 0 for success. */
+static unsigned int nvme_identify(struct nvme *nvme, uint64_t device_addr)
+{
+	volatile uint32_t *done = (uint32_t *)(nvme->queues + PAGE + nvme->tail * 16);
+	uint32_t *command = (uint32_t *)(nvme->queues + nvme->tail * 64);
+
+	memset(command, 0, 64);
+	command[0] = IDENTIFY | (nvme->tail + 1) << 16;
+	command[6] = device_addr;
+	command[7] = device_addr >> 32;
+	command[10] = IDENTIFY_CONTROLLER;
+	nvme->tail++;
+	CHECK(nvme->tail < ENTRIES);
+	set(nvme, DOORBELLS, nvme->tail);
+	/* bit 16: the phase, 1 in the first round */
+	CHECK(WAIT_FOR(2000, done[3] & 1 << 16));
+	CHECK_EQ(done[3] & 0xffff, nvme->tail);
+	set(nvme, DOORBELLS + 4, nvme->tail);
+	return done[3] >> 17;
+}
+
+TEST(bars)
+{
+	struct nvme nvme = nvme_open();
+	struct pinmap_info info = get_info(nvme.fd);
+	const struct pinmap_bar *bar = &info.out_bars[0];
+	const int prot = PROT_READ | PROT_WRITE;
+	uint64_t behind = bar->hole_offset + bar->hole_length;
+
+	CHECK_EQ(info.out_class, NVME_CLASS);
+	CHECK_EQ(bar->length, 0x4000);
+	CHECK_EQ(bar->flags & (PINMAP_BAR_MMAP | PINMAP_BAR_64BIT), PINMAP_BAR_MMAP | PINMAP_BAR_64BIT);
+	/* it takes up the next register as well */
+	CHECK_EQ(info.out_bars[1].length, 0);
+	CHECK(info.out_nr_vectors > 1);
+
+	/* the table with the interrupts' addresses is not for everybody */
+	CHECK(bar->hole_length >= PAGE && bar->hole_offset >= 2 * PAGE);
+	CHECK_EQ((bar->hole_offset | bar->hole_length) % PAGE, 0);
+	for (uint64_t at = 0; at < bar->length; at += PAGE) {
+		bool hole = at >= bar->hole_offset && at < behind;
+		void *page = mmap(NULL, PAGE, prot, MAP_SHARED, nvme.fd, bar->offset + at);
+
+		CHECK_EQ(page == MAP_FAILED ? errno : 0, hole ? EINVAL : 0);
+		if (!hole)
+			CHECK_EQ(touch_read(page), 0);
+	}
+	CHECK(mmap(NULL, bar->length, prot, MAP_SHARED, nvme.fd, bar->offset) == MAP_FAILED);
+	CHECK_EQ(errno, EINVAL);
+	CHECK(mmap(NULL, 2 * PAGE, prot, MAP_SHARED, nvme.fd, bar->offset + bar->hole_offset - PAGE) == MAP_FAILED);
+	nvme_map(&nvme);
+	CHECK(get(&nvme, VERSION) >= 0x10000);
+	nvme_close(&nvme);
+}
+
+/* A device that is quicker than edu, with data and interrupts by MSI-X. */
+TEST(identify)
+{
+	struct nvme nvme = nvme_open();
+	int eventfd_ = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	struct registration registration;
+	uint64_t count = 0;
+	char *page = anon(1);
+
+	nvme_map(&nvme);
+	set_eventfd(nvme.fd, PINMAP_SOURCE_VECTOR, 0, eventfd_);
+	set_eventfd(nvme.fd, PINMAP_SOURCE_VECTOR, get_info(nvme.fd).out_nr_vectors - 1, eventfd_);
+	nvme_start(&nvme);
+	registration = register_memory(nvme.fd, page, PAGE, WRITE);
+	CHECK_EQ(nvme_identify(&nvme, registration.device_addr), 0);
+	/* its serial number, as given on QEMU's command line */
+	CHECK(!memcmp(page + 4, "pinmap", 6));
+	CHECK(WAIT_FOR(2000, read(eventfd_, &count, sizeof(count)) == sizeof(count)));
+	CHECK_EQ(count, 1);
+	nvme_close(&nvme);
+}
+
+TEST(release_flush, .faults = true)
+{
+	struct nvme nvme = nvme_open();
+	struct memory memory = memory_new(MEMFD, PAGE);
+	struct registration registration;
+
+	nvme_map(&nvme);
+	nvme_start(&nvme);
+	registration = register_memory(nvme.fd, memory.addr, PAGE, WRITE);
+	CHECK_EQ(nvme_identify(&nvme, registration.device_addr), 0);
+	CHECK(!bytes_are(memory.addr, PAGE, 0x11));
+	memset(memory.addr, 0x11, PAGE);
+	release(nvme.fd, registration.handle);
+	nvme_identify(&nvme, registration.device_addr);
+	CHECK(bytes_are(memory.addr, PAGE, 0x11));
+	registration = register_memory(nvme.fd, memory.addr, PAGE, WRITE);
+	CHECK_EQ(nvme_identify(&nvme, registration.device_addr), 0);
+	SYS(munmap(memory.addr, PAGE));
+	memset(memory.alias, 0x11, PAGE);
+	nvme_identify(&nvme, registration.device_addr);
+	CHECK(bytes_are(memory.alias, PAGE, 0x11));
+	nvme_close(&nvme);
+}
+
+/* A reset takes the device's state, and leaves mappings, memory and interrupts alone. */
+TEST(reset)
+{
+	struct nvme nvme = nvme_open();
+	int other = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
+	int eventfd_ = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	struct registration registration;
+	uint64_t count = 0;
+	char *page = anon(1);
+
+	CHECK(get_info(nvme.fd).out_flags & PINMAP_INFO_RESET);
+	CHECK_EQ(get_info(nvme.fd).out_flags & PINMAP_INFO_OWNED, 0);
+	/* who resets it owns it */
+	reset_device(nvme.fd);
+	CHECK(get_info(nvme.fd).out_flags & PINMAP_INFO_OWNER);
+	nvme_map(&nvme);
+	CHECK_ERR(EBUSY, try_reset_device(other));
+	set_eventfd(nvme.fd, PINMAP_SOURCE_VECTOR, 0, eventfd_);
+	registration = register_memory(nvme.fd, page, PAGE, WRITE);
+	for (int i = 0; i < 2; i++) {
+		nvme_start(&nvme);
+		CHECK_EQ(get(&nvme, CONFIG) & 1, 1);
+		CHECK_EQ(nvme_identify(&nvme, registration.device_addr), 0);
+		CHECK(!memcmp(page + 4, "pinmap", 6));
+		CHECK(WAIT_FOR(2000, read(eventfd_, &count, sizeof(count)) == sizeof(count)));
+		memset(page, 0, PAGE);
+		reset_device(nvme.fd);
+		CHECK_EQ(get(&nvme, STATUS) & 1, 0);
+		CHECK_EQ(get(&nvme, CONFIG) & 1, 0);
+		CHECK(pci_is_master(nvme.device.bdf));
+		CHECK_EQ(query_handle(nvme.fd, registration.handle).out_nr_mappings, 1);
+	}
+	CHECK_NO_EVENT(nvme.fd);
+	close(other);
+	nvme_close(&nvme);
+}
+
+/* The next owner finds nothing of the last one's in the device. */
+TEST(reset_between_owners)
+{
+	struct nvme nvme = nvme_open(), next = nvme_open();
+
+	nvme_map(&nvme);
+	nvme_start(&nvme);
+	CHECK(get(&nvme, STATUS) & 1);
+	SYS(munmap((void *)nvme.bar, 2 * PAGE));
+	close(nvme.fd);
+	CHECK(!pci_is_master(next.device.bdf));
+	nvme_map(&next);
+	CHECK_EQ(get(&next, STATUS) & 1, 0);
+	CHECK_EQ(get(&next, CONFIG) & 1, 0);
+	nvme_close(&next);
+}
+
+/* A function that shares its IOMMU group with others can reach their memory, and they its. All of them are named. */
+TEST(shared_group_refused)
+{
+	int kmsg = kmsg_open();
+	unsigned int named = 0;
+	char bdf[16], line[512];
+
+	if (!find_function(is_shared, bdf))
+		SKIP("no IOMMU group has more than one member without a driver");
+	CHECK_ERR(EPERM, try_pci_bind(bdf));
+	while (kmsg_next(kmsg, line, sizeof(line)))
+		named += strstr(line, "member of its IOMMU group: 0000:") != NULL;
+	CHECK_EQ(named, group_size(bdf));
+	CHECK_EQ(access(pci_path(bdf, "driver"), F_OK), -1);
+	CHECK_EQ(access(pci_path(bdf, "misc"), F_OK), -1);
+	file_write(pci_path(bdf, "driver_override"), "\n");
+}
