@@ -40,8 +40,10 @@ pub(crate) enum State {
     Live,
     /// Its memory went away; the mappings are undone.
     Stale,
-    /// Released, or its device is gone.
+    /// Released.
     Released,
+    /// Its device is gone.
+    Gone,
 }
 
 /// What changes together.
@@ -174,7 +176,7 @@ impl Buffer {
     ) -> core::result::Result<u64, Failure> {
         // Held until the mapping is known to whoever revokes, or undone: until then nobody unpins.
         let pages = self.pages.lock();
-        let pinned = pages.as_ref().ok_or(ESTALE)?;
+        let pinned = pages.as_ref().ok_or_else(|| self.refusal(self.state()))?;
         let mapping = Mapping::new(space, pinned.runs(), target, write)?;
         let device_addr = mapping.device_addr();
         if let Err((mut mapping, failure)) = self.publish(mapping) {
@@ -193,7 +195,7 @@ impl Buffer {
             let count = inner.mappings.len();
             match inner.state {
                 State::Building | State::Live => {}
-                _ => return Err((mapping, self.stale())),
+                state => return Err((mapping, self.refusal(state))),
             }
             if count >= MAX_MAPPINGS {
                 let (needed, allowed) = ((count as u64).saturating_add(1), MAX_MAPPINGS as u64);
@@ -254,8 +256,7 @@ impl Buffer {
         let mut inner = this.inner.lock();
         match inner.state {
             State::Building => inner.state = State::Live,
-            State::Released => return Err(ENODEV.into()),
-            _ => return Err(this.stale()),
+            state => return Err(this.refusal(state)),
         }
         inner.handle = handle;
         drop(inner);
@@ -265,8 +266,12 @@ impl Buffer {
         Ok(())
     }
 
-    fn stale(&self) -> Failure {
-        Failure::at(ESTALE, uapi::FAIL_STALE, self.span.start())
+    /// Why it cannot be used in this state.
+    fn refusal(&self, state: State) -> Failure {
+        match state {
+            State::Gone => ENODEV.into(),
+            _ => Failure::at(ESTALE, uapi::FAIL_STALE, self.span.start()),
+        }
     }
 
     /// For the MMU notifier; `None` if it would have to sleep and must not.
@@ -297,7 +302,7 @@ impl Buffer {
                 drop(inner);
                 this.look_later();
             }
-            State::Doomed | State::Stale | State::Released => {}
+            State::Doomed | State::Stale | State::Released | State::Gone => {}
         }
     }
 
@@ -315,27 +320,33 @@ impl Buffer {
         drop(pinned);
     }
 
-    /// Its registration is not to succeed any more.
+    /// The device is gone: its registration is not to succeed any more.
     pub(crate) fn doom(&self) {
         let mut inner = self.inner.lock();
-        if matches!(inner.state, State::Building | State::Doomed) {
-            inner.state = State::Released;
+        if matches!(inner.state, State::Building | State::Doomed | State::Live) {
+            inner.state = State::Gone;
         }
     }
 
-    /// Ends it: unmap and flush, unpin, un-charge. Nothing is left when it returns. Can be called
-    /// again; not by the worker.
-    pub(crate) fn release(this: &Arc<Self>) {
+    /// Ends it, as released or as gone: unmap and flush, unpin, un-charge. Nothing is left when it
+    /// returns, except for an event that was not read yet. Can be called again; not by the worker.
+    pub(crate) fn end(this: &Arc<Self>, state: State) {
         let mut inner = this.inner.lock();
-        inner.state = State::Released;
+        if inner.state != State::Gone {
+            inner.state = state;
+        }
         inner.unmap_all();
-        let ticket = inner.ticket.take();
         drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
+    }
+
+    /// Takes back an event that was not read yet.
+    pub(crate) fn withdraw_event(&self) {
+        let ticket = self.inner.lock().ticket.take();
         if let Some(ticket) = ticket {
-            this.events.withdraw(ticket);
+            self.events.withdraw(ticket);
         }
     }
 }

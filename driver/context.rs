@@ -246,7 +246,7 @@ impl Context {
         self.device.backend().stop(self.id);
         self.table.lock().gone = true;
         while let Some(buffer) = self.take_any() {
-            Buffer::release(&buffer);
+            Buffer::end(&buffer, State::Gone);
         }
         self.device.backend().disown(self.id);
     }
@@ -313,7 +313,7 @@ impl Drop for Reserved {
         }
         let buffer = self.context.table.lock().remove(self.handle);
         if let Some(buffer) = buffer {
-            Buffer::release(&buffer);
+            Buffer::end(&buffer, State::Released);
         }
     }
 }

@@ -235,6 +235,7 @@ impl Device {
 
     /// GET_RESERVED.
     pub(crate) fn describe_reserved(&self, args: &mut GetReserved) -> Result {
+        self.check_here()?;
         let reserved = self
             .domain
             .reserved()

@@ -111,7 +111,8 @@ pub(crate) fn register(
 pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
     check_flags(args.flags)?;
     let buffer = context.take(args.handle)?;
-    Buffer::release(&buffer);
+    Buffer::end(&buffer, State::Released);
+    buffer.withdraw_event();
     Ok(())
 }
 

@@ -202,11 +202,23 @@ struct Power(bindings::dev_pm_ops);
 unsafe impl Sync for Power {}
 
 #[repr(transparent)]
-struct NoIds([bindings::pci_device_id; 1]);
+struct Ids([bindings::pci_device_id; 2]);
 // SAFETY: Never written to.
-unsafe impl Sync for NoIds {}
-/// An empty table, not a missing one: without a table the kernel takes no `new_id`.
-static NO_IDS: NoIds = NoIds([pin_init::zeroed()]);
+unsafe impl Sync for Ids {}
+
+/// Any function, but only where `driver_override` names the driver; and the end of the table. An
+/// empty table would not do: `new_id` takes an id only if its driver data occurs in the table.
+static IDS: Ids = Ids([
+    bindings::pci_device_id {
+        vendor: !0,
+        device: !0,
+        subvendor: !0,
+        subdevice: !0,
+        override_only: 1, // PCI_ID_F_VFIO_DRIVER_OVERRIDE
+        ..pin_init::zeroed()
+    },
+    pin_init::zeroed(),
+]);
 
 impl<T: Driver> Registration<T> {
     const POWER: &'static Power = &Power(bindings::dev_pm_ops {
@@ -222,7 +234,7 @@ impl<T: Driver> Registration<T> {
             driver <- Opaque::try_ffi_init(|slot: *mut bindings::pci_driver| {
                 let mut driver: bindings::pci_driver = pin_init::zeroed();
                 driver.name = T::NAME.as_char_ptr().cast();
-                driver.id_table = NO_IDS.0.as_ptr();
+                driver.id_table = IDS.0.as_ptr();
                 driver.probe = Some(Self::probe);
                 driver.remove = Some(Self::remove);
                 driver.shutdown = Some(Self::shutdown);
