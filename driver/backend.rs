@@ -70,6 +70,9 @@ impl Claim {
     /// Claims the device for `context`.
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let device = context.device().clone();
+        if device.domain().is_broken() {
+            return Err(ENODEV);
+        }
         device.backend().claim(context.id())?;
         Ok(Self {
             device,

@@ -13,6 +13,7 @@ use crate::{
     pinned::Pinned,
     sys::{
         account::Account,
+        compat,
         notifier::Interval,
         uapi::{self, Event},
         work,
@@ -181,7 +182,7 @@ impl Buffer {
         let device_addr = mapping.device_addr();
         if let Err((mut mapping, failure)) = self.publish(mapping) {
             if mapping.unmap().is_err() {
-                pinned.runs().keep_forever();
+                pinned.keep_forever();
             }
             return Err(failure);
         }
@@ -235,7 +236,7 @@ impl Buffer {
     pub(crate) fn unmap(&self, device_addr: u64) -> Result {
         let mut inner = self.inner.lock();
         if inner.state != State::Live {
-            return Err(ESTALE);
+            return Err(compat::stale());
         }
         let index = inner
             .mappings
@@ -270,7 +271,7 @@ impl Buffer {
     fn refusal(&self, state: State) -> Failure {
         match state {
             State::Gone => ENODEV.into(),
-            _ => Failure::at(ESTALE, uapi::FAIL_STALE, self.span.start()),
+            _ => Failure::at(compat::stale(), uapi::FAIL_STALE, self.span.start()),
         }
     }
 
@@ -315,7 +316,7 @@ impl Buffer {
         drop(mappings);
         let pinned = self.pages.lock().take();
         if let Some(pinned) = pinned.as_ref().filter(|_| stuck) {
-            pinned.runs().keep_forever();
+            pinned.keep_forever();
         }
         drop(pinned);
     }

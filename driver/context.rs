@@ -51,7 +51,7 @@ impl Table {
             Some(_) => Err(ENOENT),
             None => match self.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
-                Absent::Released => Err(ESTALE),
+                Absent::Released => Err(compat::stale()),
             },
         }
     }
@@ -314,6 +314,7 @@ impl Drop for Reserved {
         let buffer = self.context.table.lock().remove(self.handle);
         if let Some(buffer) = buffer {
             Buffer::end(&buffer, State::Released);
+            buffer.withdraw_event();
         }
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct Bound {
 pub(crate) struct Device {
     function: Function,
     group: u32,
+    /// Ids and address, asked once.
+    identity: Info,
     domain: Arc<Domain>,
     backend: Arc<dyn Backend>,
     gone: Atomic<bool>,
@@ -90,7 +92,13 @@ impl pci::Driver for Bound {
     }
 
     fn unbind(&self) {
+        let was_used = self.device.backend.is_in_use();
         self.device.leave();
+        if was_used && self.device.backend.can_reset() {
+            // What its user began must not go on under the next driver. If it is not there any more,
+            // nothing does.
+            let _ = self.device.function.reset_at_unbind();
+        }
     }
 
     fn shutdown(&self) {
@@ -151,10 +159,13 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 impl Device {
     fn new(function: &Function, attachment: &Attachment) -> Result<Arc<Self>> {
         let backend = backend::choose(function)?;
+        let mut identity = Info::default();
+        function.identify(&mut identity);
         Arc::pin_init(
             pin_init!(Self {
                 function: function.clone(),
                 group: attachment.group().id(),
+                identity,
                 domain: attachment.domain().clone(),
                 backend,
                 gone: Atomic::new(false),
@@ -217,19 +228,21 @@ impl Device {
 
     /// GET_INFO.
     pub(crate) fn describe(&self, context: &Context, info: &mut Info) {
+        *info = Info {
+            size: info.size,
+            ..self.identity
+        };
         info.out_aperture_start = self.domain.aperture().start();
         info.out_aperture_last = self.domain.aperture().last();
         info.out_page_sizes = self.domain.page_sizes();
         info.out_nr_reserved = self.domain.reserved().len() as u32;
         info.out_iommu_group = self.group;
-        info.out_flags = 0;
         if self.domain.is_coherent() {
             info.out_flags |= uapi::INFO_COHERENT;
         }
         if self.check_here().is_err() {
             info.out_flags |= uapi::INFO_GONE;
         }
-        self.function.identify(info);
         self.backend.describe(context.id(), info);
     }
 

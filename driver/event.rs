@@ -190,6 +190,7 @@ impl Queue {
             Some(node) => drop(inner.ready.insert(node)),
             None => inner.gone = Gone::Unread,
         }
+        self.waiters.notify_all();
     }
 
     /// For `poll()`.

@@ -184,10 +184,6 @@ impl Request for Info {
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags)?;
-        *self = Self {
-            size: self.size,
-            ..Self::default()
-        };
         context.device().describe(context, self);
         self.out_memlock_limit = Account::limit().unwrap_or(u64::MAX);
         self.out_memlock_used = context.account().used();
@@ -276,7 +272,7 @@ impl Request for SetEventfd {
             uapi::SOURCE_VECTOR => {}
             uapi::SOURCE_EVENTS if self.index == 0 => {}
             uapi::SOURCE_EVENTS => return Err(EINVAL.into()),
-            _ => return Err(EOPNOTSUPP.into()),
+            _ => return Err(compat::unsupported().into()),
         }
         context.device().check_here()?;
         let eventfd = if self.fd == -1 {
@@ -308,7 +304,7 @@ impl Request for Reset {
         check_flags(self.flags)?;
         let backend = context.device().backend();
         if !backend.can_reset() {
-            return Err(EOPNOTSUPP.into());
+            return Err(compat::unsupported().into());
         }
         let claim = Claim::new(context)?;
         backend.reset()?;

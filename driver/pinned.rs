@@ -6,6 +6,7 @@ use crate::{
     logic::{span::Span, PAGE_SIZE},
     sys::{
         account::{Account, Charge},
+        compat,
         gup::{self, Chunk, PinnedRuns},
         uapi,
     },
@@ -20,7 +21,7 @@ const CHUNK_PAGES: u64 = 1024;
 /// The order of the fields is that of dropping: unpin, then give the charge back.
 pub(crate) struct Pinned {
     runs: PinnedRuns,
-    _charge: Charge,
+    charge: Charge,
 }
 
 impl Pinned {
@@ -50,10 +51,14 @@ impl Pinned {
                 .map_err(|errno| explain(errno, at, write))?;
             runs.take(&mut chunk)?;
         }
-        Ok(Self {
-            runs,
-            _charge: charge,
-        })
+        Ok(Self { runs, charge })
+    }
+
+    /// Never unpins them, and never gives the charge back: it is not known whether a device can still
+    /// reach them.
+    pub(crate) fn keep_forever(&self) {
+        self.runs.keep_forever();
+        self.charge.keep_forever();
     }
 
     /// The pages.
@@ -64,7 +69,7 @@ impl Pinned {
 
 /// The page at `at` could not be pinned: why?
 fn explain(errno: Error, at: u64, write: bool) -> Failure {
-    if errno == EFAULT || errno == EHWPOISON {
+    if errno == EFAULT || compat::is_poisoned(errno) {
         Failure::at(EFAULT, gup::explain(at, write), at)
     } else {
         errno.into()

@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     logic::{request, Refusal},
     sys::{
-        gup,
+        compat, gup,
         uapi::{self, Map, Query, Register, Release, Unmap},
     },
 };
@@ -64,7 +64,7 @@ pub(crate) fn errno(refusal: Refusal) -> Error {
     match refusal {
         Refusal::Invalid => EINVAL,
         Refusal::TooBig => E2BIG,
-        Refusal::Unsupported => EOPNOTSUPP,
+        Refusal::Unsupported => compat::unsupported(),
         Refusal::Overflow => EOVERFLOW,
     }
 }
@@ -187,7 +187,7 @@ pub(crate) fn check_flags(flags: u32) -> Result {
     if flags == 0 {
         Ok(())
     } else {
-        Err(EOPNOTSUPP)
+        Err(compat::unsupported())
     }
 }
 

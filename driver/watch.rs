@@ -82,9 +82,10 @@ impl Buffer {
         let still_there = {
             let pages = self.pages.lock();
             let (mm, start) = (self.account.mm(), self.span().start());
+            let wanted = || self.state() == State::Live;
             pages
                 .as_ref()
-                .is_none_or(|pinned| pinned.runs().are_still_at(mm, start, range))
+                .is_none_or(|pinned| pinned.runs().are_still_at(mm, start, range, wanted))
         };
         if still_there {
             return;

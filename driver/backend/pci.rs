@@ -7,6 +7,7 @@ use super::Backend;
 use crate::{
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
     sys::{
+        compat,
         eventfd::EventFd,
         irq::Vectors,
         pci::{Bar, Function},
@@ -34,6 +35,8 @@ struct Owner {
 pub(super) struct Flat {
     function: Function,
     bars: [Bar; uapi::NR_BARS as usize],
+    /// Vectors that it has; asked once, since a function that is gone answers nonsense.
+    nr_vectors: u32,
     #[pin]
     owner: Mutex<Owner>,
     #[pin]
@@ -55,10 +58,14 @@ impl Flat {
         let mut bars = [Bar::default(); uapi::NR_BARS as usize];
         for (index, bar) in (0..).zip(&mut bars) {
             *bar = function.bar(index);
+            if bar.length >> BAR_SHIFT != 0 {
+                bar.flags &= !uapi::BAR_MMAP; // Its offsets would run into the next one's.
+            }
         }
         try_pin_init!(Self {
             function: function.clone(),
             bars,
+            nr_vectors: function.vectors(),
             owner <- new_mutex!(Owner::default(), "pinmap_owner"),
             vectors <- new_mutex!(None, "pinmap_vectors"),
             live <- new_mutex!(true, "pinmap_live"),
@@ -139,6 +146,8 @@ impl Backend for Flat {
         self.owner.lock().gone = true;
         self.function.set_master(false);
         *self.live.lock() = false;
+        // Whoever was under way has finished when this lock is free.
+        drop(self.vectors.lock());
     }
 
     fn is_in_use(&self) -> bool {
@@ -147,7 +156,7 @@ impl Backend for Flat {
 
     fn describe(&self, context: u64, info: &mut Info) {
         info.out_kind = uapi::KIND_FLAT;
-        info.out_nr_vectors = self.function.vectors();
+        info.out_nr_vectors = self.nr_vectors;
         if self.function.can_reset() {
             info.out_flags |= uapi::INFO_RESET;
         }
@@ -176,7 +185,7 @@ impl Backend for Flat {
             return Err(EINVAL);
         }
         if bar.flags & uapi::BAR_MMAP == 0 {
-            return Err(EOPNOTSUPP);
+            return Err(compat::unsupported());
         }
         Ok(bar.flags & uapi::BAR_PREFETCHABLE != 0)
     }
@@ -192,7 +201,7 @@ impl Backend for Flat {
     }
 
     fn has_vector(&self, index: u32) -> bool {
-        index < self.function.vectors()
+        index < self.nr_vectors
     }
 
     fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
@@ -204,9 +213,12 @@ impl Backend for Flat {
         match (&mut *vectors, eventfd) {
             (Some(vectors), eventfd) => vectors.set(index, eventfd),
             (None, None) => Ok(()),
-            (vectors, eventfd) => vectors
-                .insert(Vectors::new(&self.function)?)
-                .set(index, eventfd),
+            (none, eventfd) => {
+                let mut vectors = Vectors::new(&self.function)?;
+                vectors.set(index, eventfd)?;
+                *none = Some(vectors);
+                Ok(())
+            }
         }
     }
 
@@ -215,6 +227,11 @@ impl Backend for Flat {
     }
 
     fn reset(&self) -> Result {
+        // `leave` waits for this lock: a function that is not ours any more must not be reset.
+        let _vectors = self.vectors.lock();
+        if self.owner.lock().gone {
+            return Err(ENODEV);
+        }
         self.function.reset()
     }
 }

@@ -136,7 +136,7 @@ mod tests {
         Span::new(start, length).unwrap()
     }
 
-    fn space<'a>(taken: &'a [Span]) -> Space<'a, [Span]> {
+    fn space(taken: &[Span]) -> Space<'_, [Span]> {
         Space {
             aperture: Span::from_bounds(0, (1 << 48) - 1).unwrap(),
             reserved: core::slice::from_ref(&MSI),

@@ -1,7 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What differs between the kernel crates of Linux 7.2 and 7.3, selected by `--cfg` (see Kbuild).
 
-use kernel::{module_param::ModuleParamAccess, prelude::*};
+use kernel::{bindings, ffi, module_param::ModuleParamAccess, prelude::*};
+
+/// `EOPNOTSUPP`, which 7.2 has no name for.
+pub(crate) fn unsupported() -> Error {
+    errno(bindings::EOPNOTSUPP)
+}
+
+/// `ESTALE`, which 7.2 has no name for.
+pub(crate) fn stale() -> Error {
+    errno(bindings::ESTALE)
+}
+
+/// Whether `error` is `EHWPOISON`, which 7.2 has no name for.
+pub(crate) fn is_poisoned(error: Error) -> bool {
+    error == errno(bindings::EHWPOISON)
+}
+
+fn errno(number: u32) -> Error {
+    Error::from_errno((number as ffi::c_int).wrapping_neg())
+}
 
 /// This module.
 pub(crate) const fn this_module() -> &'static ThisModule {

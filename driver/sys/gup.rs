@@ -344,12 +344,16 @@ enum Whereabouts {
     Here,
     /// Not there, and it will not come back.
     Gone,
-    /// Not there, but it was still a page of this file a moment ago.
-    InFile(Inode),
+    /// Cannot be told now: somebody holds a lock.
+    Busy,
 }
 
-/// Whether each page of `run`, pinned at `address` of `mm`, is still what the address means. Waits
-/// for truncation, migration and the like that are under way; in bounded time otherwise. Sleeps.
+/// How long to try for a lock before giving up, in steps of a millisecond. User space can hold these
+/// locks for as long as it likes, by a FUSE daemon that does not answer; nobody may wait for that.
+const PATIENCE_MS: u32 = 200;
+
+/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Gives up, and says
+/// no, if that cannot be found out in bounded time. Sleeps.
 ///
 /// A page table that now holds the page, or nothing while the page still belongs to its file, means
 /// that nothing happened. A page table that holds another page, or nothing for an anonymous page,
@@ -357,29 +361,18 @@ enum Whereabouts {
 ///
 /// # Safety
 ///
-/// The run must be pinned.
-unsafe fn is_run_still_at(mm: &Mm, address: u64, run: Run) -> bool {
-    // SAFETY: A pinned run consists of pages.
-    let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
-    (0..run.pages()).all(|index| {
-        breathe();
-        let page = first.wrapping_add(index as usize);
-        let address = address.saturating_add(index.saturating_mul(PAGE_SIZE));
-        // SAFETY: The page is pinned.
+/// `page` must be pinned.
+unsafe fn is_still_at(mm: &Mm, address: u64, page: PagePtr) -> bool {
+    for _ in 0..PATIENCE_MS {
+        // SAFETY: By the requirements.
         match unsafe { whereabouts(mm, address, page) } {
-            Whereabouts::Here => true,
-            Whereabouts::Gone => false,
-            // Truncation and hole punching hold this lock exclusively, from before they tell us to
-            // after they have taken the page out of the file.
-            // SAFETY: The inode and the page are valid.
-            Whereabouts::InFile(inode) => unsafe {
-                raw::pinmap_inode_lock_shared(inode.0.as_ptr());
-                let belongs = raw::pinmap_page_belongs_to(page, inode.0.as_ptr());
-                raw::pinmap_inode_unlock_shared(inode.0.as_ptr());
-                belongs
-            },
+            Whereabouts::Here => return true,
+            Whereabouts::Gone => return false,
+            // SAFETY: May sleep here.
+            Whereabouts::Busy => unsafe { raw::pinmap_sleep_ms(1) },
         }
-    })
+    }
+    false
 }
 
 /// # Safety
@@ -389,7 +382,9 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
     let Some(user) = mm.mmget_not_zero() else {
         return Whereabouts::Gone;
     };
-    let lock = user.mmap_read_lock();
+    let Some(lock) = user.mmap_read_trylock() else {
+        return Whereabouts::Busy;
+    };
     match page_at(user.as_raw(), address) {
         Some(found) if ptr::eq(found, page) => return Whereabouts::Here,
         Some(_) => return Whereabouts::Gone,
@@ -397,7 +392,9 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
     }
     // Migration attempts and reclaim empty the page table for as long as they hold the page lock.
     // SAFETY: The page is pinned.
-    unsafe { raw::pinmap_page_lock(page) };
+    if !unsafe { raw::pinmap_page_trylock(page) } {
+        return Whereabouts::Busy;
+    }
     let found = page_at(user.as_raw(), address);
     // SAFETY: The page is pinned and locked.
     let (anonymous, inode) = unsafe {
@@ -414,8 +411,32 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
     drop(lock);
     match (found, inode) {
         (Some(found), _) if ptr::eq(found, page) => Whereabouts::Here,
-        (None, Some(inode)) if !anonymous => Whereabouts::InFile(inode),
+        // SAFETY: The page is pinned.
+        (None, Some(inode)) if !anonymous => unsafe { in_file(&inode, page) },
         _ => Whereabouts::Gone,
+    }
+}
+
+/// Whether `page` is still a page of `inode`. Truncation and hole punching hold the inode's lock
+/// exclusively, from before they tell us to after they have taken the page out of the file.
+///
+/// # Safety
+///
+/// `page` must be pinned.
+unsafe fn in_file(inode: &Inode, page: PagePtr) -> Whereabouts {
+    let inode = inode.0.as_ptr();
+    // SAFETY: The inode and the page are valid.
+    unsafe {
+        if !raw::pinmap_inode_trylock_shared(inode) {
+            return Whereabouts::Busy;
+        }
+        let belongs = raw::pinmap_page_belongs_to(page, inode);
+        raw::pinmap_inode_unlock_shared(inode);
+        if belongs {
+            Whereabouts::Here
+        } else {
+            Whereabouts::Gone
+        }
     }
 }
 
@@ -446,8 +467,14 @@ fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
 
 impl PinnedRuns {
     /// Whether the pages, pinned from `start` of `mm` on, are still what these addresses mean, as far
-    /// as `range` goes. Waits for changes that are under way. Sleeps.
-    pub(crate) fn are_still_at(&self, mm: &Mm, start: u64, range: Span) -> bool {
+    /// as `range` goes, or `wanted` is not interested any more. In bounded time a page. Sleeps.
+    pub(crate) fn are_still_at(
+        &self,
+        mm: &Mm,
+        start: u64,
+        range: Span,
+        wanted: impl Fn() -> bool,
+    ) -> bool {
         let mut at = start;
         for run in self.iter() {
             let Ok(span) = Span::new(at, run.pages().saturating_mul(PAGE_SIZE)) else {
@@ -458,12 +485,19 @@ impl PinnedRuns {
                 continue;
             };
             let skipped = part.start().saturating_sub(span.start()) / PAGE_SIZE;
-            let Some(part_run) = Run::new(run.pfn().saturating_add(skipped), part.pages()) else {
-                return false;
-            };
-            // SAFETY: Part of a run that is pinned by the type invariants.
-            if !unsafe { is_run_still_at(mm, part.start(), part_run) } {
-                return false;
+            // SAFETY: A pinned run consists of pages.
+            let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
+            for index in 0..part.pages() {
+                if !wanted() {
+                    return true;
+                }
+                breathe();
+                let page = first.wrapping_add(skipped.saturating_add(index) as usize);
+                let address = part.start().saturating_add(index.saturating_mul(PAGE_SIZE));
+                // SAFETY: Part of a run that is pinned by the type invariants.
+                if !unsafe { is_still_at(mm, address, page) } {
+                    return false;
+                }
             }
         }
         true

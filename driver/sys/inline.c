@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* See inline.h. Nothing is decided here that could be decided in Rust. */
+#include <linux/delay.h>
 #include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/idr.h>
@@ -26,9 +27,9 @@ bool pinmap_page_is_anon(struct page *page)
 	return folio_test_anon(page_folio(page));
 }
 
-void pinmap_page_lock(struct page *page)
+bool pinmap_page_trylock(struct page *page)
 {
-	folio_lock(page_folio(page));
+	return folio_trylock(page_folio(page));
 }
 
 void pinmap_page_unlock(struct page *page)
@@ -52,9 +53,9 @@ bool pinmap_page_belongs_to(struct page *page, struct inode *inode)
 	return READ_ONCE(page_folio(page)->mapping) == inode->i_mapping;
 }
 
-void pinmap_inode_lock_shared(struct inode *inode)
+bool pinmap_inode_trylock_shared(struct inode *inode)
 {
-	inode_lock_shared(inode);
+	return inode_trylock_shared(inode);
 }
 
 void pinmap_inode_unlock_shared(struct inode *inode)
@@ -90,6 +91,11 @@ bool pinmap_fatal_signal_pending(void)
 void pinmap_cond_resched(void)
 {
 	cond_resched();
+}
+
+void pinmap_sleep_ms(unsigned int ms)
+{
+	msleep(ms);
 }
 
 /* What kernel::workqueue::system_unbound() is, is deprecated since 7.3 and says so when used. */
@@ -179,6 +185,19 @@ int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, u
 bool pinmap_is_coherent(struct device *dev)
 {
 	return device_iommu_capable(dev, IOMMU_CAP_CACHE_COHERENCY);
+}
+
+/* As VFIO does: otherwise a device that asks not to snoop reads what the caches have not written. */
+void pinmap_enforce_coherency(struct iommu_domain *domain)
+{
+	if (domain->ops->enforce_cache_coherency)
+		domain->ops->enforce_cache_coherency(domain);
+}
+
+/* VM_SHARED is not set for a file opened read-only; and bindgen's VM_MAYSHARE is wrong on 7.2. */
+bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
+{
+	return vma->vm_flags & VM_MAYSHARE;
 }
 
 void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine)

@@ -19,11 +19,11 @@
 unsigned long pinmap_page_to_pfn(const struct page *page);
 struct page *pinmap_pfn_to_page(unsigned long pfn);
 bool pinmap_page_is_anon(struct page *page);
-void pinmap_page_lock(struct page *page);
+bool pinmap_page_trylock(struct page *page);
 void pinmap_page_unlock(struct page *page);
 struct inode *pinmap_page_grab_inode(struct page *page);
 bool pinmap_page_belongs_to(struct page *page, struct inode *inode);
-void pinmap_inode_lock_shared(struct inode *inode);
+bool pinmap_inode_trylock_shared(struct inode *inode);
 void pinmap_inode_unlock_shared(struct inode *inode);
 void pinmap_put_page(struct page *page);
 
@@ -33,6 +33,7 @@ u32 pinmap_explain(struct vm_area_struct *vma, bool write);
 /* current */
 bool pinmap_fatal_signal_pending(void);
 void pinmap_cond_resched(void);
+void pinmap_sleep_ms(unsigned int ms);
 struct workqueue_struct *pinmap_unbound_queue(void);
 unsigned long pinmap_task_size(void);
 unsigned long pinmap_memlock_limit(void);
@@ -60,11 +61,13 @@ struct pinmap_region {
 };
 int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
 bool pinmap_is_coherent(struct device *dev);
+void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* virtual memory areas of device memory */
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
 };
+bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine);
 const char *pinmap_device_name(const struct device *dev);
 

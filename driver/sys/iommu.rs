@@ -17,7 +17,10 @@ use kernel::{
     ffi,
     prelude::*,
     str::CStrExt,
-    sync::Arc,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
 };
 
 /// Why a device cannot be given an address space of its own.
@@ -189,6 +192,7 @@ pub(crate) struct Domain {
     reserved: KVec<Reserved>,
     reserved_spans: KVec<Span>,
     coherent: bool,
+    broken: Atomic<bool>,
 }
 
 // SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
@@ -229,6 +233,7 @@ impl Domain {
             reserved,
             reserved_spans,
             coherent,
+            broken: Atomic::new(false),
         };
         this.aperture =
             Span::from_bounds(geometry.aperture_start, geometry.aperture_end).ok_or(EINVAL)?;
@@ -257,6 +262,11 @@ impl Domain {
             reserved: &self.reserved_spans,
             taken,
         }
+    }
+
+    /// Whether something could not be unmapped: nobody else may be given this domain.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Relaxed)
     }
 
     /// Whether DMA snoops the CPU's caches.
@@ -355,6 +365,7 @@ impl Domain {
             unmapped,
             length
         );
+        self.broken.store(true, Relaxed);
         Err(EIO)
     }
 }
@@ -414,6 +425,8 @@ impl Attachment {
         to_result(unsafe {
             bindings::iommu_attach_device(domain.domain.as_ptr(), function.as_dev())
         })?;
+        // SAFETY: Valid, attached, and still empty.
+        unsafe { raw::pinmap_enforce_coherency(domain.domain.as_ptr()) };
         mem::forget(claim);
         Ok(domain)
     }

@@ -117,6 +117,14 @@ impl Function {
     }
 }
 
+impl Function {
+    /// Resets it, for the driver that is being unbound from it: the device lock is held.
+    pub(crate) fn reset_at_unbind(&self) -> Result {
+        // SAFETY: Valid, and the driver core holds the lock.
+        to_result(unsafe { bindings::pci_reset_function_locked(self.as_raw()) })
+    }
+}
+
 impl AsRef<device::Device> for Function {
     fn as_ref(&self) -> &device::Device {
         self.0.as_ref()
@@ -145,7 +153,8 @@ impl Enabled {
             unsafe { bindings::pci_disable_device(raw) };
             return Err(error);
         }
-        // Nobody here could handle a level-triggered interrupt.
+        // Nobody here could handle a level-triggered interrupt. Whoever enables the function next
+        // switches it on again.
         // SAFETY: As above.
         unsafe { bindings::pci_intx(raw, 0) };
         // INVARIANT: Both done.
@@ -157,7 +166,6 @@ impl Drop for Enabled {
     fn drop(&mut self) {
         // SAFETY: By the type invariants.
         unsafe {
-            bindings::pci_intx(self.0.as_raw(), 1);
             bindings::pci_release_regions(self.0.as_raw());
             bindings::pci_disable_device(self.0.as_raw());
         }

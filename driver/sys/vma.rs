@@ -51,7 +51,8 @@ impl NewArea<'_> {
 
     /// MAP_SHARED.
     pub(crate) fn is_shared(&self) -> bool {
-        self.flags() & bindings::VM_SHARED as bindings::vm_flags_t != 0
+        // SAFETY: Valid by the type invariants.
+        unsafe { raw::pinmap_vma_is_shared(self.area.as_ptr()) }
     }
 
     /// PROT_EXEC.
@@ -98,12 +99,7 @@ impl<T: Faults> Operations<T> {
         // SAFETY: Valid by the requirements; an area keeps its file.
         let (area, address, pgoff, file) = unsafe {
             let fixed = &(*vmf).__bindgen_anon_1;
-            (
-                fixed.vma,
-                fixed.real_address,
-                fixed.pgoff,
-                (*fixed.vma).vm_file,
-            )
+            (fixed.vma, fixed.address, fixed.pgoff, (*fixed.vma).vm_file)
         };
         // SAFETY: The file is valid during the call and not in an `fdget_pos` section of ours.
         let file = unsafe { File::from_raw_file(file) };
