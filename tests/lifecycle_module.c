@@ -71,16 +71,10 @@ TEST(rmmod_gone_device)
 	close(open_device(0));
 }
 
-/* PINMAP_TEST_SCALE=20 makes it 1,000 times. */
-TEST(reload, .seconds = 60)
+static long long reload_and_measure(unsigned int times)
 {
-	long long before, after, pins = pins_held();
-	unsigned int times = rounds(50);
+	long long before = file_field("/proc/meminfo", "MemAvailable:");
 
-	need_module();
-	module_unload();
-	module_load();
-	before = file_field("/proc/meminfo", "MemAvailable:");
 	for (unsigned int i = 0; i < times; i++) {
 		int fd = open_device(i % 2);
 
@@ -90,10 +84,26 @@ TEST(reload, .seconds = 60)
 		CHECK_EQ(module_users(), -1);
 		module_load();
 	}
-	after = file_field("/proc/meminfo", "MemAvailable:");
-	diag("%u times; %lld kB less are available", times, before - after);
-	/* a page for each time would be a leak */
-	CHECK(debug_kernel() || before - after < 4 * (long long)times + 4096);
+	return before - file_field("/proc/meminfo", "MemAvailable:");
+}
+
+/* PINMAP_TEST_SCALE=20 makes it 1,000 times. */
+TEST(reload, .seconds = 120)
+{
+	long long lost = 0, pins = pins_held();
+	unsigned int times = rounds(50);
+
+	need_module();
+	module_unload();
+	module_load();
+	/* what is available goes up and down by megabytes: a leak of a page each time shows every time */
+	for (int batch = 0; batch < (debug_kernel() ? 1 : 5); batch++) {
+		lost = reload_and_measure(times);
+		diag("%u times; %lld kB less are available", times, lost);
+		if (lost < 4 * (long long)times)
+			break;
+	}
+	CHECK(debug_kernel() || lost < 4 * (long long)times);
 	CHECK_PINS(pins);
 }
 

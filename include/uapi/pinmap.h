@@ -372,7 +372,9 @@ enum pinmap_register_flags {
  * Registered memory goes *stale* when it leaves the address space: munmap(),
  * mremap(), MADV_DONTNEED, truncation, hole punching, exit, exec. Then the
  * whole registration is unmapped from the device: before munmap() returns in
- * the first two cases and at exit, very soon after in the others. Its pages
+ * the first two cases and at exit, very soon after in the others (also when
+ * that cannot be found out in a fraction of a second, because somebody holds
+ * the lock of the file). Its pages
  * are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and the handle
  * answers ``ESTALE`` until it is released. Changes that leave the pages where
  * they are (fork(), mprotect(), MADV_FREE, KSM, compaction, swapping, a huge
@@ -403,7 +405,8 @@ struct pinmap_register {
  * Unmaps all its mappings, flushes the IOMMU, then unpins the pages and gives
  * back the charge. When it returns, the device cannot reach the memory. Also
  * for stale registrations. ``ENOENT``: never was a handle of this context;
- * ``ESTALE``: released before.
+ * ``ESTALE``: released before. Also after ``ESTALE`` and ``ENODEV`` (the device
+ * is gone) the device cannot reach the memory.
  */
 struct pinmap_release {
 	__u32 size;
