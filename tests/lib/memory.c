@@ -26,7 +26,10 @@ char *address_space(size_t length, size_t align)
 	char *all = SYS(mmap(NULL, length + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	char *start = (char *)(((uintptr_t)all + align - 1) & ~(align - 1));
 
-	SYS(munmap(all, length + align));
+	/* the rest stays reserved: another thread might get it before it is used */
+	if (start > all)
+		SYS(munmap(all, start - all));
+	SYS(munmap(start + length, all + align - start));
 	return start;
 }
 

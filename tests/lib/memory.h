@@ -42,7 +42,7 @@ char *tiled(size_t length, size_t align);
 /* Plain pages, filled with 0x11: the usual memory. */
 char *anon(size_t pages);
 
-/* Address space at a multiple of @align that nothing is mapped in. */
+/* Address space at a multiple of @align in which nothing can be accessed, to map things over. */
 char *address_space(size_t length, size_t align);
 
 /* Makes the directory of the ext4 file system of /dev/vda; skips the test if there is none. */

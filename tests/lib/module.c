@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -33,14 +34,15 @@ static const char *module_path(void)
 
 void need_module(void)
 {
-	char value[64];
+	const char *given = getenv("PINMAP_PARAMETERS");
 
 	if (module_users() < 0)
 		SKIP("the module is not loaded");
 	if (access(module_path(), R_OK))
 		SKIP("needs the module's file at %s", module_path());
-	if (try_file_read(SYSFS "/parameters/allow_unsafe_interrupts", value, sizeof(value)) == 0)
-		snprintf(parameters, sizeof(parameters), "allow_unsafe_interrupts=%s", value);
+	/* sysfs does not tell how it was loaded */
+	if (given)
+		snprintf(parameters, sizeof(parameters), "%s", given);
 }
 
 int try_module_unload(void)

@@ -11,11 +11,11 @@ int module_users(void);
 int try_module_unload(void);
 #define module_unload() CHECK_OK(try_module_unload())
 
-/* Loads it as it was loaded when this was called first, and binds it to the devices. */
+/* Loads it with the parameters in $PINMAP_PARAMETERS, and binds it to the devices. */
 int try_module_load(void);
 #define module_load() CHECK_OK(try_module_load())
 
-/* Remembers how the module is loaded; the test is skipped if it cannot be loaded again. */
+/* The test is skipped if the module cannot be loaded again. */
 void need_module(void);
 
 #endif
