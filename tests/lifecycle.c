@@ -223,6 +223,7 @@ TEST(unbind_wakes)
 	CHECK(poller.revents & POLLHUP);
 	CHECK_EQ(read(eventfd_, &count, sizeof(count)), sizeof(count));
 	CHECK_EQ(count, 1);
+	pci_bind(device.bdf);
 }
 
 /* The last event comes last. */
@@ -239,6 +240,7 @@ TEST(gone_after_stale)
 	pci_unbind(device.bdf);
 	CHECK_STALE_EVENT(fd, registration);
 	CHECK_EQ(next_event(fd).type, PINMAP_EVENT_GONE);
+	pci_bind(device.bdf);
 }
 
 struct pinner {

@@ -52,6 +52,24 @@ TEST(over_a_stale_one)
 	CHECK_ERR(ENOENT, try_query_addr(fd, memory, &query));
 }
 
+/* As an allocator does it: memory is given back and comes again at the same address, and so does its device address. */
+TEST(same_address_again)
+{
+	struct registration registration = { 0 };
+	char *memory = anon(64);
+	int fd = open_device(0);
+
+	for (unsigned int i = 0; i < rounds(100); i++) {
+		struct registration stale = registration;
+
+		registration = register_memory(fd, memory, 64 * PAGE, i % 2 ? WRITE : WRITE | IDENTITY);
+		CHECK_EQ(registration.device_addr, (uintptr_t)memory);
+		if (stale.handle)
+			release(fd, stale.handle);
+		replace(memory, 64 * PAGE);
+	}
+}
+
 TEST(release_withdraws_the_event)
 {
 	struct pollfd poller = { .events = POLLIN };
