@@ -67,7 +67,8 @@ impl Table {
 
     /// Makes sure that no live registration overlaps `span`; forgets where stale ones were.
     fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
-        while let Some((_, buffer)) = self.first_from(span.start()) {
+        let mut from = span.start();
+        while let Some((_, buffer)) = self.first_from(from) {
             let way = buffer.span();
             if !way.overlaps(span) {
                 break;
@@ -75,9 +76,22 @@ impl Table {
             if buffer.state() != State::Stale {
                 return Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, way.start()));
             }
-            self.by_last.remove(&way.last());
+            let Some(next) = way.last().checked_add(1) else {
+                break;
+            };
+            from = next;
+        }
+        // Not before it is known that none is live: a call that fails changes nothing.
+        while let Some(last) = self.first_last_in(span) {
+            self.by_last.remove(&last);
         }
         Ok(())
+    }
+
+    /// The last address of the first registration that overlaps `span`.
+    fn first_last_in(&self, span: Span) -> Option<u64> {
+        let (_, buffer) = self.first_from(span.start())?;
+        buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
     fn remove(&mut self, handle: u64) -> Option<Arc<Buffer>> {

@@ -23,6 +23,8 @@ compile_error!(
     "runs are found by comparing addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed"
 );
 
+const _: () = assert!(crate::logic::PAGE_SHIFT as usize == kernel::page::PAGE_SHIFT);
+
 /// Room for the pages of one chunk.
 ///
 /// # Invariants

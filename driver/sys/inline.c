@@ -244,7 +244,7 @@ void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
 
 /*
  * The bytes of @bar that the MSI-X table and its pending bits occupy, smallest range that covers
- * both. Returns 0 if there are any.
+ * both. Returns 0 if there are any, -ENOENT if not, -EIO if it cannot be told.
  */
 int pinmap_pci_msix_hole(struct pci_dev *pdev, u32 bar, u64 *start, u64 *last)
 {
@@ -255,7 +255,7 @@ int pinmap_pci_msix_hole(struct pci_dev *pdev, u32 bar, u64 *start, u64 *last)
 		return -ENOENT;
 	vectors = pci_msix_vec_count(pdev);
 	if (vectors <= 0)
-		return -ENOENT;
+		return -EIO;
 	for (i = 0; i < ARRAY_SIZE(offsets); i++) {
 		u64 bytes = i ? DIV_ROUND_UP(vectors, 64) * 8 : vectors * PCI_MSIX_ENTRY_SIZE;
 		u64 first;

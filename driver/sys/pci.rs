@@ -66,10 +66,11 @@ impl Function {
             raw::pinmap_pci_bar(self.as_raw(), index, &mut bar);
             raw::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
         };
-        let msix = if hole == 0 {
-            Span::from_bounds(start, last)
-        } else {
-            None
+        let msix = match to_result(hole) {
+            Ok(()) => Span::from_bounds(start, last),
+            Err(error) if error == ENOENT => None,
+            // Where it is cannot be told: it may be anywhere.
+            Err(_) => Span::from_bounds(0, u64::MAX),
         };
         Bar {
             start: bar.start,

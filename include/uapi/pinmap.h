@@ -369,16 +369,16 @@ enum pinmap_register_flags {
  * A range that touches a live registration of the same context is refused
  * (``EEXIST``); one that touches only stale ones is not.
  *
- * Registered memory goes *stale* when it leaves the address space: munmap(),
- * mremap(), MADV_DONTNEED, truncation, hole punching, exit, exec. Then the
- * whole registration is unmapped from the device: before munmap() returns in
- * the first two cases and at exit, very soon after in the others (also when
- * that cannot be found out in a fraction of a second, because somebody holds
- * the lock of the file). Its pages
- * are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and the handle
- * answers ``ESTALE`` until it is released. Changes that leave the pages where
- * they are (fork(), mprotect(), MADV_FREE, KSM, compaction, swapping, a huge
- * page split) have no effect.
+ * Registered memory goes *stale* when it leaves the address space or its
+ * file: munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
+ * punching, exit, exec. Then the whole registration is unmapped from the
+ * device: before munmap() returns in the first two cases and at exit, very soon
+ * after in the others. (If whether it left cannot be found out in a fraction of
+ * a second, because somebody holds the lock of its file, it counts as gone.)
+ * Its pages are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and
+ * the handle answers ``ESTALE`` until it is released. Changes that leave the
+ * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
+ * swapping, a huge page split) have no effect.
  *
  * Can be interrupted by a fatal signal only.
  */
