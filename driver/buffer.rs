@@ -286,12 +286,20 @@ impl Buffer {
 
     /// The memory went away: undoes all mappings, tells, and has the pages unpinned soon. Safe in an
     /// MMU notifier.
-    pub(super) fn revoke(this: &Arc<Self>, mut inner: Guard<'_, Inner, MutexBackend>) {
+    pub(super) fn revoke(
+        this: &Arc<Self>,
+        mut inner: Guard<'_, Inner, MutexBackend>,
+        may_sleep: bool,
+    ) {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 inner.state = State::Stale;
                 inner.unmap_all();
+                if may_sleep {
+                    // The same addresses may be registered again at once.
+                    inner.mappings.iter_mut().for_each(Mapping::free_address);
+                }
                 let event = Event {
                     type_: uapi::EVENT_STALE,
                     handle: inner.handle,

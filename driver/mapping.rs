@@ -154,6 +154,15 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Frees the address, once it is unmapped. May sleep, but not for an allocation.
+    pub(crate) fn free_address(&mut self) {
+        if self.mapped == 0 {
+            self.place = None;
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // Whoever has to know the result has called `unmap` before.

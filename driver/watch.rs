@@ -42,7 +42,7 @@ impl Watcher for Buffer {
                 let Some(inner) = this.lock(may_sleep) else {
                     return false;
                 };
-                Self::revoke(&this, inner);
+                Self::revoke(&this, inner, may_sleep);
             }
         }
         true
@@ -91,7 +91,7 @@ impl Buffer {
             return;
         }
         if let Some(inner) = self.lock(true) {
-            Self::revoke(self, inner);
+            Self::revoke(self, inner, true);
         }
     }
 }
