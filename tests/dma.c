@@ -142,6 +142,7 @@ TEST(page_reused, .faults = true)
 	char *page = anon(1), *pool, *again = NULL;
 	struct registration registration = register_memory(fd, page, PAGE, WRITE);
 	uint64_t frame = page_frame(page);
+	static uint64_t frames[16 * MIB / PAGE];
 	size_t size = 16 * MIB, got = 0;
 
 	CHECK(frame);
@@ -155,9 +156,10 @@ TEST(page_reused, .faults = true)
 		pool = SYS(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 		SYS(madvise(pool, size, MADV_NOHUGEPAGE));
 		memset(pool, 0x66, size);
-		for (size_t at = 0; at < size && !again; at += PAGE)
-			if (page_frame(pool + at) == frame)
-				again = pool + at;
+		page_frames(pool, size / PAGE, frames);
+		for (size_t i = 0; i < size / PAGE && !again; i++)
+			if (frames[i] == frame)
+				again = pool + i * PAGE;
 		got++;
 	}
 	if (!again)

@@ -79,6 +79,7 @@ TEST_EACH(shape, shapes)
 	long long pins = pins_held();
 	struct registration registration =
 		register_memory(fd, mixture.memory + row->first * PAGE, row->count * PAGE, WRITE);
+	const struct iommu_table *table;
 	size_t steps[] = { 1, 12, 36, 512 - row->first % 512, row->count - 1 };
 	char buffer[4096];
 
@@ -94,16 +95,18 @@ TEST_EACH(shape, shapes)
 		if (steps[i] > 0 && steps[i] < row->count && (i == 0 || steps[i] != steps[i - 1]))
 			check_border(&edu, &registration, steps[i]);
 	/* every single page has a translation, and the next one has none */
-	if (iommu_visible(device.bdf)) {
-		for (size_t page = 0; page < row->count; page += row->count > 64 ? 97 : 1)
-			CHECK(iommu_look(device.bdf, registration.device_addr + page * PAGE).writable);
-		CHECK_EQ(iommu_look(device.bdf, registration.device_addr - PAGE).size, 0);
-		CHECK_EQ(iommu_look(device.bdf, registration.device_addr + registration.length).size, 0);
+	table = iommu_read(device.bdf);
+	if (table) {
+		for (size_t page = 0; page < row->count; page++)
+			CHECK(iommu_find(table, registration.device_addr + page * PAGE).writable);
+		CHECK_EQ(iommu_find(table, registration.device_addr - PAGE).size, 0);
+		CHECK_EQ(iommu_find(table, registration.device_addr + registration.length).size, 0);
 	}
 	release(fd, registration.handle);
 	CHECK_PINS(pins);
-	if (iommu_visible(device.bdf))
-		CHECK_EQ(iommu_entries(device.bdf), 0);
+	table = iommu_read(device.bdf);
+	if (table)
+		CHECK_EQ(table->count, 0);
 }
 
 /* Huge pages stay huge in the IOMMU, also at another address. */
@@ -113,19 +116,22 @@ TEST(huge_entries)
 	char *memory = memory_new(THP, 2 * HUGE).addr;
 	int fd = open_device(0);
 	struct registration registration = register_memory(fd, memory, 2 * HUGE, WRITE);
+	const struct iommu_table *table;
 	uint64_t other;
 
 	if (!(get_info(fd).out_page_sizes & HUGE))
 		SKIP("the IOMMU has no pages of 2 MiB");
-	if (!iommu_visible(device.bdf))
+	table = iommu_read(device.bdf);
+	if (!table)
 		SKIP("this IOMMU's driver does not show its page table");
-	CHECK_EQ(iommu_look(device.bdf, registration.device_addr + PAGE).size, HUGE);
-	CHECK_EQ(iommu_look(device.bdf, registration.device_addr + HUGE).size, HUGE);
+	CHECK_EQ(iommu_find(table, registration.device_addr + PAGE).size, HUGE);
+	CHECK_EQ(iommu_find(table, registration.device_addr + HUGE).size, HUGE);
 	other = map(fd, registration.handle, 0, 0);
-	CHECK_EQ(iommu_look(device.bdf, other).size, HUGE);
-	CHECK(!iommu_look(device.bdf, other).writable);
+	table = iommu_read(device.bdf);
+	CHECK_EQ(iommu_find(table, other).size, HUGE);
+	CHECK(!iommu_find(table, other).writable);
 	release(fd, registration.handle);
-	CHECK_EQ(iommu_entries(device.bdf), 0);
+	CHECK_EQ(iommu_read(device.bdf)->count, 0);
 }
 
 /* Pages that lie about in memory: the device sees each at its place. */
@@ -136,6 +142,7 @@ TEST(scattered)
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
 	struct registration registration;
+	uint64_t frames[PAGES];
 	unsigned int runs = 0;
 
 	/* free every other page, and take them in another order */
@@ -148,8 +155,9 @@ TEST(scattered)
 		memset(memory + page * PAGE, page, PAGE);
 		*(int *)(memory + page * PAGE) = page;
 	}
+	page_frames(memory, PAGES, frames);
 	for (int i = 1; i < PAGES; i++)
-		runs += page_frame(memory + i * PAGE) != page_frame(memory + (i - 1) * PAGE) + 1;
+		runs += frames[i] != frames[i - 1] + 1;
 	diag("%u runs of %d pages", runs + 1, PAGES);
 	registration = register_memory(fd, memory, PAGES * PAGE, WRITE);
 	for (int i = 1; i < PAGES; i += 127)

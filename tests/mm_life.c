@@ -237,7 +237,7 @@ TEST(churn, .faults = true, .seconds = 40)
 	pthread_t thread;
 
 	CHECK_OK(-pthread_create(&thread, NULL, replace_repeatedly, &churn));
-	for (unsigned int i = 0; i < rounds(5000); i++) {
+	for (unsigned int i = 0; i < rounds(3000); i++) {
 		struct registration next;
 		int result = try_register_memory(fd, churn.memory, 16 * PAGE, WRITE, &next);
 

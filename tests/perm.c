@@ -147,11 +147,13 @@ TEST(read_only_registration, .smoke = true, .faults = true)
 	struct edu edu = edu_open(fd);
 	char *memory = anon(2), buffer[4096];
 	struct registration registration = register_memory(fd, memory, 2 * PAGE, 0);
+	const struct iommu_table *table;
 	bool reported = false;
 
-	if (iommu_visible(device.bdf)) {
-		CHECK(iommu_look(device.bdf, registration.device_addr).size);
-		CHECK(!iommu_look(device.bdf, registration.device_addr).writable);
+	table = iommu_read(device.bdf);
+	if (table) {
+		CHECK(iommu_find(table, registration.device_addr).size);
+		CHECK(!iommu_find(table, registration.device_addr).writable);
 	}
 	pattern_fill(memory, 2 * PAGE, 40);
 	edu_load(&edu, 3);

@@ -6,21 +6,26 @@
 #include "harness.h"
 
 /**
- * struct iommu_entry - what a device address is translated to
- * @size: bytes that one entry of the table covers; 0: nothing is there
+ * struct iommu_entry - what device addresses are translated to
+ * @address: the first of them
+ * @size: bytes that the entry covers; 0: nothing is there
  * @writable: whether the device may write
  */
 struct iommu_entry {
+	uint64_t address;
 	size_t size;
 	bool writable;
 };
 
-/* Whether the table can be read. */
-bool iommu_visible(const char *bdf);
+/* All entries for one device, by address. */
+struct iommu_table {
+	size_t count;
+	struct iommu_entry entries[8192];
+};
 
-struct iommu_entry iommu_look(const char *bdf, uint64_t device_addr);
+/* Reads the table, into static memory; NULL: it is not shown. */
+const struct iommu_table *iommu_read(const char *bdf);
 
-/* The number of entries in the whole table. */
-unsigned int iommu_entries(const char *bdf);
+struct iommu_entry iommu_find(const struct iommu_table *table, uint64_t device_addr);
 
 #endif

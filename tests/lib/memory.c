@@ -157,15 +157,24 @@ char *tiled(size_t length, size_t align)
 	return memory;
 }
 
-uint64_t page_frame(const void *addr)
+void page_frames(const void *addr, size_t pages, uint64_t *frames)
 {
 	int fd = SYS(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-	uint64_t entry = 0;
+	size_t size = pages * sizeof(*frames);
 
-	CHECK_EQ(pread(fd, &entry, sizeof(entry), (uintptr_t)addr / PAGE * sizeof(entry)), sizeof(entry));
+	CHECK_EQ(pread(fd, frames, size, (uintptr_t)addr / PAGE * sizeof(*frames)), size);
 	close(fd);
 	/* bit 63: present; 55 bits of frame number */
-	return entry >> 63 ? entry & ((1ULL << 55) - 1) : 0;
+	for (size_t i = 0; i < pages; i++)
+		frames[i] = frames[i] >> 63 ? frames[i] & ((1ULL << 55) - 1) : 0;
+}
+
+uint64_t page_frame(const void *addr)
+{
+	uint64_t frame;
+
+	page_frames(addr, 1, &frame);
+	return frame;
 }
 
 /* Asks smaps: the frame's flags do not say how it is mapped. */

@@ -51,7 +51,8 @@ const char *need_ext4(void);
 /* Makes sure that so many huge pages are free. */
 void need_hugetlb(unsigned int pages);
 
-/* The number of the page frame under an address (root only); 0: none. */
+/* The numbers of the page frames under so many pages (root only); 0: none. */
+void page_frames(const void *addr, size_t pages, uint64_t *frames);
 uint64_t page_frame(const void *addr);
 
 /* Whether the page is part of a transparent huge page that is mapped as one. */
