@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What differs between kinds of devices.
 
-use crate::sys::{eventfd::EventFd, pci::Function, uapi::Info, vma::NewArea};
+use crate::sys::{eventfd::EventFd, pci::Function, uapi::Info};
 use crate::{context::Context, device::Device};
 use kernel::{prelude::*, sync::Arc};
 
@@ -37,9 +37,9 @@ pub(crate) trait Backend: Send + Sync {
     /// Fills in what it knows.
     fn describe(&self, context: u64, info: &mut Info);
 
-    /// Checks that device memory may be mapped like this. Returns how to, `true`: write-combined. The
-    /// area was checked for what any device demands.
-    fn check_view(&self, area: &NewArea<'_>) -> Result<bool>;
+    /// Checks that `length` bytes of device memory at this file offset may be mapped. Returns how to,
+    /// `true`: write-combined.
+    fn check_view(&self, offset: u64, length: u64) -> Result<bool>;
 
     /// Calls `insert` with the page frame of device memory at this file offset, unless it is gone;
     /// [`leave`](Self::leave) waits for that.

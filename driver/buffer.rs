@@ -10,10 +10,11 @@ use crate::{
     failure::Failure,
     logic::{request::Target, span::Span},
     mapping::{AddressSpace, Mapping},
-    pinned::Pinned,
+    pinned,
     sys::{
         account::Account,
         compat,
+        gup::PinnedRuns,
         notifier::Interval,
         uapi::{self, Event},
         work,
@@ -55,16 +56,16 @@ pub(super) struct Inner {
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
-    /// Something could not be unmapped: never unpin.
-    stuck: bool,
 }
 
 impl Inner {
-    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`].
-    fn unmap_all(&mut self) {
-        for mapping in &mut self.mappings {
-            self.stuck |= mapping.unmap().is_err();
-        }
+    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`]. Returns the first
+    /// failure.
+    fn unmap_all(&mut self) -> Result {
+        self.mappings
+            .iter_mut()
+            .map(Mapping::unmap)
+            .fold(Ok(()), Result::and)
     }
 }
 
@@ -90,7 +91,7 @@ pub(crate) struct Buffer {
     pub(super) doubt: SpinLock<Option<Span>>,
     /// Set once they are pinned, taken when they are unpinned.
     #[pin]
-    pub(super) pages: Mutex<Option<Pinned>>,
+    pub(super) pages: Mutex<Option<Arc<PinnedRuns>>>,
     #[pin]
     pub(super) interval: Interval<Buffer>,
     #[pin]
@@ -111,7 +112,6 @@ impl Buffer {
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
             room: Some(Room::new()?),
             ticket: None,
-            stuck: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -163,7 +163,7 @@ impl Buffer {
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
-        let pinned = Pinned::pin(&this.account, this.span, this.write)?;
+        let pinned = pinned::pin(&this.account, this.span, this.write)?;
         *this.pages.lock() = Some(pinned);
         Ok(())
     }
@@ -175,42 +175,40 @@ impl Buffer {
         target: Target,
         write: bool,
     ) -> core::result::Result<u64, Failure> {
-        // Held until the mapping is known to whoever revokes, or undone: until then nobody unpins.
+        // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
+        // that.
         let pages = self.pages.lock();
-        let pinned = pages.as_ref().ok_or_else(|| self.refusal(self.state()))?;
-        let mapping = Mapping::new(space, pinned.runs(), target, write)?;
+        let runs = pages.as_ref().ok_or_else(|| self.refusal(self.state()))?;
+        let wanted = || match self.state() {
+            State::Building | State::Live => Ok(()),
+            state => Err(self.refusal(state).errno),
+        };
+        let mapping = Mapping::new(space, runs, target, write, wanted)?;
         let device_addr = mapping.device_addr();
-        if let Err((mut mapping, failure)) = self.publish(mapping) {
-            if mapping.unmap().is_err() {
-                pinned.keep_forever();
-            }
-            return Err(failure);
-        }
+        self.publish(mapping)?;
         Ok(device_addr)
     }
 
-    /// Makes `mapping` known to whoever revokes, or gives it back.
-    fn publish(&self, mut mapping: Mapping) -> core::result::Result<(), (Mapping, Failure)> {
+    /// Makes `mapping` known to whoever revokes, or undoes it.
+    fn publish(&self, mut mapping: Mapping) -> core::result::Result<(), Failure> {
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
             match inner.state {
                 State::Building | State::Live => {}
-                state => return Err((mapping, self.refusal(state))),
+                state => return Err(self.refusal(state)),
             }
             if count >= MAX_MAPPINGS {
                 let (needed, allowed) = ((count as u64).saturating_add(1), MAX_MAPPINGS as u64);
                 let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
-                return Err((mapping, failure));
+                return Err(failure);
             }
             match inner.mappings.push_within_capacity(mapping) {
                 Ok(()) => return Ok(()),
                 Err(full) => mapping = full.0,
             }
             drop(inner);
-            if let Err(error) = self.make_room(count.saturating_mul(2).max(1)) {
-                return Err((mapping, error.into()));
-            }
+            self.make_room(count.saturating_mul(2).max(1))?;
         }
     }
 
@@ -245,7 +243,6 @@ impl Buffer {
             .ok_or(ENOENT)?;
         // Under the lock, so that a munmap() that comes meanwhile waits for it.
         let result = inner.mappings.get_mut(index).map_or(Ok(()), Mapping::unmap);
-        inner.stuck |= result.is_err();
         let mapping = inner.mappings.remove(index);
         drop(inner);
         drop(mapping);
@@ -295,7 +292,8 @@ impl Buffer {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 inner.state = State::Stale;
-                inner.unmap_all();
+                // Whoever has to know of a failure was told by the mapping.
+                let _ = inner.unmap_all();
                 if may_sleep {
                     // The same addresses may be registered again at once.
                     inner.mappings.iter_mut().for_each(Mapping::free_address);
@@ -319,14 +317,10 @@ impl Buffer {
     pub(super) fn reap(&self) {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
-        let stuck = inner.stuck;
         drop(inner);
         drop(mappings);
-        let pinned = self.pages.lock().take();
-        if let Some(pinned) = pinned.as_ref().filter(|_| stuck) {
-            pinned.keep_forever();
-        }
-        drop(pinned);
+        let pages = self.pages.lock().take();
+        drop(pages);
     }
 
     /// The device is gone: its registration is not to succeed any more.
@@ -338,17 +332,19 @@ impl Buffer {
     }
 
     /// Ends it, as released or as gone: unmap and flush, unpin, un-charge. Nothing is left when it
-    /// returns, except for an event that was not read yet. Can be called again; not by the worker.
-    pub(crate) fn end(this: &Arc<Self>, state: State) {
+    /// returns `Ok`, except for an event that was not read yet. After an error its pages stay pinned.
+    /// Can be called again; not by the worker.
+    pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         let mut inner = this.inner.lock();
         if inner.state != State::Gone {
             inner.state = state;
         }
-        inner.unmap_all();
+        let result = inner.unmap_all();
         drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
+        result
     }
 
     /// Takes back an event that was not read yet.

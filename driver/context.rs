@@ -132,7 +132,7 @@ impl Context {
             mm.into()
         };
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
-        let space = AddressSpace::new(device.domain().clone())?;
+        let space = AddressSpace::new(device.domain().clone(), device.clone())?;
         let events = Queue::new()?;
         let table = Table {
             gone: false,
@@ -260,7 +260,8 @@ impl Context {
         self.device.backend().stop(self.id);
         self.table.lock().gone = true;
         while let Some(buffer) = self.take_any() {
-            Buffer::end(&buffer, State::Gone);
+            // Whoever has to know of a failure was told by the mapping.
+            let _ = Buffer::end(&buffer, State::Gone);
         }
         self.device.backend().disown(self.id);
     }
@@ -327,7 +328,7 @@ impl Drop for Reserved {
         }
         let buffer = self.context.table.lock().remove(self.handle);
         if let Some(buffer) = buffer {
-            Buffer::end(&buffer, State::Released);
+            let _ = Buffer::end(&buffer, State::Released);
             buffer.withdraw_event();
         }
     }

@@ -4,6 +4,7 @@
 use crate::{
     backend::{self, Backend},
     context::Context,
+    mapping::Guardian,
     sys::{
         compat,
         iommu::{Attachment, Domain, Group, Unfit},
@@ -11,15 +12,17 @@ use crate::{
         pci::{self, Enabled, Function},
         uapi::{self, GetReserved, Info},
         vma::Views,
+        work,
     },
 };
 use kernel::{
-    device, new_mutex,
+    device, impl_has_work, new_mutex, new_work,
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
     },
+    workqueue::{Work, WorkItem},
 };
 
 /// Mode of `/dev/pinmapN`: root, and the group that a udev rule gives it.
@@ -40,14 +43,13 @@ impl kernel::InPlaceModule for Module {
     }
 }
 
-/// What exists as long as a function is bound. Dropped in this order: nobody can open it, its DMA is
-/// blocked and goes back to the DMA API, it is switched off.
+/// What exists as long as a function is bound. Dropped in this order: nobody can open it, it is switched
+/// off. Before, its DMA was blocked and went back to the DMA API.
 #[pin_data]
 pub(crate) struct Bound {
     #[pin]
     node: Node<Context>,
     device: Arc<Device>,
-    _attachment: Attachment,
     _enabled: Enabled,
 }
 
@@ -64,6 +66,12 @@ pub(crate) struct Device {
     opened: Atomic<u64>,
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
+    /// As long as it is bound.
+    #[pin]
+    attachment: Mutex<Option<Attachment>>,
+    /// For [`Guardian`].
+    #[pin]
+    work: Work<Device>,
 }
 
 impl pci::Driver for Bound {
@@ -78,12 +86,11 @@ impl pci::Driver for Bound {
         let allow_unsafe = compat::allow_unsafe_interrupts();
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
-        let device = Device::new(&function, &attachment)?;
+        let device = Device::new(&function, attachment)?;
         let bound = KBox::try_pin_init(
             try_pin_init!(Self {
                 node <- Node::new("pinmap", NODE_MODE, dev, device.clone()),
                 device,
-                _attachment: attachment,
                 _enabled: enabled,
             }? Error),
             GFP_KERNEL,
@@ -99,6 +106,9 @@ impl pci::Driver for Bound {
             // nothing does.
             let _ = self.device.function.reset_at_unbind();
         }
+        work::cancel(&self.device);
+        let attachment = self.device.attachment.lock().take();
+        drop(attachment);
     }
 
     fn shutdown(&self) {
@@ -157,7 +167,7 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 }
 
 impl Device {
-    fn new(function: &Function, attachment: &Attachment) -> Result<Arc<Self>> {
+    fn new(function: &Function, attachment: Attachment) -> Result<Arc<Self>> {
         let backend = backend::choose(function)?;
         let mut identity = Info::default();
         function.identify(&mut identity);
@@ -171,6 +181,8 @@ impl Device {
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
+                attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
+                work <- new_work!("pinmap_device"),
             }),
             GFP_KERNEL,
         )
@@ -214,8 +226,7 @@ impl Device {
         context.drop_views();
     }
 
-    /// It is being unbound: revokes everything from everybody. The IOMMU domain stays attached until
-    /// that is done.
+    /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
     fn leave(&self) {
         let contexts = self.contexts.lock();
         self.gone.store(true, Release);
@@ -258,5 +269,33 @@ impl Device {
         args.out_start = reserved.span.start();
         args.out_last = reserved.span.last();
         Ok(())
+    }
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Device { self.work }
+}
+
+impl Guardian for Device {
+    fn lost_control(self: Arc<Self>) {
+        // If it is queued already, once is enough.
+        let _ = work::queue().enqueue(self);
+    }
+}
+
+impl WorkItem for Device {
+    type Pointer = Arc<Self>;
+
+    /// What it may still reach is not known, so it gets to reach nothing.
+    fn run(this: Arc<Self>) {
+        if let Some(attachment) = &mut *this.attachment.lock() {
+            let dev: &device::Device = this.function.as_ref();
+            dev_err!(
+                dev,
+                "its DMA is out of control: blocked until it is unbound\n"
+            );
+            attachment.block();
+        }
+        this.leave();
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         account::Account,
         compat,
         eventfd::EventFd,
-        misc::{self, Files},
+        misc::Files,
         uapi::{self, GetReserved, Info, Map, Query, Register, Release, Reset, SetEventfd, Unmap},
         vma::{Faults, NewArea, Views},
     },
@@ -288,9 +288,12 @@ impl Request for SetEventfd {
         if !backend.has_vector(self.index) {
             return Err(ENOENT.into());
         }
+        let takes = eventfd.is_some();
         let claim = Claim::new(context)?;
         backend.set_vector(self.index, eventfd)?;
-        claim.keep();
+        if takes {
+            claim.keep();
+        }
         Ok(Pending::Done)
     }
 }
@@ -336,16 +339,19 @@ impl Files for Context {
         self.events().poll(file, table)
     }
 
-    fn mmap(&self, area: NewArea<'_>) -> Result {
+    fn mmap(&self, area: NewArea<'_, Self>) -> Result {
         if !area.is_shared() {
             return Err(EINVAL);
         }
         if area.is_executable() {
             return Err(EACCES);
         }
-        let write_combine = self.device().backend().check_view(&area)?;
+        let write_combine = self
+            .device()
+            .backend()
+            .check_view(area.offset(), area.length())?;
         Claim::new(self)?.keep();
-        area.view_device_memory::<Self>(write_combine);
+        area.view_device_memory(write_combine);
         Ok(())
     }
 
@@ -355,8 +361,7 @@ impl Files for Context {
 }
 
 impl Faults for Context {
-    fn fault(file: &File, offset: u64, mut insert: impl FnMut(u64) -> u32) -> Option<u32> {
-        let context = misc::of_file::<Self>(file)?;
-        context.device().backend().fault(offset, &mut insert)
+    fn fault(&self, offset: u64, mut insert: impl FnMut(u64) -> u32) -> Option<u32> {
+        self.device().backend().fault(offset, &mut insert)
     }
 }

@@ -9,7 +9,11 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::{gup::PinnedRuns, iommu::Domain, uapi},
+    sys::{
+        gup::PinnedRuns,
+        iommu::{Domain, Mapped},
+        uapi,
+    },
 };
 use core::mem;
 use kernel::{
@@ -31,20 +35,28 @@ impl Taken for Spans {
     }
 }
 
+/// Who is told that a domain cannot be trusted any more.
+pub(crate) trait Guardian: Send + Sync {
+    /// Something could not be unmapped. To be stopped soon: the device. From any context.
+    fn lost_control(self: Arc<Self>);
+}
+
 /// The device addresses that one context has given out.
 #[pin_data]
 pub(crate) struct AddressSpace {
     domain: Arc<Domain>,
+    guardian: Arc<dyn Guardian>,
     #[pin]
     taken: Mutex<Spans>,
 }
 
 impl AddressSpace {
     /// All free, in `domain`.
-    pub(crate) fn new(domain: Arc<Domain>) -> Result<Arc<Self>> {
+    pub(crate) fn new(domain: Arc<Domain>, guardian: Arc<dyn Guardian>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 domain,
+                guardian,
                 taken <- new_mutex!(Spans(RBTree::new()), "pinmap_space"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -96,27 +108,23 @@ fn no_place(why: NoPlace) -> Failure {
     }
 }
 
-/// A buffer at an address of a context. Dropping it unmaps, flushes, and frees the address.
-///
-/// # Invariants
-///
-/// While `mapped` is not 0, `mapped` bytes from the start of the place are mapped, and their pages
-/// are pinned.
+/// A buffer at an address of a context. Dropping it unmaps, flushes, lets go of the pages, and frees
+/// the address, in the order of the fields.
 pub(crate) struct Mapping {
-    mapped: u64,
-    /// `None` once the address must never be used again.
+    mapped: Mapped,
+    /// `None` once the address is free, or must never be used again.
     place: Option<Place>,
     device_addr: u64,
 }
 
 impl Mapping {
-    /// Maps `runs` in `space`. The caller keeps them pinned until it has called
-    /// [`unmap`](Self::unmap). Sleeps. A fatal signal stops it.
+    /// Maps `runs` in `space`. Sleeps. Stopped by a fatal signal, and when `wanted` says so.
     pub(crate) fn new(
         space: &Arc<AddressSpace>,
-        runs: &PinnedRuns,
+        runs: &Arc<PinnedRuns>,
         target: Target,
         write: bool,
+        wanted: impl Fn() -> Result,
     ) -> core::result::Result<Self, Failure> {
         // Rule 2: what a device can write was pinned for writing.
         if write && !runs.writable() {
@@ -124,8 +132,7 @@ impl Mapping {
         }
         let place = Place::take(space, runs.pages().saturating_mul(PAGE_SIZE), target)?;
         let device_addr = place.span.start();
-        let mapped = space.domain.map(device_addr, runs, write)?;
-        // INVARIANT: Just mapped.
+        let mapped = Mapped::new(&space.domain, device_addr, runs, write, wanted)?;
         Ok(Self {
             mapped,
             place: Some(place),
@@ -138,34 +145,22 @@ impl Mapping {
         self.device_addr
     }
 
-    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here. After an
-    /// error it is not known, the pages must stay pinned, and the address is not used again. May be
-    /// called from an MMU notifier.
+    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here; they are
+    /// let go of when `self` is dropped. After an error that is not known: they stay pinned, the
+    /// address is not used again, and the device is stopped. May be called from an MMU notifier.
     pub(crate) fn unmap(&mut self) -> Result {
-        let length = mem::take(&mut self.mapped);
-        let Some(place) = self.place.as_ref().filter(|_| length != 0) else {
-            return Ok(());
-        };
-        let result = place.space.domain.unmap(self.device_addr, length);
-        if result.is_err() {
-            mem::forget(self.place.take());
+        let result = self.mapped.unmap();
+        if let Some(place) = self.place.take_if(|_| result.is_err()) {
+            place.space.guardian.clone().lost_control();
+            mem::forget(place);
         }
         result
     }
-}
 
-impl Mapping {
     /// Frees the address, once it is unmapped. May sleep, but not for an allocation.
     pub(crate) fn free_address(&mut self) {
-        if self.mapped == 0 {
+        if self.mapped.is_empty() {
             self.place = None;
         }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // Whoever has to know the result has called `unmap` before.
-        let _ = self.unmap();
     }
 }

@@ -111,9 +111,9 @@ pub(crate) fn register(
 pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
     check_flags(args.flags)?;
     let buffer = context.take(args.handle)?;
-    Buffer::end(&buffer, State::Released);
+    let result = Buffer::end(&buffer, State::Released);
     buffer.withdraw_event();
-    Ok(())
+    result
 }
 
 /// QUERY.

@@ -85,7 +85,7 @@ impl Buffer {
             let wanted = || self.state() == State::Live;
             pages
                 .as_ref()
-                .is_none_or(|pinned| pinned.runs().are_still_at(mm, start, range, wanted))
+                .is_none_or(|runs| runs.are_still_at(mm, start, range, wanted))
         };
         if still_there {
             return;

@@ -12,7 +12,6 @@ use crate::{
         irq::Vectors,
         pci::{Bar, Function},
         uapi::{self, Info},
-        vma::NewArea,
     },
 };
 use kernel::{new_mutex, prelude::*, sync::Mutex};
@@ -178,9 +177,9 @@ impl Backend for Flat {
         }
     }
 
-    fn check_view(&self, area: &NewArea<'_>) -> Result<bool> {
-        let (bar, offset) = self.locate(area.offset())?;
-        let wanted = Span::new(offset, area.length()).map_err(|_| EINVAL)?;
+    fn check_view(&self, offset: u64, length: u64) -> Result<bool> {
+        let (bar, offset) = self.locate(offset)?;
+        let wanted = Span::new(offset, length).map_err(|_| EINVAL)?;
         if wanted.last() >= bar.length || hole(bar).is_some_and(|hole| hole.overlaps(wanted)) {
             return Err(EINVAL);
         }

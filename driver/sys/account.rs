@@ -118,7 +118,6 @@ pub(crate) struct Charge {
     account: kernel::sync::Arc<Account>,
     pages: i64,
     user_charged: bool,
-    forever: Atomic<bool>,
 }
 
 impl Charge {
@@ -141,7 +140,6 @@ impl Charge {
             account: account.clone(),
             pages,
             user_charged,
-            forever: Atomic::new(false),
         })
     }
 
@@ -163,18 +161,8 @@ impl Charge {
     }
 }
 
-impl Charge {
-    /// Never gives it back.
-    pub(crate) fn keep_forever(&self) {
-        self.forever.store(true, Relaxed);
-    }
-}
-
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.forever.load(Relaxed) {
-            return;
-        }
         if self.user_charged {
             self.account.user.locked_vm().fetch_sub(self.pages, Relaxed);
         }

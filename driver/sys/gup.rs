@@ -4,16 +4,15 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h); rules:
 //! `Documentation/core-api/pin_user_pages.rst`.
 
-use super::raw;
+use super::{account::Charge, raw};
 use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr::{self, NonNull};
 use kernel::{
     bindings,
     error::to_result,
     ffi,
-    mm::Mm,
+    mm::{Mm, MmWithUser},
     prelude::*,
-    sync::atomic::{Atomic, Relaxed},
 };
 
 type PagePtr = *mut bindings::page;
@@ -141,8 +140,10 @@ struct Unpinner {
 
 impl Unpinner {
     const ROOM: usize = 64;
-    /// Runs from this length on are unpinned in one call.
+    /// Runs from this length on are unpinned by range.
     const LONG: u64 = 32;
+    /// Pages unpinned by one such call: others must be able to run in between.
+    const AT_ONCE: u64 = 8192;
 
     /// # Safety
     ///
@@ -151,11 +152,20 @@ impl Unpinner {
         // SAFETY: A pinned run consists of pages.
         let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
         if run.pages() >= Self::LONG {
-            // SAFETY: By the requirements.
-            unsafe {
-                bindings::unpin_user_page_range_dirty_lock(first, run.pages() as usize, self.dirty)
-            };
-            breathe();
+            let mut done = 0;
+            while done < run.pages() {
+                let part = run.pages().saturating_sub(done).min(Self::AT_ONCE);
+                // SAFETY: By the requirements, and inside of the run.
+                unsafe {
+                    bindings::unpin_user_page_range_dirty_lock(
+                        first.wrapping_add(done as usize),
+                        part as usize,
+                        self.dirty,
+                    )
+                };
+                done = done.saturating_add(part);
+                breathe();
+            }
             return;
         }
         for index in 0..run.pages() as usize {
@@ -199,7 +209,9 @@ unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
     unpinner.flush();
 }
 
-/// Runs of pinned pages, 8 bytes a run. Dropping it unpins them.
+/// Runs of pinned pages, 8 bytes a run, and the charge for them. Dropping it unpins them, then gives
+/// the charge back. Whatever lets a device reach them keeps a reference: see
+/// [`Mapped`](super::iommu::Mapped).
 ///
 /// # Invariants
 ///
@@ -209,21 +221,21 @@ pub(crate) struct PinnedRuns {
     blocks: KVVec<KVec<Run>>,
     pages: u64,
     write: bool,
-    forever: Atomic<bool>,
+    _charge: Charge,
 }
 
 impl PinnedRuns {
     /// Runs in a block.
     const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
 
-    /// None yet.
-    pub(crate) fn new(write: bool) -> Self {
+    /// None yet, paid for by `charge`.
+    pub(crate) fn new(write: bool, charge: Charge) -> Self {
         // INVARIANT: Empty.
         Self {
             blocks: KVVec::new(),
             pages: 0,
             write,
-            forever: Atomic::new(false),
+            _charge: charge,
         }
     }
 
@@ -276,11 +288,6 @@ impl PinnedRuns {
         self.write
     }
 
-    /// Never unpins them: it is not known whether a device can still reach them.
-    pub(crate) fn keep_forever(&self) {
-        self.forever.store(true, Relaxed);
-    }
-
     /// The runs, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         self.blocks.iter().flat_map(|block| block.iter().copied())
@@ -289,11 +296,8 @@ impl PinnedRuns {
 
 impl Drop for PinnedRuns {
     fn drop(&mut self) {
-        if self.forever.load(Relaxed) {
-            return;
-        }
-        // SAFETY: Pinned by the type invariants. Devices reach them only by a mapping, and those are
-        // gone before: see `mapping.rs`.
+        // SAFETY: Pinned by the type invariants. Whatever lets a device reach them has a reference to
+        // `self`, so nothing does any more.
         unsafe { unpin_runs(self.iter(), self.write) };
     }
 }
@@ -381,7 +385,8 @@ unsafe fn is_still_at(mm: &Mm, address: u64, page: PagePtr) -> bool {
 ///
 /// `page` must be pinned.
 unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
-    let Some(user) = mm.mmget_not_zero() else {
+    // If it is the last reference, the address space is taken apart later and elsewhere.
+    let Some(user) = mm.mmget_not_zero().map(MmWithUser::into_mmput_async) else {
         return Whereabouts::Gone;
     };
     let Some(lock) = user.mmap_read_trylock() else {

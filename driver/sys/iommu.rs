@@ -274,19 +274,16 @@ impl Domain {
         self.coherent
     }
 
-    /// Maps `runs` from `start` on, one after the other. The range must be free. On failure nothing
-    /// stays mapped; a fatal signal is a failure. Returns the bytes mapped. Sleeps.
-    pub(crate) fn map(&self, start: u64, runs: &PinnedRuns, write: bool) -> Result<u64> {
-        let mut mapped = 0;
-        let result = self.fill(start, runs, write, &mut mapped);
-        if result.is_err() && mapped != 0 && self.unmap(start, mapped).is_err() {
-            runs.keep_forever();
-        }
-        result.map(|()| mapped)
-    }
-
-    /// Maps and counts what is mapped in `mapped`, also on failure.
-    fn fill(&self, start: u64, runs: &PinnedRuns, write: bool, mapped: &mut u64) -> Result {
+    /// Maps `runs` from `start` on, one after the other, as long as `wanted`. Counts what is mapped in
+    /// `mapped`, also on failure. Sleeps.
+    fn fill(
+        &self,
+        start: u64,
+        runs: &PinnedRuns,
+        write: bool,
+        wanted: impl Fn() -> Result,
+        mapped: &mut u64,
+    ) -> Result {
         let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
         let mut filled = 0;
         for run in runs.iter() {
@@ -297,6 +294,7 @@ impl Domain {
                 if gup::must_die() {
                     return Err(EINTR);
                 }
+                wanted()?;
             }
             const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
             let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
@@ -349,23 +347,24 @@ impl Domain {
         Ok(())
     }
 
-    /// Unmaps what [`map`](Self::map) mapped, all of it, and flushes. When it returns `Ok`, no device
-    /// can reach what was mapped there. From any context.
+    /// Unmaps and flushes. When it returns `Ok`, no device can reach what was mapped there. From any
+    /// context.
     ///
     /// `Err`: the page table was not as we left it; part of the range may still be reachable.
-    pub(crate) fn unmap(&self, start: u64, length: u64) -> Result {
+    fn unmap(&self, start: u64, length: u64) -> Result {
         // SAFETY: The domain is valid by the type invariants.
         let unmapped =
             unsafe { bindings::iommu_unmap(self.domain.as_ptr(), start as usize, length as usize) };
         if unmapped as u64 == length {
             return Ok(());
         }
-        pr_err!(
-            "pinmap: IOMMU unmapped {} of {} bytes; their pages stay pinned\n",
-            unmapped,
-            length
-        );
-        self.broken.store(true, Relaxed);
+        if !self.broken.xchg(true, Relaxed) {
+            pr_err!(
+                "the IOMMU unmapped {} of {} bytes; their pages stay pinned\n",
+                unmapped,
+                length
+            );
+        }
         Err(EIO)
     }
 }
@@ -378,14 +377,76 @@ impl Drop for Domain {
     }
 }
 
+/// Pinned pages in a domain. Dropping it unmaps, flushes, and lets go of the pages.
+///
+/// # Invariants
+///
+/// `length` bytes from `start` on are mapped, to pages of `runs`.
+pub(crate) struct Mapped {
+    domain: Arc<Domain>,
+    start: u64,
+    length: u64,
+    runs: Arc<PinnedRuns>,
+}
+
+impl Mapped {
+    /// Maps `runs` from `start` on, one after the other. The range must be free. On failure nothing
+    /// stays mapped. A fatal signal is a failure, and what `wanted` returns now and then. Sleeps.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        start: u64,
+        runs: &Arc<PinnedRuns>,
+        write: bool,
+        wanted: impl Fn() -> Result,
+    ) -> Result<Self> {
+        // INVARIANT: Nothing is mapped yet.
+        let mut this = Self {
+            domain: domain.clone(),
+            start,
+            length: 0,
+            runs: runs.clone(),
+        };
+        // INVARIANT: It counts in `length` what it maps.
+        domain.fill(start, runs, write, wanted, &mut this.length)?;
+        Ok(this)
+    }
+
+    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here. After an
+    /// error that is not known, and they are never unpinned. From any context.
+    pub(crate) fn unmap(&mut self) -> Result {
+        let length = mem::take(&mut self.length);
+        if length == 0 {
+            return Ok(());
+        }
+        let result = self.domain.unmap(self.start, length);
+        if result.is_err() {
+            mem::forget(self.runs.clone());
+        }
+        result
+    }
+
+    /// Whether anything is mapped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Whoever has to know the result has called `unmap` before.
+        let _ = self.unmap();
+    }
+}
+
 /// A function whose DMA goes through a domain of ours. Dropping it blocks all DMA, then gives the
 /// function back to the DMA API.
 ///
 /// # Invariants
 ///
-/// We own the DMA of the function, and `domain` is attached to it.
+/// We own the DMA of the function, and unless `blocked`, `domain` is attached to it.
 pub(crate) struct Attachment {
     domain: Arc<Domain>,
+    blocked: bool,
     function: Function,
     group: Group,
 }
@@ -401,6 +462,7 @@ impl Attachment {
             // INVARIANT: `try_new` did both.
             Ok(domain) => Ok(Self {
                 domain,
+                blocked: false,
                 function: function.clone(),
                 group,
             }),
@@ -440,16 +502,25 @@ impl Attachment {
     pub(crate) fn group(&self) -> &Group {
         &self.group
     }
+
+    /// From now on the function can reach nothing. For good. Sleeps.
+    pub(crate) fn block(&mut self) {
+        if !self.blocked {
+            // A device whose DMA is owned and that is detached from its domain has all its DMA blocked.
+            // SAFETY: Attached by the type invariants.
+            unsafe {
+                bindings::iommu_detach_device(self.domain.domain.as_ptr(), self.function.as_dev())
+            };
+            self.blocked = true;
+        }
+    }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let dev = self.function.as_dev();
-        // SAFETY: Attached and claimed by the type invariants.
-        unsafe {
-            bindings::iommu_detach_device(self.domain.domain.as_ptr(), dev);
-            bindings::iommu_device_release_dma_owner(dev);
-        }
+        self.block();
+        // SAFETY: Claimed by the type invariants.
+        unsafe { bindings::iommu_device_release_dma_owner(self.function.as_dev()) };
     }
 }
 

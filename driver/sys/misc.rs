@@ -9,7 +9,7 @@
 
 use super::{
     compat, raw,
-    vma::{NewArea, Views},
+    vma::{Faults, NewArea, Views},
 };
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
@@ -26,7 +26,7 @@ use kernel::{
 };
 
 /// What the files of a node do.
-pub(crate) trait Files: Send + Sync + Sized + 'static {
+pub(crate) trait Files: Faults + Send + Sync + Sized + 'static {
     /// What a node stands for.
     type Device: Send + Sync;
 
@@ -46,7 +46,7 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
     fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
 
     /// Maps something.
-    fn mmap(&self, area: NewArea<'_>) -> Result;
+    fn mmap(&self, area: NewArea<'_, Self>) -> Result;
 
     /// Lines for `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
@@ -276,7 +276,9 @@ impl<T: Files> Operations<T> {
         area: *mut bindings::vm_area_struct,
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
-        let (this, area) = unsafe { (Self::get(file), NewArea::from_raw(area)) };
+        let this = unsafe { Self::get(file) };
+        // SAFETY: As above; `release` takes the reference to `this`.
+        let area = unsafe { NewArea::from_raw(area, this) };
         from_result(|| this.mmap(area.ok_or(EINVAL)?).map(|()| 0))
     }
 
@@ -287,15 +289,5 @@ impl<T: Files> Operations<T> {
         // SAFETY: By the requirements.
         let (this, out) = unsafe { (Self::get(file), SeqFile::from_raw(out)) };
         this.show(out);
-    }
-}
-
-/// The `T` of an open file, for a file that may be of any kind.
-pub(crate) fn of_file<T: Files>(file: &File) -> Option<ArcBorrow<'_, T>> {
-    let file = file.as_ptr();
-    // SAFETY: The file is valid; operations of ours mean that it was opened by us.
-    unsafe {
-        core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
-            .then(|| Operations::<T>::get(file))
     }
 }

@@ -5,29 +5,29 @@
 
 use super::raw;
 use core::{marker::PhantomData, ptr::NonNull};
-use kernel::{bindings, ffi, fs::File, prelude::*};
+use kernel::{bindings, ffi, prelude::*, sync::ArcBorrow};
 
-/// A virtual memory area that is being made by `mmap()`.
+/// A virtual memory area of a file of `T` that is being made by `mmap()`.
 ///
 /// # Invariants
 ///
-/// The pointer is valid, and nobody else has the area yet.
-pub(crate) struct NewArea<'a> {
+/// The pointer is valid, and nobody else has the area yet. Its file keeps `owner`.
+pub(crate) struct NewArea<'a, T> {
     area: NonNull<bindings::vm_area_struct>,
-    _made_by: PhantomData<&'a mut bindings::vm_area_struct>,
+    owner: ArcBorrow<'a, T>,
 }
 
-impl NewArea<'_> {
+impl<'a, T: Faults> NewArea<'a, T> {
     /// # Safety
     ///
     /// `area` must be what `file_operations::mmap` was called with, and be used for no longer than
-    /// that call.
-    pub(super) unsafe fn from_raw(area: *mut bindings::vm_area_struct) -> Option<Self> {
+    /// that call; the file must keep a reference to `owner` until it is released.
+    pub(super) unsafe fn from_raw(
+        area: *mut bindings::vm_area_struct,
+        owner: ArcBorrow<'a, T>,
+    ) -> Option<Self> {
         // INVARIANT: By the requirements.
-        NonNull::new(area).map(|area| Self {
-            area,
-            _made_by: PhantomData,
-        })
+        NonNull::new(area).map(|area| Self { area, owner })
     }
 
     fn flags(&self) -> bindings::vm_flags_t {
@@ -62,10 +62,12 @@ impl NewArea<'_> {
 
     /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
     /// growing nor moving, filled page by page by [`Faults::fault`].
-    pub(crate) fn view_device_memory<T: Faults>(self, write_combine: bool) {
+    pub(crate) fn view_device_memory(self, write_combine: bool) {
+        let owner: *const T = &raw const *self.owner;
         // SAFETY: Valid and exclusive by the type invariants; the operations are static.
         unsafe {
             raw::pinmap_vma_of_bar(self.area.as_ptr(), write_combine);
+            (*self.area.as_ptr()).vm_private_data = owner.cast_mut().cast();
             (*self.area.as_ptr()).vm_ops = &raw const Operations::<T>::TABLE.0;
         }
     }
@@ -73,9 +75,9 @@ impl NewArea<'_> {
 
 /// Who answers page faults in views of device memory.
 pub(crate) trait Faults {
-    /// Calls `insert` with the page frame at the byte `offset` of `file`, unless it is gone. What
+    /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
     /// `insert` does is revoked by [`Views::zap`].
-    fn fault(file: &File, offset: u64, insert: impl FnMut(u64) -> u32) -> Option<u32>;
+    fn fault(&self, offset: u64, insert: impl FnMut(u64) -> u32) -> Option<u32>;
 }
 
 #[repr(transparent)]
@@ -96,19 +98,21 @@ impl<T: Faults> Operations<T> {
     ///
     /// Called by the kernel with a valid `vmf` in an area of ours.
     unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
-        // SAFETY: Valid by the requirements; an area keeps its file.
-        let (area, address, pgoff, file) = unsafe {
+        // SAFETY: Valid by the requirements.
+        let (area, address, pgoff, owner) = unsafe {
             let fixed = &(*vmf).__bindgen_anon_1;
-            (fixed.vma, fixed.address, fixed.pgoff, (*fixed.vma).vm_file)
+            let owner = (*fixed.vma).vm_private_data.cast::<T>();
+            (fixed.vma, fixed.address, fixed.pgoff, owner)
         };
-        // SAFETY: The file is valid during the call and not in an `fdget_pos` section of ours.
-        let file = unsafe { File::from_raw_file(file) };
+        // SAFETY: `view_device_memory` put it there; the file keeps it, and the area the file.
+        let owner = unsafe { &*owner };
         let offset = (pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
-        T::fault(file, offset, |pfn| {
-            // SAFETY: The area is VM_PFNMAP and the address lies in it.
-            unsafe { bindings::vmf_insert_pfn(area, address, pfn as usize) }
-        })
-        .unwrap_or(raw::PINMAP_VM_FAULT_SIGBUS)
+        owner
+            .fault(offset, |pfn| {
+                // SAFETY: The area is VM_PFNMAP and the address lies in it.
+                unsafe { bindings::vmf_insert_pfn(area, address, pfn as usize) }
+            })
+            .unwrap_or(raw::PINMAP_VM_FAULT_SIGBUS)
     }
 
     /// # Safety

@@ -36,9 +36,9 @@
  * BAR, takes an interrupt or resets the function. It keeps it until its file
  * is closed; until then such calls from other contexts fail with ``EBUSY``.
  * Opening, asking (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY) and
- * pinning without mapping (%PINMAP_REGISTER_NO_MAP) always work. Only while it
- * is owned is the function a bus master. When the owner goes and the function
- * can be reset, it is reset.
+ * pinning without mapping (%PINMAP_REGISTER_NO_MAP) work whoever owns it. Only
+ * while it is owned is the function a bus master. When the owner goes and the
+ * function can be reset, it is reset.
  */
 
 /**
@@ -83,6 +83,7 @@
  *                   objects in this context
  *  ``ENOMEM``       RLIMIT_MEMLOCK, or the kernel is out of memory: see
  *                   ``fail`` for which
+ *  ``EIO``          the IOMMU did not unmap what it was told to
  *  ``EINTR``        a fatal signal arrived meanwhile
  *  ================ ======================================================
  */
@@ -240,7 +241,7 @@ enum pinmap_reserved_kind {
  * @out_last: last one, inclusive
  *
  * Reads one range of device addresses that no mapping can take. ``ENOENT``
- * behind the last one.
+ * behind the last one; ``ENODEV`` once the device is gone.
  */
 struct pinmap_reserved {
 	__u32 size;
@@ -380,6 +381,13 @@ enum pinmap_register_flags {
  * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
  * swapping, a huge page split) have no effect.
  *
+ * Some file systems take pages out of a file without clearing the page tables
+ * that map them (direct writes and revalidation by network file systems do).
+ * The registration then stays live and keeps the pages as they were.
+ *
+ * ``EOPNOTSUPP``, ``EBUSY``: the memory cannot be pinned for long (a file on
+ * persistent memory, a page that somebody else keeps).
+ *
  * Can be interrupted by a fatal signal only.
  */
 struct pinmap_register {
@@ -406,7 +414,9 @@ struct pinmap_register {
  * back the charge. When it returns, the device cannot reach the memory. Also
  * for stale registrations. ``ENOENT``: never was a handle of this context;
  * ``ESTALE``: released before. Also after ``ESTALE`` and ``ENODEV`` (the device
- * is gone) the device cannot reach the memory.
+ * is gone) the device cannot reach the memory. ``EIO``: the IOMMU's page table
+ * was not as the driver left it. The handle is gone, the pages stay pinned for
+ * ever, and the device is cut off from all memory and is gone.
  */
 struct pinmap_release {
 	__u32 size;
@@ -517,7 +527,7 @@ struct pinmap_map {
  *
  * Removes one mapping and flushes the IOMMU; the pages stay pinned. When it
  * returns, the device cannot reach the memory at that address. A part of a
- * mapping cannot be removed (``ENOENT``).
+ * mapping cannot be removed (``ENOENT``). ``EIO``: as for %PINMAP_RELEASE.
  */
 struct pinmap_unmap {
 	__u32 size;
@@ -549,7 +559,7 @@ enum pinmap_eventfd_source {
  *
  * Each interrupt adds 1 to the eventfd's counter. A new eventfd replaces the
  * old one of the same source. When the call that takes it away returns, it is
- * signalled no more.
+ * signalled no more. Taking away does not make the caller the owner.
  */
 struct pinmap_set_eventfd {
 	__u32 size;
@@ -619,9 +629,10 @@ struct pinmap_event {
  * of pages into it. ``EINVAL``: an offset that was not handed out, a length
  * that leaves the BAR or touches its hole, MAP_PRIVATE. ``EACCES``: PROT_EXEC.
  * ``EOPNOTSUPP``: a BAR without %PINMAP_BAR_MMAP. ``EBUSY``: another context
- * owns the device. The mapping is not inherited by fork(), cannot be moved or
- * grown by mremap(), and cannot be registered. Touching it once the device is
- * gone raises SIGBUS.
+ * owns the device. (If the kernel then finds no memory for the mapping, the
+ * caller stays the owner.) The mapping is not inherited by fork(), cannot be
+ * moved or grown by mremap(), and cannot be registered. Touching it once the
+ * device is gone raises SIGBUS.
  */
 
 #endif /* _UAPI_LINUX_PINMAP_H */
