@@ -1,4 +1,41 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The test GPU, whose manual is `MANUAL.md`.
+//! The test GPU, whose manual is `MANUAL.md`: a PCI accelerator with an MMU, for virtual machines.
+//!
+//! * [`device`] is the device: [`registers`], the [`state`] behind them, threads for the [`engine`]s and for [`control`];
+//! * [`port`] is how an engine reaches memory: through the [`mmu`], which uses [`tlb`] and [`pagetable`], over a [`link`];
+//! * [`packet`] and [`kernel`] decode, [`compute`] executes;
+//! * [`server`] shows all that to QEMU, whose [`guest`] is the host of the device.
 
+#![deny(unsafe_code)]
+
+pub mod bus;
+pub mod compute;
+pub mod config;
+pub mod control;
+pub mod counter;
+pub mod crc;
+pub mod device;
+pub mod engine;
+pub mod fault;
+pub mod guest;
+pub mod hardware;
+pub mod interrupt;
+pub mod interval;
+pub mod invalidate;
+pub mod kernel;
+pub mod link;
+pub mod messenger;
+pub mod mmu;
+pub mod options;
+pub mod packet;
+pub mod pagetable;
+pub mod port;
+pub mod protocol;
+pub mod registers;
 pub mod regs;
+pub mod server;
+pub mod slot;
+pub mod state;
+pub mod sys;
+pub mod tlb;
+pub mod trouble;

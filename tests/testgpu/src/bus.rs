@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the device sees of its host.
+
+use crate::counter::Counters;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// Host memory refused an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// What the host has mapped for the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mappings {
+    /// Ranges at this moment.
+    pub live: u64,
+    /// Mappings so far.
+    pub mapped: u64,
+    /// Unmappings so far.
+    pub unmapped: u64,
+}
+
+/// Host memory and interrupts.
+///
+/// A write has reached memory when its method returns. Methods may block until the host answers, so that whoever handles the
+/// host's requests must not call them.
+pub trait Bus: Debug + Send + Sync {
+    /// Reads from a bus address.
+    fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused>;
+    /// Writes to a bus address. After an error some of it may be written.
+    fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused>;
+    /// Reads 8 bytes at a multiple of 8, in one access.
+    fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused>;
+    /// Writes 8 bytes at a multiple of 8, in one access.
+    fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused>;
+    /// Sends an MSI-X message.
+    fn interrupt(&self, vector: usize);
+    /// Whether the host judges each access by itself (message mode).
+    fn is_message(&self) -> bool;
+    /// What is mapped.
+    fn mappings(&self) -> Mappings;
+}
+
+/// A host that somebody else looks after as well.
+impl<T: Bus> Bus for Arc<T> {
+    fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused> {
+        (**self).read(address, to, counters)
+    }
+    fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused> {
+        (**self).write(address, from, counters)
+    }
+    fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {
+        (**self).load(address, counters)
+    }
+    fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused> {
+        (**self).store(address, value, counters)
+    }
+    fn interrupt(&self, vector: usize) {
+        (**self).interrupt(vector);
+    }
+    fn is_message(&self) -> bool {
+        (**self).is_message()
+    }
+    fn mappings(&self) -> Mappings {
+        (**self).mappings()
+    }
+}

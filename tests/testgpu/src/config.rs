@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! PCI configuration space, as section 1 has it. QEMU adds the addresses of the BARs and what MSI-X needs.
+
+use crate::regs;
+
+/// Bytes of it.
+pub const SIZE: usize = 4096;
+
+const COMMAND: usize = 0x04;
+const COMMAND_WRITABLE: u8 = 0x06;
+const BUS_MASTER: u8 = 0x04;
+const EXPRESS: usize = 0x40;
+const DEVICE_CONTROL: usize = EXPRESS + 8;
+const DEVICE_CONTROL_WRITABLE: u16 = 0x7fff;
+const FUNCTION_RESET: u8 = 0x80;
+const MSIX: usize = 0x80;
+const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
+const CACHE_LINE: usize = 0x0c;
+const INTERRUPT_LINE: usize = 0x3c;
+
+/// Where BAR 4 has the pending bits.
+const PENDING_BITS: u32 = 0x2000;
+
+/// What a write asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Bus Master is now on or off.
+    pub master: bool,
+    /// A function-level reset.
+    pub reset: bool,
+}
+
+/// Configuration space.
+#[derive(Debug)]
+pub struct Config {
+    bytes: Vec<u8>,
+    writable: Vec<u8>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let mut config = Self {
+            bytes: vec![0; SIZE],
+            writable: vec![0; SIZE],
+        };
+        config.reset();
+        let writable = &mut config.writable;
+        writable[COMMAND] = COMMAND_WRITABLE;
+        writable[CACHE_LINE] = 0xff;
+        writable[INTERRUPT_LINE] = 0xff;
+        writable[DEVICE_CONTROL..][..2].copy_from_slice(&DEVICE_CONTROL_WRITABLE.to_le_bytes());
+        writable[MSIX + 3] = MSIX_CONTROL_WRITABLE;
+        config
+    }
+}
+
+impl Config {
+    /// Back to reset values.
+    pub fn reset(&mut self) {
+        self.bytes.fill(0);
+        let vectors = regs::VECTOR_COUNT as u32;
+        let mut set = |offset: usize, value: u32| {
+            self.bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
+        };
+        set(0x00, 0x7e57_1234);
+        set(0x04, 0x0010_0000); // a list of capabilities
+        set(0x08, 0x1200_0001);
+        set(0x10, 0); // BAR 0: 32 bits
+        set(0x14, 0); // BAR 1: 32 bits
+        set(0x18, 0xc); // BAR 2: 64 bits, prefetchable
+        set(0x20, 0); // BAR 4: 32 bits
+        set(0x2c, 0x0001_1234);
+        set(0x34, EXPRESS as u32);
+        set(EXPRESS, 0x0002_0010 | (MSIX as u32) << 8); // version 2, endpoint
+        set(EXPRESS + 4, 1 << 28 | 1 << 15); // function-level reset, role-based errors
+        set(EXPRESS + 0x0c, 0x11); // 2.5 GT/s, one lane
+        set(EXPRESS + 0x10, 0x0011_0000);
+        set(MSIX, 0x11 | (vectors - 1) << 16);
+        set(MSIX + 4, 4);
+        set(MSIX + 8, PENDING_BITS | 4);
+    }
+
+    /// Reads; `None` beyond its end.
+    pub fn read(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let offset = usize::try_from(offset).ok()?;
+        self.bytes.get(offset..offset.checked_add(bytes)?)
+    }
+
+    /// Writes what can be written.
+    pub fn write(&mut self, offset: u64, from: &[u8]) -> Effect {
+        let mut reset = false;
+        let offset = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);
+        for (at, value) in (offset..).zip(from) {
+            let (Some(byte), Some(mask)) = (self.bytes.get_mut(at), self.writable.get(at)) else {
+                continue;
+            };
+            *byte = *byte & !mask | value & mask;
+            reset |= at == DEVICE_CONTROL + 1 && value & FUNCTION_RESET != 0;
+        }
+        if reset {
+            self.reset();
+        }
+        Effect {
+            master: self.bytes[COMMAND] & BUS_MASTER != 0,
+            reset,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes() {
+        let mut config = Config::default();
+        assert_eq!(config.read(0, 4), Some(&[0x34, 0x12, 0x57, 0x7e][..]));
+        assert_eq!(config.read(4094, 4), None);
+        assert_eq!(
+            config.write(0, &[0xff; 8]),
+            Effect {
+                master: true,
+                reset: false
+            }
+        );
+        assert_eq!(
+            config.read(0, 8),
+            Some(&[0x34, 0x12, 0x57, 0x7e, 0x06, 0, 0x10, 0][..])
+        );
+        assert_eq!(
+            config.write(0x48, &[0x10, 0x80]),
+            Effect {
+                master: false,
+                reset: true
+            }
+        );
+        assert_eq!(config.read(0x48, 2), Some(&[0, 0][..]));
+        config.write(u64::MAX, &[1, 2]);
+    }
+}

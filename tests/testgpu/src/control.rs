@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control thread: what takes time and is no engine's: INVALIDATE, late completions, resets.
+
+use crate::device::Device;
+use crate::regs;
+use crate::state::{Reset, State, WAKE_CONTROL};
+use crate::sys::memory::wake_on_time;
+use std::time::Instant;
+
+/// What the thread does until the device is closed.
+pub fn run(device: &Device) {
+    wake_on_time();
+    loop {
+        let mut state = device.lock();
+        if state.closed {
+            return;
+        }
+        if let Some(reset) = state.resetting {
+            if state.busy() != 0 {
+                device.wait(state, WAKE_CONTROL, None);
+                continue;
+            }
+            drop(state);
+            carry_out_reset(device, reset);
+            continue;
+        }
+        if let Some(scope) = state.invalidates.begin() {
+            drop(state);
+            let dropped = device.hardware().mmu.invalidate(scope);
+            device.hardware().counters.add(regs::INVALIDATES, 1);
+            let mut state = device.lock();
+            if let Some(address) = dropped {
+                state.knobs.dropped(address);
+            }
+            let due = Instant::now() + state.knobs.delay();
+            state.invalidates.finish(due);
+            device.unlock(state);
+            continue;
+        }
+        if let Some(address) = state.knobs.take_write(Instant::now()) {
+            drop(state);
+            let written = device
+                .hardware()
+                .store(true, address, regs::AFTER_UNMAP_MARKER);
+            let mut state = device.lock();
+            state.knobs.after_address = address;
+            state.knobs.after_result = if written.is_ok() { 1 } else { 2 };
+            device.unlock(state);
+            continue;
+        }
+        let next = complete(&mut state);
+        let wake = std::mem::take(&mut state.wake);
+        debug_assert_eq!(wake & !WAKE_CONTROL, 0);
+        device.wait(state, WAKE_CONTROL, next);
+    }
+}
+
+/// Completes what is due. Returns when something else is.
+fn complete(state: &mut State) -> Option<Instant> {
+    let now = Instant::now();
+    let mut next = state.finish_unbinds();
+    if state.knobs.no_ack & regs::NO_ACK_INVALIDATE == 0 {
+        if state.invalidates.acknowledge(now) {
+            state.raise(regs::INT_INVALIDATE);
+        }
+        if state.invalidates.due().is_none() {
+            state.knobs.acknowledged(now);
+        }
+        next = earliest(next, state.invalidates.due());
+    }
+    earliest(next, state.knobs.due())
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// All engines are parked, and stay so.
+fn carry_out_reset(device: &Device, reset: Reset) {
+    let hardware = device.hardware();
+    hardware.mmu.reset();
+    if reset == Reset::Function {
+        hardware.reset_function();
+    }
+    let mut state = device.lock();
+    if state.resetting > Some(reset) {
+        // A greater one was asked for meanwhile.
+        return;
+    }
+    state.reset();
+    device.end_reset(&mut state);
+    device.unlock(state);
+}

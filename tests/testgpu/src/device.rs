@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device: its state, its threads, and its ways in: registers, doorbells, resets. None of those blocks.
+
+use crate::bus::Bus;
+use crate::hardware::{Hardware, Settings};
+use crate::regs;
+use crate::state::{Reset, State, WAKE_CONTROL};
+use crate::{control, engine, registers};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// The device. It works as long as it is open.
+#[derive(Debug)]
+pub struct Device {
+    hardware: Arc<Hardware>,
+    state: Mutex<State>,
+    copy: Condvar,
+    compute: Condvar,
+    control: Condvar,
+    /// Engines that shall drop what they do.
+    abandon: [AtomicBool; regs::ENGINE_COUNT],
+}
+
+/// A device with running threads. Dropping it ends them.
+#[derive(Debug)]
+pub struct Running {
+    device: Arc<Device>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    /// Makes a device and starts it.
+    pub fn start(settings: Settings, bus: Box<dyn Bus>) -> io::Result<Self> {
+        let hardware = Arc::new(Hardware::new(settings, bus)?);
+        let device = Arc::new(Device {
+            state: Mutex::new(State::new(Arc::clone(&hardware))),
+            hardware,
+            copy: Condvar::new(),
+            compute: Condvar::new(),
+            control: Condvar::new(),
+            abandon: Default::default(),
+        });
+        let mut running = Self {
+            device,
+            threads: Vec::new(),
+        };
+        for number in 0..regs::ENGINE_COUNT {
+            let device = Arc::clone(&running.device);
+            let thread = std::thread::Builder::new().name(format!("engine-{number}"));
+            running
+                .threads
+                .push(thread.spawn(move || engine::run(&device, number))?);
+        }
+        let device = Arc::clone(&running.device);
+        let thread = std::thread::Builder::new().name("control".into());
+        running
+            .threads
+            .push(thread.spawn(move || control::run(&device))?);
+        Ok(running)
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.device.lock().closed = true;
+        self.device.abandon_all();
+        for condition in [
+            &self.device.copy,
+            &self.device.compute,
+            &self.device.control,
+        ] {
+            condition.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            // A panic of it has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Device {
+    /// What the engines share.
+    pub fn hardware(&self) -> &Hardware {
+        &self.hardware
+    }
+
+    /// Reads BAR 0; any access that the manual does not allow gives all ones.
+    pub fn read_register(&self, offset: u64, bytes: usize) -> u64 {
+        registers::read(&self.lock(), offset, bytes)
+    }
+
+    /// Writes BAR 0.
+    pub fn write_register(&self, offset: u64, bytes: usize, value: u64) {
+        let mut state = self.lock();
+        registers::write(self, &mut state, offset, bytes, value);
+        self.unlock(state);
+    }
+
+    /// Writes BAR 1.
+    pub fn write_doorbell(&self, offset: u64, bytes: usize, value: u64) {
+        let queue = usize::try_from(offset / regs::PAGE).unwrap_or(usize::MAX);
+        let mut state = self.lock();
+        let heard = offset % regs::PAGE == 0
+            && bytes == 8
+            && queue < regs::QUEUE_COUNT
+            && state.ring(queue, value);
+        let counter = match heard {
+            true => regs::DOORBELL_WRITES,
+            false => regs::IGNORED_DOORBELLS,
+        };
+        self.hardware.counters.add(counter, 1);
+        self.unlock(state);
+    }
+
+    /// Begins a reset.
+    pub fn reset(&self, reset: Reset) {
+        let mut state = self.lock();
+        self.begin_reset(&mut state, reset);
+        self.unlock(state);
+    }
+
+    pub(crate) fn begin_reset(&self, state: &mut State, reset: Reset) {
+        state.resetting = state.resetting.max(Some(reset));
+        state.wake |= WAKE_CONTROL;
+        self.abandon_all();
+    }
+
+    fn abandon_all(&self) {
+        for flag in &self.abandon {
+            flag.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn abandon(&self, engine: usize) -> &AtomicBool {
+        &self.abandon[engine]
+    }
+
+    pub(crate) fn end_reset(&self, state: &mut State) {
+        for flag in &self.abandon {
+            flag.store(state.closed, Ordering::Relaxed);
+        }
+        state.resetting = None;
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the lock, and wakes up whoever has something to do now.
+    pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State>) {
+        let wake = std::mem::take(&mut state.wake);
+        drop(state);
+        for (bit, condition) in [
+            (regs::CLASS_COPY, &self.copy),
+            (regs::CLASS_COMPUTE, &self.compute),
+            (WAKE_CONTROL, &self.control),
+        ] {
+            if wake & bit != 0 {
+                condition.notify_one();
+            }
+        }
+    }
+
+    /// Waits to be woken up, as an engine of this class or as the control thread.
+    pub(crate) fn wait(&self, state: MutexGuard<'_, State>, who: u64, until: Option<Instant>) {
+        let condition = match who {
+            regs::CLASS_COPY => &self.copy,
+            regs::CLASS_COMPUTE => &self.compute,
+            _ => &self.control,
+        };
+        match until {
+            None => drop(
+                condition
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+            ),
+            Some(until) => {
+                let time = until.saturating_duration_since(Instant::now());
+                drop(
+                    condition
+                        .wait_timeout(state, time)
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
+            }
+        }
+    }
+}

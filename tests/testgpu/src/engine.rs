@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An engine: takes a packet, executes it, says what became of it.
+
+use crate::compute::{self, Buffers};
+use crate::device::Device;
+use crate::fault::{Fault, Reason};
+use crate::kernel;
+use crate::packet::{decode, words, Arguments, Packet, PACKET_SIZE};
+use crate::port::{Port, Stop};
+use crate::regs;
+use crate::state::{class_of, Job, Outcome, Pick};
+use crate::sys::memory::wake_on_time;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often a stuck engine looks whether it still is.
+const STUCK_PERIOD: Duration = Duration::from_millis(1);
+
+/// What an engine's thread does until the device is closed.
+pub fn run(device: &Device, engine: usize) {
+    wake_on_time();
+    let mut buffers = Buffers::default();
+    loop {
+        let mut state = device.lock();
+        if state.closed {
+            return;
+        }
+        match state.pick(engine) {
+            Pick::Wait(until) => device.wait(state, class_of(engine), until),
+            Pick::Job(job) => {
+                device.unlock(state);
+                serve(device, engine, &job, &mut buffers);
+            }
+        }
+    }
+}
+
+fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
+    let start = Instant::now();
+    let mut execution = Execution {
+        device,
+        engine,
+        job,
+        opcode: 0,
+        progress: job.progress,
+    };
+    let outcome = match stay_stuck(device, engine) {
+        true => Outcome::Abandoned,
+        false => execution.run(buffers).unwrap_or_else(|stop| match stop {
+            Stop::Fault(fault) => Outcome::Stopped(fault),
+            Stop::Abandoned => Outcome::Abandoned,
+        }),
+    };
+    let counters = &device.hardware().counters;
+    let busy = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    counters.add_engine(engine, regs::ENGINE_BUSY_NS, busy);
+    if let Outcome::Done { .. } = outcome {
+        counters.add_engine(engine, regs::ENGINE_PACKETS, 1);
+    }
+    let mut state = device.lock();
+    state.complete(engine, job, execution.opcode, execution.progress, outcome);
+    if state.resetting.is_none() {
+        device.abandon(engine).store(false, Ordering::Relaxed);
+    }
+    device.unlock(state);
+}
+
+/// Does nothing as long as the knob says so; true if that ended in a reset.
+fn stay_stuck(device: &Device, engine: usize) -> bool {
+    loop {
+        if device.abandon(engine).load(Ordering::Relaxed) {
+            return true;
+        }
+        if device.lock().knobs.stuck & 1 << engine == 0 {
+            return false;
+        }
+        std::thread::sleep(STUCK_PERIOD);
+    }
+}
+
+struct Execution<'a> {
+    device: &'a Device,
+    engine: usize,
+    job: &'a Job,
+    opcode: u8,
+    progress: u64,
+}
+
+impl Execution<'_> {
+    fn run(&mut self, buffers: &mut Buffers) -> Result<Outcome, Stop> {
+        let job = self.job;
+        if !job.valid_index {
+            return Err(Reason::BadIndex.into());
+        }
+        let abandon = self.device.abandon(self.engine);
+        let hardware = self.device.hardware();
+        let mut port = Port::new(hardware, self.engine, job.victim.vmid, abandon, job.max_run);
+        let bytes = port.fetch::<PACKET_SIZE>(job.va)?;
+        let packet = decode(words(&bytes));
+        self.opcode = bytes[0];
+        let packet = packet.map_err(Fault::error)?;
+        if packet.classes() & class_of(self.engine) == 0 {
+            return match packet.classes() & job.classes {
+                0 => Err(Reason::BadClass.into()),
+                classes => Ok(Outcome::Elsewhere(classes)),
+            };
+        }
+        let outcome = self.execute(&mut port, packet, buffers)?;
+        port.settle()?;
+        Ok(outcome)
+    }
+
+    fn execute(
+        &mut self,
+        port: &mut Port<'_>,
+        packet: Packet,
+        buffers: &mut Buffers,
+    ) -> Result<Outcome, Stop> {
+        let progress = &mut self.progress;
+        let (mut fence, mut interrupt) = (false, false);
+        match packet {
+            Packet::Nop => {}
+            Packet::Copy {
+                source,
+                destination,
+                bytes,
+            } => {
+                compute::copy(port, buffers, (source, destination, bytes), progress)?;
+            }
+            Packet::Fill {
+                destination,
+                bytes,
+                pattern,
+            } => {
+                compute::fill(port, buffers, (destination, bytes, pattern), progress)?;
+            }
+            Packet::Launch { kernel, arguments } => {
+                let arguments = match arguments {
+                    Arguments::Inline(arguments) => arguments,
+                    Arguments::Indirect(va) => indirect(port, va)?,
+                };
+                let kernel = kernel::decode(kernel, arguments).map_err(Fault::error)?;
+                compute::run(port, buffers, kernel, progress)?;
+            }
+            Packet::FenceWrite { va, value } => {
+                port.store(va, |_| value)?;
+                fence = true;
+            }
+            Packet::FenceWait { va, value } => {
+                if port.load(va)? < value {
+                    return Ok(Outcome::Waiting);
+                }
+            }
+            Packet::Timestamp { va } => port.store(va, |hardware| hardware.now())?,
+            Packet::Interrupt => {
+                port.settle()?;
+                let delay = self.device.lock().knobs.delay();
+                port.delay(delay)?;
+                interrupt = true;
+            }
+        }
+        Ok(Outcome::Done { fence, interrupt })
+    }
+}
+
+/// A kernel's arguments in memory.
+fn indirect(port: &mut Port<'_>, va: u64) -> Result<[u64; 7], Stop> {
+    let mut bytes = [0; 56];
+    port.read(va, &mut bytes)?;
+    let mut arguments = [0; 7];
+    for (argument, bytes) in arguments.iter_mut().zip(bytes.chunks_exact(8)) {
+        *argument = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    Ok(arguments)
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why a queue stops, and the queue in which the driver finds it.
+
+use crate::regs;
+use std::collections::VecDeque;
+
+/// The codes of section 7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Reason {
+    NotPresent = regs::NOT_PRESENT as u8,
+    Permission = regs::PERMISSION as u8,
+    ReservedBit = regs::RESERVED_BIT as u8,
+    RootDisabled = regs::ROOT_DISABLED as u8,
+    VaRange = regs::VA_RANGE as u8,
+    Bus = regs::BUS as u8,
+    VramRange = regs::VRAM_RANGE as u8,
+    BadOpcode = regs::BAD_OPCODE as u8,
+    BadField = regs::BAD_FIELD as u8,
+    BadAlignment = regs::BAD_ALIGNMENT as u8,
+    BadLength = regs::BAD_LENGTH as u8,
+    BadKernel = regs::BAD_KERNEL as u8,
+    BadClass = regs::BAD_CLASS as u8,
+    BadIndex = regs::BAD_INDEX as u8,
+    Timeout = regs::TIMEOUT as u8,
+    Cancelled = regs::CANCELLED as u8,
+    EngineLost = regs::ENGINE_LOST as u8,
+}
+
+impl Reason {
+    /// The code.
+    pub fn code(self) -> u64 {
+        u64::from(self as u8)
+    }
+
+    /// Whether the packet can be executed again, once the driver has done something about it.
+    pub fn can_be_retried(self) -> bool {
+        self.code() <= regs::VRAM_RANGE
+    }
+}
+
+/// What was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Access {
+    Read = regs::ACCESS_READ as u8,
+    Write = regs::ACCESS_WRITE as u8,
+    Fetch = regs::ACCESS_FETCH as u8,
+}
+
+/// Not a level of the page table: the walk is not to blame.
+pub const NO_LEVEL: u8 = 4;
+
+/// A stop of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Why.
+    pub reason: Reason,
+    /// Where; 0 if the reason is about no address.
+    pub va: u64,
+    /// What was tried there.
+    pub access: Access,
+    /// The level at which the walk failed, or [`NO_LEVEL`].
+    pub level: u8,
+}
+
+impl Fault {
+    /// A stop that no address is to blame for.
+    pub fn error(reason: Reason) -> Self {
+        Self::at(reason, 0, Access::Read)
+    }
+
+    /// A stop at an address, not in the page table.
+    pub fn at(reason: Reason, va: u64, access: Access) -> Self {
+        Self {
+            reason,
+            va,
+            access,
+            level: NO_LEVEL,
+        }
+    }
+}
+
+/// An entry of the fault queue: the four words that its registers show.
+pub type Entry = [u64; 4];
+
+/// Who stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim {
+    /// The hardware slot.
+    pub slot: usize,
+    /// The queue.
+    pub queue: usize,
+    /// Its address space.
+    pub vmid: usize,
+    /// Index of the packet.
+    pub index: u64,
+    /// Opcode of the packet, 0 if it was not fetched.
+    pub opcode: u8,
+}
+
+impl Victim {
+    /// The entry for a fault of this queue at time `now`.
+    pub fn entry(&self, fault: &Fault, now: u64) -> Entry {
+        let info = self.vmid as u64
+            | (fault.access as u64) << 8
+            | u64::from(fault.level) << 12
+            | fault.reason.code() << 16
+            | (self.slot as u64) << 24
+            | (self.queue as u64) << 32
+            | u64::from(self.opcode) << 48;
+        [info, fault.va, self.index, now]
+    }
+}
+
+/// The fault queue.
+#[derive(Debug, Default)]
+pub struct FaultQueue {
+    /// Those not yet taken, and those taken whose place is not yet used again: at most [`regs::FAULT_COUNT`], newest last.
+    entries: VecDeque<Entry>,
+    written: u64,
+    taken: u64,
+    dropped: u64,
+}
+
+impl FaultQueue {
+    /// Adds an entry, or counts it as dropped.
+    pub fn push(&mut self, entry: Entry) {
+        if self.written - self.taken == regs::FAULT_COUNT as u64 {
+            self.dropped += 1;
+            return;
+        }
+        if self.entries.len() == regs::FAULT_COUNT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+        self.written += 1;
+    }
+
+    /// Entries written.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Entries that the driver has taken.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Entries that found no room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The driver has taken entries up to `index`; false if that cannot be.
+    pub fn take(&mut self, index: u64) -> bool {
+        let valid = (self.taken..=self.written).contains(&index);
+        if valid {
+            self.taken = index;
+        }
+        valid
+    }
+
+    /// What is in a place of the queue; zeros if nothing was ever there.
+    pub fn place(&self, place: usize) -> Entry {
+        let count = regs::FAULT_COUNT as u64;
+        // the newest entry whose index is `place` modulo the size
+        let age = self.written.wrapping_sub(1).wrapping_sub(place as u64) % count;
+        let position = (self.entries.len() as u64)
+            .checked_sub(age + 1)
+            .and_then(|position| usize::try_from(position).ok());
+        position
+            .and_then(|position| self.entries.get(position).copied())
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_stay_in_their_places() {
+        let mut queue = FaultQueue::default();
+        assert_eq!(queue.place(0), [0; 4]);
+        for i in 0..200 {
+            queue.push([i, 0, 0, 0]);
+            assert_eq!(queue.place(i as usize % 64), [i, 0, 0, 0]);
+            assert!(queue.take(i + 1));
+        }
+        assert_eq!(queue.place(0)[0], 192);
+        assert_eq!(queue.place(7)[0], 199);
+        assert_eq!(queue.place(8)[0], 136);
+        assert_eq!((queue.written(), queue.dropped()), (200, 0));
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let mut queue = FaultQueue::default();
+        for i in 0..70 {
+            queue.push([i, 0, 0, 0]);
+        }
+        assert_eq!((queue.written(), queue.dropped()), (64, 6));
+        assert_eq!(queue.place(63)[0], 63);
+        assert!(!queue.take(65));
+        assert!(queue.take(1));
+        assert!(!queue.take(0));
+        queue.push([99, 0, 0, 0]);
+        assert_eq!(queue.place(0)[0], 99);
+    }
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The guest as the device's host: its memory, mapped or by messages, and its interrupt vectors.
+
+use crate::bus::{Bus, Mappings, Refused};
+use crate::counter::Counters;
+use crate::interval::{Intervals, Skip};
+use crate::messenger::Messenger;
+use crate::protocol::Map;
+use crate::regs;
+use crate::sys::memory::Mapping;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Bytes that are compared to see whether guest memory is shared.
+const SAMPLE: usize = 64;
+
+/// A file that holds guest memory.
+#[derive(Debug)]
+struct Backing {
+    memory: Mapping,
+    /// What is read from it was seen to be what the guest has there.
+    verified: AtomicBool,
+}
+
+/// What is at a range of bus addresses.
+#[derive(Clone, Debug)]
+struct Place {
+    readable: bool,
+    writable: bool,
+    /// `None`: QEMU passed no file (a ROM, or a device).
+    file: Option<(Arc<Backing>, u64)>,
+}
+
+impl Skip for Place {
+    fn skip(&self, bytes: u64) -> Self {
+        let file = self.file.as_ref();
+        Self {
+            file: file.map(|(backing, offset)| (Arc::clone(backing), offset + bytes)),
+            ..*self
+        }
+    }
+}
+
+/// Files by device and inode.
+type Files = HashMap<(u64, u64), Arc<Backing>>;
+
+/// The guest.
+#[derive(Debug)]
+pub struct Guest {
+    messenger: Arc<Messenger>,
+    message_mode: bool,
+    places: RwLock<Intervals<Place>>,
+    files: Mutex<Files>,
+    mapped: AtomicU64,
+    unmapped: AtomicU64,
+    vectors: Mutex<[Option<File>; regs::VECTOR_COUNT]>,
+}
+
+/// What the table of mappings says about an access.
+enum Way {
+    /// Done, that many bytes; if the file is not verified yet, it comes along.
+    Direct(usize, Option<Arc<Backing>>),
+    /// The guest's IOMMU is to judge, about that many bytes.
+    Message(usize),
+}
+
+impl Guest {
+    /// A guest at the other end of `messenger`.
+    pub fn new(messenger: Arc<Messenger>, message_mode: bool) -> Self {
+        Self {
+            messenger,
+            message_mode,
+            places: RwLock::default(),
+            files: Mutex::default(),
+            mapped: AtomicU64::new(0),
+            unmapped: AtomicU64::new(0),
+            vectors: Mutex::default(),
+        }
+    }
+
+    /// The guest's IOMMU maps a range.
+    pub fn map(&self, map: &Map, file: Option<OwnedFd>) -> io::Result<()> {
+        let last = map
+            .size
+            .checked_sub(1)
+            .and_then(|size| map.address.checked_add(size));
+        let last = last.ok_or(io::ErrorKind::InvalidInput)?;
+        let file = match file {
+            Some(file) if !self.message_mode => Some((self.backing(file.into(), map)?, map.offset)),
+            _ => None,
+        };
+        let place = Place {
+            readable: map.readable,
+            writable: map.writable,
+            file,
+        };
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        places.insert(map.address, last, place);
+        self.mapped.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn backing(&self, file: File, map: &Map) -> io::Result<Arc<Backing>> {
+        let metadata = file.metadata()?;
+        let end = map.offset.checked_add(map.size);
+        if end.is_none_or(|end| end > metadata.len()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let key = (metadata.dev(), metadata.ino());
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backing) = files
+            .get(&key)
+            .filter(|backing| backing.memory.size() == metadata.len())
+        {
+            return Ok(Arc::clone(backing));
+        }
+        let memory = Mapping::new(&file, metadata.len())?;
+        let backing = Arc::new(Backing {
+            memory,
+            verified: AtomicBool::new(false),
+        });
+        files.insert(key, Arc::clone(&backing));
+        Ok(backing)
+    }
+
+    /// The guest's IOMMU maps a range no more. When this returns, no access reaches it.
+    pub fn unmap(&self, address: u64, size: u64) {
+        let last = address.saturating_add(size.saturating_sub(1));
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        if size != 0 {
+            places.remove(address, last);
+        }
+        self.unmapped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Nothing is mapped any more.
+    pub fn unmap_all(&self) {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        places.clear();
+        self.unmapped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets the eventfds of `count` vectors from `first` on; those without one are let go. False if there are not so many.
+    pub fn set_vectors(&self, first: usize, count: usize, eventfds: Vec<OwnedFd>) -> bool {
+        let mut vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = first.checked_add(count);
+        let Some(vectors) = end.and_then(|end| vectors.get_mut(first..end)) else {
+            return false;
+        };
+        let mut eventfds = eventfds.into_iter();
+        for vector in vectors {
+            *vector = eventfds.next().map(File::from);
+        }
+        true
+    }
+
+    /// Makes an access, piece by piece: `direct` copies a piece from or to a file if it can; `message` does it through QEMU.
+    fn access(
+        &self,
+        (address, bytes): (u64, usize),
+        allowed: impl Fn(&Place) -> bool,
+        mut direct: impl FnMut(&Mapping, u64, usize, usize) -> Option<()>,
+        mut message: impl FnMut(u64, usize, usize) -> Result<(), Refused>,
+        counters: &Counters,
+    ) -> Result<(), Refused> {
+        let mut done = 0;
+        while done < bytes {
+            let at = address.checked_add(done as u64).ok_or(Refused)?;
+            let left = bytes - done;
+            match self.way(at, left, &allowed, |memory, offset, count| {
+                direct(memory, offset, done, count)
+            }) {
+                Way::Direct(count, unverified) => {
+                    if let Some(backing) = unverified {
+                        self.verify(&backing, at, count)?;
+                    }
+                    done += count;
+                }
+                Way::Message(count) => {
+                    counters.add(regs::MESSAGE_ACCESSES, 1);
+                    message(at, done, count)?;
+                    done += count;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn way(
+        &self,
+        at: u64,
+        left: usize,
+        allowed: impl Fn(&Place) -> bool,
+        direct: impl FnOnce(&Mapping, u64, usize) -> Option<()>,
+    ) -> Way {
+        if self.message_mode {
+            return Way::Message(left);
+        }
+        // Held during the copy, so that an unmapping waits for it.
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let found = places.find(at);
+        if let Some((place, offset, rest)) = found.filter(|(place, ..)| allowed(place)) {
+            if let Some((backing, start)) = &place.file {
+                let count = left.min(usize::try_from(rest).unwrap_or(usize::MAX));
+                if direct(&backing.memory, start + offset, count).is_some() {
+                    let verified = backing.verified.load(Ordering::Relaxed);
+                    return Way::Direct(count, (!verified).then(|| Arc::clone(backing)));
+                }
+            }
+        }
+        let page_left = regs::PAGE - at % regs::PAGE;
+        Way::Message(left.min(page_left as usize))
+    }
+
+    /// Looks whether the guest has at `address` what its file has. With memory that is not shared it would not, and DMA would be
+    /// silently lost.
+    fn verify(&self, backing: &Arc<Backing>, address: u64, bytes: usize) -> Result<(), Refused> {
+        let bytes = bytes.min(SAMPLE);
+        let sample = |buffer: &mut [u8]| {
+            let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+            let (place, offset, _) = places
+                .find(address)
+                .filter(|(_, _, rest)| *rest >= bytes as u64)?;
+            let (file, start) = place.file.as_ref()?;
+            file.memory.read(start + offset, buffer)
+        };
+        for _ in 0..3 {
+            let (mut before, mut theirs, mut after) = ([0; SAMPLE], [0; SAMPLE], [0; SAMPLE]);
+            // Write-only, or unmapped by now: this access proves nothing.
+            let Some(()) = sample(&mut before[..bytes]) else {
+                return Ok(());
+            };
+            let Ok(()) = self.messenger.read(address, &mut theirs[..bytes]) else {
+                return Ok(());
+            };
+            let Some(()) = sample(&mut after[..bytes]) else {
+                return Ok(());
+            };
+            if before == theirs {
+                // Zeros may be those of memory that nobody has touched.
+                if before != [0; SAMPLE] {
+                    backing.verified.store(true, Ordering::Relaxed);
+                }
+                return Ok(());
+            }
+            if before != after {
+                continue;
+            }
+            eprintln!(
+                "testgpu: guest memory is not shared with this process: QEMU needs share=on for its memory \
+                 backend. No DMA would arrive; giving up"
+            );
+            std::process::exit(1);
+        }
+        Ok(())
+    }
+
+    /// The file and offset of 8 bytes, for one access to them.
+    fn single<T>(
+        &self,
+        address: u64,
+        allowed: impl Fn(&Place) -> bool,
+        access: impl FnOnce(&Mapping, u64) -> Option<T>,
+    ) -> Option<(T, Option<Arc<Backing>>)> {
+        if self.message_mode {
+            return None;
+        }
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let (place, offset, rest) = places.find(address)?;
+        let (backing, start) = place
+            .file
+            .as_ref()
+            .filter(|_| allowed(place) && rest >= 8)?;
+        let value = access(&backing.memory, start + offset)?;
+        let verified = backing.verified.load(Ordering::Relaxed);
+        Some((value, (!verified).then(|| Arc::clone(backing))))
+    }
+}
+
+impl Bus for Guest {
+    fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused> {
+        let to = std::cell::RefCell::new(to);
+        let bytes = to.borrow().len();
+        self.access(
+            (address, bytes),
+            |place| place.readable,
+            |memory, offset, done, count| {
+                memory.read(offset, &mut to.borrow_mut()[done..done + count])
+            },
+            |at, done, count| {
+                self.messenger
+                    .read(at, &mut to.borrow_mut()[done..done + count])
+            },
+            counters,
+        )
+    }
+
+    fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused> {
+        self.access(
+            (address, from.len()),
+            |place| place.writable,
+            |memory, offset, done, count| memory.write(offset, &from[done..done + count]),
+            |at, done, count| self.messenger.write(at, &from[done..done + count]),
+            counters,
+        )
+    }
+
+    fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {
+        match self.single(
+            address,
+            |place| place.readable,
+            |memory, offset| memory.load(offset),
+        ) {
+            Some((value, None)) => Ok(value),
+            Some((value, Some(backing))) => {
+                self.verify(&backing, address, 8)?;
+                Ok(value)
+            }
+            None => {
+                let mut bytes = [0; 8];
+                counters.add(regs::MESSAGE_ACCESSES, 1);
+                self.messenger.read(address, &mut bytes)?;
+                Ok(u64::from_le_bytes(bytes))
+            }
+        }
+    }
+
+    fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused> {
+        match self.single(
+            address,
+            |place| place.writable,
+            |memory, offset| memory.store(offset, value),
+        ) {
+            Some(((), None)) => Ok(()),
+            Some(((), Some(backing))) => self.verify(&backing, address, 8),
+            None => {
+                counters.add(regs::MESSAGE_ACCESSES, 1);
+                self.messenger.write(address, &value.to_le_bytes())
+            }
+        }
+    }
+
+    fn interrupt(&self, vector: usize) {
+        let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Some(eventfd)) = vectors.get(vector) {
+            // It fails when the counter is at its end, and then QEMU has been told often enough.
+            let _ = (&*eventfd).write(&1_u64.to_ne_bytes());
+        }
+    }
+
+    fn is_message(&self) -> bool {
+        self.message_mode
+    }
+
+    fn mappings(&self) -> Mappings {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        Mappings {
+            live: places.len() as u64,
+            mapped: self.mapped.load(Ordering::Relaxed),
+            unmapped: self.unmapped.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the engines share: memory, the way to it, and counters.
+
+use crate::bus::{Bus, Refused};
+use crate::counter::Counters;
+use crate::fault::Reason;
+use crate::link::{Link, Speed};
+use crate::mmu::Mmu;
+use crate::regs;
+use crate::sys::memory::{memory_file, zero, Mapping};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// What can be chosen when the device is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Bytes of VRAM: a power of two, at least 1 MiB.
+    pub vram: u64,
+    /// Speed of host memory.
+    pub link: Speed,
+    /// Speed of VRAM.
+    pub vram_link: Speed,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            vram: 256 << 20,
+            link: Speed {
+                bandwidth: 1_000_000_000,
+                latency: 1000,
+            },
+            vram_link: Speed {
+                bandwidth: 0,
+                latency: 0,
+            },
+        }
+    }
+}
+
+/// Memory, buses, MMU, counters.
+#[derive(Debug)]
+pub struct Hardware {
+    settings: Settings,
+    /// VRAM.
+    pub vram: Mapping,
+    vram_file: OwnedFd,
+    bus: Box<dyn Bus>,
+    master: AtomicBool,
+    /// The way to host memory.
+    pub link: Link,
+    /// The way to VRAM.
+    pub vram_link: Link,
+    /// Counters.
+    pub counters: Counters,
+    /// Translation.
+    pub mmu: Mmu,
+    start: Instant,
+}
+
+impl Hardware {
+    /// Makes it, with VRAM full of zeros.
+    pub fn new(settings: Settings, bus: Box<dyn Bus>) -> io::Result<Self> {
+        let vram_file = memory_file(c"vram", settings.vram)?;
+        Ok(Self {
+            settings,
+            vram: Mapping::new(&vram_file, settings.vram)?,
+            vram_file,
+            bus,
+            master: AtomicBool::new(false),
+            link: Link::new(settings.link),
+            vram_link: Link::new(settings.vram_link),
+            counters: Counters::default(),
+            mmu: Mmu::default(),
+            start: Instant::now(),
+        })
+    }
+
+    /// The file that VRAM is, for others to map.
+    pub fn vram_file(&self) -> BorrowedFd<'_> {
+        self.vram_file.as_fd()
+    }
+
+    /// `TIME`.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The host. For accesses to its memory use the methods here, which heed Bus Master.
+    pub fn bus(&self) -> &dyn Bus {
+        &*self.bus
+    }
+
+    /// Whether Bus Master is on.
+    pub fn is_master(&self) -> bool {
+        self.master.load(Ordering::SeqCst)
+    }
+
+    /// Turns Bus Master on or off.
+    pub fn set_master(&self, on: bool) {
+        self.master.store(on, Ordering::SeqCst);
+    }
+
+    /// Reads bytes of host memory or VRAM.
+    pub fn read(&self, host: bool, address: u64, to: &mut [u8]) -> Result<(), Reason> {
+        if !host {
+            return self.vram.read(address, to).ok_or(Reason::VramRange);
+        }
+        self.host(|bus| bus.read(address, to, &self.counters))
+    }
+
+    /// Writes bytes of host memory or VRAM.
+    pub fn write(&self, host: bool, address: u64, from: &[u8]) -> Result<(), Reason> {
+        if !host {
+            return self.vram.write(address, from).ok_or(Reason::VramRange);
+        }
+        self.host(|bus| bus.write(address, from, &self.counters))
+    }
+
+    /// Reads 8 bytes in one access.
+    pub fn load(&self, host: bool, address: u64) -> Result<u64, Reason> {
+        if !host {
+            return self.vram.load(address).ok_or(Reason::VramRange);
+        }
+        self.host(|bus| bus.load(address, &self.counters))
+    }
+
+    /// Writes 8 bytes in one access.
+    pub fn store(&self, host: bool, address: u64, value: u64) -> Result<(), Reason> {
+        if !host {
+            return self.vram.store(address, value).ok_or(Reason::VramRange);
+        }
+        self.host(|bus| bus.store(address, value, &self.counters))
+    }
+
+    fn host<T>(&self, access: impl FnOnce(&dyn Bus) -> Result<T, Refused>) -> Result<T, Reason> {
+        let result = match self.is_master() {
+            true => access(self.bus()),
+            false => Err(Refused),
+        };
+        result.map_err(|Refused| {
+            self.counters.add(regs::BUS_ERRORS, 1);
+            Reason::Bus
+        })
+    }
+
+    /// What only a function-level reset does.
+    pub fn reset_function(&self) {
+        self.counters.clear();
+        self.link.set(self.settings.link);
+        self.vram_link.set(self.settings.vram_link);
+        if let Err(error) = zero(&self.vram_file, self.settings.vram) {
+            eprintln!("testgpu: VRAM cannot be cleared: {error}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A table of address ranges, from which any range can be taken out.
+
+use std::collections::BTreeMap;
+
+/// What a range stands for, at its first byte.
+pub trait Skip {
+    /// What its rest stands for, `bytes` further on.
+    fn skip(&self, bytes: u64) -> Self;
+}
+
+/// Ranges that do not overlap.
+///
+/// Ranges are `first..=last`: one may end with the address space.
+#[derive(Debug)]
+pub struct Intervals<T> {
+    /// First address to last address and value.
+    ranges: BTreeMap<u64, (u64, T)>,
+}
+
+impl<T> Default for Intervals<T> {
+    fn default() -> Self {
+        Self {
+            ranges: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: Skip> Intervals<T> {
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Adds a range, in place of what was there.
+    pub fn insert(&mut self, first: u64, last: u64, value: T) {
+        self.remove(first, last);
+        self.ranges.insert(first, (last, value));
+    }
+
+    /// Takes out a range, and whatever parts of others are in it.
+    pub fn remove(&mut self, first: u64, last: u64) {
+        while let Some((&start, &(end, _))) = self.ranges.range(..=last).next_back() {
+            if end < first {
+                break;
+            }
+            let Some((_, value)) = self.ranges.remove(&start) else {
+                break;
+            };
+            if let Some(after) = last.checked_add(1).filter(|after| *after <= end) {
+                self.ranges.insert(after, (end, value.skip(after - start)));
+            }
+            if start < first {
+                self.ranges.insert(start, (first - 1, value));
+                break;
+            }
+        }
+    }
+
+    /// Takes out everything.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    /// The range with this address: its value, the address's offset, and how many bytes follow, the one at the address included.
+    pub fn find(&self, address: u64) -> Option<(&T, u64, u64)> {
+        let (start, (end, value)) = self.ranges.range(..=address).next_back()?;
+        let left = end.checked_sub(address)?.saturating_add(1);
+        Some((value, address - start, left))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Place(u64);
+    impl Skip for Place {
+        fn skip(&self, bytes: u64) -> Self {
+            Place(self.0 + bytes)
+        }
+    }
+
+    fn look(table: &Intervals<Place>, address: u64) -> Option<u64> {
+        table
+            .find(address)
+            .map(|(place, offset, _)| place.0 + offset)
+    }
+
+    #[test]
+    fn the_end_of_the_address_space() {
+        let mut table = Intervals::default();
+        table.insert(u64::MAX - 9, u64::MAX, Place(0));
+        assert_eq!(table.find(u64::MAX).unwrap().2, 1);
+        table.insert(0, 9, Place(100));
+        table.remove(0, u64::MAX);
+        assert!(table.is_empty());
+        table.insert(0, u64::MAX, Place(0));
+        assert_eq!(table.find(0).unwrap().2, u64::MAX);
+        table.remove(5, 5);
+        assert_eq!(
+            (look(&table, 4), look(&table, 5), look(&table, 6)),
+            (Some(4), None, Some(6))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn as_an_array_would(steps in proptest::collection::vec((any::<bool>(), 0..64_u64, 0..64_u64), 0..40)) {
+            let mut table = Intervals::default();
+            let mut array = [None; 128];
+            for (number, (add, first, size)) in steps.into_iter().enumerate() {
+                let last = first + size;
+                let base = 1000 * number as u64;
+                if add {
+                    table.insert(first, last, Place(base));
+                } else {
+                    table.remove(first, last);
+                }
+                for at in first..=last {
+                    array[at as usize] = add.then_some(base + at - first);
+                }
+            }
+            for at in 0..128 {
+                prop_assert_eq!(look(&table, at), array[at as usize]);
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! INVALIDATEs: those that wait, and those that are done but not yet acknowledged.
+
+use crate::mmu::Scope;
+use crate::regs;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// The INVALIDATE registers, and what was submitted.
+#[derive(Debug, Default)]
+pub struct Invalidates {
+    /// `INV_SCOPE`.
+    pub scope: u64,
+    /// `INV_FIRST`.
+    pub first: u64,
+    /// `INV_LAST`.
+    pub last: u64,
+    /// `INV_DONE`.
+    pub done: u64,
+    waiting: VecDeque<(u64, Scope)>,
+    running: Option<u64>,
+    finished: VecDeque<(u64, Instant)>,
+}
+
+impl Invalidates {
+    /// `INV_FREE`.
+    pub fn free(&self) -> usize {
+        let used = self.waiting.len() + self.finished.len() + usize::from(self.running.is_some());
+        regs::INVALIDATE_COUNT.saturating_sub(used)
+    }
+
+    /// Queues what the registers say; false if there is no room.
+    pub fn submit(&mut self, sequence: u64) -> bool {
+        if self.free() == 0 {
+            return false;
+        }
+        let vmid = self.scope as usize % regs::VMID_COUNT;
+        let scope = Scope {
+            vmid: (self.scope & regs::INV_ALL == 0).then_some(vmid),
+            first: self.first,
+            last: self.last,
+        };
+        self.waiting.push_back((sequence, scope));
+        true
+    }
+
+    /// The next one, to be carried out now.
+    pub fn begin(&mut self) -> Option<Scope> {
+        let (sequence, scope) = self.waiting.pop_front()?;
+        self.running = Some(sequence);
+        Some(scope)
+    }
+
+    /// The one that was begun is carried out, and will be acknowledged at `due`.
+    pub fn finish(&mut self, due: Instant) {
+        if let Some(sequence) = self.running.take() {
+            self.finished.push_back((sequence, due));
+        }
+    }
+
+    /// When the next acknowledgement is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.finished.front().map(|(_, due)| *due)
+    }
+
+    /// Acknowledges what is due; false if nothing is.
+    pub fn acknowledge(&mut self, now: Instant) -> bool {
+        let before = self.finished.len();
+        while let Some((sequence, due)) = self.finished.front() {
+            if *due > now {
+                break;
+            }
+            self.done = *sequence;
+            self.finished.pop_front();
+        }
+        self.finished.len() < before
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The test GPU as a process: `testgpu --help`.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+use testgpu::options::{describe, parse, Request, USAGE};
+use testgpu::server::serve;
+
+/// Listens at `path`, which appears only when a connection would be accepted.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    for old in [path, partial] {
+        match std::fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    let listener = UnixListener::bind(partial)?;
+    std::fs::rename(partial, path)?;
+    Ok(listener)
+}
+
+fn main() -> ExitCode {
+    let (socket, settings, mode) = match parse(std::env::args_os().skip(1)) {
+        Ok(Request::Help) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Request::Serve(socket, settings, mode)) => (socket, settings, mode),
+        Err(error) => {
+            eprintln!("testgpu: {error} (see --help)");
+            return ExitCode::from(2);
+        }
+    };
+    if mode.verbose {
+        eprintln!(
+            "testgpu: link {}; VRAM {}",
+            describe(settings.link),
+            describe(settings.vram_link)
+        );
+    }
+    let result = listen(&socket).and_then(|listener| {
+        let (stream, _) = listener.accept()?;
+        serve(stream, settings, mode)
+    });
+    // A socket that nobody listens at is of no use to anybody.
+    let _ = std::fs::remove_file(&socket);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("testgpu: {}: {error}", socket.display());
+            ExitCode::FAILURE
+        }
+    }
+}

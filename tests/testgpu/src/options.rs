@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The command line.
+
+use crate::hardware::Settings;
+use crate::link::{Speed, MAX_LATENCY, MIN_BANDWIDTH};
+use crate::server::Mode;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+usage: testgpu --socket PATH [OPTION...]
+Serves the test GPU to one QEMU, until that ends:
+  -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine q35,memory-backend=ram
+  -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"path\":\"PATH\",\"type\":\"unix\"}}'
+
+  --socket PATH            the Unix socket to listen at; it is there as soon as QEMU can connect
+  --vram SIZE              VRAM, a power of two from 1M to 64G (256M)
+  --message                each access to guest memory goes through QEMU's IOMMU (else: mapped, with
+                           the same effect but much faster)
+  --link-bandwidth BYTES   per second and direction, for guest memory; 0: no limit (1000000000)
+  --link-latency NS        per dependent access to guest memory; 0: none (1000)
+  --vram-bandwidth BYTES   likewise for VRAM (0)
+  --vram-latency NS        likewise for VRAM (0)
+  --verbose                say what QEMU maps and resets
+  --help                   this
+
+SIZE and BYTES may end in K, M or G: 2^10, 2^20, 2^30.
+";
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Request {
+    /// The usage.
+    Help,
+    /// Serve at this socket.
+    Serve(PathBuf, Settings, Mode),
+}
+
+/// Reads the arguments; an error is a sentence for the user.
+pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, String> {
+    let mut settings = Settings::default();
+    let mut mode = Mode::default();
+    let mut socket = None;
+    while let Some(argument) = arguments.next() {
+        let name = argument.to_string_lossy().into_owned();
+        let mut value = || arguments.next().ok_or(format!("{name} needs a value"));
+        match name.as_str() {
+            "--help" | "-h" => return Ok(Request::Help),
+            "--message" => mode.message = true,
+            "--verbose" => mode.verbose = true,
+            "--socket" => socket = Some(PathBuf::from(value()?)),
+            "--vram" => settings.vram = vram(number(&name, &value()?)?)?,
+            "--link-bandwidth" => settings.link.bandwidth = bandwidth(&name, &value()?)?,
+            "--vram-bandwidth" => settings.vram_link.bandwidth = bandwidth(&name, &value()?)?,
+            "--link-latency" => settings.link.latency = latency(&name, &value()?)?,
+            "--vram-latency" => settings.vram_link.latency = latency(&name, &value()?)?,
+            _ => return Err(format!("unknown argument: {name}")),
+        }
+    }
+    let socket = socket.ok_or("--socket is missing")?;
+    Ok(Request::Serve(socket, settings, mode))
+}
+
+fn number(name: &str, value: &OsString) -> Result<u64, String> {
+    let text = value.to_string_lossy();
+    let (digits, shift) = match text.chars().last() {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        _ => (&*text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or(format!("{name}: '{text}' is no number"))
+}
+
+fn vram(size: u64) -> Result<u64, String> {
+    if !size.is_power_of_two() || !(1 << 20..=64 << 30).contains(&size) {
+        return Err("--vram must be a power of two from 1M to 64G".into());
+    }
+    Ok(size)
+}
+
+fn bandwidth(name: &str, value: &OsString) -> Result<u64, String> {
+    match number(name, value)? {
+        bandwidth @ 1..MIN_BANDWIDTH => Err(format!(
+            "{name}: {bandwidth} is less than {MIN_BANDWIDTH}; 0 is no limit"
+        )),
+        bandwidth => Ok(bandwidth),
+    }
+}
+
+fn latency(name: &str, value: &OsString) -> Result<u64, String> {
+    match number(name, value)? {
+        latency if latency > MAX_LATENCY => Err(format!("{name}: more than {MAX_LATENCY}")),
+        latency => Ok(latency),
+    }
+}
+
+/// A speed, as it is printed beside figures that depend on it.
+pub fn describe(speed: Speed) -> String {
+    let bandwidth = match speed.bandwidth {
+        0 => "no limit".to_string(),
+        bandwidth => format!("{bandwidth} B/s each direction"),
+    };
+    format!("{bandwidth}, {} ns", speed.latency)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<Request, String> {
+        parse(arguments.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn options() {
+        let request = run(&[
+            "--socket",
+            "s",
+            "--vram",
+            "16M",
+            "--message",
+            "--link-bandwidth",
+            "2G",
+        ]);
+        let Ok(Request::Serve(socket, settings, mode)) = request else {
+            panic!("{request:?}")
+        };
+        assert_eq!((socket.to_str(), settings.vram), (Some("s"), 16 << 20));
+        assert_eq!(
+            settings.link,
+            Speed {
+                bandwidth: 2 << 30,
+                latency: 1000
+            }
+        );
+        assert!(mode.message && !mode.verbose);
+        assert!(matches!(run(&["--socket", "s", "-h"]), Ok(Request::Help)));
+        for wrong in [
+            &["--socket"][..],
+            &[],
+            &["--socket", "s", "--vram", "3M"],
+            &["--socket", "s", "--vram", "1K"],
+            &["--socket", "s", "--link-bandwidth", "5"],
+            &["--socket", "s", "--link-latency", "2000000000"],
+            &["--socket", "s", "--link-latency", "xG"],
+            &["--socket", "s", "--link-latency", "99999999999999G"],
+            &["nonsense"],
+        ] {
+            assert!(run(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The packets of section 8: 64 bytes to something that can be executed, or the reason why not.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)
+)]
+
+use crate::fault::Reason;
+use crate::regs;
+
+/// Bytes of a packet.
+pub const PACKET_SIZE: usize = 64;
+
+/// A packet whose fields are valid, as far as they can be judged without memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Packet {
+    Nop,
+    Copy {
+        source: u64,
+        destination: u64,
+        bytes: u64,
+    },
+    Fill {
+        destination: u64,
+        bytes: u64,
+        pattern: u64,
+    },
+    Launch {
+        kernel: u32,
+        arguments: Arguments,
+    },
+    FenceWrite {
+        va: u64,
+        value: u64,
+    },
+    FenceWait {
+        va: u64,
+        value: u64,
+    },
+    Timestamp {
+        va: u64,
+    },
+    Interrupt,
+}
+
+/// The arguments of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// In the packet.
+    Inline([u64; 7]),
+    /// In memory, at this VA.
+    Indirect(u64),
+}
+
+impl Packet {
+    /// The engine classes that can execute it.
+    pub fn classes(&self) -> u64 {
+        match self {
+            Packet::Copy { .. } | Packet::Fill { .. } => regs::CLASS_COPY,
+            Packet::Launch { .. } => regs::CLASS_COMPUTE,
+            _ => regs::CLASS_COPY | regs::CLASS_COMPUTE,
+        }
+    }
+}
+
+/// The words of a packet.
+pub fn words(bytes: &[u8; PACKET_SIZE]) -> [u64; 8] {
+    let mut words = [0; 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    words
+}
+
+/// Decodes the words of a packet.
+pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
+    let [head, rest @ ..] = words;
+    let [a, b, c, unused @ ..] = rest;
+    let opcode = head & 0xff;
+    let flags = head >> 8 & 0xff;
+    let (flags_allowed, words_used) = match opcode {
+        regs::NOP | regs::INTERRUPT => (0, 0),
+        regs::COPY => (0, 3),
+        regs::FILL => (3, 3),
+        regs::LAUNCH => (regs::LAUNCH_INDIRECT, if flags == 0 { 7 } else { 1 }),
+        regs::FENCE_WRITE | regs::FENCE_WAIT => (0, 2),
+        regs::TIMESTAMP => (0, 1),
+        _ => return Err(Reason::BadOpcode),
+    };
+    let kernel = (head >> 32) as u32;
+    let no_kernel = opcode == regs::LAUNCH || kernel == 0;
+    if flags & !flags_allowed != 0 || head & 0xffff_0000 != 0 || !no_kernel {
+        return Err(Reason::BadField);
+    }
+    if rest.iter().skip(words_used).any(|word| *word != 0) {
+        return Err(Reason::BadField);
+    }
+    Ok(match opcode {
+        regs::NOP => Packet::Nop,
+        regs::INTERRUPT => Packet::Interrupt,
+        regs::COPY => {
+            check_length(c)?;
+            Packet::Copy {
+                source: a,
+                destination: b,
+                bytes: c,
+            }
+        }
+        regs::FILL => {
+            check_length(b)?;
+            let size = 1_u64.wrapping_shl(flags as u32);
+            check_alignment(a | b, size)?;
+            Packet::Fill {
+                destination: a,
+                bytes: b,
+                pattern: repeat(c, size)?,
+            }
+        }
+        regs::LAUNCH if flags == 0 => {
+            let [d, e, f, g] = unused;
+            Packet::Launch {
+                kernel,
+                arguments: Arguments::Inline([a, b, c, d, e, f, g]),
+            }
+        }
+        regs::LAUNCH => {
+            check_alignment(a, 8)?;
+            Packet::Launch {
+                kernel,
+                arguments: Arguments::Indirect(a),
+            }
+        }
+        regs::TIMESTAMP => {
+            check_alignment(a, 8)?;
+            Packet::Timestamp { va: a }
+        }
+        _ => {
+            check_alignment(a, 8)?;
+            if opcode == regs::FENCE_WRITE {
+                Packet::FenceWrite { va: a, value: b }
+            } else {
+                Packet::FenceWait { va: a, value: b }
+            }
+        }
+    })
+}
+
+fn check_length(bytes: u64) -> Result<(), Reason> {
+    if bytes > regs::TRANSFER_LIMIT {
+        return Err(Reason::BadLength);
+    }
+    Ok(())
+}
+
+/// `size` is a power of two.
+pub(crate) fn check_alignment(value: u64, size: u64) -> Result<(), Reason> {
+    if value & size.wrapping_sub(1) != 0 {
+        return Err(Reason::BadAlignment);
+    }
+    Ok(())
+}
+
+/// An element of 1, 2, 4 or 8 bytes, repeated to fill 8.
+fn repeat(pattern: u64, size: u64) -> Result<u64, Reason> {
+    let (ones, mask) = match size {
+        1 => (0x0101_0101_0101_0101, 0xff),
+        2 => (0x0001_0001_0001_0001, 0xffff),
+        4 => (0x0000_0001_0000_0001, 0xffff_ffff),
+        _ => (1, u64::MAX),
+    };
+    if pattern & !mask != 0 {
+        return Err(Reason::BadField);
+    }
+    Ok(pattern.wrapping_mul(ones))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn each_packet() {
+        let bad = |words| decode(words).unwrap_err();
+        assert_eq!(bad([0; 8]), Reason::BadOpcode);
+        assert_eq!(bad([9, 0, 0, 0, 0, 0, 0, 0]), Reason::BadOpcode);
+        assert_eq!(decode([1, 0, 0, 0, 0, 0, 0, 0]), Ok(Packet::Nop));
+        assert_eq!(bad([1, 1, 0, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(
+            decode([2, 1, 2, 3, 0, 0, 0, 0]),
+            Ok(Packet::Copy {
+                source: 1,
+                destination: 2,
+                bytes: 3
+            })
+        );
+        assert_eq!(
+            bad([2, 1, 2, (64 << 20) + 1, 0, 0, 0, 0]),
+            Reason::BadLength
+        );
+        assert_eq!(bad([2, 1, 2, 3, 4, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([0x102, 1, 2, 3, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(
+            decode([0x203, 8, 16, 0x1234_5678, 0, 0, 0, 0]),
+            Ok(Packet::Fill {
+                destination: 8,
+                bytes: 16,
+                pattern: 0x1234_5678_1234_5678
+            })
+        );
+        assert_eq!(
+            bad([0x203, 8, 16, 0x1_0000_0000, 0, 0, 0, 0]),
+            Reason::BadField
+        );
+        assert_eq!(bad([0x203, 2, 16, 0, 0, 0, 0, 0]), Reason::BadAlignment);
+        assert_eq!(bad([0x203, 4, 18, 0, 0, 0, 0, 0]), Reason::BadAlignment);
+        assert_eq!(bad([0x403, 4, 18, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(
+            decode([9 << 32 | 4, 1, 2, 3, 4, 5, 6, 7]),
+            Ok(Packet::Launch {
+                kernel: 9,
+                arguments: Arguments::Inline([1, 2, 3, 4, 5, 6, 7])
+            })
+        );
+        assert_eq!(
+            decode([9 << 32 | 0x104, 64, 0, 0, 0, 0, 0, 0]),
+            Ok(Packet::Launch {
+                kernel: 9,
+                arguments: Arguments::Indirect(64)
+            })
+        );
+        assert_eq!(
+            bad([9 << 32 | 0x104, 64, 1, 0, 0, 0, 0, 0]),
+            Reason::BadField
+        );
+        assert_eq!(
+            bad([9 << 32 | 0x104, 65, 0, 0, 0, 0, 0, 0]),
+            Reason::BadAlignment
+        );
+        assert_eq!(bad([1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([1 << 16 | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(
+            decode([5, 8, 7, 0, 0, 0, 0, 0]),
+            Ok(Packet::FenceWrite { va: 8, value: 7 })
+        );
+        assert_eq!(
+            decode([6, 8, 7, 0, 0, 0, 0, 0]),
+            Ok(Packet::FenceWait { va: 8, value: 7 })
+        );
+        assert_eq!(bad([6, 4, 7, 0, 0, 0, 0, 0]), Reason::BadAlignment);
+        assert_eq!(
+            decode([7, 8, 0, 0, 0, 0, 0, 0]),
+            Ok(Packet::Timestamp { va: 8 })
+        );
+        assert_eq!(decode([8, 0, 0, 0, 0, 0, 0, 0]), Ok(Packet::Interrupt));
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_decode_or_have_a_reason(head in any::<u64>(), rest: [u64; 7]) {
+            for head in [head, head & 0xff, head & 0x3_0000_030f] {
+                let [a, b, c, d, e, f, g] = rest;
+                if let Err(reason) = decode([head, a, b, c, d, e, f, g]) {
+                    prop_assert!(!reason.can_be_retried());
+                }
+            }
+        }
+    }
+}

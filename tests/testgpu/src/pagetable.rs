@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The page-table walk of section 4, with nothing but numbers: who reads the entries is the caller's business.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::indexing_slicing, clippy::arithmetic_side_effects)
+)]
+
+use crate::fault::{Access, Reason};
+use crate::regs;
+
+/// What a valid leaf says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Bus address or offset into VRAM of its first byte.
+    pub address: u64,
+    /// A 2 MiB leaf, and not a 4 KiB one.
+    pub large: bool,
+    /// The address is a bus address.
+    pub host: bool,
+    /// Coherent with the CPUs' caches.
+    pub snoop: bool,
+    /// The permission bits, where they are in the entry.
+    permissions: u64,
+}
+
+impl Leaf {
+    /// Bytes that it maps.
+    pub fn size(&self) -> u64 {
+        if self.large {
+            regs::LARGE_PAGE
+        } else {
+            regs::PAGE
+        }
+    }
+
+    /// Whether it permits an access.
+    pub fn permits(&self, access: Access) -> bool {
+        let bit = match access {
+            Access::Read => regs::PTE_READ,
+            Access::Write => regs::PTE_WRITE,
+            Access::Fetch => regs::PTE_EXECUTE,
+        };
+        self.permissions & bit != 0
+    }
+
+    /// Where `va` is, and how many bytes follow it in the same page, itself included.
+    pub fn place(&self, va: u64) -> (u64, u64) {
+        let offset = va & self.size().wrapping_sub(1);
+        (self.address | offset, self.size().saturating_sub(offset))
+    }
+}
+
+/// A walk that found no leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub reason: Reason,
+    /// At which level; [`crate::fault::NO_LEVEL`] if it did not begin.
+    pub level: u8,
+}
+
+const PERMISSIONS: u64 = regs::PTE_READ | regs::PTE_WRITE | regs::PTE_EXECUTE;
+const DEFINED: u64 = regs::PTE_VALID
+    | PERMISSIONS
+    | regs::PTE_HOST
+    | regs::PTE_SNOOP
+    | regs::PTE_LEAF
+    | regs::PTE_ADDRESS;
+
+/// Finds the leaf for `va` below `root`, a value of the register. `read` gets an entry: whether it is in host memory, and its
+/// address there or in VRAM.
+pub fn walk(
+    root: u64,
+    va: u64,
+    mut read: impl FnMut(bool, u64) -> Result<u64, Reason>,
+) -> Result<Leaf, Failure> {
+    let outside = |reason| Failure {
+        reason,
+        level: crate::fault::NO_LEVEL,
+    };
+    if va >= regs::VA_END {
+        return Err(outside(Reason::VaRange));
+    }
+    if root & regs::ROOT_ENABLE == 0 {
+        return Err(outside(Reason::RootDisabled));
+    }
+    let mut table = root & regs::PTE_ADDRESS;
+    let mut host = root & regs::ROOT_HOST != 0;
+    for (level, shift) in [(3, 39_u32), (2, 30), (1, 21), (0, 12)] {
+        let fail = |reason| Failure { reason, level };
+        let index = va.wrapping_shr(shift) & 0x1ff;
+        let entry = read(host, table | index << 3).map_err(fail)?;
+        if entry & regs::PTE_VALID == 0 {
+            return Err(fail(Reason::NotPresent));
+        }
+        if !is_well_formed(entry, level) {
+            return Err(fail(Reason::ReservedBit));
+        }
+        host = entry & regs::PTE_HOST != 0;
+        table = entry & regs::PTE_ADDRESS;
+        if entry & regs::PTE_LEAF != 0 {
+            return Ok(Leaf {
+                address: table,
+                large: level == 1,
+                host,
+                snoop: entry & regs::PTE_SNOOP != 0,
+                permissions: entry & PERMISSIONS,
+            });
+        }
+    }
+    // is_well_formed() lets no entry of level 0 pass that is not a leaf
+    Err(Failure {
+        reason: Reason::ReservedBit,
+        level: 0,
+    })
+}
+
+fn is_well_formed(entry: u64, level: u8) -> bool {
+    let leaf = entry & regs::PTE_LEAF != 0;
+    let kind = match level {
+        0 => leaf,
+        1 => !leaf || entry & regs::PTE_ADDRESS & regs::LARGE_PAGE.wrapping_sub(1) == 0,
+        _ => !leaf,
+    };
+    let permissions = leaf || entry & PERMISSIONS == 0;
+    let snoop = entry & regs::PTE_SNOOP == 0 || entry & regs::PTE_HOST != 0;
+    kind && permissions && snoop && entry & !DEFINED == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::NO_LEVEL;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const V: u64 = regs::PTE_VALID;
+    const L: u64 = regs::PTE_LEAF;
+    const RW: u64 = regs::PTE_READ | regs::PTE_WRITE;
+    const ROOT: u64 = 0x10000 | regs::ROOT_ENABLE;
+
+    /// A walk over entries given by (host, address); those missing are invalid.
+    fn run(entries: &[(bool, u64, u64)], va: u64) -> Result<Leaf, Failure> {
+        let map: HashMap<_, _> = entries.iter().map(|(h, a, e)| ((*h, *a), *e)).collect();
+        walk(ROOT, va, |host, address| {
+            assert_eq!(address % 8, 0);
+            Ok(map.get(&(host, address)).copied().unwrap_or(0))
+        })
+    }
+
+    const VA: u64 = 0x7fab_cdef_1234;
+
+    fn indexes() -> [u64; 4] {
+        [39, 30, 21, 12].map(|shift| (VA >> shift & 511) * 8)
+    }
+
+    #[test]
+    fn four_levels_in_vram_and_host_memory_mixed() {
+        let [a, b, c, d] = indexes();
+        let host = regs::PTE_HOST | regs::PTE_SNOOP;
+        let entries = [
+            (false, 0x10000 + a, V | 0x20000 | host),
+            (true, 0x20000 + b, V | 0x30000),
+            (false, 0x30000 + c, V | 0x40000 | host),
+            (true, 0x40000 + d, V | L | RW | host | 0xabc_d000),
+        ];
+        let leaf = run(&entries, VA).unwrap();
+        assert_eq!(
+            (leaf.address, leaf.large, leaf.host),
+            (0xabc_d000, false, true)
+        );
+        assert_eq!(leaf.place(VA), (0xabc_d234, 0x1000 - 0x234));
+        assert!(leaf.permits(Access::Write) && !leaf.permits(Access::Fetch));
+        for (missing, level) in [(0, 3), (1, 2), (2, 1), (3, 0)] {
+            let mut holes = entries;
+            holes[missing].2 &= !V;
+            let failure = run(&holes, VA).unwrap_err();
+            assert_eq!((failure.reason, failure.level), (Reason::NotPresent, level));
+        }
+    }
+
+    #[test]
+    fn large_leaves() {
+        let [a, b, c, _] = indexes();
+        let mut entries = [
+            (false, 0x10000 + a, V | 0x20000),
+            (false, 0x20000 + b, V | 0x30000),
+            (false, 0x30000 + c, V | L | regs::PTE_READ | 0x40_0000),
+        ];
+        let leaf = run(&entries, VA).unwrap();
+        assert_eq!(leaf.place(VA).0, 0x40_0000 | VA & 0x1f_ffff);
+        assert!(!leaf.permits(Access::Write));
+        entries[2].2 |= 0x1000;
+        assert_eq!(run(&entries, VA).unwrap_err().reason, Reason::ReservedBit);
+    }
+
+    #[test]
+    fn malformed_entries() {
+        let [a, ..] = indexes();
+        for bad in [
+            L,
+            regs::PTE_READ,
+            regs::PTE_EXECUTE,
+            regs::PTE_SNOOP,
+            1 << 7,
+            1 << 11,
+            1 << 52,
+            1 << 63,
+        ] {
+            let failure = run(&[(false, 0x10000 + a, V | 0x20000 | bad)], VA).unwrap_err();
+            assert_eq!(
+                (failure.reason, failure.level),
+                (Reason::ReservedBit, 3),
+                "{bad:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_walk() {
+        let none = |_, _| -> Result<u64, Reason> { panic!("an entry was read") };
+        let failure = |root, va| walk(root, va, none).unwrap_err();
+        let expected = |reason| Failure {
+            reason,
+            level: NO_LEVEL,
+        };
+        assert_eq!(failure(ROOT, 1 << 48), expected(Reason::VaRange));
+        assert_eq!(failure(ROOT, u64::MAX), expected(Reason::VaRange));
+        assert_eq!(failure(0x10000, 0), expected(Reason::RootDisabled));
+    }
+
+    proptest! {
+        /// Whatever the tables hold, a walk ends after at most four entries, all aligned, and a leaf keeps its promises.
+        #[test]
+        fn any_tables(root: u64, va: u64, mask: u64, entries in proptest::collection::vec(any::<u64>(), 4)) {
+            let mut read = 0;
+            let result = walk(root, va, |_, address| {
+                assert_eq!(address & !(regs::PTE_ADDRESS | 0xff8), 0);
+                read += 1;
+                // mostly well-formed, so that walks get deep
+                Ok(entries[read - 1] & (mask | regs::PTE_ADDRESS) | V)
+            });
+            prop_assert!(read <= 4);
+            if let Ok(leaf) = result {
+                let (address, left) = leaf.place(va);
+                prop_assert!(left > 0 && left <= leaf.size());
+                prop_assert_eq!(address % leaf.size(), va % leaf.size());
+                prop_assert!(address < 1 << 52);
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How an engine reaches memory while it executes a packet: translated, counted, paced, and only as long as it may.
+
+use crate::fault::{Access, Fault, Reason};
+use crate::hardware::Hardware;
+use crate::link::{Direction, Link};
+use crate::mmu::Passage;
+use crate::regs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of the biggest single access. A refused one is repeated page by page, to find the page.
+pub const CHUNK: usize = 32 << 10;
+/// Shorter waits are busy ones.
+const SPIN: Duration = Duration::from_micros(60);
+/// How far accesses may run ahead of the time that they take.
+const AHEAD: Duration = Duration::from_micros(300);
+/// How often a long wait looks whether it is still wanted.
+const SLICE: Duration = Duration::from_millis(2);
+
+/// Why a packet ends before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A fault, an error, or the end of its time.
+    Fault(Fault),
+    /// A reset.
+    Abandoned,
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Stop::Fault(fault)
+    }
+}
+
+impl From<Reason> for Stop {
+    fn from(reason: Reason) -> Self {
+        Stop::Fault(Fault::error(reason))
+    }
+}
+
+/// Where translated bytes are.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    host: bool,
+    address: u64,
+    bytes: usize,
+}
+
+/// An engine's access to memory, for one packet.
+#[derive(Debug)]
+pub struct Port<'a> {
+    hardware: &'a Hardware,
+    engine: usize,
+    vmid: usize,
+    abandon: &'a AtomicBool,
+    deadline: Instant,
+    /// When the next access could begin: what it depends on is there, and the link free.
+    due: Instant,
+    /// When the last byte that was transferred would be there.
+    tail: Instant,
+    /// Where the operands' last accesses ended: going on there is pipelined.
+    streams: [u64; 4],
+    oldest: usize,
+}
+
+impl<'a> Port<'a> {
+    /// For a packet that begins now and may run for `limit`, unless `abandon` becomes true.
+    pub fn new(
+        hardware: &'a Hardware,
+        engine: usize,
+        vmid: usize,
+        abandon: &'a AtomicBool,
+        limit: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            hardware,
+            engine,
+            vmid,
+            abandon,
+            deadline: now + limit,
+            due: now,
+            tail: now,
+            streams: [u64::MAX; 4],
+            oldest: 0,
+        }
+    }
+
+    /// Whether the packet may go on; waits if it is ahead of time.
+    pub fn check(&mut self) -> Result<(), Stop> {
+        if self.due > Instant::now() + AHEAD {
+            self.wait_until(self.due)?;
+        }
+        self.may_go_on()
+    }
+
+    fn may_go_on(&self) -> Result<(), Stop> {
+        if self.abandon.load(Ordering::Relaxed) {
+            return Err(Stop::Abandoned);
+        }
+        if Instant::now() > self.deadline {
+            return Err(Reason::Timeout.into());
+        }
+        Ok(())
+    }
+
+    /// Waits until everything could have been transferred.
+    pub fn settle(&mut self) -> Result<(), Stop> {
+        self.wait_until(self.due.max(self.tail))
+    }
+
+    /// Waits, as long as the packet may go on.
+    pub fn wait_until(&self, time: Instant) -> Result<(), Stop> {
+        loop {
+            let left = time.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.may_go_on()?;
+            if left > SPIN {
+                std::thread::sleep((left - SPIN).min(SLICE));
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Waits for something that does not count as run time.
+    pub fn delay(&mut self, time: Duration) -> Result<(), Stop> {
+        self.deadline += time;
+        self.wait_until(Instant::now() + time)
+    }
+
+    /// Reads an operand.
+    pub fn read(&mut self, va: u64, to: &mut [u8]) -> Result<(), Stop> {
+        let hardware = self.hardware;
+        let mut done = 0;
+        self.pieces((va, to.len(), Access::Read), |run| {
+            let piece = &mut to[done..done + run.bytes];
+            hardware.read(run.host, run.address, piece)?;
+            done += run.bytes;
+            Ok(())
+        })
+    }
+
+    /// Writes an operand. `progress` grows by what is written, also before an error.
+    pub fn write(&mut self, va: u64, from: &[u8], progress: &mut u64) -> Result<(), Stop> {
+        let hardware = self.hardware;
+        let mut done = 0;
+        self.pieces((va, from.len(), Access::Write), |run| {
+            let piece = &from[done..done + run.bytes];
+            hardware.write(run.host, run.address, piece)?;
+            done += run.bytes;
+            *progress += run.bytes as u64;
+            Ok(())
+        })
+    }
+
+    fn pieces(
+        &mut self,
+        (va, bytes, access): (u64, usize, Access),
+        mut piece: impl FnMut(Run) -> Result<(), Reason>,
+    ) -> Result<(), Stop> {
+        let hardware = self.hardware;
+        let mut done = 0;
+        while done < bytes {
+            self.check()?;
+            let at = va.checked_add(done as u64);
+            let at = at.ok_or(Fault::at(Reason::VaRange, u64::MAX, access))?;
+            let passage = hardware.mmu.enter();
+            let mut run = self.run(&passage, at, (bytes - done).min(CHUNK), access)?;
+            let mut result = piece(run);
+            let page_left = (regs::PAGE - at % regs::PAGE) as usize;
+            if result == Err(Reason::Bus) && run.bytes > page_left {
+                run.bytes = page_left;
+                result = piece(run);
+            }
+            drop(passage);
+            result.map_err(|reason| Fault::at(reason, at, access))?;
+            self.account(at, run, access);
+            done += run.bytes;
+        }
+        Ok(())
+    }
+
+    /// Translates `va` and, as far as what follows follows there too, up to `limit` bytes.
+    fn run(
+        &mut self,
+        passage: &Passage<'_>,
+        va: u64,
+        limit: usize,
+        access: Access,
+    ) -> Result<Run, Fault> {
+        let (mut run, mut left) = self.page(passage, va, access)?;
+        loop {
+            run.bytes = run
+                .bytes
+                .saturating_add(usize::try_from(left).unwrap_or(usize::MAX));
+            if run.bytes >= limit {
+                run.bytes = limit;
+                return Ok(run);
+            }
+            let Some(next_va) = va.checked_add(run.bytes as u64) else {
+                return Ok(run);
+            };
+            // A fault there is reported when it is its turn.
+            let Ok((next, next_left)) = self.page(passage, next_va, access) else {
+                return Ok(run);
+            };
+            if next.host != run.host
+                || run.address.checked_add(run.bytes as u64) != Some(next.address)
+            {
+                return Ok(run);
+            }
+            left = next_left;
+        }
+    }
+
+    /// Translates `va`: where it is, and how many bytes the page has from there.
+    fn page(
+        &mut self,
+        passage: &Passage<'_>,
+        va: u64,
+        access: Access,
+    ) -> Result<(Run, u64), Fault> {
+        let hardware = self.hardware;
+        let mut due = self.due;
+        let read = |host, address| {
+            hardware.counters.add(regs::WALK_READS, 1);
+            due = due.max(Instant::now()) + link(hardware, host).latency();
+            hardware.load(host, address)
+        };
+        let leaf =
+            hardware
+                .mmu
+                .translate(passage, (self.vmid, va, access), &hardware.counters, read);
+        self.due = due;
+        let leaf = leaf?;
+        if leaf.host && !leaf.snoop {
+            hardware.counters.add(regs::NO_SNOOP, 1);
+        }
+        let (address, left) = leaf.place(va);
+        Ok((
+            Run {
+                host: leaf.host,
+                address,
+                bytes: 0,
+            },
+            left,
+        ))
+    }
+
+    fn account(&mut self, va: u64, run: Run, access: Access) {
+        let link = link(self.hardware, run.host);
+        let bytes = run.bytes as u64;
+        let (direction, counter) = match (access, run.host) {
+            (Access::Write, true) => (Direction::Write, regs::ENGINE_HOST_WRITTEN),
+            (Access::Write, false) => (Direction::Write, regs::ENGINE_VRAM_WRITTEN),
+            (_, true) => (Direction::Read, regs::ENGINE_HOST_READ),
+            (_, false) => (Direction::Read, regs::ENGINE_VRAM_READ),
+        };
+        self.hardware
+            .counters
+            .add_engine(self.engine, counter, bytes);
+        let end = va.wrapping_add(bytes);
+        match self.streams.iter_mut().find(|stream| **stream == va) {
+            Some(stream) => *stream = end,
+            None => {
+                self.streams[self.oldest] = end;
+                self.oldest = (self.oldest + 1) % self.streams.len();
+                self.due = self.due.max(Instant::now()) + link.latency();
+            }
+        }
+        if let Some(through) = link.transfer(direction, bytes) {
+            self.due = self.due.max(through);
+            self.tail = self.tail.max(through + link.latency());
+        }
+    }
+
+    /// Reads the packet at `va`, which is a multiple of its size.
+    pub fn fetch<const N: usize>(&mut self, va: u64) -> Result<[u8; N], Stop> {
+        let mut packet = [0; N];
+        self.hardware.counters.add(regs::FETCHES, 1);
+        self.single((va, N, Access::Fetch), |hardware, host, address| {
+            hardware.read(host, address, &mut packet)
+        })?;
+        Ok(packet)
+    }
+
+    /// Reads a fence.
+    pub fn load(&mut self, va: u64) -> Result<u64, Stop> {
+        self.hardware.counters.add(regs::SYNC_ACCESSES, 1);
+        self.single((va, 8, Access::Read), |hardware, host, address| {
+            hardware.load(host, address)
+        })
+    }
+
+    /// Writes a fence or a time stamp, once everything before it has had its time.
+    pub fn store(&mut self, va: u64, value: impl FnOnce(&Hardware) -> u64) -> Result<(), Stop> {
+        self.settle()?;
+        self.hardware.counters.add(regs::SYNC_ACCESSES, 1);
+        self.single((va, 8, Access::Write), |hardware, host, address| {
+            hardware.store(host, address, value(hardware))
+        })
+    }
+
+    /// An access that does not cross a page.
+    fn single<T>(
+        &mut self,
+        (va, bytes, access): (u64, usize, Access),
+        make: impl FnOnce(&Hardware, bool, u64) -> Result<T, Reason>,
+    ) -> Result<T, Stop> {
+        let hardware = self.hardware;
+        self.check()?;
+        let passage = hardware.mmu.enter();
+        let (run, _) = self.page(&passage, va, access)?;
+        let result = make(hardware, run.host, run.address);
+        drop(passage);
+        let link = link(hardware, run.host);
+        let direction = match access {
+            Access::Write => Direction::Write,
+            _ => Direction::Read,
+        };
+        self.due = self.due.max(Instant::now()) + link.latency();
+        if let Some(through) = link.transfer(direction, bytes as u64) {
+            self.due = self.due.max(through);
+        }
+        Ok(result.map_err(|reason| Fault::at(reason, va, access))?)
+    }
+}
+
+fn link(hardware: &Hardware, host: bool) -> &Link {
+    if host {
+        &hardware.link
+    } else {
+        &hardware.vram_link
+    }
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! vfio-user on the wire: what QEMU 11.1 speaks of version 0.0.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+/// Bytes of a header.
+pub const HEADER: usize = 16;
+/// Bytes of data that one message may carry. QEMU does not survive replies that its socket takes in parts.
+pub const MAX_DATA: usize = 32 << 10;
+/// Longer messages are not believed.
+pub const MAX_MESSAGE: usize = 64 << 10;
+
+/// Error numbers of Linux.
+pub const EINVAL: u32 = 22;
+/// Not supported.
+pub const ENOTSUP: u32 = 95;
+
+const REPLY: u32 = 1;
+const NO_REPLY: u32 = 0x10;
+const ERROR: u32 = 0x20;
+
+/// Commands.
+pub mod command {
+    #![allow(missing_docs)]
+    pub const VERSION: u16 = 1;
+    pub const DMA_MAP: u16 = 2;
+    pub const DMA_UNMAP: u16 = 3;
+    pub const GET_INFO: u16 = 4;
+    pub const GET_REGION_INFO: u16 = 5;
+    pub const GET_IRQ_INFO: u16 = 7;
+    pub const SET_IRQS: u16 = 8;
+    pub const REGION_READ: u16 = 9;
+    pub const REGION_WRITE: u16 = 10;
+    pub const DMA_READ: u16 = 11;
+    pub const DMA_WRITE: u16 = 12;
+    pub const RESET: u16 = 13;
+}
+
+/// A message's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Replies have their request's.
+    pub id: u16,
+    /// What it is about.
+    pub command: u16,
+    /// Bytes, the header included.
+    pub size: u32,
+    flags: u32,
+    error: u32,
+}
+
+impl Header {
+    /// The header of a request with that many bytes after it.
+    pub fn request(id: u16, command: u16, payload: usize) -> Self {
+        Self {
+            id,
+            command,
+            size: (HEADER + payload) as u32,
+            flags: 0,
+            error: 0,
+        }
+    }
+
+    /// The header of a reply to `self`.
+    pub fn reply(&self, payload: usize) -> Self {
+        Self {
+            size: (HEADER + payload) as u32,
+            flags: REPLY,
+            error: 0,
+            ..*self
+        }
+    }
+
+    /// The header of an error reply to `self`.
+    pub fn refusal(&self, error: u32) -> Self {
+        Self {
+            size: HEADER as u32,
+            flags: REPLY | ERROR,
+            error,
+            ..*self
+        }
+    }
+
+    /// From bytes.
+    pub fn parse(bytes: &[u8; HEADER]) -> Self {
+        let mut reader = Reader(bytes);
+        Self {
+            id: reader.u16().unwrap_or_default(),
+            command: reader.u16().unwrap_or_default(),
+            size: reader.u32().unwrap_or_default(),
+            flags: reader.u32().unwrap_or_default(),
+            error: reader.u32().unwrap_or_default(),
+        }
+    }
+
+    /// To bytes, with room for what follows.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size as usize);
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.command.to_le_bytes());
+        for word in [self.size, self.flags, self.error] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Bytes after the header, if the size can be right.
+    pub fn payload(&self) -> Option<usize> {
+        (self.size as usize)
+            .checked_sub(HEADER)
+            .filter(|payload| *payload <= MAX_MESSAGE)
+    }
+
+    /// Whether it is a reply.
+    pub fn is_reply(&self) -> bool {
+        self.flags & 0xf == REPLY
+    }
+
+    /// Whether its sender does not want a reply.
+    pub fn no_reply(&self) -> bool {
+        self.flags & NO_REPLY != 0
+    }
+
+    /// Whether it is a reply that says no.
+    pub fn is_error(&self) -> bool {
+        self.flags & ERROR != 0
+    }
+}
+
+/// Takes numbers from the front of bytes.
+#[derive(Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+/// 32-bit words as bytes.
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A DMA_MAP.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Map {
+    pub readable: bool,
+    pub writable: bool,
+    pub offset: u64,
+    pub address: u64,
+    pub size: u64,
+}
+
+impl Map {
+    /// From a message's payload.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        reader.u32()?;
+        let flags = reader.u32()?;
+        Some(Self {
+            readable: flags & 1 != 0,
+            writable: flags & 2 != 0,
+            offset: reader.u64()?,
+            address: reader.u64()?,
+            size: reader.u64()?,
+        })
+    }
+}
+
+/// A DMA_UNMAP.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Unmap {
+    pub all: bool,
+    pub address: u64,
+    pub size: u64,
+}
+
+impl Unmap {
+    /// From a message's payload.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        reader.u32()?;
+        let all = reader.u32()? & 2 != 0;
+        Some(Self {
+            all,
+            address: reader.u64()?,
+            size: reader.u64()?,
+        })
+    }
+}
+
+/// What REGION_READ and REGION_WRITE begin with.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Region {
+    pub offset: u64,
+    pub region: u32,
+    pub count: usize,
+}
+
+impl Region {
+    /// Bytes of it.
+    pub const SIZE: usize = 16;
+
+    /// From a message's payload.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        let (offset, region) = (reader.u64()?, reader.u32()?);
+        let count = usize::try_from(reader.u32()?).ok()?;
+        (count <= MAX_DATA).then_some(Self {
+            offset,
+            region,
+            count,
+        })
+    }
+}
+
+/// What SET_IRQS begins with.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct SetIrqs {
+    pub flags: u32,
+    pub index: u32,
+    pub start: usize,
+    pub count: usize,
+}
+
+impl SetIrqs {
+    /// No data: with a count of zero all vectors are let go.
+    pub const DATA_NONE: u32 = 1;
+    /// The data are file descriptors.
+    pub const DATA_EVENTFD: u32 = 4;
+
+    /// From a message's payload.
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        reader.u32()?;
+        Some(Self {
+            flags: reader.u32()?,
+            index: reader.u32()?,
+            start: usize::try_from(reader.u32()?).ok()?,
+            count: usize::try_from(reader.u32()?).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn headers() {
+        let header = Header::request(7, command::DMA_READ, 16);
+        let bytes: [u8; HEADER] = header.to_bytes().try_into().unwrap();
+        assert_eq!(Header::parse(&bytes), header);
+        assert_eq!(header.payload(), Some(16));
+        let reply = header.refusal(EINVAL);
+        assert!(reply.is_reply() && reply.is_error() && !header.is_reply());
+        let wrong = Header { size: 15, ..header };
+        assert_eq!(wrong.payload(), None);
+        let long = Header {
+            size: u32::MAX,
+            ..header
+        };
+        assert_eq!(long.payload(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload(payload in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = (Map::parse(&payload), Unmap::parse(&payload), SetIrqs::parse(&payload));
+            if let Some(region) = Region::parse(&payload) {
+                prop_assert!(region.count <= MAX_DATA);
+            }
+        }
+    }
+}

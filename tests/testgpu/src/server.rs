@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The receiving half of the connection: what QEMU wants, answered at once, always. QEMU holds its big lock while it waits, and
+//! DMA that the device does needs that lock; so nothing here waits for DMA.
+
+use crate::config::{self, Config};
+use crate::device::{Device, Running};
+use crate::guest::Guest;
+use crate::hardware::Settings;
+use crate::messenger::Messenger;
+use crate::protocol::{command, words, Header, Map, Reader, Region, SetIrqs, Unmap};
+use crate::protocol::{EINVAL, ENOTSUP, HEADER, MAX_DATA};
+use crate::regs;
+use crate::state::Reset;
+use crate::sys::socket;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+const REGION_COUNT: u32 = 9;
+const CONFIG_REGION: u32 = 7;
+const IRQ_COUNT: u32 = 5;
+const MSIX: u32 = 2;
+
+const READ_WRITE: u32 = 3;
+const MAPPABLE: u32 = 4;
+
+const BAR1_SIZE: u64 = regs::QUEUE_COUNT as u64 * regs::PAGE;
+const BAR4_SIZE: u64 = 16 << 10;
+
+/// How to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mode {
+    /// Every access to guest memory goes through QEMU.
+    pub message: bool,
+    /// Say on standard error what QEMU maps, and what it resets.
+    pub verbose: bool,
+}
+
+/// Serves one QEMU until it goes.
+pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<()> {
+    let messenger = Arc::new(Messenger::new(stream.try_clone()?));
+    let guest = Arc::new(Guest::new(Arc::clone(&messenger), mode.message));
+    let running = Running::start(settings, Box::new(Arc::clone(&guest)))?;
+    let mut connection = Connection {
+        messenger: &messenger,
+        guest: &guest,
+        device: running.device(),
+        config: Config::default(),
+        verbose: mode.verbose,
+    };
+    let result = connection.run(&stream);
+    // Engines that wait for answers get none any more, so that they can end.
+    messenger.close();
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
+        result => result,
+    }
+}
+
+struct Connection<'a> {
+    messenger: &'a Messenger,
+    guest: &'a Guest,
+    device: &'a Device,
+    config: Config,
+    verbose: bool,
+}
+
+/// A reply: its payload and perhaps a descriptor, or an error number.
+type Reply<'a> = Result<(Vec<u8>, Option<BorrowedFd<'a>>), u32>;
+
+impl<'a> Connection<'a> {
+    fn run(&mut self, stream: &UnixStream) -> io::Result<()> {
+        loop {
+            let mut header = [0; HEADER];
+            let descriptors = socket::receive(stream, &mut header)?;
+            let header = Header::parse(&header);
+            let Some(bytes) = header.payload() else {
+                return Err(io::Error::other(format!(
+                    "a message of {} bytes",
+                    header.size
+                )));
+            };
+            let mut payload = vec![0; bytes];
+            socket::read(stream, &mut payload)?;
+            if header.is_reply() {
+                self.messenger.answer(&header, payload);
+                continue;
+            }
+            let reply = self.handle(&header, &payload, descriptors);
+            if header.no_reply() {
+                continue;
+            }
+            match reply {
+                Ok((bytes, descriptor)) => {
+                    self.messenger
+                        .send(header.reply(bytes.len()), &[&bytes], descriptor)?;
+                }
+                Err(error) => self.messenger.send(header.refusal(error), &[], None)?,
+            }
+        }
+    }
+
+    fn handle(&mut self, header: &Header, payload: &[u8], descriptors: Vec<OwnedFd>) -> Reply<'a> {
+        let none = Ok((Vec::new(), None));
+        match header.command {
+            command::VERSION => Ok((self.version(payload)?, None)),
+            command::DMA_MAP => {
+                let map = Map::parse(payload).ok_or(EINVAL)?;
+                if self.verbose {
+                    eprintln!("testgpu: {map:x?} with {} descriptors", descriptors.len());
+                }
+                let file = descriptors.into_iter().next();
+                self.guest.map(&map, file).map_err(|error| {
+                    eprintln!("testgpu: {map:x?}: {error}");
+                    error
+                        .raw_os_error()
+                        .and_then(|error| error.try_into().ok())
+                        .unwrap_or(EINVAL)
+                })?;
+                none
+            }
+            command::DMA_UNMAP => {
+                let unmap = Unmap::parse(payload).ok_or(EINVAL)?;
+                if self.verbose {
+                    eprintln!("testgpu: {unmap:x?}");
+                }
+                match unmap.all {
+                    true => self.guest.unmap_all(),
+                    false => self.guest.unmap(unmap.address, unmap.size),
+                }
+                Ok((payload.get(..24).ok_or(EINVAL)?.to_vec(), None))
+            }
+            // flags: can be reset, is a PCI device
+            command::GET_INFO => Ok((words(&[16, 3, REGION_COUNT, IRQ_COUNT]), None)),
+            command::GET_REGION_INFO => self.region_info(payload),
+            command::GET_IRQ_INFO => {
+                let index = Reader(payload.get(8..).ok_or(EINVAL)?)
+                    .u32()
+                    .ok_or(EINVAL)?;
+                // flags: by eventfd, and the number can only be changed as a whole
+                let (flags, count) = match index {
+                    MSIX => (9, regs::VECTOR_COUNT as u32),
+                    _ => (0, 0),
+                };
+                Ok((words(&[16, flags, index, count]), None))
+            }
+            command::SET_IRQS => {
+                self.set_irqs(payload, descriptors)?;
+                none
+            }
+            command::REGION_READ => Ok((self.region_read(payload)?, None)),
+            command::REGION_WRITE => Ok((self.region_write(payload)?, None)),
+            command::RESET => {
+                self.reset("QEMU resets the device");
+                none
+            }
+            _ => Err(ENOTSUP),
+        }
+    }
+
+    fn version(&self, payload: &[u8]) -> Result<Vec<u8>, u32> {
+        let mut reader = Reader(payload);
+        let (major, minor) = (reader.u16().ok_or(EINVAL)?, reader.u16().ok_or(EINVAL)?);
+        if major != 0 {
+            eprintln!("testgpu: QEMU speaks vfio-user {major}.{minor}, and this is 0.0");
+            return Err(EINVAL);
+        }
+        let capabilities = format!(
+            "{{\"capabilities\":{{\"max_msg_fds\":{},\"max_data_xfer_size\":{MAX_DATA},\"pgsizes\":4096}}}}\0",
+            socket::MAX_DESCRIPTORS
+        );
+        let mut reply = vec![0; 4];
+        reply.extend(capabilities.bytes());
+        Ok(reply)
+    }
+
+    fn region_info(&self, payload: &[u8]) -> Reply<'a> {
+        let index = Reader(payload.get(8..).ok_or(EINVAL)?)
+            .u32()
+            .ok_or(EINVAL)?;
+        let vram = self.device.hardware().vram.size();
+        let (flags, size, descriptor) = match index {
+            0 => (READ_WRITE, regs::BAR0_SIZE, None),
+            1 => (READ_WRITE, BAR1_SIZE, None),
+            2 => (
+                READ_WRITE | MAPPABLE,
+                vram,
+                Some(self.device.hardware().vram_file()),
+            ),
+            4 => (READ_WRITE, BAR4_SIZE, None),
+            CONFIG_REGION => (READ_WRITE, config::SIZE as u64, None),
+            _ => (0, 0, None),
+        };
+        let mut reply = words(&[32, flags, index, 0]);
+        reply.extend(size.to_le_bytes());
+        reply.extend([0; 8]);
+        Ok((reply, descriptor))
+    }
+
+    fn set_irqs(&self, payload: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), u32> {
+        let set = SetIrqs::parse(payload).ok_or(EINVAL)?;
+        if set.index != MSIX {
+            return Ok(());
+        }
+        let done = match (set.flags & SetIrqs::DATA_NONE != 0, set.count) {
+            (true, 0) => self.guest.set_vectors(0, regs::VECTOR_COUNT, Vec::new()),
+            // Masking is QEMU's business.
+            _ if set.flags & SetIrqs::DATA_EVENTFD == 0 => true,
+            (_, count) => self.guest.set_vectors(set.start, count, descriptors),
+        };
+        done.then_some(()).ok_or(EINVAL)
+    }
+
+    fn region_read(&self, payload: &[u8]) -> Result<Vec<u8>, u32> {
+        let Region {
+            offset,
+            region,
+            count,
+        } = Region::parse(payload).ok_or(EINVAL)?;
+        let mut reply = payload.get(..Region::SIZE).ok_or(EINVAL)?.to_vec();
+        let mut data = vec![0; count];
+        match region {
+            0 => {
+                let value = self.device.read_register(offset, count).to_le_bytes();
+                for (to, from) in data.iter_mut().zip(value.iter().chain(&[0xff; 8]).cycle()) {
+                    *to = *from;
+                }
+            }
+            2 => self
+                .device
+                .hardware()
+                .vram
+                .read(offset, &mut data)
+                .ok_or(EINVAL)?,
+            CONFIG_REGION => data.copy_from_slice(self.config.read(offset, count).ok_or(EINVAL)?),
+            // Doorbells give nothing; QEMU has the MSI-X table itself.
+            _ => {}
+        }
+        reply.extend(data);
+        Ok(reply)
+    }
+
+    fn region_write(&mut self, payload: &[u8]) -> Result<Vec<u8>, u32> {
+        let Region {
+            offset,
+            region,
+            count,
+        } = Region::parse(payload).ok_or(EINVAL)?;
+        let head = payload.get(..Region::SIZE).ok_or(EINVAL)?;
+        let data = payload
+            .get(Region::SIZE..)
+            .filter(|data| data.len() >= count)
+            .ok_or(EINVAL)?;
+        let data = &data[..count];
+        let mut value = [0; 8];
+        for (to, from) in value.iter_mut().zip(data) {
+            *to = *from;
+        }
+        let value = u64::from_le_bytes(value);
+        match region {
+            0 => self.device.write_register(offset, count, value),
+            1 => self.device.write_doorbell(offset, count, value),
+            2 => self
+                .device
+                .hardware()
+                .vram
+                .write(offset, data)
+                .ok_or(EINVAL)?,
+            CONFIG_REGION => {
+                let effect = self.config.write(offset, data);
+                if effect.reset {
+                    self.reset("function-level reset");
+                } else {
+                    self.device.hardware().set_master(effect.master);
+                }
+            }
+            _ => {}
+        }
+        Ok(head.to_vec())
+    }
+
+    fn reset(&mut self, why: &str) {
+        if self.verbose {
+            eprintln!("testgpu: {why}");
+        }
+        self.config.reset();
+        self.device.hardware().set_master(false);
+        self.device.reset(Reset::Function);
+    }
+}

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the device knows at an instant, and how it changes: doorbells, slots, resets. One lock guards all of it; no method blocks.
+
+use crate::fault::{Fault, FaultQueue, Reason, Victim};
+use crate::hardware::Hardware;
+use crate::interrupt::Interrupts;
+use crate::invalidate::Invalidates;
+use crate::regs;
+use crate::slot::{Phase, Slot};
+use crate::trouble::Knobs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who must be woken up besides engines of a class, as a further bit.
+pub const WAKE_CONTROL: u64 = 1 << 2;
+
+const DEFAULT_MAX_RUN: u64 = 2_000_000_000;
+const SHORTEST_MAX_RUN: u64 = 1_000_000;
+const LONGEST_MAX_RUN: u64 = 60_000_000_000;
+
+/// How much a reset does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Reset {
+    Device,
+    Function,
+}
+
+/// A packet to be executed, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Whose it is.
+    pub victim: Victim,
+    /// VA of the packet.
+    pub va: u64,
+    /// The queue's engine classes.
+    pub classes: u64,
+    /// Whether write index and read index can both be right.
+    pub valid_index: bool,
+    /// How far it has come.
+    pub progress: u64,
+    /// How long it may run.
+    pub max_run: Duration,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done {
+        /// It wrote a fence.
+        fence: bool,
+        /// It was INTERRUPT.
+        interrupt: bool,
+    },
+    /// Its fence is not reached.
+    Waiting,
+    /// It needs an engine of another class.
+    Elsewhere(u64),
+    /// It stopped.
+    Stopped(Fault),
+    /// It was abandoned for a reset.
+    Abandoned,
+}
+
+/// What an engine does next.
+#[derive(Debug)]
+pub enum Pick {
+    /// Execute this.
+    Job(Job),
+    /// Wait until woken up, or until then.
+    Wait(Option<Instant>),
+}
+
+/// The engine classes of an engine.
+pub fn class_of(engine: usize) -> u64 {
+    if engine < regs::COPY_ENGINE_COUNT {
+        regs::CLASS_COPY
+    } else {
+        regs::CLASS_COMPUTE
+    }
+}
+
+/// A bitmap with a bit for each queue.
+pub type Bitmap = [u64; regs::BITMAP_WORDS];
+
+fn bit(queue: usize) -> (usize, u64) {
+    (queue / 64, 1 << (queue % 64))
+}
+
+/// The state.
+#[derive(Debug)]
+pub struct State {
+    hardware: Arc<Hardware>,
+    /// Slots.
+    pub slots: [Slot; regs::SLOT_COUNT],
+    doorbells: Box<[u64; regs::QUEUE_COUNT]>,
+    bound: Box<[Option<usize>; regs::QUEUE_COUNT]>,
+    /// `PENDING`.
+    pub pending: Bitmap,
+    /// `COMPLETION`.
+    pub completion: Bitmap,
+    /// `DOORBELL_ENABLE`.
+    pub enabled: Bitmap,
+    /// `SLOT_EVENT`.
+    pub slot_event: u64,
+    /// Interrupt registers.
+    pub interrupts: Interrupts,
+    /// The fault queue.
+    pub faults: FaultQueue,
+    /// INVALIDATE.
+    pub invalidates: Invalidates,
+    /// Trouble.
+    pub knobs: Knobs,
+    /// `SCRATCH`.
+    pub scratch: u64,
+    max_run: u64,
+    /// `ENGINE_RESET`: engines that are to be reset.
+    pub engine_resets: u64,
+    /// The reset that is going on.
+    pub resetting: Option<Reset>,
+    /// The device is no longer.
+    pub closed: bool,
+    /// Who is to be woken up when the lock is released.
+    pub wake: u64,
+    served: u64,
+}
+
+impl State {
+    /// At reset values.
+    pub fn new(hardware: Arc<Hardware>) -> Self {
+        Self {
+            hardware,
+            slots: std::array::from_fn(|_| Slot::new()),
+            doorbells: Box::new([0; regs::QUEUE_COUNT]),
+            bound: Box::new([None; regs::QUEUE_COUNT]),
+            pending: Bitmap::default(),
+            completion: Bitmap::default(),
+            enabled: Bitmap::default(),
+            slot_event: 0,
+            interrupts: Interrupts::default(),
+            faults: FaultQueue::default(),
+            invalidates: Invalidates::default(),
+            knobs: Knobs::default(),
+            scratch: 0,
+            max_run: DEFAULT_MAX_RUN,
+            engine_resets: 0,
+            resetting: None,
+            closed: false,
+            wake: 0,
+            served: 0,
+        }
+    }
+
+    /// The hardware.
+    pub fn hardware(&self) -> &Arc<Hardware> {
+        &self.hardware
+    }
+
+    /// Raises an interrupt cause.
+    pub fn raise(&mut self, cause: u64) {
+        self.interrupts.raise(cause, &self.hardware);
+    }
+
+    /// `MAX_RUN_NS`.
+    pub fn max_run(&self) -> u64 {
+        self.max_run
+    }
+
+    /// Writes `MAX_RUN_NS`.
+    pub fn set_max_run(&mut self, nanoseconds: u64) {
+        self.max_run = nanoseconds.clamp(SHORTEST_MAX_RUN, LONGEST_MAX_RUN);
+    }
+
+    /// `DOORBELL_VALUE` of a queue.
+    pub fn write_index(&self, queue: usize) -> u64 {
+        self.doorbells[queue]
+    }
+
+    /// Writes `DOORBELL_VALUE`.
+    pub fn set_write_index(&mut self, queue: usize, value: u64) {
+        self.doorbells[queue] = value;
+    }
+
+    /// A doorbell was written; false if it is not heard.
+    pub fn ring(&mut self, queue: usize, value: u64) -> bool {
+        let (word, bit) = bit(queue);
+        if self.enabled[word] & bit == 0 || self.resetting.is_some() {
+            return false;
+        }
+        self.doorbells[queue] = value;
+        match self.bound[queue] {
+            None => self.set_pending(queue),
+            Some(slot) => self.change(slot, |slot, _| {
+                if slot.phase == Phase::Idle && slot.read_index != value {
+                    slot.phase = Phase::Ready;
+                }
+            }),
+        }
+        true
+    }
+
+    fn set_pending(&mut self, queue: usize) {
+        let (word, bit) = bit(queue);
+        self.pending[word] |= bit;
+        self.raise(regs::INT_PENDING);
+    }
+
+    /// Changes a slot; takes note of the time if its state becomes another, and wakes up who can go on with it.
+    fn change(&mut self, slot: usize, change: impl FnOnce(&mut Slot, Instant)) {
+        let now = Instant::now();
+        let slot = &mut self.slots[slot];
+        let before = slot.state();
+        change(slot, now);
+        if slot.state() != before {
+            slot.since = self.hardware.now();
+        }
+        if slot.engine.is_none() && !slot.unbinding && slot.phase == Phase::Ready {
+            self.wake |= slot.wants;
+        }
+    }
+
+    /// Carries out a slot's command, and says what became of it in its result.
+    pub fn command(&mut self, number: usize, command: u64) {
+        let slot = &self.slots[number];
+        let result = match (command, slot.state()) {
+            (regs::COMMAND_BIND, regs::STATE_FREE) => self.bind(number),
+            (regs::COMMAND_UNBIND, state)
+                if state != regs::STATE_FREE && state != regs::STATE_UNBINDING =>
+            {
+                self.unbind(number);
+                regs::RESULT_OK
+            }
+            (regs::COMMAND_RETRY, regs::STATE_FAULTED) => {
+                self.change(number, |slot, _| {
+                    slot.error = 0;
+                    slot.fault_va = 0;
+                    slot.wants = slot.classes();
+                    slot.phase = Phase::Ready;
+                });
+                regs::RESULT_OK
+            }
+            (regs::COMMAND_CANCEL, regs::STATE_FAULTED) => {
+                self.change(number, |slot, _| {
+                    slot.error = Reason::Cancelled.code();
+                    slot.phase = Phase::Error;
+                });
+                regs::RESULT_OK
+            }
+            _ => regs::RESULT_BAD_STATE,
+        };
+        self.slots[number].result = result;
+    }
+
+    fn bind(&mut self, number: usize) -> u64 {
+        let slot = &self.slots[number];
+        let queue = slot.queue();
+        if !slot.is_valid() {
+            return regs::RESULT_BAD_CONFIG;
+        }
+        if self.bound[queue].is_some() {
+            return regs::RESULT_BOUND;
+        }
+        self.bound[queue] = Some(number);
+        let (word, bit) = bit(queue);
+        self.pending[word] &= !bit;
+        self.hardware.counters.add(regs::BINDS, 1);
+        let write_index = self.doorbells[queue];
+        self.change(number, |slot, _| {
+            slot.error = 0;
+            slot.fault_va = 0;
+            slot.wants = slot.classes();
+            slot.phase = match slot.read_index == write_index {
+                true => Phase::Idle,
+                false => Phase::Ready,
+            };
+        });
+        regs::RESULT_OK
+    }
+
+    fn unbind(&mut self, number: usize) {
+        self.change(number, |slot, _| slot.unbinding = true);
+        if self.slots[number].engine.is_none() {
+            self.stop_for_unbind(number);
+        }
+    }
+
+    /// Nothing runs any more in a slot that is being unbound.
+    fn stop_for_unbind(&mut self, number: usize) {
+        self.slots[number].free_at = Some(Instant::now() + self.knobs.delay());
+        self.finish_unbinds();
+        self.wake |= WAKE_CONTROL;
+    }
+
+    /// Completes each UNBIND that is due. Returns when the next one is.
+    pub fn finish_unbinds(&mut self) -> Option<Instant> {
+        if self.knobs.no_ack & regs::NO_ACK_UNBIND != 0 {
+            return None;
+        }
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for number in 0..self.slots.len() {
+            match self.slots[number].free_at {
+                Some(due) if due <= now => self.free(number),
+                Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
+                None => {}
+            }
+        }
+        next
+    }
+
+    fn free(&mut self, number: usize) {
+        let slot = &self.slots[number];
+        let (queue, phase, read_index) = (slot.queue(), slot.phase, slot.read_index);
+        self.change(number, |slot, _| {
+            slot.phase = Phase::Free;
+            slot.unbinding = false;
+            slot.free_at = None;
+        });
+        self.bound[queue] = None;
+        self.hardware.counters.add(regs::UNBINDS, 1);
+        if phase != Phase::Error && self.doorbells[queue] != read_index {
+            self.set_pending(queue);
+        }
+        self.slot_event |= 1 << number;
+        self.raise(regs::INT_SLOT);
+    }
+
+    /// The next packet for an engine.
+    pub fn pick(&mut self, engine: usize) -> Pick {
+        if self.resetting.is_some() {
+            return Pick::Wait(None);
+        }
+        let now = Instant::now();
+        let class = class_of(engine);
+        let mut best: Option<usize> = None;
+        let mut next: Option<Instant> = None;
+        let mut others = false;
+        for (number, slot) in self.slots.iter().enumerate() {
+            let Some(at) = slot.runnable_at(class, now) else {
+                continue;
+            };
+            if at > now {
+                next = Some(next.map_or(at, |next| next.min(at)));
+                continue;
+            }
+            let rank = |slot: &Slot| (slot.priority(), u64::MAX - slot.served);
+            others |= best.is_some();
+            if best.is_none_or(|best| rank(slot) > rank(&self.slots[best])) {
+                best = Some(number);
+            }
+        }
+        let Some(number) = best else {
+            return Pick::Wait(next);
+        };
+        if others || next.is_some() {
+            // Somebody else must look after them, for this engine is busy now.
+            self.wake |= class;
+        }
+        self.served += 1;
+        let served = self.served;
+        let stuck = self.knobs.stuck & 1 << engine != 0;
+        self.change(number, |slot, _| {
+            slot.engine = Some(engine);
+            slot.served = served;
+            if stuck {
+                slot.phase = Phase::Ready;
+            }
+        });
+        Pick::Job(self.job(number))
+    }
+
+    fn job(&self, number: usize) -> Job {
+        let slot = &self.slots[number];
+        let packets = slot.ring_packets();
+        let ahead = self.doorbells[slot.queue()].wrapping_sub(slot.read_index);
+        Job {
+            victim: Victim {
+                slot: number,
+                queue: slot.queue(),
+                vmid: slot.vmid(),
+                index: slot.read_index,
+                opcode: 0,
+            },
+            // below 2^48 + 2^22: the ring may reach beyond the end, which faults
+            va: slot.ring + (slot.read_index & (packets - 1)) * crate::packet::PACKET_SIZE as u64,
+            classes: slot.classes(),
+            valid_index: (1..=packets).contains(&ahead),
+            progress: slot.progress,
+            max_run: Duration::from_nanos(self.max_run),
+        }
+    }
+
+    /// An engine is through with a packet.
+    pub fn complete(
+        &mut self,
+        engine: usize,
+        job: &Job,
+        opcode: u8,
+        progress: u64,
+        outcome: Outcome,
+    ) {
+        let number = job.victim.slot;
+        let write_index = self.doorbells[job.victim.queue];
+        let lost = self.engine_resets & 1 << engine != 0;
+        let fault = match outcome {
+            Outcome::Stopped(fault) => Some(fault),
+            Outcome::Abandoned if lost => Some(Fault::error(Reason::EngineLost)),
+            _ => None,
+        };
+        self.change(number, |slot, now| {
+            slot.engine = None;
+            slot.progress = progress;
+            match outcome {
+                Outcome::Done { .. } => {
+                    slot.read_index = slot.read_index.wrapping_add(1);
+                    slot.progress = 0;
+                    slot.wants = slot.classes();
+                    slot.phase = match slot.read_index == write_index {
+                        true => Phase::Idle,
+                        false => Phase::Ready,
+                    };
+                }
+                Outcome::Waiting => slot.wait_for_fence(now),
+                Outcome::Elsewhere(wants) => {
+                    slot.wants = wants;
+                    slot.phase = Phase::Ready;
+                }
+                Outcome::Stopped(_) | Outcome::Abandoned => {}
+            }
+            if let Some(fault) = fault {
+                slot.error = fault.reason.code();
+                slot.fault_va = fault.va;
+                slot.phase = match fault.reason.can_be_retried() {
+                    true => Phase::Faulted,
+                    false => Phase::Error,
+                };
+            }
+        });
+        if let Outcome::Done { fence: true, .. } = outcome {
+            self.poll_fences();
+        }
+        if let Outcome::Done {
+            interrupt: true, ..
+        } = outcome
+        {
+            let (word, bit) = bit(job.victim.queue);
+            self.completion[word] |= bit;
+            self.raise(regs::INT_COMPLETION);
+        }
+        if let Some(fault) = fault {
+            self.report(
+                Victim {
+                    opcode,
+                    ..job.victim
+                },
+                &fault,
+            );
+        }
+        if self.slots[number].unbinding {
+            self.stop_for_unbind(number);
+        }
+        if lost {
+            self.engine_resets &= !(1 << engine);
+            self.raise(regs::INT_RESET);
+        }
+        if self.resetting.is_some() {
+            self.wake |= WAKE_CONTROL;
+        }
+    }
+
+    fn report(&mut self, victim: Victim, fault: &Fault) {
+        self.hardware.counters.add(regs::FAULTS, 1);
+        self.faults.push(victim.entry(fault, self.hardware.now()));
+        self.slot_event |= 1 << victim.slot;
+        self.raise(regs::INT_FAULT | regs::INT_SLOT);
+    }
+
+    fn poll_fences(&mut self) {
+        let now = Instant::now();
+        for slot in &mut self.slots {
+            if slot.phase == Phase::Waiting {
+                slot.poll_now(now);
+                self.wake |= slot.wants;
+            }
+        }
+    }
+
+    /// The engines that hold a packet.
+    pub fn busy(&self) -> u64 {
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.engine)
+            .fold(0, |mask, engine| mask | 1 << engine)
+    }
+
+    /// Asks for engines to be reset. Returns those that must abandon what they do.
+    pub fn reset_engines(&mut self, mask: u64) -> u64 {
+        let mask = mask & ((1 << regs::ENGINE_COUNT) - 1);
+        self.knobs.stuck &= !mask;
+        let busy = mask & self.busy();
+        self.engine_resets |= busy;
+        if mask & !busy != 0 {
+            self.raise(regs::INT_RESET);
+        }
+        busy
+    }
+
+    /// Everything to reset values. No engine holds a packet.
+    pub fn reset(&mut self) {
+        *self = Self {
+            resetting: self.resetting,
+            closed: self.closed,
+            ..Self::new(Arc::clone(&self.hardware))
+        };
+    }
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device without QEMU: what a driver would see, and whether it is what the manual says.
+
+mod faults;
+mod mmu;
+mod pace;
+mod packets;
+mod queues;
+mod registers;
+mod resets;
+mod rig;
+mod trouble;

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The bus model takes the time that it should.
+
+use crate::rig::{Rig, DATA, VRAM_DATA};
+use std::time::{Duration, Instant};
+use testgpu::hardware::Settings;
+use testgpu::link::Speed;
+use testgpu::regs;
+
+const MIB: u64 = 1 << 20;
+const VRAM: u64 = VRAM_DATA + 8 * MIB;
+
+fn rig() -> Rig {
+    let link = Speed {
+        bandwidth: 100_000_000,
+        latency: 2_000_000,
+    };
+    let vram_link = Speed {
+        bandwidth: 0,
+        latency: 0,
+    };
+    Rig::with(Settings {
+        vram: 32 << 20,
+        link,
+        vram_link,
+    })
+}
+
+fn time(rig: &Rig, packets: &[&[u64]]) -> Duration {
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    let start = Instant::now();
+    rig.run(&mut queue, packets);
+    start.elapsed()
+}
+
+#[test]
+fn bandwidth_and_latency() {
+    let rig = rig();
+    // 4 MiB at 100 MB/s, latency once
+    let took = time(&rig, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
+    assert!(took >= Duration::from_millis(43), "{took:?}");
+    assert!(took < Duration::from_millis(43 * 3), "{took:?}");
+}
+
+#[test]
+fn directions_are_independent_and_engines_share() {
+    let rig = rig();
+    let mut a = rig.queue(1, regs::CLASS_COPY);
+    let mut b = rig.queue(2, regs::CLASS_COPY);
+    let both = |a_packet: &[u64], b_packet: &[u64], a: &mut _, b: &mut _| {
+        let start = Instant::now();
+        rig.submit(a, &[a_packet]);
+        rig.submit(b, &[b_packet]);
+        rig.wait_idle(a);
+        rig.wait_idle(b);
+        start.elapsed()
+    };
+    let read = [regs::COPY, DATA, VRAM, 4 * MIB];
+    let write = [regs::COPY, VRAM + 4 * MIB, DATA + 4 * MIB, 4 * MIB];
+    let same = both(&read, &read, &mut a, &mut b);
+    assert!(same >= Duration::from_millis(84), "{same:?}");
+    let opposite = both(&read, &write, &mut a, &mut b);
+    assert!(
+        opposite >= Duration::from_millis(42) && opposite < same,
+        "{opposite:?} {same:?}"
+    );
+}
+
+#[test]
+fn each_fence_costs_a_latency_and_vram_none() {
+    let rig = rig();
+    let fences = [&[regs::FENCE_WRITE, DATA, 1][..]; 10];
+    let took = time(&rig, &fences);
+    assert!(took >= Duration::from_millis(20), "{took:?}");
+    rig.unbind(&rig_queue());
+    let mut queue = rig.queue(2, regs::CLASS_COPY);
+    let start = Instant::now();
+    rig.run(&mut queue, &[&[regs::FENCE_WRITE, VRAM, 1][..]; 10]);
+    assert!(start.elapsed() < Duration::from_millis(20));
+}
+
+fn rig_queue() -> crate::rig::Queue {
+    crate::rig::Queue {
+        id: 1,
+        slot: 1,
+        config: 0,
+        written: 0,
+    }
+}
+
+#[test]
+fn speeds_are_registers_too() {
+    let rig = rig();
+    assert_eq!(rig.r(regs::LINK_BANDWIDTH), 100_000_000);
+    rig.w(regs::LINK_BANDWIDTH, 0);
+    rig.w(regs::LINK_LATENCY, 0);
+    let took = time(&rig, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
+    assert!(took < Duration::from_millis(40), "{took:?}");
+    rig.w(regs::VRAM_BANDWIDTH, 5);
+    assert_eq!(rig.r(regs::VRAM_BANDWIDTH), 1_000_000);
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The trouble knobs do what they say, and nothing else.
+
+use crate::rig::{launch, Rig, DATA, HOST, RW};
+use std::time::{Duration, Instant};
+use testgpu::regs;
+
+const BOTH: u64 = regs::CLASS_COPY | regs::CLASS_COMPUTE;
+const VA: u64 = 0x7000_0000_0000;
+
+#[test]
+fn lost_interrupts_leave_their_cause() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, BOTH);
+    rig.w(regs::KNOB_LOSE_INTERRUPTS, 1);
+    rig.run(&mut queue, &[&[regs::INTERRUPT]]);
+    assert_eq!(
+        (rig.interrupts(1), rig.r(regs::INT_STATUS)),
+        (0, regs::INT_COMPLETION)
+    );
+    assert_eq!(
+        (
+            rig.r(regs::LOST_INTERRUPTS),
+            rig.r(regs::KNOB_LOSE_INTERRUPTS)
+        ),
+        (1, 0)
+    );
+    rig.w(regs::INT_STATUS, regs::INT_COMPLETION);
+    rig.run(&mut queue, &[&[regs::INTERRUPT]]);
+    assert_eq!(rig.interrupts(1), 1);
+}
+
+#[test]
+fn late_completions() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, BOTH);
+    rig.w(regs::KNOB_DELAY_NS, 50_000_000);
+    let late = |what: &dyn Fn()| {
+        let start = Instant::now();
+        what();
+        start.elapsed() >= Duration::from_millis(50)
+    };
+    assert!(late(&|| rig.invalidate(1, 0, 0)));
+    rig.put(&mut queue, &[regs::INTERRUPT]);
+    assert!(late(&|| {
+        rig.ring(&queue);
+        rig.until("COMPLETION", || rig.r(regs::COMPLETION_SUMMARY) != 0);
+    }));
+    rig.wait_idle(&queue);
+    assert!(late(&|| {
+        rig.unbind(&queue);
+    }));
+}
+
+#[test]
+fn a_write_after_the_acknowledgement() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, BOTH);
+    for refused in [false, true] {
+        let page = 0x30_0000;
+        rig.map(1, VA, RW | HOST | page);
+        rig.run(&mut queue, &[&[regs::FENCE_WRITE, VA + 8, 1]]);
+        rig.w(regs::KNOB_AFTER_UNMAP, 20_000_000);
+        rig.invalidate(1, VA, VA);
+        assert_eq!(rig.r(regs::KNOB_AFTER_RESULT), 0);
+        if refused {
+            rig.host.refused.lock().unwrap().insert(page);
+        }
+        rig.host.bytes.store(page, 0).unwrap();
+        rig.until("the write", || rig.r(regs::KNOB_AFTER_RESULT) != 0);
+        let expected = if refused {
+            (2, 0)
+        } else {
+            (1, regs::AFTER_UNMAP_MARKER)
+        };
+        assert_eq!(
+            (
+                rig.r(regs::KNOB_AFTER_RESULT),
+                rig.host.bytes.load(page).unwrap()
+            ),
+            expected
+        );
+        assert_eq!(
+            (
+                rig.r(regs::KNOB_AFTER_ADDRESS),
+                rig.r(regs::KNOB_AFTER_UNMAP)
+            ),
+            (page, 0)
+        );
+    }
+}
+
+#[test]
+fn a_stuck_engine_and_its_reset() {
+    let rig = Rig::new();
+    rig.w(regs::KNOB_STUCK, 1 << 2);
+    // one of four queues gets the stuck engine
+    let mut queues: Vec<_> = (1..5)
+        .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
+        .collect();
+    let spin = launch(regs::KERNEL_SPIN, &[30_000_000]);
+    queues
+        .iter_mut()
+        .for_each(|queue| rig.submit(queue, &[&spin]));
+    let stuck = |rig: &Rig| {
+        queues
+            .iter()
+            .find(|q| rig.slot(q.slot, regs::SLOT_ENGINE) == 2)
+            .copied()
+    };
+    rig.until("one stuck", || stuck(&rig).is_some());
+    let victim = stuck(&rig).unwrap();
+    for queue in queues.iter().filter(|queue| queue.id != victim.id) {
+        rig.wait_idle(queue);
+    }
+    assert_eq!(rig.state(victim.slot), regs::STATE_RUNNING);
+    rig.command(victim.slot, regs::COMMAND_UNBIND);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.state(victim.slot), regs::STATE_UNBINDING);
+    rig.w(regs::ENGINE_RESET, 1 << 2);
+    rig.wait_state(&victim, regs::STATE_FREE);
+    assert_eq!(rig.slot(victim.slot, regs::SLOT_ERROR), regs::ENGINE_LOST);
+    assert_eq!((rig.r(regs::KNOB_STUCK), rig.r(regs::ENGINE_RESET)), (0, 0));
+    assert_ne!(rig.r(regs::INT_STATUS) & regs::INT_RESET, 0);
+    // an idle engine's reset harms nobody
+    rig.w(regs::ENGINE_RESET, 0xff);
+    let mut others: Vec<_> = queues
+        .iter()
+        .filter(|queue| queue.id != victim.id)
+        .copied()
+        .collect();
+    others
+        .iter_mut()
+        .for_each(|queue| rig.run(queue, &[&[regs::NOP]]));
+}
+
+#[test]
+fn a_knob_that_is_turned_back_lets_things_go_on() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    rig.w(regs::KNOB_STUCK, 3);
+    rig.submit(&mut queue, &[&[regs::FENCE_WRITE, DATA, 1]]);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.state(queue.slot), regs::STATE_RUNNING);
+    rig.w(regs::KNOB_STUCK, 0);
+    rig.wait_idle(&queue);
+    rig.w(
+        regs::KNOB_NO_ACK,
+        regs::NO_ACK_INVALIDATE | regs::NO_ACK_UNBIND,
+    );
+    let sequence = rig.submit_invalidate(1, 0, u64::MAX);
+    rig.command(queue.slot, regs::COMMAND_UNBIND);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.state(queue.slot), regs::STATE_UNBINDING);
+    assert_eq!(
+        (rig.r(regs::INV_DONE), rig.r(regs::INV_FREE)),
+        (sequence - 1, 63)
+    );
+    rig.w(regs::KNOB_NO_ACK, 0);
+    rig.until("both", || {
+        rig.state(queue.slot) == regs::STATE_FREE && rig.r(regs::INV_DONE) == sequence
+    });
+}
+
+#[test]
+fn too_many_invalidates() {
+    let rig = Rig::new();
+    rig.w(regs::KNOB_NO_ACK, regs::NO_ACK_INVALIDATE);
+    for _ in 0..64 {
+        rig.submit_invalidate(1, 0, 0);
+    }
+    let bad = rig.r(regs::BAD_ACCESSES);
+    rig.submit_invalidate(1, 0, 0);
+    assert_eq!(
+        (rig.r(regs::INV_FREE), rig.r(regs::BAD_ACCESSES)),
+        (0, bad + 1)
+    );
+    rig.w(regs::KNOB_NO_ACK, 0);
+    rig.until("all", || rig.r(regs::INV_DONE) == 64);
+    assert_eq!(rig.r(regs::INV_FREE), 64);
+}
