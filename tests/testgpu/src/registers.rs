@@ -58,6 +58,9 @@ pub fn read(state: &State, offset: u64, bytes: usize) -> u64 {
 
 fn register(state: &State, offset: u64) -> Option<u64> {
     let hardware = &**state.hardware();
+    if let Some(value) = fixed(hardware, offset) {
+        return Some(value);
+    }
     if let Some(value) = hardware.counters.read(offset) {
         return Some(value);
     }
@@ -87,7 +90,7 @@ fn register(state: &State, offset: u64) -> Option<u64> {
     ) {
         return Some(state.faults.place(place)[(offset / 8) as usize]);
     }
-    fixed(hardware, offset).or_else(|| variable(state, offset))
+    variable(state, offset)
 }
 
 /// Registers that say what the device is.
