@@ -127,3 +127,27 @@ programs_compile() { # TO
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
+
+# testgpu_build: builds the test GPU and sets TESTGPU, the program.
+testgpu_build() {
+	local content
+	content=$({ root_key; content_of "$TREE/tests/testgpu" '^\./(Cargo|src/)'; } | hash_of)
+	TESTGPU=$BUILDS/testgpu/results/$content
+	[ -e "$TESTGPU" ] || locked "testgpu-${BUILDS##*/}" testgpu_make
+	touch "$TESTGPU"
+}
+
+testgpu_make() {
+	[ ! -e "$TESTGPU" ] || return 0
+	local dir=$BUILDS/testgpu
+	say "building the test GPU"
+	mkdir -p "$dir/results"
+	CARGO_TARGET_DIR=/cache${dir#"$CACHE"}/target in_root cargo build --release --locked --manifest-path /src/tests/testgpu/Cargo.toml \
+		>"$dir/log" 2>&1 || {
+		cat "$dir/log" >&2
+		die "the test GPU cannot be built"
+	}
+	cp "$dir/target/release/testgpu" "$TESTGPU.partial"
+	mv "$TESTGPU.partial" "$TESTGPU"
+	keep_newest 4 "$dir/results"
+}
