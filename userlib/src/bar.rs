@@ -163,7 +163,7 @@ impl Bar {
 }
 
 /// What was written to memory must be visible to the device before a register is written.
-fn before_write() {
+pub(crate) fn before_write() {
     // x86 keeps the order of stores by itself; only the compiler must.
     #[cfg(target_arch = "x86_64")]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
@@ -177,7 +177,7 @@ fn before_write() {
 }
 
 /// What is read from memory must not be older than what was read from a register.
-fn after_read() {
+pub(crate) fn after_read() {
     #[cfg(target_arch = "x86_64")]
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(target_arch = "aarch64")]

@@ -15,7 +15,7 @@ use nix::libc::O_NONBLOCK;
 
 use crate::error::{Error, Operation, Result};
 use crate::hint;
-use crate::info::{Info, Reserved};
+use crate::info::{Info, Kind, Reserved};
 use crate::ioctl;
 use crate::pci::PciAddress;
 use crate::sys;
@@ -122,6 +122,20 @@ impl Device {
         let info = info
             .map_err(|errno| Error::new(Operation::Info, format!("ask what {self} is"), errno))?;
         Ok(Info::from_abi(&info))
+    }
+
+    /// What kind of device it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub fn kind(&self) -> Result<Kind> {
+        Ok(self.info()?.kind)
+    }
+
+    /// Whether two are the same context: clones of one another.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn get_info(&self) -> Result<sys::pinmap_info, Errno> {

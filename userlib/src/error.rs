@@ -7,6 +7,7 @@ use std::io;
 use nix::errno::Errno;
 
 use crate::failure::Failure;
+use crate::fault::Fault;
 use crate::hint;
 
 /// A `Result` with this crate's [`Error`].
@@ -24,7 +25,7 @@ pub enum Operation {
     Info,
     /// Looking up a registration.
     Query,
-    /// Allocating memory for a [`Buffer`](crate::Buffer).
+    /// Allocating memory: a [`Buffer`](crate::Buffer) or an [`Allocation`](crate::Allocation).
     Allocate,
     /// Registering memory.
     Register,
@@ -34,7 +35,7 @@ pub enum Operation {
     Map,
     /// Removing a mapping.
     Unmap,
-    /// Reading or writing registered memory or a BAR: a bad offset.
+    /// Reading or writing registered memory or a BAR, or taking a part of a slice: a bad offset.
     Access,
     /// Mapping a BAR.
     Bar,
@@ -46,6 +47,14 @@ pub enum Operation {
     Event,
     /// Resetting the function.
     Reset,
+    /// Asking what a paged device can do and has done.
+    Gpu,
+    /// Making a queue.
+    Queue,
+    /// Submitting work to a queue.
+    Submit,
+    /// Destroying a queue.
+    Destroy,
 }
 
 /// What went wrong. As text it is a sentence that says what failed and why, and one that says what
@@ -59,6 +68,7 @@ struct Inner {
     cause: String,
     errno: Errno,
     failure: Option<Failure>,
+    fault: Option<Fault>,
     hint: Option<String>,
 }
 
@@ -71,6 +81,7 @@ impl Error {
             cause: hint::cause(operation, errno),
             errno,
             failure: None,
+            fault: None,
             hint: hint::hint(operation, errno),
         }))
     }
@@ -100,6 +111,7 @@ impl Error {
             cause,
             errno,
             failure: None,
+            fault: None,
             hint: None,
         }))
     }
@@ -111,6 +123,13 @@ impl Error {
             self.0.hint = hint::for_failure(&failure).or(self.0.hint);
             self.0.failure = Some(failure);
         }
+        self
+    }
+
+    /// With why the queue stopped.
+    pub(crate) fn with_fault(mut self, fault: Fault) -> Self {
+        self.0.cause = fault.to_string();
+        self.0.fault = Some(fault);
         self
     }
 
@@ -126,12 +145,18 @@ impl Error {
     }
 
     /// The errno, as in `errno.h`; its meaning is that of the table in `include/uapi/pinmap.h`.
-    /// `EINVAL` also for what the crate itself refuses, such as an offset behind the end.
+    /// `EINVAL` also for what the crate itself refuses, such as an offset behind the end; `EAGAIN`
+    /// when something would have to wait and was told not to.
     pub fn errno(&self) -> i32 {
         self.0.errno as i32
     }
 
-    /// What the driver says beyond the errno: only when registering or mapping.
+    /// Why the queue stopped, if it did (`EIO`).
+    pub fn fault(&self) -> Option<&Fault> {
+        self.0.fault.as_ref()
+    }
+
+    /// What the driver says beyond the errno: only when registering, mapping or allocating.
     pub fn failure(&self) -> Option<&Failure> {
         self.0.failure.as_ref()
     }
@@ -165,6 +190,7 @@ impl fmt::Debug for Error {
             .field("operation", &self.0.operation)
             .field("errno", &self.0.errno)
             .field("failure", &self.0.failure)
+            .field("fault", &self.0.fault)
             .field("message", &self.to_string())
             .finish()
     }

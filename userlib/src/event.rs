@@ -30,6 +30,16 @@ pub enum Event {
         /// Its length in bytes.
         len: usize,
     },
+    /// A queue stopped: it executes nothing any more. Waiting for its work says why
+    /// ([`Error::fault`](crate::Error::fault)).
+    Fault {
+        /// The queue: see [`Queue::id`](crate::Queue::id).
+        queue: u64,
+        /// The device address that could not be accessed, or 0.
+        addr: u64,
+        /// Index of the packet that stopped it.
+        packet: u64,
+    },
     /// The device is gone, and everything with it. This is the last event.
     Gone,
     /// What a newer driver reports, by its number.
@@ -39,15 +49,21 @@ pub enum Event {
 impl Event {
     /// From what one `read()` of a single event returns.
     pub(crate) fn from_bytes(bytes: &[u8; size_of::<pinmap_event>()]) -> Self {
+        let number = |offset| u64::from_ne_bytes(field(bytes, offset));
+        let handle = number(offset_of!(pinmap_event, handle));
+        let addr = number(offset_of!(pinmap_event, addr));
+        let length = number(offset_of!(pinmap_event, length));
         match u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, type_))) {
-            sys::PINMAP_EVENT_STALE => {
-                let number = |offset| u64::from_ne_bytes(field(bytes, offset));
-                Self::Stale {
-                    handle: number(offset_of!(pinmap_event, handle)),
-                    addr: number(offset_of!(pinmap_event, addr)) as usize,
-                    len: number(offset_of!(pinmap_event, length)) as usize,
-                }
-            }
+            sys::PINMAP_EVENT_STALE => Self::Stale {
+                handle,
+                addr: addr as usize,
+                len: length as usize,
+            },
+            sys::PINMAP_EVENT_FAULT => Self::Fault {
+                queue: handle,
+                addr,
+                packet: length,
+            },
             sys::PINMAP_EVENT_GONE => Self::Gone,
             other => Self::Other(other),
         }
@@ -145,6 +161,12 @@ mod tests {
             stale
         );
         assert_eq!(Event::from_bytes(&bytes(2, [0; 3])), Event::Gone);
+        let fault = Event::Fault {
+            queue: 3,
+            addr: 0xdead_0000,
+            packet: 17,
+        };
+        assert_eq!(Event::from_bytes(&bytes(3, [3, 0xdead_0000, 17])), fault);
         assert_eq!(Event::from_bytes(&bytes(77, [0; 3])), Event::Other(77));
     }
 }

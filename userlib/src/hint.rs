@@ -21,6 +21,9 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Register, Errno::EPERM) => {
             "memory can be registered only by the process that opened the device"
         }
+        (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
+            "only the process that opened the device can map what the driver allocates"
+        }
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
         (Operation::Bar, Errno::EOPNOTSUPP) => {
             "it consists of I/O ports, or is smaller than a page"
@@ -29,6 +32,15 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Reset, Errno::EAGAIN) => {
             "the device is being bound, unbound or reset by someone else"
         }
+        (Operation::Gpu, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
+        (Operation::Gpu | Operation::Queue, Errno::ENOTTY) => {
+            "the driver was built without queues, or is older than this crate"
+        }
+        (Operation::Allocate, Errno::ENOTTY) => "the driver is older than this crate",
+        (Operation::Allocate, Errno::EOPNOTSUPP) => "the device has no memory of its own",
+        (Operation::Queue, Errno::ENOSPC) => "the device has no queue left",
+        (Operation::Submit, Errno::EAGAIN) => "the ring is full",
+        (Operation::Submit | Operation::Wait, Errno::EIO) => "the queue has stopped",
         (Operation::Release, Errno::ESTALE) => "it was released before",
         (_, Errno::EBUSY) => "another context owns the device",
         (_, Errno::ENODEV) => "the device is gone",
@@ -56,11 +68,16 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
         (Operation::Allocate, Errno::ENOMEM) => {
             "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
         }
-        (Operation::Register, Errno::EPERM) => {
+        (Operation::Register | Operation::Allocate | Operation::Queue, Errno::EPERM) => {
             "open the device again in this process, for instance after fork()"
         }
         (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
         (Operation::Reset, Errno::EAGAIN) => "try again",
+        (Operation::Gpu, Errno::EOPNOTSUPP) => {
+            "a device with an MMU of its own is needed: `pinmap info` shows the kind of each"
+        }
+        (Operation::Queue, Errno::ENOSPC) => "drop a queue first",
+        (Operation::Submit, Errno::EAGAIN) => "wait for some of the work, or make a longer ring",
         (_, Errno::EBUSY) => {
             "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows which)"
         }

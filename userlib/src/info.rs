@@ -16,6 +16,9 @@ use crate::sys;
 pub enum Kind {
     /// Without an MMU of its own: one context owns it at a time.
     Flat,
+    /// With an MMU of its own: many contexts use it at once, through queues
+    /// ([`Device::gpu`](crate::Device::gpu)).
+    Paged,
     /// A kind that a newer driver has, by its number.
     Other(u32),
 }
@@ -73,6 +76,7 @@ impl Info {
         Self {
             kind: match info.out_kind {
                 sys::PINMAP_KIND_FLAT => Kind::Flat,
+                sys::PINMAP_KIND_PAGED => Kind::Paged,
                 other => Kind::Other(other),
             },
             coherent: flag(sys::PINMAP_INFO_COHERENT),

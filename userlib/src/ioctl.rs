@@ -34,6 +34,14 @@ mod raw {
         unmap = PINMAP_CMD_UNMAP(pinmap_unmap);
         set_eventfd = PINMAP_CMD_SET_EVENTFD(pinmap_set_eventfd);
         reset = PINMAP_CMD_RESET(pinmap_reset);
+        alloc = PINMAP_CMD_ALLOC(pinmap_alloc);
+        gpu_info = PINMAP_CMD_GPU_INFO(pinmap_gpu_info);
+        gpu_counters = PINMAP_CMD_GPU_COUNTERS(pinmap_gpu_counters);
+        queue_create = PINMAP_CMD_QUEUE_CREATE(pinmap_queue_create);
+        queue_destroy = PINMAP_CMD_QUEUE_DESTROY(pinmap_queue_destroy);
+        queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
+        queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
+        queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
     }
 }
 
@@ -70,6 +78,33 @@ safe! {
     unmap(pinmap_unmap);
     set_eventfd(pinmap_set_eventfd);
     reset(pinmap_reset);
+    // New memory of the driver's own, which nothing in this process refers to.
+    alloc(pinmap_alloc);
+    gpu_info(pinmap_gpu_info);
+    gpu_counters(pinmap_gpu_counters);
+    queue_create(pinmap_queue_create);
+    queue_destroy(pinmap_queue_destroy);
+    queue_wait(pinmap_queue_wait);
+    queue_query(pinmap_queue_query);
+}
+
+/// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it
+/// reaches only what is registered or allocated.
+pub(crate) fn queue_submit(
+    file: BorrowedFd<'_>,
+    queue: u64,
+    packets: &[[u64; 8]],
+) -> Result<u64, Errno> {
+    let mut args = sys::pinmap_queue_submit {
+        queue,
+        // Exposed, for the driver gets it as a number. It only reads there.
+        packets: packets.as_ptr().expose_provenance() as u64,
+        count: u32::try_from(packets.len()).map_err(|_| Errno::EINVAL)?,
+        ..Default::default()
+    };
+    let args = &mut args;
+    call!(queue_submit, file, args)?;
+    Ok(args.out_index)
 }
 
 /// Makes memory of this process reachable for the device.
@@ -99,6 +134,10 @@ mod tests {
         assert_eq!(
             nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_RESET),
             0xbc08
+        );
+        assert_eq!(
+            nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_QUEUE_SUBMIT),
+            0xbc10
         );
     }
 

@@ -50,6 +50,39 @@
 //! # }
 //! ```
 //!
+//! # Devices with queues
+//!
+//! A device with an MMU of its own ([`Kind::Paged`]) is used by many programs at once, and needs no
+//! registers: each has queues ([`Gpu::queue`]), whose work is submitted without a system call. The
+//! work's operands are [`DeviceSlice`]s of registered memory, of host memory that the driver
+//! allocates ([`Device::alloc`]) or of the device's own ([`Gpu::alloc_vram`]); each is at the same
+//! address for the program and for the device. The [kernels](mod@kernel) are those of the test
+//! GPU, which the driver's tests bring along; so are the [packets](Packet).
+//!
+//! ```no_run
+//! use pinmap::{kernel, Access, Buffer, Device, QueueOptions};
+//!
+//! # fn main() -> pinmap::Result<()> {
+//! let device = Device::open("/dev/pinmap0")?;
+//! let mut queue = device.gpu()?.queue(QueueOptions::new())?;
+//!
+//! // Ordinary memory, which the device then works on in place.
+//! let mut numbers = Buffer::new(4096)?.register(&device, Access::ReadWrite)?;
+//! queue.scope(|scope| {
+//!     let mut data = numbers.slice_mut::<f32>()?;
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//! })?;
+//!
+//! // The scope has waited: the memory is free again, and holds the results.
+//! assert_eq!(numbers.slice::<f32>()?.get(0)?, 1.0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A thousand atomic additions of the device and of the CPU to the same number need not add up:
+//! nothing makes an operation of the device one with one of the CPU, except that aligned 8
+//! bytes are read and written whole. Kernels and CPU take turns by waiting.
+//!
 //! # What is guaranteed
 //!
 //! - A device reaches only what is registered and mapped, writes only to what was registered with
@@ -57,6 +90,9 @@
 //!   the IOMMU see to that, whatever the device does.
 //! - No safe code gets a reference to memory that a device may write, also not by
 //!   [`std::mem::forget`]: what is forgotten stays registered and allocated until the process ends.
+//! - What is borrowed for the work of a queue stays borrowed until the device is done with it,
+//!   however the [scope](Queue::scope) ends. Should a queue yet work on memory that was released,
+//!   it only stops: the first point holds whatever is submitted.
 //! - After `fork()` the registrations belong to the parent. A child that has a use for the device
 //!   opens it anew; it must not drop or release what it inherited, for that would release the
 //!   parent's.
@@ -113,46 +149,141 @@
 //!     registration.map(pinmap::Access::Read).unwrap()
 //! }
 //! ```
+//!
+//! Memory that the device works on cannot be released before the scope has ended, nor written by
+//! the CPU behind its back:
+//!
+//! ```compile_fail,E0505
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, mut numbers: Registration) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut data = numbers.slice_mut::<f32>()?;
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     drop(numbers.release()?);
+//!     scope.wait()
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: &mut Allocation<f32>) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut data = numbers.slice_mut();
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     assert_eq!(numbers.get(0)?, 1.0);
+//!     scope.wait()
+//! }) }
+//! ```
+//!
+//! Nor can it be memory that the scope does not outlive, or two operands of one kernel that are the
+//! same:
+//!
+//! ```compile_fail,E0597
+//! # use pinmap::*;
+//! # fn f(device: &Device, queue: &mut Queue) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut numbers = device.alloc::<f32>(1024)?;
+//!     let mut data = numbers.slice_mut();
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::*;
+//! # fn f(scope: &Scope<'_, '_>, numbers: &mut Allocation<f32>) -> Result<()> {
+//! let mut data = numbers.slice_mut();
+//! let mut again = numbers.slice_mut();
+//! data.set(0, 1.0)?;
+//! again.set(0, 2.0)
+//! # }
+//! ```
+//!
+//! The scope does not leave its function, and neither does what it was lent:
+//!
+//! ```compile_fail,E0521
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue) -> Result<()> {
+//! let mut kept = None;
+//! queue.scope(|scope| -> Result<()> {
+//!     kept = Some(scope);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! Elements are of the type that the kernel works on:
+//!
+//! ```compile_fail,E0308
+//! # use pinmap::*;
+//! # fn f(scope: &Scope<'_, '_>, words: &mut DeviceSliceMut<'_, u32>) -> Result<()> {
+//! scope.launch(kernel::IncrementF32 { data: words })
+//! # }
+//! ```
 #![deny(unsafe_code)]
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("the driver is for 64-bit Linux, and so is this crate");
 
+mod allocation;
 mod bar;
 mod device;
+mod doorbell;
+mod element;
 mod error;
 mod event;
 mod failure;
+mod fault;
+mod fence;
+mod gpu;
 mod hint;
 mod info;
 mod interrupt;
 mod ioctl;
+pub mod kernel;
 mod mapping;
 mod memory;
+mod operand;
 mod options;
+mod packet;
 mod pages;
 mod pci;
 mod query;
+mod queue;
+mod queue_options;
 mod raw;
 mod registration;
+mod ring;
+mod scope;
+mod slice;
 mod sys;
 mod sysfs;
+mod transfer;
+mod view;
 mod wait;
 mod word;
 
+pub use allocation::{Allocation, Place};
 pub use bar::Bar;
 pub use device::Device;
+pub use element::Element;
 pub use error::{Error, ErrorWith, Operation, Result};
 pub use event::Event;
 pub use failure::{Failure, Reason};
+pub use fault::{Fault, FaultAccess, FaultCode};
+pub use fence::Fence;
+pub use gpu::{Counters, EngineCounters, Gpu, GpuInfo, Link};
 pub use info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
 pub use interrupt::Interrupt;
 pub use mapping::Mapping;
 pub use memory::{Buffer, Pages};
 pub use options::{Access, MapOptions, RegisterOptions};
+pub use packet::Packet;
 pub use pci::{ParsePciAddressError, PciAddress};
 pub use query::{RegistrationInfo, State};
+pub use queue::Queue;
+pub use queue_options::{Engines, QueueOptions};
 pub use raw::RawRegistration;
 pub use registration::Registration;
+pub use scope::{Batch, Scope};
+pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use sysfs::DeviceNode;
 pub use word::Word;

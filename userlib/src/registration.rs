@@ -3,13 +3,18 @@
 
 use std::sync::atomic::AtomicU64;
 
-use crate::error::{ErrorWith, Result};
+use nix::errno::Errno;
+
+use crate::element::Element;
+use crate::error::{Error, ErrorWith, Operation, Result};
 use crate::mapping::Mapping;
 use crate::memory::Buffer;
 use crate::options::{Access, MapOptions};
 use crate::pages::Memory;
 use crate::query::{RegistrationInfo, State};
 use crate::raw::RawRegistration;
+use crate::slice::{DeviceSlice, DeviceSliceMut};
+use crate::view::View;
 use crate::word::{self, Word};
 
 /// Memory that a device can reach, and may read and write at any time.
@@ -108,6 +113,37 @@ impl Registration {
         Ok(())
     }
 
+    /// All of the memory as elements, for a device with queues to read: an operand of
+    /// [`Scope`](crate::Scope).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn slice<T: Element>(&self) -> Result<DeviceSlice<'_, T>> {
+        let addr = self.device_addr()?;
+        let view = View::Host(self.words());
+        let len = self.len() / size_of::<T>();
+        Ok(DeviceSlice::new(self.raw.device(), view, addr, len))
+    }
+
+    /// All of the memory as elements, for a device with queues to write.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: it was registered with [`Access::Read`]; `EINVAL`: it was registered
+    /// [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn slice_mut<T: Element>(&mut self) -> Result<DeviceSliceMut<'_, T>> {
+        if self.access() != Access::ReadWrite {
+            let attempt = format!("have the memory at {:#x} written", self.addr());
+            let cause = "it was registered for reading only";
+            return Err(
+                Error::refused(Operation::Access, attempt, Errno::EACCES, cause)
+                    .with_hint("register the memory with `Access::ReadWrite`"),
+            );
+        }
+        Ok(DeviceSliceMut::new(self.slice()?))
+    }
+
     fn words(&self) -> &[AtomicU64] {
         self.memory.as_ref().map_or(&[], Memory::words)
     }
@@ -199,7 +235,6 @@ impl Drop for Registration {
 mod tests {
     use super::*;
     use crate::Device;
-    use nix::errno::Errno;
 
     const LEN: usize = 4096;
 
@@ -273,6 +308,19 @@ mod tests {
         assert!(registration.load::<u64>(LEN - 4).is_err());
         assert!(registration.store(2, 1u32).is_err());
         assert!(registration.load::<u8>(LEN).is_err());
+    }
+
+    #[test]
+    fn elements_are_those_of_the_memory() {
+        let mut registration = fake();
+        registration.store(8, 1.5f32.to_bits()).expect("a store");
+        let slice = registration.slice::<f32>().expect("mapped");
+        assert_eq!((slice.len(), slice.device_addr()), (LEN / 4, 0x1_0000));
+        assert_eq!(slice.get(2).expect("an element"), 1.5);
+        let mut slice = registration.slice_mut::<f32>().expect("writable");
+        slice.set(3, 2.5).expect("an element");
+        let bits = registration.load::<u32>(12).expect("a load");
+        assert_eq!(f32::from_bits(bits), 2.5);
     }
 
     #[test]

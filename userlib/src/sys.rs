@@ -5,6 +5,7 @@
 
 pub const PINMAP_IOCTL_TYPE: u32 = 188;
 pub const PINMAP_NR_BARS: u32 = 6;
+pub const PINMAP_MAX_ENGINES: u32 = 8;
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __s32 = ::core::ffi::c_int;
 pub type __u32 = ::core::ffi::c_uint;
@@ -18,8 +19,17 @@ pub const PINMAP_CMD_MAP: _bindgen_ty_1 = 5;
 pub const PINMAP_CMD_UNMAP: _bindgen_ty_1 = 6;
 pub const PINMAP_CMD_SET_EVENTFD: _bindgen_ty_1 = 7;
 pub const PINMAP_CMD_RESET: _bindgen_ty_1 = 8;
+pub const PINMAP_CMD_ALLOC: _bindgen_ty_1 = 9;
+pub const PINMAP_CMD_GPU_INFO: _bindgen_ty_1 = 10;
+pub const PINMAP_CMD_GPU_COUNTERS: _bindgen_ty_1 = 11;
+pub const PINMAP_CMD_QUEUE_CREATE: _bindgen_ty_1 = 12;
+pub const PINMAP_CMD_QUEUE_DESTROY: _bindgen_ty_1 = 13;
+pub const PINMAP_CMD_QUEUE_WAIT: _bindgen_ty_1 = 14;
+pub const PINMAP_CMD_QUEUE_QUERY: _bindgen_ty_1 = 15;
+pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
+pub const PINMAP_KIND_PAGED: pinmap_kind = 2;
 pub type pinmap_kind = ::core::ffi::c_uint;
 pub const PINMAP_BAR_MMAP: pinmap_bar_flags = 1;
 pub const PINMAP_BAR_PREFETCHABLE: pinmap_bar_flags = 2;
@@ -265,6 +275,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_release, handle) - 8usize];
 };
 pub const PINMAP_BUFFER_USER: pinmap_buffer_kind = 1;
+pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;
+pub const PINMAP_BUFFER_VRAM: pinmap_buffer_kind = 3;
 pub type pinmap_buffer_kind = ::core::ffi::c_uint;
 pub const PINMAP_STATE_LIVE: pinmap_buffer_state = 1;
 pub const PINMAP_STATE_STALE: pinmap_buffer_state = 2;
@@ -404,6 +416,7 @@ const _: () = {
 };
 pub const PINMAP_EVENT_STALE: pinmap_event_type = 1;
 pub const PINMAP_EVENT_GONE: pinmap_event_type = 2;
+pub const PINMAP_EVENT_FAULT: pinmap_event_type = 3;
 pub type pinmap_event_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -426,4 +439,327 @@ const _: () = {
     ["Offset of field: pinmap_event::addr"][::core::mem::offset_of!(pinmap_event, addr) - 16usize];
     ["Offset of field: pinmap_event::length"]
         [::core::mem::offset_of!(pinmap_event, length) - 24usize];
+};
+pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
+pub type pinmap_alloc_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_alloc {
+    pub size: __u32,
+    pub flags: __u32,
+    pub length: __u64,
+    pub out_handle: __u64,
+    pub out_offset: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_alloc"][::core::mem::size_of::<pinmap_alloc>() - 64usize];
+    ["Alignment of pinmap_alloc"][::core::mem::align_of::<pinmap_alloc>() - 8usize];
+    ["Offset of field: pinmap_alloc::size"][::core::mem::offset_of!(pinmap_alloc, size) - 0usize];
+    ["Offset of field: pinmap_alloc::flags"][::core::mem::offset_of!(pinmap_alloc, flags) - 4usize];
+    ["Offset of field: pinmap_alloc::length"]
+        [::core::mem::offset_of!(pinmap_alloc, length) - 8usize];
+    ["Offset of field: pinmap_alloc::out_handle"]
+        [::core::mem::offset_of!(pinmap_alloc, out_handle) - 16usize];
+    ["Offset of field: pinmap_alloc::out_offset"]
+        [::core::mem::offset_of!(pinmap_alloc, out_offset) - 24usize];
+    ["Offset of field: pinmap_alloc::fail"][::core::mem::offset_of!(pinmap_alloc, fail) - 32usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_gpu_info {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_nr_queues: __u32,
+    pub out_nr_vmids: __u32,
+    pub out_nr_slots: __u32,
+    pub out_nr_copy_engines: __u32,
+    pub out_nr_compute_slots: __u32,
+    pub out_max_priority: __u32,
+    pub out_vram_length: __u64,
+    pub out_vram_free: __u64,
+    pub out_max_transfer: __u64,
+    pub out_max_run_ns: __u64,
+    pub out_link_bandwidth: __u64,
+    pub out_link_latency_ns: __u64,
+    pub out_vram_bandwidth: __u64,
+    pub out_vram_latency_ns: __u64,
+    pub out_time_ns: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_gpu_info"][::core::mem::size_of::<pinmap_gpu_info>() - 104usize];
+    ["Alignment of pinmap_gpu_info"][::core::mem::align_of::<pinmap_gpu_info>() - 8usize];
+    ["Offset of field: pinmap_gpu_info::size"]
+        [::core::mem::offset_of!(pinmap_gpu_info, size) - 0usize];
+    ["Offset of field: pinmap_gpu_info::flags"]
+        [::core::mem::offset_of!(pinmap_gpu_info, flags) - 4usize];
+    ["Offset of field: pinmap_gpu_info::out_nr_queues"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_nr_queues) - 8usize];
+    ["Offset of field: pinmap_gpu_info::out_nr_vmids"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_nr_vmids) - 12usize];
+    ["Offset of field: pinmap_gpu_info::out_nr_slots"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_nr_slots) - 16usize];
+    ["Offset of field: pinmap_gpu_info::out_nr_copy_engines"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_nr_copy_engines) - 20usize];
+    ["Offset of field: pinmap_gpu_info::out_nr_compute_slots"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_nr_compute_slots) - 24usize];
+    ["Offset of field: pinmap_gpu_info::out_max_priority"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_max_priority) - 28usize];
+    ["Offset of field: pinmap_gpu_info::out_vram_length"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_vram_length) - 32usize];
+    ["Offset of field: pinmap_gpu_info::out_vram_free"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_vram_free) - 40usize];
+    ["Offset of field: pinmap_gpu_info::out_max_transfer"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_max_transfer) - 48usize];
+    ["Offset of field: pinmap_gpu_info::out_max_run_ns"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_max_run_ns) - 56usize];
+    ["Offset of field: pinmap_gpu_info::out_link_bandwidth"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_link_bandwidth) - 64usize];
+    ["Offset of field: pinmap_gpu_info::out_link_latency_ns"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_link_latency_ns) - 72usize];
+    ["Offset of field: pinmap_gpu_info::out_vram_bandwidth"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_vram_bandwidth) - 80usize];
+    ["Offset of field: pinmap_gpu_info::out_vram_latency_ns"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_vram_latency_ns) - 88usize];
+    ["Offset of field: pinmap_gpu_info::out_time_ns"]
+        [::core::mem::offset_of!(pinmap_gpu_info, out_time_ns) - 96usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_engine_counters {
+    pub host_read: __u64,
+    pub host_written: __u64,
+    pub vram_read: __u64,
+    pub vram_written: __u64,
+    pub packets: __u64,
+    pub busy_ns: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_engine_counters"][::core::mem::size_of::<pinmap_engine_counters>() - 48usize];
+    ["Alignment of pinmap_engine_counters"]
+        [::core::mem::align_of::<pinmap_engine_counters>() - 8usize];
+    ["Offset of field: pinmap_engine_counters::host_read"]
+        [::core::mem::offset_of!(pinmap_engine_counters, host_read) - 0usize];
+    ["Offset of field: pinmap_engine_counters::host_written"]
+        [::core::mem::offset_of!(pinmap_engine_counters, host_written) - 8usize];
+    ["Offset of field: pinmap_engine_counters::vram_read"]
+        [::core::mem::offset_of!(pinmap_engine_counters, vram_read) - 16usize];
+    ["Offset of field: pinmap_engine_counters::vram_written"]
+        [::core::mem::offset_of!(pinmap_engine_counters, vram_written) - 24usize];
+    ["Offset of field: pinmap_engine_counters::packets"]
+        [::core::mem::offset_of!(pinmap_engine_counters, packets) - 32usize];
+    ["Offset of field: pinmap_engine_counters::busy_ns"]
+        [::core::mem::offset_of!(pinmap_engine_counters, busy_ns) - 40usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_gpu_counters {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_nr_engines: __u32,
+    pub __reserved: __u32,
+    pub out_tlb_hits: __u64,
+    pub out_tlb_misses: __u64,
+    pub out_faults: __u64,
+    pub out_binds: __u64,
+    pub out_vmid_binds: __u64,
+    pub out_invalidates: __u64,
+    pub out_engines: [pinmap_engine_counters; 8usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_gpu_counters"][::core::mem::size_of::<pinmap_gpu_counters>() - 448usize];
+    ["Alignment of pinmap_gpu_counters"][::core::mem::align_of::<pinmap_gpu_counters>() - 8usize];
+    ["Offset of field: pinmap_gpu_counters::size"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, size) - 0usize];
+    ["Offset of field: pinmap_gpu_counters::flags"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, flags) - 4usize];
+    ["Offset of field: pinmap_gpu_counters::out_nr_engines"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_nr_engines) - 8usize];
+    ["Offset of field: pinmap_gpu_counters::__reserved"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, __reserved) - 12usize];
+    ["Offset of field: pinmap_gpu_counters::out_tlb_hits"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_tlb_hits) - 16usize];
+    ["Offset of field: pinmap_gpu_counters::out_tlb_misses"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_tlb_misses) - 24usize];
+    ["Offset of field: pinmap_gpu_counters::out_faults"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_faults) - 32usize];
+    ["Offset of field: pinmap_gpu_counters::out_binds"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_binds) - 40usize];
+    ["Offset of field: pinmap_gpu_counters::out_vmid_binds"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_vmid_binds) - 48usize];
+    ["Offset of field: pinmap_gpu_counters::out_invalidates"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_invalidates) - 56usize];
+    ["Offset of field: pinmap_gpu_counters::out_engines"]
+        [::core::mem::offset_of!(pinmap_gpu_counters, out_engines) - 64usize];
+};
+pub const PINMAP_QUEUE_COPY: pinmap_queue_flags = 1;
+pub const PINMAP_QUEUE_COMPUTE: pinmap_queue_flags = 2;
+pub type pinmap_queue_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_create {
+    pub size: __u32,
+    pub flags: __u32,
+    pub priority: __u32,
+    pub packets: __u32,
+    pub out_queue: __u64,
+    pub out_ring_offset: __u64,
+    pub out_ring_length: __u64,
+    pub out_doorbell_offset: __u64,
+    pub out_fence_offset: __u64,
+    pub out_fence_addr: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_create"][::core::mem::size_of::<pinmap_queue_create>() - 64usize];
+    ["Alignment of pinmap_queue_create"][::core::mem::align_of::<pinmap_queue_create>() - 8usize];
+    ["Offset of field: pinmap_queue_create::size"]
+        [::core::mem::offset_of!(pinmap_queue_create, size) - 0usize];
+    ["Offset of field: pinmap_queue_create::flags"]
+        [::core::mem::offset_of!(pinmap_queue_create, flags) - 4usize];
+    ["Offset of field: pinmap_queue_create::priority"]
+        [::core::mem::offset_of!(pinmap_queue_create, priority) - 8usize];
+    ["Offset of field: pinmap_queue_create::packets"]
+        [::core::mem::offset_of!(pinmap_queue_create, packets) - 12usize];
+    ["Offset of field: pinmap_queue_create::out_queue"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_queue) - 16usize];
+    ["Offset of field: pinmap_queue_create::out_ring_offset"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_ring_offset) - 24usize];
+    ["Offset of field: pinmap_queue_create::out_ring_length"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_ring_length) - 32usize];
+    ["Offset of field: pinmap_queue_create::out_doorbell_offset"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_doorbell_offset) - 40usize];
+    ["Offset of field: pinmap_queue_create::out_fence_offset"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_fence_offset) - 48usize];
+    ["Offset of field: pinmap_queue_create::out_fence_addr"]
+        [::core::mem::offset_of!(pinmap_queue_create, out_fence_addr) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_destroy {
+    pub size: __u32,
+    pub flags: __u32,
+    pub queue: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_destroy"][::core::mem::size_of::<pinmap_queue_destroy>() - 16usize];
+    ["Alignment of pinmap_queue_destroy"][::core::mem::align_of::<pinmap_queue_destroy>() - 8usize];
+    ["Offset of field: pinmap_queue_destroy::size"]
+        [::core::mem::offset_of!(pinmap_queue_destroy, size) - 0usize];
+    ["Offset of field: pinmap_queue_destroy::flags"]
+        [::core::mem::offset_of!(pinmap_queue_destroy, flags) - 4usize];
+    ["Offset of field: pinmap_queue_destroy::queue"]
+        [::core::mem::offset_of!(pinmap_queue_destroy, queue) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_wait {
+    pub size: __u32,
+    pub flags: __u32,
+    pub queue: __u64,
+    pub fence: __u32,
+    pub __reserved: __u32,
+    pub value: __u64,
+    pub timeout_ns: __u64,
+    pub out_value: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_wait"][::core::mem::size_of::<pinmap_queue_wait>() - 48usize];
+    ["Alignment of pinmap_queue_wait"][::core::mem::align_of::<pinmap_queue_wait>() - 8usize];
+    ["Offset of field: pinmap_queue_wait::size"]
+        [::core::mem::offset_of!(pinmap_queue_wait, size) - 0usize];
+    ["Offset of field: pinmap_queue_wait::flags"]
+        [::core::mem::offset_of!(pinmap_queue_wait, flags) - 4usize];
+    ["Offset of field: pinmap_queue_wait::queue"]
+        [::core::mem::offset_of!(pinmap_queue_wait, queue) - 8usize];
+    ["Offset of field: pinmap_queue_wait::fence"]
+        [::core::mem::offset_of!(pinmap_queue_wait, fence) - 16usize];
+    ["Offset of field: pinmap_queue_wait::__reserved"]
+        [::core::mem::offset_of!(pinmap_queue_wait, __reserved) - 20usize];
+    ["Offset of field: pinmap_queue_wait::value"]
+        [::core::mem::offset_of!(pinmap_queue_wait, value) - 24usize];
+    ["Offset of field: pinmap_queue_wait::timeout_ns"]
+        [::core::mem::offset_of!(pinmap_queue_wait, timeout_ns) - 32usize];
+    ["Offset of field: pinmap_queue_wait::out_value"]
+        [::core::mem::offset_of!(pinmap_queue_wait, out_value) - 40usize];
+};
+pub const PINMAP_QUEUE_READY: pinmap_queue_state = 1;
+pub const PINMAP_QUEUE_FAULTED: pinmap_queue_state = 2;
+pub const PINMAP_QUEUE_ERROR: pinmap_queue_state = 3;
+pub type pinmap_queue_state = ::core::ffi::c_uint;
+pub const PINMAP_ACCESS_READ: pinmap_access = 0;
+pub const PINMAP_ACCESS_WRITE: pinmap_access = 1;
+pub const PINMAP_ACCESS_FETCH: pinmap_access = 2;
+pub type pinmap_access = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_query {
+    pub size: __u32,
+    pub flags: __u32,
+    pub queue: __u64,
+    pub out_state: __u32,
+    pub out_code: __u32,
+    pub out_access: __u32,
+    pub __reserved: __u32,
+    pub out_addr: __u64,
+    pub out_index: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_query"][::core::mem::size_of::<pinmap_queue_query>() - 48usize];
+    ["Alignment of pinmap_queue_query"][::core::mem::align_of::<pinmap_queue_query>() - 8usize];
+    ["Offset of field: pinmap_queue_query::size"]
+        [::core::mem::offset_of!(pinmap_queue_query, size) - 0usize];
+    ["Offset of field: pinmap_queue_query::flags"]
+        [::core::mem::offset_of!(pinmap_queue_query, flags) - 4usize];
+    ["Offset of field: pinmap_queue_query::queue"]
+        [::core::mem::offset_of!(pinmap_queue_query, queue) - 8usize];
+    ["Offset of field: pinmap_queue_query::out_state"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_state) - 16usize];
+    ["Offset of field: pinmap_queue_query::out_code"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_code) - 20usize];
+    ["Offset of field: pinmap_queue_query::out_access"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_access) - 24usize];
+    ["Offset of field: pinmap_queue_query::__reserved"]
+        [::core::mem::offset_of!(pinmap_queue_query, __reserved) - 28usize];
+    ["Offset of field: pinmap_queue_query::out_addr"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_addr) - 32usize];
+    ["Offset of field: pinmap_queue_query::out_index"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_index) - 40usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_submit {
+    pub size: __u32,
+    pub flags: __u32,
+    pub queue: __u64,
+    pub packets: __u64,
+    pub count: __u32,
+    pub __reserved: __u32,
+    pub out_index: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_submit"][::core::mem::size_of::<pinmap_queue_submit>() - 40usize];
+    ["Alignment of pinmap_queue_submit"][::core::mem::align_of::<pinmap_queue_submit>() - 8usize];
+    ["Offset of field: pinmap_queue_submit::size"]
+        [::core::mem::offset_of!(pinmap_queue_submit, size) - 0usize];
+    ["Offset of field: pinmap_queue_submit::flags"]
+        [::core::mem::offset_of!(pinmap_queue_submit, flags) - 4usize];
+    ["Offset of field: pinmap_queue_submit::queue"]
+        [::core::mem::offset_of!(pinmap_queue_submit, queue) - 8usize];
+    ["Offset of field: pinmap_queue_submit::packets"]
+        [::core::mem::offset_of!(pinmap_queue_submit, packets) - 16usize];
+    ["Offset of field: pinmap_queue_submit::count"]
+        [::core::mem::offset_of!(pinmap_queue_submit, count) - 24usize];
+    ["Offset of field: pinmap_queue_submit::__reserved"]
+        [::core::mem::offset_of!(pinmap_queue_submit, __reserved) - 28usize];
+    ["Offset of field: pinmap_queue_submit::out_index"]
+        [::core::mem::offset_of!(pinmap_queue_submit, out_index) - 32usize];
 };

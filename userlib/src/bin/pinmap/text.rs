@@ -141,6 +141,7 @@ fn memlock(memlock: Memlock, used_known: bool) -> String {
 pub(crate) fn kind(kind: Kind) -> String {
     match kind {
         Kind::Flat => "flat".to_owned(),
+        Kind::Paged => "paged".to_owned(),
         Kind::Other(number) => format!("kind {number}"),
         _ => "unknown".to_owned(),
     }

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How far a queue has come, and waiting for it.
+
+use std::fmt;
+use std::hint::spin_loop;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::bar::after_read;
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::fault::Fault;
+use crate::ioctl;
+use crate::pages::Memory;
+use crate::sys;
+use crate::word;
+
+/// Which of the queue's fences says how far it has come.
+const FENCE: u32 = 0;
+/// How often to look before going to sleep: some ten microseconds.
+const SPINS: u32 = 500;
+/// How long to sleep before looking at what else may have happened.
+const STEP: Duration = Duration::from_millis(250);
+
+/// A point in the work of a queue: reached when everything that was submitted before is done.
+///
+/// Made by [`Scope::fence`](crate::Scope::fence). It keeps the queue's place in the device: that
+/// is given up when the queue and all its fences are dropped.
+#[derive(Clone)]
+pub struct Fence {
+    progress: Arc<Progress>,
+    value: u64,
+}
+
+/// What a queue and its fences share: the number of packets executed, and the queue's place in the
+/// device.
+pub(crate) struct Progress {
+    device: Device,
+    id: u64,
+    fences: Memory,
+    fence_addr: u64,
+    /// Set when the queue was destroyed before its end: why it had stopped, if it had.
+    destroyed: OnceLock<Option<Fault>>,
+}
+
+impl Progress {
+    /// Of a queue that was created.
+    pub(crate) fn new(device: Device, id: u64, fences: Memory, fence_addr: u64) -> Self {
+        Self {
+            device,
+            id,
+            fences,
+            fence_addr,
+            destroyed: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Device address of the number of packets executed.
+    pub(crate) fn addr(&self) -> u64 {
+        self.fence_addr + 8 * u64::from(FENCE)
+    }
+
+    /// How many packets have been executed at least. What they wrote is seen then.
+    pub(crate) fn executed(&self) -> u64 {
+        let value = u64::from_le(word::load(self.fences.words(), 8 * FENCE as usize));
+        after_read();
+        value
+    }
+
+    /// Waits until so many packets are executed. False: the time was up first.
+    pub(crate) fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<bool> {
+        for _ in 0..SPINS {
+            if self.executed() >= value {
+                return Ok(true);
+            }
+            spin_loop();
+        }
+        self.check(Operation::Wait, "wait for")?;
+        // So far away that it cannot be told is no deadline.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        while self.executed() < value {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let mut args = sys::pinmap_queue_wait {
+                queue: self.id,
+                fence: FENCE,
+                value,
+                timeout_ns: left.map_or(u64::MAX, nanos),
+                ..Default::default()
+            };
+            match ioctl::queue_wait(self.device.as_fd(), &mut args) {
+                Ok(()) | Err(Errno::EINTR) => {}
+                // The deadline is further away than the driver can be told.
+                Err(Errno::ETIMEDOUT) if left.is_none_or(|left| nanos(left) == u64::MAX) => {}
+                Err(Errno::ETIMEDOUT) => return Ok(self.executed() >= value),
+                Err(errno) => return Err(self.fail(Operation::Wait, "wait for", errno)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until so many packets are executed, as long as it takes; an error when that cannot
+    /// be any more, also because one of the fences that the queue waits for cannot be reached.
+    pub(crate) fn wait_for_ever(&self, value: u64, needs: &[Fence]) -> Result<()> {
+        while !self.wait(value, Some(STEP))? {
+            for fence in needs {
+                if let Some(stop) = fence.stopped()? {
+                    let cause = "it waits for a queue that has stopped";
+                    let attempt = self.attempt("wait for");
+                    let error = Error::refused(Operation::Wait, attempt, Errno::EIO, cause);
+                    return Err(match stop {
+                        Some(fault) => error.with_fault(fault),
+                        None => error,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What the driver says about the queue.
+    fn query(&self) -> Result<Option<Fault>, Errno> {
+        let mut args = sys::pinmap_queue_query {
+            queue: self.id,
+            ..Default::default()
+        };
+        ioctl::queue_query(self.device.as_fd(), &mut args)?;
+        Ok(Fault::from_abi(&args))
+    }
+
+    /// Why it has stopped, if it has. None inside: it was destroyed.
+    pub(crate) fn stopped(&self) -> Result<Option<Option<Fault>>> {
+        if let Some(fault) = self.destroyed.get() {
+            return Ok(Some(*fault));
+        }
+        let query = self.query();
+        let fault = query.map_err(|errno| self.fail(Operation::Wait, "ask about", errno))?;
+        Ok(fault.map(Some))
+    }
+
+    /// An error if it was destroyed: then no system call is of use.
+    pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
+        match self.destroyed.get() {
+            None => Ok(()),
+            Some(_) => Err(self.fail(operation, verb, Errno::EIO)),
+        }
+    }
+
+    /// What went wrong, with why the queue stopped if it did.
+    pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
+        let fault = match self.destroyed.get() {
+            Some(fault) => *fault,
+            None if errno == Errno::EIO => self.query().ok().flatten(),
+            None => None,
+        };
+        let error = Error::new(operation, self.attempt(verb), errno);
+        match fault {
+            Some(fault) => error.with_fault(fault),
+            None => error,
+        }
+    }
+
+    fn attempt(&self, verb: &str) -> String {
+        format!("{verb} the work of queue {} of {}", self.id, self.device)
+    }
+
+    /// Destroys the queue: when it returns the device does nothing for it any more. A second time
+    /// it does nothing.
+    pub(crate) fn destroy(&self) -> Result<()> {
+        if self.destroyed.get().is_some() {
+            return Ok(());
+        }
+        let fault = self.query().ok().flatten();
+        loop {
+            let mut args = sys::pinmap_queue_destroy {
+                queue: self.id,
+                ..Default::default()
+            };
+            match ioctl::queue_destroy(self.device.as_fd(), &mut args) {
+                Err(Errno::EINTR) => {}
+                // Gone, it does nothing; destroyed before, by a forked process that has the same
+                // file, the queue is no more.
+                Ok(()) | Err(Errno::ENODEV | Errno::ENOENT | Errno::ESTALE) => {
+                    // Who was first has said why.
+                    let _ = self.destroyed.set(fault);
+                    return Ok(());
+                }
+                Err(errno) => return Err(self.fail(Operation::Destroy, "end", errno)),
+            }
+        }
+    }
+
+    /// Of a queue that no driver knows.
+    #[cfg(test)]
+    pub(crate) fn fake() -> Self {
+        Self::new(Device::fake(), 7, Memory::anonymous(4096), 0xfe_0000)
+    }
+
+    /// Does as if so many packets were executed.
+    #[cfg(test)]
+    pub(crate) fn execute(&self, packets: u64) {
+        word::store(self.fences.words(), 0, packets.to_le());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // If it fails, then because the file is not the driver's any more: nothing is left to do.
+        let _ = self.destroy();
+    }
+}
+
+/// In nanoseconds; more than that is for ever.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Fence {
+    pub(crate) fn new(progress: Arc<Progress>, value: u64) -> Self {
+        Self { progress, value }
+    }
+
+    /// Whether it has been reached. What the work before it wrote is seen then. No system call.
+    pub fn is_done(&self) -> bool {
+        self.progress.executed() >= self.value
+    }
+
+    /// Waits until it is reached; without a timeout, as long as it takes. False: the time was up
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the queue has stopped before, [`Error::fault`](crate::Error::fault) says why;
+    /// `ENODEV`: the device is gone.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
+        self.progress.wait(self.value, timeout.into())
+    }
+
+    /// The queue: see [`Queue::id`](crate::Queue::id).
+    pub fn queue(&self) -> u64 {
+        self.progress.id
+    }
+
+    /// What another queue of the same context waits for: an address and a number.
+    pub(crate) fn target(&self) -> (u64, u64) {
+        (self.progress.addr(), self.value)
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.progress.device
+    }
+
+    /// Why it will never be reached, if so.
+    fn stopped(&self) -> Result<Option<Option<Fault>>> {
+        if self.is_done() {
+            return Ok(None);
+        }
+        let stopped = self.progress.stopped()?;
+        // It may have come to it just before.
+        Ok(stopped.filter(|_| !self.is_done()))
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence")
+            .field("queue", &self.progress.id)
+            .field("value", &self.value)
+            .field("done", &self.is_done())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress")
+            .field("device", &self.device)
+            .field("id", &self.id)
+            .field("executed", &self.executed())
+            .field("destroyed", &self.destroyed)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_needs_no_system_call() {
+        let progress = Arc::new(Progress::fake());
+        let fence = Fence::new(Arc::clone(&progress), 5);
+        assert!(!fence.is_done());
+        // A system call would fail.
+        assert_eq!(
+            fence.wait(None).expect_err("no driver").errno(),
+            Errno::ENOTTY as i32
+        );
+        progress.execute(5);
+        assert!(fence.is_done());
+        assert!(fence.wait(None).expect("done"));
+        assert_eq!(fence.target(), (0xfe_0000, 5));
+        let text = format!("{fence:?}");
+        assert!(
+            text.contains("queue: 7") && text.contains("done: true"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_destroyed_queue_says_why() {
+        let progress = Progress::fake();
+        let fault = Fault::from_abi(&sys::pinmap_queue_query {
+            queue: 7,
+            out_state: sys::PINMAP_QUEUE_FAULTED,
+            out_code: 1,
+            out_addr: 0x5000,
+            ..Default::default()
+        });
+        progress.destroyed.set(fault).expect("the first");
+        let error = progress.wait(1, None).expect_err("stopped");
+        assert_eq!(
+            (error.errno(), error.fault()),
+            (Errno::EIO as i32, fault.as_ref())
+        );
+        assert!(error.to_string().contains("0x5000"), "{error}");
+        progress.destroy().expect("done before");
+        let fence = Fence::new(Arc::new(progress), 3);
+        assert_eq!(fence.stopped().expect("known"), Some(fault));
+        let other = Progress::fake();
+        // With a driver this would be a timeout first.
+        assert!(other.wait_for_ever(1, &[fence]).is_err());
+    }
+
+    #[test]
+    fn times_too_long_are_for_ever() {
+        assert_eq!(nanos(Duration::from_nanos(5)), 5);
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn fences_can_be_shared_and_sent() {
+        fn check<T: Send + Sync + Clone>() {}
+        check::<Fence>();
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A paged device: what it can do, and what it has done.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::ioctl;
+use crate::sys;
+
+/// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)): many contexts use it at
+/// once, each with a device address space of its own, through [queues](Gpu::queue).
+///
+/// Made by [`Device::gpu`]. A clone is the same context.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    device: Device,
+    limits: Limits,
+}
+
+/// What never changes as long as the device is bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_priority: u32,
+    pub(crate) max_transfer: u64,
+}
+
+/// What a paged device has and can do. Bandwidths and latencies are those of the model by which the
+/// test GPU tells host memory from its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuInfo {
+    /// Queues that the device has, for all contexts.
+    pub queues: u32,
+    /// Address spaces that can be in the device at once.
+    pub vmids: u32,
+    /// Queues that can be in the device at once.
+    pub slots: u32,
+    /// Copy engines.
+    pub copy_engines: u32,
+    /// Kernels that run at once.
+    pub compute_slots: u32,
+    /// The highest priority of a queue; 0 is the lowest.
+    pub max_priority: u32,
+    /// Bytes of the device's memory.
+    pub vram_len: u64,
+    /// Bytes of it that are free now.
+    pub vram_free: u64,
+    /// Bytes that one packet may copy or fill; more are split.
+    pub max_transfer: u64,
+    /// How long a packet may run.
+    pub max_run: Duration,
+    /// Between device and host memory.
+    pub link: Link,
+    /// Between device and its own memory.
+    pub vram: Link,
+    /// The device's clock, which timestamps are of: nanoseconds.
+    pub time: u64,
+}
+
+/// How fast the device reaches memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Bytes per second, in each direction; none: no limit.
+    pub bandwidth: Option<u64>,
+    /// Of one access that others depend on.
+    pub latency: Duration,
+}
+
+impl Link {
+    fn from_abi(bandwidth: u64, latency_ns: u64) -> Self {
+        Self {
+            bandwidth: (bandwidth != 0).then_some(bandwidth),
+            latency: Duration::from_nanos(latency_ns),
+        }
+    }
+}
+
+impl GpuInfo {
+    fn from_abi(info: &sys::pinmap_gpu_info) -> Self {
+        Self {
+            queues: info.out_nr_queues,
+            vmids: info.out_nr_vmids,
+            slots: info.out_nr_slots,
+            copy_engines: info.out_nr_copy_engines,
+            compute_slots: info.out_nr_compute_slots,
+            max_priority: info.out_max_priority,
+            vram_len: info.out_vram_length,
+            vram_free: info.out_vram_free,
+            max_transfer: info.out_max_transfer,
+            max_run: Duration::from_nanos(info.out_max_run_ns),
+            link: Link::from_abi(info.out_link_bandwidth, info.out_link_latency_ns),
+            vram: Link::from_abi(info.out_vram_bandwidth, info.out_vram_latency_ns),
+            time: info.out_time_ns,
+        }
+    }
+}
+
+/// What a paged device has done since the driver was bound to it, for all contexts together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Translations that the device's TLB had.
+    pub tlb_hits: u64,
+    /// Translations that took a walk of the page table.
+    pub tlb_misses: u64,
+    /// Times that a queue stopped.
+    pub faults: u64,
+    /// Times that a queue was put into a slot.
+    pub binds: u64,
+    /// Times that a context was given a VMID.
+    pub vmid_binds: u64,
+    /// Invalidations of the TLB.
+    pub invalidates: u64,
+    /// What each copy engine has done.
+    pub copy_engines: Vec<EngineCounters>,
+    /// What each slot of the compute engine has done.
+    pub compute_slots: Vec<EngineCounters>,
+}
+
+/// What one engine has done. Bytes are those of operands: packets, page tables, fences and
+/// timestamps are not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct EngineCounters {
+    /// Bytes read from host memory.
+    pub host_read: u64,
+    /// Bytes written to host memory.
+    pub host_written: u64,
+    /// Bytes read from the device's memory.
+    pub vram_read: u64,
+    /// Bytes written to the device's memory.
+    pub vram_written: u64,
+    /// Packets completed.
+    pub packets: u64,
+    /// Time during which it held a packet.
+    pub busy: Duration,
+}
+
+impl EngineCounters {
+    fn from_abi(engine: &sys::pinmap_engine_counters) -> Self {
+        Self {
+            host_read: engine.host_read,
+            host_written: engine.host_written,
+            vram_read: engine.vram_read,
+            vram_written: engine.vram_written,
+            packets: engine.packets,
+            busy: Duration::from_nanos(engine.busy_ns),
+        }
+    }
+
+    /// Bytes of all kinds together.
+    pub fn bytes(&self) -> u64 {
+        self.host_read + self.host_written + self.vram_read + self.vram_written
+    }
+
+    /// What came to it since an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            host_read: self.host_read.wrapping_sub(earlier.host_read),
+            host_written: self.host_written.wrapping_sub(earlier.host_written),
+            vram_read: self.vram_read.wrapping_sub(earlier.vram_read),
+            vram_written: self.vram_written.wrapping_sub(earlier.vram_written),
+            packets: self.packets.wrapping_sub(earlier.packets),
+            busy: self.busy.saturating_sub(earlier.busy),
+        }
+    }
+}
+
+impl Counters {
+    fn from_abi(counters: &sys::pinmap_gpu_counters, copy_engines: usize) -> Self {
+        let known = counters.out_engines.len();
+        let engines = (counters.out_nr_engines as usize).min(known);
+        let all = counters.out_engines[..engines].iter();
+        let mut copy: Vec<_> = all.map(EngineCounters::from_abi).collect();
+        let compute = copy.split_off(copy_engines.min(engines));
+        Self {
+            tlb_hits: counters.out_tlb_hits,
+            tlb_misses: counters.out_tlb_misses,
+            faults: counters.out_faults,
+            binds: counters.out_binds,
+            vmid_binds: counters.out_vmid_binds,
+            invalidates: counters.out_invalidates,
+            copy_engines: copy,
+            compute_slots: compute,
+        }
+    }
+
+    /// What all copy engines together have done.
+    pub fn copied(&self) -> EngineCounters {
+        sum(&self.copy_engines)
+    }
+
+    /// What all slots of the compute engine together have done.
+    pub fn computed(&self) -> EngineCounters {
+        sum(&self.compute_slots)
+    }
+}
+
+fn sum(engines: &[EngineCounters]) -> EngineCounters {
+    let mut all = EngineCounters::default();
+    for engine in engines {
+        all.host_read += engine.host_read;
+        all.host_written += engine.host_written;
+        all.vram_read += engine.vram_read;
+        all.vram_written += engine.vram_written;
+        all.packets += engine.packets;
+        all.busy += engine.busy;
+    }
+    all
+}
+
+impl Device {
+    /// The device as one with an MMU and queues of its own.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: it is a flat device; `ENOTTY`: the driver was built without queues; `ENODEV`:
+    /// the device is gone.
+    pub fn gpu(&self) -> Result<Gpu> {
+        let info = gpu_info(self)?;
+        Ok(Gpu {
+            device: self.clone(),
+            limits: Limits {
+                max_priority: info.max_priority,
+                max_transfer: info.max_transfer,
+            },
+        })
+    }
+}
+
+fn gpu_info(device: &Device) -> Result<GpuInfo> {
+    let mut args = sys::pinmap_gpu_info::default();
+    ioctl::gpu_info(device.as_fd(), &mut args).map_err(|errno| {
+        let attempt = format!("ask what queues and engines {device} has");
+        Error::new(Operation::Gpu, attempt, errno)
+    })?;
+    Ok(GpuInfo::from_abi(&args))
+}
+
+impl Gpu {
+    /// The device itself.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What it has and can do, what is free of its memory, and its clock.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn info(&self) -> Result<GpuInfo> {
+        gpu_info(&self.device)
+    }
+
+    /// What it has done, for all contexts.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn counters(&self) -> Result<Counters> {
+        // The first engines are the copy engines; how many those are is the info's to say.
+        let copy_engines = self.info()?.copy_engines as usize;
+        let mut args = sys::pinmap_gpu_counters::default();
+        ioctl::gpu_counters(self.device.as_fd(), &mut args).map_err(|errno| {
+            let attempt = format!("read the counters of {}", self.device);
+            Error::new(Operation::Gpu, attempt, errno)
+        })?;
+        Ok(Counters::from_abi(&args, copy_engines))
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// A device that answers every ioctl with ENOTTY.
+    #[cfg(test)]
+    pub(crate) fn fake() -> Self {
+        Self {
+            device: Device::fake(),
+            limits: Limits {
+                max_priority: 3,
+                max_transfer: 1 << 26,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+
+    #[test]
+    fn a_device_without_queues_is_told() {
+        let error = Device::fake().gpu().expect_err("no driver");
+        assert_eq!(error.operation(), Operation::Gpu);
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        let flat = Error::new(Operation::Gpu, "ask", Errno::EOPNOTSUPP).to_string();
+        assert!(flat.contains("flat device"), "{flat}");
+    }
+
+    #[test]
+    fn no_limit_is_not_a_number() {
+        let info = GpuInfo::from_abi(&sys::pinmap_gpu_info {
+            out_link_bandwidth: 1_000_000_000,
+            out_link_latency_ns: 1000,
+            out_nr_copy_engines: 2,
+            ..Default::default()
+        });
+        assert_eq!(info.link.bandwidth, Some(1_000_000_000));
+        assert_eq!(info.link.latency, Duration::from_micros(1));
+        assert_eq!(info.vram.bandwidth, None);
+    }
+
+    #[test]
+    fn engines_are_told_apart() {
+        let mut abi = sys::pinmap_gpu_counters {
+            out_nr_engines: 6,
+            out_faults: 5,
+            ..Default::default()
+        };
+        for (number, engine) in (1..).zip(&mut abi.out_engines) {
+            engine.host_read = number;
+            engine.packets = 10 * number;
+            engine.busy_ns = 100 * number;
+        }
+        let counters = Counters::from_abi(&abi, 2);
+        assert_eq!(
+            (counters.copy_engines.len(), counters.compute_slots.len()),
+            (2, 4)
+        );
+        assert_eq!(counters.copied().host_read, 1 + 2);
+        assert_eq!(counters.computed().packets, 10 * (3 + 4 + 5 + 6));
+        assert_eq!(counters.faults, 5);
+        let one = counters.compute_slots[0];
+        assert_eq!(one.since(&counters.copy_engines[0]).bytes(), 2);
+        // A newer driver may count more engines than the struct has.
+        abi.out_nr_engines = 99;
+        assert_eq!(Counters::from_abi(&abi, 2).compute_slots.len(), 6);
+        assert_eq!(Counters::from_abi(&abi, 99).copy_engines.len(), 8);
+    }
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Typed parts of memory that a device can reach: the operands of its work.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{fence, Ordering};
+
+use nix::errno::Errno;
+
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, Operation, Result};
+use crate::view::View;
+
+/// Bytes that the CPU's accesses go through at once.
+const CHUNK: usize = 512;
+
+/// Elements in memory that the device can reach, borrowed: for the device to read.
+///
+/// Made by [`Allocation::slice`](crate::Allocation::slice) and
+/// [`Registration::slice`](crate::Registration::slice). As long as it exists the memory can be
+/// neither released nor written by the CPU, except by those that the device may change it through.
+///
+/// It is no `&[T]`, and there is none to be had: the device might change it.
+pub struct DeviceSlice<'a, T> {
+    device: &'a Device,
+    view: View<'a>,
+    /// Of the first byte, in `view`.
+    offset: usize,
+    /// Of the first byte, for the device.
+    addr: u64,
+    /// Elements.
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+/// Elements in memory that the device can reach, borrowed exclusively: for the device to write.
+///
+/// Made by [`Allocation::slice_mut`](crate::Allocation::slice_mut) and
+/// [`Registration::slice_mut`](crate::Registration::slice_mut). Work for the device borrows it only
+/// while it is submitted, so that one piece of work can follow another on the same memory, in the
+/// order of the queue. The memory itself stays borrowed until the
+/// [scope](crate::Queue::scope) has ended.
+pub struct DeviceSliceMut<'a, T>(DeviceSlice<'a, T>);
+
+impl<'a, T: Element> DeviceSlice<'a, T> {
+    /// `len` elements from the first byte of the view on, which the device has at `addr`.
+    pub(crate) fn new(device: &'a Device, view: View<'a>, addr: u64, len: usize) -> Self {
+        Self {
+            device,
+            view,
+            offset: 0,
+            addr,
+            len,
+            elements: PhantomData,
+        }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Device address of the first element.
+    pub fn device_addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Some of the elements.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range ends before it begins, or beyond the last element.
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(&first) => Some(first),
+            Bound::Excluded(&before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.checked_add(1),
+            Bound::Excluded(&end) => Some(end),
+            Bound::Unbounded => Some(self.len),
+        };
+        match start.zip(end) {
+            Some((start, end)) if start <= end && end <= self.len => Ok(self.cut(start, end)),
+            _ => Err(self.refused("take a part of", start.unwrap_or(usize::MAX))),
+        }
+    }
+
+    /// Some of the elements, which are there.
+    fn cut(&self, start: usize, end: usize) -> Self {
+        Self {
+            offset: self.offset + start * size_of::<T>(),
+            addr: self.addr + (start * size_of::<T>()) as u64,
+            len: end - start,
+            ..*self
+        }
+    }
+
+    /// One element. Reads that come later see what the device wrote before it wrote this
+    /// (acquire).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn get(&self, index: usize) -> Result<T> {
+        let mut one = [T::ZERO];
+        self.read(index, &mut one)?;
+        fence(Ordering::Acquire);
+        Ok(one[0])
+    }
+
+    /// Copies elements from the memory, beginning with one.
+    ///
+    /// What the device wrote before what was waited for is seen. Each aligned 8 bytes are read at
+    /// once; the whole is not.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it would reach beyond the last element.
+    pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
+        let mut at = self.at("read", index, to.len())?;
+        let mut bytes = [0; CHUNK];
+        for chunk in to.chunks_mut(CHUNK / size_of::<T>()) {
+            let bytes = &mut bytes[..size_of_val(chunk)];
+            self.view.read(at, bytes);
+            for (element, bytes) in chunk.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+                *element = T::from_bytes(bytes);
+            }
+            at += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// A copy of all elements.
+    pub fn to_vec(&self) -> Vec<T> {
+        let mut all = vec![T::ZERO; self.len];
+        match self.read(0, &mut all) {
+            Ok(()) => all,
+            Err(error) => unreachable!("all of it is inside: {error}"),
+        }
+    }
+
+    /// Copies elements to the memory; see [`DeviceSliceMut::write`].
+    pub(crate) fn write(&self, index: usize, from: &[T]) -> Result<()> {
+        let mut at = self.at("write", index, from.len())?;
+        let mut bytes = [0; CHUNK];
+        for chunk in from.chunks(CHUNK / size_of::<T>()) {
+            let bytes = &mut bytes[..size_of_val(chunk)];
+            for (element, bytes) in chunk.iter().zip(bytes.chunks_exact_mut(size_of::<T>())) {
+                element.to_bytes(bytes);
+            }
+            self.view.write(at, bytes);
+            at += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Byte offset in the view of an element, with so many behind it.
+    fn at(&self, verb: &str, index: usize, count: usize) -> Result<usize> {
+        match index.checked_add(count) {
+            Some(end) if end <= self.len => Ok(self.offset + index * size_of::<T>()),
+            _ => Err(self.refused(&format!("{verb} {count} elements of"), index)),
+        }
+    }
+
+    fn refused(&self, verb: &str, index: usize) -> Error {
+        let attempt = format!(
+            "{verb} device memory at {:#x}, from element {index} on",
+            self.addr
+        );
+        let cause = format!("it has {} elements", self.len);
+        Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
+    }
+
+    /// Bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Memory of this process: it fits.
+        (self.len * size_of::<T>()) as u64
+    }
+
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+}
+
+impl<'a, T: Element> DeviceSliceMut<'a, T> {
+    /// Of memory that the device may write, and that is borrowed exclusively.
+    pub(crate) fn new(slice: DeviceSlice<'a, T>) -> Self {
+        Self(slice)
+    }
+
+    /// The same elements, for the device to read.
+    pub fn as_slice(&self) -> DeviceSlice<'a, T> {
+        self.0
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Device address of the first element.
+    pub fn device_addr(&self) -> u64 {
+        self.0.addr
+    }
+
+    /// Some of the elements. [`split_at`](Self::split_at) leaves the others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceSlice::part`].
+    pub fn part(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        self.0.part(range).map(Self)
+    }
+
+    /// The elements before an index, and those from there on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the index is beyond the end.
+    pub fn split_at(self, index: usize) -> Result<(Self, Self)> {
+        let (before, after) = (self.0.part(..index)?, self.0.part(index..)?);
+        Ok((Self(before), Self(after)))
+    }
+
+    /// As [`DeviceSlice::get`], with the same errors.
+    pub fn get(&self, index: usize) -> Result<T> {
+        self.0.get(index)
+    }
+
+    /// As [`DeviceSlice::read`], with the same errors.
+    pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
+        self.0.read(index, to)
+    }
+
+    /// A copy of all elements.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.0.to_vec()
+    }
+
+    /// Copies elements to the memory, beginning with one. What is submitted later sees them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it would reach beyond the last element.
+    pub fn write(&mut self, index: usize, from: &[T]) -> Result<()> {
+        self.0.write(index, from)
+    }
+
+    /// Stores one element, as [`write`](Self::write).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn set(&mut self, index: usize, value: T) -> Result<()> {
+        self.0.write(index, &[value])
+    }
+}
+
+impl<T> Clone for DeviceSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DeviceSlice<'_, T> {}
+
+impl<'a, T: Element> From<&DeviceSlice<'a, T>> for DeviceSlice<'a, T> {
+    fn from(slice: &DeviceSlice<'a, T>) -> Self {
+        *slice
+    }
+}
+
+impl<'a, T: Element> From<&DeviceSliceMut<'a, T>> for DeviceSlice<'a, T> {
+    fn from(slice: &DeviceSliceMut<'a, T>) -> Self {
+        slice.0
+    }
+}
+
+impl<T> fmt::Debug for DeviceSlice<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceSlice")
+            .field("device_addr", &format_args!("{:#x}", self.addr))
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for DeviceSliceMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeviceSliceMut").field(&self.0).finish()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::pages::Memory;
+
+    /// Memory that a device would have at an address.
+    pub(crate) struct Fake {
+        pub(crate) device: Device,
+        memory: Memory,
+        addr: u64,
+    }
+
+    impl Fake {
+        pub(crate) fn new(addr: u64) -> Self {
+            Self {
+                device: Device::fake(),
+                memory: Memory::anonymous(0x2000),
+                addr,
+            }
+        }
+
+        pub(crate) fn of(device: &Device, addr: u64) -> Self {
+            let device = device.clone();
+            Self {
+                device,
+                ..Self::new(addr)
+            }
+        }
+
+        pub(crate) fn slice<T: Element>(&self) -> DeviceSlice<'_, T> {
+            let len = 0x2000 / size_of::<T>();
+            DeviceSlice::new(
+                &self.device,
+                View::Host(self.memory.words()),
+                self.addr,
+                len,
+            )
+        }
+
+        pub(crate) fn slice_mut<T: Element>(&mut self) -> DeviceSliceMut<'_, T> {
+            DeviceSliceMut::new(self.slice())
+        }
+    }
+
+    #[test]
+    fn elements_are_copied_inside_of_the_bounds() {
+        let mut fake = Fake::new(0x10_0000);
+        let mut slice = fake.slice_mut::<f32>();
+        let all: Vec<f32> = (0..2048u16).map(f32::from).collect();
+        slice.write(0, &all).expect("a write");
+        assert_eq!(slice.to_vec(), all);
+        slice.set(5, -1.5).expect("a write");
+        assert_eq!(slice.get(5).expect("an element"), -1.5);
+        let mut some = [0.0; 3];
+        slice.read(2045, &mut some).expect("a read");
+        assert_eq!(some, [2045.0, 2046.0, 2047.0]);
+        let error = slice.read(2046, &mut some).expect_err("beyond the end");
+        assert_eq!(
+            error.to_string(),
+            "cannot read 3 elements of device memory at 0x100000, from element 2046 on: it has 2048 \
+             elements (EINVAL)"
+        );
+        assert!(slice.set(2048, 0.0).is_err());
+        assert!(slice.get(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn parts_lie_inside() {
+        let fake = Fake::new(0x10_0000);
+        let slice = fake.slice::<u16>();
+        let part = slice.part(10..20).expect("a part");
+        assert_eq!((part.len(), part.device_addr()), (10, 0x10_0014));
+        let part = part.part(3..=4).expect("a part");
+        assert_eq!((part.len(), part.device_addr()), (2, 0x10_001a));
+        part.write(0, &[7, 8]).expect("a write");
+        assert_eq!(slice.get(14).expect("an element"), 8);
+        assert!(slice.part(4096..).expect("nothing").is_empty());
+        assert_eq!(slice.part(..).expect("all").bytes(), 0x2000);
+        assert!(slice.part(..4097).is_err());
+        assert!(slice.part(4097..).is_err());
+        assert!(slice.part(..=usize::MAX).is_err());
+        let backwards = (Bound::Included(3), Bound::Excluded(2));
+        assert!(slice.part(backwards).is_err());
+        let behind_all = (Bound::Excluded(usize::MAX), Bound::Unbounded);
+        assert!(slice.part(behind_all).is_err());
+    }
+
+    #[test]
+    fn what_is_split_is_all_of_it() {
+        let mut fake = Fake::new(0x10_0000);
+        let (before, after) = fake.slice_mut::<u64>().split_at(1000).expect("two");
+        assert_eq!((before.len(), after.len()), (1000, 24));
+        assert_eq!(after.device_addr(), before.device_addr() + 8000);
+        assert!(fake.slice_mut::<u64>().split_at(1025).is_err());
+    }
+
+    #[test]
+    fn slices_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<DeviceSlice<'_, f32>>();
+        check::<DeviceSliceMut<'_, f32>>();
+    }
+}
