@@ -118,6 +118,12 @@ programs_compile() { # TO
 			[[ $line != *'"manifest_path":"/src/tests/'* ]] || directory=tests
 			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" || return 1
 		done <"$made"
+	fi
+	if [ -f "$TREE/tests/testgpu/Cargo.toml" ]; then
+		RUSTFLAGS='-C target-feature=+crt-static' testgpu_cargo build --release --bin testgpu-vfio --target x86_64-unknown-linux-gnu &&
+			cp "$BUILDS/testgpu/target/x86_64-unknown-linux-gnu/release/testgpu-vfio" "$1/tests/" || return 1
+	fi
+	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
 		# Line numbers would make the initramfs ten times as big; names stay, for backtraces.
 		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
 	fi
@@ -126,6 +132,14 @@ programs_compile() { # TO
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
+}
+
+testgpu_cargo() { # COMMAND ARGUMENT...
+	local command=$1 locked=(--locked)
+	shift
+	[ "$command" != fmt ] || locked=()
+	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/testgpu/target in_root \
+		cargo "$command" "${locked[@]}" --manifest-path /src/tests/testgpu/Cargo.toml "$@"
 }
 
 # testgpu_build: builds the test GPU and sets TESTGPU, the program.
@@ -142,8 +156,7 @@ testgpu_make() {
 	local dir=$BUILDS/testgpu
 	say "building the test GPU"
 	mkdir -p "$dir/results"
-	CARGO_TARGET_DIR=/cache${dir#"$CACHE"}/target in_root cargo build --release --locked --manifest-path /src/tests/testgpu/Cargo.toml \
-		>"$dir/log" 2>&1 || {
+	testgpu_cargo build --release --bin testgpu >"$dir/log" 2>&1 || {
 		cat "$dir/log" >&2
 		die "the test GPU cannot be built"
 	}
