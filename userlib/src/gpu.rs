@@ -4,8 +4,11 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
+use crate::info::Kind;
 use crate::ioctl;
 use crate::sys;
 
@@ -241,6 +244,28 @@ fn gpu_info(device: &Device) -> Result<GpuInfo> {
 }
 
 impl Gpu {
+    /// Opens the first device with queues that this user may open.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: there is none; otherwise those of opening the devices that there are.
+    pub fn find() -> Result<Self> {
+        let mut refused = None;
+        for node in Device::list()? {
+            match Device::open(&node.path) {
+                Ok(device) if device.kind()? == Kind::Paged => return device.gpu(),
+                Ok(_) => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let attempt = "find a device with queues";
+            let cause = "the driver is bound to none";
+            Error::refused(Operation::Find, attempt, Errno::ENODEV, cause)
+                .with_hint("`pinmap info` shows what there is")
+        }))
+    }
+
     /// The device itself.
     pub fn device(&self) -> &Device {
         &self.device
@@ -291,7 +316,6 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::errno::Errno;
 
     #[test]
     fn a_device_without_queues_is_told() {

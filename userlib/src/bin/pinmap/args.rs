@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Unbind(PciAddress),
     /// Test the driver with `edu`.
     CopyTest(CopyOptions),
+    /// Show what zero-copy is worth.
+    Demo(DemoOptions),
 }
 
 /// What `info` is to show.
@@ -60,6 +62,13 @@ impl Default for CopyOptions {
             identity: false,
         }
     }
+}
+
+/// What `demo` is to use.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DemoOptions {
+    /// This device; otherwise the first that has queues.
+    pub(crate) device: Option<Target>,
 }
 
 /// How a device was named.
@@ -127,7 +136,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
     let mut args = args.into_iter();
     let Some(command) = args.next() else {
         return Err(Error(
-            "which command? info, bind, unbind or copy-test".into(),
+            "which command? info, bind, unbind, copy-test or demo".into(),
         ));
     };
     let mut words = Words::new(args);
@@ -138,6 +147,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
         "bind" => function(&mut words, Topic::Bind, Command::Bind),
         "unbind" => function(&mut words, Topic::Unbind, Command::Unbind),
         "copy-test" => copy_test(&mut words),
+        "demo" => demo(&mut words),
         other => Err(Error(format!("there is no command `{other}`"))),
     }
 }
@@ -197,6 +207,17 @@ fn copy_test(words: &mut Words) -> Result<Command, Error> {
     words.none(Command::CopyTest(options))
 }
 
+fn demo(words: &mut Words) -> Result<Command, Error> {
+    let mut options = DemoOptions::default();
+    while let Some(option) = words.option()? {
+        match option.as_str() {
+            "--device" => options.device = Some(Target::parse(&words.value(&option)?)?),
+            _ => return common(&option, Topic::Demo),
+        }
+    }
+    words.none(Command::Demo(options))
+}
+
 /// The options that every command has.
 fn common(option: &str, topic: Topic) -> Result<Command, Error> {
     match option {
@@ -236,6 +257,7 @@ mod tests {
             ("bind", Topic::Bind),
             ("unbind", Topic::Unbind),
             ("copy-test", Topic::CopyTest),
+            ("demo", Topic::Demo),
         ] {
             assert_eq!(parsed(&format!("{name} --help")), Ok(Command::Help(topic)));
             assert_eq!(parsed(&format!("{name} -V")), Ok(Command::Version));
@@ -291,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn demo_has_its_options() {
+        assert_eq!(parsed("demo"), Ok(Command::Demo(DemoOptions::default())));
+        let options = DemoOptions {
+            device: Some(Target::Pci(pci())),
+        };
+        assert_eq!(parsed("demo --device=00:10.0"), Ok(Command::Demo(options)));
+    }
+
+    #[test]
     fn nonsense_is_told() {
         for (line, says) in [
             ("", "which command"),
@@ -306,6 +337,7 @@ mod tests {
             ("copy-test --address-bits 11", "12 to 64"),
             ("copy-test --address-bits 65", "12 to 64"),
             ("copy-test x", "`x` is too much"),
+            ("demo x", "`x` is too much"),
         ] {
             assert!(refused(line).contains(says), "{line}: {}", refused(line));
         }

@@ -14,6 +14,8 @@ pub(crate) enum Topic {
     Unbind,
     /// `pinmap copy-test`.
     CopyTest,
+    /// `pinmap demo`.
+    Demo,
 }
 
 /// The text about a topic.
@@ -24,6 +26,7 @@ pub(crate) fn text(topic: Topic) -> &'static str {
         Topic::Bind => BIND,
         Topic::Unbind => UNBIND,
         Topic::CopyTest => COPY_TEST,
+        Topic::Demo => DEMO,
     }
 }
 
@@ -34,6 +37,7 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
        pinmap bind BDF
        pinmap unbind BDF
        pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--identity]
+       pinmap demo [--device DEVICE]
        pinmap COMMAND --help
        pinmap --help | --version
 
@@ -41,6 +45,7 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
   bind       gives a PCI function to the driver (as root)
   unbind     takes it away again (as root)
   copy-test  has QEMU's device edu copy memory, and checks every byte
+  demo       has a device with queues work on memory of the program, and measures what that is worth
 
 DEVICE is a node (/dev/pinmap0), its name (pinmap0) or a BDF; BDF is the address of a PCI function
 (0000:00:10.0), as `lspci -D` shows it; SIZE is a number of bytes, also with K, M, G or T.
@@ -100,4 +105,18 @@ usage: pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--id
   --identity        fail if the device address cannot be that of the memory
 
 Exit status: 0, all is right; 1, it is not; 2, the command line makes no sense.
+";
+
+const DEMO: &str = "\
+Has a device with queues (the test GPU) add 1 to floats in ordinary memory of the program, and copy
+ints between two buffers in host memory; checks the results, and that the copy engines moved nothing.
+Then measures the same work on host memory directly and on a copy in the device's memory, for 4 bytes
+to 64 MiB, used once and ten times: in device time and in wall time. Half a minute.
+
+usage: pinmap demo [--device DEVICE]
+
+  --device DEVICE  a node (/dev/pinmap0), its name or a BDF; the first one with queues
+
+Exit status: 0, all checks are right; 1, not all, or there is no such device; 2, the command line
+makes no sense.
 ";

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command `pinmap`: shows the devices, gives functions to the driver, tests it with `edu`.
+//! The command `pinmap`: shows the devices, gives functions to the driver, tests it with `edu`, shows
+//! what zero-copy is worth with the test GPU.
 #![forbid(unsafe_code)]
 
 mod args;
 mod bind;
 mod copy_test;
+mod demo;
 #[path = "../../../examples/edu/driver.rs"]
 mod edu;
 mod help;
@@ -37,6 +39,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::Bind(pci) => bind::bind(&sysfs::Sysfs::system(), pci, out)?,
         Command::Unbind(pci) => bind::unbind(&sysfs::Sysfs::system(), pci, out)?,
         Command::CopyTest(options) => copy_test::run(&options, out)?,
+        Command::Demo(options) => demo::run(&options, out)?,
     }
     Ok(out.flush()?)
 }

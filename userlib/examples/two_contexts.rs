@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two programs in one: two contexts of the same device. Both work at the same time, and neither
+//! reaches what the other has mapped, although it knows the address.
+//!
+//! ```sh
+//! pinmap bind 0000:00:10.0        # once, as root
+//! two_contexts
+//! ```
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::thread;
+
+use pinmap::{kernel, Access, Buffer, Device, Gpu, Packet, Queue, QueueOptions, Registration};
+
+/// Floats that each context works on.
+const FLOATS: usize = 1 << 18;
+/// How often it adds 1 to each.
+const ROUNDS: u16 = 20;
+
+/// A context with a queue and some memory.
+struct Context {
+    name: &'static str,
+    gpu: Gpu,
+    queue: Queue,
+    memory: Registration,
+}
+
+impl Context {
+    fn new(name: &'static str, device: Device) -> Result<Self, Box<dyn Error>> {
+        let gpu = device.gpu()?;
+        let queue = gpu.queue(QueueOptions::new())?;
+        let memory = Buffer::new(4 * FLOATS)?.register(&device, Access::ReadWrite)?;
+        println!("{name}: its floats are at {:#x}", memory.device_addr()?);
+        Ok(Self {
+            name,
+            gpu,
+            queue,
+            memory,
+        })
+    }
+
+    /// Whether its queue executes something.
+    fn works(&mut self) -> pinmap::Result<bool> {
+        let fence = self.queue.scope(|scope| {
+            scope.submit(&[Packet::nop()])?;
+            scope.fence()
+        })?;
+        Ok(fence.is_done())
+    }
+
+    /// Adds 1 to each float, again and again; then all must be the same.
+    fn work(&mut self) -> pinmap::Result<bool> {
+        let memory = &mut self.memory;
+        self.queue.scope(|scope| {
+            let mut data = memory.slice_mut::<f32>()?;
+            for _ in 0..ROUNDS {
+                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            }
+            scope.wait()?;
+            Ok(data.to_vec().iter().all(|&float| float == ROUNDS.into()))
+        })
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let first = Gpu::find()?.device().clone();
+    let second = Device::open(first.path())?;
+    let (mut a, mut b) = (Context::new("A", first)?, Context::new("B", second)?);
+
+    // Both at once.
+    let (good_a, good_b) = thread::scope(|threads| {
+        let other = threads.spawn(|| b.work());
+        (a.work(), other.join())
+    });
+    let good_b = good_b.map_err(|_| "the thread of B panicked")?;
+    for (name, good) in [(a.name, good_a?), (b.name, good_b?)] {
+        if !good {
+            return Err(format!("{name}: not every float is {ROUNDS}").into());
+        }
+        println!("{name}: {FLOATS} floats, each {ROUNDS} now");
+    }
+
+    // B knows where A's memory is, and has the device write there.
+    let target = a.memory.device_addr()?;
+    let write = Packet::fill(target, 4096, 0xbad, 2);
+    let Err(error) = b.queue.scope(|scope| scope.submit(&[write])) else {
+        return Err("B wrote where only A has memory".into());
+    };
+    let fault = error.fault().ok_or("B's queue stopped without a fault")?;
+    println!("B tried to write to A's memory: {fault}");
+    if fault.addr != Some(target) {
+        return Err(error.into());
+    }
+
+    // A has not noticed, and goes on; B goes on with a new queue.
+    if a.memory.load::<u32>(0)? != f32::from(ROUNDS).to_bits() {
+        return Err("A's memory has changed".into());
+    }
+    println!("A: nothing has changed; its queue works: {}", a.works()?);
+    b.queue = b.gpu.queue(QueueOptions::new())?;
+    println!("B: a new queue works: {}", b.works()?);
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("two_contexts: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device works on the program's own memory: it adds 1 to 1024 floats in place, and copies 128
+//! ints from one buffer to another. `programs.rs` beside it has the two programs.
+//!
+//! ```sh
+//! pinmap bind 0000:00:10.0        # once, as root
+//! zero_copy
+//! ```
+#![forbid(unsafe_code)]
+
+mod programs;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use pinmap::{Gpu, QueueOptions};
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let gpu = Gpu::find()?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+
+    let done = programs::increment(&gpu, &mut queue)?;
+    let floats = done.floats();
+    println!(
+        "{} floats at {:#x}, for the device at {:#x}: {:?} …",
+        floats.len(),
+        done.addr,
+        done.device_addr,
+        &floats[..10]
+    );
+    if (1u16..).zip(&floats).any(|(n, &float)| float != n.into()) {
+        return Err("not every float is one more than it was".into());
+    }
+
+    let ints = programs::copy(&gpu, &mut queue)?;
+    println!("{} ints copied: {:?} …", ints.len(), &ints[..10]);
+    if (0..).zip(&ints).any(|(n, &int)| int != n) {
+        return Err("not every int was copied".into());
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("zero_copy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

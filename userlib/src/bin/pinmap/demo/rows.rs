@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Measures the same work in both ways: on host memory directly, and on a copy in the device's
+//! memory.
+
+use std::time::{Duration, Instant};
+
+use pinmap::{kernel, Allocation, Gpu, Queue, QueueOptions};
+
+use crate::Result;
+
+/// Sizes: 4 bytes to 64 MiB.
+const SIZES: std::ops::RangeInclusive<u32> = 1..=13;
+/// How often the data is used.
+pub(crate) const USES: [u32; 2] = [1, 10];
+/// From here on each measurement is made only once, so that the demo ends.
+const PATIENCE: Duration = Duration::from_secs(25);
+/// Elements that the CPU looks at together.
+const CHUNK: usize = 1 << 14;
+
+/// How long something takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// By the device's clock: from when it begins until all is done.
+    pub(crate) device: Duration,
+    /// By the CPU's: from before it is submitted until it was waited for.
+    pub(crate) wall: Duration,
+}
+
+/// One size, used so often, in both ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) bytes: u64,
+    pub(crate) uses: u32,
+    /// The kernels work on host memory. These times and the others are medians.
+    pub(crate) zero_copy: Times,
+    /// They work on device memory, and the data is copied there and back.
+    pub(crate) copy: Times,
+    /// The numbers are right in the end.
+    pub(crate) right: bool,
+}
+
+/// What measuring needs.
+struct Bench {
+    queue: Queue,
+    host: Allocation<f32>,
+    vram: Allocation<f32>,
+    /// Begin and end, in the device's memory, so that they cost no access to the host's.
+    stamps: Allocation<u64>,
+}
+
+/// All rows: by uses, then by size.
+pub(crate) fn measure(gpu: &Gpu, started: Instant) -> Result<Vec<Row>> {
+    let most = elements(*SIZES.end());
+    let mut bench = Bench {
+        queue: gpu.queue(QueueOptions::new())?,
+        host: gpu.device().alloc(most)?,
+        vram: gpu.alloc_vram(most)?,
+        stamps: gpu.alloc_vram(2)?,
+    };
+    let mut rows = Vec::new();
+    for uses in USES {
+        for power in SIZES {
+            let runs = if started.elapsed() > PATIENCE {
+                1
+            } else {
+                runs(power)
+            };
+            rows.push(bench.row(elements(power), uses, runs)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Floats in a power of four bytes.
+fn elements(power: u32) -> usize {
+    4usize.pow(power) / size_of::<f32>()
+}
+
+/// How often to measure a size: an odd number, for the median is one of them.
+fn runs(power: u32) -> usize {
+    match power {
+        ..=8 => 25,
+        9 | 10 => 9,
+        11 => 5,
+        _ => 3,
+    }
+}
+
+impl Bench {
+    fn row(&mut self, count: usize, uses: u32, runs: usize) -> Result<Row> {
+        let Self { queue, host, .. } = self;
+        queue.scope(|scope| scope.fill(&mut host.slice_mut().part(..count)?, 0.0))?;
+        let (mut zero_copy, mut copy) = (Vec::new(), Vec::new());
+        // In turn, so that what else the computer does meets both alike. The first of each is not
+        // counted: it fills the TLB.
+        for run in 0..=runs {
+            let times = [self.zero_copy(count, uses)?, self.copy(count, uses)?];
+            if run > 0 {
+                zero_copy.push(times[0]);
+                copy.push(times[1]);
+            }
+        }
+        let increments = 2 * (runs + 1) * uses as usize;
+        Ok(Row {
+            bytes: (count * size_of::<f32>()) as u64,
+            uses,
+            zero_copy: median(&zero_copy),
+            copy: median(&copy),
+            right: self.all_are(count, increments as f32)?,
+        })
+    }
+
+    /// The kernels work on host memory.
+    fn zero_copy(&mut self, count: usize, uses: u32) -> Result<Times> {
+        let Self {
+            queue,
+            host,
+            stamps,
+            ..
+        } = self;
+        let start = Instant::now();
+        queue.scope(|scope| {
+            let mut data = host.slice_mut().part(..count)?;
+            let mut stamps = stamps.slice_mut();
+            let batch = scope.batch();
+            scope.timestamp(&mut stamps, 0)?;
+            for _ in 0..uses {
+                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            }
+            scope.timestamp(&mut stamps, 1)?;
+            batch.submit()?;
+            scope.wait()
+        })?;
+        self.times(start)
+    }
+
+    /// The data is copied to device memory, the kernels work there, and the data is copied back.
+    fn copy(&mut self, count: usize, uses: u32) -> Result<Times> {
+        let Self {
+            queue,
+            host,
+            vram,
+            stamps,
+        } = self;
+        let start = Instant::now();
+        queue.scope(|scope| {
+            let mut data = host.slice_mut().part(..count)?;
+            let mut there = vram.slice_mut().part(..count)?;
+            let mut stamps = stamps.slice_mut();
+            let batch = scope.batch();
+            scope.timestamp(&mut stamps, 0)?;
+            scope.copy(&data, &mut there)?;
+            for _ in 0..uses {
+                scope.launch(kernel::IncrementF32 { data: &mut there })?;
+            }
+            scope.copy(&there, &mut data)?;
+            scope.timestamp(&mut stamps, 1)?;
+            batch.submit()?;
+            scope.wait()
+        })?;
+        self.times(start)
+    }
+
+    fn times(&self, start: Instant) -> Result<Times> {
+        let wall = start.elapsed();
+        let mut stamps = [0; 2];
+        self.stamps.read(0, &mut stamps)?;
+        let nanos = stamps[1]
+            .checked_sub(stamps[0])
+            .ok_or("the device's clock went back")?;
+        let device = Duration::from_nanos(nanos);
+        Ok(Times { device, wall })
+    }
+
+    /// Whether all of the first floats are this.
+    fn all_are(&self, count: usize, value: f32) -> Result<bool> {
+        let mut chunk = vec![0.0; CHUNK.min(count)];
+        for at in (0..count).step_by(CHUNK) {
+            let chunk = &mut chunk[..CHUNK.min(count - at)];
+            self.host.read(at, chunk)?;
+            if chunk.iter().any(|&float| float != value) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The middle of each, by itself.
+fn median(times: &[Times]) -> Times {
+    let middle = |time: fn(&Times) -> Duration| {
+        let mut all: Vec<_> = times.iter().map(time).collect();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or_default()
+    };
+    Times {
+        device: middle(|times| times.device),
+        wall: middle(|times| times.wall),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_from_a_float_to_64_mib() {
+        assert_eq!(elements(*SIZES.start()), 1);
+        assert_eq!(elements(*SIZES.end()), 16 << 20);
+        for power in SIZES {
+            assert_eq!(runs(power) % 2, 1);
+        }
+    }
+
+    #[test]
+    fn the_median_is_of_each_by_itself() {
+        let times = [(5, 10), (1, 30), (3, 20)].map(|(device, wall)| Times {
+            device: Duration::from_millis(device),
+            wall: Duration::from_millis(wall),
+        });
+        assert_eq!(
+            median(&times),
+            Times {
+                device: Duration::from_millis(3),
+                wall: Duration::from_millis(20),
+            }
+        );
+    }
+}
