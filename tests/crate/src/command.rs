@@ -180,3 +180,25 @@ pub(crate) fn example_edu() -> Outcome {
     }
     Ok(())
 }
+
+pub(crate) fn examples_of_queues() -> Outcome {
+    crate::gpu::gpu()?;
+    for (name, parts) in [
+        (
+            "zero_copy",
+            ["[1.0, 2.0, 3.0,", "128 ints copied: [0, 1, 2,"],
+        ),
+        (
+            "two_contexts",
+            ["nothing is mapped there", "A: nothing has changed"],
+        ),
+        ("page_walk", ["the device's MMU", "the IOMMU"]),
+    ] {
+        let (status, out, err) = run(name)?;
+        assert_eq!((status, &*err), (Some(0), ""), "{name}: {out}");
+        for part in parts {
+            assert!(out.contains(part), "{part}: {out}");
+        }
+    }
+    Ok(())
+}

@@ -75,16 +75,20 @@ pub(crate) fn main(program: &str, tests: &[Test], smoke: &[&str]) -> ExitCode {
     println!("TAP version 13\n1..{}{none}", selected.len());
     let mut good = true;
     for (i, test) in selected.iter().enumerate() {
-        let (verdict, skipped) = match run(test) {
-            Ok(skipped) => ("ok", skipped),
+        // A line that is not marked could pass for a result.
+        let remark = |text: &str| text.lines().for_each(|line| println!("# {line}"));
+        let (verdict, directive) = match run(test) {
+            Ok(Passed::Skipped(reason)) => ("ok", format!(" # SKIP {reason}")),
+            Ok(Passed::Done(report)) => {
+                remark(&report);
+                ("ok", String::new())
+            }
             Err(error) => {
                 good = false;
-                // A line that is not marked could pass for a result.
-                error.lines().for_each(|line| println!("# {line}"));
-                ("not ok", None)
+                remark(&error);
+                ("not ok", String::new())
             }
         };
-        let directive = skipped.map_or(String::new(), |reason| format!(" # SKIP {reason}"));
         println!("{verdict} {} - {}{directive}", i + 1, test.name);
     }
     if good {
@@ -134,8 +138,16 @@ fn child(tests: &[Test], name: &str) -> ExitCode {
     }
 }
 
-/// Runs one test in another process, and looks at what it left behind. Some: it was skipped.
-fn run(test: &Test) -> Result<Option<String>, String> {
+/// How a test passed.
+enum Passed {
+    /// It could not be run, for this reason.
+    Skipped(String),
+    /// It was, and printed this.
+    Done(String),
+}
+
+/// Runs one test in another process, and looks at what it left behind.
+fn run(test: &Test) -> Result<Passed, String> {
     let pins = Pins::now();
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut process = Command::new(program)
@@ -164,9 +176,9 @@ fn run(test: &Test) -> Result<Option<String>, String> {
         out.join().unwrap_or_default(),
         err.join().unwrap_or_default(),
     );
-    let skipped = verdict(status, &out, &err)?;
+    let passed = verdict(status, out, &err)?;
     check_leftovers(pins)?;
-    Ok(skipped)
+    Ok(passed)
 }
 
 fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
@@ -179,10 +191,10 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Strin
     })
 }
 
-fn verdict(status: ExitStatus, out: &str, err: &str) -> Result<Option<String>, String> {
+fn verdict(status: ExitStatus, out: String, err: &str) -> Result<Passed, String> {
     match status.code() {
-        Some(0) => Ok(None),
-        Some(code) if code == SKIPPED.into() => Ok(Some(out.trim().to_owned())),
+        Some(0) => Ok(Passed::Done(out)),
+        Some(code) if code == SKIPPED.into() => Ok(Passed::Skipped(out.trim().to_owned())),
         _ => Err(format!("{out}{err}\n{status}")),
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the crate pinmap and of its programs, on QEMU's `edu`: run as root in the VM, they print TAP.
+//! Tests of the crate pinmap and of its programs, on QEMU's `edu` and on the test GPU: run as root in
+//! the VM, they print TAP. Without a device its tests are skipped.
 //!
 //! usage: `crate-test [PATTERN...]`: part of a test's name, its whole name, a name with `*` and `?`,
 //! or `smoke`.
@@ -9,14 +10,19 @@ mod device;
 #[path = "../../../userlib/examples/edu/driver.rs"]
 mod edu;
 mod failure;
+mod faults;
+mod gpu;
 mod harness;
+mod kernels;
 mod mapping;
 mod memory;
 #[path = "../../../userlib/src/bin/pinmap/pins.rs"]
 mod pins;
+mod queues;
 mod registration;
 mod setup;
 mod stale;
+mod submission;
 
 use std::process::ExitCode;
 
@@ -82,11 +88,58 @@ const TESTS: &[Test] = tests! {
         command_copy_test
         command_bind_and_unbind
         command_refuses_nonsense
-        example_edu;
+        example_edu
+        examples_of_queues;
+    gpu:
+        gpu_info_is_plausible
+        flat_device_has_no_queues
+        alloc_for_a_flat_device
+        alloc_is_zeroed_and_at_its_own_address
+        alloc_refuses_what_cannot_be
+        vram_is_given_back
+        queue_options_are_checked
+        queues_run_out_and_come_back;
+    kernels:
+        copy_engines_copy_and_fill
+        kernel_copy_and_fill
+        kernel_increment
+        kernel_saxpy
+        kernel_sum
+        kernel_histogram
+        kernel_crc32c
+        kernel_matmul
+        kernel_spin
+        registered_memory_is_worked_on_in_place;
+    queues:
+        scope_waits_whatever_happens
+        scope_leaves_memory_free
+        scope_ends_when_the_device_is_stopped
+        packets_are_executed_in_order
+        full_ring_is_back_pressure
+        waiting_has_a_deadline
+        fences_order_queues
+        waiting_for_a_stopped_queue_ends
+        queues_work_at_the_same_time
+        more_queues_and_contexts_than_the_device_holds;
+    faults:
+        fault_names_what_was_missing
+        fault_after_release
+        fault_on_writing_what_is_read_only
+        error_names_bad_packets
+        error_when_it_runs_for_too_long
+        contexts_do_not_reach_each_other
+        same_memory_in_two_contexts;
+    submission:
+        submission_makes_no_system_call
+        submission_cost;
 };
 
 /// Those that show whether anything works at all.
-const SMOKE: &[&str] = &["register_roundtrip", "command_copy_test"];
+const SMOKE: &[&str] = &[
+    "register_roundtrip",
+    "command_copy_test",
+    "kernel_increment",
+];
 
 fn main() -> ExitCode {
     harness::main("crate-test", TESTS, SMOKE)

@@ -13,19 +13,21 @@ mod programs;
 use std::error::Error;
 use std::process::ExitCode;
 
-use pinmap::{Gpu, QueueOptions};
+use pinmap::{Access, Gpu, QueueOptions};
 
 fn run() -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::find()?;
     let mut queue = gpu.queue(QueueOptions::new())?;
 
-    let done = programs::increment(&gpu, &mut queue)?;
-    let floats = done.floats();
+    // Registered, the device has the memory at the same address; released, it is the program's alone
+    // again. It never moves.
+    let mut memory = programs::floats()?.register(gpu.device(), Access::ReadWrite)?;
+    let (addr, device_addr) = (memory.addr(), memory.device_addr()?);
+    programs::increment(&mut queue, &mut memory)?;
+    let floats = programs::values(&memory.release()?);
     println!(
-        "{} floats at {:#x}, for the device at {:#x}: {:?} …",
+        "{} floats at {addr:#x}, for the device at {device_addr:#x}: {:?} …",
         floats.len(),
-        done.addr,
-        done.device_addr,
         &floats[..10]
     );
     if (1u16..).zip(&floats).any(|(n, &float)| float != n.into()) {

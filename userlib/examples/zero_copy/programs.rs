@@ -3,56 +3,37 @@
 
 use std::error::Error;
 
-use pinmap::{kernel, Access, Buffer, Gpu, Queue};
+use pinmap::{kernel, Buffer, Gpu, Queue, Registration};
 
 /// Floats that `increment` has, and ints that `copy` has.
 pub(crate) const FLOATS: usize = 1024;
 pub(crate) const INTS: usize = 128;
 
-/// What `increment` did.
-#[derive(Debug)]
-pub(crate) struct Incremented {
-    /// Where the floats were, for the program and for the device.
-    pub(crate) addr: usize,
-    pub(crate) device_addr: u64,
-    /// The floats afterwards, as the program finds them in its own memory.
-    pub(crate) memory: Buffer,
-}
-
-impl Incremented {
-    /// The floats.
-    pub(crate) fn floats(&self) -> Vec<f32> {
-        let bytes = self.memory[..4 * FLOATS].chunks_exact(4);
-        let float = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_ne_bytes);
-        bytes.map(float).collect()
-    }
-}
-
-/// The device adds 1 to floats in ordinary memory of the program, in place: 0, 1, 2 … become
-/// 1, 2, 3 …
-pub(crate) fn increment(gpu: &Gpu, queue: &mut Queue) -> Result<Incremented, Box<dyn Error>> {
-    // Ordinary memory, filled in the ordinary way.
+/// Ordinary memory of the program, filled in the ordinary way: 0, 1, 2 …
+pub(crate) fn floats() -> Result<Buffer, Box<dyn Error>> {
     let mut memory = Buffer::new(4 * FLOATS)?;
     for (i, bytes) in memory.chunks_exact_mut(4).take(FLOATS).enumerate() {
         bytes.copy_from_slice(&(i as f32).to_ne_bytes());
     }
-    let addr = memory.addr();
+    Ok(memory)
+}
 
-    // Registered, the device has it at the same address.
-    let mut memory = memory.register(gpu.device(), Access::ReadWrite)?;
-    let device_addr = memory.device_addr()?;
+/// The floats that ordinary memory holds.
+pub(crate) fn values(memory: &[u8]) -> Vec<f32> {
+    let float = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_ne_bytes);
+    memory.chunks_exact(4).take(FLOATS).map(float).collect()
+}
+
+/// The device adds 1 to each of the floats, in place: they become 1, 2, 3 …
+pub(crate) fn increment(
+    queue: &mut Queue,
+    memory: &mut Registration,
+) -> Result<(), Box<dyn Error>> {
     queue.scope(|scope| {
         let mut data = memory.slice_mut()?.part(..FLOATS)?;
         scope.launch(kernel::IncrementF32 { data: &mut data })
     })?;
-
-    // Released, it is ordinary memory again; it never moved.
-    let memory = memory.release()?;
-    Ok(Incremented {
-        addr,
-        device_addr,
-        memory,
-    })
+    Ok(())
 }
 
 /// The device copies ints from one buffer in host memory to another. The program writes the first

@@ -2,6 +2,8 @@
 //! `pinmap demo`: a device works on the program's own memory, and what that is worth.
 
 mod checks;
+#[path = "../../../../examples/page_walk/frame.rs"]
+mod frame;
 #[path = "../../../../examples/zero_copy/programs.rs"]
 mod programs;
 mod rows;
@@ -10,7 +12,7 @@ mod table;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use pinmap::{Gpu, GpuInfo, Kind, Link, QueueOptions};
+use pinmap::{Access, Gpu, GpuInfo, Kind, Link, QueueOptions};
 
 use crate::args::{DemoOptions, Target};
 use crate::size;
@@ -84,21 +86,22 @@ fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()>
     let before = gpu.counters()?;
 
     writeln!(out, "\n1. add 1 to {} floats, in place:", programs::FLOATS)?;
-    let done = programs::increment(gpu, &mut queue)?;
-    let floats = done.floats();
+    let mut memory = programs::floats()?.register(gpu.device(), Access::ReadWrite)?;
+    let (addr, device_addr) = (memory.addr(), memory.device_addr()?);
+    // Only root can see the page frame; for others it is none before and after.
+    let page = frame::frame(frame::entry(addr)?);
+    programs::increment(&mut queue, &mut memory)?;
+    let memory = memory.release()?;
+    let floats = programs::values(&memory);
     let first: Vec<String> = floats.iter().take(10).map(f32::to_string).collect();
     writeln!(out, "   the first ten: {}", first.join(" "))?;
     let good = (1u16..).zip(&floats).all(|(n, &float)| float == n.into());
     checks.add(out, good, "each of them is one more than it was")?;
-    let (addr, device_addr) = (done.addr, done.device_addr);
     writeln!(out, "   pointer {addr:#x}, device address {device_addr:#x}")?;
     checks.add(out, addr as u64 == device_addr, "the two are equal")?;
-    let same = done.memory.addr() == addr;
-    checks.add(
-        out,
-        same,
-        "the results are read where the floats were written",
-    )?;
+    let same = memory.addr() == addr && frame::frame(frame::entry(addr)?) == page;
+    let what = "the results are read from the very page that was registered";
+    checks.add(out, same, what)?;
 
     writeln!(
         out,

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Faults: who gets them, what they say, and who does not notice.
+
+use std::time::Duration;
+
+use nix::libc;
+use pinmap::{
+    kernel, Access, Buffer, Device, Error, Event, Fault, FaultAccess, FaultCode, Gpu, Packet,
+    QueueOptions,
+};
+
+use crate::gpu::{gpu, gpu_and_queue};
+use crate::harness::Outcome;
+use crate::setup::{buffer, pattern, PAGE};
+
+/// Has a new queue execute packets that stop it. What it says about that, after the event.
+fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let id = queue.id();
+    let mut event = None;
+    let result = queue.scope(|scope| -> Result<(), Error> {
+        scope.submit(packets)?;
+        let waited = scope.wait();
+        // Destroying the queue, at the end, withdraws it.
+        event = gpu.device().wait_event(Duration::from_secs(10))?;
+        waited
+    });
+    let error = result.expect_err("the queue stopped");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    let fault = *error.fault().ok_or("no fault")?;
+    assert_eq!((fault.queue, fault.packet), (id, packets.len() as u64 - 1));
+    let expected = Event::Fault {
+        queue: id,
+        addr: fault.addr.unwrap_or(0),
+        packet: fault.packet,
+    };
+    assert_eq!(event, Some(expected));
+    Ok(fault)
+}
+
+pub(crate) fn fault_names_what_was_missing() -> Outcome {
+    let gpu = gpu()?;
+    let memory = Buffer::new(4 * PAGE)?.register(gpu.device(), Access::ReadWrite)?;
+    let end = memory.device_addr()? + 4 * PAGE as u64;
+    let before = gpu.counters()?.faults;
+    // A copy that runs out of the memory's end: it faults exactly there.
+    let source = memory.device_addr()?;
+    let packets = [
+        Packet::nop(),
+        Packet::nop(),
+        Packet::fill(end - 64, 128, 7, 0),
+    ];
+    let write = fault(&gpu, &packets)?;
+    assert_eq!(write.access, Some(FaultAccess::Write));
+    assert_eq!(write.code, FaultCode::NotPresent);
+    assert_eq!(write.addr, Some(end), "{write}");
+    // What is never mapped: the first page of the address space.
+    let read = fault(&gpu, &[Packet::copy(0x10, source, 8)])?;
+    assert_eq!(read.access, Some(FaultAccess::Read));
+    assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(0x10)));
+    assert_eq!(gpu.counters()?.faults, before + 2);
+    Ok(())
+}
+
+pub(crate) fn fault_after_release() -> Outcome {
+    let gpu = gpu()?;
+    let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::ReadWrite)?;
+    let addr = memory.device_addr()?;
+    // The TLB has it.
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let write = Packet::fill(addr, PAGE as u64, 1, 2);
+    queue.scope(|scope| scope.submit(&[write]))?;
+    let memory = memory.release()?;
+    let fault = fault(&gpu, &[write])?;
+    assert_eq!(
+        (fault.code, fault.addr),
+        (FaultCode::NotPresent, Some(addr))
+    );
+    let written = 1u32.to_le_bytes();
+    assert!(memory.chunks_exact(4).all(|bytes| bytes == written));
+    Ok(())
+}
+
+pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let content = pattern(3, PAGE);
+    let mut memory = buffer(&content)?.register(gpu.device(), Access::Read)?;
+    // The crate does not lend it, and the device does not write it.
+    let refused = memory.slice_mut::<u8>().expect_err("read-only");
+    assert_eq!(refused.errno(), libc::EACCES);
+    let addr = memory.device_addr()?;
+    let fault = fault(&gpu, &[Packet::fill(addr, PAGE as u64, 0, 0)])?;
+    assert_eq!(fault.code, FaultCode::Permission, "{fault}");
+    assert_eq!(
+        (fault.access, fault.addr),
+        (Some(FaultAccess::Write), Some(addr))
+    );
+    // Reading is allowed.
+    let mut copy = gpu.alloc_vram::<u8>(PAGE)?;
+    queue.scope(|scope| scope.copy(memory.slice()?, &mut copy.slice_mut()))?;
+    assert_eq!(copy.to_vec(), content);
+    assert_eq!(*memory.release()?, content[..]);
+    Ok(())
+}
+
+pub(crate) fn error_names_bad_packets() -> Outcome {
+    let gpu = gpu()?;
+    let memory = gpu.device().alloc::<u8>(PAGE)?;
+    let addr = memory.device_addr();
+    let raw = |word| Packet::from_words([word, 0, 0, 0, 0, 0, 0, 0]);
+    for (packet, code) in [
+        (raw(0), FaultCode::BadOpcode),
+        (raw(0xff), FaultCode::BadOpcode),
+        (raw(1 | 1 << 16), FaultCode::BadField),
+        (Packet::timestamp(addr + 4), FaultCode::BadAlignment),
+        (Packet::copy(addr, addr, 1 << 30), FaultCode::BadLength),
+        (Packet::launch(77, [0; 7]), FaultCode::BadKernel),
+    ] {
+        let fault = fault(&gpu, &[packet])?;
+        assert_eq!((fault.code, fault.access), (code, None), "{fault}");
+    }
+    Ok(())
+}
+
+pub(crate) fn error_when_it_runs_for_too_long() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let time = gpu.info()?.max_run + Duration::from_secs(5);
+    let result = queue.scope(|scope| scope.launch(kernel::Spin { time }));
+    let error = result.expect_err("it was stopped");
+    let fault = error.fault().ok_or("no fault")?;
+    assert_eq!(fault.code, FaultCode::Timeout, "{error}");
+    Ok(())
+}
+
+pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
+    let (ours, mut queue) = gpu_and_queue()?;
+    let theirs = Device::open(ours.device().path())?.gpu()?;
+    let content = pattern(4, 4 * PAGE);
+    let registered = buffer(&content)?.register(ours.device(), Access::ReadWrite)?;
+    let mut host = ours.device().alloc::<u8>(PAGE)?;
+    let mut vram = ours.alloc_vram::<u8>(PAGE)?;
+    host.write(0, &content[..PAGE])?;
+    vram.write(0, &content[..PAGE])?;
+    let own = theirs.device().alloc::<u8>(PAGE)?;
+    for addr in [
+        registered.device_addr()?,
+        host.device_addr(),
+        vram.device_addr(),
+    ] {
+        let write = fault(&theirs, &[Packet::fill(addr, 64, 0xff, 0)])?;
+        assert_eq!(
+            (write.code, write.addr),
+            (FaultCode::NotPresent, Some(addr))
+        );
+        let read = fault(&theirs, &[Packet::copy(addr, own.device_addr(), 64)])?;
+        assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(addr)));
+    }
+    assert!(own.to_vec().iter().all(|&byte| byte == 0));
+    assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);
+    // The owner works on, and was told nothing.
+    queue.scope(|scope| scope.copy(host.slice(), &mut vram.slice_mut()))?;
+    assert_eq!(ours.device().try_event()?, None);
+    assert_eq!(*registered.release()?, content[..]);
+    // The crate refuses before the device has to.
+    let refused = queue.scope(|scope| scope.copy(own.slice(), &mut vram.slice_mut()));
+    let error = refused.expect_err("of another context");
+    assert!(
+        error.fault().is_none() && error.errno() == libc::EINVAL,
+        "{error}"
+    );
+    Ok(())
+}
+
+pub(crate) fn same_memory_in_two_contexts() -> Outcome {
+    let (first, mut one) = gpu_and_queue()?;
+    let second = Device::open(first.device().path())?.gpu()?;
+    let mut two = second.queue(QueueOptions::new())?;
+    let memory = crate::setup::RawMemory::new(PAGE)?;
+    memory.fill(&[0; PAGE]);
+    let add = |gpu: &Gpu, queue: &mut pinmap::Queue| -> Outcome {
+        // SAFETY: The memory is accessed by raw pointers only, and not meanwhile.
+        let raw = unsafe {
+            gpu.device()
+                .register_raw(memory.start(), PAGE, Access::ReadWrite)?
+        };
+        let arguments = [raw.device_addr()?, PAGE as u64 / 4, 0, 0, 0, 0, 0];
+        queue.scope(|scope| scope.submit(&[Packet::launch(3, arguments)]))?;
+        raw.release().map_err(|with| with.error)?;
+        Ok(())
+    };
+    add(&first, &mut one)?;
+    add(&second, &mut two)?;
+    let bytes = memory.content(PAGE);
+    assert!(bytes
+        .chunks_exact(4)
+        .all(|bytes| bytes == 2.0f32.to_ne_bytes()));
+    memory.unmap()
+}

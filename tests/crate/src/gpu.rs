@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paged devices: what they tell, and memory that the driver allocates.
+
+use std::error::Error;
+
+use nix::libc;
+use pinmap::{Device, Engines, Gpu, Kind, Operation, Place, Queue, QueueOptions, Reason};
+
+use crate::harness::{skip, Outcome};
+use crate::setup::{device, device_content, edu, pattern, PAGE};
+
+/// The first device with queues.
+pub(crate) fn gpu() -> Result<Gpu, Box<dyn Error>> {
+    match Gpu::find() {
+        Err(error) if error.operation() == Operation::Find => {
+            skip("there is no device with queues bound to pinmap")
+        }
+        gpu => Ok(gpu?),
+    }
+}
+
+/// The first device with queues, and a queue of it.
+pub(crate) fn gpu_and_queue() -> Result<(Gpu, Queue), Box<dyn Error>> {
+    let gpu = gpu()?;
+    let queue = gpu.queue(QueueOptions::new())?;
+    Ok((gpu, queue))
+}
+
+pub(crate) fn gpu_info_is_plausible() -> Outcome {
+    let gpu = gpu()?;
+    assert_eq!(gpu.device().kind()?, Kind::Paged);
+    let info = gpu.info()?;
+    assert!(
+        info.copy_engines >= 1 && info.compute_slots >= 1,
+        "{info:?}"
+    );
+    assert!(info.queues > info.slots && info.vmids > 1, "{info:?}");
+    assert!(
+        info.vram_free <= info.vram_len && info.vram_free > 0,
+        "{info:?}"
+    );
+    assert!(gpu.info()?.time > info.time, "the clock stands still");
+    let counters = gpu.counters()?;
+    assert_eq!(counters.copy_engines.len(), info.copy_engines as usize);
+    assert_eq!(counters.compute_slots.len(), info.compute_slots as usize);
+    // BARs, vectors and the reset are the driver's.
+    let device = gpu.device();
+    for refused in [
+        device.bar(0).map(drop),
+        device.interrupt(0).map(drop),
+        device.reset(),
+    ] {
+        let error = refused.expect_err("it is the driver's");
+        let errno = error.errno();
+        assert!([libc::EOPNOTSUPP, libc::ENOENT].contains(&errno), "{error}");
+    }
+    Ok(())
+}
+
+pub(crate) fn flat_device_has_no_queues() -> Outcome {
+    let device = device()?;
+    assert_eq!(device.kind()?, Kind::Flat);
+    let error = device.gpu().expect_err("no queues");
+    // Of a driver without queues: ENOTTY.
+    assert!(
+        [libc::EOPNOTSUPP, libc::ENOTTY].contains(&error.errno()),
+        "{error}"
+    );
+    assert_eq!(error.operation(), Operation::Gpu);
+    Ok(())
+}
+
+pub(crate) fn alloc_for_a_flat_device() -> Outcome {
+    let mut edu = edu()?;
+    let mut memory = edu.device().alloc::<u8>(PAGE + 5)?;
+    assert_eq!((memory.len(), memory.place()), (PAGE + 5, Place::Host));
+    memory.write(100, &pattern(7, 500))?;
+    edu.fetch(memory.device_addr() + 100, 0, 500)?;
+    assert_eq!(device_content(&mut edu, 500)?, pattern(7, 500));
+    Ok(())
+}
+
+pub(crate) fn alloc_is_zeroed_and_at_its_own_address() -> Outcome {
+    let gpu = gpu()?;
+    // With other content before, if the memory was used before.
+    for fill in [true, false] {
+        let mut places = vec![
+            gpu.device().alloc::<u64>(100_003)?,
+            gpu.alloc_vram::<u64>(100_003)?,
+        ];
+        for memory in &mut places {
+            assert_eq!(memory.addr() as u64, memory.device_addr());
+            assert_eq!(memory.addr() % PAGE, 0);
+            assert!(memory.to_vec().iter().all(|&word| word == 0));
+            let info = gpu.device().query(memory.addr() + 8)?;
+            if let Some(info) = info {
+                assert_eq!(info.device_addr, Some(memory.device_addr() + 8));
+            }
+            if fill {
+                memory.write(0, &vec![u64::MAX; memory.len()])?;
+                assert_eq!(memory.get(100_002)?, u64::MAX);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn alloc_refuses_what_cannot_be() -> Outcome {
+    let gpu = gpu()?;
+    let device = gpu.device();
+    let errno = |result: pinmap::Result<_>| result.map(drop).expect_err("refused").errno();
+    assert_eq!(errno(device.alloc::<f32>(0)), libc::EINVAL);
+    assert_eq!(errno(gpu.alloc_vram::<f32>(0)), libc::EINVAL);
+    assert_eq!(errno(device.alloc::<f32>(usize::MAX / 2)), libc::EOVERFLOW);
+    // A number of bytes that memory might have, but this machine does not.
+    assert_eq!(errno(device.alloc::<f32>(1 << 44)), libc::ENOMEM);
+
+    let info = gpu.info()?;
+    let error = gpu.alloc_vram::<u8>(usize::try_from(info.vram_len)? + 1);
+    let error = error.expect_err("more than there is");
+    assert_eq!(error.errno(), libc::ENOSPC);
+    assert_eq!(
+        error.failure().map(|failure| failure.reason),
+        Some(Reason::Full)
+    );
+    Ok(())
+}
+
+pub(crate) fn vram_is_given_back() -> Outcome {
+    let gpu = gpu()?;
+    let free = gpu.info()?.vram_free;
+    let memory = gpu.alloc_vram::<u8>(1 << 20)?;
+    assert_eq!(gpu.info()?.vram_free, free - (1 << 20));
+    drop(memory);
+    assert_eq!(gpu.info()?.vram_free, free);
+    Ok(())
+}
+
+pub(crate) fn queue_options_are_checked() -> Outcome {
+    let gpu = gpu()?;
+    let refused = gpu.queue(QueueOptions::new().packets(100));
+    assert_eq!(refused.expect_err("no power of two").errno(), libc::EINVAL);
+    // Out of range is clamped, as CUDA does.
+    let queue = gpu.queue(QueueOptions::new().priority(u32::MAX).packets(64))?;
+    assert_eq!(queue.engines(), Engines::Both);
+    let other = gpu.queue(QueueOptions::new().packets(65536))?;
+    assert!(queue.id() != 0 && other.id() != 0 && queue.id() != other.id());
+    Ok(())
+}
+
+pub(crate) fn queues_run_out_and_come_back() -> Outcome {
+    let gpu = gpu()?;
+    let most = gpu.info()?.queues as usize;
+    let mut queues = Vec::new();
+    let options = QueueOptions::new().packets(64);
+    let error = loop {
+        assert!(queues.len() <= most, "more queues than there are");
+        match gpu.queue(options) {
+            Ok(queue) => queues.push(queue),
+            Err(error) => break error,
+        }
+    };
+    // Or so many mappings that the process may not have more.
+    assert!(
+        [libc::ENOSPC, libc::ENOMEM].contains(&error.errno()),
+        "{error}"
+    );
+    assert!(queues.len() > 100, "only {} queues", queues.len());
+    drop(queues);
+    let again = Device::open(gpu.device().path())?.gpu()?;
+    again.queue(options)?;
+    gpu.queue(options)?;
+    Ok(())
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues and scopes: order, waiting, back-pressure, and that a scope ends when the device is done.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use pinmap::{kernel, Access, Allocation, Buffer, Device, Engines, Error, Packet, QueueOptions};
+
+use crate::gpu::{gpu, gpu_and_queue};
+use crate::harness::Outcome;
+
+const SPIN: kernel::Spin = kernel::Spin {
+    time: Duration::from_millis(30),
+};
+
+fn all_are(memory: &Allocation<f32>, value: f32) -> bool {
+    memory.to_vec().iter().all(|&float| float == value)
+}
+
+pub(crate) fn scope_waits_whatever_happens() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let mut memory = gpu.device().alloc::<f32>(1000)?;
+    // It ends without waiting.
+    queue.scope(|scope| {
+        scope.launch(SPIN)?;
+        let data = &mut memory.slice_mut();
+        scope.launch(kernel::IncrementF32 { data })
+    })?;
+    assert!(all_are(&memory, 1.0), "it did not wait");
+    // With an error.
+    let error = queue.scope(|scope| {
+        scope.launch(SPIN)?;
+        let mut data = memory.slice_mut();
+        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        data.split_at(1001).map(drop)
+    });
+    assert_eq!(error.expect_err("no such index").errno(), libc::EINVAL);
+    assert!(all_are(&memory, 2.0), "after an error it did not wait");
+    // With a panic, which is none of the test's.
+    std::panic::set_hook(Box::new(|_| {}));
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        queue.scope(|scope| -> Result<(), Error> {
+            scope.launch(SPIN)?;
+            let data = &mut memory.slice_mut();
+            scope.launch(kernel::IncrementF32 { data })?;
+            panic!("in the middle");
+        })
+    }));
+    drop(std::panic::take_hook());
+    assert!(
+        panic.is_err() && all_are(&memory, 3.0),
+        "after a panic it did not wait"
+    );
+    // With a batch that is never submitted.
+    queue.scope(|scope| {
+        std::mem::forget(scope.batch());
+        scope.launch(SPIN)?;
+        let data = &mut memory.slice_mut();
+        scope.launch(kernel::IncrementF32 { data })
+    })?;
+    assert!(all_are(&memory, 4.0), "what was held back was forgotten");
+    Ok(())
+}
+
+pub(crate) fn scope_leaves_memory_free() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    // Released at once, again and again: were the device not done, it would fault.
+    for round in 0..50u16 {
+        let mut buffer = Buffer::new(1 << 16)?;
+        for bytes in buffer.chunks_exact_mut(4) {
+            bytes.copy_from_slice(&f32::from(round).to_ne_bytes());
+        }
+        let mut memory = buffer.register(gpu.device(), Access::ReadWrite)?;
+        queue.scope(|scope| {
+            let data = &mut memory.slice_mut()?;
+            scope.launch(kernel::IncrementF32 { data })
+        })?;
+        let buffer = memory.release()?;
+        let expected = f32::from(round + 1).to_ne_bytes();
+        assert!(buffer.chunks_exact(4).all(|bytes| bytes == expected));
+    }
+    Ok(())
+}
+
+pub(crate) fn scope_ends_when_the_device_is_stopped() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let mut memory = gpu.device().alloc::<f32>(1000)?;
+    let error = queue.scope(|scope| -> Result<(), Error> {
+        scope.submit(&[Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0])])?;
+        let data = &mut memory.slice_mut();
+        scope.launch(kernel::IncrementF32 { data })
+    });
+    let error = error.expect_err("no such packet");
+    let fault = *error.fault().ok_or("no fault")?;
+    assert_eq!((fault.packet, fault.queue), (0, queue.id()));
+    // What came behind it was never executed, and now never will be.
+    assert!(all_are(&memory, 0.0));
+    // The queue is no more; another one is.
+    let again = queue
+        .scope(|scope| scope.launch(SPIN))
+        .expect_err("stopped");
+    assert_eq!((again.errno(), again.fault()), (libc::EIO, Some(&fault)));
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    queue.scope(|scope| {
+        let data = &mut memory.slice_mut();
+        scope.launch(kernel::IncrementF32 { data })
+    })?;
+    assert!(all_are(&memory, 1.0));
+    Ok(())
+}
+
+pub(crate) fn packets_are_executed_in_order() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let count = 5000;
+    let mut host = gpu.device().alloc::<f32>(count)?;
+    let mut vram = gpu.alloc_vram::<f32>(count)?;
+    queue.scope(|scope| -> Result<(), Error> {
+        let (mut host, mut vram) = (host.slice_mut(), vram.slice_mut());
+        // More than the ring holds, by engines of both kinds.
+        for _ in 0..100 {
+            scope.copy(&host, &mut vram)?;
+            scope.launch(kernel::IncrementF32 { data: &mut vram })?;
+            scope.copy(&vram, &mut host)?;
+            scope.launch(kernel::IncrementF32 { data: &mut host })?;
+        }
+        Ok(())
+    })?;
+    assert!(all_are(&host, 200.0), "{:?} …", &host.to_vec()[..4]);
+    Ok(())
+}
+
+pub(crate) fn full_ring_is_back_pressure() -> Outcome {
+    let gpu = gpu()?;
+    for options in [QueueOptions::new(), QueueOptions::new().system_calls()] {
+        let mut queue = gpu.queue(options.packets(64))?;
+        let mut memory = gpu.device().alloc::<f32>(64)?;
+        let mut launched = 0u16;
+        queue.scope(|scope| -> Result<(), Error> {
+            let mut data = memory.slice_mut();
+            scope.launch(SPIN)?;
+            // As long as it spins nothing is executed, and the ring fills up.
+            let refused = loop {
+                match scope.try_launch(kernel::IncrementF32 { data: &mut data }) {
+                    Ok(()) => launched += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(refused.errno(), libc::EAGAIN, "{refused}");
+            let kind = std::io::Error::from(refused).kind();
+            assert_eq!(kind, std::io::ErrorKind::WouldBlock);
+            assert!((40..64).contains(&launched), "{launched}");
+            // Those that wait get through, in batches too.
+            let batch = scope.batch();
+            for _ in 0..1000 {
+                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                launched += 1;
+            }
+            batch.submit()
+        })?;
+        assert!(all_are(&memory, launched.into()), "{launched}");
+    }
+    Ok(())
+}
+
+pub(crate) fn waiting_has_a_deadline() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let mut stamps = gpu.device().alloc::<u64>(2)?;
+    queue.scope(|scope| -> Result<(), Error> {
+        let mut stamps = stamps.slice_mut();
+        scope.timestamp(&mut stamps, 0)?;
+        let time = Duration::from_millis(200);
+        scope.launch(kernel::Spin { time })?;
+        scope.timestamp(&mut stamps, 1)?;
+        let start = Instant::now();
+        assert!(!scope.wait_timeout(Duration::from_millis(20))?);
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        let fence = scope.fence()?;
+        assert!(!fence.is_done() && !fence.wait(Duration::from_millis(1))?);
+        assert!(scope.wait_timeout(Duration::from_secs(60))?);
+        assert!(fence.is_done() && fence.wait(None)?);
+        let took = stamps.get(1)? - stamps.get(0)?;
+        assert!(took >= 200_000_000, "{took} ns");
+        // Nothing to wait for.
+        scope.wait()
+    })?;
+    Ok(())
+}
+
+pub(crate) fn fences_order_queues() -> Outcome {
+    let (gpu, mut first) = gpu_and_queue()?;
+    let mut second = gpu.queue(QueueOptions::new())?;
+    let mut memory = gpu.device().alloc::<f32>(10_000)?;
+    let mut result = gpu.alloc_vram::<f32>(10_000)?;
+    first.scope(|one| {
+        second.scope(|two| -> Result<(), Error> {
+            let mut data = memory.slice_mut();
+            let mut result = result.slice_mut();
+            for _ in 0..20 {
+                one.launch(kernel::Spin {
+                    time: Duration::from_micros(300),
+                })?;
+                one.launch(kernel::IncrementF32 { data: &mut data })?;
+                two.wait_for(&one.fence()?)?;
+                two.copy(&data, &mut result)?;
+                two.launch(kernel::IncrementF32 { data: &mut data })?;
+                one.wait_for(&two.fence()?)?;
+            }
+            Ok(())
+        })
+    })?;
+    assert!(all_are(&memory, 40.0), "{:?} …", &memory.to_vec()[..4]);
+    assert!(all_are(&result, 39.0), "{:?} …", &result.to_vec()[..4]);
+    Ok(())
+}
+
+pub(crate) fn waiting_for_a_stopped_queue_ends() -> Outcome {
+    let (gpu, mut first) = gpu_and_queue()?;
+    let mut second = gpu.queue(QueueOptions::new())?;
+    let bad = Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0]);
+    let mut inner = None;
+    let outer = first.scope(|one| {
+        one.submit(&[bad])?;
+        let fence = one.fence()?;
+        inner = second.scope(|two| two.wait_for(&fence)).err();
+        Ok::<_, Error>(())
+    });
+    let (outer, inner) = (outer.expect_err("stopped"), inner.ok_or("it went on")?);
+    assert!(inner.to_string().contains("stopped"), "{inner}");
+    assert_eq!(inner.fault(), outer.fault());
+    Ok(())
+}
+
+pub(crate) fn queues_work_at_the_same_time() -> Outcome {
+    let gpu = gpu()?;
+    let slots = gpu.info()?.compute_slots;
+    let mut fences = Vec::new();
+    let start = Instant::now();
+    for _ in 0..slots {
+        // A queue lives as long as its fences.
+        let mut queue = gpu.queue(QueueOptions::new().engines(Engines::Compute))?;
+        let scope = queue.scope(|scope| {
+            scope.launch(kernel::Spin {
+                time: Duration::from_millis(1),
+            })?;
+            scope.fence()
+        });
+        fences.push(scope?);
+    }
+    assert!(fences.iter().all(pinmap::Fence::is_done));
+    // Spins of all slots overlap: device time shows it, whatever the CPU does meanwhile.
+    let mut stamps = gpu.device().alloc::<u64>(2 * slots as usize)?;
+    let mut queues = Vec::new();
+    for _ in 0..slots {
+        queues.push(gpu.queue(QueueOptions::new())?);
+    }
+    overlap(&mut queues, stamps.slice_mut())?;
+    let stamps = stamps.to_vec();
+    let (begins, ends): (Vec<_>, Vec<_>) = stamps.chunks_exact(2).map(|s| (s[0], s[1])).unzip();
+    let (last_begin, first_end) = (begins.iter().max(), ends.iter().min());
+    assert!(
+        last_begin < first_end,
+        "{begins:?} {ends:?} in {:?}",
+        start.elapsed()
+    );
+    Ok(())
+}
+
+/// One scope inside of the other, for each queue.
+fn overlap(
+    queues: &mut [pinmap::Queue],
+    stamps: pinmap::DeviceSliceMut<'_, u64>,
+) -> Result<(), Error> {
+    let Some((queue, others)) = queues.split_first_mut() else {
+        return Ok(());
+    };
+    let (mut own, rest) = stamps.split_at(2)?;
+    queue.scope(|scope| {
+        let batch = scope.batch();
+        scope.timestamp(&mut own, 0)?;
+        scope.launch(kernel::Spin {
+            time: Duration::from_millis(500),
+        })?;
+        scope.timestamp(&mut own, 1)?;
+        batch.submit()?;
+        overlap(others, rest)
+    })
+}
+
+pub(crate) fn more_queues_and_contexts_than_the_device_holds() -> Outcome {
+    let first = gpu()?;
+    let info = first.info()?;
+    let path = first.device().path().to_owned();
+    let contexts = info.vmids as usize + 4;
+    let mut all = Vec::new();
+    for number in 0..contexts {
+        let device = Device::open(&path)?;
+        let gpu = device.gpu()?;
+        let mut queues = Vec::new();
+        for _ in 0..2 {
+            queues.push(gpu.queue(QueueOptions::new())?);
+        }
+        let mut memory = device.alloc::<f32>(1000)?;
+        memory.write(0, &vec![number as f32; 1000])?;
+        all.push((queues, memory));
+    }
+    let before = first.counters()?;
+    std::thread::scope(|threads| {
+        let work = |(queues, memory): &mut (Vec<pinmap::Queue>, Allocation<f32>)| {
+            for _ in 0..25 {
+                for queue in &mut *queues {
+                    queue.scope(|scope| {
+                        let data = &mut memory.slice_mut();
+                        scope.launch(kernel::IncrementF32 { data })
+                    })?;
+                }
+            }
+            Ok::<_, Error>(())
+        };
+        let threads: Vec<_> = all
+            .iter_mut()
+            .map(|context| threads.spawn(move || work(context)))
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .map_err(|_| "a thread panicked".to_owned())?
+                .map_err(|error| error.to_string())
+        })
+    })?;
+    for (number, (_, memory)) in all.iter().enumerate() {
+        assert!(all_are(memory, (number + 50) as f32), "context {number}");
+    }
+    let after = first.counters()?;
+    println!(
+        "{contexts} contexts, 2 queues each, 50 launches each: {} VMID binds, {} slot binds",
+        after.vmid_binds - before.vmid_binds,
+        after.binds - before.binds
+    );
+    Ok(())
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What Intel's IOMMU translates for a function, as the kernel's debugfs tells root.
+
+use std::fs;
+use std::io;
+
+use pinmap::PciAddress;
+
+/// Bits of an entry with the address.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The device may write, for both kinds of tables that there are.
+const WRITE: u64 = 1 << 1;
+
+/// A leaf of the IOMMU's page table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leaf {
+    /// The first I/O virtual address.
+    pub(crate) iova: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// The device may write.
+    pub(crate) writable: bool,
+    /// Where it leads, for comparing only.
+    frame: u64,
+}
+
+/// All leaves of a function.
+pub(crate) fn leaves(pci: PciAddress) -> io::Result<Vec<Leaf>> {
+    let path = format!("/sys/kernel/debug/iommu/intel/{pci}/domain_translation_struct");
+    let text = fs::read_to_string(path)?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// "IOVA-frame | level-5 level-4 level-3 [level-2 [level-1]]", of which the last is the leaf.
+fn parse(line: &str) -> Option<Leaf> {
+    let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    let (iova, levels) = line.split_once('|')?;
+    let levels: Option<Vec<_>> = levels.split_whitespace().map(hex).collect();
+    let levels = levels?;
+    let len = match levels.len() {
+        3 => 1 << 30,
+        4 => 2 << 20,
+        5 => 4 << 10,
+        _ => return None,
+    };
+    let leaf = *levels.last()?;
+    Some(Leaf {
+        iova: hex(iova.trim())? << 12,
+        len,
+        writable: leaf & WRITE != 0,
+        frame: (leaf & ADDRESS) >> 12,
+    })
+}
+
+impl Leaf {
+    /// The I/O virtual address that leads to a page frame, if this leaf has it.
+    pub(crate) fn iova_of(&self, frame: u64) -> Option<u64> {
+        let offset = frame.checked_sub(self.frame)? << 12;
+        (offset < self.len).then(|| self.iova + offset)
+    }
+}

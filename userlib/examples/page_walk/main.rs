@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The three MMUs of one pointer: the CPU's leads it to a page, the device's to an I/O virtual
+//! address, and the IOMMU that to the same page. Shows what each has for memory that was
+//! registered, memory that the driver allocated, and memory of the device.
+//!
+//! No physical address is shown. Which I/O virtual address it is, only root can find out, where the
+//! kernel has Intel's IOMMU in debugfs.
+//!
+//! ```sh
+//! pinmap bind 0000:00:10.0        # once, as root
+//! page_walk
+//! ```
+#![forbid(unsafe_code)]
+
+mod frame;
+mod iommu;
+
+use std::error::Error;
+use std::fs;
+use std::process::ExitCode;
+
+use frame::PAGE;
+use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Queue, QueueOptions};
+
+/// Bytes of each piece of memory, and which of them the pointer is for.
+const LEN: usize = 4 << 20;
+const OFFSET: usize = 2 << 20 | 0x1238;
+
+/// What is asked along the way.
+struct Walk {
+    gpu: Gpu,
+    queue: Queue,
+    /// What the IOMMU has, or why that cannot be seen.
+    leaves: Result<Vec<iommu::Leaf>, std::io::Error>,
+}
+
+impl Walk {
+    /// Walks to one byte of memory, which has a user and a device address.
+    fn to(
+        &mut self,
+        name: &str,
+        addr: usize,
+        memory: DeviceSlice<'_, u8>,
+    ) -> Result<(), Box<dyn Error>> {
+        let byte = memory.part(OFFSET..OFFSET + 8)?;
+        let (pointer, device_addr) = (addr + OFFSET, byte.device_addr());
+        println!("\n{name}, {OFFSET:#x} bytes in: pointer {pointer:#x}");
+        let entry = frame::entry(pointer)?;
+        println!(
+            "  the CPU's MMU     {pointer:#x} -> {}",
+            cpu(pointer, entry)?
+        );
+
+        // By handle the driver would know all of it; by address, what was registered.
+        let known = self.gpu.device().query(pointer)?;
+        let access = match known.map_or(Access::ReadWrite, |info| info.access) {
+            Access::Read => "reading",
+            Access::ReadWrite => "reading and writing",
+        };
+        let equal = if device_addr == pointer as u64 {
+            "equal"
+        } else {
+            "not equal"
+        };
+        println!("  the device's MMU  {device_addr:#x} ({equal}), for {access}");
+        self.iommu(frame::frame(entry));
+
+        // The device goes the whole way, and finds the same.
+        let mut seen = self.gpu.alloc_vram::<u8>(8)?;
+        self.queue
+            .scope(|scope| scope.copy(byte, &mut seen.slice_mut()))?;
+        let same = seen.to_vec() == byte.to_vec();
+        println!("  the device reads there what the CPU reads: {}", yes(same));
+        if !same {
+            return Err("the MMUs lead to different memory".into());
+        }
+        Ok(())
+    }
+
+    /// What the IOMMU has for the page.
+    fn iommu(&self, frame: Option<u64>) {
+        let leaves = match &self.leaves {
+            Ok(leaves) => leaves,
+            Err(error) => {
+                println!("  the IOMMU         cannot be looked at: {error}");
+                return;
+            }
+        };
+        let Some(frame) = frame else {
+            println!("  the IOMMU         which page it is, this user may not see");
+            return;
+        };
+        let found = leaves
+            .iter()
+            .find_map(|leaf| Some((leaf, leaf.iova_of(frame)?)));
+        match found {
+            Some((leaf, iova)) => {
+                let write = if leaf.writable { " and writing" } else { "" };
+                println!("                    -> IOVA {iova:#x}");
+                println!(
+                    "  the IOMMU         IOVA {iova:#x} -> the same page, in a leaf of {} KiB, for \
+                     reading{write}",
+                    leaf.len >> 10
+                );
+                println!("  the page          {}", flags(frame));
+            }
+            None => println!("  the IOMMU         has no such page: it is the device's own memory"),
+        }
+    }
+}
+
+fn yes(yes: bool) -> &'static str {
+    if yes {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
+/// What the CPU's page table says, by pagemap and smaps.
+fn cpu(addr: usize, entry: u64) -> Result<String, Box<dyn Error>> {
+    let bits = [
+        (frame::PRESENT, "in memory"),
+        (1 << 62, "swapped out"),
+        (1 << 61, "of a file or shared"),
+        (1 << 56, "mapped only here"),
+    ];
+    let names: Vec<_> = bits
+        .iter()
+        .filter(|(bit, _)| entry & bit != 0)
+        .map(|&(_, name)| name)
+        .collect();
+    let state = if names.is_empty() {
+        "not in memory".to_owned()
+    } else {
+        names.join(", ")
+    };
+    let huge = match huge_kib(addr)? {
+        0 => String::new(),
+        kib => format!("; {kib} KiB around it in huge pages"),
+    };
+    Ok(format!("a page: {state}{huge}"))
+}
+
+/// KiB in huge pages of the mapping that has an address.
+fn huge_kib(addr: usize) -> Result<u64, Box<dyn Error>> {
+    let smaps = fs::read_to_string("/proc/self/smaps")?;
+    let mut inside = false;
+    let mut sum = 0;
+    for line in smaps.lines() {
+        let first = line.split(' ').next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let bound = |text| usize::from_str_radix(text, 16);
+            let bounds = bound(start)?..bound(end)?;
+            inside = bounds.contains(&addr);
+        } else if inside && (first.ends_with("HugePages:") || first.ends_with("PmdMapped:")) {
+            let kib = line.split_whitespace().nth(1).unwrap_or("0");
+            sum += kib.parse::<u64>()?;
+        }
+    }
+    Ok(sum)
+}
+
+/// What the kernel says about a page, if it does.
+fn flags(frame: u64) -> String {
+    const NAMES: [(u32, &str); 8] = [
+        (2, "referenced"),
+        (3, "up to date"),
+        (4, "dirty"),
+        (5, "on an LRU list"),
+        (11, "mapped"),
+        (12, "anonymous"),
+        (17, "of hugetlb"),
+        (22, "part of a transparent huge page"),
+    ];
+    let mut bytes = [0; 8];
+    let read = fs::File::open("/proc/kpageflags")
+        .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, frame * 8));
+    if let Err(error) = read {
+        return format!("its flags cannot be read: {error}");
+    }
+    let bits = u64::from_ne_bytes(bytes);
+    let names = NAMES.iter().filter(|(bit, _)| bits & (1 << bit) != 0);
+    let names: Vec<_> = names.map(|&(_, name)| name).collect();
+    if names.is_empty() {
+        "the driver's own, on no list of the kernel".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let gpu = Gpu::find()?;
+    let info = gpu.device().info()?;
+    println!(
+        "{}: the IOMMU translates {} bits in pages of {:?} bytes",
+        gpu.device(),
+        info.address_bits(),
+        info.page_sizes.iter().collect::<Vec<_>>()
+    );
+    let content: Vec<u8> = (0..LEN).map(|i| (i / 8 * 37 + i / PAGE) as u8).collect();
+
+    let mut buffer = Buffer::with_pages(LEN, Pages::Transparent)?;
+    buffer.copy_from_slice(&content);
+    let registered = buffer.register(gpu.device(), Access::Read)?;
+    let mut host = gpu.device().alloc::<u8>(LEN)?;
+    host.write(0, &content)?;
+    let mut vram = gpu.alloc_vram::<u8>(LEN)?;
+    vram.write(0, &content)?;
+
+    let mut walk = Walk {
+        queue: gpu.queue(QueueOptions::new())?,
+        leaves: iommu::leaves(info.pci),
+        gpu,
+    };
+    let memory = registered.slice()?;
+    walk.to("registered memory", registered.addr(), memory)?;
+    walk.to("allocated host memory", host.addr(), host.slice())?;
+    walk.to("memory of the device", vram.addr(), vram.slice())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("page_walk: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
