@@ -288,7 +288,7 @@ mod tests {
     }
 
     fn word(kernel: u64) -> u64 {
-        4 | kernel << 32
+        4 | (kernel << 32)
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Packet {
     /// Runs a kernel.
     pub const fn launch(kernel: u32, arguments: [u64; 7]) -> Self {
         let [a, b, c, d, e, f, g] = arguments;
-        let word = opcode::LAUNCH | (kernel as u64) << 32;
+        let word = opcode::LAUNCH | ((kernel as u64) << 32);
         Self([word, a, b, c, d, e, f, g])
     }
 

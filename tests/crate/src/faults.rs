@@ -111,7 +111,7 @@ pub(crate) fn error_names_bad_packets() -> Outcome {
     for (packet, code) in [
         (raw(0), FaultCode::BadOpcode),
         (raw(0xff), FaultCode::BadOpcode),
-        (raw(1 | 1 << 16), FaultCode::BadField),
+        (raw(1 | (1 << 16)), FaultCode::BadField),
         (Packet::timestamp(addr + 4), FaultCode::BadAlignment),
         (Packet::copy(addr, addr, 1 << 30), FaultCode::BadLength),
         (Packet::launch(77, [0; 7]), FaultCode::BadKernel),

@@ -24,7 +24,7 @@ use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Queue, QueueOptions};
 
 /// Bytes of each piece of memory, and which of them the pointer is for.
 const LEN: usize = 4 << 20;
-const OFFSET: usize = 2 << 20 | 0x1238;
+const OFFSET: usize = (2 << 20) | 0x1238;
 
 /// What is asked along the way.
 struct Walk {
