@@ -206,26 +206,35 @@ impl Queue {
             return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
         }
         if self.ring.room(self.executed) < count {
-            self.executed = self.progress.executed();
-            if self.ring.room(self.executed) < count {
-                return Err(Error::new(Operation::Submit, attempt(), Errno::EAGAIN));
-            }
+            self.look();
+        }
+        if self.ring.room(self.executed) < count {
+            let error = Error::new(Operation::Submit, attempt(), Errno::EAGAIN);
+            // Also what is held, or there would never be room.
+            self.publish()?;
+            return Err(error);
         }
         Ok(())
+    }
+
+    /// Looks how far the device has come.
+    fn look(&mut self) {
+        // Whatever a packet made by hand may have written there, it is not further than this.
+        self.executed = self.progress.executed().min(self.ring.written());
     }
 
     /// Puts one packet. Where the ring is full: waits until it is not.
     pub(crate) fn put(&mut self, packet: &Packet) -> Result<()> {
         self.progress.check(Operation::Submit, "add to")?;
         if self.ring.room(self.executed) == 0 {
-            self.executed = self.progress.executed();
+            self.look();
         }
         while self.ring.room(self.executed) == 0 {
             // Also what is held, or there would never be room.
             self.publish()?;
             let value = self.ring.room_for_one();
             self.progress.wait_for_ever(value, &self.needs)?;
-            self.executed = self.progress.executed();
+            self.look();
         }
         self.ring.put(packet);
         Ok(())

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
-use pinmap::{Device, Info, Memlock, PciAddress, Reserved};
+use pinmap::{Device, GpuInfo, Info, Kind, Memlock, PciAddress, Reserved};
 
 use crate::args::{InfoOptions, Target};
 use crate::report_json;
@@ -43,13 +43,21 @@ pub(crate) struct Entry {
 pub(crate) struct Details {
     pub(crate) info: Info,
     pub(crate) reserved: Vec<Reserved>,
+    /// For a paged device.
+    pub(crate) gpu: Option<GpuInfo>,
 }
 
 impl Details {
     fn of(device: &Device) -> pinmap::Result<Self> {
+        let info = device.info()?;
+        let gpu = match info.kind {
+            Kind::Paged => Some(device.gpu()?.info()?),
+            _ => None,
+        };
         Ok(Self {
-            info: device.info()?,
+            info,
             reserved: device.reserved()?,
+            gpu,
         })
     }
 }

@@ -2,8 +2,9 @@
 //! The report of `pinmap info` as JSON.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use pinmap::{BarInfo, Reserved};
+use pinmap::{BarInfo, GpuInfo, Link, Reserved};
 
 use crate::json::Json;
 use crate::report::{Details, Entry, Report};
@@ -55,6 +56,7 @@ fn details(
     Details {
         info,
         reserved: ranges,
+        gpu: engines,
     }: &Details,
 ) -> Vec<(&'static str, Json)> {
     let bars = (0u32..).zip(&info.bars);
@@ -70,6 +72,7 @@ fn details(
         ("page_sizes", Json::list(info.page_sizes.iter())),
         ("max_registrations", info.max_registrations.into()),
         ("vectors", info.vectors.into()),
+        ("gpu", engines.as_ref().map(gpu).into()),
         (
             "bars",
             Json::list(bars.filter_map(|(number, info)| Some(bar(number, info.as_ref()?)))),
@@ -88,6 +91,33 @@ fn reserved(reserved: &Reserved) -> Json {
     let mut fields = range(&reserved.range);
     fields.push(("kind", text::reserved_kind(reserved.kind).into()));
     Json::Object(fields)
+}
+
+fn gpu(info: &GpuInfo) -> Json {
+    let link = |link: Link| {
+        Json::Object(vec![
+            ("bytes_per_second", link.bandwidth.into()),
+            ("latency_ns", nanos(link.latency).into()),
+        ])
+    };
+    Json::Object(vec![
+        ("queues", info.queues.into()),
+        ("queues_at_once", info.slots.into()),
+        ("contexts_at_once", info.vmids.into()),
+        ("copy_engines", info.copy_engines.into()),
+        ("kernels_at_once", info.compute_slots.into()),
+        ("max_priority", info.max_priority.into()),
+        ("memory", info.vram_len.into()),
+        ("memory_free", info.vram_free.into()),
+        ("max_run_ns", nanos(info.max_run).into()),
+        ("link", link(info.link)),
+        ("memory_link", link(info.vram)),
+    ])
+}
+
+/// In nanoseconds; the driver counts in no more.
+fn nanos(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }
 
 fn bar(number: u32, bar: &BarInfo) -> Json {

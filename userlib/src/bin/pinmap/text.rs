@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use pinmap::{BarInfo, Info, Kind, Memlock, Reserved, ReservedKind};
+use pinmap::{BarInfo, GpuInfo, Info, Kind, Memlock, Reserved, ReservedKind};
 
 use crate::report::{Details, Entry, Report};
 use crate::size::format as bytes;
@@ -54,7 +54,14 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
         line(out, "  IOMMU", format!("{name}, group {group}"))?;
     }
     match &entry.details {
-        Ok(Details { info, reserved }) => details(info, reserved, out),
+        Ok(Details {
+            info,
+            reserved,
+            gpu,
+        }) => {
+            details(info, reserved, out)?;
+            gpu.as_ref().map_or(Ok(()), |info| engines(info, out))
+        }
         Err(error) => line(out, "  not usable", error.to_string()),
     }
 }
@@ -109,6 +116,30 @@ fn details(info: &Info, ranges: &[Reserved], out: &mut impl Write) -> io::Result
         }
     }
     Ok(())
+}
+
+fn engines(info: &GpuInfo, out: &mut impl Write) -> io::Result<()> {
+    line(
+        out,
+        "  queues",
+        format!(
+            "{}, of which {} at once, in {} address spaces",
+            info.queues, info.slots, info.vmids
+        ),
+    )?;
+    line(
+        out,
+        "  engines",
+        format!(
+            "{} copy engines, {} kernels at once",
+            info.copy_engines, info.compute_slots
+        ),
+    )?;
+    line(
+        out,
+        "  memory",
+        format!("{}, {} free", bytes(info.vram_len), bytes(info.vram_free)),
+    )
 }
 
 fn describe(bar: &BarInfo) -> String {
