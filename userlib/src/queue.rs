@@ -199,7 +199,8 @@ impl Queue {
 
     /// Makes sure that so many packets can be put, without waiting.
     pub(crate) fn room_now(&mut self, count: u64) -> Result<()> {
-        let attempt = || format!("submit {count} packets to queue {}", self.progress.id());
+        let id = self.id();
+        let attempt = || format!("submit {count} packets to queue {id}");
         if count > self.ring.longest() {
             let cause = format!("the ring takes {} at most at once", self.ring.longest());
             let errno = Errno::EINVAL;
