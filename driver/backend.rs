@@ -1,16 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What differs between kinds of devices.
 
-use crate::sys::{eventfd::EventFd, pci::Function, uapi::Info};
-use crate::{context::Context, device::Device};
+#[cfg(not(pinmap_flat))]
+use crate::gpu::{Gpu, Paged};
+use crate::{
+    context::Context,
+    device::Device,
+    mapping::{AddressSpace, Guardian, Local},
+    sys::{compat, eventfd::EventFd, iommu::Domain, pci::Function, uapi::Info},
+    view::DevicePages,
+};
 use kernel::{prelude::*, sync::Arc};
 
 mod pci;
+#[cfg(not(pinmap_flat))]
+mod testgpu;
+
+/// Memory of the device's own, to be mapped and to be viewed.
+pub(crate) struct LocalMemory {
+    pub(crate) local: Arc<dyn Local>,
+    pub(crate) pages: Arc<dyn DevicePages>,
+}
 
 /// A kind of device.
 ///
 /// Contexts are named by numbers that are never used again for the same device.
 pub(crate) trait Backend: Send + Sync {
+    /// The function was bound, its DMA goes through `domain`, and nobody can open it yet.
+    /// [`leave`](Self::leave) ends what this begins, also if it fails.
+    fn start(&self, _domain: &Arc<Domain>, _guardian: Arc<dyn Guardian>) -> Result {
+        Ok(())
+    }
+
+    /// There is a new context. Its address space, if the device has an MMU that gives it one of its own.
+    /// [`disown`](Self::disown) ends what this begins.
+    fn open(&self, _context: u64) -> Result<Option<Arc<AddressSpace>>> {
+        Ok(None)
+    }
+
+    /// The paged device that it is.
+    #[cfg(not(pinmap_flat))]
+    fn gpu(&self) -> Option<&Arc<Gpu>> {
+        None
+    }
+
+    /// Whether it has memory of its own.
+    fn has_memory(&self) -> bool {
+        false
+    }
+
+    /// `length` bytes of it, zeroed. `ENOSPC`: not free in one piece.
+    fn allocate(&self, _length: u64) -> Result<LocalMemory> {
+        Err(compat::unsupported())
+    }
+
     /// Makes `context` able to use the device, or fails: `EBUSY` if another one has it, `ENODEV` if
     /// the device is gone. Takes no lock that is held across allocation or page faults. Called by
     /// [`Claim`] only, which calls [`settle`](Self::settle) once for each success.
@@ -44,6 +87,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Calls `insert` with the page frame of device memory at this file offset, unless it is gone;
     /// [`leave`](Self::leave) waits for that.
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
+
+    /// Whether contexts can have its interrupts.
+    fn has_vectors(&self) -> bool {
+        true
+    }
 
     /// Whether there is such a vector.
     fn has_vector(&self, index: u32) -> bool;
@@ -93,9 +141,13 @@ impl Drop for Claim {
     }
 }
 
-/// The backend for `function`.
+/// The backend for `function`: the one place that knows all of them.
 pub(crate) fn choose(function: &Function) -> Result<Arc<dyn Backend>> {
-    // The one place that knows all of them.
-    let backend = Arc::pin_init(pci::Flat::new(function), GFP_KERNEL)?;
-    Ok(backend)
+    #[cfg(not(pinmap_flat))]
+    if let Some(hardware) = testgpu::TestGpu::find(function)? {
+        let gpu = Gpu::new(function, hardware)?;
+        return Ok(Arc::new(Paged::new(gpu), GFP_KERNEL)?);
+    }
+    let flat = Arc::pin_init(pci::Flat::new(function), GFP_KERNEL)?;
+    Ok(flat)
 }

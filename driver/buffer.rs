@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Pages and permissions, and the mappings that share them.
 //!
-//! Locks, outermost first: `pages`, `inner`, the address space of a mapping. `pages` is held while
+//! Locks, outermost first: `backing`, `inner`, the address space of a mapping. `backing` is held while
 //! mapping and while pages are looked up, which both may fault or allocate; so an MMU notifier takes
-//! `inner` only, and `inner` is never held across either.
+//! `inner` only, and `inner` is never held across either, nor while waiting for a device.
 
 use crate::{
     event::{Queue, Room, Ticket},
     failure::Failure,
-    logic::{request::Target, span::Span},
-    mapping::{AddressSpace, Mapping},
+    logic::{pte::Access, request::Target, span::Span},
+    mapping::{AddressSpace, Entries, Local, Mapping, Memory},
     pinned,
     sys::{
         account::Account,
         compat,
         gup::PinnedRuns,
         notifier::Interval,
+        pages::Folios,
         uapi::{self, Event},
         work,
     },
+    view::Showing,
 };
 use core::mem;
 use kernel::{
@@ -59,7 +61,7 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`]. Returns the first
+    /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`]. Returns the first
     /// failure.
     fn unmap_all(&mut self) -> Result {
         self.mappings
@@ -77,11 +79,57 @@ pub(crate) struct Status {
     pub(crate) device_addr: Option<u64>,
 }
 
-/// A range of user memory, pinned.
+/// Where the memory of a buffer comes from, and what keeps it.
+pub(crate) enum Backing {
+    /// Pinned user memory.
+    User(Arc<PinnedRuns>),
+    /// Memory that the driver allocated.
+    Host(Arc<Folios>, Showing),
+    /// The device's own.
+    Local(Arc<dyn Local>, Showing),
+}
+
+impl Backing {
+    fn memory(&self) -> Memory {
+        match self {
+            Self::User(runs) => Memory::Host(runs.clone()),
+            Self::Host(folios, _) => Memory::Host(folios.clone()),
+            Self::Local(local, _) => Memory::Local(local.clone()),
+        }
+    }
+
+    /// What to pass to `mmap()`; 0: cannot be.
+    pub(crate) fn offset(&self) -> u64 {
+        match self {
+            Self::User(_) => 0,
+            Self::Host(_, showing) | Self::Local(_, showing) => showing.offset(),
+        }
+    }
+
+    /// A `PINMAP_BUFFER_` kind.
+    fn kind(&self) -> u32 {
+        match self {
+            Self::User(_) => uapi::BUFFER_USER,
+            Self::Host(..) => uapi::BUFFER_HOST,
+            Self::Local(..) => uapi::BUFFER_VRAM,
+        }
+    }
+
+    /// User memory.
+    pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
+        match self {
+            Self::User(runs) => Some(runs),
+            Self::Host(..) | Self::Local(..) => None,
+        }
+    }
+}
+
+/// A range of memory that devices can be given.
 #[pin_data]
 pub(crate) struct Buffer {
     span: Span,
     write: bool,
+    kind: u32,
     pub(super) account: Arc<Account>,
     events: Arc<Queue>,
     #[pin]
@@ -89,9 +137,9 @@ pub(crate) struct Buffer {
     /// What may have gone away, for the worker to look at.
     #[pin]
     pub(super) doubt: SpinLock<Option<Span>>,
-    /// Set once they are pinned, taken when they are unpinned.
+    /// Set once it is there, taken when it is let go of.
     #[pin]
-    pub(super) pages: Mutex<Option<Arc<PinnedRuns>>>,
+    pub(super) backing: Mutex<Option<Backing>>,
     #[pin]
     pub(super) interval: Interval<Buffer>,
     #[pin]
@@ -99,13 +147,34 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// For `span`, with nothing pinned yet.
+    /// For the user memory `span`, with nothing pinned yet.
     pub(crate) fn new(
         span: Span,
         write: bool,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
+        Self::make(span, write, None, account, events)
+    }
+
+    /// Of memory that was allocated, whose addresses are `span` as far as it has any.
+    pub(crate) fn allocated(
+        span: Span,
+        backing: Backing,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        Self::make(span, true, Some(backing), account, events)
+    }
+
+    fn make(
+        span: Span,
+        write: bool,
+        backing: Option<Backing>,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
         let inner = Inner {
             state: State::Building,
             handle: 0,
@@ -117,11 +186,12 @@ impl Buffer {
             pin_init!(Self {
                 span,
                 write,
+                kind,
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
                 doubt <- new_spinlock!(None, "pinmap_doubt"),
-                pages <- new_mutex!(None, "pinmap_pages"),
+                backing <- new_mutex!(backing, "pinmap_backing"),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
             }),
@@ -129,9 +199,19 @@ impl Buffer {
         )
     }
 
-    /// Its user addresses.
+    /// Its user addresses; from 0 on if it has none.
     pub(crate) fn span(&self) -> Span {
         self.span
+    }
+
+    /// A `PINMAP_BUFFER_` kind.
+    pub(crate) fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    /// Whether it was registered, by its user addresses.
+    pub(crate) fn is_user_memory(&self) -> bool {
+        self.kind == uapi::BUFFER_USER
     }
 
     /// Whether devices may write.
@@ -164,7 +244,7 @@ impl Buffer {
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
         let pinned = pinned::pin(&this.account, this.span, this.write)?;
-        *this.pages.lock() = Some(pinned);
+        *this.backing.lock() = Some(Backing::User(pinned));
         Ok(())
     }
 
@@ -177,13 +257,17 @@ impl Buffer {
     ) -> core::result::Result<u64, Failure> {
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
         // that.
-        let pages = self.pages.lock();
-        let runs = pages.as_ref().ok_or_else(|| self.refusal(self.state()))?;
+        let backing = self.backing.lock();
+        let memory = backing
+            .as_ref()
+            .map(Backing::memory)
+            .ok_or_else(|| self.refusal(self.state()))?;
+        let access = if write { Access::Write } else { Access::Read };
         let wanted = || match self.state() {
             State::Building | State::Live => Ok(()),
             state => Err(self.refusal(state).errno),
         };
-        let mapping = Mapping::new(space, runs, target, write, wanted)?;
+        let mapping = Mapping::new(space, &memory, target, access, wanted)?;
         let device_addr = mapping.device_addr();
         self.publish(mapping)?;
         Ok(device_addr)
@@ -232,20 +316,53 @@ impl Buffer {
 
     /// Removes the mapping at `device_addr`; flushed when it returns.
     pub(crate) fn unmap(&self, device_addr: u64) -> Result {
+        let entries = {
+            let inner = self.inner.lock();
+            if inner.state != State::Live {
+                return Err(compat::stale());
+            }
+            let mut mappings = inner.mappings.iter();
+            let mapping = mappings.find(|mapping| mapping.device_addr() == device_addr);
+            mapping.ok_or(ENOENT)?.entries().cloned()
+        };
+        let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
         if inner.state != State::Live {
             return Err(compat::stale());
         }
+        // Somebody else may have been quicker, or have put another one there.
         let index = inner
             .mappings
             .iter()
-            .position(|mapping| mapping.device_addr() == device_addr)
+            .position(|mapping| {
+                mapping.device_addr() == device_addr && mapping.has(entries.as_ref())
+            })
             .ok_or(ENOENT)?;
         // Under the lock, so that a munmap() that comes meanwhile waits for it.
         let result = inner.mappings.get_mut(index).map_or(Ok(()), Mapping::unmap);
         let mapping = inner.mappings.remove(index);
         drop(inner);
         drop(mapping);
+        forgotten.and(result)
+    }
+
+    /// Takes all mappings away from the MMUs of devices, and waits for those. Nobody else adds or
+    /// takes mappings meanwhile.
+    fn forget_all(&self) -> Result {
+        let entries_of = |index: usize| -> Option<Option<Arc<Entries>>> {
+            let inner = self.inner.lock();
+            let mapping = inner.mappings.get(index)?;
+            Some(mapping.entries().cloned())
+        };
+        let mut result = Ok(());
+        for index in 0..MAX_MAPPINGS {
+            let Some(entries) = entries_of(index) else {
+                break;
+            };
+            if let Some(entries) = entries {
+                result = result.and(entries.remove());
+            }
+        }
         result
     }
 
@@ -309,18 +426,23 @@ impl Buffer {
                 drop(inner);
                 this.look_later();
             }
-            State::Doomed | State::Stale | State::Released | State::Gone => {}
+            // Being ended, perhaps by somebody who waits for a device.
+            State::Released | State::Gone => {
+                let _ = inner.unmap_all();
+            }
+            State::Doomed | State::Stale => {}
         }
     }
 
-    /// What is left after the mappings are undone: frees their addresses, unpins, un-charges.
+    /// What is left after the mappings are undone: has devices forget them, frees their addresses,
+    /// lets go of the memory, un-charges.
     pub(super) fn reap(&self) {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
         drop(inner);
         drop(mappings);
-        let pages = self.pages.lock().take();
-        drop(pages);
+        let backing = self.backing.lock().take();
+        drop(backing);
     }
 
     /// The device is gone: its registration is not to succeed any more.
@@ -331,7 +453,7 @@ impl Buffer {
         }
     }
 
-    /// Ends it, as released or as gone: unmap and flush, unpin, un-charge. Nothing is left when it
+    /// Ends it, as released or as gone: have devices forget it, unmap and flush, unpin, un-charge. Nothing is left when it
     /// returns `Ok`, except for an event that was not read yet. After an error its pages stay pinned.
     /// Can be called again; not by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
@@ -339,8 +461,9 @@ impl Buffer {
         if inner.state != State::Gone {
             inner.state = state;
         }
-        let result = inner.unmap_all();
         drop(inner);
+        let forgotten = this.forget_all();
+        let result = forgotten.and(this.inner.lock().unmap_all());
         this.interval.remove();
         work::cancel(this);
         this.reap();

@@ -14,6 +14,7 @@ use crate::{
     },
     mapping::AddressSpace,
     sys::{account::Account, compat, uapi, vma::Views},
+    view::ViewTable,
 };
 use kernel::{
     mm::Mm,
@@ -113,6 +114,7 @@ pub(crate) struct Context {
     account: Arc<Account>,
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
+    view_table: Arc<ViewTable>,
     #[pin]
     table: Mutex<Table>,
     /// Who tears down; the other one waits until it is done.
@@ -132,8 +134,9 @@ impl Context {
             mm.into()
         };
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
-        let space = AddressSpace::new(device.domain().clone(), device.clone())?;
         let events = Queue::new()?;
+        let space = Device::address_space(&device, id)?;
+        let view_table = ViewTable::new()?;
         let table = Table {
             gone: false,
             counter: Counter::new(),
@@ -148,6 +151,7 @@ impl Context {
                 account,
                 space,
                 events,
+                view_table,
                 table <- new_mutex!(table, "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
                 views <- new_mutex!(Some(views), "pinmap_views"),
@@ -181,6 +185,11 @@ impl Context {
         &self.events
     }
 
+    /// What `mmap()` shows besides BARs.
+    pub(crate) fn view_table(&self) -> &Arc<ViewTable> {
+        &self.view_table
+    }
+
     /// Registrations now.
     pub(crate) fn registrations(&self) -> u32 {
         self.table.lock().count
@@ -205,7 +214,8 @@ impl Context {
         Ok((handle, buffer.clone()))
     }
 
-    /// Gives `buffer` a handle that nobody can use yet, and its user addresses to nobody else.
+    /// Gives `buffer` a handle that nobody can use yet, and its user addresses, if it has any, to nobody
+    /// else.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
@@ -233,10 +243,14 @@ impl Context {
                 allowed.into(),
             ));
         }
-        table.make_way(buffer.span())?;
+        if buffer.is_user_memory() {
+            table.make_way(buffer.span())?;
+        }
         let handle = table.counter.take().ok_or(ENOSPC)?;
         table.by_handle.insert(by_handle.into_node(handle, entry));
-        table.by_last.insert(by_last.into_node(last, handle));
+        if buffer.is_user_memory() {
+            table.by_last.insert(by_last.into_node(last, handle));
+        }
         table.count = table.count.saturating_add(1);
         drop(table);
         Ok(Reserved {

@@ -4,10 +4,10 @@
 use crate::{
     backend::{self, Backend},
     context::Context,
-    mapping::Guardian,
+    mapping::{AddressSpace, Guardian},
     sys::{
         compat,
-        iommu::{Attachment, Domain, Group, Unfit},
+        iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
         pci::{self, Enabled, Function},
         uapi::{self, GetReserved, Info},
@@ -87,24 +87,22 @@ impl pci::Driver for Bound {
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
         let device = Device::new(&function, attachment)?;
-        let bound = KBox::try_pin_init(
-            try_pin_init!(Self {
-                node <- Node::new("pinmap", NODE_MODE, dev, device.clone()),
-                device,
-                _enabled: enabled,
-            }? Error),
-            GFP_KERNEL,
-        )?;
-        Ok(bound)
+        let started = device.backend.start(&device.domain, device.clone());
+        let bound = started.and_then(|()| Self::publish(&device, dev, enabled));
+        if bound.is_err() {
+            device.leave();
+            work::cancel(&device);
+        }
+        bound
     }
 
     fn unbind(&self) {
         let was_used = self.device.backend.is_in_use();
         self.device.leave();
-        if was_used && self.device.backend.can_reset() {
+        if was_used && self.device.function.can_reset() {
             // What its user began must not go on under the next driver. If it is not there any more,
             // nothing does.
-            let _ = self.device.function.reset_at_unbind();
+            let _ = self.device.function.reset_locked();
         }
         work::cancel(&self.device);
         let attachment = self.device.attachment.lock().take();
@@ -120,6 +118,26 @@ impl pci::Driver for Bound {
             return Err(EBUSY);
         }
         Ok(())
+    }
+}
+
+impl Bound {
+    /// Makes the node, by which `device` can be opened.
+    fn publish(
+        device: &Arc<Device>,
+        parent: &device::Device,
+        enabled: Enabled,
+    ) -> Result<Pin<KBox<Self>>> {
+        let device = device.clone();
+        let bound = KBox::try_pin_init(
+            try_pin_init!(Self {
+                node <- Node::new("pinmap", NODE_MODE, parent, device.clone()),
+                device,
+                _enabled: enabled,
+            }? Error),
+            GFP_KERNEL,
+        )?;
+        Ok(bound)
     }
 }
 
@@ -210,11 +228,24 @@ impl Device {
     /// A new context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         let id = this.opened.fetch_add(1, Relaxed);
-        let context = Context::new(id, this.clone(), views)?;
-        let mut contexts = this.contexts.lock();
-        this.check_here()?;
-        contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
-        Ok(context)
+        let opened = Context::new(id, this.clone(), views).and_then(|context| {
+            let mut contexts = this.contexts.lock();
+            this.check_here()?;
+            contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+            Ok(context.clone())
+        });
+        if opened.is_err() {
+            this.backend.disown(id);
+        }
+        opened
+    }
+
+    /// The address space of the new context named `id`.
+    pub(crate) fn address_space(this: &Arc<Self>, id: u64) -> Result<Arc<AddressSpace>> {
+        match this.backend.open(id)? {
+            Some(space) => Ok(space),
+            None => AddressSpace::new(this.domain.clone(), this.clone()),
+        }
     }
 
     /// Ends a context whose file is closed.
@@ -237,16 +268,31 @@ impl Device {
         }
     }
 
+    /// Blocks all its DMA, for as long as it is bound.
+    fn block(&self) {
+        if let Some(attachment) = &mut *self.attachment.lock() {
+            if !attachment.is_blocked() {
+                let dev: &device::Device = self.function.as_ref();
+                dev_err!(
+                    dev,
+                    "its DMA is out of control: blocked until it is unbound\n"
+                );
+                attachment.block();
+            }
+        }
+    }
+
     /// GET_INFO.
     pub(crate) fn describe(&self, context: &Context, info: &mut Info) {
         *info = Info {
             size: info.size,
             ..self.identity
         };
-        info.out_aperture_start = self.domain.aperture().start();
-        info.out_aperture_last = self.domain.aperture().last();
+        let aperture = context.space().aperture();
+        info.out_aperture_start = aperture.start();
+        info.out_aperture_last = aperture.last();
         info.out_page_sizes = self.domain.page_sizes();
-        info.out_nr_reserved = self.domain.reserved().len() as u32;
+        info.out_nr_reserved = self.reserved(context).len() as u32;
         info.out_iommu_group = self.group;
         if self.domain.is_coherent() {
             info.out_flags |= uapi::INFO_COHERENT;
@@ -257,12 +303,20 @@ impl Device {
         self.backend.describe(context.id(), info);
     }
 
+    /// What `context` cannot map.
+    fn reserved(&self, context: &Context) -> &[Reserved] {
+        if context.space().has_reserved() {
+            self.domain.reserved()
+        } else {
+            &[]
+        }
+    }
+
     /// GET_RESERVED.
-    pub(crate) fn describe_reserved(&self, args: &mut GetReserved) -> Result {
+    pub(crate) fn describe_reserved(&self, context: &Context, args: &mut GetReserved) -> Result {
         self.check_here()?;
         let reserved = self
-            .domain
-            .reserved()
+            .reserved(context)
             .get(args.index as usize)
             .ok_or(ENOENT)?;
         args.out_kind = reserved.kind;
@@ -281,6 +335,11 @@ impl Guardian for Device {
         // If it is queued already, once is enough.
         let _ = work::queue().enqueue(self);
     }
+
+    fn cut_off(self: Arc<Self>) {
+        self.block();
+        self.lost_control();
+    }
 }
 
 impl WorkItem for Device {
@@ -288,14 +347,7 @@ impl WorkItem for Device {
 
     /// What it may still reach is not known, so it gets to reach nothing.
     fn run(this: Arc<Self>) {
-        if let Some(attachment) = &mut *this.attachment.lock() {
-            let dev: &device::Device = this.function.as_ref();
-            dev_err!(
-                dev,
-                "its DMA is out of control: blocked until it is unbound\n"
-            );
-            attachment.block();
-        }
+        this.block();
         this.leave();
     }
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Open files: the table of ioctls and the one dispatcher, mmap, read, poll.
 
+#[cfg(not(pinmap_flat))]
+use crate::queue;
 use crate::{
+    allocation,
     backend::Claim,
     context::Context,
     device::Device,
@@ -13,9 +16,14 @@ use crate::{
         compat,
         eventfd::EventFd,
         misc::Files,
-        uapi::{self, GetReserved, Info, Map, Query, Register, Release, Reset, SetEventfd, Unmap},
+        uapi::{
+            self, Alloc, GetReserved, GpuCounters, GpuInfo, Info, Map, Query, QueueCreate,
+            QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release, Reset, SetEventfd,
+            Unmap,
+        },
         vma::{Faults, NewArea, Views},
     },
+    view,
 };
 use kernel::{
     fs::File,
@@ -37,6 +45,9 @@ trait Request: FromBytes + AsBytes + Sized {
 
     /// Whether it has anything to say. If not, the struct is not written back.
     const ANSWERS: bool = true;
+
+    /// Whether it has something to say also when it fails.
+    const ANSWERS_FAILURE: bool = false;
 
     /// Does it. The struct is written back if it succeeds, and also if it fails when it has a place
     /// for the failure's detail.
@@ -76,7 +87,7 @@ const fn command<T: Request>() -> Command {
 }
 
 /// Every ioctl there is.
-const TABLE: [Command; 9] = [
+const TABLE: &[Command] = &[
     command::<Info>(),
     command::<GetReserved>(),
     command::<Register>(),
@@ -86,6 +97,14 @@ const TABLE: [Command; 9] = [
     command::<Unmap>(),
     command::<SetEventfd>(),
     command::<Reset>(),
+    command::<Alloc>(),
+    command::<GpuInfo>(),
+    command::<GpuCounters>(),
+    command::<QueueCreate>(),
+    command::<QueueDestroy>(),
+    command::<QueueWait>(),
+    command::<QueueQuery>(),
+    command::<QueueSubmit>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -107,7 +126,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
         },
         Err(failure) => {
             let detail = request.detail();
-            let respond = detail.is_some();
+            let respond = detail.is_some() || T::ANSWERS_FAILURE;
             if let Some(detail) = detail {
                 *detail = failure.detail;
             }
@@ -199,7 +218,7 @@ impl Request for GetReserved {
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags)?;
-        done(context.device().describe_reserved(self))
+        done(context.device().describe_reserved(context, self))
     }
 }
 
@@ -285,6 +304,9 @@ impl Request for SetEventfd {
             return Ok(Pending::Done);
         }
         let backend = context.device().backend();
+        if !backend.has_vectors() {
+            return Err(compat::unsupported().into());
+        }
         if !backend.has_vector(self.index) {
             return Err(ENOENT.into());
         }
@@ -316,6 +338,67 @@ impl Request for Reset {
     }
 }
 
+impl Request for Alloc {
+    const NR: u32 = uapi::CMD_ALLOC;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        allocation::alloc(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+/// What is for paged devices only. A module that knows none knows the calls: they are not supported.
+macro_rules! paged {
+    ($($request:ty, $nr:ident, $answers:literal, $answers_failure:literal,
+        |$this:ident, $context:ident| $run:expr;)*) => {$(
+        impl Request for $request {
+            const NR: u32 = uapi::$nr;
+            const FIRST_SIZE: usize = size_of::<Self>();
+            const ANSWERS: bool = $answers;
+            const ANSWERS_FAILURE: bool = $answers_failure;
+
+            #[cfg(not(pinmap_flat))]
+            fn run(&mut self, $context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+                let $this = self;
+                $run
+            }
+
+            #[cfg(pinmap_flat)]
+            fn run(&mut self, _: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+                Err(compat::unsupported().into())
+            }
+        }
+    )*};
+}
+
+paged! {
+    GpuInfo, CMD_GPU_INFO, true, false, |this, context| {
+        check_flags(this.flags)?;
+        let gpu = context.device().backend().gpu();
+        gpu.ok_or_else(compat::unsupported)?.describe(this);
+        Ok(Pending::Done)
+    };
+    GpuCounters, CMD_GPU_COUNTERS, true, false, |this, context| {
+        check_flags(this.flags | this.__reserved)?;
+        let gpu = context.device().backend().gpu();
+        gpu.ok_or_else(compat::unsupported)?.count(this);
+        Ok(Pending::Done)
+    };
+    QueueCreate, CMD_QUEUE_CREATE, true, false, |this, context| queue::create(context, this);
+    QueueDestroy, CMD_QUEUE_DESTROY, false, false, |this, context| {
+        done(queue::destroy(context, this))
+    };
+    QueueWait, CMD_QUEUE_WAIT, true, true, |this, context| done(queue::wait(context, this));
+    QueueQuery, CMD_QUEUE_QUERY, true, false, |this, context| done(queue::query(context, this));
+    QueueSubmit, CMD_QUEUE_SUBMIT, true, false, |this, context| {
+        done(queue::submit(context, this))
+    };
+}
+
 impl Files for Context {
     type Device = Device;
 
@@ -339,19 +422,26 @@ impl Files for Context {
         self.events().poll(file, table)
     }
 
-    fn mmap(&self, area: NewArea<'_, Self>) -> Result {
+    fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result {
         if !area.is_shared() {
             return Err(EINVAL);
         }
         if area.is_executable() {
             return Err(EACCES);
         }
-        let write_combine = self
+        if area.offset() >= view::START {
+            this.device().check_here()?;
+            if !this.account().is_current() {
+                return Err(EPERM);
+            }
+            return this.view_table().view(area);
+        }
+        let write_combine = this
             .device()
             .backend()
             .check_view(area.offset(), area.length())?;
-        Claim::new(self)?.keep();
-        area.view_device_memory(write_combine);
+        Claim::new(&this)?.keep();
+        area.view_device_memory::<Self>(this.into(), write_combine);
         Ok(())
     }
 
@@ -361,7 +451,7 @@ impl Files for Context {
 }
 
 impl Faults for Context {
-    fn fault(&self, offset: u64, mut insert: impl FnMut(u64) -> u32) -> Option<u32> {
-        self.device().backend().fault(offset, &mut insert)
+    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        self.device().backend().fault(offset, insert)
     }
 }

@@ -15,6 +15,8 @@
 )]
 
 #[forbid(unsafe_code)]
+mod allocation;
+#[forbid(unsafe_code)]
 mod backend;
 #[forbid(unsafe_code)]
 mod buffer;
@@ -28,15 +30,35 @@ mod event;
 mod failure;
 #[forbid(unsafe_code)]
 mod file;
+#[cfg(not(pinmap_flat))]
+#[forbid(unsafe_code)]
+mod gpu;
+#[cfg_attr(
+    pinmap_flat,
+    allow(dead_code, reason = "some of it is for paged devices")
+)]
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;
+#[cfg_attr(
+    pinmap_flat,
+    allow(dead_code, reason = "some of it is for paged devices")
+)]
 #[forbid(unsafe_code)]
 mod mapping;
 #[forbid(unsafe_code)]
 mod pinned;
+#[cfg(not(pinmap_flat))]
+#[forbid(unsafe_code)]
+mod queue;
 #[forbid(unsafe_code)]
 mod registration;
 mod sys;
+#[cfg_attr(
+    pinmap_flat,
+    allow(dead_code, reason = "some of it is for paged devices")
+)]
+#[forbid(unsafe_code)]
+mod view;
 #[forbid(unsafe_code)]
 mod watch;
 

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Buffers in the address space of a device.
+//!
+//! On a flat device that is the IOMMU's. A paged one has an MMU in front of it: addresses are then those
+//! that the MMU translates, and each mapping has an address on the bus besides, which nobody is told.
 
 use crate::{
     failure::Failure,
     logic::{
-        place::{NoPlace, Taken},
+        place::{NoPlace, Space, Taken, Wish},
+        pte::{self, Access},
         request::Target,
         span::Span,
         PAGE_SIZE,
     },
     sys::{
-        gup::PinnedRuns,
         iommu::{Domain, Mapped},
+        pages::Pages,
         uapi,
     },
 };
@@ -23,44 +27,189 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 
-/// Disjoint spans by their last address, so that the first one not wholly below an address is the
-/// lower bound of that address.
-struct Spans(RBTree<u64, Span>);
-
-impl Taken for Spans {
-    fn from(&self, address: u64) -> Option<Span> {
-        self.0
-            .cursor_lower_bound(&address)
-            .map(|cursor| *cursor.current().1)
-    }
-}
-
-/// Who is told that a domain cannot be trusted any more.
+/// Who is told that a device cannot be trusted any more.
 pub(crate) trait Guardian: Send + Sync {
     /// Something could not be unmapped. To be stopped soon: the device. From any context.
     fn lost_control(self: Arc<Self>);
+
+    /// The same; and when it returns, no DMA of the device reaches any memory. Sleeps.
+    fn cut_off(self: Arc<Self>);
 }
 
-/// The device addresses that one context has given out.
+/// The MMU of a device, as one of its contexts has it.
+pub(crate) trait Mmu: Send + Sync {
+    /// Lets the device reach `memory`, contiguous, at `span`, of which nothing is mapped. On failure
+    /// some of it may be: it is removed then, too. Sleeps.
+    fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result;
+
+    /// Takes away what was entered at `span`. When it returns `Ok`, the device has forgotten it:
+    /// nothing that it translated before is still under way. `Err`: it did not say so in time. Waits
+    /// for the device.
+    fn remove(&self, span: Span) -> Result;
+}
+
+/// Memory of a device's own.
+pub(crate) trait Local: Send + Sync {
+    /// Where it is in the device; whole pages.
+    fn span(&self) -> Span;
+}
+
+/// What is mapped.
+#[derive(Clone)]
+pub(crate) enum Memory {
+    /// Host memory, and what keeps it.
+    Host(Arc<dyn Pages>),
+    /// The device's.
+    Local(Arc<dyn Local>),
+}
+
+impl Memory {
+    fn length(&self) -> u64 {
+        match self {
+            Self::Host(pages) => pages.pages().saturating_mul(PAGE_SIZE),
+            Self::Local(local) => local.span().length(),
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        match self {
+            Self::Host(pages) => pages.writable(),
+            Self::Local(_) => true,
+        }
+    }
+}
+
+/// A span that is taken.
+struct TakenSpan {
+    span: Span,
+    /// Names the [`Place`]: another one may have the same span later.
+    place: u64,
+    /// Its memory went away, but the device has not forgotten it yet.
+    left: Option<Arc<Entries>>,
+}
+
+/// Disjoint spans by their last address, so that the first one not wholly below an address is the
+/// lower bound of that address.
+struct Spans {
+    by_last: RBTree<u64, TakenSpan>,
+    places: u64,
+}
+
+impl Taken for Spans {
+    fn from(&self, address: u64) -> Option<Span> {
+        self.by_last
+            .cursor_lower_bound(&address)
+            .map(|cursor| cursor.current().1.span)
+    }
+}
+
+impl Spans {
+    /// The first span in `within` whose memory went away: its place, and what the device still has.
+    fn leftover(&self, within: Span) -> Option<(u64, u64, Arc<Entries>)> {
+        let mut from = within.start();
+        loop {
+            let cursor = self.by_last.cursor_lower_bound(&from)?;
+            let (&last, taken) = cursor.current();
+            if !taken.span.overlaps(within) {
+                return None;
+            }
+            if let Some(entries) = &taken.left {
+                return Some((last, taken.place, entries.clone()));
+            }
+            from = last.checked_add(1)?;
+        }
+    }
+
+    /// Frees the span that ends at `last`, if it is still that of `place`.
+    fn free(&mut self, last: u64, place: u64) {
+        if self
+            .by_last
+            .get(&last)
+            .is_some_and(|taken| taken.place == place)
+        {
+            self.by_last.remove(&last);
+        }
+    }
+}
+
+/// What translates the addresses of a space before the IOMMU does.
+struct Front {
+    mmu: Arc<dyn Mmu>,
+    aperture: Span,
+    /// Addresses on the bus, for all contexts of the device.
+    bus: Arc<AddressSpace>,
+}
+
+/// The device addresses that were given out.
 #[pin_data]
 pub(crate) struct AddressSpace {
     domain: Arc<Domain>,
     guardian: Arc<dyn Guardian>,
+    front: Option<Front>,
     #[pin]
     taken: Mutex<Spans>,
 }
 
 impl AddressSpace {
-    /// All free, in `domain`.
+    /// All that `domain` translates, free.
     pub(crate) fn new(domain: Arc<Domain>, guardian: Arc<dyn Guardian>) -> Result<Arc<Self>> {
+        Self::make(domain, guardian, None)
+    }
+
+    /// The addresses in `aperture` that `mmu` translates to addresses of `bus`, free.
+    pub(crate) fn behind(
+        mmu: Arc<dyn Mmu>,
+        aperture: Span,
+        bus: Arc<AddressSpace>,
+    ) -> Result<Arc<Self>> {
+        let (domain, guardian) = (bus.domain.clone(), bus.guardian.clone());
+        let front = Front { mmu, aperture, bus };
+        Self::make(domain, guardian, Some(front))
+    }
+
+    fn make(
+        domain: Arc<Domain>,
+        guardian: Arc<dyn Guardian>,
+        front: Option<Front>,
+    ) -> Result<Arc<Self>> {
+        let spans = Spans {
+            by_last: RBTree::new(),
+            places: 0,
+        };
         Arc::pin_init(
             pin_init!(Self {
                 domain,
                 guardian,
-                taken <- new_mutex!(Spans(RBTree::new()), "pinmap_space"),
+                front,
+                taken <- new_mutex!(spans, "pinmap_space"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// The addresses that can be given out.
+    pub(crate) fn aperture(&self) -> Span {
+        match &self.front {
+            Some(front) => front.aperture,
+            None => self.domain.aperture(),
+        }
+    }
+
+    /// Whether some of the aperture is reserved for the platform.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.front.is_none()
+    }
+
+    /// Where to place something, with `taken` taken.
+    fn space<'a>(&'a self, taken: &'a Spans) -> Space<'a, Spans> {
+        match &self.front {
+            Some(front) => Space {
+                aperture: front.aperture,
+                reserved: &[],
+                taken,
+            },
+            None => self.domain.space(taken),
+        }
     }
 }
 
@@ -68,6 +217,7 @@ impl AddressSpace {
 struct Place {
     space: Arc<AddressSpace>,
     span: Span,
+    id: u64,
 }
 
 impl Place {
@@ -78,24 +228,53 @@ impl Place {
     ) -> core::result::Result<Self, Failure> {
         // The memory for it is allocated outside of the lock.
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
         let mut taken = space.taken.lock();
+        if let Ok(wish) = Span::new(wish, length) {
+            // The same addresses may be used again as soon as their memory went away. That the device
+            // has not forgotten them yet, we find out here and not in an MMU notifier.
+            while let Some((last, place, entries)) = taken.leftover(wish) {
+                drop(taken);
+                entries.remove()?;
+                taken = space.taken.lock();
+                taken.free(last, place);
+            }
+        }
         let span = space
-            .domain
-            .space(&*taken)
+            .space(&taken)
             .place(length, target.wish, target.bits)
             .map_err(no_place)?;
-        taken.0.insert(node.into_node(span.last(), span));
+        let id = taken.places;
+        taken.places = id.wrapping_add(1);
+        let entry = TakenSpan {
+            span,
+            place: id,
+            left: None,
+        };
+        taken.by_last.insert(node.into_node(span.last(), entry));
         drop(taken);
         Ok(Self {
             space: space.clone(),
             span,
+            id,
         })
+    }
+
+    /// Whoever wants the span next may have it, after `entries` were removed.
+    fn leave(&self, entries: &Arc<Entries>) {
+        let mut taken = self.space.taken.lock();
+        if let Some(entry) = taken.by_last.get_mut(&self.span.last()) {
+            if entry.place == self.id {
+                entry.left = Some(entries.clone());
+            }
+        }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.space.taken.lock().0.remove(&self.span.last());
+        let mut taken = self.space.taken.lock();
+        taken.free(self.span.last(), self.id);
     }
 }
 
@@ -108,36 +287,122 @@ fn no_place(why: NoPlace) -> Failure {
     }
 }
 
-/// A buffer at an address of a context. Dropping it unmaps, flushes, lets go of the pages, and frees
-/// the address, in the order of the fields.
+/// What a device's MMU knows of a mapping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Known,
+    Forgotten,
+    /// Whether it has forgotten was never said.
+    Lost,
+}
+
+/// A span of a device's MMU. Outlives the mapping until the device has forgotten it.
+#[pin_data]
+pub(crate) struct Entries {
+    mmu: Arc<dyn Mmu>,
+    guardian: Arc<dyn Guardian>,
+    span: Span,
+    #[pin]
+    known: Mutex<Known>,
+}
+
+impl Entries {
+    /// Takes them away from the device, once. When it returns `Ok`, the device has forgotten them.
+    /// After an error its DMA is blocked. Waits for the device: never in an MMU notifier, nor with a
+    /// lock that one takes.
+    pub(crate) fn remove(&self) -> Result {
+        let mut known = self.known.lock();
+        if *known == Known::Known {
+            *known = match self.mmu.remove(self.span) {
+                Ok(()) => Known::Forgotten,
+                Err(_) => {
+                    // Nothing may be let go of before.
+                    self.guardian.clone().cut_off();
+                    Known::Lost
+                }
+            };
+        }
+        if *known == Known::Lost {
+            return Err(EIO);
+        }
+        Ok(())
+    }
+}
+
+/// A buffer at an address of a context. Dropping it takes it away from the device's MMU, unmaps and
+/// flushes, lets go of the memory, and frees the addresses. That waits for the device, if it has an MMU:
+/// see [`Entries::remove`].
 pub(crate) struct Mapping {
-    mapped: Mapped,
+    entries: Option<Arc<Entries>>,
+    mapped: Option<Mapped>,
+    /// Its address on the bus, where that is another one.
+    bus: Option<Place>,
     /// `None` once the address is free, or must never be used again.
     place: Option<Place>,
     device_addr: u64,
+    guardian: Arc<dyn Guardian>,
+    _memory: Memory,
 }
 
 impl Mapping {
-    /// Maps `runs` in `space`. Sleeps. Stopped by a fatal signal, and when `wanted` says so.
+    /// Maps `memory` in `space`. Sleeps. Stopped by a fatal signal, and when `wanted` says so.
     pub(crate) fn new(
         space: &Arc<AddressSpace>,
-        runs: &Arc<PinnedRuns>,
+        memory: &Memory,
         target: Target,
-        write: bool,
+        access: Access,
         wanted: impl Fn() -> Result,
     ) -> core::result::Result<Self, Failure> {
         // Rule 2: what a device can write was pinned for writing.
-        if write && !runs.writable() {
+        let write = access == Access::Write;
+        if write && !memory.is_writable() {
             return Err(EACCES.into());
         }
-        let place = Place::take(space, runs.pages().saturating_mul(PAGE_SIZE), target)?;
-        let device_addr = place.span.start();
-        let mapped = Mapped::new(&space.domain, device_addr, runs, write, wanted)?;
-        Ok(Self {
-            mapped,
+        let place = Place::take(space, memory.length(), target)?;
+        let span = place.span;
+        let mut this = Self {
+            entries: None,
+            mapped: None,
+            bus: None,
+            device_addr: span.start(),
             place: Some(place),
-            device_addr,
-        })
+            guardian: space.guardian.clone(),
+            _memory: memory.clone(),
+        };
+        let reached = match memory {
+            Memory::Host(pages) => {
+                let mut start = span.start();
+                if let Some(front) = &space.front {
+                    // Congruent, so that huge pages stay huge in both page tables.
+                    let near = Target {
+                        wish: Wish::Near(start),
+                        bits: u64::BITS,
+                    };
+                    let bus = Place::take(&front.bus, span.length(), near)?;
+                    start = bus.span.start();
+                    this.bus = Some(bus);
+                }
+                let mapped = Mapped::new(&space.domain, start, pages, write, wanted)?;
+                this.mapped = Some(mapped);
+                pte::Memory::Host(start)
+            }
+            Memory::Local(local) => pte::Memory::Local(local.span().start()),
+        };
+        if let Some(front) = &space.front {
+            let entries = Arc::pin_init(
+                pin_init!(Entries {
+                    mmu: front.mmu.clone(),
+                    guardian: space.guardian.clone(),
+                    span,
+                    known <- new_mutex!(Known::Known, "pinmap_entries"),
+                }),
+                GFP_KERNEL_ACCOUNT,
+            )?;
+            // First, so that a failure undoes what was entered.
+            this.entries = Some(entries);
+            front.mmu.enter(span, reached, access)?;
+        }
+        Ok(this)
     }
 
     /// Where it is, or was.
@@ -145,22 +410,60 @@ impl Mapping {
         self.device_addr
     }
 
-    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here; they are
-    /// let go of when `self` is dropped. After an error that is not known: they stay pinned, the
-    /// address is not used again, and the device is stopped. May be called from an MMU notifier.
+    /// What the device's MMU has, to be removed before [`unmap`](Self::unmap) by whoever may wait.
+    pub(crate) fn entries(&self) -> Option<&Arc<Entries>> {
+        self.entries.as_ref()
+    }
+
+    /// Whether these are its entries.
+    pub(crate) fn has(&self, entries: Option<&Arc<Entries>>) -> bool {
+        match (&self.entries, entries) {
+            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Unmaps from the IOMMU and flushes, once. When it returns `Ok`, no device can reach host memory
+    /// here; it is let go of when `self` is dropped. After an error that is not known: the pages
+    /// stay, the addresses are not used again, and the device is stopped. May be called from an MMU
+    /// notifier.
     pub(crate) fn unmap(&mut self) -> Result {
-        let result = self.mapped.unmap();
-        if let Some(place) = self.place.take_if(|_| result.is_err()) {
-            place.space.guardian.clone().lost_control();
-            mem::forget(place);
+        let result = self.mapped.as_mut().map_or(Ok(()), Mapped::unmap);
+        if result.is_err() {
+            self.guardian.clone().lost_control();
+            self.keep_addresses();
         }
         result
     }
 
-    /// Frees the address, once it is unmapped. May sleep, but not for an allocation.
+    /// The addresses are never used again.
+    fn keep_addresses(&mut self) {
+        mem::forget(self.bus.take());
+        mem::forget(self.place.take());
+    }
+
+    /// Lets the address be used again, once it is unmapped. May sleep, but neither for an allocation
+    /// nor for the device.
     pub(crate) fn free_address(&mut self) {
-        if self.mapped.is_empty() {
-            self.place = None;
+        match (&self.entries, &self.place) {
+            (Some(entries), Some(place)) => place.leave(entries),
+            _ if self.mapped.as_ref().is_none_or(Mapped::is_empty) => self.place = None,
+            _ => {}
         }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let removed = self
+            .entries
+            .as_ref()
+            .map_or(Ok(()), |entries| entries.remove());
+        if removed.is_err() {
+            self.keep_addresses();
+        }
+        // Whoever has to know the result has called it before.
+        let _ = self.unmap();
     }
 }

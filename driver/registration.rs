@@ -22,6 +22,16 @@ pub(crate) enum Pending {
     Registration(Reserved, Option<Claim>),
     /// A mapping that nobody knows yet.
     Mapping(FreshMapping, Claim),
+    /// Something of another kind.
+    #[cfg(not(pinmap_flat))]
+    Other(KBox<dyn Publish>),
+}
+
+/// Something that is not visible yet. Dropping it undoes it.
+#[cfg(not(pinmap_flat))]
+pub(crate) trait Publish {
+    /// The answer has reached the caller.
+    fn publish(&mut self) -> Result;
 }
 
 impl Pending {
@@ -39,6 +49,8 @@ impl Pending {
                 fresh.buffer = None;
                 claim.keep();
             }
+            #[cfg(not(pinmap_flat))]
+            Self::Other(mut other) => other.publish()?,
         }
         Ok(())
     }
@@ -138,7 +150,7 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
     } else {
         0
     };
-    args.out_kind = uapi::BUFFER_USER;
+    args.out_kind = buffer.kind();
     args.out_state = if status.state == State::Live {
         uapi::STATE_LIVE
     } else {

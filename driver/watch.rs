@@ -8,7 +8,7 @@
 //! Everything else (protection, soft-dirty) changes nothing.
 
 use crate::{
-    buffer::{Buffer, State},
+    buffer::{Backing, Buffer, State},
     logic::span::Span,
     sys::{
         notifier::{Interval, Notice, Watcher},
@@ -80,11 +80,12 @@ impl Buffer {
         };
         self.interval.wait();
         let still_there = {
-            let pages = self.pages.lock();
+            let backing = self.backing.lock();
             let (mm, start) = (self.account.mm(), self.span().start());
             let wanted = || self.state() == State::Live;
-            pages
+            backing
                 .as_ref()
+                .and_then(Backing::pinned)
                 .is_none_or(|runs| runs.are_still_at(mm, start, range, wanted))
         };
         if still_there {

@@ -7,12 +7,16 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
+pub mod frames;
 pub mod handle;
 pub mod place;
+pub mod pte;
 pub mod request;
+pub mod ring;
 pub mod runs;
 pub mod size;
 pub mod span;
+pub mod turns;
 
 /// Why a request is refused; the driver turns it into the errno of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

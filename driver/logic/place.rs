@@ -71,10 +71,10 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         match wish {
             Wish::Exactly(address) => self.exactly(length, address, usable),
             Wish::Near(address) => match self.exactly(length, address, usable) {
-                Ok(span) => Ok(span),
-                Err(_) if length >= GIGANTIC => self.first_fit(length, address, GIGANTIC, usable),
-                Err(_) if length >= LARGE => self.first_fit(length, address, LARGE, usable),
-                Err(_) => self
+                Ok(span) if address >= PAGE_SIZE => Ok(span),
+                _ if length >= GIGANTIC => self.first_fit(length, address, GIGANTIC, usable),
+                _ if length >= LARGE => self.first_fit(length, address, LARGE, usable),
+                _ => self
                     .first_fit(length, address, LARGE, usable)
                     .or_else(|_| self.first_fit(length, address, PAGE_SIZE, usable)),
             },
@@ -196,6 +196,14 @@ mod tests {
                 .start(),
             LARGE
         );
+    }
+
+    #[test]
+    fn nearness_to_zero_is_no_demand() {
+        let got = space(&[]).place(0x1000, Wish::Near(0), 64).unwrap();
+        assert_eq!(got.start(), LARGE);
+        let got = space(&[]).place(0x1000, Wish::Exactly(0), 64).unwrap();
+        assert_eq!(got.start(), 0);
     }
 
     #[test]

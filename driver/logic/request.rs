@@ -28,6 +28,12 @@ pub mod map_flags {
     pub const ALL: u32 = WRITE | FIXED;
 }
 
+/// `PINMAP_ALLOC_*`, as in the ABI's header.
+pub mod alloc_flags {
+    /// Memory of the device.
+    pub const VRAM: u32 = 1 << 0;
+}
+
 /// Where to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -139,6 +145,32 @@ pub fn map(
 }
 
 /// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
+/// An ALLOC that can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocPlan {
+    /// Its addresses as far as there are any: they begin at 0.
+    pub span: Span,
+    /// The device's own memory.
+    pub local: bool,
+}
+
+/// Checks the arguments of ALLOC.
+pub fn alloc(flags: u32, length: u64) -> Result<AllocPlan, Refusal> {
+    use alloc_flags::VRAM;
+
+    if flags & !VRAM != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let span = Span::new(0, length)?;
+    if !span.is_whole_pages() {
+        return Err(Refusal::Invalid);
+    }
+    Ok(AllocPlan {
+        span,
+        local: flags & VRAM != 0,
+    })
+}
+
 fn check_bits(bits: u32) -> Result<u32, Refusal> {
     match bits {
         0 => Ok(u64::BITS),
@@ -321,6 +353,26 @@ mod tests {
                 bits: 64
             })
         );
+    }
+
+    #[test]
+    fn alloc_edges() {
+        let table = [
+            (0, 0x1000, Ok(false)),
+            (alloc_flags::VRAM, 1 << 40, Ok(true)),
+            (2, 0x1000, Err(Refusal::Unsupported)),
+            (2, 0, Err(Refusal::Unsupported)),
+            (0, 0, Err(Refusal::Invalid)),
+            (0, 0x1001, Err(Refusal::Invalid)),
+            (0, u64::MAX, Err(Refusal::Invalid)),
+        ];
+        for (flags, length, want) in table {
+            let got = alloc(flags, length);
+            assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
+            if let Ok(plan) = got {
+                assert_eq!(plan.span.length(), length);
+            }
+        }
     }
 
     #[test]

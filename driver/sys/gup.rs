@@ -323,7 +323,7 @@ pub(crate) fn user_last() -> u64 {
 }
 
 /// Lets others run; in loops whose length user space chooses.
-pub(super) fn breathe() {
+pub(crate) fn breathe() {
     // SAFETY: May sleep here, as the callers say of themselves.
     unsafe { raw::pinmap_cond_resched() };
 }

@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/interrupt.h>
+#include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/pagemap.h>
 #include <linux/sched/signal.h>
@@ -200,12 +201,85 @@ bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
 	return vma->vm_flags & VM_MAYSHARE;
 }
 
-void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine)
+/* Zeroed, charged to the current memory cgroup; NULL without a word if there is none of that order. */
+struct page *pinmap_alloc_folio(unsigned int order)
+{
+	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
+	struct folio *folio;
+
+	if (order)
+		gfp |= __GFP_NORETRY;
+	folio = folio_alloc(gfp, order);
+	return folio ? folio_page(folio, 0) : NULL;
+}
+
+/* The order of the pages that one entry of a middle page table maps. */
+unsigned int pinmap_huge_order(void)
+{
+	return IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE) ? PMD_SHIFT - PAGE_SHIFT : 0;
+}
+
+void *pinmap_page_address(const struct page *page)
+{
+	return page_address(page);
+}
+
+void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 {
 	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
 	vm_flags_clear(vma, VM_MAYEXEC);
 	vma->vm_page_prot = write_combine ? pgprot_writecombine(vma->vm_page_prot) :
 					    pgprot_noncached(vma->vm_page_prot);
+}
+
+/*
+ * Neither VM_MIXEDMAP nor VM_PFNMAP: these are struct pages, of which GUP may take references; and with
+ * either, splitting a huge mapping leaks it.
+ */
+void pinmap_vma_of_pages(struct vm_area_struct *vma)
+{
+	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+	vm_flags_clear(vma, VM_MAYEXEC);
+	if (IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE))
+		vm_flags_set(vma, VM_HUGEPAGE);
+}
+
+vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)
+{
+	return vmf_insert_page_mkwrite(vmf, page, vmf->flags & FAULT_FLAG_WRITE);
+}
+
+/* Whether a huge page of @order around the fault lies in the area, and at which @offset of the file. */
+bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset)
+{
+	const struct vm_area_struct *vma = vmf->vma;
+	unsigned long start = vmf->address & PMD_MASK;
+
+	if (order != PMD_ORDER || start < vma->vm_start || vma->vm_end - start < PMD_SIZE)
+		return false;
+	*offset = ((u64)vma->vm_pgoff << PAGE_SHIFT) + (start - vma->vm_start);
+	return true;
+}
+
+/* @page: the first one of a folio of the order that was asked for */
+vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page)
+{
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+	return vmf_insert_folio_pmd(vmf, page_folio(page), vmf->flags & FAULT_FLAG_WRITE);
+#else
+	return VM_FAULT_FALLBACK;
+#endif
+}
+
+/* Addresses congruent to the offset modulo the size of a huge page. */
+unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
+				       unsigned long pgoff, unsigned long flags)
+{
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+	return thp_get_unmapped_area(file, addr, length, pgoff, flags);
+#else
+	return mm_get_unmapped_area(file, addr, length, pgoff, flags);
+#endif
 }
 
 const char *pinmap_device_name(const struct device *dev)
@@ -316,4 +390,52 @@ static irqreturn_t pinmap_signal_eventfd(int irq, void *slot)
 int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot)
 {
 	return request_irq(irq, pinmap_signal_eventfd, 0, name, slot);
+}
+
+static irqreturn_t pinmap_run_irq_thread(int irq, void *cookie)
+{
+	struct pinmap_irq_thread *thread = cookie;
+
+	thread->run(thread->data);
+	return IRQ_HANDLED;
+}
+
+/* Each interrupt makes a thread call @thread, which must stay until the interrupt is freed. */
+int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread)
+{
+	return request_threaded_irq(irq, NULL, pinmap_run_irq_thread, IRQF_ONESHOT, name, thread);
+}
+
+/* A thread that calls @run, with a reference, for kthread_stop_put(); or an error pointer. */
+struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name)
+{
+	struct task_struct *task = kthread_create(run, data, "%s", name);
+
+	if (!IS_ERR(task)) {
+		get_task_struct(task);
+		wake_up_process(task);
+	}
+	return task;
+}
+
+u64 pinmap_now_ns(void)
+{
+	return ktime_get_ns();
+}
+
+/* Also between stores that are combined. */
+void pinmap_wmb(void)
+{
+	wmb();
+}
+
+void pinmap_sleep_us(unsigned long least, unsigned long most)
+{
+	usleep_range(least, most);
+}
+
+/* Rounded up: at least one. */
+unsigned long pinmap_ns_to_jiffies(u64 ns)
+{
+	return nsecs_to_jiffies(ns) + 1;
 }

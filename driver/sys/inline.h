@@ -63,12 +63,24 @@ int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, u
 bool pinmap_is_coherent(struct device *dev);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
 
-/* virtual memory areas of device memory */
+/* memory of the driver's own */
+struct page *pinmap_alloc_folio(unsigned int order);
+unsigned int pinmap_huge_order(void);
+void *pinmap_page_address(const struct page *page);
+
+/* virtual memory areas of device memory, and of the driver's own */
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
+	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
-void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_of_pages(struct vm_area_struct *vma);
+vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
+bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
+vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);
+unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
+				       unsigned long pgoff, unsigned long flags);
 const char *pinmap_device_name(const struct device *dev);
 
 /* numbers of nodes */
@@ -88,5 +100,21 @@ int pinmap_pci_vectors(struct pci_dev *pdev);
 int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);
 void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info);
 int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
+
+/* What an interrupt's thread calls. */
+struct pinmap_irq_thread {
+	void (*run)(void *data);
+	void *data;
+};
+int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread);
+
+/* kernel threads */
+struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
+
+/* time */
+u64 pinmap_now_ns(void);
+void pinmap_wmb(void);
+void pinmap_sleep_us(unsigned long least, unsigned long most);
+unsigned long pinmap_ns_to_jiffies(u64 ns);
 
 #endif

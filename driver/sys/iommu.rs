@@ -3,11 +3,7 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use super::{
-    gup::{self, PinnedRuns},
-    pci::Function,
-    raw,
-};
+use super::{gup, pages::Pages, pci::Function, raw};
 use crate::logic::{place::Space, runs, span::Span, PAGE_SIZE};
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -279,14 +275,14 @@ impl Domain {
     fn fill(
         &self,
         start: u64,
-        runs: &PinnedRuns,
+        runs: &dyn Pages,
         write: bool,
         wanted: impl Fn() -> Result,
         mapped: &mut u64,
     ) -> Result {
         let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
         let mut filled = 0;
-        for run in runs.iter() {
+        runs.each(&mut |run| {
             if filled == WINDOW {
                 self.map_window(start, &mut window, write, mapped)?;
                 filled = 0;
@@ -299,11 +295,12 @@ impl Domain {
             const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
             let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
             if let Some(entry) = window.get_mut(filled) {
-                // SAFETY: A pinned run consists of pages; the entry is zeroed or was used so before.
+                // SAFETY: A run consists of pages; the entry is zeroed or was used so before.
                 unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
                 filled = filled.saturating_add(1);
             }
-        }
+            Ok(())
+        })?;
         self.map_window(
             start,
             window.get_mut(..filled).unwrap_or_default(),
@@ -328,7 +325,7 @@ impl Domain {
             prot |= bindings::IOMMU_CACHE;
         }
         let at = start.checked_add(*mapped).ok_or(EOVERFLOW)?;
-        // SAFETY: The domain is valid; the entries describe pinned pages, and none chains or ends the
+        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends the
         // list before `window.len()`. On failure the call unmaps what it mapped.
         let bytes = unsafe {
             bindings::iommu_map_sg(
@@ -360,7 +357,7 @@ impl Domain {
         }
         if !self.broken.xchg(true, Relaxed) {
             pr_err!(
-                "the IOMMU unmapped {} of {} bytes; their pages stay pinned\n",
+                "the IOMMU unmapped {} of {} bytes; their pages are kept for ever\n",
                 unmapped,
                 length
             );
@@ -377,7 +374,7 @@ impl Drop for Domain {
     }
 }
 
-/// Pinned pages in a domain. Dropping it unmaps, flushes, and lets go of the pages.
+/// Pages in a domain. Dropping it unmaps, flushes, and lets go of the pages.
 ///
 /// # Invariants
 ///
@@ -386,7 +383,7 @@ pub(crate) struct Mapped {
     domain: Arc<Domain>,
     start: u64,
     length: u64,
-    runs: Arc<PinnedRuns>,
+    runs: Arc<dyn Pages>,
 }
 
 impl Mapped {
@@ -395,7 +392,7 @@ impl Mapped {
     pub(crate) fn new(
         domain: &Arc<Domain>,
         start: u64,
-        runs: &Arc<PinnedRuns>,
+        runs: &Arc<dyn Pages>,
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> Result<Self> {
@@ -407,12 +404,12 @@ impl Mapped {
             runs: runs.clone(),
         };
         // INVARIANT: It counts in `length` what it maps.
-        domain.fill(start, runs, write, wanted, &mut this.length)?;
+        domain.fill(start, &**runs, write, wanted, &mut this.length)?;
         Ok(this)
     }
 
     /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here. After an
-    /// error that is not known, and they are never unpinned. From any context.
+    /// error that is not known, and they are never let go of. From any context.
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.length);
         if length == 0 {
@@ -501,6 +498,11 @@ impl Attachment {
     /// The group.
     pub(crate) fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Whether it can reach nothing any more.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
     }
 
     /// From now on the function can reach nothing. For good. Sleeps.

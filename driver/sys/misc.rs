@@ -9,7 +9,7 @@
 
 use super::{
     compat, raw,
-    vma::{Faults, NewArea, Views},
+    vma::{NewArea, Views},
 };
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
@@ -26,7 +26,7 @@ use kernel::{
 };
 
 /// What the files of a node do.
-pub(crate) trait Files: Faults + Send + Sync + Sized + 'static {
+pub(crate) trait Files: Send + Sync + Sized + 'static {
     /// What a node stands for.
     type Device: Send + Sync;
 
@@ -46,7 +46,7 @@ pub(crate) trait Files: Faults + Send + Sync + Sized + 'static {
     fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
 
     /// Maps something.
-    fn mmap(&self, area: NewArea<'_, Self>) -> Result;
+    fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result;
 
     /// Lines for `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
@@ -161,6 +161,7 @@ impl<T: Files> Operations<T> {
         read: Some(Self::read),
         poll: Some(Self::poll),
         mmap: Some(Self::mmap),
+        get_unmapped_area: Some(raw::pinmap_get_unmapped_area),
         llseek: Some(bindings::noop_llseek),
         show_fdinfo: Some(Self::show_fdinfo),
         ..pin_init::zeroed()
@@ -277,9 +278,9 @@ impl<T: Files> Operations<T> {
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
         let this = unsafe { Self::get(file) };
-        // SAFETY: As above; `release` takes the reference to `this`.
-        let area = unsafe { NewArea::from_raw(area, this) };
-        from_result(|| this.mmap(area.ok_or(EINVAL)?).map(|()| 0))
+        // SAFETY: As above.
+        let area = unsafe { NewArea::from_raw(area) };
+        from_result(|| T::mmap(this, area.ok_or(EINVAL)?).map(|()| 0))
     }
 
     /// # Safety

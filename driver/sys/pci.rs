@@ -119,8 +119,8 @@ impl Function {
 }
 
 impl Function {
-    /// Resets it, for the driver that is being unbound from it: the device lock is held.
-    pub(crate) fn reset_at_unbind(&self) -> Result {
+    /// Resets it, in probe or unbind: the device lock is held.
+    pub(crate) fn reset_locked(&self) -> Result {
         // SAFETY: Valid, and the driver core holds the lock.
         to_result(unsafe { bindings::pci_reset_function_locked(self.as_raw()) })
     }

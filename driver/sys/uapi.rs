@@ -2,20 +2,28 @@
 //! The structs and constants of `include/uapi/pinmap.h`.
 
 use super::raw;
-use crate::logic::request::{map_flags, register_flags};
+use crate::logic::request::{alloc_flags, map_flags, register_flags};
 use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use raw::{
-    pinmap_event as Event, pinmap_fail as Fail, pinmap_info as Info, pinmap_map as Map,
-    pinmap_query as Query, pinmap_register as Register, pinmap_release as Release,
-    pinmap_reserved as GetReserved, pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd,
-    pinmap_unmap as Unmap,
+    pinmap_alloc as Alloc, pinmap_event as Event, pinmap_fail as Fail,
+    pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo, pinmap_info as Info,
+    pinmap_map as Map, pinmap_query as Query, pinmap_queue_create as QueueCreate,
+    pinmap_queue_destroy as QueueDestroy, pinmap_queue_query as QueueQuery,
+    pinmap_queue_submit as QueueSubmit, pinmap_queue_wait as QueueWait,
+    pinmap_register as Register, pinmap_release as Release, pinmap_reserved as GetReserved,
+    pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd, pinmap_unmap as Unmap,
 };
 pub(crate) use raw::{
     PINMAP_BAR_MMAP as BAR_MMAP, PINMAP_BAR_PREFETCHABLE as BAR_PREFETCHABLE,
-    PINMAP_BUFFER_USER as BUFFER_USER, PINMAP_CMD_GET_INFO as CMD_GET_INFO,
-    PINMAP_CMD_GET_RESERVED as CMD_GET_RESERVED, PINMAP_CMD_MAP as CMD_MAP,
-    PINMAP_CMD_QUERY as CMD_QUERY, PINMAP_CMD_REGISTER as CMD_REGISTER,
+    PINMAP_BUFFER_HOST as BUFFER_HOST, PINMAP_BUFFER_USER as BUFFER_USER,
+    PINMAP_BUFFER_VRAM as BUFFER_VRAM, PINMAP_CMD_ALLOC as CMD_ALLOC,
+    PINMAP_CMD_GET_INFO as CMD_GET_INFO, PINMAP_CMD_GET_RESERVED as CMD_GET_RESERVED,
+    PINMAP_CMD_GPU_COUNTERS as CMD_GPU_COUNTERS, PINMAP_CMD_GPU_INFO as CMD_GPU_INFO,
+    PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
+    PINMAP_CMD_QUEUE_CREATE as CMD_QUEUE_CREATE, PINMAP_CMD_QUEUE_DESTROY as CMD_QUEUE_DESTROY,
+    PINMAP_CMD_QUEUE_QUERY as CMD_QUEUE_QUERY, PINMAP_CMD_QUEUE_SUBMIT as CMD_QUEUE_SUBMIT,
+    PINMAP_CMD_QUEUE_WAIT as CMD_QUEUE_WAIT, PINMAP_CMD_REGISTER as CMD_REGISTER,
     PINMAP_CMD_RELEASE as CMD_RELEASE, PINMAP_CMD_RESET as CMD_RESET,
     PINMAP_CMD_SET_EVENTFD as CMD_SET_EVENTFD, PINMAP_CMD_UNMAP as CMD_UNMAP,
     PINMAP_EVENT_GONE as EVENT_GONE, PINMAP_EVENT_STALE as EVENT_STALE,
@@ -32,7 +40,17 @@ pub(crate) use raw::{
     PINMAP_STATE_STALE as STATE_STALE,
 };
 
+#[cfg(not(pinmap_flat))]
+pub(crate) use raw::{
+    PINMAP_ACCESS_FETCH as ACCESS_FETCH, PINMAP_ACCESS_READ as ACCESS_READ,
+    PINMAP_ACCESS_WRITE as ACCESS_WRITE, PINMAP_EVENT_FAULT as EVENT_FAULT,
+    PINMAP_KIND_PAGED as KIND_PAGED, PINMAP_QUEUE_COMPUTE as QUEUE_COMPUTE,
+    PINMAP_QUEUE_COPY as QUEUE_COPY, PINMAP_QUEUE_ERROR as QUEUE_ERROR,
+    PINMAP_QUEUE_FAULTED as QUEUE_FAULTED, PINMAP_QUEUE_READY as QUEUE_READY,
+};
+
 const _: () = {
+    assert!(alloc_flags::VRAM == raw::PINMAP_ALLOC_VRAM);
     assert!(register_flags::WRITE == raw::PINMAP_REGISTER_WRITE);
     assert!(register_flags::NO_MAP == raw::PINMAP_REGISTER_NO_MAP);
     assert!(register_flags::FIXED == raw::PINMAP_REGISTER_FIXED);
@@ -53,7 +71,15 @@ macro_rules! plain {
 }
 
 plain! {
+    Alloc: 64,
     Event: 32,
+    GpuCounters: 448,
+    GpuInfo: 104,
+    QueueCreate: 64,
+    QueueDestroy: 16,
+    QueueQuery: 48,
+    QueueSubmit: 40,
+    QueueWait: 48,
     Info: 344,
     GetReserved: 32,
     Map: 64,

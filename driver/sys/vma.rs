@@ -1,33 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Device memory in user address spaces.
+//! Device memory and memory of the driver's own in user address spaces.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
-use super::raw;
-use core::{marker::PhantomData, ptr::NonNull};
-use kernel::{bindings, ffi, prelude::*, sync::ArcBorrow};
+use super::{pages::Folios, raw};
+use core::{marker::PhantomData, mem, ptr::NonNull};
+use kernel::{
+    bindings, ffi,
+    prelude::*,
+    sync::{Arc, ArcBorrow},
+};
 
-/// A virtual memory area of a file of `T` that is being made by `mmap()`.
+/// A virtual memory area that is being made by `mmap()`.
 ///
 /// # Invariants
 ///
-/// The pointer is valid, and nobody else has the area yet. Its file keeps `owner`.
-pub(crate) struct NewArea<'a, T> {
+/// The pointer is valid, and nobody else has the area yet.
+pub(crate) struct NewArea<'a> {
     area: NonNull<bindings::vm_area_struct>,
-    owner: ArcBorrow<'a, T>,
+    _call: PhantomData<&'a ()>,
 }
 
-impl<'a, T: Faults> NewArea<'a, T> {
+impl NewArea<'_> {
     /// # Safety
     ///
     /// `area` must be what `file_operations::mmap` was called with, and be used for no longer than
-    /// that call; the file must keep a reference to `owner` until it is released.
-    pub(super) unsafe fn from_raw(
-        area: *mut bindings::vm_area_struct,
-        owner: ArcBorrow<'a, T>,
-    ) -> Option<Self> {
+    /// that call.
+    pub(super) unsafe fn from_raw(area: *mut bindings::vm_area_struct) -> Option<Self> {
         // INVARIANT: By the requirements.
-        NonNull::new(area).map(|area| Self { area, owner })
+        NonNull::new(area).map(|area| Self {
+            area,
+            _call: PhantomData,
+        })
     }
 
     fn flags(&self) -> bindings::vm_flags_t {
@@ -61,23 +65,45 @@ impl<'a, T: Faults> NewArea<'a, T> {
     }
 
     /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
-    /// growing nor moving, filled page by page by [`Faults::fault`].
-    pub(crate) fn view_device_memory(self, write_combine: bool) {
-        let owner: *const T = &raw const *self.owner;
-        // SAFETY: Valid and exclusive by the type invariants; the operations are static.
+    /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
+    pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { raw::pinmap_vma_of_device(self.area.as_ptr(), write_combine) };
+        self.become_view(viewed, &DeviceView::<V>::TABLE.0);
+    }
+
+    /// Makes it a view of memory that the driver allocated: of struct pages, not inherited by fork,
+    /// neither growing nor moving. It keeps `viewed`.
+    pub(crate) fn view_pages<V: PageSource>(self, viewed: Arc<V>) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { raw::pinmap_vma_of_pages(self.area.as_ptr()) };
+        self.become_view(viewed, &PageView::<V>::TABLE.0);
+    }
+
+    fn become_view<V>(self, viewed: Arc<V>, operations: &'static bindings::vm_operations_struct) {
+        // SAFETY: Valid and exclusive by the type invariants. `close` takes the reference, also if
+        // mmap() fails later.
         unsafe {
-            raw::pinmap_vma_of_bar(self.area.as_ptr(), write_combine);
-            (*self.area.as_ptr()).vm_private_data = owner.cast_mut().cast();
-            (*self.area.as_ptr()).vm_ops = &raw const Operations::<T>::TABLE.0;
+            (*self.area.as_ptr()).vm_private_data = Arc::into_raw(viewed).cast_mut().cast();
+            (*self.area.as_ptr()).vm_ops = operations;
         }
     }
 }
 
 /// Who answers page faults in views of device memory.
-pub(crate) trait Faults {
+pub(crate) trait Faults: Send + Sync + 'static {
     /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
     /// `insert` does is revoked by [`Views::zap`].
-    fn fault(&self, offset: u64, insert: impl FnMut(u64) -> u32) -> Option<u32>;
+    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
+}
+
+/// Memory of the driver's own that can be viewed.
+pub(crate) trait PageSource: Send + Sync + 'static {
+    /// The memory.
+    fn folios(&self) -> &Folios;
+
+    /// The byte offset of its first byte in the file.
+    fn offset(&self) -> u64;
 }
 
 #[repr(transparent)]
@@ -85,12 +111,54 @@ struct Table(bindings::vm_operations_struct);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
-struct Operations<T>(PhantomData<T>);
+/// What is viewed, of the area of a fault; and the byte offset of the fault in the file.
+///
+/// # Safety
+///
+/// `vmf` must be valid and of an area that views a `V`.
+unsafe fn viewed<'a, V>(vmf: *const bindings::vm_fault) -> (&'a V, u64) {
+    // SAFETY: `become_view` put an `Arc<V>` there, which the area keeps until `close`.
+    unsafe {
+        let fixed = &(*vmf).__bindgen_anon_1;
+        let offset = (fixed.pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
+        (&*(*fixed.vma).vm_private_data.cast::<V>(), offset)
+    }
+}
 
-impl<T: Faults> Operations<T> {
+/// An area was split: the other part keeps what is viewed as well.
+///
+/// # Safety
+///
+/// Called by the kernel with a valid area that views a `V`.
+unsafe extern "C" fn open<V>(area: *mut bindings::vm_area_struct) {
+    // SAFETY: `become_view` put an `Arc<V>` there, and the area was copied.
+    let viewed = unsafe { ArcBorrow::from_raw((*area).vm_private_data.cast::<V>()) };
+    mem::forget(Arc::from(viewed));
+}
+
+/// # Safety
+///
+/// Called by the kernel with a valid area that views a `V`, for the last time.
+unsafe extern "C" fn close<V>(area: *mut bindings::vm_area_struct) {
+    // SAFETY: `become_view` or `open` put a reference there.
+    drop(unsafe { Arc::from_raw((*area).vm_private_data.cast::<V>()) });
+}
+
+/// # Safety
+///
+/// None.
+unsafe extern "C" fn mremap(_area: *mut bindings::vm_area_struct) -> ffi::c_int {
+    EPERM.to_errno()
+}
+
+struct DeviceView<V>(PhantomData<V>);
+
+impl<V: Faults> DeviceView<V> {
     const TABLE: &'static Table = &Table(bindings::vm_operations_struct {
+        open: Some(open::<V>),
+        close: Some(close::<V>),
         fault: Some(Self::fault),
-        mremap: Some(Self::mremap),
+        mremap: Some(mremap),
         ..pin_init::zeroed()
     });
 
@@ -99,27 +167,69 @@ impl<T: Faults> Operations<T> {
     /// Called by the kernel with a valid `vmf` in an area of ours.
     unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
         // SAFETY: Valid by the requirements.
-        let (area, address, pgoff, owner) = unsafe {
+        let ((viewed, offset), area, address) = unsafe {
             let fixed = &(*vmf).__bindgen_anon_1;
-            let owner = (*fixed.vma).vm_private_data.cast::<T>();
-            (fixed.vma, fixed.address, fixed.pgoff, owner)
+            (viewed::<V>(vmf), fixed.vma, fixed.address)
         };
-        // SAFETY: `view_device_memory` put it there; the file keeps it, and the area the file.
-        let owner = unsafe { &*owner };
-        let offset = (pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
-        owner
-            .fault(offset, |pfn| {
+        viewed
+            .fault(offset, &mut |pfn| {
                 // SAFETY: The area is VM_PFNMAP and the address lies in it.
                 unsafe { bindings::vmf_insert_pfn(area, address, pfn as usize) }
             })
             .unwrap_or(raw::PINMAP_VM_FAULT_SIGBUS)
     }
+}
+
+struct PageView<V>(PhantomData<V>);
+
+impl<V: PageSource> PageView<V> {
+    const TABLE: &'static Table = &Table(bindings::vm_operations_struct {
+        open: Some(open::<V>),
+        close: Some(close::<V>),
+        fault: Some(Self::fault),
+        huge_fault: Some(Self::huge_fault),
+        mremap: Some(mremap),
+        ..pin_init::zeroed()
+    });
 
     /// # Safety
     ///
-    /// None.
-    unsafe extern "C" fn mremap(_area: *mut bindings::vm_area_struct) -> ffi::c_int {
-        EPERM.to_errno()
+    /// Called by the kernel with a valid `vmf` in an area of ours.
+    unsafe extern "C" fn fault(vmf: *mut bindings::vm_fault) -> bindings::vm_fault_t {
+        // SAFETY: Valid by the requirements.
+        let (viewed, offset) = unsafe { viewed::<V>(vmf) };
+        let page = offset
+            .checked_sub(viewed.offset())
+            .and_then(|offset| viewed.folios().page_at(offset));
+        match page {
+            // SAFETY: The page belongs to a folio that `viewed` keeps.
+            Some(page) => unsafe { raw::pinmap_insert_page(vmf, page) },
+            None => raw::PINMAP_VM_FAULT_SIGBUS,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel with a valid `vmf` in an area of ours.
+    unsafe extern "C" fn huge_fault(
+        vmf: *mut bindings::vm_fault,
+        order: ffi::c_uint,
+    ) -> bindings::vm_fault_t {
+        // SAFETY: Valid by the requirements.
+        let (viewed, _) = unsafe { viewed::<V>(vmf) };
+        let mut offset = 0;
+        // SAFETY: As above.
+        if !unsafe { raw::pinmap_huge_range(vmf, order, &mut offset) } {
+            return raw::PINMAP_VM_FAULT_FALLBACK;
+        }
+        let page = offset
+            .checked_sub(viewed.offset())
+            .and_then(|offset| viewed.folios().huge_at(offset));
+        match page {
+            // SAFETY: It begins a folio of that order that `viewed` keeps.
+            Some(page) => unsafe { raw::pinmap_insert_huge(vmf, page) },
+            None => raw::PINMAP_VM_FAULT_FALLBACK,
+        }
     }
 }
 

@@ -36,9 +36,17 @@
  * BAR, takes an interrupt or resets the function. It keeps it until its file
  * is closed; until then such calls from other contexts fail with ``EBUSY``.
  * Opening, asking (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY) and
- * pinning without mapping (%PINMAP_REGISTER_NO_MAP) work whoever owns it. Only
- * while it is owned is the function a bus master. When the owner goes and the
- * function can be reset, it is reset.
+ * pinning without mapping (%PINMAP_REGISTER_NO_MAP) work whoever owns it. Only while it
+ * is owned is the function a bus master. When the owner goes and the function
+ * can be reset, it is reset.
+ *
+ * A *paged* device (%PINMAP_KIND_PAGED) has an MMU of its own, and each context
+ * has a page table in it. Device addresses are then virtual addresses of that
+ * context, and equal to user addresses: the device's MMU translates them to I/O
+ * virtual addresses of the driver's choice, the IOMMU those to memory. Many
+ * contexts use the device at once, through *queues*, and none reaches what
+ * another has mapped. BARs, vectors and the reset belong to the driver
+ * (``EOPNOTSUPP``).
  */
 
 /**
@@ -83,7 +91,8 @@
  *                   objects in this context
  *  ``ENOMEM``       RLIMIT_MEMLOCK, or the kernel is out of memory: see
  *                   ``fail`` for which
- *  ``EIO``          the IOMMU did not unmap what it was told to
+ *  ``EIO``          the IOMMU did not unmap what it was told to, or a queue has
+ *                   stopped
  *  ``EINTR``        a fatal signal arrived meanwhile
  *  ================ ======================================================
  */
@@ -99,6 +108,14 @@ enum {
 	PINMAP_CMD_UNMAP = 0x06,
 	PINMAP_CMD_SET_EVENTFD = 0x07,
 	PINMAP_CMD_RESET = 0x08,
+	PINMAP_CMD_ALLOC = 0x09,
+	PINMAP_CMD_GPU_INFO = 0x0a,
+	PINMAP_CMD_GPU_COUNTERS = 0x0b,
+	PINMAP_CMD_QUEUE_CREATE = 0x0c,
+	PINMAP_CMD_QUEUE_DESTROY = 0x0d,
+	PINMAP_CMD_QUEUE_WAIT = 0x0e,
+	PINMAP_CMD_QUEUE_QUERY = 0x0f,
+	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
 };
 
 /** define PINMAP_NR_BARS - base address registers that a function can have */
@@ -107,9 +124,11 @@ enum {
 /**
  * enum pinmap_kind - what kind of device it is
  * @PINMAP_KIND_FLAT: no MMU of its own; one context owns it at a time
+ * @PINMAP_KIND_PAGED: an MMU of its own; many contexts use it through queues
  */
 enum pinmap_kind {
 	PINMAP_KIND_FLAT = 1,
+	PINMAP_KIND_PAGED = 2,
 };
 
 /**
@@ -167,7 +186,7 @@ enum pinmap_info_flags {
  * @flags: must be 0
  * @out_kind: enum pinmap_kind
  * @out_flags: enum pinmap_info_flags
- * @out_aperture_start: lowest device address that the IOMMU translates
+ * @out_aperture_start: lowest device address that can be mapped
  * @out_aperture_last: highest one, inclusive
  * @out_page_sizes: bitmap of the IOMMU's page sizes: bit n is 1 << n bytes
  * @out_memlock_limit: bytes this process may have locked (RLIMIT_MEMLOCK);
@@ -381,9 +400,9 @@ enum pinmap_register_flags {
  * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
  * swapping, a huge page split) have no effect.
  *
- * Some file systems take pages out of a file without clearing the page tables
- * that map them (direct writes and revalidation by network file systems do).
- * The registration then stays live and keeps the pages as they were.
+ * Some file systems take pages out of a file without clearing the page tables that
+ * map them (direct writes and revalidation by network file systems do). The
+ * registration then stays live and keeps the pages as they were.
  *
  * ``EOPNOTSUPP``, ``EBUSY``: the memory cannot be pinned for long (a file on
  * persistent memory, a page that somebody else keeps).
@@ -428,9 +447,13 @@ struct pinmap_release {
 /**
  * enum pinmap_buffer_kind - where the pages of a buffer come from
  * @PINMAP_BUFFER_USER: registered user memory
+ * @PINMAP_BUFFER_HOST: host memory that the driver allocated
+ * @PINMAP_BUFFER_VRAM: memory of the device
  */
 enum pinmap_buffer_kind {
 	PINMAP_BUFFER_USER = 1,
+	PINMAP_BUFFER_HOST = 2,
+	PINMAP_BUFFER_VRAM = 3,
 };
 
 /**
@@ -590,25 +613,30 @@ struct pinmap_reset {
  * enum pinmap_event_type - what happened
  * @PINMAP_EVENT_STALE: the registration @handle went stale
  * @PINMAP_EVENT_GONE: the device is gone, and everything with it; comes last
+ * @PINMAP_EVENT_FAULT: the queue @handle stopped; &struct pinmap_queue_query
+ *                      tells why
  */
 enum pinmap_event_type {
 	PINMAP_EVENT_STALE = 1,
 	PINMAP_EVENT_GONE = 2,
+	PINMAP_EVENT_FAULT = 3,
 };
 
 /**
  * struct pinmap_event - what read() returns
  * @type: enum pinmap_event_type
  * @__reserved: 0
- * @handle: the registration, or 0
- * @addr: user address of its first byte, or 0
- * @length: its length in bytes, or 0
+ * @handle: the registration, or the queue, or 0
+ * @addr: user address of the registration's first byte; for a fault, the device
+ *        address that could not be accessed; or 0
+ * @length: the registration's length in bytes; for a fault, the index of the
+ *          packet; or 0
  *
  * read() returns as many whole events as there are and as fit. It waits for
  * the first one, or fails with ``EAGAIN`` if the file is O_NONBLOCK; ``EINVAL``
- * if not even one event fits. No event is lost: each registration has at most
- * one, and room for it is set aside when it is registered. Releasing a
- * registration withdraws its event if it was not read yet. Once the device is
+ * if not even one event fits. No event is lost: each registration and each
+ * queue has at most one, and room for it is set aside when it is made. Releasing
+ * or destroying it withdraws its event if it was not read yet. Once the device is
  * gone and %PINMAP_EVENT_GONE was read, read() returns 0.
  *
  * poll() reports POLLIN when there is something to read, and POLLHUP when the
@@ -623,16 +651,335 @@ struct pinmap_event {
 };
 
 /**
+ * enum pinmap_alloc_flags - what memory
+ * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without it:
+ *                     host memory, pinned, of whatever device
+ */
+enum pinmap_alloc_flags {
+	PINMAP_ALLOC_VRAM = 1 << 0,
+};
+
+/**
+ * struct pinmap_alloc - ioctl(PINMAP_ALLOC)
+ * @size: sizeof(struct pinmap_alloc)
+ * @flags: enum pinmap_alloc_flags
+ * @length: bytes; whole pages
+ * @out_handle: what to name the buffer by, as for a registration
+ * @out_offset: what to pass to mmap() for its first byte
+ * @fail: out: what failed
+ *
+ * Allocates memory, zeroed, readable and writable by CPU and device. Host memory
+ * comes in huge pages where there are any, and is charged like registered
+ * memory. Nothing is mapped: mmap() shows it to the CPU, %PINMAP_MAP with
+ * %PINMAP_MAP_FIXED at the address that mmap() returned shows it to the device.
+ * %PINMAP_MAP without it, and %PINMAP_QUERY, take the buffer's user address for 0.
+ *
+ * %PINMAP_RELEASE unmaps it from the device and gives up the handle. The memory
+ * is freed when the last mmap() of it is gone, too.
+ *
+ * mmap() takes any whole pages of it, MAP_SHARED, without PROT_EXEC, until it is
+ * released; only in the process that opened the file (``EPERM``). The mapping is
+ * not inherited by fork() and cannot be moved or grown. VRAM is mapped
+ * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
+ * memory stays.
+ *
+ * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device. ``ENOSPC``: no VRAM of that
+ * length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
+ */
+struct pinmap_alloc {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 length;
+	__aligned_u64 out_handle;
+	__aligned_u64 out_offset;
+	struct pinmap_fail fail;
+};
+#define PINMAP_ALLOC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ALLOC)
+
+/** define PINMAP_MAX_ENGINES - engines that struct pinmap_gpu_counters knows */
+#define PINMAP_MAX_ENGINES 8
+
+/**
+ * struct pinmap_gpu_info - ioctl(PINMAP_GPU_INFO)
+ * @size: sizeof(struct pinmap_gpu_info)
+ * @flags: must be 0
+ * @out_nr_queues: queues that the device has, for all contexts
+ * @out_nr_vmids: address spaces that can be in the device at once
+ * @out_nr_slots: queues that can be in the device at once
+ * @out_nr_copy_engines: copy engines
+ * @out_nr_compute_slots: kernels that run at once
+ * @out_max_priority: highest priority of a queue; the lowest is 0
+ * @out_vram_length: bytes of VRAM, all of it
+ * @out_vram_free: bytes of it that are free now
+ * @out_max_transfer: bytes that one copy or fill packet may move
+ * @out_max_run_ns: how long a packet may run
+ * @out_link_bandwidth: modelled bytes per second between the device and host
+ *                      memory, in each direction; 0: no limit
+ * @out_link_latency_ns: modelled latency of an access to host memory
+ * @out_vram_bandwidth: modelled bytes per second of VRAM; 0: no limit
+ * @out_vram_latency_ns: modelled latency of an access to VRAM
+ * @out_time_ns: the device's clock, which timestamp packets store
+ *
+ * ``EOPNOTSUPP``: not a paged device.
+ */
+struct pinmap_gpu_info {
+	__u32 size;
+	__u32 flags;
+	__u32 out_nr_queues;
+	__u32 out_nr_vmids;
+	__u32 out_nr_slots;
+	__u32 out_nr_copy_engines;
+	__u32 out_nr_compute_slots;
+	__u32 out_max_priority;
+	__aligned_u64 out_vram_length;
+	__aligned_u64 out_vram_free;
+	__aligned_u64 out_max_transfer;
+	__aligned_u64 out_max_run_ns;
+	__aligned_u64 out_link_bandwidth;
+	__aligned_u64 out_link_latency_ns;
+	__aligned_u64 out_vram_bandwidth;
+	__aligned_u64 out_vram_latency_ns;
+	__aligned_u64 out_time_ns;
+};
+#define PINMAP_GPU_INFO _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_INFO)
+
+/**
+ * struct pinmap_engine_counters - what one engine has done, for all contexts
+ * @host_read: bytes of operands read from host memory
+ * @host_written: bytes written to it
+ * @vram_read: bytes read from VRAM
+ * @vram_written: bytes written to it
+ * @packets: packets completed
+ * @busy_ns: time during which it held a packet
+ */
+struct pinmap_engine_counters {
+	__aligned_u64 host_read;
+	__aligned_u64 host_written;
+	__aligned_u64 vram_read;
+	__aligned_u64 vram_written;
+	__aligned_u64 packets;
+	__aligned_u64 busy_ns;
+};
+
+/**
+ * struct pinmap_gpu_counters - ioctl(PINMAP_GPU_COUNTERS)
+ * @size: sizeof(struct pinmap_gpu_counters)
+ * @flags: must be 0
+ * @out_nr_engines: of @out_engines
+ * @__reserved: must be 0
+ * @out_tlb_hits: translations that the device's TLB had
+ * @out_tlb_misses: those that took a walk
+ * @out_faults: times that a queue stopped
+ * @out_binds: times that a queue was put into a slot
+ * @out_vmid_binds: times that a context was given a VMID
+ * @out_invalidates: invalidations of the TLB
+ * @out_engines: the copy engines first, then the slots of the compute engine
+ *
+ * All count from when the device was bound, for all contexts together.
+ * ``EOPNOTSUPP``: not a paged device.
+ */
+struct pinmap_gpu_counters {
+	__u32 size;
+	__u32 flags;
+	__u32 out_nr_engines;
+	__u32 __reserved;
+	__aligned_u64 out_tlb_hits;
+	__aligned_u64 out_tlb_misses;
+	__aligned_u64 out_faults;
+	__aligned_u64 out_binds;
+	__aligned_u64 out_vmid_binds;
+	__aligned_u64 out_invalidates;
+	struct pinmap_engine_counters out_engines[PINMAP_MAX_ENGINES];
+};
+#define PINMAP_GPU_COUNTERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_COUNTERS)
+
+/**
+ * enum pinmap_queue_flags - what a queue is for
+ * @PINMAP_QUEUE_COPY: packets for the copy engines
+ * @PINMAP_QUEUE_COMPUTE: kernels
+ *
+ * At least one of them.
+ */
+enum pinmap_queue_flags {
+	PINMAP_QUEUE_COPY = 1 << 0,
+	PINMAP_QUEUE_COMPUTE = 1 << 1,
+};
+
+/**
+ * struct pinmap_queue_create - ioctl(PINMAP_QUEUE_CREATE)
+ * @size: sizeof(struct pinmap_queue_create)
+ * @flags: enum pinmap_queue_flags
+ * @priority: 0 to &struct pinmap_gpu_info.out_max_priority, the highest
+ * @packets: packets that the ring holds; a power of two, 64 to 65536
+ * @out_queue: what to name the queue by; never 0, never used again
+ * @out_ring_offset: what to pass to mmap() for the ring
+ * @out_ring_length: bytes of it
+ * @out_doorbell_offset: what to pass to mmap() for the doorbell: one page
+ * @out_fence_offset: what to pass to mmap() for the fences: one page
+ * @out_fence_addr: device address of the fences, 512 numbers of 8 bytes, for
+ *                  fence packets; all 0 at first
+ *
+ * A queue executes packets of 64 bytes, in order; their format is the device's.
+ * Packet i is at i modulo @packets. To submit, write packets to the ring, then
+ * store the number of packets written since the beginning (64 bits) to the first
+ * bytes of the doorbell: no system call. Not more than @packets may be there that
+ * were not executed. The ring and the fences are memory that only this context
+ * can reach; they are charged to it.
+ *
+ * There may be many more contexts and queues with work than the device can hold:
+ * the driver takes turns, fairly among equal priorities.
+ *
+ * ``ENOSPC``: the device has no queue left.
+ */
+struct pinmap_queue_create {
+	__u32 size;
+	__u32 flags;
+	__u32 priority;
+	__u32 packets;
+	__aligned_u64 out_queue;
+	__aligned_u64 out_ring_offset;
+	__aligned_u64 out_ring_length;
+	__aligned_u64 out_doorbell_offset;
+	__aligned_u64 out_fence_offset;
+	__aligned_u64 out_fence_addr;
+};
+#define PINMAP_QUEUE_CREATE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_CREATE)
+
+/**
+ * struct pinmap_queue_destroy - ioctl(PINMAP_QUEUE_DESTROY)
+ * @size: sizeof(struct pinmap_queue_destroy)
+ * @flags: must be 0
+ * @queue: the queue
+ *
+ * Stops the queue, behind the packet that runs, and gives it up; what was not
+ * executed never will be. When it returns the device does nothing for it any
+ * more. Its doorbell can then be touched, to no effect.
+ */
+struct pinmap_queue_destroy {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+};
+#define PINMAP_QUEUE_DESTROY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_DESTROY)
+
+/**
+ * struct pinmap_queue_wait - ioctl(PINMAP_QUEUE_WAIT)
+ * @size: sizeof(struct pinmap_queue_wait)
+ * @flags: must be 0
+ * @queue: the queue
+ * @fence: index of the fence, 0 to 511
+ * @__reserved: must be 0
+ * @value: wait until the fence is at least this
+ * @timeout_ns: how long to wait at most, relative; ~0: for ever. Out: what is
+ *              left of it
+ * @out_value: what the fence was last
+ *
+ * Sleeps until an interrupt packet of the queue finds the fence high enough:
+ * write the fence, then interrupt. ``ETIMEDOUT``: not in time. ``EIO``: the queue
+ * has stopped and will never get there. ``EINTR``: a signal came; the call is
+ * restarted with the time that is left where the program asked for that.
+ */
+struct pinmap_queue_wait {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+	__u32 fence;
+	__u32 __reserved;
+	__aligned_u64 value;
+	__aligned_u64 timeout_ns;
+	__aligned_u64 out_value;
+};
+#define PINMAP_QUEUE_WAIT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_WAIT)
+
+/**
+ * enum pinmap_queue_state - what a queue is doing
+ * @PINMAP_QUEUE_READY: executes what is submitted
+ * @PINMAP_QUEUE_FAULTED: an access was outside of the context's mappings, or not
+ *                        permitted
+ * @PINMAP_QUEUE_ERROR: a packet that makes no sense, that ran for too long, or
+ *                      whose engine was reset
+ */
+enum pinmap_queue_state {
+	PINMAP_QUEUE_READY = 1,
+	PINMAP_QUEUE_FAULTED = 2,
+	PINMAP_QUEUE_ERROR = 3,
+};
+
+/**
+ * enum pinmap_access - what a queue wanted to do
+ * @PINMAP_ACCESS_READ: read
+ * @PINMAP_ACCESS_WRITE: write
+ * @PINMAP_ACCESS_FETCH: fetch a packet
+ */
+enum pinmap_access {
+	PINMAP_ACCESS_READ = 0,
+	PINMAP_ACCESS_WRITE = 1,
+	PINMAP_ACCESS_FETCH = 2,
+};
+
+/**
+ * struct pinmap_queue_query - ioctl(PINMAP_QUEUE_QUERY)
+ * @size: sizeof(struct pinmap_queue_query)
+ * @flags: must be 0
+ * @queue: the queue
+ * @out_state: enum pinmap_queue_state
+ * @out_code: if it has stopped, why: a code of the device's manual
+ * @out_access: enum pinmap_access, if it has faulted
+ * @__reserved: must be 0
+ * @out_addr: the device address that could not be accessed, or 0
+ * @out_index: packets executed; if it has stopped, the one that stopped it
+ *
+ * A queue that has stopped executes nothing any more; only
+ * %PINMAP_QUEUE_DESTROY is left. Other queues go on.
+ */
+struct pinmap_queue_query {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+	__u32 out_state;
+	__u32 out_code;
+	__u32 out_access;
+	__u32 __reserved;
+	__aligned_u64 out_addr;
+	__aligned_u64 out_index;
+};
+#define PINMAP_QUEUE_QUERY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_QUERY)
+
+/**
+ * struct pinmap_queue_submit - ioctl(PINMAP_QUEUE_SUBMIT)
+ * @size: sizeof(struct pinmap_queue_submit)
+ * @flags: must be 0
+ * @queue: the queue
+ * @packets: user address of the packets
+ * @count: how many of 64 bytes; 1 to the size of the ring
+ * @__reserved: must be 0
+ * @out_index: packets submitted since the beginning
+ *
+ * Does what a program does with ring and doorbell, for one that has not mapped
+ * them. Must not be mixed with that. ``EAGAIN``: the ring has no room.
+ */
+struct pinmap_queue_submit {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+	__aligned_u64 packets;
+	__u32 count;
+	__u32 __reserved;
+	__aligned_u64 out_index;
+};
+#define PINMAP_QUEUE_SUBMIT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_SUBMIT)
+
+/**
  * DOC: Mapping device memory
  *
- * mmap() of a BAR: the offset is &struct pinmap_bar.offset plus a whole number
+ * mmap() of a BAR of a flat device: the offset is &struct pinmap_bar.offset plus a whole number
  * of pages into it. ``EINVAL``: an offset that was not handed out, a length
  * that leaves the BAR or touches its hole, MAP_PRIVATE. ``EACCES``: PROT_EXEC.
  * ``EOPNOTSUPP``: a BAR without %PINMAP_BAR_MMAP. ``EBUSY``: another context
- * owns the device. (If the kernel then finds no memory for the mapping, the
- * caller stays the owner.) The mapping is not inherited by fork(), cannot be
- * moved or grown by mremap(), and cannot be registered. Touching it once the
- * device is gone raises SIGBUS.
+ * owns the device. (If the kernel then finds no memory for the mapping, the caller
+ * stays the owner.) The mapping is not inherited by fork(), cannot be moved or
+ * grown by mremap(), and cannot be registered. Touching it once the device is
+ * gone raises SIGBUS.
  */
 
 #endif /* _UAPI_LINUX_PINMAP_H */

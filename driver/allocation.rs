@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+//! ALLOC: memory that the driver provides.
+
+use crate::{
+    backend::Claim,
+    buffer::{Backing, Buffer},
+    context::Context,
+    failure::Failure,
+    logic::request,
+    registration::{errno, Pending},
+    sys::{
+        account::{Account, Charge},
+        compat,
+        pages::Folios,
+        uapi::{self, Alloc},
+    },
+    view::{Shown, ViewTable},
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// `pages` zeroed pages of host memory, charged to `account`. Sleeps; a fatal signal stops it.
+pub(crate) fn host_memory(
+    account: &Arc<Account>,
+    pages: u64,
+) -> core::result::Result<Arc<Folios>, Failure> {
+    let charge = Charge::new(account, pages)
+        .map_err(|over| Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed))?;
+    Ok(Arc::new(Folios::new(pages, charge)?, GFP_KERNEL_ACCOUNT)?)
+}
+
+/// ALLOC: memory, an offset to view it by, and a handle once the caller knows it.
+pub(crate) fn alloc(
+    context: &Arc<Context>,
+    args: &mut Alloc,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::alloc(args.flags, args.length).map_err(errno)?;
+    let device = context.device();
+    if plan.local && !device.backend().has_memory() {
+        return Err(compat::unsupported().into());
+    }
+    device.check_here()?;
+    if !context.account().is_current() {
+        return Err(EPERM.into());
+    }
+    let (backing, claim) = if plan.local {
+        let claim = Claim::new(context)?;
+        let memory = device.backend().allocate(plan.span.length())?;
+        let shown = Shown::Device(memory.pages);
+        let showing = ViewTable::show(context.view_table(), plan.span.length(), shown)?;
+        (Backing::Local(memory.local, showing), Some(claim))
+    } else {
+        let folios = host_memory(context.account(), plan.span.pages())?;
+        let shown = Shown::Host(folios.clone());
+        let showing = ViewTable::show(context.view_table(), plan.span.length(), shown)?;
+        (Backing::Host(folios, showing), None)
+    };
+    let offset = backing.offset();
+    let account = context.account().clone();
+    let buffer = Buffer::allocated(plan.span, backing, account, context.events().clone())?;
+    let reserved = context.reserve(&buffer)?;
+    Buffer::go_live(&buffer, reserved.handle())?;
+    args.out_handle = reserved.handle();
+    args.out_offset = offset;
+    Ok(Pending::Registration(reserved, claim))
+}

@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The test GPU: its registers, written from its manual, `tests/testgpu/MANUAL.md`.
+
+use crate::{
+    gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
+    logic::{
+        pte::{Format, Memory},
+        span::Span,
+        PAGE_SHIFT, PAGE_SIZE,
+    },
+    sys::{
+        mmio::{Caching, Window},
+        pci::{Bar, Function},
+        uapi::{self, GpuCounters, GpuInfo},
+    },
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
+};
+
+mod regs;
+use regs::*;
+
+/// Bits in a word of `PENDING`, `COMPLETION` and `DOORBELL_ENABLE`; words of each.
+const WORD: u32 = u64::BITS;
+const WORDS: u32 = 16;
+/// What the driver wants to be told. Invalidations and resets it looks for itself.
+const ENABLED: u64 = INT_PENDING | INT_COMPLETION | INT_FAULT | INT_SLOT;
+/// How long a packet may run: the value after a reset.
+const MAX_RUN: u64 = 2_000_000_000;
+/// Vectors of those causes: 0 to 3.
+const USED_VECTORS: u32 = 4;
+
+/// A test GPU.
+#[pin_data]
+pub(super) struct TestGpu {
+    #[pin]
+    registers: Window,
+    #[pin]
+    doorbells: Window,
+    #[pin]
+    vram: Window,
+    doorbell_bar: Bar,
+    vram_bar: Bar,
+    limits: Limits,
+    /// `DOORBELL_ENABLE`, to change single bits of it.
+    #[pin]
+    enabled: Mutex<[u64; WORDS as usize]>,
+    /// `FAULT_READ`.
+    faults: Atomic<u64>,
+}
+
+/// Entry `index` of an array of registers.
+fn element(base: u64, stride: u64, index: u32) -> u64 {
+    base.saturating_add(stride.saturating_mul(index.into()))
+}
+
+/// The word of a bitmap of queues, and the bit in it.
+fn bit(base: u64, queue: u32) -> (u64, u64) {
+    let word = element(base, 8, queue / WORD);
+    (word, 1_u64.wrapping_shl(queue % WORD))
+}
+
+/// The bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let lowest = word.trailing_zeros();
+        word &= word.wrapping_sub(1);
+        (lowest < WORD).then_some(lowest)
+    })
+}
+
+/// Bits [`high`:`low`] of `value`.
+fn field(value: u64, high: u32, low: u32) -> u64 {
+    let width = high.saturating_sub(low).saturating_add(1);
+    let mask = u64::MAX.wrapping_shr(u64::BITS.saturating_sub(width));
+    value.wrapping_shr(low) & mask
+}
+
+impl TestGpu {
+    /// If `function` is one: its registers.
+    pub(super) fn find(function: &Function) -> Result<Option<Arc<dyn Hardware>>> {
+        let mut ids = uapi::Info::default();
+        function.identify(&mut ids);
+        if ids.out_vendor != VENDOR || ids.out_device != DEVICE {
+            return Ok(None);
+        }
+        let registers = function.bar(BAR_REGISTERS);
+        let registers = KBox::pin_init(Window::new(&registers, Caching::Uncached), GFP_KERNEL)?;
+        let major = field(registers.read(VERSION), 31, 16);
+        if registers.read(MAGIC) != MAGIC_VALUE || major != VERSION_MAJOR {
+            return Ok(None);
+        }
+        drop(registers);
+        let gpu: Arc<dyn Hardware> = Arc::pin_init(Self::new(function), GFP_KERNEL)?;
+        Ok(Some(gpu))
+    }
+
+    fn new(function: &Function) -> impl PinInit<Self, Error> + '_ {
+        pin_init::pin_init_scope(move || {
+            let doorbell_bar = function.bar(BAR_DOORBELLS);
+            let vram_bar = function.bar(BAR_VRAM);
+            let register_bar = function.bar(BAR_REGISTERS);
+            let registers =
+                KBox::pin_init(Window::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
+            let limits = Self::read_limits(&registers, &doorbell_bar, &vram_bar)?;
+            drop(registers);
+            Ok(try_pin_init!(Self {
+                registers <- Window::new(&register_bar, Caching::Uncached),
+                doorbells <- Window::new(&doorbell_bar, Caching::Uncached),
+                vram <- Window::new(&vram_bar, Caching::WriteCombined),
+                doorbell_bar,
+                vram_bar,
+                limits,
+                enabled <- new_mutex!([0; WORDS as usize], "pinmap_doorbells"),
+                faults: Atomic::new(0),
+            }? Error))
+        })
+    }
+
+    fn read_limits(registers: &Window, doorbells: &Bar, vram: &Bar) -> Result<Limits> {
+        let number = |offset| u32::try_from(registers.read(offset)).map_err(|_| ENODEV);
+        let va_bits = number(VA_BITS)?;
+        let limits = Limits {
+            queues: number(DOORBELLS)?,
+            slots: number(SLOTS)?,
+            vmids: number(VMIDS)?,
+            max_priority: 3,
+            vram: registers.read(VRAM_SIZE),
+            addresses: 1_u64
+                .checked_shl(va_bits)
+                .and_then(|end| Span::from_bounds(0, end.wrapping_sub(1)))
+                .ok_or(ENODEV)?,
+            max_run: MAX_RUN,
+            vectors: USED_VECTORS,
+        };
+        // What the code below, and whoever uses it, takes for granted.
+        let fits = limits.queues <= WORD.saturating_mul(WORDS)
+            && u64::from(limits.queues).saturating_mul(PAGE_SIZE) <= doorbells.length
+            && limits.slots <= u64::BITS
+            && (2..=16).contains(&limits.vmids)
+            && limits.vram <= vram.length
+            && registers.read(VECTORS) >= USED_VECTORS.into();
+        if fits {
+            Ok(limits)
+        } else {
+            Err(ENODEV)
+        }
+    }
+
+    fn read(&self, offset: u64) -> u64 {
+        self.registers.read(offset)
+    }
+
+    fn write(&self, offset: u64, value: u64) {
+        self.registers.write(offset, value);
+    }
+
+    /// A number that is not there counts as 0.
+    fn known(&self, offset: u64) -> u64 {
+        match self.read(offset) {
+            u64::MAX => 0,
+            value => value,
+        }
+    }
+
+    fn slot(&self, slot: u32, offset: u64) -> u64 {
+        element(SLOT, SLOT_STRIDE, slot).saturating_add(offset)
+    }
+
+    fn enable_doorbell(&self, queue: u32, on: bool) {
+        let (register, bit) = bit(DOORBELL_ENABLE, queue);
+        let mut enabled = self.enabled.lock();
+        if let Some(word) = enabled.get_mut((queue / WORD) as usize) {
+            *word = if on { *word | bit } else { *word & !bit };
+            self.write(register, *word);
+        }
+    }
+
+    /// Calls `visit` for the bits of an array of which `summary` tells the words that are not zero.
+    fn each(&self, summary: u64, array: u64, clear: bool, visit: &mut dyn FnMut(u32)) {
+        for word in bits(self.known(summary)).take_while(|&word| word < WORDS) {
+            let register = element(array, 8, word);
+            let set = self.known(register);
+            if clear {
+                self.write(register, set);
+            }
+            for bit in bits(set) {
+                let queue = word.saturating_mul(WORD).saturating_add(bit);
+                if queue < self.limits.queues {
+                    visit(queue);
+                }
+            }
+        }
+    }
+}
+
+impl Hardware for TestGpu {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn cause(&self, index: u32) -> Cause {
+        match 1_u64.wrapping_shl(index) {
+            INT_COMPLETION => Cause::Completion,
+            _ => Cause::Schedule,
+        }
+    }
+
+    fn prepare(&self) {
+        *self.enabled.lock() = [0; WORDS as usize];
+        self.faults.store(0, Relaxed);
+        self.write(MAX_RUN_NS, self.limits.max_run);
+        self.write(INT_STATUS, u64::MAX);
+        self.write(INT_ENABLE, ENABLED);
+    }
+
+    fn reset(&self) {
+        self.write(RESET, 1);
+    }
+
+    fn is_reset(&self) -> bool {
+        self.read(RESET) == 0
+    }
+
+    fn revoke(&self) {
+        self.registers.revoke();
+        self.doorbells.revoke();
+        self.vram.revoke();
+    }
+
+    fn format(&self) -> Format {
+        Format {
+            valid: PTE_VALID,
+            read: PTE_READ,
+            write: PTE_WRITE,
+            execute: PTE_EXECUTE,
+            host: PTE_HOST,
+            snoop: PTE_SNOOP,
+            leaf: PTE_LEAF,
+            address: PTE_ADDRESS,
+        }
+    }
+
+    fn store(&self, offset: u64, value: u64) {
+        self.vram.write(offset, value);
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) {
+        self.vram.zero(offset, bytes);
+    }
+
+    fn order(&self) {
+        self.vram.order();
+    }
+
+    fn memory_frame(&self, offset: u64) -> u64 {
+        self.vram_bar.start.saturating_add(offset) >> PAGE_SHIFT
+    }
+
+    fn doorbell_frame(&self, queue: u32) -> u64 {
+        element(self.doorbell_bar.start, PAGE_SIZE, queue) >> PAGE_SHIFT
+    }
+
+    fn set_root(&self, vmid: u32, table: Option<Memory>) {
+        let value = match table {
+            Some(Memory::Local(offset)) => offset | ROOT_ENABLE,
+            Some(Memory::Host(address)) => address | ROOT_ENABLE | ROOT_HOST,
+            None => 0,
+        };
+        self.write(element(ROOT, 8, vmid), value);
+    }
+
+    fn invalidate(&self, vmid: u32, span: Span, sequence: u64) {
+        self.write(INV_SCOPE, vmid.into());
+        self.write(INV_FIRST, span.start());
+        self.write(INV_LAST, span.last());
+        self.write(INV_SUBMIT, sequence);
+    }
+
+    fn invalidate_room(&self) -> u64 {
+        self.known(INV_FREE)
+    }
+
+    fn invalidated(&self) -> Option<u64> {
+        let done = self.read(INV_DONE);
+        (done != u64::MAX).then_some(done)
+    }
+
+    fn open_queue(&self, queue: u32) {
+        self.enable_doorbell(queue, false);
+        self.write(element(DOORBELL_VALUE, 8, queue), 0);
+        for array in [PENDING, COMPLETION] {
+            let (register, bit) = bit(array, queue);
+            self.write(register, bit);
+        }
+        self.enable_doorbell(queue, true);
+    }
+
+    fn close_queue(&self, queue: u32) {
+        self.enable_doorbell(queue, false);
+    }
+
+    fn published(&self, queue: u32) -> u64 {
+        self.read(element(DOORBELL_VALUE, 8, queue))
+    }
+
+    fn publish(&self, queue: u32, index: u64) {
+        self.doorbells.write(element(0, PAGE_SIZE, queue), index);
+    }
+
+    fn acknowledge(&self, cause: Cause) {
+        let causes = match cause {
+            Cause::Completion => INT_COMPLETION,
+            Cause::Schedule => INT_PENDING | INT_FAULT | INT_SLOT,
+        };
+        self.write(INT_STATUS, causes);
+    }
+
+    fn each_pending(&self, visit: &mut dyn FnMut(u32)) {
+        self.each(PENDING_SUMMARY, PENDING, false, visit);
+    }
+
+    fn forget_pending(&self, queue: u32) {
+        let (register, bit) = bit(PENDING, queue);
+        self.write(register, bit);
+    }
+
+    fn each_completion(&self, visit: &mut dyn FnMut(u32)) {
+        self.each(COMPLETION_SUMMARY, COMPLETION, true, visit);
+    }
+
+    fn take_slot_events(&self) -> u64 {
+        let events = self.known(SLOT_EVENT);
+        if events != 0 {
+            self.write(SLOT_EVENT, events);
+        }
+        events
+    }
+
+    fn each_fault(&self, visit: &mut dyn FnMut(u32, Stop)) {
+        let written = self.known(FAULT_WRITE);
+        let mut read = self.faults.load(Relaxed);
+        let entries = self.known(FAULT_ENTRIES).max(1);
+        if read >= written {
+            return;
+        }
+        while read < written {
+            let place = read.checked_rem(entries).unwrap_or(0);
+            let entry = FAULT_ENTRY.saturating_add(place.saturating_mul(FAULT_STRIDE));
+            let at = |offset: u64| self.known(entry.saturating_add(offset));
+            let info = at(FAULT_INFO);
+            let code = field(info, 23, 16);
+            let stop = Stop {
+                is_fault: code < BAD_OPCODE,
+                code: code as u32,
+                access: access(field(info, 9, 8)),
+                addr: at(FAULT_VA),
+                index: at(FAULT_INDEX),
+            };
+            visit(field(info, 41, 32) as u32, stop);
+            read = read.saturating_add(1);
+        }
+        self.faults.store(read, Relaxed);
+        self.write(FAULT_READ, read);
+    }
+
+    fn bind(&self, slot: u32, setup: &Setup) -> Result {
+        let mut classes = 0;
+        if setup.classes & uapi::QUEUE_COPY != 0 {
+            classes |= CLASS_COPY;
+        }
+        if setup.classes & uapi::QUEUE_COMPUTE != 0 {
+            classes |= CLASS_COMPUTE;
+        }
+        let config = u64::from(setup.queue)
+            | u64::from(setup.vmid) << 16
+            | classes << 24
+            | u64::from(setup.priority) << 28;
+        let values = [
+            (SLOT_CONFIG, config),
+            (SLOT_RING, setup.ring),
+            (SLOT_SIZE, setup.order.into()),
+            (SLOT_READ_INDEX, setup.progress.index),
+            (SLOT_PROGRESS, setup.progress.part),
+            (SLOT_COMMAND, COMMAND_BIND),
+        ];
+        for (register, value) in values {
+            self.write(self.slot(slot, register), value);
+        }
+        let state = self.read(self.slot(slot, SLOT_STATE));
+        if field(state, 15, 8) == RESULT_OK {
+            Ok(())
+        } else {
+            Err(EIO)
+        }
+    }
+
+    fn unbind(&self, slot: u32) {
+        self.write(self.slot(slot, SLOT_COMMAND), COMMAND_UNBIND);
+    }
+
+    fn slot_state(&self, slot: u32) -> Option<SlotState> {
+        let state = self.read(self.slot(slot, SLOT_STATE));
+        if state == u64::MAX {
+            return None;
+        }
+        match field(state, 3, 0) {
+            STATE_FREE => Some(SlotState::Free),
+            STATE_IDLE => Some(SlotState::Idle),
+            STATE_READY => Some(SlotState::Busy),
+            STATE_RUNNING => Some(SlotState::Running),
+            STATE_WAITING => Some(SlotState::Waiting),
+            STATE_FAULTED | STATE_ERROR => Some(SlotState::Stopped),
+            STATE_UNBINDING => Some(SlotState::Unbinding),
+            _ => None,
+        }
+    }
+
+    fn slot_since(&self, slot: u32) -> u64 {
+        self.known(self.slot(slot, SLOT_SINCE))
+    }
+
+    fn slot_progress(&self, slot: u32) -> Progress {
+        Progress {
+            index: self.known(self.slot(slot, SLOT_READ_INDEX)),
+            part: self.known(self.slot(slot, SLOT_PROGRESS)),
+        }
+    }
+
+    fn slot_stop(&self, slot: u32) -> Stop {
+        let code = self.known(self.slot(slot, SLOT_ERROR));
+        Stop {
+            is_fault: code < BAD_OPCODE,
+            code: code as u32,
+            access: uapi::ACCESS_READ,
+            addr: self.known(self.slot(slot, SLOT_FAULT_VA)),
+            index: self.known(self.slot(slot, SLOT_READ_INDEX)),
+        }
+    }
+
+    fn slot_engine(&self, slot: u32) -> Option<u32> {
+        let engine = self.read(self.slot(slot, SLOT_ENGINE));
+        (engine < u64::from(u8::MAX)).then_some(engine as u32)
+    }
+
+    fn reset_engine(&self, engine: u32) {
+        self.write(ENGINE_RESET, 1_u64.wrapping_shl(engine));
+    }
+
+    fn is_engine_reset(&self, engine: u32) -> bool {
+        self.read(ENGINE_RESET) & 1_u64.wrapping_shl(engine) == 0
+    }
+
+    fn time(&self) -> u64 {
+        self.known(TIME)
+    }
+
+    fn describe(&self, info: &mut GpuInfo) {
+        info.out_nr_queues = self.limits.queues;
+        // The first is not given to anybody.
+        info.out_nr_vmids = self.limits.vmids.saturating_sub(1);
+        info.out_nr_slots = self.limits.slots;
+        info.out_nr_copy_engines = self.known(COPY_ENGINES) as u32;
+        info.out_nr_compute_slots = self.known(COMPUTE_SLOTS) as u32;
+        info.out_max_priority = self.limits.max_priority;
+        info.out_vram_length = self.limits.vram;
+        info.out_max_transfer = self.known(MAX_TRANSFER);
+        info.out_max_run_ns = self.limits.max_run;
+        info.out_link_bandwidth = self.known(LINK_BANDWIDTH);
+        info.out_link_latency_ns = self.known(LINK_LATENCY);
+        info.out_vram_bandwidth = self.known(VRAM_BANDWIDTH);
+        info.out_vram_latency_ns = self.known(VRAM_LATENCY);
+        info.out_time_ns = self.time();
+    }
+
+    fn count(&self, counters: &mut GpuCounters) {
+        let engines = self
+            .known(COPY_ENGINES)
+            .saturating_add(self.known(COMPUTE_SLOTS));
+        counters.out_tlb_hits = self.known(TLB_HITS);
+        counters.out_tlb_misses = self.known(TLB_MISSES);
+        counters.out_faults = self.known(FAULTS);
+        counters.out_binds = self.known(BINDS);
+        counters.out_invalidates = self.known(INVALIDATES);
+        let engines = engines.min(counters.out_engines.len() as u64) as u32;
+        counters.out_nr_engines = engines;
+        for (index, out) in (0..engines).zip(&mut counters.out_engines) {
+            let at = |offset: u64| {
+                let engine = element(ENGINE, ENGINE_STRIDE, index);
+                self.known(engine.saturating_add(offset))
+            };
+            out.host_read = at(ENGINE_HOST_READ);
+            out.host_written = at(ENGINE_HOST_WRITTEN);
+            out.vram_read = at(ENGINE_VRAM_READ);
+            out.vram_written = at(ENGINE_VRAM_WRITTEN);
+            out.packets = at(ENGINE_PACKETS);
+            out.busy_ns = at(ENGINE_BUSY_NS);
+        }
+    }
+}
+
+/// The `PINMAP_ACCESS_` value of the manual's.
+fn access(access: u64) -> u32 {
+    match access {
+        ACCESS_WRITE => uapi::ACCESS_WRITE,
+        ACCESS_FETCH => uapi::ACCESS_FETCH,
+        _ => uapi::ACCESS_READ,
+    }
+}

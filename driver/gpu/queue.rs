@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A queue as the device executes it: its id and doorbell, and what became of it.
+
+use super::{
+    hardware::{Setup, Stop},
+    vm::Vm,
+    Gpu, Member,
+};
+use crate::{
+    event::{self, Room, Ticket},
+    logic::ring::Ring,
+    mapping::Mapping,
+    sys::{
+        clock::{self, MILLISECOND},
+        compat,
+        pages::Folios,
+        uapi::{self, Event},
+    },
+    view::{DevicePages, Showing},
+};
+use kernel::{
+    new_condvar, new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, CondVar, CondVarTimeoutResult, Mutex,
+    },
+};
+
+/// How often a waiter looks for itself: interrupts may get lost.
+const LOOK: u64 = 20 * MILLISECOND;
+/// Queues that a context may have, those counted whose doorbell is still mapped.
+const MAX_QUEUES: u32 = 256;
+
+/// The id of a queue, and its doorbell. It is somebody else's only when nobody has the doorbell mapped
+/// any more: dropping it gives it back.
+pub(crate) struct Doorbell {
+    gpu: Arc<Gpu>,
+    member: Arc<Member>,
+    id: u32,
+}
+
+impl Doorbell {
+    /// A free one, which is not heard yet. `ENOSPC`: there is none.
+    pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>) -> Result<Self> {
+        if member.queues.fetch_add(1, Relaxed) >= MAX_QUEUES {
+            member.queues.fetch_sub(1, Relaxed);
+            return Err(ENOSPC);
+        }
+        let Some(id) = gpu.ids.lock().take(1, 1) else {
+            member.queues.fetch_sub(1, Relaxed);
+            return Err(ENOSPC);
+        };
+        Ok(Self {
+            gpu: gpu.clone(),
+            member: member.clone(),
+            id: id as u32,
+        })
+    }
+
+    /// The id.
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for Doorbell {
+    fn drop(&mut self) {
+        self.gpu.ids.lock().give(self.id.into(), 1);
+        self.member.queues.fetch_sub(1, Relaxed);
+    }
+}
+
+impl DevicePages for Doorbell {
+    fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        if offset != 0 {
+            return None;
+        }
+        self.gpu
+            .while_live(|| insert(self.gpu.hardware.doorbell_frame(self.id)))
+    }
+
+    fn is_memory(&self) -> bool {
+        false
+    }
+}
+
+/// What became of a queue.
+struct Fate {
+    stop: Option<Stop>,
+    closed: bool,
+    handle: u64,
+    /// For the one event that it can have.
+    room: Option<Room>,
+    ticket: Option<Ticket>,
+}
+
+/// What a queue is made of.
+pub(crate) struct Parts {
+    pub(crate) doorbell: Arc<Doorbell>,
+    pub(crate) vm: Arc<Vm>,
+    /// `PINMAP_QUEUE_` flags.
+    pub(crate) classes: u32,
+    pub(crate) priority: u32,
+    pub(crate) ring: Ring,
+    /// Device address of the ring.
+    pub(crate) ring_addr: u64,
+    pub(crate) ring_memory: Arc<Folios>,
+    pub(crate) fences: Arc<Folios>,
+    pub(crate) events: Arc<event::Queue>,
+}
+
+/// What a queue holds until it is closed: ring and fences as the device sees them, and what `mmap()`
+/// shows.
+pub(crate) struct Held {
+    pub(crate) _mappings: [Mapping; 2],
+    pub(crate) _views: [Showing; 3],
+}
+
+/// A queue.
+#[pin_data]
+pub(crate) struct Queue {
+    parts: Parts,
+    #[pin]
+    fate: Mutex<Fate>,
+    #[pin]
+    changed: CondVar,
+    /// Until it is closed.
+    #[pin]
+    held: Mutex<Option<Held>>,
+    /// Who submits by ioctl; one at a time.
+    #[pin]
+    pub(crate) submitting: Mutex<()>,
+    /// When it last asked for a slot, in the order of asking; 0: it does not. For the scheduler.
+    pub(super) turn: Atomic<u64>,
+}
+
+/// How a wait ended.
+pub(crate) struct Waited {
+    pub(crate) result: Result,
+    /// Nanoseconds left.
+    pub(crate) left: u64,
+    /// The fence.
+    pub(crate) value: u64,
+}
+
+impl Queue {
+    /// Not known to the device yet.
+    pub(crate) fn new(parts: Parts, held: Held) -> Result<Arc<Self>> {
+        let fate = Fate {
+            stop: None,
+            closed: false,
+            handle: 0,
+            room: Some(Room::new()?),
+            ticket: None,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                parts,
+                fate <- new_mutex!(fate, "pinmap_fate"),
+                changed <- new_condvar!("pinmap_queue"),
+                held <- new_mutex!(Some(held), "pinmap_held"),
+                submitting <- new_mutex!((), "pinmap_submit"),
+                turn: Atomic::new(0),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// What the device calls it.
+    pub(super) fn id(&self) -> u32 {
+        self.parts.doorbell.id()
+    }
+
+    /// The context's address space.
+    pub(super) fn vm(&self) -> &Arc<Vm> {
+        &self.parts.vm
+    }
+
+    /// The higher, the sooner.
+    pub(super) fn priority(&self) -> u32 {
+        self.parts.priority
+    }
+
+    /// Its ring.
+    pub(crate) fn ring(&self) -> Ring {
+        self.parts.ring
+    }
+
+    /// The memory of the ring.
+    pub(crate) fn ring_memory(&self) -> &Folios {
+        &self.parts.ring_memory
+    }
+
+    /// How to put it into a slot, but for what only the scheduler knows.
+    pub(super) fn setup(&self, vmid: u32, progress: super::hardware::Progress) -> Setup {
+        Setup {
+            queue: self.id(),
+            vmid,
+            classes: self.parts.classes,
+            priority: self.parts.priority,
+            ring: self.parts.ring_addr,
+            order: self.parts.ring.order(),
+            progress,
+        }
+    }
+
+    /// Its name for its owner.
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.fate.lock().handle = handle;
+    }
+
+    /// It stopped: tells its owner, once.
+    pub(super) fn stop(&self, stop: Stop) {
+        let mut fate = self.fate.lock();
+        if fate.stop.is_some() || fate.closed {
+            return;
+        }
+        fate.stop = Some(stop);
+        let event = Event {
+            type_: uapi::EVENT_FAULT,
+            handle: fate.handle,
+            addr: stop.addr,
+            length: stop.index,
+            ..Event::default()
+        };
+        fate.ticket = fate
+            .room
+            .take()
+            .map(|room| self.parts.events.push(room, event));
+        self.changed.notify_all();
+    }
+
+    /// Why it stopped, if it has.
+    pub(crate) fn stopped(&self) -> Option<Stop> {
+        self.fate.lock().stop
+    }
+
+    /// It asked for an interrupt, or the device is gone.
+    pub(super) fn wake(&self) {
+        // Under the lock: who has looked at the fence and is about to sleep must hear it.
+        let _fate = self.fate.lock();
+        self.changed.notify_all();
+    }
+
+    /// The device does nothing for it any more: it has no place in its address space, and no event.
+    pub(crate) fn close(&self) {
+        let mut fate = self.fate.lock();
+        fate.closed = true;
+        let ticket = fate.ticket.take();
+        self.changed.notify_all();
+        drop(fate);
+        if let Some(ticket) = ticket {
+            self.parts.events.withdraw(ticket);
+        }
+        let held = self.held.lock().take();
+        drop(held);
+    }
+
+    /// Waits until `fence` (its index) is at least `value`, for `timeout` nanoseconds at most (all ones:
+    /// for ever), or until a signal comes.
+    pub(crate) fn wait(&self, gpu: &Gpu, fence: u64, value: u64, timeout: u64) -> Waited {
+        let deadline = (timeout != u64::MAX).then(|| clock::now().saturating_add(timeout));
+        let left = || deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(clock::now()));
+        let mut fate = self.fate.lock();
+        loop {
+            let seen = self.parts.fences.load(fence.saturating_mul(8)).unwrap_or(0);
+            let left = left();
+            let end = |result| Waited {
+                result,
+                left,
+                value: seen,
+            };
+            if seen >= value {
+                return end(Ok(()));
+            }
+            if gpu.check_here().is_err() {
+                return end(Err(ENODEV));
+            }
+            if fate.closed {
+                return end(Err(compat::stale()));
+            }
+            if fate.stop.is_some() {
+                return end(Err(EIO));
+            }
+            if left == 0 {
+                return end(Err(ETIMEDOUT));
+            }
+            let pause = clock::jiffies(left.min(LOOK));
+            match self.changed.wait_interruptible_timeout(&mut fate, pause) {
+                CondVarTimeoutResult::Signal { .. } => return end(Err(ERESTARTSYS)),
+                CondVarTimeoutResult::Woken { .. } | CondVarTimeoutResult::Timeout => {}
+            }
+        }
+    }
+}

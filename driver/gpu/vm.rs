@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A context's address space in the device: its page tables, which lie in the device's memory, and the
+//! VMID that it has at times.
+//!
+//! The tables are written, never read: what they contain is known by counting.
+
+use super::Gpu;
+use crate::{
+    logic::{
+        pte::{self, Access, Leaves, Memory, ENTRIES, LARGE, ROOT_LEVEL},
+        span::Span,
+        PAGE_SIZE,
+    },
+    mapping::{AddressSpace, Mmu},
+    sys::gup,
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{Arc, Mutex},
+};
+
+/// One table below the root.
+#[derive(Clone, Copy)]
+struct Table {
+    /// In the device's memory.
+    offset: u64,
+    /// Entries that are valid.
+    used: u64,
+}
+
+/// Names the table of `level` that has the entry for `va`.
+fn key(level: u32, va: u64) -> u64 {
+    let number = va.wrapping_shr(pte::shift(level.wrapping_add(1)));
+    u64::from(level).wrapping_shl(60) | number
+}
+
+/// Tables that were taken out of the tree, and may still be walked.
+type Removed = RBTree<u64, Table>;
+
+/// The tables of an address space. Dropping them frees them: nothing is mapped any more then, or the
+/// address space would be kept; so the device has forgotten all.
+struct Tables {
+    gpu: Arc<Gpu>,
+    root: u64,
+    below: RBTree<u64, Table>,
+    /// The device uses them no more, and they are freed.
+    dead: bool,
+}
+
+impl Tables {
+    /// Offset of the table of `level` that has the entry for `va`.
+    fn find(&self, level: u32, va: u64) -> Option<u64> {
+        if level == ROOT_LEVEL {
+            return Some(self.root);
+        }
+        self.below.get(&key(level, va)).map(|table| table.offset)
+    }
+
+    /// The same, made where it is missing.
+    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> Result<u64> {
+        if let Some(offset) = self.find(level, va) {
+            return Ok(offset);
+        }
+        let above = level.saturating_add(1);
+        let parent = self.make(gpu, above, va)?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let offset = gpu.vram.take_table()?;
+        let Some(entry) = gpu.hardware.format().table(offset) else {
+            gpu.vram.give(offset, PAGE_SIZE);
+            return Err(ENODEV);
+        };
+        gpu.hardware.zero(offset, PAGE_SIZE);
+        gpu.hardware.order();
+        let at = parent.saturating_add(pte::slot(above, va));
+        gpu.hardware.store(at, entry);
+        let table = Table { offset, used: 0 };
+        self.below.insert(node.into_node(key(level, va), table));
+        self.count(above, va, 1);
+        Ok(offset)
+    }
+
+    /// More entries of a table are valid.
+    fn count(&mut self, level: u32, va: u64, entries: u64) {
+        if let Some(table) = self.below.get_mut(&key(level, va)) {
+            table.used = table.used.saturating_add(entries).min(ENTRIES);
+        }
+    }
+
+    /// Makes the entry of `level` for `va` invalid, and takes the tables out of the tree that have no
+    /// other.
+    fn clear(&mut self, gpu: &Gpu, level: u32, va: u64, removed: &mut Removed) {
+        let mut level = level;
+        while let Some(offset) = self.find(level, va) {
+            gpu.hardware
+                .store(offset.saturating_add(pte::slot(level, va)), 0);
+            let name = key(level, va);
+            if let Some(table) = self.below.get_mut(&name) {
+                table.used = table.used.saturating_sub(1);
+            }
+            if !self.take_if_empty(name, removed) {
+                return;
+            }
+            level = level.saturating_add(1);
+        }
+    }
+
+    fn take_if_empty(&mut self, name: u64, removed: &mut Removed) -> bool {
+        if self.below.get(&name).is_none_or(|table| table.used != 0) {
+            return false;
+        }
+        if let Some(node) = self.below.remove_node(&name) {
+            removed.insert(node);
+        }
+        true
+    }
+
+    /// Makes everything in `span` invalid, of which all was entered, by leaves that do not reach beyond.
+    fn clear_all(&mut self, gpu: &Gpu, span: Span, removed: &mut Removed) {
+        let mut at = Some(span.start());
+        while let Some(va) = at.filter(|&va| va <= span.last()) {
+            // Where there is a table for small leaves, there is no large one.
+            let (level, bytes) = match self.find(0, va) {
+                Some(_) => (0, PAGE_SIZE),
+                None => (1, LARGE),
+            };
+            self.clear(gpu, level, va, removed);
+            at = va.checked_add(bytes);
+            gup::breathe();
+        }
+    }
+
+    /// Frees all of them.
+    fn free(&mut self) {
+        if !self.dead {
+            self.dead = true;
+            self.gpu.vram.give(self.root, PAGE_SIZE);
+            for table in self.below.values() {
+                self.gpu.vram.give(table.offset, PAGE_SIZE);
+            }
+            self.below = RBTree::new();
+        }
+    }
+
+    /// Takes tables out of the tree that were made for `span` in vain.
+    fn prune(&mut self, gpu: &Gpu, span: Span, removed: &mut Removed) {
+        for level in 0..ROOT_LEVEL {
+            let step = 1_u64.wrapping_shl(pte::shift(level.saturating_add(1)));
+            let mut at = Some(pte::table_start(level, span.start()));
+            while let Some(va) = at.filter(|&va| va <= span.last()) {
+                if self.take_if_empty(key(level, va), removed) {
+                    self.clear(gpu, level.saturating_add(1), va, removed);
+                }
+                at = va.checked_add(step);
+            }
+        }
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+/// An address space.
+#[pin_data]
+pub(crate) struct Vm {
+    gpu: Arc<Gpu>,
+    #[pin]
+    tables: Mutex<Tables>,
+    /// The VMID under which the device may have something cached. Set by the scheduler: before a queue is
+    /// bound; and taken after the device has forgotten all of it.
+    #[pin]
+    vmid: Mutex<Option<u32>>,
+}
+
+impl Vm {
+    /// An empty one.
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
+        let root = gpu.vram.take_table()?;
+        gpu.hardware.zero(root, PAGE_SIZE);
+        gpu.hardware.order();
+        let tables = Tables {
+            gpu: gpu.clone(),
+            root,
+            below: RBTree::new(),
+            dead: false,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                gpu: gpu.clone(),
+                tables <- new_mutex!(tables, "pinmap_tables"),
+                vmid <- new_mutex!(None, "pinmap_vmid"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Its addresses for users, `bus` behind them; and those that are the driver's.
+    pub(super) fn spaces(
+        this: &Arc<Self>,
+        bus: &Arc<AddressSpace>,
+    ) -> Result<(Arc<AddressSpace>, Arc<AddressSpace>)> {
+        let all = this.gpu.hardware.limits().addresses;
+        let middle = all.start().saturating_add(all.length() / 2);
+        let low = Span::from_bounds(all.start(), middle.saturating_sub(1)).ok_or(ENODEV)?;
+        let high = Span::from_bounds(middle, all.last()).ok_or(ENODEV)?;
+        Ok((
+            AddressSpace::behind(this.clone(), low, bus.clone())?,
+            AddressSpace::behind(this.clone(), high, bus.clone())?,
+        ))
+    }
+
+    /// Where its tables begin.
+    pub(super) fn root(&self) -> Memory {
+        Memory::Local(self.tables.lock().root)
+    }
+
+    /// The VMID that it has.
+    pub(super) fn vmid(&self) -> Option<u32> {
+        *self.vmid.lock()
+    }
+
+    /// For the scheduler: see [`Vm`].
+    pub(super) fn set_vmid(&self, vmid: Option<u32>) {
+        *self.vmid.lock() = vmid;
+    }
+
+    /// The device does not use it any more, and has forgotten it: frees the tables. Nothing can be
+    /// entered from now on.
+    pub(super) fn retire(&self) {
+        self.tables.lock().free();
+    }
+
+    fn free(&self, removed: &Removed) {
+        for table in removed.values() {
+            self.gpu.vram.give(table.offset, PAGE_SIZE);
+        }
+    }
+
+    /// Has the device forget `span`, then frees tables that lay in it. `Err`: it did not say so.
+    fn forget(&self, span: Span, removed: &Removed) -> Result {
+        self.gpu.hardware.order();
+        // Without a VMID nothing is cached, and nothing runs that could cache it.
+        if let Some(vmid) = self.vmid() {
+            self.gpu.invalidate(vmid, span)?;
+        }
+        self.free(removed);
+        Ok(())
+    }
+}
+
+impl Mmu for Vm {
+    fn enter(&self, span: Span, memory: Memory, access: Access) -> Result {
+        let gpu = &*self.gpu;
+        let (format, snoop) = (gpu.hardware.format(), gpu.is_coherent());
+        let mut tables = self.tables.lock();
+        if tables.dead {
+            return Err(ENODEV);
+        }
+        // All that can fail comes first.
+        let ready = Leaves::new(span, memory).try_for_each(|leaf| {
+            format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
+            gup::breathe();
+            tables.make(gpu, leaf.level(), leaf.va).map(|_| ())
+        });
+        if let Err(error) = ready {
+            let mut removed = RBTree::new();
+            tables.prune(gpu, span, &mut removed);
+            drop(tables);
+            self.forget(span, &removed)?;
+            return Err(error);
+        }
+        gpu.enter_use();
+        for leaf in Leaves::new(span, memory) {
+            let (level, va) = (leaf.level(), leaf.va);
+            let entry = format.leaf(leaf, access, snoop);
+            if let (Some(entry), Some(table)) = (entry, tables.find(level, va)) {
+                let at = table.saturating_add(pte::slot(level, va));
+                gpu.hardware.store(at, entry);
+                tables.count(level, va, 1);
+            }
+            gup::breathe();
+        }
+        // There before any doorbell that is rung because of it.
+        gpu.hardware.order();
+        Ok(())
+    }
+
+    fn remove(&self, span: Span) -> Result {
+        let mut removed = RBTree::new();
+        let mut tables = self.tables.lock();
+        if !tables.dead {
+            tables.clear_all(&self.gpu, span, &mut removed);
+        }
+        drop(tables);
+        self.gpu.leave_use();
+        self.forget(span, &removed)
+    }
+}

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Page tables of a device with an MMU of its own: four levels of 512 entries of 8 bytes, with leaves
+//! of 4 KiB at level 0 and of 2 MiB at level 1.
+//!
+//! What the bits of an entry mean is the device's [`Format`]; which leaves a span is made of is the
+//! same for all.
+
+use super::{span::Span, PAGE_SHIFT, PAGE_SIZE};
+
+/// Level of the root; the leaves are at 0 and 1.
+pub const ROOT_LEVEL: u32 = 3;
+/// Bytes that a table covers with one entry of level 1: a large leaf.
+pub const LARGE: u64 = 1 << shift(1);
+/// Entries of a table.
+pub const ENTRIES: u64 = 512;
+
+/// Binary logarithm of the bytes that an entry of `level` covers.
+pub const fn shift(level: u32) -> u32 {
+    PAGE_SHIFT.wrapping_add(level.wrapping_mul(9))
+}
+
+/// Byte offset in its table of the entry of `level` for `va`.
+pub const fn slot(level: u32, va: u64) -> u64 {
+    let index = va.wrapping_shr(shift(level)) & (ENTRIES - 1);
+    index.wrapping_mul(8)
+}
+
+/// First address that the table of `level` around `va` covers.
+pub const fn table_start(level: u32, va: u64) -> u64 {
+    let covered = shift(level.wrapping_add(1));
+    va.wrapping_shr(covered).wrapping_shl(covered)
+}
+
+/// What a device may do with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read.
+    Read,
+    /// Read and write.
+    Write,
+    /// Read, and fetch commands from.
+    Fetch,
+}
+
+/// Where a leaf leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Host memory at this I/O virtual address.
+    Host(u64),
+    /// The device's own, at this offset.
+    Local(u64),
+}
+
+impl Memory {
+    /// The address, whatever it is one of.
+    pub const fn address(self) -> u64 {
+        match self {
+            Self::Host(address) | Self::Local(address) => address,
+        }
+    }
+
+    /// `bytes` further on; `None` if that is no address.
+    pub const fn plus(self, bytes: u64) -> Option<Self> {
+        match self {
+            Self::Host(address) => match address.checked_add(bytes) {
+                Some(address) => Some(Self::Host(address)),
+                None => None,
+            },
+            Self::Local(address) => match address.checked_add(bytes) {
+                Some(address) => Some(Self::Local(address)),
+                None => None,
+            },
+        }
+    }
+}
+
+/// The bits of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// The entry is there.
+    pub valid: u64,
+    /// It may be read.
+    pub read: u64,
+    /// It may be written.
+    pub write: u64,
+    /// Commands may be fetched from it.
+    pub execute: u64,
+    /// It is host memory.
+    pub host: u64,
+    /// Accesses snoop the CPU's caches; host memory only.
+    pub snoop: u64,
+    /// It is a leaf.
+    pub leaf: u64,
+    /// Bits of the address.
+    pub address: u64,
+}
+
+impl Format {
+    /// The entry for a table in the device's memory; `None` if it cannot be there.
+    pub const fn table(&self, offset: u64) -> Option<u64> {
+        if offset & !self.address != 0 {
+            return None;
+        }
+        Some(offset | self.valid)
+    }
+
+    /// The entry for a leaf; `None` if it cannot lead there.
+    pub const fn leaf(&self, leaf: Leaf, access: Access, snoop: bool) -> Option<u64> {
+        let address = leaf.memory.address();
+        if address & !self.address != 0 || address & leaf.bytes().wrapping_sub(1) != 0 {
+            return None;
+        }
+        let may = match access {
+            Access::Read => self.read,
+            Access::Write => self.read | self.write,
+            Access::Fetch => self.read | self.execute,
+        };
+        let place = match leaf.memory {
+            Memory::Host(_) if snoop => self.host | self.snoop,
+            Memory::Host(_) => self.host,
+            Memory::Local(_) => 0,
+        };
+        Some(address | self.valid | self.leaf | may | place)
+    }
+}
+
+/// One leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// First address that it translates.
+    pub va: u64,
+    /// Where that leads.
+    pub memory: Memory,
+    /// 2 MiB rather than 4 KiB.
+    pub large: bool,
+}
+
+impl Leaf {
+    /// Level of its entry.
+    pub const fn level(self) -> u32 {
+        if self.large {
+            1
+        } else {
+            0
+        }
+    }
+
+    /// Bytes that it covers.
+    pub const fn bytes(self) -> u64 {
+        if self.large {
+            LARGE
+        } else {
+            PAGE_SIZE
+        }
+    }
+}
+
+/// The leaves by which a span of whole pages is translated to a contiguous range.
+#[derive(Clone, Debug)]
+pub struct Leaves {
+    next: Option<u64>,
+    last: u64,
+    memory: Memory,
+}
+
+impl Leaves {
+    /// For `span`, whose first byte is at `memory`. As few as alignment allows.
+    pub const fn new(span: Span, memory: Memory) -> Self {
+        Self {
+            next: Some(span.start()),
+            last: span.last(),
+            memory,
+        }
+    }
+}
+
+impl Iterator for Leaves {
+    type Item = Leaf;
+
+    fn next(&mut self) -> Option<Leaf> {
+        let va = self.next.filter(|&va| va <= self.last)?;
+        let left = self.last.wrapping_sub(va);
+        let aligned = (va | self.memory.address()) & (LARGE - 1) == 0;
+        let leaf = Leaf {
+            va,
+            memory: self.memory,
+            large: aligned && left >= LARGE - 1,
+        };
+        // At the end of the address space there is no next one.
+        self.next = va.checked_add(leaf.bytes());
+        match self.memory.plus(leaf.bytes()) {
+            Some(memory) => self.memory = memory,
+            None => self.next = None,
+        }
+        Some(leaf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FORMAT: Format = Format {
+        valid: 1,
+        read: 2,
+        write: 4,
+        execute: 8,
+        host: 0x10,
+        snoop: 0x20,
+        leaf: 0x40,
+        address: 0x000f_ffff_ffff_f000,
+    };
+
+    fn leaves(start: u64, length: u64, memory: Memory) -> Vec<Leaf> {
+        Leaves::new(Span::new(start, length).unwrap(), memory).collect()
+    }
+
+    #[test]
+    fn indexes() {
+        let va = 0x8123_4567_8000;
+        assert_eq!(slot(3, va), ((va >> 39) & 511) * 8);
+        assert_eq!(slot(0, va), ((va >> 12) & 511) * 8);
+        assert_eq!(table_start(0, va), 0x8123_4560_0000);
+        assert_eq!(table_start(3, va), 0);
+        assert_eq!(shift(1), 21);
+    }
+
+    #[test]
+    fn interior_leaves_are_large() {
+        let got = leaves(
+            LARGE - 0x1000,
+            LARGE + 0x2000,
+            Memory::Host(3 * LARGE - 0x1000),
+        );
+        assert_eq!(got.len(), 3);
+        assert_eq!(
+            got[1],
+            Leaf {
+                va: LARGE,
+                memory: Memory::Host(3 * LARGE),
+                large: true
+            }
+        );
+        // Not congruent: small ones only.
+        assert_eq!(leaves(LARGE, LARGE, Memory::Host(0x1000)).len(), 512);
+        // A page short of a large one.
+        assert_eq!(leaves(LARGE, LARGE - 0x1000, Memory::Local(0)).len(), 511);
+    }
+
+    #[test]
+    fn the_last_leaf_ends() {
+        assert_eq!(leaves(u64::MAX - 0xfff, 0x1000, Memory::Host(0)).len(), 1);
+        assert_eq!(leaves(0, 0x3000, Memory::Host(u64::MAX - 0xfff)).len(), 1);
+    }
+
+    #[test]
+    fn entries() {
+        let leaf = |address, large| Leaf {
+            va: 0,
+            memory: Memory::Host(address),
+            large,
+        };
+        assert_eq!(FORMAT.table(0x3000), Some(0x3001));
+        assert_eq!(FORMAT.table(0x3001), None);
+        let write = FORMAT.leaf(leaf(0x5000, false), Access::Write, true);
+        assert_eq!(write, Some(0x5077));
+        let fetch = FORMAT.leaf(leaf(0x5000, false), Access::Fetch, false);
+        assert_eq!(fetch, Some(0x505b));
+        assert_eq!(FORMAT.leaf(leaf(0x5000, true), Access::Read, true), None);
+        assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
+        let local = Leaf {
+            va: 0,
+            memory: Memory::Local(0x7000),
+            large: false,
+        };
+        assert_eq!(FORMAT.leaf(local, Access::Read, true), Some(0x7043));
+    }
+
+    proptest! {
+        #[test]
+        fn leaves_cover_the_span_once(start in 0u64..1 << 12, pages in 1u64..3000, to in 0u64..1 << 12) {
+            let (start, length) = (start * PAGE_SIZE, pages * PAGE_SIZE);
+            let mut at = start;
+            for leaf in leaves(start, length, Memory::Host(to * PAGE_SIZE)) {
+                prop_assert_eq!(leaf.va, at);
+                prop_assert_eq!(leaf.memory, Memory::Host(to * PAGE_SIZE + (at - start)));
+                prop_assert!(FORMAT.leaf(leaf, Access::Write, true).is_some());
+                at += leaf.bytes();
+            }
+            prop_assert_eq!(at, start + length);
+        }
+
+        #[test]
+        fn nothing_panics(start: u64, last: u64, to: u64) {
+            if let Some(span) = Span::from_bounds(start, last) {
+                for leaf in Leaves::new(span, Memory::Local(to)).take(5) {
+                    let _ = FORMAT.leaf(leaf, Access::Read, false);
+                }
+            }
+            let _ = (slot(9, to), table_start(9, to), FORMAT.table(to));
+        }
+    }
+}

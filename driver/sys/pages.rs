@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Host memory that a device may reach: what keeps it, and memory of the driver's own.
+//!
+//! C headers: [`include/linux/gfp.h`](srctree/include/linux/gfp.h),
+//! [`include/linux/huge_mm.h`](srctree/include/linux/huge_mm.h).
+
+use super::{
+    account::Charge,
+    gup::{self, PinnedRuns},
+    raw,
+};
+use crate::logic::{runs::Run, PAGE_SIZE};
+#[cfg(not(pinmap_flat))]
+use core::ptr;
+use core::ptr::NonNull;
+use kernel::{bindings, prelude::*};
+
+/// Host memory as physically contiguous runs.
+///
+/// # Safety
+///
+/// The runs consist of pages that stay what they are for as long as `self`.
+pub(crate) unsafe trait Pages: Send + Sync {
+    /// How many.
+    fn pages(&self) -> u64;
+
+    /// Whether a device may write to them.
+    fn writable(&self) -> bool;
+
+    /// Calls `visit` for the runs in order, until one fails.
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result;
+}
+
+// SAFETY: The runs are pinned as long as it lives.
+unsafe impl Pages for PinnedRuns {
+    fn pages(&self) -> u64 {
+        self.pages()
+    }
+
+    fn writable(&self) -> bool {
+        self.writable()
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        self.iter().try_for_each(visit)
+    }
+}
+
+/// Zeroed pages of the driver's own, the largest first, and the charge for them. Dropping it gives up
+/// our references; user space may have more.
+///
+/// # Invariants
+///
+/// Each run is one folio that we own a reference of; their orders never grow, and `pages` is their sum.
+pub(crate) struct Folios {
+    folios: KVVec<Run>,
+    pages: u64,
+    _charge: Charge,
+}
+
+/// Orders of folios: the largest first. The one in between is a compromise of the kernel's own.
+const MIDDLE_ORDER: u32 = 4;
+
+impl Folios {
+    /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it.
+    pub(crate) fn new(pages: u64, charge: Charge) -> Result<Self> {
+        // SAFETY: No requirements.
+        let huge = unsafe { raw::pinmap_huge_order() };
+        let mut this = Self {
+            folios: KVVec::new(),
+            pages: 0,
+            _charge: charge,
+        };
+        let mut order = huge;
+        while this.pages < pages {
+            if gup::must_die() {
+                return Err(EINTR);
+            }
+            let left = pages.saturating_sub(this.pages);
+            if left >= 1_u64.wrapping_shl(order) && this.add(order)? {
+                gup::breathe();
+            } else if order == 0 {
+                return Err(ENOMEM);
+            } else {
+                order = if order > MIDDLE_ORDER {
+                    MIDDLE_ORDER
+                } else {
+                    0
+                };
+            }
+        }
+        Ok(this)
+    }
+
+    /// Adds a folio; `false` if there is none of that order.
+    fn add(&mut self, order: u32) -> Result<bool> {
+        self.folios.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        // SAFETY: No requirements.
+        let page = unsafe { raw::pinmap_alloc_folio(order) };
+        let Some(page) = NonNull::new(page) else {
+            return Ok(false);
+        };
+        // SAFETY: A page that we were just given.
+        let pfn = unsafe { raw::pinmap_page_to_pfn(page.as_ptr()) } as u64;
+        let count = 1_u64.wrapping_shl(order);
+        // INVARIANT: The call gave us a reference.
+        let stored = Run::new(pfn, count)
+            .ok_or(ERANGE)
+            .and_then(|run| Ok(self.folios.push(run, GFP_KERNEL_ACCOUNT)?));
+        if let Err(error) = stored {
+            // SAFETY: Ours, and nobody knows it.
+            unsafe { raw::pinmap_put_page(page.as_ptr()) };
+            return Err(error);
+        }
+        self.pages = self.pages.saturating_add(count);
+        Ok(true)
+    }
+
+    /// Its folio around page `index`, and the index of that folio's first page.
+    fn folio(&self, index: u64) -> Option<(Run, u64)> {
+        let mut first = 0_u64;
+        let mut rest: &[Run] = &self.folios;
+        // Folios of one order stand together; there are three orders at most.
+        while let Some(&head) = rest.first() {
+            let same = rest.partition_point(|run| run.pages() == head.pages());
+            let inside = index.checked_sub(first)?.checked_div(head.pages())?;
+            if let Some(&run) = usize::try_from(inside)
+                .ok()
+                .filter(|&inside| inside < same)
+                .and_then(|inside| rest.get(inside))
+            {
+                return Some((
+                    run,
+                    first.saturating_add(inside.saturating_mul(head.pages())),
+                ));
+            }
+            first = first.saturating_add((same as u64).saturating_mul(head.pages()));
+            rest = rest.get(same..)?;
+        }
+        None
+    }
+
+    /// Page `index`.
+    fn page(&self, index: u64) -> Option<*mut bindings::page> {
+        let (run, first) = self.folio(index)?;
+        let pfn = run.pfn().saturating_add(index.saturating_sub(first));
+        // SAFETY: A page of a folio of ours.
+        Some(unsafe { raw::pinmap_pfn_to_page(pfn as usize) })
+    }
+
+    /// For the page-fault handler: the page at the byte `offset`.
+    pub(super) fn page_at(&self, offset: u64) -> Option<*mut bindings::page> {
+        self.page(offset / PAGE_SIZE)
+    }
+
+    /// The first page of the huge folio that begins at the byte `offset`, if one does.
+    pub(super) fn huge_at(&self, offset: u64) -> Option<*mut bindings::page> {
+        // SAFETY: No requirements.
+        let huge = 1_u64.wrapping_shl(unsafe { raw::pinmap_huge_order() });
+        let index = offset / PAGE_SIZE;
+        let (run, first) = self.folio(index)?;
+        (run.pages() == huge && first == index)
+            .then(|| self.page(index))
+            .flatten()
+    }
+
+    /// Where the 8 bytes at `offset` are, if it is a multiple of 8 in the memory.
+    #[cfg(not(pinmap_flat))]
+    fn word(&self, offset: u64) -> Option<*mut u64> {
+        if offset % 8 != 0 {
+            return None;
+        }
+        let page = self.page(offset / PAGE_SIZE)?;
+        // SAFETY: A page of ours, in memory that the kernel has mapped (there is no high memory with
+        // 64 bits).
+        let address = unsafe { raw::pinmap_page_address(page) };
+        let inside = (offset % PAGE_SIZE) as usize;
+        Some(address.wrapping_byte_add(inside).cast())
+    }
+
+    /// Loads 8 bytes that user space and a device may write meanwhile.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn load(&self, offset: u64) -> Option<u64> {
+        let word = self.word(offset)?;
+        // SAFETY: Aligned, in a page of ours. Volatile, since others write it; one access of 8 bytes
+        // is seen whole.
+        Some(unsafe { ptr::read_volatile(word) })
+    }
+
+    /// Stores whole words of 8 bytes from `offset` on, a multiple of 8. User space and a device may
+    /// read and write there meanwhile.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result {
+        for (at, value) in (offset..).step_by(8).zip(bytes.chunks_exact(8)) {
+            let word = self.word(at).ok_or(EINVAL)?;
+            let value = u64::from_ne_bytes(value.try_into().map_err(|_| EINVAL)?);
+            // SAFETY: As in `load`.
+            unsafe { ptr::write_volatile(word, value) };
+        }
+        Ok(())
+    }
+}
+
+// SAFETY: We own references of the folios as long as it lives.
+unsafe impl Pages for Folios {
+    fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn writable(&self) -> bool {
+        true
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        self.folios.iter().copied().try_for_each(visit)
+    }
+}
+
+impl Drop for Folios {
+    fn drop(&mut self) {
+        for run in &self.folios {
+            // SAFETY: We own a reference of the folio that begins there. Whatever lets a device reach
+            // it has a reference to `self`, so nothing does any more.
+            unsafe {
+                raw::pinmap_put_page(raw::pinmap_pfn_to_page(run.pfn() as usize));
+            }
+            gup::breathe();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What `mmap()` of an open file shows, besides BARs: offsets, and what is there.
+
+use crate::{
+    logic::{pte::LARGE, span::Span},
+    sys::{
+        pages::Folios,
+        vma::{Faults, NewArea, PageSource},
+    },
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{Arc, Mutex},
+};
+
+/// The first offset. Those below are BARs'. A program for 32 bits can still ask for as much again.
+pub(crate) const START: u64 = 1 << 43;
+/// The file offsets that there are: what `loff_t` can tell.
+const LAST: u64 = i64::MAX as u64;
+
+/// Pages of a device that can be viewed.
+pub(crate) trait DevicePages: Send + Sync {
+    /// Calls `insert` with the page frame at the byte `offset` of it, unless the device is gone.
+    fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
+
+    /// Whether it is memory, and so viewed write-combined.
+    fn is_memory(&self) -> bool;
+}
+
+/// Host memory at an offset.
+struct HostView {
+    folios: Arc<Folios>,
+    offset: u64,
+}
+
+impl PageSource for HostView {
+    fn folios(&self) -> &Folios {
+        &self.folios
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+/// Something of the device at an offset.
+struct DeviceView {
+    pages: Arc<dyn DevicePages>,
+    offset: u64,
+}
+
+impl Faults for DeviceView {
+    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        self.pages.insert(offset.checked_sub(self.offset)?, insert)
+    }
+}
+
+/// What is at an offset.
+#[derive(Clone)]
+enum View {
+    Host(Arc<HostView>),
+    Device(Arc<DeviceView>),
+}
+
+/// What is shown.
+pub(crate) enum Shown {
+    /// Memory of the driver's own.
+    Host(Arc<Folios>),
+    /// Something of the device.
+    Device(Arc<dyn DevicePages>),
+}
+
+struct Offsets {
+    /// Where the next one goes: none is used twice.
+    next: u64,
+    /// By the last offset.
+    by_last: RBTree<u64, (Span, View)>,
+}
+
+/// The views of an open file.
+#[pin_data]
+pub(crate) struct ViewTable {
+    #[pin]
+    offsets: Mutex<Offsets>,
+}
+
+impl ViewTable {
+    /// None yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let offsets = Offsets {
+            next: START,
+            by_last: RBTree::new(),
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                offsets <- new_mutex!(offsets, "pinmap_views"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Shows `length` bytes, whole pages, from now on.
+    pub(crate) fn show(this: &Arc<Self>, length: u64, what: Shown) -> Result<Showing> {
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let offset = this.take_offset(length)?;
+        let span = Span::new(offset, length).map_err(|_| EINVAL)?;
+        let view = match what {
+            Shown::Host(folios) => {
+                View::Host(Arc::new(HostView { folios, offset }, GFP_KERNEL_ACCOUNT)?)
+            }
+            Shown::Device(pages) => {
+                View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
+            }
+        };
+        let mut offsets = this.offsets.lock();
+        offsets
+            .by_last
+            .insert(node.into_node(span.last(), (span, view)));
+        drop(offsets);
+        Ok(Showing {
+            table: this.clone(),
+            span,
+        })
+    }
+
+    /// An offset that a huge page may have.
+    fn take_offset(&self, length: u64) -> Result<u64> {
+        let mut offsets = self.offsets.lock();
+        let offset = offsets.next;
+        offsets.next = offset
+            .checked_add(length)
+            .and_then(|end| end.checked_next_multiple_of(LARGE))
+            .filter(|&end| end <= LAST)
+            .ok_or(ENOSPC)?;
+        Ok(offset)
+    }
+
+    /// Makes `area` a view of what is at its offset; `EINVAL` if nothing is, or not so much.
+    pub(crate) fn view(&self, area: NewArea<'_>) -> Result {
+        let wanted = Span::new(area.offset(), area.length()).map_err(|_| EINVAL)?;
+        let view = {
+            let offsets = self.offsets.lock();
+            let cursor = offsets.by_last.cursor_lower_bound(&wanted.start());
+            let cursor = cursor.ok_or(EINVAL)?;
+            let (_, (span, view)) = cursor.current();
+            if !span.covers(wanted) {
+                return Err(EINVAL);
+            }
+            view.clone()
+        };
+        match view {
+            View::Host(host) => area.view_pages(host),
+            View::Device(device) => {
+                let write_combine = device.pages.is_memory();
+                area.view_device_memory(device, write_combine);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Something that is shown. Dropping it ends that; areas that exist stay.
+pub(crate) struct Showing {
+    table: Arc<ViewTable>,
+    span: Span,
+}
+
+impl Showing {
+    /// What to pass to `mmap()`.
+    pub(crate) fn offset(&self) -> u64 {
+        self.span.start()
+    }
+}
+
+impl Drop for Showing {
+    fn drop(&mut self) {
+        // What is shown may be freed here, but not under the lock.
+        let node = self
+            .table
+            .offsets
+            .lock()
+            .by_last
+            .remove_node(&self.span.last());
+        drop(node);
+    }
+}
