@@ -1,74 +1,56 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What submitting costs: no system call, and less than one.
 
+use std::error::Error as AnyError;
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, sleep};
-use std::time::{Duration, Instant};
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use nix::libc;
-use nix::sys::signal::Signal;
+use nix::sys::mman::{mmap_anonymous, MapFlags, ProtFlags};
+use nix::sys::ptrace;
+use nix::sys::signal::{raise, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
-use nix::unistd::ForkResult;
+use nix::unistd::{fork, getppid, ForkResult, Pid};
 use pinmap::{kernel, Error, Packet, Queue, QueueOptions};
 
 use crate::gpu::gpu;
-use crate::harness::{skip, Outcome};
+use crate::harness::Outcome;
 
-/// From now on any system call of this thread kills the process. False: the kernel cannot do that.
-fn forbid_system_calls() -> bool {
-    let mut filter = [libc::sock_filter {
-        code: (libc::BPF_RET | libc::BPF_K) as u16,
-        jt: 0,
-        jf: 0,
-        k: libc::SECCOMP_RET_KILL_PROCESS,
-    }];
-    let program = libc::sock_fprog {
-        len: 1,
-        filter: filter.as_mut_ptr(),
-    };
-    // SAFETY: Numbers, and a pointer to a filter of the length that is told; the kernel copies it.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const program,
-            ) == 0
-    }
+/// What the traced child is at.
+mod phase {
+    /// What is not looked at.
+    pub(super) const OTHER: u32 = 0;
+    /// One system call, which must be seen.
+    pub(super) const CALL: u32 = 1;
+    /// Submitting, and looking whether it is done.
+    pub(super) const SUBMIT: u32 = 2;
 }
 
-/// Whether a system call would be noticed: a child makes one.
-fn system_calls_are_noticed() -> Result<bool, Box<dyn std::error::Error>> {
-    // SAFETY: The child only makes system calls: no lock, no allocation matters, for this process
-    // has one thread.
-    match unsafe { nix::unistd::fork()? } {
-        ForkResult::Child => {
-            let forbidden = forbid_system_calls();
-            // SAFETY: Ends the child without what the parent would do at its end: itself a system
-            // call.
-            unsafe { libc::_exit(if forbidden { 0 } else { 77 }) }
-        }
-        ForkResult::Parent { child } => match waitpid(child, None)? {
-            WaitStatus::Signaled(_, Signal::SIGSYS, _) => Ok(true),
-            WaitStatus::Exited(_, 77) => Ok(false),
-            other => Err(format!("a forbidden system call: {other:?}").into()),
-        },
-    }
+/// A number that parent and child share.
+fn shared() -> Result<&'static AtomicU32, Box<dyn AnyError>> {
+    let len = NonZeroUsize::MIN.saturating_add(4095);
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: A new mapping, where there is none.
+    let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_SHARED)? };
+    // SAFETY: Zeroed, aligned, and never unmapped.
+    Ok(unsafe { start.cast::<AtomicU32>().as_ref() })
 }
 
-/// Set when all was submitted and done.
-static DONE: AtomicBool = AtomicBool::new(false);
-
-/// Submits, and never returns: there is no way to end a thread without a system call.
-fn submit_silently(queue: &mut Queue, gpu: &pinmap::Gpu) -> Result<(), Error> {
+/// What the child does: works with the device, and tells what it is at.
+fn traced(phase: &AtomicU32) -> Result<(), Box<dyn AnyError>> {
+    let gpu = gpu()?;
+    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
     let mut other = gpu.alloc_vram::<f32>(1000)?;
+    ptrace::traceme()?;
+    raise(Signal::SIGSTOP)?;
+    phase.store(phase::CALL, Ordering::SeqCst);
+    let _ = getppid();
     queue.scope(|scope| {
         let (mut data, mut other) = (memory.slice_mut(), other.slice_mut());
-        if !forbid_system_calls() {
-            return Ok(());
-        }
+        phase.store(phase::SUBMIT, Ordering::SeqCst);
         for _ in 0..200 {
             scope.launch(kernel::IncrementF32 { data: &mut data })?;
             scope.copy(&data, &mut other)?;
@@ -81,30 +63,63 @@ fn submit_silently(queue: &mut Queue, gpu: &pinmap::Gpu) -> Result<(), Error> {
         while !fence.is_done() {
             spin_loop();
         }
-        let good = data.get(0)? == 400.0 && data.get(999)? == 400.0;
-        DONE.store(good, Ordering::Release);
-        loop {
-            spin_loop();
+        phase.store(phase::OTHER, Ordering::SeqCst);
+        Ok::<_, Error>(())
+    })?;
+    match memory.to_vec().iter().all(|&float| float == 400.0) {
+        true => Ok(()),
+        false => Err("the results are wrong".into()),
+    }
+}
+
+/// Has the child go on until its end; how often a system call began or ended in each phase.
+fn trace(child: Pid, phase: &AtomicU32) -> Result<[u32; 3], Box<dyn AnyError>> {
+    let mut calls = [0; 3];
+    loop {
+        match waitpid(child, None)? {
+            WaitStatus::PtraceSyscall(_) => {
+                // It stands still, so this is what it is at.
+                calls[phase.load(Ordering::SeqCst) as usize] += 1;
+                ptrace::syscall(child, None)?;
+            }
+            WaitStatus::Stopped(_, Signal::SIGSTOP) => {
+                ptrace::setoptions(child, ptrace::Options::PTRACE_O_TRACESYSGOOD)?;
+                ptrace::syscall(child, None)?;
+            }
+            WaitStatus::Stopped(_, signal) => ptrace::syscall(child, signal)?,
+            WaitStatus::Exited(_, 0) => return Ok(calls),
+            other => return Err(format!("the child ended: {other:?}").into()),
         }
-    })
+    }
 }
 
 pub(crate) fn submission_makes_no_system_call() -> Outcome {
-    let gpu = gpu()?;
-    if !system_calls_are_noticed()? {
-        return skip("the kernel has no seccomp filters");
-    }
-    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
-    let thread = thread::spawn(move || submit_silently(&mut queue, &gpu));
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !DONE.load(Ordering::Acquire) {
-        if thread.is_finished() || Instant::now() > deadline {
-            return Err("it was not done, or the results are wrong".into());
+    drop(gpu()?);
+    let phase = shared()?;
+    // SAFETY: This process has one thread, so that the child can use whatever it likes.
+    match unsafe { fork()? } {
+        ForkResult::Child => {
+            let result = traced(phase);
+            if let Err(error) = &result {
+                eprintln!("{error}");
+            }
+            // SAFETY: Ends the child without what the parent would do at its end.
+            unsafe { libc::_exit(i32::from(result.is_err())) }
         }
-        sleep(Duration::from_millis(5));
+        ForkResult::Parent { child } => {
+            let calls = trace(child, phase)?;
+            let [_, one, none] = calls;
+            assert_eq!(
+                one, 2,
+                "the beginning and the end of one system call: {calls:?}"
+            );
+            assert_eq!(
+                none, 0,
+                "system calls while submitting 800 packets: {calls:?}"
+            );
+            Ok(())
+        }
     }
-    // The end of the process ends the thread.
-    Ok(())
 }
 
 /// Packets for each measurement.

@@ -79,9 +79,10 @@ fn elements(power: u32) -> usize {
 /// How often to measure a size: an odd number, for the median is one of them.
 fn runs(power: u32) -> usize {
     match power {
-        ..=8 => 25,
-        9 | 10 => 9,
-        11 => 5,
+        ..=8 => 101,
+        9 | 10 => 25,
+        11 => 9,
+        12 => 5,
         _ => 3,
     }
 }
