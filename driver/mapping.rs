@@ -290,7 +290,7 @@ fn no_place(why: NoPlace) -> Failure {
 /// What a device's MMU knows of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    Known,
+    Present,
     Forgotten,
     /// Whether it has forgotten was never said.
     Lost,
@@ -312,7 +312,7 @@ impl Entries {
     /// lock that one takes.
     pub(crate) fn remove(&self) -> Result {
         let mut known = self.known.lock();
-        if *known == Known::Known {
+        if *known == Known::Present {
             *known = match self.mmu.remove(self.span) {
                 Ok(()) => Known::Forgotten,
                 Err(_) => {
@@ -394,7 +394,7 @@ impl Mapping {
                     mmu: front.mmu.clone(),
                     guardian: space.guardian.clone(),
                     span,
-                    known <- new_mutex!(Known::Known, "pinmap_entries"),
+                    known <- new_mutex!(Known::Present, "pinmap_entries"),
                 }),
                 GFP_KERNEL_ACCOUNT,
             )?;

@@ -201,16 +201,22 @@ bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
 	return vma->vm_flags & VM_MAYSHARE;
 }
 
-/* Zeroed, charged to the current memory cgroup; NULL without a word if there is none of that order. */
+/*
+ * Zeroed, charged to the current memory cgroup; NULL without a word if there is none of that order. How
+ * much is asked for is up to user space: nobody is killed for it.
+ */
 struct page *pinmap_alloc_folio(unsigned int order)
 {
 	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 	struct folio *folio;
 
-	if (order)
-		gfp |= __GFP_NORETRY;
-	folio = folio_alloc(gfp, order);
+	folio = folio_alloc(gfp | (order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL), order);
 	return folio ? folio_page(folio, 0) : NULL;
+}
+
+unsigned long pinmap_total_pages(void)
+{
+	return totalram_pages();
 }
 
 /* The order of the pages that one entry of a middle page table maps. */

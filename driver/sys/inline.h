@@ -65,6 +65,7 @@ void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* memory of the driver's own */
 struct page *pinmap_alloc_folio(unsigned int order);
+unsigned long pinmap_total_pages(void);
 unsigned int pinmap_huge_order(void);
 void *pinmap_page_address(const struct page *page);
 

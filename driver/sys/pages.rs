@@ -65,7 +65,11 @@ impl Folios {
     /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it.
     pub(crate) fn new(pages: u64, charge: Charge) -> Result<Self> {
         // SAFETY: No requirements.
-        let huge = unsafe { raw::pinmap_huge_order() };
+        let (huge, all) = unsafe { (raw::pinmap_huge_order(), raw::pinmap_total_pages()) };
+        // Rather than find out page by page.
+        if pages > all as u64 {
+            return Err(ENOMEM);
+        }
         let mut this = Self {
             folios: KVVec::new(),
             pages: 0,

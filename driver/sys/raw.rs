@@ -4,6 +4,7 @@
     clippy::all,
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
+    clippy::undocumented_unsafe_blocks,
     dead_code,
     improper_ctypes,
     missing_docs,
