@@ -18,9 +18,15 @@ const LAG: Duration = Duration::from_secs(3);
 impl Pins {
     /// Nothing where the kernel does not count.
     pub(crate) fn now() -> Option<Self> {
-        // Root can have the counters of all processors summed up at once.
-        let _ = fs::write("/proc/sys/vm/stat_refresh", "1\n");
-        Self::parse(&fs::read_to_string("/proc/vmstat").ok()?)
+        Some(Self::exact_now()?.0)
+    }
+
+    /// With whether nothing lags behind: root can have the counters of all processors summed up at
+    /// once.
+    fn exact_now() -> Option<(Self, bool)> {
+        let exact = fs::write("/proc/sys/vm/stat_refresh", "1\n").is_ok();
+        let pins = Self::parse(&fs::read_to_string("/proc/vmstat").ok()?)?;
+        Some((pins, exact))
     }
 
     fn parse(vmstat: &str) -> Option<Self> {
@@ -40,12 +46,13 @@ impl Pins {
     pub(crate) fn settled_since(before: Self) -> Option<Self> {
         let deadline = Instant::now() + LAG;
         loop {
-            let now = Self::now()?;
+            let (now, exact) = Self::exact_now()?;
             let since = Self {
                 acquired: now.acquired.wrapping_sub(before.acquired),
                 released: now.released.wrapping_sub(before.released),
             };
-            if since.balanced() && since.acquired != 0 || Instant::now() > deadline {
+            let settled = since.balanced() && (exact || since.acquired != 0);
+            if settled || Instant::now() > deadline {
                 return Some(since);
             }
             sleep(Duration::from_millis(50));
