@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Group G: paged devices: memory and queues. */
+#define _GNU_SOURCE
+#include "gpu.h"
+#include "memory.h"
+#include "pins.h"
+#include "process.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+TEST(info, .smoke = true)
+{
+	int fd = open_gpu();
+	struct pinmap_info info = get_info(fd);
+	struct pinmap_gpu_info gpu = { .size = sizeof(gpu) };
+	struct pinmap_gpu_counters counters = { .size = sizeof(counters) };
+	struct pinmap_reserved reserved;
+
+	CHECK_EQ(info.out_kind, PINMAP_KIND_PAGED);
+	CHECK_EQ(info.out_aperture_start, 0);
+	CHECK_EQ(info.out_aperture_last, (1ULL << 47) - 1);
+	CHECK_EQ(info.out_nr_reserved, 0);
+	CHECK_EQ(info.out_nr_vectors, 0);
+	CHECK_EQ(info.out_flags & (PINMAP_INFO_RESET | PINMAP_INFO_OWNED), 0);
+	for (int i = 0; i < PINMAP_NR_BARS; i++)
+		CHECK_EQ(info.out_bars[i].length, 0);
+	CHECK_ERR(ENOENT, try_get_reserved(fd, 0, &reserved));
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &gpu));
+	CHECK_EQ(gpu.out_nr_queues, 1024);
+	CHECK_EQ(gpu.out_nr_vmids, 15);
+	CHECK_EQ(gpu.out_max_priority, 3);
+	CHECK(gpu.out_vram_free <= gpu.out_vram_length);
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_COUNTERS, &counters));
+	CHECK_EQ(counters.out_nr_engines, gpu.out_nr_copy_engines + gpu.out_nr_compute_slots);
+}
+
+/* What belongs to the driver. */
+TEST(not_for_users)
+{
+	int fd = open_gpu();
+
+	CHECK_ERR(EOPNOTSUPP, try_reset_device(fd));
+	CHECK_ERR(EOPNOTSUPP, try_set_eventfd(fd, PINMAP_SOURCE_VECTOR, 0, -1));
+	CHECK_ERR(EOPNOTSUPP, mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED ? -errno : 0);
+}
+
+/* Sizes, flags and values: one struct for each call that is for paged devices. */
+static const struct call {
+	const char *name;
+	unsigned long number;
+	uint32_t size;
+	int plain; /* with everything else zero */
+} calls[] = {
+	{ "alloc", PINMAP_ALLOC, sizeof(struct pinmap_alloc), EINVAL },
+	{ "gpu_info", PINMAP_GPU_INFO, sizeof(struct pinmap_gpu_info), 0 },
+	{ "gpu_counters", PINMAP_GPU_COUNTERS, sizeof(struct pinmap_gpu_counters), 0 },
+	{ "queue_create", PINMAP_QUEUE_CREATE, sizeof(struct pinmap_queue_create), EINVAL },
+	{ "queue_destroy", PINMAP_QUEUE_DESTROY, sizeof(struct pinmap_queue_destroy), ENOENT },
+	{ "queue_wait", PINMAP_QUEUE_WAIT, sizeof(struct pinmap_queue_wait), ENOENT },
+	{ "queue_query", PINMAP_QUEUE_QUERY, sizeof(struct pinmap_queue_query), ENOENT },
+	{ "queue_submit", PINMAP_QUEUE_SUBMIT, sizeof(struct pinmap_queue_submit), ENOENT },
+};
+
+TEST_EACH(abi, calls)
+{
+	uint32_t words[1024] = { 0 };
+	int fd = open_gpu();
+
+	words[0] = row->size - 1;
+	CHECK_ERR(EINVAL, try_ioctl(fd, row->number, words));
+	words[0] = row->size;
+	CHECK_ERR(row->plain, try_ioctl(fd, row->number, words));
+	memset(words + 1, 0, sizeof(words) - 4);
+	words[1] = 1U << 31;
+	CHECK_ERR(EOPNOTSUPP, try_ioctl(fd, row->number, words));
+	memset(words + 1, 0, sizeof(words) - 4);
+	words[0] = row->size + 8;
+	CHECK_ERR(row->plain, try_ioctl(fd, row->number, words));
+	memset(words + 1, 0, sizeof(words) - 4);
+	words[row->size / 4] = 1;
+	CHECK_ERR(E2BIG, try_ioctl(fd, row->number, words));
+	CHECK_ERR(EFAULT, try_ioctl(fd, row->number, NULL));
+}
+
+TEST(queue_values)
+{
+	static const uint32_t bad[] = { 0, 1, 32, 63, 65, 1U << 17, ~0U };
+	int fd = open_gpu();
+	struct pinmap_queue_create args;
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+		CHECK_ERR(EINVAL, try_queue_create(fd, GPU_BOTH, bad[i], &args));
+	CHECK_ERR(EINVAL, try_queue_create(fd, 0, 64, &args));
+	args = (struct pinmap_queue_create){ .size = sizeof(args), .flags = GPU_BOTH, .packets = 64, .priority = 4 };
+	CHECK_ERR(EINVAL, try_ioctl(fd, PINMAP_QUEUE_CREATE, &args));
+	CHECK_OK(try_queue_create(fd, GPU_BOTH, 65536, &args));
+	CHECK_OK(try_queue_destroy(fd, args.out_queue));
+	CHECK_ERR(ESTALE, try_queue_destroy(fd, args.out_queue));
+	CHECK_ERR(ENOENT, try_queue_destroy(fd, args.out_queue + 1));
+}
+
+/* The kernel works on the very pages that were registered. */
+TEST(zero_copy, .smoke = true)
+{
+	struct memory memory = memory_new(ANON, 4 * PAGE);
+	float *floats = (float *)memory.addr;
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	for (int i = 0; i < 1024; i++)
+		floats[i] = i;
+	CHECK_EQ(register_memory(fd, memory.addr, memory.length, WRITE).device_addr, (uintptr_t)memory.addr);
+	queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)floats, 1024, 0);
+	queue_finish(&queue);
+	for (int i = 0; i < 1024; i++)
+		CHECK_EQ(floats[i], i + 1);
+}
+
+/* Host memory and VRAM of the driver's, at the address where the program has them. */
+TEST(alloc_copy, .smoke = true)
+{
+	size_t length = 5 * MIB + 3 * PAGE;
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct gpu_memory host = gpu_alloc(fd, 0, length), vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, length);
+	struct gpu_memory back = gpu_alloc(fd, 0, length);
+
+	for (size_t i = 0; i < length; i += PAGE)
+		CHECK(!host.addr[i] && !vram.addr[i]);
+	for (size_t i = 0; i < length; i++)
+		host.addr[i] = i * 7 + i / PAGE;
+	queue_push(&queue, GPU_COPY, (uintptr_t)host.addr, (uintptr_t)vram.addr, length);
+	queue_push(&queue, GPU_COPY, (uintptr_t)vram.addr, (uintptr_t)back.addr, length);
+	queue_finish(&queue);
+	CHECK(!memcmp(host.addr, back.addr, length));
+	CHECK(!memcmp(host.addr, vram.addr, length));
+	/* the handle goes, the memory stays while it is mapped; the device cannot reach it */
+	release(fd, back.args.out_handle);
+	CHECK_EQ(back.addr[PAGE], host.addr[PAGE]);
+	queue_push(&queue, GPU_FILL, (uintptr_t)back.addr, PAGE, 0xee);
+	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
+	CHECK_EQ(back.addr[0], host.addr[0]);
+}
+
+TEST(alloc_mmap)
+{
+	int fd = open_gpu();
+	struct gpu_memory memory = gpu_alloc(fd, 0, 4 * PAGE);
+	uint64_t offset = memory.args.out_offset;
+	pid_t pid;
+
+	CHECK(mmap(NULL, 5 * PAGE, PROT_READ, MAP_SHARED, fd, offset) == MAP_FAILED && errno == EINVAL);
+	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, offset + 4 * PAGE) == MAP_FAILED && errno == EINVAL);
+	CHECK(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, offset) == MAP_FAILED && errno == EINVAL);
+	CHECK(mmap(NULL, PAGE, PROT_READ | PROT_EXEC, MAP_SHARED, fd, offset) == MAP_FAILED && errno == EACCES);
+	CHECK(mremap(memory.addr, 4 * PAGE, 8 * PAGE, MREMAP_MAYMOVE) == MAP_FAILED);
+	memory.addr[0] = 1;
+	munmap(memory.addr + PAGE, PAGE);
+	memory.addr[2 * PAGE] = 2;
+	pid = fork();
+	if (pid == 0) {
+		CHECK_EQ(touch_read(memory.addr), SIGSEGV);
+		CHECK(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, offset) == MAP_FAILED && errno == EPERM);
+		_exit(0);
+	}
+	join(pid);
+	CHECK_EQ(memory.addr[0], 1);
+}
+
+/* Another context's work cannot reach this memory, nor ring this doorbell. */
+TEST(isolation, .smoke = true)
+{
+	struct memory memory = memory_new(ANON, 2 * PAGE);
+	int mine = open_gpu(), other = open_gpu();
+	struct gpu_queue queue = queue_new(other), good = queue_new(mine);
+	struct pinmap_event event;
+
+	register_memory(mine, memory.addr, memory.length, WRITE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0xee);
+	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
+	CHECK_EQ(queue_stopped(&queue), GPU_NOT_PRESENT);
+	CHECK_EQ(queue_query(&queue).out_addr, (uintptr_t)memory.addr);
+	CHECK_EQ(queue_query(&queue).out_access, PINMAP_ACCESS_WRITE);
+	event = next_event(other);
+	CHECK_EQ(event.type, PINMAP_EVENT_FAULT);
+	CHECK_EQ(event.handle, queue.args.out_queue);
+	CHECK_EQ(event.addr, (uintptr_t)memory.addr);
+	CHECK_EQ(memory.addr[0], 0x11);
+	/* what the other one was told means nothing here */
+	CHECK(mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, mine, queue.args.out_doorbell_offset + (1ULL << 32)) ==
+	      MAP_FAILED);
+	queue_push(&good, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x55);
+	queue_finish(&good);
+	CHECK_EQ(memory.addr[0], 0x55);
+}
+
+/* After RELEASE the device cannot reach the memory, whatever its TLB had. */
+TEST(release_ends_reach, .smoke = true)
+{
+	struct memory memory = memory_new(ANON, PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration = register_memory(fd, memory.addr, PAGE, WRITE);
+
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x22);
+	queue_finish(&queue);
+	release(fd, registration.handle);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x33);
+	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
+	CHECK_EQ(queue_stopped(&queue), GPU_NOT_PRESENT);
+	CHECK_EQ(memory.addr[0], 0x22);
+}
+
+/* What is read-only for the device is so in its MMU. */
+TEST(read_only)
+{
+	struct memory memory = memory_new(ANON, PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	register_memory(fd, memory.addr, PAGE, 0);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x33);
+	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
+	CHECK_EQ(queue_stopped(&queue), GPU_PERMISSION);
+	CHECK_EQ(memory.addr[0], 0x11);
+}
+
+/* Memory that is unmapped while the device works on it goes stale, and is out of reach at once. */
+TEST(munmap_while_busy, .faults = true)
+{
+	size_t length = 4 * MIB;
+	struct memory memory = memory_new(MEMFD, length);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration = register_memory(fd, memory.addr, length, WRITE);
+
+	for (int i = 0; i < 40; i++)
+		queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, length, 0x40 + i);
+	queue_ring(&queue);
+	sleep_ms(5);
+	munmap(memory.addr, length);
+	memset(memory.alias, 0x77, length);
+	queue_stopped(&queue);
+	for (size_t i = 0; i < length; i++)
+		if (memory.alias[i] != 0x77)
+			FAIL("the device wrote %#x at %zu", memory.alias[i], i);
+	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
+}
+
+/* The same addresses can be registered again at once, for a queue that goes on. */
+TEST(register_again)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	char *memory = anon(4);
+
+	for (int i = 0; i < 20; i++) {
+		CHECK_EQ(register_memory(fd, memory, 4 * PAGE, WRITE | IDENTITY).device_addr, (uintptr_t)memory);
+		queue_push(&queue, GPU_FILL, (uintptr_t)memory, 4 * PAGE, i);
+		queue_finish(&queue);
+		CHECK_EQ(memory[3 * PAGE], i);
+		SYS(mmap(memory, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+		memory[3 * PAGE] = 0;
+	}
+}
+
+TEST(wait_ends)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	queue.fence = 1;
+	CHECK_ERR(ETIMEDOUT, try_queue_wait(&queue, 30));
+	CHECK_ERR(ETIMEDOUT, try_queue_wait(&queue, 0));
+	queue.fences[0] = 1;
+	CHECK_OK(try_queue_wait(&queue, 0));
+	queue_push(&queue, 0, 0, 0, 0);
+	queue_ring(&queue);
+	CHECK_EQ(queue_stopped(&queue), GPU_BAD_OPCODE);
+	queue.fence = 2;
+	CHECK_ERR(EIO, try_queue_wait(&queue, 1000));
+}
+
+TEST(submit)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	uint64_t packets[64][8] = { 0 };
+	struct pinmap_queue_submit args = {
+		.size = sizeof(args),
+		.queue = queue.args.out_queue,
+		.packets = (uintptr_t)packets,
+		.count = 64,
+	};
+
+	for (int i = 0; i < 62; i++)
+		packets[i][0] = GPU_NOP;
+	packets[62][0] = GPU_FENCE_WRITE;
+	packets[62][1] = queue.args.out_fence_addr;
+	packets[63][0] = GPU_INTERRUPT;
+	for (unsigned int i = 1; i <= 5; i++) {
+		packets[62][2] = queue.fence = i;
+		if (!WAIT_FOR(5000, !try_ioctl(fd, PINMAP_QUEUE_SUBMIT, &args)))
+			FAIL("the ring stays full");
+		CHECK_EQ(args.out_index, i * 64);
+		CHECK_OK(try_queue_wait(&queue, slow(5000)));
+	}
+	args.count = 65;
+	CHECK_ERR(EINVAL, try_ioctl(fd, PINMAP_QUEUE_SUBMIT, &args));
+}
+
+/* A doorbell outlives its queue, without effect, and its id is nobody else's meanwhile. */
+TEST(doorbell_of_a_destroyed_queue)
+{
+	int fd = open_gpu();
+	struct gpu_queue old = queue_new(fd), queue;
+	uint64_t ignored;
+
+	CHECK_OK(try_queue_destroy(fd, old.args.out_queue));
+	queue = queue_new(fd);
+	ignored = gpu_register(GPU_IGNORED_DOORBELLS);
+	old.doorbell[0] = 1000;
+	CHECK(WAIT_FOR(2000, gpu_register(GPU_IGNORED_DOORBELLS) > ignored));
+	queue_finish(&queue);
+	CHECK_EQ(queue_query(&queue).out_state, PINMAP_QUEUE_READY);
+}
+
+/* More contexts with work than there are VMIDs, each of which waits for what another one does. */
+TEST(many_contexts, .seconds = 60)
+{
+	enum { CONTEXTS = 40, ROUNDS = 5 };
+	static struct gpu_queue queues[CONTEXTS];
+	static char *memory[CONTEXTS];
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		int fd = open_gpu();
+
+		queues[i] = queue_new(fd);
+		memory[i] = anon(1);
+		register_memory(fd, memory[i], PAGE, WRITE);
+	}
+	for (int round = 1; round <= ROUNDS; round++) {
+		for (int i = 0; i < CONTEXTS; i++) {
+			queue_push(&queues[i], gpu_launch(GPU_SPIN), 3000000, 0, 0);
+			queue_push(&queues[i], GPU_FILL, (uintptr_t)memory[i], PAGE, round + i);
+			queue_submit(&queues[i]);
+		}
+		for (int i = 0; i < CONTEXTS; i++) {
+			CHECK_OK(try_queue_wait(&queues[i], slow(30000)));
+			CHECK_EQ((unsigned char)memory[i][17], (unsigned char)(round + i));
+		}
+	}
+}
+
+/* Killed in the midst of everything: nothing of it stays. */
+TEST(kill, .seconds = 60, .faults = true)
+{
+	long long pins = pins_held();
+
+	for (unsigned int i = 0; i < rounds(20); i++) {
+		struct gate ready = gate_new();
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			int fd = open_gpu();
+			struct gpu_queue queue = queue_new(fd);
+			struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, MIB);
+			char *memory = anon(256);
+
+			register_memory(fd, memory, MIB, WRITE);
+			gate_open(&ready);
+			for (;;) {
+				queue_push(&queue, GPU_COPY, (uintptr_t)memory, (uintptr_t)vram.addr, MIB);
+				queue_push(&queue, gpu_launch(GPU_SPIN), 5000000, 0, 0);
+				queue_finish(&queue);
+			}
+		}
+		gate_pass(&ready);
+		sleep_ms(i * 3 % 25);
+		kill_now(pid);
+		close(ready.ends[0]);
+		close(ready.ends[1]);
+	}
+	CHECK_PINS_SOON(pins);
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#define _GNU_SOURCE
+#include "gpu.h"
+
+#include "file.h"
+#include "pci.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DRIVER "/sys/bus/pci/drivers/" PCI_DRIVER
+
+static bool is_gpu(const char *bdf)
+{
+	return file_number(pci_path(bdf, "vendor"), 0) == GPU_VENDOR &&
+	       file_number(pci_path(bdf, "device"), 0) == GPU_DEVICE;
+}
+
+const char *need_gpu(void)
+{
+	static char bdf[16];
+	struct dirent *entry;
+	DIR *driver = opendir(DRIVER);
+
+	bdf[0] = 0;
+	while (driver && !bdf[0] && (entry = readdir(driver)))
+		if (strchr(entry->d_name, ':') && is_gpu(entry->d_name))
+			snprintf(bdf, sizeof(bdf), "%.15s", entry->d_name);
+	if (driver)
+		closedir(driver);
+	if (!bdf[0])
+		SKIP("no test GPU is bound to " PCI_DRIVER);
+	return bdf;
+}
+
+int open_gpu(void)
+{
+	struct pci_device device;
+
+	snprintf(device.bdf, sizeof(device.bdf), "%s", need_gpu());
+	pci_look(&device);
+	return SYS(open(device.node, O_RDWR | O_CLOEXEC));
+}
+
+int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args)
+{
+	*args = (struct pinmap_queue_create){ .size = sizeof(*args), .flags = flags, .packets = packets };
+	return try_ioctl(fd, PINMAP_QUEUE_CREATE, args);
+}
+
+static void *map_at(int fd, uint64_t offset, size_t length)
+{
+	return SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset));
+}
+
+struct gpu_queue queue_new(int fd)
+{
+	struct gpu_queue queue = { .fd = fd };
+
+	CHECK_OK(try_queue_create(fd, GPU_BOTH, GPU_PACKETS, &queue.args));
+	CHECK_EQ(queue.args.out_ring_length, GPU_PACKETS * 64);
+	queue.ring = map_at(fd, queue.args.out_ring_offset, queue.args.out_ring_length);
+	queue.fences = map_at(fd, queue.args.out_fence_offset, PAGE);
+	queue.doorbell = map_at(fd, queue.args.out_doorbell_offset, PAGE);
+	return queue;
+}
+
+int try_queue_destroy(int fd, uint64_t queue)
+{
+	struct pinmap_queue_destroy args = { .size = sizeof(args), .queue = queue };
+
+	return try_ioctl(fd, PINMAP_QUEUE_DESTROY, &args);
+}
+
+void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3)
+{
+	uint64_t *packet = queue->ring[queue->written++ % GPU_PACKETS];
+
+	memset(packet, 0, 64);
+	packet[0] = word0;
+	packet[1] = word1;
+	packet[2] = word2;
+	packet[3] = word3;
+}
+
+void queue_ring(struct gpu_queue *queue)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	queue->doorbell[0] = queue->written;
+}
+
+void queue_submit(struct gpu_queue *queue)
+{
+	queue_push(queue, GPU_FENCE_WRITE, queue->args.out_fence_addr, ++queue->fence, 0);
+	queue_push(queue, GPU_INTERRUPT, 0, 0, 0);
+	queue_ring(queue);
+}
+
+int try_queue_wait(const struct gpu_queue *queue, uint64_t milliseconds)
+{
+	struct pinmap_queue_wait args = {
+		.size = sizeof(args),
+		.queue = queue->args.out_queue,
+		.value = queue->fence,
+		.timeout_ns = milliseconds * 1000000,
+	};
+
+	return try_ioctl(queue->fd, PINMAP_QUEUE_WAIT, &args);
+}
+
+int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds)
+{
+	queue_submit(queue);
+	return try_queue_wait(queue, milliseconds);
+}
+
+uint64_t gpu_launch(enum gpu_kernel kernel)
+{
+	return GPU_LAUNCH | (uint64_t)kernel << 32;
+}
+
+struct pinmap_queue_query queue_query(const struct gpu_queue *queue)
+{
+	struct pinmap_queue_query args = { .size = sizeof(args), .queue = queue->args.out_queue };
+
+	CHECK_OK(try_ioctl(queue->fd, PINMAP_QUEUE_QUERY, &args));
+	return args;
+}
+
+uint32_t queue_stopped(const struct gpu_queue *queue)
+{
+	if (!WAIT_FOR(10000, queue_query(queue).out_state != PINMAP_QUEUE_READY))
+		FAIL("the queue has not stopped");
+	return queue_query(queue).out_code;
+}
+
+int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args)
+{
+	*args = (struct pinmap_alloc){ .size = sizeof(*args), .flags = flags, .length = length };
+	return try_ioctl(fd, PINMAP_ALLOC, args);
+}
+
+struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length)
+{
+	struct gpu_memory memory;
+
+	CHECK_OK(try_alloc(fd, flags, length, &memory.args));
+	memory.addr = map_at(fd, memory.args.out_offset, length);
+	CHECK_EQ(map(fd, memory.args.out_handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, (uintptr_t)memory.addr),
+		 (uintptr_t)memory.addr);
+	return memory;
+}
+
+static volatile uint64_t *registers(void)
+{
+	static volatile uint64_t *bar;
+	int fd;
+
+	if (!bar) {
+		fd = SYS(open(pci_path(need_gpu(), "resource0"), O_RDWR | O_CLOEXEC));
+		bar = SYS(mmap(NULL, 0x10000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+		close(fd);
+	}
+	return bar;
+}
+
+uint64_t gpu_register(enum gpu_register offset)
+{
+	return registers()[offset / 8];
+}
+
+void gpu_set_register(enum gpu_register offset, uint64_t value)
+{
+	registers()[offset / 8] = value;
+	(void)registers()[offset / 8];
+}
+
+void gpu_rebind(void)
+{
+	const char *bdf = need_gpu();
+
+	pci_unbind(bdf);
+	pci_bind(bdf);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The test GPU through the driver: queues, packets, and the device's knobs (see tests/testgpu/MANUAL.md). */
+#ifndef TESTS_GPU_H
+#define TESTS_GPU_H
+
+#include "device.h"
+
+enum { GPU_VENDOR = 0x1234, GPU_DEVICE = 0x7e57 };
+
+enum gpu_opcode {
+	GPU_NOP = 1,
+	GPU_COPY = 2,
+	GPU_FILL = 3,
+	GPU_LAUNCH = 4,
+	GPU_FENCE_WRITE = 5,
+	GPU_FENCE_WAIT = 6,
+	GPU_INTERRUPT = 8,
+};
+
+enum gpu_kernel { GPU_INCREMENT_F32 = 3, GPU_SPIN = 9 };
+
+enum gpu_code { GPU_NOT_PRESENT = 1, GPU_PERMISSION = 2, GPU_BUS = 6, GPU_BAD_OPCODE = 16, GPU_ENGINE_LOST = 34 };
+
+/* Registers that tests read and write behind the driver's back. */
+enum gpu_register {
+	GPU_LOSE_INTERRUPTS = 0xa000,
+	GPU_DELAY_NS = 0xa008,
+	GPU_STUCK = 0xa028,
+	GPU_NO_ACK = 0xa030,
+	GPU_IGNORED_DOORBELLS = 0x8058,
+};
+
+enum { GPU_PACKETS = 64, GPU_BOTH = PINMAP_QUEUE_COPY | PINMAP_QUEUE_COMPUTE };
+
+/**
+ * struct gpu_queue - a queue that is mapped
+ * @fd: its context
+ * @args: what QUEUE_CREATE said
+ * @ring: its packets
+ * @fences: its fences
+ * @doorbell: its doorbell
+ * @written: packets written
+ * @fence: value of the last fence asked for (fence 0)
+ */
+struct gpu_queue {
+	int fd;
+	struct pinmap_queue_create args;
+	uint64_t (*ring)[8];
+	volatile uint64_t *fences;
+	volatile uint64_t *doorbell;
+	uint64_t written;
+	uint64_t fence;
+};
+
+/* The address of the test GPU that the driver is bound to; the test is skipped if there is none. */
+const char *need_gpu(void);
+
+/* A context. */
+int open_gpu(void);
+
+int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args);
+struct gpu_queue queue_new(int fd);
+int try_queue_destroy(int fd, uint64_t queue);
+
+/* Writes a packet; rings the bell for all that were written. */
+void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3);
+void queue_ring(struct gpu_queue *queue);
+
+/* Asks for a fence and an interrupt behind what was pushed, and rings. */
+void queue_submit(struct gpu_queue *queue);
+int try_queue_wait(const struct gpu_queue *queue, uint64_t milliseconds);
+/* Both, and waits. */
+int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds);
+#define queue_finish(queue) CHECK_OK(try_queue_finish(queue, slow(20000)))
+
+uint64_t gpu_launch(enum gpu_kernel kernel);
+struct pinmap_queue_query queue_query(const struct gpu_queue *queue);
+
+/* Waits until the queue has stopped: the code. */
+uint32_t queue_stopped(const struct gpu_queue *queue);
+
+int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args);
+
+/**
+ * struct gpu_memory - memory that the driver allocated, mapped at the same address for CPU and device
+ * @args: what ALLOC said
+ * @addr: where it is
+ */
+struct gpu_memory {
+	struct pinmap_alloc args;
+	char *addr;
+};
+
+struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
+
+/* A register of the device, by its BAR in sysfs. */
+uint64_t gpu_register(enum gpu_register offset);
+void gpu_set_register(enum gpu_register offset, uint64_t value);
+
+/* Binds it anew: to be called by whoever broke it. */
+void gpu_rebind(void);
+
+#endif
