@@ -52,7 +52,8 @@ macro_rules! call {
         // SAFETY:
         // - `$args` is a `&mut` to a struct that begins with its size, set above, so the driver
         //   reads and writes nothing beyond it.
-        // - The driver keeps no pointer to it.
+        // - The driver keeps no pointer to it. Where it has one to more memory (packets), that is only
+        //   read, and borrowed by the caller, all of it.
         // - A file that is not the driver's answers the number, which is the driver's own, with
         //   ENOTTY.
         unsafe { raw::$name($file.as_raw_fd(), $args) }.map(drop)

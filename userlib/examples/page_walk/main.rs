@@ -20,7 +20,7 @@ use std::fs;
 use std::process::ExitCode;
 
 use frame::PAGE;
-use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Queue, QueueOptions};
+use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Place, Queue, QueueOptions};
 
 /// Bytes of each piece of memory, and which of them the pointer is for.
 const LEN: usize = 4 << 20;
@@ -40,16 +40,18 @@ impl Walk {
         &mut self,
         name: &str,
         addr: usize,
+        place: Place,
         memory: DeviceSlice<'_, u8>,
     ) -> Result<(), Box<dyn Error>> {
         let byte = memory.part(OFFSET..OFFSET + 8)?;
         let (pointer, device_addr) = (addr + OFFSET, byte.device_addr());
         println!("\n{name}, {OFFSET:#x} bytes in: pointer {pointer:#x}");
         let entry = frame::entry(pointer)?;
-        println!(
-            "  the CPU's MMU     {pointer:#x} -> {}",
-            cpu(pointer, entry)?
-        );
+        let state = match place {
+            Place::Host => cpu(pointer, entry)?,
+            Place::Vram => "a page of the device, which the kernel does not describe".to_owned(),
+        };
+        println!("  the CPU's MMU     {pointer:#x} -> {state}");
 
         // By handle the driver would know all of it; by address, what was registered.
         let known = self.gpu.device().query(pointer)?;
@@ -63,7 +65,12 @@ impl Walk {
             "not equal"
         };
         println!("  the device's MMU  {device_addr:#x} ({equal}), for {access}");
-        self.iommu(frame::frame(entry));
+        match place {
+            Place::Host => self.iommu(frame::frame(entry), pointer % PAGE),
+            Place::Vram => {
+                println!("  the IOMMU         is not on the way to the device's own memory")
+            }
+        }
 
         // The device goes the whole way, and finds the same.
         let mut seen = self.gpu.alloc_vram::<u8>(8)?;
@@ -77,8 +84,8 @@ impl Walk {
         Ok(())
     }
 
-    /// What the IOMMU has for the page.
-    fn iommu(&self, frame: Option<u64>) {
+    /// What the IOMMU has for a byte of the page.
+    fn iommu(&self, frame: Option<u64>, offset: usize) {
         let leaves = match &self.leaves {
             Ok(leaves) => leaves,
             Err(error) => {
@@ -92,7 +99,7 @@ impl Walk {
         };
         let found = leaves
             .iter()
-            .find_map(|leaf| Some((leaf, leaf.iova_of(frame)?)));
+            .find_map(|leaf| Some((leaf, leaf.iova_of(frame)? + offset as u64)));
         match found {
             Some((leaf, iova)) => {
                 let write = if leaf.writable { " and writing" } else { "" };
@@ -104,7 +111,7 @@ impl Walk {
                 );
                 println!("  the page          {}", flags(frame));
             }
-            None => println!("  the IOMMU         has no such page: it is the device's own memory"),
+            None => println!("  the IOMMU         does not have the page"),
         }
     }
 }
@@ -214,9 +221,19 @@ fn run() -> Result<(), Box<dyn Error>> {
         gpu,
     };
     let memory = registered.slice()?;
-    walk.to("registered memory", registered.addr(), memory)?;
-    walk.to("allocated host memory", host.addr(), host.slice())?;
-    walk.to("memory of the device", vram.addr(), vram.slice())
+    walk.to("registered memory", registered.addr(), Place::Host, memory)?;
+    walk.to(
+        "allocated host memory",
+        host.addr(),
+        host.place(),
+        host.slice(),
+    )?;
+    walk.to(
+        "memory of the device",
+        vram.addr(),
+        vram.place(),
+        vram.slice(),
+    )
 }
 
 fn main() -> ExitCode {
