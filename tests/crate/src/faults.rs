@@ -196,3 +196,42 @@ pub(crate) fn same_memory_in_two_contexts() -> Outcome {
         .all(|bytes| bytes == 2.0f32.to_ne_bytes()));
     memory.unmap()
 }
+
+pub(crate) fn gone_device_ends_a_scope() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let mut calls = gpu.queue(QueueOptions::new().system_calls())?;
+    let device = gpu.device().clone();
+    let mut memory = buffer(&pattern(5, PAGE))?.register(&device, Access::ReadWrite)?;
+    let mut host = device.alloc::<u8>(PAGE)?;
+    host.set(0, 7)?;
+    let time = Duration::from_millis(1500);
+    let result = queue.scope(|scope| -> Outcome {
+        scope.launch(kernel::Spin { time })?;
+        let data = &mut memory.slice_mut::<f32>()?;
+        scope.launch(kernel::IncrementF32 { data })?;
+        let fence = scope.fence()?;
+        crate::stale::while_unbound(&device, || {
+            // All was told to the device before: nothing touches its doorbell now.
+            let error = fence.wait(Duration::from_secs(20)).expect_err("gone");
+            assert_eq!(error.errno(), libc::ENODEV, "{error}");
+            // By system calls it can be tried without danger.
+            let nop = [Packet::nop()];
+            let error = calls.scope(|scope| scope.submit(&nop)).expect_err("gone");
+            assert_eq!(error.errno(), libc::ENODEV, "{error}");
+            let refused = device.alloc::<u8>(1).map(drop);
+            assert_eq!(refused.expect_err("gone").errno(), libc::ENODEV);
+            Ok(())
+        })
+    });
+    // The function had no error; the end of the scope has.
+    let error = result.expect_err("it was never done");
+    let error = error.downcast::<Error>()?;
+    assert_eq!(error.errno(), libc::ENODEV, "{error}");
+    // The memory is ours again, and host memory of the driver stays.
+    assert_eq!(memory.release()?.len(), PAGE);
+    assert_eq!(host.get(0)?, 7);
+    drop((queue, calls, host));
+    let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    queue.scope(|scope| scope.submit(&[Packet::nop()]))?;
+    Ok(())
+}

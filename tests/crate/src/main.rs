@@ -128,7 +128,8 @@ const TESTS: &[Test] = tests! {
         error_names_bad_packets
         error_when_it_runs_for_too_long
         contexts_do_not_reach_each_other
-        same_memory_in_two_contexts;
+        same_memory_in_two_contexts
+        gone_device_ends_a_scope;
     submission:
         submission_makes_no_system_call
         submission_cost;
