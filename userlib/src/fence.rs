@@ -251,6 +251,16 @@ impl Fence {
         self.progress.id
     }
 
+    /// Whether both are of the same queue.
+    pub(crate) fn is_same_queue(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.progress, &other.progress)
+    }
+
+    /// Becomes the later one of two of the same queue.
+    pub(crate) fn advance(&mut self, other: &Self) {
+        self.value = self.value.max(other.value);
+    }
+
     /// What another queue of the same context waits for: an address and a number.
     pub(crate) fn target(&self) -> (u64, u64) {
         (self.progress.addr(), self.value)
@@ -310,6 +320,11 @@ mod tests {
         assert!(fence.is_done());
         assert!(fence.wait(None).expect("done"));
         assert_eq!(fence.target(), (0xfe_0000, 5));
+        let mut later = fence.clone();
+        later.advance(&Fence::new(Arc::clone(&progress), 9));
+        assert!(later.is_same_queue(&fence) && !later.is_done());
+        later.advance(&fence);
+        assert_eq!(later.target().1, 9);
         let text = format!("{fence:?}");
         assert!(
             text.contains("queue: 7") && text.contains("done: true"),

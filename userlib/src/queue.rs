@@ -292,7 +292,16 @@ impl Queue {
 
     /// Remembers that something that is submitted next waits for a fence.
     pub(crate) fn need(&mut self, fence: &Fence) {
-        self.needs.push(fence.clone());
+        // It is kept even once it is reached: the device may still be about to read it. One of each
+        // queue is enough, the last.
+        match self
+            .needs
+            .iter_mut()
+            .find(|other| other.is_same_queue(fence))
+        {
+            Some(other) => other.advance(fence),
+            None => self.needs.push(fence.clone()),
+        }
     }
 
     /// Waits for all that was submitted. False: the time was up first.
