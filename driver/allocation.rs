@@ -44,7 +44,11 @@ pub(crate) fn alloc(
     }
     let (backing, claim) = if plan.local {
         let claim = Claim::new(context)?;
-        let memory = device.backend().allocate(plan.span.length())?;
+        let memory = device.backend().allocate(plan.span.length());
+        let memory = memory.map_err(|errno| match errno {
+            ENOSPC => Failure::at(errno, uapi::FAIL_FULL, 0),
+            _ => errno.into(),
+        })?;
         let shown = Shown::Device(memory.pages);
         let showing = ViewTable::show(context.view_table(), plan.span.length(), shown)?;
         (Backing::Local(memory.local, showing), Some(claim))

@@ -145,6 +145,21 @@ TEST(alloc_copy, .smoke = true)
 	CHECK_EQ(back.addr[0], host.addr[0]);
 }
 
+TEST(alloc_too_much)
+{
+	int fd = open_gpu();
+	struct pinmap_alloc args;
+
+	CHECK_ERR(ENOSPC, try_alloc(fd, PINMAP_ALLOC_VRAM, 1UL << 40, &args));
+	CHECK_EQ(args.fail.reason, PINMAP_FAIL_FULL);
+	CHECK_ERR(ENOMEM, try_alloc(fd, 0, 1UL << 46, &args));
+	CHECK_EQ(args.fail.reason, PINMAP_FAIL_MEMORY);
+	set_memlock(MIB);
+	become_user(true);
+	CHECK_ERR(ENOMEM, try_alloc(fd, 0, 2 * MIB, &args));
+	CHECK_EQ(args.fail.reason, PINMAP_FAIL_MEMLOCK);
+}
+
 TEST(alloc_mmap)
 {
 	int fd = open_gpu();
@@ -353,6 +368,42 @@ TEST(many_contexts, .seconds = 60)
 			CHECK_EQ((unsigned char)memory[i][17], (unsigned char)(round + i));
 		}
 	}
+}
+
+/* The VMIDs go round: 64 contexts with unfinished work all the time, 960 kernels each. */
+TEST(contexts_take_turns, .seconds = 120)
+{
+	enum { CONTEXTS = 64, ROUNDS = 16, BATCH = 60 };
+	static struct gpu_queue queues[CONTEXTS];
+	static float *memory[CONTEXTS];
+	struct pinmap_gpu_counters before = { .size = sizeof(before) }, after = before;
+	unsigned int total = rounds(ROUNDS);
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		queues[i] = queue_new(open_gpu());
+		memory[i] = (float *)anon(1);
+		memset(memory[i], 0, PAGE);
+		register_memory(queues[i].fd, memory[i], PAGE, WRITE);
+	}
+	CHECK_OK(try_ioctl(queues[0].fd, PINMAP_GPU_COUNTERS, &before));
+	for (unsigned int round = 0; round < total; round++) {
+		for (int i = 0; i < CONTEXTS; i++) {
+			if (round)
+				CHECK_OK(try_queue_wait(&queues[i], slow(60000)));
+			for (int packet = 0; packet < BATCH; packet++)
+				queue_push(&queues[i], gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory[i], 1024, 0);
+			queue_submit(&queues[i]);
+		}
+	}
+	for (int i = 0; i < CONTEXTS; i++) {
+		CHECK_OK(try_queue_wait(&queues[i], slow(60000)));
+		CHECK_EQ(memory[i][0], total * BATCH);
+		CHECK_EQ(memory[i][1023], total * BATCH);
+	}
+	CHECK_OK(try_ioctl(queues[0].fd, PINMAP_GPU_COUNTERS, &after));
+	diag("VMIDs given %llu times, slots %llu times, for %u batches",
+	     (unsigned long long)(after.out_vmid_binds - before.out_vmid_binds),
+	     (unsigned long long)(after.out_binds - before.out_binds), total * CONTEXTS);
 }
 
 /* Killed in the midst of everything: nothing of it stays. */
