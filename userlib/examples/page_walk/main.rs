@@ -89,7 +89,7 @@ impl Walk {
         let leaves = match &self.leaves {
             Ok(leaves) => leaves,
             Err(error) => {
-                println!("  the IOMMU         cannot be looked at: {error}");
+                println!("  the IOMMU         is not in debugfs for this user: {error}");
                 return;
             }
         };
@@ -199,11 +199,11 @@ fn flags(frame: u64) -> String {
 fn run() -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::find()?;
     let info = gpu.device().info()?;
+    let page = info.page_sizes.iter().next().unwrap_or_default();
     println!(
-        "{}: the IOMMU translates {} bits in pages of {:?} bytes",
+        "{}: the IOMMU translates {} bits, in pages from {page} bytes on",
         gpu.device(),
         info.address_bits(),
-        info.page_sizes.iter().collect::<Vec<_>>()
     );
     let content: Vec<u8> = (0..LEN).map(|i| (i / 8 * 37 + i / PAGE) as u8).collect();
 
