@@ -39,7 +39,7 @@ pub(crate) trait Guardian: Send + Sync {
 /// The MMU of a device, as one of its contexts has it.
 pub(crate) trait Mmu: Send + Sync {
     /// Lets the device reach `memory`, contiguous, at `span`, of which nothing is mapped. On failure
-    /// some of it may be: it is removed then, too. Sleeps.
+    /// nothing of it is. Sleeps, and may wait for the device.
     fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result;
 
     /// Takes away what was entered at `span`. When it returns `Ok`, the device has forgotten it:
@@ -398,9 +398,8 @@ impl Mapping {
                 }),
                 GFP_KERNEL_ACCOUNT,
             )?;
-            // First, so that a failure undoes what was entered.
-            this.entries = Some(entries);
             front.mmu.enter(span, reached, access)?;
+            this.entries = Some(entries);
         }
         Ok(this)
     }

@@ -534,7 +534,12 @@ impl Gpu {
     ) -> Option<u32> {
         let vm = queue.vm();
         if let Some(vmid) = vm.vmid() {
-            let entry = schedule.vmids.get(vmid as usize)?;
+            let is_out = schedule.bound_to(vm) == 0;
+            let entry = schedule.vmids.get_mut(vmid as usize)?;
+            if entry.vacating && is_out {
+                // Whoever it was taken from us for would have been served before us, and is gone.
+                entry.vacating = false;
+            }
             return (!entry.vacating).then_some(vmid);
         }
         if let Some(vmid) = self.spare_vmid(schedule) {
