@@ -33,6 +33,8 @@ pub trait Bus: Debug + Send + Sync {
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused>;
     /// Writes 8 bytes at a multiple of 8, in one access.
     fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused>;
+    /// Bus Master goes on or off. When this returns with it off, no access reaches host memory.
+    fn set_master(&self, on: bool);
     /// Sends an MSI-X message.
     fn interrupt(&self, vector: usize);
     /// Whether the host judges each access by itself (message mode).
@@ -54,6 +56,9 @@ impl<T: Bus> Bus for Arc<T> {
     }
     fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused> {
         (**self).store(address, value, counters)
+    }
+    fn set_master(&self, on: bool) {
+        (**self).set_master(on);
     }
     fn interrupt(&self, vector: usize) {
         (**self).interrupt(vector);

@@ -54,6 +54,8 @@ type Files = HashMap<(u64, u64), Arc<Backing>>;
 pub struct Guest {
     messenger: Arc<Messenger>,
     message_mode: bool,
+    /// Bus Master, as far as QEMU does not look at it itself.
+    master: AtomicBool,
     places: RwLock<Intervals<Place>>,
     files: Mutex<Files>,
     mapped: AtomicU64,
@@ -75,6 +77,7 @@ impl Guest {
         Self {
             messenger,
             message_mode,
+            master: AtomicBool::new(false),
             places: RwLock::default(),
             files: Mutex::default(),
             mapped: AtomicU64::new(0),
@@ -172,9 +175,10 @@ impl Guest {
         while done < bytes {
             let at = address.checked_add(done as u64).ok_or(Refused)?;
             let left = bytes - done;
-            match self.way(at, left, &allowed, |memory, offset, count| {
-                direct(memory, offset, done, count)
-            }) {
+            let copy = |memory: &Mapping, offset, piece, count| {
+                direct(memory, offset, done + piece, count)
+            };
+            match self.way(at, left, &allowed, copy) {
                 Way::Direct(count, unverified) => {
                     if let Some(backing) = unverified {
                         self.verify(&backing, at, count)?;
@@ -196,22 +200,36 @@ impl Guest {
         at: u64,
         left: usize,
         allowed: impl Fn(&Place) -> bool,
-        direct: impl FnOnce(&Mapping, u64, usize) -> Option<()>,
+        mut direct: impl FnMut(&Mapping, u64, usize, usize) -> Option<()>,
     ) -> Way {
         if self.message_mode {
             return Way::Message(left);
         }
-        // Held during the copy, so that an unmapping waits for it.
+        // Held during the copies, so that an unmapping waits for them.
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let found = places.find(at);
-        if let Some((place, offset, rest)) = found.filter(|(place, ..)| allowed(place)) {
-            if let Some((backing, start)) = &place.file {
-                let count = left.min(usize::try_from(rest).unwrap_or(usize::MAX));
-                if direct(&backing.memory, start + offset, count).is_some() {
-                    let verified = backing.verified.load(Ordering::Relaxed);
-                    return Way::Direct(count, (!verified).then(|| Arc::clone(backing)));
+        let mut done = 0;
+        let mut unverified = None;
+        if self.master.load(Ordering::SeqCst) {
+            for (place, offset, rest) in places.follow(at) {
+                let Some((backing, start)) = place.file.as_ref().filter(|_| allowed(place)) else {
+                    break;
+                };
+                let count = (left - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+                if direct(&backing.memory, start + offset, done, count).is_none() {
+                    break;
+                }
+                done += count;
+                if !backing.verified.load(Ordering::Relaxed) {
+                    unverified = Some(Arc::clone(backing));
+                    break;
+                }
+                if done == left {
+                    break;
                 }
             }
+        }
+        if done > 0 {
+            return Way::Direct(done, unverified);
         }
         let page_left = regs::PAGE - at % regs::PAGE;
         Way::Message(left.min(page_left as usize))
@@ -271,6 +289,9 @@ impl Guest {
             return None;
         }
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        if !self.master.load(Ordering::SeqCst) {
+            return None;
+        }
         let (place, offset, rest) = places.find(address)?;
         let (backing, start) = place
             .file
@@ -343,6 +364,12 @@ impl Bus for Guest {
                 self.messenger.write(address, &value.to_le_bytes())
             }
         }
+    }
+
+    fn set_master(&self, on: bool) {
+        self.master.store(on, Ordering::SeqCst);
+        // Whoever has seen it on is through when nobody holds the table any more.
+        drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn interrupt(&self, vector: usize) {

@@ -101,6 +101,7 @@ impl Hardware {
     /// Turns Bus Master on or off.
     pub fn set_master(&self, on: bool) {
         self.master.store(on, Ordering::SeqCst);
+        self.bus.set_master(on);
     }
 
     /// Reads bytes of host memory or VRAM.

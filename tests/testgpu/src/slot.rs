@@ -164,7 +164,6 @@ impl Slot {
     /// Its fence may have been reached.
     pub fn poll_now(&mut self, now: Instant) {
         self.poll_at = now;
-        self.poll_interval = FIRST_POLL;
     }
 }
 

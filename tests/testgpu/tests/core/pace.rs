@@ -123,5 +123,8 @@ fn unpaced_copies_are_fast() {
     });
     let device = best(&mut || rig.run(&mut queue, &[&[regs::COPY, DATA, DATA + 8 * MIB, bytes]]));
     println!("{bytes} bytes: memcpy {memory:?}, the device {device:?}");
-    assert!(device < 2 * memory, "memcpy {memory:?}, the device {device:?}");
+    assert!(
+        device < 2 * memory,
+        "memcpy {memory:?}, the device {device:?}"
+    );
 }

@@ -71,6 +71,7 @@ impl Bus for Memory {
         self.check(address, 8)?;
         self.bytes.store(address, value).ok_or(Refused)
     }
+    fn set_master(&self, _: bool) {}
     fn interrupt(&self, vector: usize) {
         self.vectors[vector].fetch_add(1, Ordering::SeqCst);
     }
