@@ -216,7 +216,7 @@ impl Client {
         let vram = self.vram.as_ref().unwrap();
         let store = |place, value| vram.store(place, value).unwrap();
         for level in 0..3_u64 {
-            store(level * PAGE, (level + 1) * PAGE | regs::PTE_VALID);
+            store(level * PAGE, ((level + 1) * PAGE) | regs::PTE_VALID);
         }
         let leaf = regs::PTE_VALID | regs::PTE_LEAF;
         let rw = regs::PTE_READ | regs::PTE_WRITE | regs::PTE_HOST | regs::PTE_SNOOP;
