@@ -89,7 +89,7 @@ pub fn run(
             bytes,
             value,
         } => {
-            let pattern = u64::from(value) << 32 | u64::from(value);
+            let pattern = (u64::from(value) << 32) | u64::from(value);
             fill(port, buffers, (destination, bytes, pattern), progress)
         }
         Kernel::Increment { data, bytes } => {

@@ -374,9 +374,9 @@ impl Bus for Guest {
 
     fn interrupt(&self, vector: usize) {
         let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(eventfd)) = vectors.get(vector) {
+        if let Some(Some(mut eventfd)) = vectors.get(vector).map(Option::as_ref) {
             // It fails when the counter is at its end, and then QEMU has been told often enough.
-            let _ = (&*eventfd).write(&1_u64.to_ne_bytes());
+            let _ = eventfd.write(&1_u64.to_ne_bytes());
         }
     }
 

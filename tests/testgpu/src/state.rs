@@ -280,7 +280,7 @@ impl State {
         self.slots
             .iter()
             .filter_map(|slot| slot.engine)
-            .fold(0, |mask, engine| mask | 1 << engine)
+            .fold(0, |mask, engine| mask | (1 << engine))
     }
 
     /// Asks for engines to be reset. Returns those that must abandon what they do.

@@ -97,7 +97,7 @@ impl State {
         }
         self.served += 1;
         let served = self.served;
-        let stuck = self.knobs.stuck & 1 << engine != 0;
+        let stuck = self.knobs.stuck & (1 << engine) != 0;
         self.change(number, |slot, _| {
             slot.engine = Some(engine);
             slot.served = served;
@@ -140,7 +140,7 @@ impl State {
     ) {
         let number = job.victim.slot;
         let write_index = self.doorbells[job.victim.queue];
-        let lost = self.engine_resets & 1 << engine != 0;
+        let lost = self.engine_resets & (1 << engine) != 0;
         let fault = match outcome {
             Outcome::Stopped(fault) => Some(fault),
             Outcome::Abandoned if lost => Some(Fault::error(Reason::EngineLost)),

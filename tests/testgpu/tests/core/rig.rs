@@ -194,7 +194,7 @@ impl Rig {
     fn entry(&self, vmid: u64, va: u64, level: u32) -> u64 {
         let mut table = self.r(regs::ROOT + 8 * vmid) & regs::PTE_ADDRESS;
         for level in (level + 1..4).rev() {
-            let place = table + (va >> (12 + 9 * level) & 511) * 8;
+            let place = table + ((va >> (12 + 9 * level)) & 511) * 8;
             let entry = self.vram().load(place).unwrap();
             table = match entry & regs::PTE_VALID {
                 0 => {
@@ -205,7 +205,7 @@ impl Rig {
                 _ => entry & regs::PTE_ADDRESS,
             };
         }
-        table + (va >> (12 + 9 * level) & 511) * 8
+        table + ((va >> (12 + 9 * level)) & 511) * 8
     }
 
     /// Writes the 4 KiB leaf of `va`: address and bits other than valid and leaf.
@@ -268,12 +268,12 @@ impl Rig {
 
     pub(crate) fn command(&self, slot: u64, command: u64) -> u64 {
         self.set_slot(slot, regs::SLOT_COMMAND, command);
-        self.slot(slot, regs::SLOT_STATE) >> 8 & 0xff
+        (self.slot(slot, regs::SLOT_STATE) >> 8) & 0xff
     }
 
     /// Binds queue `id` to slot `id`, in address space 1.
     pub(crate) fn queue(&self, id: u64, classes: u64) -> Queue {
-        self.queue_with(id, id | 1 << 16 | classes << 24)
+        self.queue_with(id, id | (1 << 16) | (classes << 24))
     }
 
     pub(crate) fn queue_with(&self, id: u64, config: u64) -> Queue {
@@ -403,13 +403,13 @@ impl Rig {
     }
 
     pub(crate) fn pending(&self, queue: u64) -> bool {
-        self.r(regs::PENDING + queue / 64 * 8) >> (queue % 64) & 1 == 1
+        (self.r(regs::PENDING + queue / 64 * 8) >> (queue % 64)) & 1 == 1
     }
 }
 
 /// A LAUNCH packet.
 pub(crate) fn launch(kernel: u64, arguments: &[u64]) -> Vec<u64> {
-    [&[regs::LAUNCH | kernel << 32], arguments].concat()
+    [&[regs::LAUNCH | (kernel << 32)], arguments].concat()
 }
 
 /// Bytes that differ from place to place.

@@ -179,7 +179,7 @@ impl Function {
     fn region(&self, index: u32) -> io::Result<(u64, u64)> {
         let mut info = [0, 0, index, 0, 0, 0, 0, 0];
         call(&self.device, DEVICE_GET_REGION_INFO, &mut info)?;
-        let wide = |low: usize| u64::from(info[low]) | u64::from(info[low + 1]) << 32;
+        let wide = |low: usize| u64::from(info[low]) | (u64::from(info[low + 1]) << 32);
         Ok((wide(4), wide(6)))
     }
 
