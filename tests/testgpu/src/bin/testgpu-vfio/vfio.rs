@@ -254,9 +254,9 @@ impl Function {
         let mut vectors = Vec::new();
         let mut set = vec![0, IRQ_EVENTFD_TRIGGER, MSIX_INDEX, 0, VECTORS as u32];
         for _ in 0..VECTORS {
+            let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
             // SAFETY: takes numbers.
-            let eventfd =
-                checked(|| unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
+            let eventfd = checked(|| unsafe { libc::eventfd(0, flags) })?;
             set.push(eventfd as u32);
             // SAFETY: a new descriptor, and nobody else's.
             vectors.push(Vector(File::from(unsafe { OwnedFd::from_raw_fd(eventfd) })));
