@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest as the device's host: its memory, mapped or by messages, and its interrupt vectors.
 
-use crate::bus::{Bus, Mappings, Refused};
+use crate::bus::{Bus, Mappings, Refused, Side};
 use crate::counter::Counters;
 use crate::interval::{Intervals, Skip};
 use crate::messenger::Messenger;
@@ -303,6 +303,29 @@ impl Guest {
     }
 }
 
+/// Where the byte `skip` of an end of a copy is, and how many follow it there; only where a plain copy will do.
+fn resolve<'a>(
+    places: &'a Intervals<Place>,
+    side: Side<'a>,
+    skip: u64,
+    write: bool,
+) -> Option<(&'a Mapping, u64, u64)> {
+    match side {
+        Side::Device(memory, offset) => Some((memory, offset.checked_add(skip)?, u64::MAX)),
+        Side::Host(address) => {
+            let (place, offset, rest) = places.find(address.checked_add(skip)?)?;
+            let (backing, start) = place.file.as_ref()?;
+            let allowed = if write {
+                place.writable
+            } else {
+                place.readable
+            };
+            let verified = backing.verified.load(Ordering::Relaxed);
+            (allowed && verified).then_some((&backing.memory, start + offset, rest))
+        }
+    }
+}
+
 impl Bus for Guest {
     fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused> {
         let to = std::cell::RefCell::new(to);
@@ -329,6 +352,32 @@ impl Bus for Guest {
             |at, done, count| self.messenger.write(at, &from[done..done + count]),
             counters,
         )
+    }
+
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
+        if self.message_mode {
+            return 0;
+        }
+        // Held during the copies, so that an unmapping waits for them.
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        if !self.master.load(Ordering::SeqCst) {
+            return 0;
+        }
+        let mut done = 0;
+        while done < bytes {
+            let resolve = |side, write| resolve(&places, side, done as u64, write);
+            let (Some(from), Some(to)) = (resolve(from, false), resolve(to, true)) else {
+                break;
+            };
+            let count = [from.2, to.2]
+                .into_iter()
+                .fold((bytes - done) as u64, u64::min) as usize;
+            if from.0.copy(from.1, to.0, to.1, count).is_none() {
+                break;
+            }
+            done += count;
+        }
+        done
     }
 
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {

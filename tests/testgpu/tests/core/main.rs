@@ -3,7 +3,6 @@
 
 mod faults;
 mod mmu;
-mod pace;
 mod packets;
 mod queues;
 mod registers;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use testgpu::bus::{Bus, Mappings, Refused};
+use testgpu::bus::{Bus, Mappings, Refused, Side};
 use testgpu::counter::Counters;
 use testgpu::device::{Device, Running};
 use testgpu::hardware::Settings;
@@ -62,6 +62,19 @@ impl Bus for Memory {
     fn write(&self, address: u64, from: &[u8], _: &Counters) -> Result<(), Refused> {
         self.check(address, from.len() as u64)?;
         self.bytes.write(address, from).ok_or(Refused)
+    }
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
+        let end = |side| match side {
+            Side::Host(address) if self.check(address, bytes as u64).is_ok() => {
+                Some((&self.bytes, address))
+            }
+            Side::Host(_) => None,
+            Side::Device(memory, offset) => Some((memory, offset)),
+        };
+        match (end(from), end(to)) {
+            (Some(from), Some(to)) => from.0.copy(from.1, to.0, to.1, bytes).map_or(0, |()| bytes),
+            _ => 0,
+        }
     }
     fn load(&self, address: u64, _: &Counters) -> Result<u64, Refused> {
         self.check(address, 8)?;
