@@ -2,6 +2,7 @@
 //! The device without QEMU: what a driver would see, and whether it is what the manual says.
 
 mod faults;
+mod hostile;
 mod mmu;
 mod packets;
 mod queues;

@@ -221,6 +221,16 @@ impl Rig {
         table + ((va >> (12 + 9 * level)) & 511) * 8
     }
 
+    /// The table with the 4 KiB leaf of `va`: its offset into VRAM.
+    pub(crate) fn table_of(&self, vmid: u64, va: u64) -> u64 {
+        self.entry(vmid, va, 0) & !0xfff
+    }
+
+    /// Where a packet of a queue is in VRAM.
+    pub(crate) fn packet_place(&self, queue: &Queue, index: u64) -> u64 {
+        RINGS_VRAM + 4096 * (queue.id % 64) + index % RING_PACKETS * 64
+    }
+
     /// Writes the 4 KiB leaf of `va`: address and bits other than valid and leaf.
     pub(crate) fn map(&self, vmid: u64, va: u64, leaf: u64) {
         let entry = self.entry(vmid, va, 0);
@@ -329,7 +339,7 @@ impl Rig {
     }
 
     pub(crate) fn put(&self, queue: &mut Queue, packet: &[u64]) {
-        let place = RINGS_VRAM + 4096 * (queue.id % 64) + queue.written % RING_PACKETS * 64;
+        let place = self.packet_place(queue, queue.written);
         for word in 0..8 {
             let value = packet.get(word as usize).copied().unwrap_or(0);
             self.vram().store(place + 8 * word, value).unwrap();
