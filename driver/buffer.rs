@@ -52,20 +52,29 @@ pub(crate) enum State {
 pub(super) struct Inner {
     state: State,
     handle: u64,
-    mappings: KVec<Mapping>,
+    mappings: KVec<Known>,
+    /// Mappings that there ever were.
+    made: u64,
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
+    /// Something could not be unmapped.
+    failed: bool,
+}
+
+/// A mapping, and whether user space knows it.
+pub(super) struct Known {
+    mapping: Mapping,
+    /// The name of a mapping that is not published yet.
+    fresh: Option<u64>,
 }
 
 impl Inner {
-    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`]. Returns the first
-    /// failure.
-    fn unmap_all(&mut self) -> Result {
-        self.mappings
-            .iter_mut()
-            .map(Mapping::unmap)
-            .fold(Ok(()), Result::and)
+    /// Undoes all mappings. Their addresses stay taken until [`Buffer::reap`].
+    fn unmap_all(&mut self) {
+        for known in &mut self.mappings {
+            self.failed |= known.mapping.unmap().is_err();
+        }
     }
 }
 
@@ -110,8 +119,10 @@ impl Buffer {
             state: State::Building,
             handle: 0,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
+            made: 0,
             room: Some(Room::new()?),
             ticket: None,
+            failed: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -148,15 +159,17 @@ impl Buffer {
     pub(crate) fn status(&self) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
-        let mappings: &[Mapping] = if inner.state == State::Live {
+        let mappings: &[Known] = if inner.state == State::Live {
             &inner.mappings
         } else {
             &[]
         };
+        let mut known = mappings.iter().filter(|known| known.fresh.is_none());
+        let first = known.next();
         Status {
             state: inner.state,
-            mappings: mappings.len(),
-            device_addr: mappings.first().map(Mapping::device_addr),
+            mappings: known.count().saturating_add(usize::from(first.is_some())),
+            device_addr: first.map(|known| known.mapping.device_addr()),
         }
     }
 
@@ -168,29 +181,31 @@ impl Buffer {
         Ok(())
     }
 
-    /// Maps the pages in `space`; returns the device address.
+    /// Maps the pages in `space`. Returns the device address, and the name of the mapping until
+    /// [`publish`](Self::publish).
     pub(crate) fn map(
         &self,
         space: &Arc<AddressSpace>,
         target: Target,
         write: bool,
-    ) -> core::result::Result<u64, Failure> {
+    ) -> core::result::Result<(u64, u64), Failure> {
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
         // that.
         let pages = self.pages.lock();
         let runs = pages.as_ref().ok_or_else(|| self.refusal(self.state()))?;
-        let wanted = || match self.state() {
-            State::Building | State::Live => Ok(()),
-            state => Err(self.refusal(state).errno),
-        };
+        let wanted = || self.check_usable().map_err(|failure| failure.errno);
         let mapping = Mapping::new(space, runs, target, write, wanted)?;
         let device_addr = mapping.device_addr();
-        self.publish(mapping)?;
-        Ok(device_addr)
+        let name = self.add(mapping)?;
+        Ok((device_addr, name))
     }
 
-    /// Makes `mapping` known to whoever revokes, or undoes it.
-    fn publish(&self, mut mapping: Mapping) -> core::result::Result<(), Failure> {
+    /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
+    fn add(&self, mapping: Mapping) -> core::result::Result<u64, Failure> {
+        let mut known = Known {
+            mapping,
+            fresh: None,
+        };
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
@@ -203,9 +218,14 @@ impl Buffer {
                 let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
                 return Err(failure);
             }
-            match inner.mappings.push_within_capacity(mapping) {
-                Ok(()) => return Ok(()),
-                Err(full) => mapping = full.0,
+            let name = inner.made;
+            known.fresh = Some(name);
+            match inner.mappings.push_within_capacity(known) {
+                Ok(()) => {
+                    inner.made = name.wrapping_add(1);
+                    return Ok(name);
+                }
+                Err(full) => known = full.0,
             }
             drop(inner);
             self.make_room(count.saturating_mul(2).max(1))?;
@@ -230,22 +250,41 @@ impl Buffer {
         Ok(())
     }
 
+    /// User space knows the mapping from now on.
+    pub(crate) fn publish(&self, name: u64) {
+        let mut inner = self.inner.lock();
+        for known in &mut inner.mappings {
+            if known.fresh == Some(name) {
+                known.fresh = None;
+            }
+        }
+    }
+
     /// Removes the mapping at `device_addr`; flushed when it returns.
     pub(crate) fn unmap(&self, device_addr: u64) -> Result {
+        self.remove(|known| known.fresh.is_none() && known.mapping.device_addr() == device_addr)
+    }
+
+    /// Removes a mapping that was not published.
+    pub(crate) fn unmap_fresh(&self, name: u64) -> Result {
+        self.remove(|known| known.fresh == Some(name))
+    }
+
+    fn remove(&self, wanted: impl Fn(&Known) -> bool) -> Result {
         let mut inner = self.inner.lock();
         if inner.state != State::Live {
             return Err(compat::stale());
         }
-        let index = inner
-            .mappings
-            .iter()
-            .position(|mapping| mapping.device_addr() == device_addr)
-            .ok_or(ENOENT)?;
-        // Under the lock, so that a munmap() that comes meanwhile waits for it.
-        let result = inner.mappings.get_mut(index).map_or(Ok(()), Mapping::unmap);
-        let mapping = inner.mappings.remove(index);
+        let index = inner.mappings.iter().position(wanted).ok_or(ENOENT)?;
+        // All of it under the lock, so that a munmap() or a RELEASE that comes meanwhile waits for it. The
+        // pages stay: `pages` has them.
+        let known = inner.mappings.get_mut(index).ok_or(ENOENT)?;
+        let result = known.mapping.unmap();
+        known.mapping.free_address();
+        inner.failed |= result.is_err();
+        let known = inner.mappings.remove(index);
         drop(inner);
-        drop(mapping);
+        drop(known);
         result
     }
 
@@ -262,6 +301,14 @@ impl Buffer {
             this.look_later();
         }
         Ok(())
+    }
+
+    /// Fails if its memory went away, or it was ended.
+    pub(crate) fn check_usable(&self) -> core::result::Result<(), Failure> {
+        match self.state() {
+            State::Building | State::Live => Ok(()),
+            state => Err(self.refusal(state)),
+        }
     }
 
     /// Why it cannot be used in this state.
@@ -292,11 +339,12 @@ impl Buffer {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 inner.state = State::Stale;
-                // Whoever has to know of a failure was told by the mapping.
-                let _ = inner.unmap_all();
+                inner.unmap_all();
                 if may_sleep {
                     // The same addresses may be registered again at once.
-                    inner.mappings.iter_mut().for_each(Mapping::free_address);
+                    for known in &mut inner.mappings {
+                        known.mapping.free_address();
+                    }
                 }
                 let event = Event {
                     type_: uapi::EVENT_STALE,
@@ -339,12 +387,17 @@ impl Buffer {
         if inner.state != State::Gone {
             inner.state = state;
         }
-        let result = inner.unmap_all();
+        inner.unmap_all();
+        let failed = inner.failed;
         drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
-        result
+        if failed {
+            Err(EIO)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes back an event that was not read yet.

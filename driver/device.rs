@@ -18,6 +18,7 @@ use crate::{
 use kernel::{
     device, impl_has_work, new_mutex, new_work,
     prelude::*,
+    rbtree::{RBTree, RBTreeNode},
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
@@ -66,6 +67,9 @@ pub(crate) struct Device {
     opened: Atomic<u64>,
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
+    /// Its memory in user space, by context.
+    #[pin]
+    views: Mutex<RBTree<u64, Views>>,
     /// As long as it is bound.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
@@ -98,17 +102,25 @@ impl pci::Driver for Bound {
         Ok(bound)
     }
 
-    fn unbind(&self) {
-        let was_used = self.device.backend.is_in_use();
+    fn unbind(&self, function: &pci::Unbinding<'_>) {
         self.device.leave();
-        if was_used && self.device.backend.can_reset() {
+        if self.device.backend.needs_reset() {
             // What its user began must not go on under the next driver. If it is not there any more,
             // nothing does.
-            let _ = self.device.function.reset_at_unbind();
+            let _ = function.reset();
         }
-        work::cancel(&self.device);
+        work::disable(&self.device);
         let attachment = self.device.attachment.lock().take();
         drop(attachment);
+    }
+
+    fn before_reset(&self) {
+        self.device.backend.before_reset();
+        self.device.zap_views();
+    }
+
+    fn after_reset(&self) {
+        self.device.backend.after_reset();
     }
 
     fn shutdown(&self) {
@@ -181,6 +193,7 @@ impl Device {
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
+                views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 work <- new_work!("pinmap_device"),
             }),
@@ -210,11 +223,20 @@ impl Device {
     /// A new context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         let id = this.opened.fetch_add(1, Relaxed);
-        let context = Context::new(id, this.clone(), views)?;
+        let context = Context::new(id, this.clone())?;
+        let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
         let mut contexts = this.contexts.lock();
         this.check_here()?;
         contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+        this.views.lock().insert(node);
         Ok(context)
+    }
+
+    /// Removes its memory from user space: the next touch asks for it again.
+    fn zap_views(&self) {
+        for (_, views) in self.views.lock().iter() {
+            views.zap();
+        }
     }
 
     /// Ends a context whose file is closed.
@@ -223,7 +245,8 @@ impl Device {
         self.contexts
             .lock()
             .retain(|other| !Arc::ptr_eq(other, context));
-        context.drop_views();
+        let views = self.views.lock().remove_node(&context.id());
+        drop(views);
     }
 
     /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
@@ -231,6 +254,7 @@ impl Device {
         let contexts = self.contexts.lock();
         self.gone.store(true, Release);
         self.backend.leave();
+        self.zap_views();
         for context in contexts.iter() {
             context.tear_down();
             context.say_gone();
@@ -288,7 +312,11 @@ impl WorkItem for Device {
 
     /// What it may still reach is not known, so it gets to reach nothing.
     fn run(this: Arc<Self>) {
-        if let Some(attachment) = &mut *this.attachment.lock() {
+        {
+            let mut attachment = this.attachment.lock();
+            let Some(attachment) = &mut *attachment else {
+                return;
+            };
             let dev: &device::Device = this.function.as_ref();
             dev_err!(
                 dev,

@@ -109,7 +109,7 @@ fn no_place(why: NoPlace) -> Failure {
 }
 
 /// A buffer at an address of a context. Dropping it unmaps, flushes, lets go of the pages, and frees
-/// the address, in the order of the fields.
+/// the address.
 pub(crate) struct Mapping {
     mapped: Mapped,
     /// `None` once the address is free, or must never be used again.
@@ -126,18 +126,15 @@ impl Mapping {
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> core::result::Result<Self, Failure> {
-        // Rule 2: what a device can write was pinned for writing.
-        if write && !runs.writable() {
-            return Err(EACCES.into());
-        }
         let place = Place::take(space, runs.pages().saturating_mul(PAGE_SIZE), target)?;
         let device_addr = place.span.start();
-        let mapped = Mapped::new(&space.domain, device_addr, runs, write, wanted)?;
-        Ok(Self {
-            mapped,
+        let mut this = Self {
+            mapped: Mapped::new(&space.domain, device_addr),
             place: Some(place),
             device_addr,
-        })
+        };
+        this.mapped.fill(runs, write, wanted)?;
+        Ok(this)
     }
 
     /// Where it is, or was.
@@ -145,9 +142,9 @@ impl Mapping {
         self.device_addr
     }
 
-    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here; they are
-    /// let go of when `self` is dropped. After an error that is not known: they stay pinned, the
-    /// address is not used again, and the device is stopped. May be called from an MMU notifier.
+    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they are
+    /// let go of. After an error that is not known: they stay pinned, the address is not used again, and
+    /// the device is stopped. May be called from an MMU notifier if somebody else has the pages, too.
     pub(crate) fn unmap(&mut self) -> Result {
         let result = self.mapped.unmap();
         if let Some(place) = self.place.take_if(|_| result.is_err()) {
@@ -162,5 +159,12 @@ impl Mapping {
         if self.mapped.is_empty() {
             self.place = None;
         }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Whoever has to know of a failure was told by it.
+        let _ = self.unmap();
     }
 }

@@ -74,6 +74,7 @@
  *                   an address outside user space, ...
  *  ``ENODEV``       the device is gone (unbound, removed or switched off)
  *  ``EPERM``        memory of another address space than the opener's
+ *  ``EACCES``       mapping for writing what was registered for reading
  *  ``ENOENT``       no such handle, address, vector or range
  *  ``ESTALE``       the handle was released, or its memory went away
  *  ``EBUSY``        another context owns the device
@@ -416,7 +417,7 @@ struct pinmap_register {
  * ``ESTALE``: released before. Also after ``ESTALE`` and ``ENODEV`` (the device
  * is gone) the device cannot reach the memory. ``EIO``: the IOMMU's page table
  * was not as the driver left it. The handle is gone, the pages stay pinned for
- * ever, and the device is cut off from all memory and is gone.
+ * ever, and the device is being cut off from all memory and taken for gone.
  */
 struct pinmap_release {
 	__u32 size;
@@ -504,7 +505,8 @@ enum pinmap_map_flags {
  *
  * Maps the whole buffer, once more if it is mapped already (then at another
  * address: the preferred one is chosen as for %PINMAP_REGISTER). At most 64
- * mappings a buffer.
+ * mappings a buffer. ``EOVERFLOW``, as it depends on the buffer's length, comes
+ * behind ``ENOENT`` and ``ESTALE``.
  */
 struct pinmap_map {
 	__u32 size;
