@@ -7,7 +7,13 @@ use crate::{
     context::Context,
     device::Device,
     mapping::{AddressSpace, Guardian, Local},
-    sys::{compat, eventfd::EventFd, iommu::Domain, pci::Function, uapi::Info},
+    sys::{
+        compat,
+        eventfd::EventFd,
+        iommu::Domain,
+        pci::{Function, Locked},
+        uapi::Info,
+    },
     view::DevicePages,
 };
 use kernel::{prelude::*, sync::Arc};
@@ -28,7 +34,12 @@ pub(crate) struct LocalMemory {
 pub(crate) trait Backend: Send + Sync {
     /// The function was bound, its DMA goes through `domain`, and nobody can open it yet.
     /// [`leave`](Self::leave) ends what this begins, also if it fails.
-    fn start(&self, _domain: &Arc<Domain>, _guardian: Arc<dyn Guardian>) -> Result {
+    fn start(
+        &self,
+        _locked: &Locked<'_>,
+        _domain: &Arc<Domain>,
+        _guardian: Arc<dyn Guardian>,
+    ) -> Result {
         Ok(())
     }
 
@@ -66,8 +77,8 @@ pub(crate) trait Backend: Send + Sync {
     /// When it returns, the device starts no more DMA and no more interrupts for `context`.
     fn stop(&self, context: u64);
 
-    /// Takes interrupts and whatever else the context has. Its mappings are gone. When it returns,
-    /// nothing that the device still does was begun by `context`, if the device can be reset at all.
+    /// Takes interrupts and whatever else the context has. Its mappings are gone. If the device can be
+    /// reset, nothing that it does once somebody else has claimed it was begun by `context`.
     fn disown(&self, context: u64);
 
     /// The device is being taken away: from now on everything fails with `ENODEV`, and no page of
@@ -76,6 +87,21 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Whether any context has the device.
     fn is_in_use(&self) -> bool;
+
+    /// Whether what a context began may still be going on, and a reset would end it. Not before
+    /// [`leave`](Self::leave).
+    fn needs_reset(&self) -> bool;
+
+    /// Whether contexts can go on after a reset that they did not ask for. If not, one begins with
+    /// [`leave`](Self::leave).
+    fn survives_reset(&self) -> bool;
+
+    /// The device is about to be reset: until [`after_reset`](Self::after_reset) no page of device memory
+    /// is given out, and who asks for one waits.
+    fn before_reset(&self) {}
+
+    /// It was reset.
+    fn after_reset(&self) {}
 
     /// Fills in what it knows.
     fn describe(&self, context: u64, info: &mut Info);

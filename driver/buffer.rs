@@ -54,20 +54,30 @@ pub(crate) enum State {
 pub(super) struct Inner {
     state: State,
     handle: u64,
-    mappings: KVec<Mapping>,
+    mappings: KVec<Known>,
+    /// Mappings that there ever were.
+    made: u64,
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
+    /// Something could not be unmapped.
+    failed: bool,
+}
+
+/// A mapping, and whether user space knows it.
+pub(super) struct Known {
+    mapping: Mapping,
+    name: u64,
+    /// Not published yet.
+    fresh: bool,
 }
 
 impl Inner {
-    /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`]. Returns the first
-    /// failure.
-    fn unmap_all(&mut self) -> Result {
-        self.mappings
-            .iter_mut()
-            .map(Mapping::unmap)
-            .fold(Ok(()), Result::and)
+    /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
+    fn unmap_all(&mut self) {
+        for known in &mut self.mappings {
+            self.failed |= known.mapping.unmap().is_err();
+        }
     }
 }
 
@@ -179,8 +189,10 @@ impl Buffer {
             state: State::Building,
             handle: 0,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
+            made: 0,
             room: Some(Room::new()?),
             ticket: None,
+            failed: false,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -228,15 +240,17 @@ impl Buffer {
     pub(crate) fn status(&self) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
-        let mappings: &[Mapping] = if inner.state == State::Live {
+        let mappings: &[Known] = if inner.state == State::Live {
             &inner.mappings
         } else {
             &[]
         };
+        let mut known = mappings.iter().filter(|known| !known.fresh);
+        let first = known.next();
         Status {
             state: inner.state,
-            mappings: mappings.len(),
-            device_addr: mappings.first().map(Mapping::device_addr),
+            mappings: known.count().saturating_add(usize::from(first.is_some())),
+            device_addr: first.map(|known| known.mapping.device_addr()),
         }
     }
 
@@ -248,13 +262,14 @@ impl Buffer {
         Ok(())
     }
 
-    /// Maps the pages in `space`; returns the device address.
+    /// Maps the pages in `space`. Returns the device address, and the name of the mapping until
+    /// [`publish`](Self::publish).
     pub(crate) fn map(
         &self,
         space: &Arc<AddressSpace>,
         target: Target,
         write: bool,
-    ) -> core::result::Result<u64, Failure> {
+    ) -> core::result::Result<(u64, u64), Failure> {
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
         // that.
         let backing = self.backing.lock();
@@ -263,18 +278,20 @@ impl Buffer {
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
         let access = if write { Access::Write } else { Access::Read };
-        let wanted = || match self.state() {
-            State::Building | State::Live => Ok(()),
-            state => Err(self.refusal(state).errno),
-        };
+        let wanted = || self.check_usable().map_err(|failure| failure.errno);
         let mapping = Mapping::new(space, &memory, target, access, wanted)?;
         let device_addr = mapping.device_addr();
-        self.publish(mapping)?;
-        Ok(device_addr)
+        let name = self.add(mapping)?;
+        Ok((device_addr, name))
     }
 
-    /// Makes `mapping` known to whoever revokes, or undoes it.
-    fn publish(&self, mut mapping: Mapping) -> core::result::Result<(), Failure> {
+    /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
+    fn add(&self, mapping: Mapping) -> core::result::Result<u64, Failure> {
+        let mut known = Known {
+            mapping,
+            name: 0,
+            fresh: true,
+        };
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
@@ -287,9 +304,14 @@ impl Buffer {
                 let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
                 return Err(failure);
             }
-            match inner.mappings.push_within_capacity(mapping) {
-                Ok(()) => return Ok(()),
-                Err(full) => mapping = full.0,
+            let name = inner.made;
+            known.name = name;
+            match inner.mappings.push_within_capacity(known) {
+                Ok(()) => {
+                    inner.made = name.wrapping_add(1);
+                    return Ok(name);
+                }
+                Err(full) => known = full.0,
             }
             drop(inner);
             self.make_room(count.saturating_mul(2).max(1))?;
@@ -314,36 +336,58 @@ impl Buffer {
         Ok(())
     }
 
+    /// User space knows the mapping from now on.
+    pub(crate) fn publish(&self, name: u64) {
+        let mut inner = self.inner.lock();
+        for known in &mut inner.mappings {
+            if known.name == name {
+                known.fresh = false;
+            }
+        }
+    }
+
     /// Removes the mapping at `device_addr`; flushed when it returns.
     pub(crate) fn unmap(&self, device_addr: u64) -> Result {
-        let entries = {
+        self.remove(|known| !known.fresh && known.mapping.device_addr() == device_addr)
+    }
+
+    /// Removes a mapping that was not published.
+    pub(crate) fn unmap_fresh(&self, name: u64) -> Result {
+        self.remove(|known| known.fresh && known.name == name)
+    }
+
+    fn remove(&self, wanted: impl Fn(&Known) -> bool) -> Result {
+        // The device is waited for without the lock.
+        let (name, entries) = {
             let inner = self.inner.lock();
             if inner.state != State::Live {
                 return Err(compat::stale());
             }
-            let mut mappings = inner.mappings.iter();
-            let mapping = mappings.find(|mapping| mapping.device_addr() == device_addr);
-            mapping.ok_or(ENOENT)?.entries().cloned()
+            let known = inner.mappings.iter().find(|known| wanted(known));
+            let known = known.ok_or(ENOENT)?;
+            (known.name, known.mapping.entries().cloned())
         };
         let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
         if inner.state != State::Live {
             return Err(compat::stale());
         }
-        // Somebody else may have been quicker, or have put another one there.
+        // Somebody else may have been quicker, and have put another one there.
         let index = inner
             .mappings
             .iter()
-            .position(|mapping| {
-                mapping.device_addr() == device_addr && mapping.has(entries.as_ref())
-            })
+            .position(|known| known.name == name)
             .ok_or(ENOENT)?;
-        // Under the lock, so that a munmap() that comes meanwhile waits for it.
-        let result = inner.mappings.get_mut(index).map_or(Ok(()), Mapping::unmap);
-        let mapping = inner.mappings.remove(index);
+        // All of it under the lock, so that a munmap() or a RELEASE that comes meanwhile waits for it. The
+        // pages stay: `backing` has them.
+        let known = inner.mappings.get_mut(index).ok_or(ENOENT)?;
+        let result = forgotten.and(known.mapping.unmap());
+        known.mapping.free_address();
+        inner.failed |= result.is_err();
+        let known = inner.mappings.remove(index);
         drop(inner);
-        drop(mapping);
-        forgotten.and(result)
+        drop(known);
+        result
     }
 
     /// Takes all mappings away from the MMUs of devices, and waits for those. Nobody else adds or
@@ -351,8 +395,8 @@ impl Buffer {
     fn forget_all(&self) -> Result {
         let entries_of = |index: usize| -> Option<Option<Arc<Entries>>> {
             let inner = self.inner.lock();
-            let mapping = inner.mappings.get(index)?;
-            Some(mapping.entries().cloned())
+            let known = inner.mappings.get(index)?;
+            Some(known.mapping.entries().cloned())
         };
         let mut result = Ok(());
         for index in 0..MAX_MAPPINGS {
@@ -379,6 +423,14 @@ impl Buffer {
             this.look_later();
         }
         Ok(())
+    }
+
+    /// Fails if its memory went away, or it was ended.
+    pub(crate) fn check_usable(&self) -> core::result::Result<(), Failure> {
+        match self.state() {
+            State::Building | State::Live => Ok(()),
+            state => Err(self.refusal(state)),
+        }
     }
 
     /// Why it cannot be used in this state.
@@ -409,11 +461,12 @@ impl Buffer {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 inner.state = State::Stale;
-                // Whoever has to know of a failure was told by the mapping.
-                let _ = inner.unmap_all();
+                inner.unmap_all();
                 if may_sleep {
                     // The same addresses may be registered again at once.
-                    inner.mappings.iter_mut().for_each(Mapping::free_address);
+                    for known in &mut inner.mappings {
+                        known.mapping.free_address();
+                    }
                 }
                 let event = Event {
                     type_: uapi::EVENT_STALE,
@@ -428,7 +481,7 @@ impl Buffer {
             }
             // Being ended, perhaps by somebody who waits for a device.
             State::Released | State::Gone => {
-                let _ = inner.unmap_all();
+                inner.unmap_all();
             }
             State::Doomed | State::Stale => {}
         }
@@ -440,7 +493,14 @@ impl Buffer {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
         drop(inner);
+        let forgotten = mappings
+            .iter()
+            .map(|known| known.mapping.forget())
+            .fold(Ok(()), Result::and);
         drop(mappings);
+        if forgotten.is_err() {
+            self.inner.lock().failed = true;
+        }
         let backing = self.backing.lock().take();
         drop(backing);
     }
@@ -463,11 +523,18 @@ impl Buffer {
         }
         drop(inner);
         let forgotten = this.forget_all();
-        let result = forgotten.and(this.inner.lock().unmap_all());
+        let mut inner = this.inner.lock();
+        inner.unmap_all();
+        inner.failed |= forgotten.is_err();
+        drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
-        result
+        if this.inner.lock().failed {
+            Err(EIO)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes back an event that was not read yet.

@@ -13,7 +13,7 @@ use crate::{
         span::Span,
     },
     mapping::AddressSpace,
-    sys::{account::Account, compat, uapi, vma::Views},
+    sys::{account::Account, compat, uapi},
     view::ViewTable,
 };
 use kernel::{
@@ -120,14 +120,11 @@ pub(crate) struct Context {
     /// Who tears down; the other one waits until it is done.
     #[pin]
     teardown: Mutex<()>,
-    /// As long as the file is open.
-    #[pin]
-    views: Mutex<Option<Views>>,
 }
 
 impl Context {
     /// For the current task, with the name `id` among the contexts of `device`.
-    pub(crate) fn new(id: u64, device: Arc<Device>, views: Views) -> Result<Arc<Self>> {
+    pub(crate) fn new(id: u64, device: Arc<Device>) -> Result<Arc<Self>> {
         let mm: ARef<Mm> = {
             let task = kernel::current!();
             let mm: &Mm = task.mm().ok_or(EINVAL)?;
@@ -154,7 +151,6 @@ impl Context {
                 view_table,
                 table <- new_mutex!(table, "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
-                views <- new_mutex!(Some(views), "pinmap_views"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -294,17 +290,9 @@ impl Context {
         published.and_then(|handle| table.remove(handle))
     }
 
-    /// The device is gone: removes its memory from user space and says so.
+    /// The device is gone: says so.
     pub(crate) fn say_gone(&self) {
-        if let Some(views) = self.views.lock().as_ref() {
-            views.zap();
-        }
         self.events.gone();
-    }
-
-    /// The file is about to go.
-    pub(crate) fn drop_views(&self) {
-        *self.views.lock() = None;
     }
 }
 

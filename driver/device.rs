@@ -18,6 +18,7 @@ use crate::{
 use kernel::{
     device, impl_has_work, new_mutex, new_work,
     prelude::*,
+    rbtree::{RBTree, RBTreeNode},
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
@@ -66,6 +67,9 @@ pub(crate) struct Device {
     opened: Atomic<u64>,
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
+    /// Its memory in user space, by context.
+    #[pin]
+    views: Mutex<RBTree<u64, Views>>,
     /// As long as it is bound.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
@@ -77,7 +81,7 @@ pub(crate) struct Device {
 impl pci::Driver for Bound {
     const NAME: &'static CStr = c"pinmap";
 
-    fn probe(function: Function) -> Result<Pin<KBox<Self>>> {
+    fn probe(function: Function, locked: &pci::Locked<'_>) -> Result<Pin<KBox<Self>>> {
         let dev: &device::Device = function.as_ref();
         let Some(group) = Group::of(&function) else {
             return Err(refuse(&function, None, Unfit::NoIommu));
@@ -87,26 +91,38 @@ impl pci::Driver for Bound {
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
         let device = Device::new(&function, attachment)?;
-        let started = device.backend.start(&device.domain, device.clone());
+        let started = device.backend.start(locked, &device.domain, device.clone());
         let bound = started.and_then(|()| Self::publish(&device, dev, enabled));
         if bound.is_err() {
             device.leave();
-            work::cancel(&device);
+            work::disable(&device);
         }
         bound
     }
 
-    fn unbind(&self) {
-        let was_used = self.device.backend.is_in_use();
+    fn unbind(&self, locked: &pci::Locked<'_>) {
         self.device.leave();
-        if was_used && self.device.function.can_reset() {
+        if self.device.backend.needs_reset() {
             // What its user began must not go on under the next driver. If it is not there any more,
             // nothing does.
-            let _ = self.device.function.reset_locked();
+            let _ = locked.reset();
         }
-        work::cancel(&self.device);
+        work::disable(&self.device);
         let attachment = self.device.attachment.lock().take();
         drop(attachment);
+    }
+
+    fn before_reset(&self) {
+        if self.device.backend.survives_reset() {
+            self.device.backend.before_reset();
+            self.device.zap_views();
+        } else {
+            self.device.leave();
+        }
+    }
+
+    fn after_reset(&self) {
+        self.device.backend.after_reset();
     }
 
     fn shutdown(&self) {
@@ -199,6 +215,7 @@ impl Device {
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
+                views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 work <- new_work!("pinmap_device"),
             }),
@@ -228,10 +245,12 @@ impl Device {
     /// A new context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         let id = this.opened.fetch_add(1, Relaxed);
-        let opened = Context::new(id, this.clone(), views).and_then(|context| {
+        let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
+        let opened = Context::new(id, this.clone()).and_then(|context| {
             let mut contexts = this.contexts.lock();
             this.check_here()?;
             contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+            this.views.lock().insert(node);
             Ok(context.clone())
         });
         if opened.is_err() {
@@ -248,13 +267,21 @@ impl Device {
         }
     }
 
+    /// Removes its memory from user space: the next touch asks for it again.
+    fn zap_views(&self) {
+        for (_, views) in self.views.lock().iter() {
+            views.zap();
+        }
+    }
+
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
         context.tear_down();
         self.contexts
             .lock()
             .retain(|other| !Arc::ptr_eq(other, context));
-        context.drop_views();
+        let views = self.views.lock().remove_node(&context.id());
+        drop(views);
     }
 
     /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
@@ -262,24 +289,28 @@ impl Device {
         let contexts = self.contexts.lock();
         self.gone.store(true, Release);
         self.backend.leave();
+        self.zap_views();
         for context in contexts.iter() {
             context.tear_down();
             context.say_gone();
         }
     }
 
-    /// Blocks all its DMA, for as long as it is bound.
-    fn block(&self) {
-        if let Some(attachment) = &mut *self.attachment.lock() {
-            if !attachment.is_blocked() {
-                let dev: &device::Device = self.function.as_ref();
-                dev_err!(
-                    dev,
-                    "its DMA is out of control: blocked until it is unbound\n"
-                );
-                attachment.block();
-            }
+    /// Blocks all its DMA, for as long as it is bound. `false`: it is not.
+    fn block(&self) -> bool {
+        let mut attachment = self.attachment.lock();
+        let Some(attachment) = &mut *attachment else {
+            return false;
+        };
+        if !attachment.is_blocked() {
+            let dev: &device::Device = self.function.as_ref();
+            dev_err!(
+                dev,
+                "its DMA is out of control: blocked until it is unbound\n"
+            );
+            attachment.block();
         }
+        true
     }
 
     /// GET_INFO.
@@ -347,7 +378,10 @@ impl WorkItem for Device {
 
     /// What it may still reach is not known, so it gets to reach nothing.
     fn run(this: Arc<Self>) {
-        this.block();
+        // Not after it was unbound: then it is nobody's any more.
+        if !this.block() {
+            return;
+        }
         this.leave();
     }
 }

@@ -10,13 +10,13 @@ use kernel::{
     fs::File,
     new_poll_condvar, new_spinlock,
     prelude::*,
-    rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
+    rbtree::{RBTree, RBTreeNodeReservation},
     sync::{poll::PollCondVar, poll::PollTable, Arc, SpinLock},
     uaccess::UserSliceWriter,
 };
 
 /// Room for one event, set aside beforehand: telling must not allocate.
-pub(crate) struct Room(RBTreeNodeReservation<u64, Event>);
+pub(crate) struct Room(RBTreeNodeReservation<u64, Entry>);
 
 impl Room {
     /// Sets it aside.
@@ -37,9 +37,17 @@ enum Gone {
     Read,
 }
 
+/// An event, and whether somebody is reading it.
+struct Entry {
+    event: Event,
+    taken: bool,
+}
+
 struct Inner {
-    /// By order of arrival.
-    ready: RBTree<u64, Event>,
+    /// By order of arrival. What is being read stays, so that it can be withdrawn meanwhile.
+    ready: RBTree<u64, Entry>,
+    /// Entries that are not taken.
+    untaken: usize,
     arrived: u64,
     gone: Gone,
     eventfd: Option<EventFd>,
@@ -47,13 +55,40 @@ struct Inner {
 
 impl Inner {
     fn is_readable(&self) -> bool {
-        !self.ready.is_empty() || self.gone == Gone::Unread
+        self.untaken != 0 || (self.gone == Gone::Unread && self.ready.is_empty())
+    }
+
+    /// The oldest that nobody is reading.
+    fn take_first(&mut self) -> Option<(u64, Event)> {
+        if self.untaken == 0 {
+            return None;
+        }
+        let (&ticket, entry) = self.ready.iter_mut().find(|(_, entry)| !entry.taken)?;
+        entry.taken = true;
+        self.untaken = self.untaken.saturating_sub(1);
+        Some((ticket, entry.event))
+    }
+
+    fn give_back(&mut self, ticket: u64) {
+        if let Some(entry) = self.ready.get_mut(&ticket) {
+            entry.taken = false;
+            self.untaken = self.untaken.saturating_add(1);
+        }
+    }
+
+    fn remove(&mut self, ticket: u64) {
+        if let Some(entry) = self.ready.remove(&ticket) {
+            if !entry.taken {
+                self.untaken = self.untaken.saturating_sub(1);
+            }
+        }
     }
 }
 
 /// What `read()` takes next.
 enum Next {
-    Event(Event, Option<RBTreeNode<u64, Event>>),
+    /// With its ticket; none: the last event.
+    Event(Event, Option<u64>),
     Nothing,
     End,
 }
@@ -72,6 +107,7 @@ impl Queue {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let inner = Inner {
             ready: RBTree::new(),
+            untaken: 0,
             arrived: 0,
             gone: Gone::No,
             eventfd: None,
@@ -90,14 +126,22 @@ impl Queue {
         let mut inner = self.inner.lock();
         let ticket = inner.arrived;
         inner.arrived = ticket.wrapping_add(1);
-        inner.ready.insert(room.0.into_node(ticket, event));
+        let entry = Entry {
+            event,
+            taken: false,
+        };
+        inner.ready.insert(room.0.into_node(ticket, entry));
+        inner.untaken = inner.untaken.saturating_add(1);
         self.tell(&inner);
         Ticket(ticket)
     }
 
     /// Takes an event back, unless it was read.
     pub(crate) fn withdraw(&self, ticket: Ticket) {
-        self.inner.lock().ready.remove(&ticket.0);
+        let mut inner = self.inner.lock();
+        inner.remove(ticket.0);
+        // The last event may have waited for it.
+        self.waiters.notify_all();
     }
 
     /// The device is gone: the last event.
@@ -135,13 +179,14 @@ impl Queue {
         }
         let mut written = 0_usize;
         while out.len() >= size_of::<Event>() {
-            let (event, node) = match self.next(may_wait && written == 0)? {
-                Next::Event(event, node) => (event, node),
+            let (event, ticket) = match self.next(may_wait && written == 0)? {
+                Next::Event(event, ticket) => (event, ticket),
                 Next::Nothing if written == 0 => return Err(EAGAIN),
                 Next::Nothing | Next::End => break,
             };
-            if let Err(error) = out.write(&event) {
-                self.put_back(node);
+            let result = out.write(&event);
+            self.settle(ticket, result.is_ok());
+            if let Err(error) = result {
                 return if written == 0 {
                     Err(error)
                 } else {
@@ -156,15 +201,12 @@ impl Queue {
     fn next(&self, may_wait: bool) -> Result<Next> {
         let mut inner = self.inner.lock();
         loop {
-            let first = inner.ready.cursor_front().map(|cursor| {
-                let (&ticket, &event) = cursor.current();
-                (ticket, event)
-            });
-            if let Some((ticket, event)) = first {
-                return Ok(Next::Event(event, inner.ready.remove_node(&ticket)));
+            if let Some((ticket, event)) = inner.take_first() {
+                return Ok(Next::Event(event, Some(ticket)));
             }
             match inner.gone {
-                Gone::Unread => {
+                // It comes last: not before what somebody is still reading.
+                Gone::Unread if inner.ready.is_empty() => {
                     inner.gone = Gone::Read;
                     let event = Event {
                         type_: uapi::EVENT_GONE,
@@ -173,8 +215,8 @@ impl Queue {
                     return Ok(Next::Event(event, None));
                 }
                 Gone::Read => return Ok(Next::End),
-                Gone::No if !may_wait => return Ok(Next::Nothing),
-                Gone::No => {
+                _ if !may_wait => return Ok(Next::Nothing),
+                _ => {
                     if self.waiters.wait_interruptible(&mut inner) {
                         return Err(ERESTARTSYS);
                     }
@@ -184,10 +226,12 @@ impl Queue {
     }
 
     /// An event that could not be written to user space is not lost.
-    fn put_back(&self, node: Option<RBTreeNode<u64, Event>>) {
+    fn settle(&self, ticket: Option<u64>, written: bool) {
         let mut inner = self.inner.lock();
-        match node {
-            Some(node) => drop(inner.ready.insert(node)),
+        match ticket {
+            Some(ticket) if written => inner.remove(ticket),
+            Some(ticket) => inner.give_back(ticket),
+            None if written => {}
             None => inner.gone = Gone::Unread,
         }
         self.waiters.notify_all();

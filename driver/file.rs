@@ -284,14 +284,14 @@ impl Request for SetEventfd {
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags | self.__reserved)?;
-        if self.fd < -1 {
-            return Err(EBADF.into());
-        }
         match self.source {
             uapi::SOURCE_VECTOR => {}
             uapi::SOURCE_EVENTS if self.index == 0 => {}
             uapi::SOURCE_EVENTS => return Err(EINVAL.into()),
             _ => return Err(compat::unsupported().into()),
+        }
+        if self.fd < -1 {
+            return Err(EBADF.into());
         }
         context.device().check_here()?;
         let eventfd = if self.fd == -1 {

@@ -22,7 +22,7 @@ use crate::{
         eventfd::EventFd,
         handler::{Handled, Handler},
         iommu::Domain,
-        pci::Function,
+        pci::{Function, Locked},
         thread::Thread,
         uapi::{self, GpuCounters, GpuInfo, Info},
     },
@@ -273,10 +273,15 @@ impl Gpu {
         Ok(())
     }
 
-    fn start(this: &Arc<Self>, domain: &Arc<Domain>, guardian: Arc<dyn Guardian>) -> Result {
+    fn start(
+        this: &Arc<Self>,
+        locked: &Locked<'_>,
+        domain: &Arc<Domain>,
+        guardian: Arc<dyn Guardian>,
+    ) -> Result {
         this.coherent.store(domain.is_coherent(), Relaxed);
         // Whatever it did before, it does not know our address space.
-        if this.function.reset_locked().is_err() {
+        if locked.reset().is_err() {
             this.reset()?;
         }
         let bus = AddressSpace::new(domain.clone(), guardian.clone())?;
@@ -466,8 +471,13 @@ impl Paged {
 }
 
 impl Backend for Paged {
-    fn start(&self, domain: &Arc<Domain>, guardian: Arc<dyn Guardian>) -> Result {
-        Gpu::start(&self.0, domain, guardian)
+    fn start(
+        &self,
+        locked: &Locked<'_>,
+        domain: &Arc<Domain>,
+        guardian: Arc<dyn Guardian>,
+    ) -> Result {
+        Gpu::start(&self.0, locked, domain, guardian)
     }
 
     fn open(&self, context: u64) -> Result<Option<Arc<AddressSpace>>> {
@@ -543,6 +553,15 @@ impl Backend for Paged {
 
     fn is_in_use(&self) -> bool {
         self.0.uses.load(Relaxed) != 0
+    }
+
+    fn needs_reset(&self) -> bool {
+        self.0.condition() != Condition::Quiet && self.0.function.can_reset()
+    }
+
+    /// It takes queues, page tables and device memory from everybody.
+    fn survives_reset(&self) -> bool {
+        false
     }
 
     fn describe(&self, _context: u64, info: &mut Info) {

@@ -70,13 +70,6 @@ impl Memory {
             Self::Local(local) => local.span().length(),
         }
     }
-
-    fn is_writable(&self) -> bool {
-        match self {
-            Self::Host(pages) => pages.writable(),
-            Self::Local(_) => true,
-        }
-    }
 }
 
 /// A span that is taken.
@@ -341,7 +334,8 @@ pub(crate) struct Mapping {
     place: Option<Place>,
     device_addr: u64,
     guardian: Arc<dyn Guardian>,
-    _memory: Memory,
+    /// Memory of the device's own.
+    local: Option<Arc<dyn Local>>,
 }
 
 impl Mapping {
@@ -353,13 +347,9 @@ impl Mapping {
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> core::result::Result<Self, Failure> {
-        // Rule 2: what a device can write was pinned for writing.
-        let write = access == Access::Write;
-        if write && !memory.is_writable() {
-            return Err(EACCES.into());
-        }
         let place = Place::take(space, memory.length(), target)?;
         let span = place.span;
+        // Whatever fails from here on, dropping it undoes what there is, and tells if it cannot.
         let mut this = Self {
             entries: None,
             mapped: None,
@@ -367,7 +357,7 @@ impl Mapping {
             device_addr: span.start(),
             place: Some(place),
             guardian: space.guardian.clone(),
-            _memory: memory.clone(),
+            local: None,
         };
         let reached = match memory {
             Memory::Host(pages) => {
@@ -382,11 +372,14 @@ impl Mapping {
                     start = bus.span.start();
                     this.bus = Some(bus);
                 }
-                let mapped = Mapped::new(&space.domain, start, pages, write, wanted)?;
-                this.mapped = Some(mapped);
+                let mapped = this.mapped.insert(Mapped::new(&space.domain, start));
+                mapped.fill(pages, access == Access::Write, wanted)?;
                 pte::Memory::Host(start)
             }
-            Memory::Local(local) => pte::Memory::Local(local.span().start()),
+            Memory::Local(local) => {
+                this.local = Some(local.clone());
+                pte::Memory::Local(local.span().start())
+            }
         };
         if let Some(front) = &space.front {
             let entries = Arc::pin_init(
@@ -414,20 +407,19 @@ impl Mapping {
         self.entries.as_ref()
     }
 
-    /// Whether these are its entries.
-    pub(crate) fn has(&self, entries: Option<&Arc<Entries>>) -> bool {
-        match (&self.entries, entries) {
-            (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
-            (None, None) => true,
-            _ => false,
-        }
+    /// Takes it away from the device's MMU: see [`Entries::remove`].
+    pub(crate) fn forget(&self) -> Result {
+        self.entries
+            .as_ref()
+            .map_or(Ok(()), |entries| entries.remove())
     }
 
     /// Unmaps from the IOMMU and flushes, once. When it returns `Ok`, no device can reach host memory
-    /// here; it is let go of when `self` is dropped. After an error that is not known: the pages
-    /// stay, the addresses are not used again, and the device is stopped. May be called from an MMU
-    /// notifier.
+    /// here, and the memory is let go of. After an error that is not known: pages stay pinned, the
+    /// addresses are not used again, and the device is stopped. May be called from an MMU notifier, or
+    /// while the device's MMU still has it, if somebody else has the memory, too.
     pub(crate) fn unmap(&mut self) -> Result {
+        self.local = None;
         let result = self.mapped.as_mut().map_or(Ok(()), Mapped::unmap);
         if result.is_err() {
             self.guardian.clone().lost_control();
@@ -455,14 +447,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let removed = self
-            .entries
-            .as_ref()
-            .map_or(Ok(()), |entries| entries.remove());
-        if removed.is_err() {
+        if self.forget().is_err() {
             self.keep_addresses();
         }
-        // Whoever has to know the result has called it before.
+        // Whoever has to know of a failure was told by it.
         let _ = self.unmap();
     }
 }

@@ -46,7 +46,9 @@ impl Pending {
                 }
             }
             Self::Mapping(mut fresh, claim) => {
-                fresh.buffer = None;
+                if let Some(buffer) = fresh.buffer.take() {
+                    buffer.publish(fresh.name);
+                }
                 claim.keep();
             }
             #[cfg(not(pinmap_flat))]
@@ -59,14 +61,14 @@ impl Pending {
 /// Undoes a mapping when dropped.
 pub(crate) struct FreshMapping {
     buffer: Option<Arc<Buffer>>,
-    device_addr: u64,
+    name: u64,
 }
 
 impl Drop for FreshMapping {
     fn drop(&mut self) {
         if let Some(buffer) = &self.buffer {
             // If it failed, somebody else has undone it.
-            let _ = buffer.unmap(self.device_addr);
+            let _ = buffer.unmap_fresh(self.name);
         }
     }
 }
@@ -109,7 +111,12 @@ pub(crate) fn register(
     let reserved = context.reserve(&buffer)?;
     Buffer::pin(&buffer)?;
     let device_addr = match plan.target {
-        Some(target) => buffer.map(context.space(), target, plan.write)?,
+        Some(target) => {
+            let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+            // Nobody can name the buffer yet.
+            buffer.publish(name);
+            device_addr
+        }
         None => 0,
     };
     Buffer::go_live(&buffer, reserved.handle())?;
@@ -178,12 +185,13 @@ pub(crate) fn map(
         return Err(EACCES.into());
     }
     let target = plan.target(buffer.span()).map_err(errno)?;
+    buffer.check_usable()?;
     let claim = Claim::new(context)?;
-    let device_addr = buffer.map(context.space(), target, plan.write)?;
+    let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
     args.device_addr = device_addr;
     let fresh = FreshMapping {
         buffer: Some(buffer),
-        device_addr,
+        name,
     };
     Ok(Pending::Mapping(fresh, claim))
 }

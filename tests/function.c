@@ -14,6 +14,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -57,6 +58,11 @@ static unsigned int group_size(const char *bdf)
 static bool is_nvme(const char *bdf)
 {
 	return file_number(pci_path(bdf, "class"), 0) == NVME_CLASS;
+}
+
+static bool is_testdev(const char *bdf)
+{
+	return file_number(pci_path(bdf, "vendor"), 0) == 0x1b36 && file_number(pci_path(bdf, "device"), 0) == 0x0005;
 }
 
 static bool is_shared(const char *bdf)
@@ -267,6 +273,118 @@ TEST(reset)
 	CHECK_NO_EVENT(nvme.fd);
 	close(other);
 	nvme_close(&nvme);
+}
+
+struct reader {
+	const struct nvme *nvme;
+	uint32_t version;
+	volatile bool stop;
+	unsigned int reads, lost;
+};
+
+static void *read_version(void *argument)
+{
+	struct reader *reader = argument;
+
+	while (!reader->stop) {
+		/* a function that does not decode its memory answers something else, or nothing */
+		reader->lost += get(reader->nvme, VERSION) != reader->version;
+		reader->reads++;
+	}
+	return NULL;
+}
+
+/* While it is being reset nobody reaches its memory, whoever resets it: a touch waits until it answers again. */
+TEST(reset_while_reading, .seconds = 60)
+{
+	struct nvme nvme = nvme_open();
+	struct reader reader = { .nvme = &nvme };
+	pthread_t thread;
+
+	nvme_map(&nvme);
+	reader.version = get(&nvme, VERSION);
+	CHECK_OK(-pthread_create(&thread, NULL, read_version, &reader));
+	for (unsigned int i = 0; i < rounds(20); i++) {
+		unsigned int before = reader.reads;
+
+		CHECK_EQ(try_reset_device(nvme.fd), 0);
+		file_write(pci_path(nvme.device.bdf, "reset"), "1");
+		CHECK(pci_is_master(nvme.device.bdf));
+		CHECK(WAIT_FOR(3000, reader.reads != before));
+	}
+	reader.stop = true;
+	CHECK_OK(-pthread_join(thread, NULL));
+	diag("%u reads", reader.reads);
+	CHECK_EQ(reader.lost, 0);
+	nvme_close(&nvme);
+}
+
+/* Reset by somebody else, it does not become a bus master for nobody. */
+TEST(reset_without_owner)
+{
+	struct nvme nvme = nvme_open();
+
+	pci_set_master(nvme.device.bdf);
+	file_write(pci_path(nvme.device.bdf, "reset"), "1");
+	CHECK(!pci_is_master(nvme.device.bdf));
+	nvme_close(&nvme);
+}
+
+/* The flags of the page-table entry for an address of ours, as the kernel prints them; false: it does not. */
+static bool page_flags(const volatile void *addr, char flags[256])
+{
+	FILE *file = fopen("/sys/kernel/debug/page_tables/current_kernel", "re");
+	unsigned long long start, end;
+	bool found = false;
+	char line[256];
+
+	while (file && !found && fgets(line, sizeof(line), file)) {
+		found = sscanf(line, "0x%llx-0x%llx", &start, &end) == 2 && (uintptr_t)addr >= start && (uintptr_t)addr < end &&
+			strstr(line, " pte");
+		if (found)
+			strcpy(flags, line);
+	}
+	if (file)
+		fclose(file);
+	return found;
+}
+
+/* A prefetchable BAR is mapped write-combined, any other uncached. */
+TEST(write_combined)
+{
+	volatile char *views[2] = { 0 };
+	struct pci_device device;
+	struct pinmap_info info;
+	char flags[256];
+	int fd;
+
+	if (!find_function(is_testdev, device.bdf))
+		SKIP("the machine has no pci-testdev");
+	if (access("/sys/kernel/debug/page_tables/current_kernel", R_OK))
+		SKIP("the kernel does not show page tables");
+	pci_bind(device.bdf);
+	pci_look(&device);
+	fd = SYS(open(device.node, O_RDWR | O_CLOEXEC));
+	info = get_info(fd);
+	for (unsigned int bar = 0; bar < PINMAP_NR_BARS; bar++) {
+		bool combined = info.out_bars[bar].flags & PINMAP_BAR_PREFETCHABLE;
+
+		if (!(info.out_bars[bar].flags & PINMAP_BAR_MMAP))
+			continue;
+		views[combined] = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[bar].offset));
+		(void)*views[combined];
+		CHECK(page_flags(views[combined], flags));
+		diag("BAR %u: %s", bar, flags);
+		/* the PAT's entries as Linux sets them up: 1 is write-combining, 2 and 3 are uncached */
+		CHECK_EQ(strstr(flags, " PWT ") && !strstr(flags, " PCD "), combined);
+		CHECK_EQ(strstr(flags, " PCD ") != NULL, !combined);
+	}
+	CHECK(views[0] && views[1]);
+	for (unsigned int i = 0; i < 2; i++)
+		SYS(munmap((void *)views[i], PAGE));
+	close(fd);
+	pci_unbind(device.bdf);
+	file_write(pci_path(device.bdf, "driver_override"), "\n");
 }
 
 /* The next owner finds nothing of the last one's in the device. */

@@ -88,7 +88,7 @@ static long long reload_and_measure(unsigned int times)
 }
 
 /* PINMAP_TEST_SCALE=20 makes it 1,000 times. */
-TEST(reload, .seconds = 120)
+TEST(reload, .seconds = 240)
 {
 	long long lost = 0, pins = pins_held();
 	unsigned int times = rounds(50);
@@ -97,7 +97,7 @@ TEST(reload, .seconds = 120)
 	module_unload();
 	module_load();
 	/* what is available goes up and down by megabytes: a leak of a page each time shows every time */
-	for (int batch = 0; batch < (debug_kernel() ? 1 : 5); batch++) {
+	for (int batch = 0; batch < (debug_kernel() ? 1 : 10); batch++) {
 		lost = reload_and_measure(times);
 		diag("%u times; %lld kB less are available", times, lost);
 		if (lost < 4 * (long long)times)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Flat devices: any PCI function, driven from user space. One context owns it.
 //!
-//! Locks, outermost first: `vectors`, `owner`. `live` is a leaf.
+//! Locks, outermost first: `vectors`, `owner`. `access` is a leaf.
 
 use super::Backend;
 use crate::{
@@ -14,7 +14,11 @@ use crate::{
         uapi::{self, Info},
     },
 };
-use kernel::{new_mutex, prelude::*, sync::Mutex};
+use kernel::{
+    new_condvar, new_mutex,
+    prelude::*,
+    sync::{CondVar, Mutex},
+};
 
 /// Bits of a file offset that are an offset into a BAR; the bits above are its number.
 const BAR_SHIFT: u32 = 40;
@@ -26,7 +30,20 @@ struct Owner {
     pending: u32,
     /// One of its calls has succeeded.
     kept: bool,
+    /// Somebody has used it since it was reset last.
+    used: bool,
+    /// It is being taken from its owner.
+    stopped: bool,
     gone: bool,
+}
+
+/// Whether device memory may be given out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Open,
+    /// Not while it is being reset: it would answer nothing, which kills some machines.
+    Resetting,
+    Gone,
 }
 
 /// A function.
@@ -40,9 +57,11 @@ pub(super) struct Flat {
     owner: Mutex<Owner>,
     #[pin]
     vectors: Mutex<Option<Vectors>>,
-    /// Whether device memory may be given out. Held while a page of it is.
+    /// Held while a page of device memory is given out.
     #[pin]
-    live: Mutex<bool>,
+    access: Mutex<Access>,
+    #[pin]
+    access_changed: CondVar,
 }
 
 /// The pages of `bar` with the MSI-X table or its pending bits, as offsets into it.
@@ -67,7 +86,8 @@ impl Flat {
             nr_vectors: function.vectors(),
             owner <- new_mutex!(Owner::default(), "pinmap_owner"),
             vectors <- new_mutex!(None, "pinmap_vectors"),
-            live <- new_mutex!(true, "pinmap_live"),
+            access <- new_mutex!(Access::Open, "pinmap_access"),
+            access_changed <- new_condvar!("pinmap_access"),
         }? Error)
     }
 
@@ -85,6 +105,22 @@ impl Flat {
     fn is_owner(&self, context: u64) -> bool {
         self.owner.lock().context == Some(context)
     }
+
+    fn set_access(&self, access: Access) {
+        let mut now = self.access.lock();
+        if *now != Access::Gone {
+            *now = access;
+        }
+        drop(now);
+        self.access_changed.notify_all();
+    }
+
+    /// Ends what the last owner began. Without an owner.
+    fn clean(&self) -> Result {
+        self.function.reset()?;
+        self.owner.lock().used = false;
+        Ok(())
+    }
 }
 
 impl Backend for Flat {
@@ -92,6 +128,15 @@ impl Backend for Flat {
         let mut owner = self.owner.lock();
         if owner.gone {
             return Err(ENODEV);
+        }
+        if owner.context.is_none() && owner.used && self.function.can_reset() {
+            // It could not be reset when its last owner went.
+            drop(owner);
+            self.clean().map_err(|_| EBUSY)?;
+            owner = self.owner.lock();
+            if owner.gone {
+                return Err(ENODEV);
+            }
         }
         match owner.context {
             Some(other) if other != context => return Err(EBUSY),
@@ -112,6 +157,7 @@ impl Backend for Flat {
         }
         owner.pending = owner.pending.saturating_sub(1);
         owner.kept |= keep;
+        owner.used |= keep;
         if !owner.kept && owner.pending == 0 {
             self.function.set_master(false);
             owner.context = None;
@@ -119,7 +165,9 @@ impl Backend for Flat {
     }
 
     fn stop(&self, context: u64) {
-        if self.is_owner(context) {
+        let mut owner = self.owner.lock();
+        if owner.context == Some(context) {
+            owner.stopped = true;
             self.function.set_master(false);
         }
     }
@@ -130,13 +178,18 @@ impl Backend for Flat {
         }
         let vectors = self.vectors.lock().take();
         drop(vectors);
-        if self.function.can_reset() {
-            // It fails if the function is being unbound, and then is not ours any more.
-            let _ = self.function.reset();
-        }
         let mut owner = self.owner.lock();
+        let used = owner.used;
+        // Still with an owner, so that nobody claims it before it is reset.
+        drop(owner);
+        if used && self.function.can_reset() {
+            // It fails if somebody has the device lock: who claims or unbinds it next tries again.
+            let _ = self.clean();
+        }
+        owner = self.owner.lock();
         *owner = Owner {
             gone: owner.gone,
+            used: owner.used,
             ..Owner::default()
         };
     }
@@ -144,13 +197,34 @@ impl Backend for Flat {
     fn leave(&self) {
         self.owner.lock().gone = true;
         self.function.set_master(false);
-        *self.live.lock() = false;
+        self.set_access(Access::Gone);
         // Whoever was under way has finished when this lock is free.
         drop(self.vectors.lock());
     }
 
     fn is_in_use(&self) -> bool {
         self.owner.lock().context.is_some()
+    }
+
+    fn needs_reset(&self) -> bool {
+        self.owner.lock().used && self.function.can_reset()
+    }
+
+    fn survives_reset(&self) -> bool {
+        true
+    }
+
+    fn before_reset(&self) {
+        self.set_access(Access::Resetting);
+    }
+
+    fn after_reset(&self) {
+        let owner = self.owner.lock();
+        // The PCI core has restored what was there before; somebody may have gone meanwhile.
+        self.function
+            .set_master(owner.context.is_some() && !owner.stopped && !owner.gone);
+        drop(owner);
+        self.set_access(Access::Open);
     }
 
     fn describe(&self, context: u64, info: &mut Info) {
@@ -195,8 +269,11 @@ impl Backend for Flat {
             .start
             .checked_add(offset)
             .filter(|_| offset < bar.length)?;
-        let live = self.live.lock();
-        live.then(|| insert(address >> PAGE_SHIFT))
+        let mut access = self.access.lock();
+        while *access == Access::Resetting {
+            self.access_changed.wait(&mut access);
+        }
+        (*access == Access::Open).then(|| insert(address >> PAGE_SHIFT))
     }
 
     fn has_vector(&self, index: u32) -> bool {

@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/interrupt.h>
+#include <linux/io.h>
 #include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/pagemap.h>
@@ -320,6 +321,23 @@ void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
 		out->flags |= PINMAP_BAR_PREFETCHABLE;
 	if (flags & IORESOURCE_MEM_64)
 		out->flags |= PINMAP_BAR_64BIT;
+}
+
+/*
+ * Lets a prefetchable @bar be mapped write-combined, or no more. What a page table says does not count
+ * on x86: inserting a PFN takes the memory type that its range was reserved with.
+ */
+int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on)
+{
+	struct pinmap_pci_bar info;
+
+	pinmap_pci_bar(pdev, bar, &info);
+	if (!(info.flags & PINMAP_BAR_MMAP) || !(info.flags & PINMAP_BAR_PREFETCHABLE))
+		return 0;
+	if (on)
+		return arch_io_reserve_memtype_wc(info.start, info.length);
+	arch_io_free_memtype_wc(info.start, info.length);
+	return 0;
 }
 
 /*

@@ -95,6 +95,7 @@ struct pinmap_pci_bar {
 	__u32 flags;
 };
 void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
+int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on);
 int pinmap_pci_msix_hole(struct pci_dev *pdev, u32 bar, u64 *start, u64 *last);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
 int pinmap_pci_vectors(struct pci_dev *pdev);

@@ -156,12 +156,13 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
     let mut free_from = 0;
     for region in &regions {
         let start = region.start.max(free_from);
+        if region.refused != 0 {
+            let span = Span::from_bounds(region.start, region.last).ok_or(EINVAL)?;
+            return Err(Unfit::Firmware(span));
+        }
         let Some(span) = Span::from_bounds(start, region.last) else {
             continue;
         };
-        if region.refused != 0 {
-            return Err(Unfit::Firmware(span));
-        }
         reserved.push(
             Reserved {
                 span,
@@ -325,8 +326,8 @@ impl Domain {
             prot |= bindings::IOMMU_CACHE;
         }
         let at = start.checked_add(*mapped).ok_or(EOVERFLOW)?;
-        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends the
-        // list before `window.len()`. On failure the call unmaps what it mapped.
+        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
+        // the list before `window.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
                 self.domain.as_ptr(),
@@ -338,6 +339,11 @@ impl Domain {
             )
         };
         if bytes < 0 {
+            // On failure the call unmaps what it mapped, and does not look whether that worked.
+            // SAFETY: The domain is valid.
+            if unsafe { bindings::iommu_iova_to_phys(self.domain.as_ptr(), at) } != 0 {
+                *mapped = mapped.saturating_add(PAGE_SIZE);
+            }
             return Err(Error::from_errno(bytes as i32));
         }
         *mapped = mapped.saturating_add(bytes.unsigned_abs() as u64);
@@ -383,41 +389,55 @@ pub(crate) struct Mapped {
     domain: Arc<Domain>,
     start: u64,
     length: u64,
-    runs: Arc<dyn Pages>,
+    runs: Option<Arc<dyn Pages>>,
 }
 
 impl Mapped {
-    /// Maps `runs` from `start` on, one after the other. The range must be free. On failure nothing
-    /// stays mapped. A fatal signal is a failure, and what `wanted` returns now and then. Sleeps.
-    pub(crate) fn new(
-        domain: &Arc<Domain>,
-        start: u64,
-        runs: &Arc<dyn Pages>,
-        write: bool,
-        wanted: impl Fn() -> Result,
-    ) -> Result<Self> {
+    /// Nothing, to begin with. What follows `start` in `domain` must be free.
+    pub(crate) fn new(domain: &Arc<Domain>, start: u64) -> Self {
         // INVARIANT: Nothing is mapped yet.
-        let mut this = Self {
+        Self {
             domain: domain.clone(),
             start,
             length: 0,
-            runs: runs.clone(),
-        };
-        // INVARIANT: It counts in `length` what it maps.
-        domain.fill(start, &**runs, write, wanted, &mut this.length)?;
-        Ok(this)
+            runs: None,
+        }
     }
 
-    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here. After an
-    /// error that is not known, and they are never let go of. From any context.
+    /// Maps `runs`, one after the other; once. If it fails, a part may be mapped. A fatal signal is a
+    /// failure, and so is what `wanted` returns now and then. Sleeps.
+    pub(crate) fn fill(
+        &mut self,
+        runs: &Arc<dyn Pages>,
+        write: bool,
+        wanted: impl Fn() -> Result,
+    ) -> Result {
+        if self.runs.is_some() {
+            return Err(EBUSY);
+        }
+        // What a device can write was pinned for writing.
+        if write && !runs.writable() {
+            return Err(EACCES);
+        }
+        self.runs = Some(runs.clone());
+        // INVARIANT: It counts in `length` what it maps.
+        self.domain
+            .fill(self.start, &**runs, write, wanted, &mut self.length)
+    }
+
+    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they
+    /// are let go of. After an error that is not known, and they never are. From any context in which
+    /// the pages may be let go of, or somebody else has them, too.
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.length);
         if length == 0 {
+            self.runs = None;
             return Ok(());
         }
         let result = self.domain.unmap(self.start, length);
+        let runs = self.runs.take();
         if result.is_err() {
-            mem::forget(self.runs.clone());
+            mem::forget(runs);
         }
         result
     }

@@ -12,7 +12,8 @@ use kernel::{
     mm::Mm,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Release},
+        aref::ARef,
+        atomic::{Acquire, Atomic, Full, Release},
         Arc, ArcBorrow,
     },
     types::Opaque,
@@ -42,13 +43,15 @@ pub(crate) trait Watcher: Send + Sync + Sized {
 ///
 /// # Invariants
 ///
-/// If `inserted`, `inner` is in the tree of an `mm_struct` and `owner` points to the `T` in its
-/// `Arc`, which contains `self`.
+/// If `inserted`, `inner` is in the tree of the `mm_struct` in `owner`, whose pointer is to the `T` in
+/// its `Arc`, which contains `self`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Interval<T: Watcher> {
     #[pin]
     inner: Opaque<bindings::mmu_interval_notifier>,
-    owner: UnsafeCell<*const T>,
+    /// Written once, by whoever set `begun`.
+    owner: UnsafeCell<Option<(*const T, ARef<Mm>)>>,
+    begun: Atomic<bool>,
     inserted: Atomic<bool>,
     #[pin]
     _pin: PhantomPinned,
@@ -74,21 +77,22 @@ impl<T: Watcher> Interval<T> {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner: Opaque::uninit(),
-            owner: UnsafeCell::new(core::ptr::null()),
+            owner: UnsafeCell::new(None),
+            begun: Atomic::new(false),
             inserted: Atomic::new(false),
             _pin: PhantomPinned,
         })
     }
 
     /// Begins to watch `range` of `mm` for `watcher`, and waits for changes of it that are under
-    /// way. At most once for each notifier, by the thread that made `watcher`.
+    /// way. At most once for each notifier (`EINVAL`).
     pub(crate) fn insert(watcher: &Arc<T>, mm: &Mm, range: Span) -> Result {
         let this = watcher.interval();
-        if this.inserted.load(Acquire) {
+        if this.begun.xchg(true, Full) {
             return Err(EINVAL);
         }
-        // SAFETY: Not inserted, so nobody reads it.
-        unsafe { *this.owner.get() = Arc::as_ptr(watcher) };
+        // SAFETY: Not inserted, so nobody reads it, and nobody else got here.
+        unsafe { *this.owner.get() = Some((Arc::as_ptr(watcher), mm.into())) };
         // SAFETY: `inner` is pinned in its `Arc` and removed before it goes; `mm` is valid.
         to_result(unsafe {
             bindings::mmu_interval_notifier_insert(
@@ -108,14 +112,14 @@ impl<T: Watcher> Interval<T> {
     /// Waits for changes of the range that are under way. Sleeps; not from a notice.
     pub(crate) fn wait(&self) {
         if self.inserted.load(Acquire) {
-            // SAFETY: Inserted by the type invariants.
+            // SAFETY: It was inserted, and `owner` keeps the `mm_struct` even if it is removed meanwhile.
             unsafe { bindings::mmu_interval_read_begin(self.inner.get()) };
         }
     }
 
     /// Stops watching, once notices that are under way have returned. Sleeps; not from a notice.
     pub(crate) fn remove(&self) {
-        if self.inserted.xchg(false, kernel::sync::atomic::Full) {
+        if self.inserted.xchg(false, Full) {
             // SAFETY: It was inserted, and the exchange makes us the one who removes it.
             unsafe { bindings::mmu_interval_notifier_remove(self.inner.get()) };
         }
@@ -151,9 +155,13 @@ impl<T: Watcher> Interval<T> {
         let Some(span) = Span::from_bounds(start as u64, last) else {
             return true;
         };
-        // SAFETY: By the type invariants `owner` points into an `Arc` that contains `interval`, and
-        // whoever drops its last reference removes the notifier first, which waits for us.
-        let watcher = unsafe { ArcBorrow::from_raw(*this.owner.get()) };
+        // SAFETY: Written before it was inserted.
+        let Some((watcher, _)) = (unsafe { &*this.owner.get() }) else {
+            return true;
+        };
+        // SAFETY: By the type invariants it points into an `Arc` that contains `interval`, and whoever
+        // drops its last reference removes the notifier first, which waits for us.
+        let watcher = unsafe { ArcBorrow::from_raw(*watcher) };
         // First, so that whoever is told by the notice and calls `wait()` waits for this change.
         // SAFETY: Called with the sequence that the kernel passed in.
         unsafe { raw::pinmap_interval_set_seq(interval, sequence) };

@@ -118,11 +118,18 @@ impl Function {
     }
 }
 
-impl Function {
-    /// Resets it, in probe or unbind: the device lock is held.
-    pub(crate) fn reset_locked(&self) -> Result {
-        // SAFETY: Valid, and the driver core holds the lock.
-        to_result(unsafe { bindings::pci_reset_function_locked(self.as_raw()) })
+/// A function that is being bound or unbound: its device lock is held.
+///
+/// # Invariants
+///
+/// The pointer is valid, and the driver core holds the lock.
+pub(crate) struct Locked<'a>(&'a Opaque<bindings::pci_dev>);
+
+impl Locked<'_> {
+    /// Resets it; its configuration is kept.
+    pub(crate) fn reset(&self) -> Result {
+        // SAFETY: By the type invariants.
+        to_result(unsafe { bindings::pci_reset_function_locked(self.0.get()) })
     }
 }
 
@@ -136,8 +143,14 @@ impl AsRef<device::Device> for Function {
 ///
 /// # Invariants
 ///
-/// Enabled and requested by us.
-pub(crate) struct Enabled(Function);
+/// Enabled and requested by us; as many of its BARs as `combining` says are reserved as write-combined.
+pub(crate) struct Enabled {
+    function: Function,
+    combining: u32,
+}
+
+/// Base address registers that a function has.
+const NR_BARS: u32 = 6;
 
 impl Enabled {
     /// Switches `function` on, without DMA, and takes its regions.
@@ -159,16 +172,30 @@ impl Enabled {
         // SAFETY: As above.
         unsafe { bindings::pci_intx(raw, 0) };
         // INVARIANT: Both done.
-        Ok(Self(function.clone()))
+        let mut this = Self {
+            function: function.clone(),
+            combining: 0,
+        };
+        while this.combining < NR_BARS {
+            // SAFETY: As above.
+            to_result(unsafe { raw::pinmap_pci_combine(raw, this.combining, true) })?;
+            // INVARIANT: One more.
+            this.combining = this.combining.saturating_add(1);
+        }
+        Ok(this)
     }
 }
 
 impl Drop for Enabled {
     fn drop(&mut self) {
+        let raw = self.function.as_raw();
         // SAFETY: By the type invariants.
         unsafe {
-            bindings::pci_release_regions(self.0.as_raw());
-            bindings::pci_disable_device(self.0.as_raw());
+            for index in 0..self.combining {
+                raw::pinmap_pci_combine(raw, index, false);
+            }
+            bindings::pci_release_regions(raw);
+            bindings::pci_disable_device(raw);
         }
     }
 }
@@ -180,10 +207,17 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     const NAME: &'static CStr;
 
     /// Takes `function`. What it returns is kept until the function is unbound, then dropped.
-    fn probe(function: Function) -> Result<Pin<KBox<Self>>>;
+    fn probe(function: Function, locked: &Locked<'_>) -> Result<Pin<KBox<Self>>>;
 
     /// The function is about to be unbound; it is there as long as `self`.
-    fn unbind(&self);
+    fn unbind(&self, locked: &Locked<'_>);
+
+    /// The function is about to be reset, by whomever: nobody may touch its memory from now on. May be
+    /// called from [`unbind`](Self::unbind).
+    fn before_reset(&self);
+
+    /// It has been reset, and its configuration is as it was before.
+    fn after_reset(&self);
 
     /// The system goes down: the function must not do anything any more.
     fn shutdown(&self);
@@ -209,6 +243,11 @@ unsafe impl<T: Driver> Sync for Registration<T> {}
 struct Power(bindings::dev_pm_ops);
 // SAFETY: Never written to.
 unsafe impl Sync for Power {}
+
+#[repr(transparent)]
+struct Errors(bindings::pci_error_handlers);
+// SAFETY: Never written to.
+unsafe impl Sync for Errors {}
 
 #[repr(transparent)]
 struct Ids([bindings::pci_device_id; 2]);
@@ -237,6 +276,12 @@ impl<T: Driver> Registration<T> {
         ..pin_init::zeroed()
     });
 
+    const ERRORS: &'static Errors = &Errors(bindings::pci_error_handlers {
+        reset_prepare: Some(Self::reset_prepare),
+        reset_done: Some(Self::reset_done),
+        ..pin_init::zeroed()
+    });
+
     /// Registers the driver.
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
@@ -248,6 +293,7 @@ impl<T: Driver> Registration<T> {
                 driver.remove = Some(Self::remove);
                 driver.shutdown = Some(Self::shutdown);
                 driver.driver.pm = &raw const Self::POWER.0;
+                driver.err_handler = &raw const Self::ERRORS.0;
                 driver.driver_managed_dma = true;
                 // SAFETY: `slot` is valid for writing, and pinned until it is unregistered.
                 to_result(unsafe {
@@ -289,7 +335,10 @@ impl<T: Driver> Registration<T> {
         let function = unsafe { Function::from_raw(pdev) };
         let dev = function.as_dev();
         from_result(|| {
-            let data = T::probe(function)?;
+            // SAFETY: `struct pci_dev` is only ever used by C.
+            let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
+            // INVARIANT: Valid, with the lock held.
+            let data = T::probe(function, &Locked(locked))?;
             // SAFETY: Valid, and being bound to us.
             unsafe { bindings::dev_set_drvdata(dev, data.into_foreign().cast()) };
             Ok(0)
@@ -306,7 +355,10 @@ impl<T: Driver> Registration<T> {
         let Some(data) = (unsafe { Self::data(dev) }) else {
             return;
         };
-        data.get_ref().unbind();
+        // SAFETY: `struct pci_dev` is only ever used by C.
+        let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
+        // INVARIANT: Valid, with the lock held.
+        data.get_ref().unbind(&Locked(locked));
         // SAFETY: `probe` set it to this, and nobody uses it any more.
         unsafe {
             let data = bindings::dev_get_drvdata(dev);
@@ -322,6 +374,26 @@ impl<T: Driver> Registration<T> {
         // SAFETY: Valid, with the device lock held.
         if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
             data.get_ref().shutdown();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn reset_prepare(pdev: *mut bindings::pci_dev) {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
+            data.get_ref().before_reset();
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn reset_done(pdev: *mut bindings::pci_dev) {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
+            data.get_ref().after_reset();
         }
     }
 

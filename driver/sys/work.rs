@@ -21,11 +21,26 @@ pub(crate) fn cancel<T>(item: &Arc<T>)
 where
     T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
 {
+    take_off(item, bindings::cancel_work_sync);
+}
+
+/// As [`cancel`]; and it never runs again.
+pub(crate) fn disable<T>(item: &Arc<T>)
+where
+    T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
+{
+    take_off(item, bindings::disable_work_sync);
+}
+
+fn take_off<T>(item: &Arc<T>, how: unsafe extern "C" fn(*mut bindings::work_struct) -> bool)
+where
+    T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
+{
     let raw = Arc::as_ptr(item);
     // SAFETY: `raw` points to a valid `T`.
     let work = unsafe { Work::raw_get(T::raw_get_work(raw.cast_mut())) };
     // SAFETY: The work item is initialised and valid as long as `item`.
-    if unsafe { bindings::cancel_work_sync(work) } {
+    if unsafe { how(work) } {
         // SAFETY: Queueing an `Arc` turned it into a raw pointer, which the queue owned until it
         // gave the item up to us.
         drop(unsafe { Arc::from_raw(raw) });

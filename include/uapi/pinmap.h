@@ -46,7 +46,9 @@
  * virtual addresses of the driver's choice, the IOMMU those to memory. Many
  * contexts use the device at once, through *queues*, and none reaches what
  * another has mapped. BARs, vectors and the reset belong to the driver
- * (``EOPNOTSUPP``).
+ * (``EOPNOTSUPP``). A reset by somebody else (in sysfs) takes every context's
+ * queues and memory of the device: for them the device is gone; bound again,
+ * it is there again.
  */
 
 /**
@@ -82,6 +84,7 @@
  *                   an address outside user space, ...
  *  ``ENODEV``       the device is gone (unbound, removed or switched off)
  *  ``EPERM``        memory of another address space than the opener's
+ *  ``EACCES``       mapping for writing what was registered for reading
  *  ``ENOENT``       no such handle, address, vector or range
  *  ``ESTALE``       the handle was released, or its memory went away
  *  ``EBUSY``        another context owns the device
@@ -433,9 +436,14 @@ struct pinmap_register {
  * back the charge. When it returns, the device cannot reach the memory. Also
  * for stale registrations. ``ENOENT``: never was a handle of this context;
  * ``ESTALE``: released before. Also after ``ESTALE`` and ``ENODEV`` (the device
- * is gone) the device cannot reach the memory. ``EIO``: the IOMMU's page table
- * was not as the driver left it. The handle is gone, the pages stay pinned for
- * ever, and the device is cut off from all memory and is gone.
+ * is gone) the device cannot reach the memory. ``EIO``, one of two things, after
+ * which the handle is gone and the device is taken for gone:
+ *
+ * - the IOMMU's page table was not as the driver left it. The pages stay pinned
+ *   for ever, and the device is being cut off from all memory;
+ * - a paged device did not confirm in time that it has forgotten the addresses.
+ *   It was cut off from all memory, then the pages were unpinned: it cannot
+ *   reach them.
  */
 struct pinmap_release {
 	__u32 size;
@@ -527,7 +535,8 @@ enum pinmap_map_flags {
  *
  * Maps the whole buffer, once more if it is mapped already (then at another
  * address: the preferred one is chosen as for %PINMAP_REGISTER). At most 64
- * mappings a buffer.
+ * mappings a buffer. ``EOVERFLOW``, as it depends on the buffer's length, comes
+ * behind ``ENOENT`` and ``ESTALE``.
  */
 struct pinmap_map {
 	__u32 size;

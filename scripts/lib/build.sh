@@ -47,7 +47,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	module_copy "$from" "$dir/tree"
 	# clippy looks only at what is compiled
 	[ $# -eq 0 ] || find "$dir/tree" -name '*.o' -delete
-	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" LLVM=1 "-j$(nproc)" "$@" modules >"$log" 2>&1; then
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules >"$log" 2>&1; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi

@@ -122,10 +122,10 @@ kernel_config() {
 
 toolchain() {
 	local list=$ROOT/var/lib/dpkg/status
-	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
+	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
 }
 
-# kernel_find KERNEL [LINE]: sets KERNEL, KDIR (its directory in the cache; KDIR/out is what modules are built against)
+# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the cache; KDIR/out is what modules are built against)
 # and what source_ensure sets; succeeds when the kernel is there.
 kernel_find() {
 	case $1 in
@@ -136,8 +136,11 @@ kernel_find() {
 	root_ensure
 	source_ensure "${2:-}"
 	KERNEL=$1
+	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
+	COMPILER=()
+	[ "$KERNEL" != debug ] || COMPILER=(LLVM=1)
 	local key
-	key=$({ echo "$KERNEL_VERSION $RELEASE"; toolchain; kernel_config "$KERNEL"; } | hash_of)
+	key=$({ echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"; toolchain; kernel_config "$KERNEL"; } | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
 	[ -e "$KDIR/done" ]
 }
@@ -169,7 +172,7 @@ kernel_cause() {
 
 kernel_build() {
 	local out=/cache/kernels/${KDIR##*/}
-	local make=(make -s -C "$SOURCE" "O=$out/out" LLVM=1)
+	local make=(make -s -C "$SOURCE" "O=$out/out" "${COMPILER[@]}")
 	in_root "${make[@]}" rustavailable &&
 		in_root "${make[@]}" "KCONFIG_ALLCONFIG=$out/fragment" allnoconfig &&
 		kernel_check_config &&

@@ -23,6 +23,7 @@
  * @seconds: time limit on a quick kernel; 0: the usual one
  * @smoke: belongs to the few that show whether anything works at all
  * @faults: the IOMMU is expected to report faults
+ * @leaks: pages that stay pinned
  */
 struct test {
 	const char *name;
@@ -31,6 +32,7 @@ struct test {
 	unsigned int seconds;
 	bool smoke;
 	bool faults;
+	unsigned int leaks;
 	struct test *next;
 };
 

@@ -80,11 +80,12 @@ static bool read_log(int kmsg, bool faults)
 	return good;
 }
 
-bool oracle_end(struct oracle *oracle, bool faults)
+bool oracle_end(struct oracle *oracle, bool faults, unsigned int leaks)
 {
 	long long taint = file_number("/proc/sys/kernel/tainted", 0), pins, bytes;
 	bool good;
 
+	oracle->pins += leaks;
 	/* what belonged to processes that were killed goes a moment later */
 	WAIT_FOR(2000, (pins = pins_held()) == oracle->pins && ((bytes = charged()) == oracle->charged || bytes < 0));
 	good = read_log(oracle->kmsg, faults);

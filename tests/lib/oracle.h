@@ -21,7 +21,7 @@ struct oracle {
 
 void oracle_begin(struct oracle *oracle);
 
-/* Says what is wrong. @faults: reports of the IOMMU are not. */
-bool oracle_end(struct oracle *oracle, bool faults);
+/* Says what is wrong. @faults: reports of the IOMMU are not. @leaks: nor are so many pages that stay pinned. */
+bool oracle_end(struct oracle *oracle, bool faults, unsigned int leaks);
 
 #endif

@@ -136,6 +136,17 @@ bool pci_is_master(const char *bdf)
 	return command & COMMAND_MASTER;
 }
 
+void pci_set_master(const char *bdf)
+{
+	int fd = SYS(open(pci_path(bdf, "config"), O_RDWR | O_CLOEXEC));
+	uint16_t command;
+
+	CHECK_EQ(pread(fd, &command, sizeof(command), COMMAND), sizeof(command));
+	command |= COMMAND_MASTER;
+	CHECK_EQ(pwrite(fd, &command, sizeof(command), COMMAND), sizeof(command));
+	close(fd);
+}
+
 unsigned int pci_restore(void)
 {
 	struct pci_device device;

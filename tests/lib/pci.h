@@ -43,6 +43,9 @@ void pci_adopt(const char *bdf);
 /* Whether the function may be a bus master, from its configuration space. */
 bool pci_is_master(const char *bdf);
 
+/* Makes it a bus master behind the driver's back. */
+void pci_set_master(const char *bdf);
+
 /* Gives every edu back to the driver, if it is loaded; returns how many it had lost. */
 unsigned int pci_restore(void);
 

@@ -25,8 +25,8 @@ pub(crate) fn run(data: &[u8]) {
             // three quarters of them free of reserved bits
             let entry = match entry >> 62 {
                 0 => entry,
-                1 => entry & regs::PTE_ADDRESS | regs::PTE_VALID,
-                _ => entry & (regs::PTE_ADDRESS | 0x7f) | regs::PTE_VALID,
+                1 => (entry & regs::PTE_ADDRESS) | regs::PTE_VALID,
+                _ => (entry & (regs::PTE_ADDRESS | 0x7f)) | regs::PTE_VALID,
             };
             entries.push(entry);
             Ok(entry)

@@ -2,6 +2,7 @@
 //! What the device sees of its host.
 
 use crate::counter::Counters;
+use crate::sys::memory::Mapping;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -20,6 +21,15 @@ pub struct Mappings {
     pub unmapped: u64,
 }
 
+/// One end of a copy.
+#[derive(Clone, Copy, Debug)]
+pub enum Side<'a> {
+    /// A bus address.
+    Host(u64),
+    /// An offset into memory of the device.
+    Device(&'a Mapping, u64),
+}
+
 /// Host memory and interrupts.
 ///
 /// A write has reached memory when its method returns. Methods may block until the host answers, so that whoever handles the
@@ -29,10 +39,14 @@ pub trait Bus: Debug + Send + Sync {
     fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused>;
     /// Writes to a bus address. After an error some of it may be written.
     fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused>;
+    /// Copies up to `bytes` without a detour, and says how many: none where it takes a read and a write.
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize;
     /// Reads 8 bytes at a multiple of 8, in one access.
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused>;
     /// Writes 8 bytes at a multiple of 8, in one access.
     fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused>;
+    /// Bus Master goes on or off. When this returns with it off, no access reaches host memory.
+    fn set_master(&self, on: bool);
     /// Sends an MSI-X message.
     fn interrupt(&self, vector: usize);
     /// Whether the host judges each access by itself (message mode).
@@ -49,11 +63,17 @@ impl<T: Bus> Bus for Arc<T> {
     fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused> {
         (**self).write(address, from, counters)
     }
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
+        (**self).copy(from, to, bytes)
+    }
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {
         (**self).load(address, counters)
     }
     fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused> {
         (**self).store(address, value, counters)
+    }
+    fn set_master(&self, on: bool) {
+        (**self).set_master(on);
     }
     fn interrupt(&self, vector: usize) {
         (**self).interrupt(vector);

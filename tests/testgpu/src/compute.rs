@@ -44,12 +44,8 @@ pub fn copy(
     (source, destination, bytes): (u64, u64, u64),
     progress: &mut u64,
 ) -> Result<(), Stop> {
-    while *progress < bytes {
-        let chunk = &mut buffers.first[..next(*progress, bytes)];
-        port.read(at(source, *progress)?, chunk)?;
-        port.write(at(destination, *progress)?, chunk, progress)?;
-    }
-    Ok(())
+    let operands = (source, destination, bytes);
+    port.copy(operands, progress, &mut buffers.first)
 }
 
 /// Fills with 8 bytes, again and again, the first of them at the destination.
@@ -89,7 +85,7 @@ pub fn run(
             bytes,
             value,
         } => {
-            let pattern = u64::from(value) << 32 | u64::from(value);
+            let pattern = (u64::from(value) << 32) | u64::from(value);
             fill(port, buffers, (destination, bytes, pattern), progress)
         }
         Kernel::Increment { data, bytes } => {

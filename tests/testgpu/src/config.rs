@@ -71,11 +71,11 @@ impl Config {
         set(0x20, 0); // BAR 4: 32 bits
         set(0x2c, 0x0001_1234);
         set(0x34, EXPRESS as u32);
-        set(EXPRESS, 0x0002_0010 | (MSIX as u32) << 8); // version 2, endpoint
-        set(EXPRESS + 4, 1 << 28 | 1 << 15); // function-level reset, role-based errors
+        set(EXPRESS, 0x0002_0010 | ((MSIX as u32) << 8)); // version 2, endpoint
+        set(EXPRESS + 4, (1 << 28) | (1 << 15)); // function-level reset, role-based errors
         set(EXPRESS + 0x0c, 0x11); // 2.5 GT/s, one lane
         set(EXPRESS + 0x10, 0x0011_0000);
-        set(MSIX, 0x11 | (vectors - 1) << 16);
+        set(MSIX, 0x11 | ((vectors - 1) << 16));
         set(MSIX + 4, 4);
         set(MSIX + 8, PENDING_BITS | 4);
     }

@@ -14,7 +14,7 @@ const fn tables() -> [[u32; 256]; 8] {
         let mut bit = 0;
         while bit < 8 {
             state = if state & 1 == 1 {
-                state >> 1 ^ POLYNOMIAL
+                (state >> 1) ^ POLYNOMIAL
             } else {
                 state >> 1
             };
@@ -28,7 +28,7 @@ const fn tables() -> [[u32; 256]; 8] {
         let mut byte = 0;
         while byte < 256 {
             let before = tables[n - 1][byte];
-            tables[n][byte] = before >> 8 ^ tables[0][(before & 0xff) as usize];
+            tables[n][byte] = (before >> 8) ^ tables[0][(before & 0xff) as usize];
             byte += 1;
         }
         n += 1;
@@ -46,11 +46,11 @@ pub fn update(mut state: u32, bytes: &[u8]) -> u32 {
         let word = eight.try_into().map_or(0, u64::from_le_bytes) ^ u64::from(state);
         state = 0;
         for (n, table) in TABLES.iter().enumerate() {
-            state ^= table[(word >> (8 * (7 - n)) & 0xff) as usize];
+            state ^= table[((word >> (8 * (7 - n))) & 0xff) as usize];
         }
     }
     for byte in eights.remainder() {
-        state = state >> 8 ^ TABLES[0][((state ^ u32::from(*byte)) & 0xff) as usize];
+        state = (state >> 8) ^ TABLES[0][((state ^ u32::from(*byte)) & 0xff) as usize];
     }
     state
 }

@@ -71,7 +71,7 @@ fn stay_stuck(device: &Device, engine: usize) -> bool {
         if device.abandon(engine).load(Ordering::Relaxed) {
             return true;
         }
-        if device.lock().knobs.stuck & 1 << engine == 0 {
+        if device.lock().knobs.stuck & (1 << engine) == 0 {
             return false;
         }
         std::thread::sleep(STUCK_PERIOD);

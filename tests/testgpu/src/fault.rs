@@ -104,13 +104,18 @@ pub struct Victim {
 impl Victim {
     /// The entry for a fault of this queue at time `now`.
     pub fn entry(&self, fault: &Fault, now: u64) -> Entry {
-        let info = self.vmid as u64
-            | (fault.access as u64) << 8
-            | u64::from(fault.level) << 12
-            | fault.reason.code() << 16
-            | (self.slot as u64) << 24
-            | (self.queue as u64) << 32
-            | u64::from(self.opcode) << 48;
+        let fields = [
+            (self.vmid as u64, 0),
+            (fault.access as u64, 8),
+            (fault.level.into(), 12),
+            (fault.reason.code(), 16),
+            (self.slot as u64, 24),
+            (self.queue as u64, 32),
+            (self.opcode.into(), 48),
+        ];
+        let info = fields
+            .iter()
+            .fold(0, |info, (value, shift)| info | (value << shift));
         [info, fault.va, self.index, now]
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest as the device's host: its memory, mapped or by messages, and its interrupt vectors.
 
-use crate::bus::{Bus, Mappings, Refused};
+use crate::bus::{Bus, Mappings, Refused, Side};
 use crate::counter::Counters;
 use crate::interval::{Intervals, Skip};
 use crate::messenger::Messenger;
@@ -54,6 +54,8 @@ type Files = HashMap<(u64, u64), Arc<Backing>>;
 pub struct Guest {
     messenger: Arc<Messenger>,
     message_mode: bool,
+    /// Bus Master, as far as QEMU does not look at it itself.
+    master: AtomicBool,
     places: RwLock<Intervals<Place>>,
     files: Mutex<Files>,
     mapped: AtomicU64,
@@ -75,6 +77,7 @@ impl Guest {
         Self {
             messenger,
             message_mode,
+            master: AtomicBool::new(false),
             places: RwLock::default(),
             files: Mutex::default(),
             mapped: AtomicU64::new(0),
@@ -172,9 +175,10 @@ impl Guest {
         while done < bytes {
             let at = address.checked_add(done as u64).ok_or(Refused)?;
             let left = bytes - done;
-            match self.way(at, left, &allowed, |memory, offset, count| {
-                direct(memory, offset, done, count)
-            }) {
+            let copy = |memory: &Mapping, offset, piece, count| {
+                direct(memory, offset, done + piece, count)
+            };
+            match self.way(at, left, &allowed, copy) {
                 Way::Direct(count, unverified) => {
                     if let Some(backing) = unverified {
                         self.verify(&backing, at, count)?;
@@ -196,22 +200,36 @@ impl Guest {
         at: u64,
         left: usize,
         allowed: impl Fn(&Place) -> bool,
-        direct: impl FnOnce(&Mapping, u64, usize) -> Option<()>,
+        mut direct: impl FnMut(&Mapping, u64, usize, usize) -> Option<()>,
     ) -> Way {
         if self.message_mode {
             return Way::Message(left);
         }
-        // Held during the copy, so that an unmapping waits for it.
+        // Held during the copies, so that an unmapping waits for them.
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
-        let found = places.find(at);
-        if let Some((place, offset, rest)) = found.filter(|(place, ..)| allowed(place)) {
-            if let Some((backing, start)) = &place.file {
-                let count = left.min(usize::try_from(rest).unwrap_or(usize::MAX));
-                if direct(&backing.memory, start + offset, count).is_some() {
-                    let verified = backing.verified.load(Ordering::Relaxed);
-                    return Way::Direct(count, (!verified).then(|| Arc::clone(backing)));
+        let mut done = 0;
+        let mut unverified = None;
+        if self.master.load(Ordering::SeqCst) {
+            for (place, offset, rest) in places.follow(at) {
+                let Some((backing, start)) = place.file.as_ref().filter(|_| allowed(place)) else {
+                    break;
+                };
+                let count = (left - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+                if direct(&backing.memory, start + offset, done, count).is_none() {
+                    break;
+                }
+                done += count;
+                if !backing.verified.load(Ordering::Relaxed) {
+                    unverified = Some(Arc::clone(backing));
+                    break;
+                }
+                if done == left {
+                    break;
                 }
             }
+        }
+        if done > 0 {
+            return Way::Direct(done, unverified);
         }
         let page_left = regs::PAGE - at % regs::PAGE;
         Way::Message(left.min(page_left as usize))
@@ -271,6 +289,9 @@ impl Guest {
             return None;
         }
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        if !self.master.load(Ordering::SeqCst) {
+            return None;
+        }
         let (place, offset, rest) = places.find(address)?;
         let (backing, start) = place
             .file
@@ -279,6 +300,29 @@ impl Guest {
         let value = access(&backing.memory, start + offset)?;
         let verified = backing.verified.load(Ordering::Relaxed);
         Some((value, (!verified).then(|| Arc::clone(backing))))
+    }
+}
+
+/// Where the byte `skip` of an end of a copy is, and how many follow it there; only where a plain copy will do.
+fn resolve<'a>(
+    places: &'a Intervals<Place>,
+    side: Side<'a>,
+    skip: u64,
+    write: bool,
+) -> Option<(&'a Mapping, u64, u64)> {
+    match side {
+        Side::Device(memory, offset) => Some((memory, offset.checked_add(skip)?, u64::MAX)),
+        Side::Host(address) => {
+            let (place, offset, rest) = places.find(address.checked_add(skip)?)?;
+            let (backing, start) = place.file.as_ref()?;
+            let allowed = if write {
+                place.writable
+            } else {
+                place.readable
+            };
+            let verified = backing.verified.load(Ordering::Relaxed);
+            (allowed && verified).then_some((&backing.memory, start + offset, rest))
+        }
     }
 }
 
@@ -308,6 +352,32 @@ impl Bus for Guest {
             |at, done, count| self.messenger.write(at, &from[done..done + count]),
             counters,
         )
+    }
+
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
+        if self.message_mode {
+            return 0;
+        }
+        // Held during the copies, so that an unmapping waits for them.
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        if !self.master.load(Ordering::SeqCst) {
+            return 0;
+        }
+        let mut done = 0;
+        while done < bytes {
+            let resolve = |side, write| resolve(&places, side, done as u64, write);
+            let (Some(from), Some(to)) = (resolve(from, false), resolve(to, true)) else {
+                break;
+            };
+            let count = [from.2, to.2]
+                .into_iter()
+                .fold((bytes - done) as u64, u64::min) as usize;
+            if from.0.copy(from.1, to.0, to.1, count).is_none() {
+                break;
+            }
+            done += count;
+        }
+        done
     }
 
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused> {
@@ -345,11 +415,17 @@ impl Bus for Guest {
         }
     }
 
+    fn set_master(&self, on: bool) {
+        self.master.store(on, Ordering::SeqCst);
+        // Whoever has seen it on is through when nobody holds the table any more.
+        drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn interrupt(&self, vector: usize) {
         let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(eventfd)) = vectors.get(vector) {
+        if let Some(Some(mut eventfd)) = vectors.get(vector).map(Option::as_ref) {
             // It fails when the counter is at its end, and then QEMU has been told often enough.
-            let _ = (&*eventfd).write(&1_u64.to_ne_bytes());
+            let _ = eventfd.write(&1_u64.to_ne_bytes());
         }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the engines share: memory, the way to it, and counters.
 
-use crate::bus::{Bus, Refused};
+use crate::bus::{Bus, Refused, Side};
 use crate::counter::Counters;
 use crate::fault::Reason;
 use crate::link::{Link, Speed};
@@ -101,6 +101,7 @@ impl Hardware {
     /// Turns Bus Master on or off.
     pub fn set_master(&self, on: bool) {
         self.master.store(on, Ordering::SeqCst);
+        self.bus.set_master(on);
     }
 
     /// Reads bytes of host memory or VRAM.
@@ -117,6 +118,23 @@ impl Hardware {
             return self.vram.write(address, from).ok_or(Reason::VramRange);
         }
         self.host(|bus| bus.write(address, from, &self.counters))
+    }
+
+    /// Copies up to `bytes` between host memory (true) and VRAM (false) at once, and says how many: none where it takes a
+    /// read and a write, which may say why.
+    pub fn copy(&self, from: (bool, u64), to: (bool, u64), bytes: usize) -> usize {
+        let side = |(host, address)| match host {
+            true => Side::Host(address),
+            false => Side::Device(&self.vram, address),
+        };
+        match (side(from), side(to)) {
+            (Side::Device(_, from), Side::Device(_, to)) => self
+                .vram
+                .copy(from, &self.vram, to, bytes)
+                .map_or(0, |()| bytes),
+            (from, to) if self.is_master() => self.bus().copy(from, to, bytes),
+            _ => 0,
+        }
     }
 
     /// Reads 8 bytes in one access.

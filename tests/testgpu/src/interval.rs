@@ -73,6 +73,21 @@ impl<T: Skip> Intervals<T> {
         let left = end.checked_sub(address)?.saturating_add(1);
         Some((value, address - start, left))
     }
+
+    /// The ranges from this address on that follow each other without a gap, as [`Self::find`] has them.
+    pub fn follow(&self, address: u64) -> impl Iterator<Item = (&T, u64, u64)> {
+        let before = self.ranges.range(..=address).next_back();
+        let first = before.map_or(address, |(start, _)| *start);
+        let mut at = Some(address);
+        self.ranges
+            .range(first..)
+            .map_while(move |(start, (end, value))| {
+                let offset = at?.checked_sub(*start)?;
+                let left = end.checked_sub(at?)?.saturating_add(1);
+                at = end.checked_add(1);
+                Some((value, offset, left))
+            })
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +145,12 @@ mod tests {
             }
             for at in 0..128 {
                 prop_assert_eq!(look(&table, at), array[at as usize]);
+                let mut followed = at;
+                for (place, offset, left) in table.follow(at) {
+                    prop_assert_eq!(Some(place.0 + offset), array[followed as usize]);
+                    followed += left;
+                }
+                prop_assert!(array.get(followed as usize).is_none_or(Option::is_none));
             }
         }
     }

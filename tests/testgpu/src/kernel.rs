@@ -214,7 +214,7 @@ mod tests {
         #[test]
         fn any_arguments(number in 0..12_u32, arguments: [u64; 7]) {
             let _ = decode(number, arguments);
-            let _ = decode(number, arguments.map(|argument| argument >> 32 & !3));
+            let _ = decode(number, arguments.map(|argument| (argument >> 32) & !3));
         }
     }
 }

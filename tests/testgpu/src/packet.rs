@@ -79,7 +79,7 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
     let [head, rest @ ..] = words;
     let [a, b, c, unused @ ..] = rest;
     let opcode = head & 0xff;
-    let flags = head >> 8 & 0xff;
+    let flags = (head >> 8) & 0xff;
     let (flags_allowed, words_used) = match opcode {
         regs::NOP | regs::INTERRUPT => (0, 0),
         regs::COPY => (0, 3),
@@ -218,29 +218,29 @@ mod tests {
         assert_eq!(bad([0x203, 4, 18, 0, 0, 0, 0, 0]), Reason::BadAlignment);
         assert_eq!(bad([0x403, 4, 18, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(
-            decode([9 << 32 | 4, 1, 2, 3, 4, 5, 6, 7]),
+            decode([(9 << 32) | 4, 1, 2, 3, 4, 5, 6, 7]),
             Ok(Packet::Launch {
                 kernel: 9,
                 arguments: Arguments::Inline([1, 2, 3, 4, 5, 6, 7])
             })
         );
         assert_eq!(
-            decode([9 << 32 | 0x104, 64, 0, 0, 0, 0, 0, 0]),
+            decode([(9 << 32) | 0x104, 64, 0, 0, 0, 0, 0, 0]),
             Ok(Packet::Launch {
                 kernel: 9,
                 arguments: Arguments::Indirect(64)
             })
         );
         assert_eq!(
-            bad([9 << 32 | 0x104, 64, 1, 0, 0, 0, 0, 0]),
+            bad([(9 << 32) | 0x104, 64, 1, 0, 0, 0, 0, 0]),
             Reason::BadField
         );
         assert_eq!(
-            bad([9 << 32 | 0x104, 65, 0, 0, 0, 0, 0, 0]),
+            bad([(9 << 32) | 0x104, 65, 0, 0, 0, 0, 0, 0]),
             Reason::BadAlignment
         );
-        assert_eq!(bad([1 << 32 | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
-        assert_eq!(bad([1 << 16 | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([(1 << 32) | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([(1 << 16) | 1, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(
             decode([5, 8, 7, 0, 0, 0, 0, 0]),
             Ok(Packet::FenceWrite { va: 8, value: 7 })

@@ -90,7 +90,7 @@ pub fn walk(
     for (level, shift) in [(3, 39_u32), (2, 30), (1, 21), (0, 12)] {
         let fail = |reason| Failure { reason, level };
         let index = va.wrapping_shr(shift) & 0x1ff;
-        let entry = read(host, table | index << 3).map_err(fail)?;
+        let entry = read(host, table | (index << 3)).map_err(fail)?;
         if entry & regs::PTE_VALID == 0 {
             return Err(fail(Reason::NotPresent));
         }
@@ -152,7 +152,7 @@ mod tests {
     const VA: u64 = 0x7fab_cdef_1234;
 
     fn indexes() -> [u64; 4] {
-        [39, 30, 21, 12].map(|shift| (VA >> shift & 511) * 8)
+        [39, 30, 21, 12].map(|shift| ((VA >> shift) & 511) * 8)
     }
 
     #[test]

@@ -157,6 +157,41 @@ impl<'a> Port<'a> {
         })
     }
 
+    /// Copies from operand to operand. `progress` grows by what is written, also before an error.
+    pub fn copy(
+        &mut self,
+        (source, destination, bytes): (u64, u64, u64),
+        progress: &mut u64,
+        buffer: &mut [u8],
+    ) -> Result<(), Stop> {
+        let hardware = self.hardware;
+        while *progress < bytes {
+            self.check()?;
+            let left = (bytes - *progress).min(buffer.len() as u64) as usize;
+            let from = source.checked_add(*progress);
+            let from = from.ok_or(Fault::at(Reason::VaRange, u64::MAX, Access::Read))?;
+            let to = destination.checked_add(*progress);
+            let to = to.ok_or(Fault::at(Reason::VaRange, u64::MAX, Access::Write))?;
+            let passage = hardware.mmu.enter();
+            let mut read = self.run(&passage, from, left, Access::Read)?;
+            let mut written = self.run(&passage, to, read.bytes, Access::Write)?;
+            let place = |run: &Run| (run.host, run.address);
+            let done = hardware.copy(place(&read), place(&written), written.bytes);
+            drop(passage);
+            if done > 0 {
+                (read.bytes, written.bytes) = (done, done);
+                self.account(from, read, Access::Read);
+                self.account(to, written, Access::Write);
+                *progress += done as u64;
+            } else {
+                let piece = &mut buffer[..written.bytes];
+                self.read(from, piece)?;
+                self.write(to, piece, progress)?;
+            }
+        }
+        Ok(())
+    }
+
     fn pieces(
         &mut self,
         (va, bytes, access): (u64, usize, Access),
@@ -228,7 +263,11 @@ impl<'a> Port<'a> {
         let mut due = self.due;
         let read = |host, address| {
             hardware.counters.add(regs::WALK_READS, 1);
-            due = due.max(Instant::now()) + link(hardware, host).latency();
+            let latency = link(hardware, host).latency();
+            // Looking at the clock takes longer than an entry in VRAM.
+            if !latency.is_zero() {
+                due = due.max(Instant::now()) + latency;
+            }
             hardware.load(host, address)
         };
         let leaf =

@@ -131,7 +131,7 @@ impl Header {
 #[derive(Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (front, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -53,7 +53,7 @@ pub fn read(state: &State, offset: u64, bytes: usize) -> u64 {
         bad();
         0
     });
-    value >> shift & mask
+    (value >> shift) & mask
 }
 
 fn register(state: &State, offset: u64) -> Option<u64> {
@@ -132,7 +132,7 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
 
 fn summary(words: &[u64]) -> u64 {
     (0..).zip(words).fold(0, |mask, (number, word)| {
-        mask | u64::from(*word != 0) << number
+        mask | (u64::from(*word != 0) << number)
     })
 }
 
@@ -177,7 +177,7 @@ fn slot_register(state: &State, number: usize, offset: u64) -> Option<u64> {
         regs::SLOT_READ_INDEX => slot.read_index,
         regs::SLOT_PROGRESS => slot.progress,
         regs::SLOT_COMMAND => 0,
-        regs::SLOT_STATE => slot.state() | slot.result << 8,
+        regs::SLOT_STATE => slot.state() | (slot.result << 8),
         regs::SLOT_SINCE => slot.since,
         regs::SLOT_ERROR => slot.error,
         regs::SLOT_FAULT_VA => slot.fault_va,
@@ -294,7 +294,7 @@ impl Write {
             regs::SCRATCH => self.to(&mut state.scratch)?,
             regs::ENGINE_RESET => {
                 let busy = state.reset_engines(self.command()?);
-                for engine in (0..regs::ENGINE_COUNT).filter(|engine| busy & 1 << engine != 0) {
+                for engine in (0..regs::ENGINE_COUNT).filter(|engine| busy & (1 << engine) != 0) {
                     device
                         .abandon(engine)
                         .store(true, std::sync::atomic::Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use crate::regs;
 use std::time::{Duration, Instant};
 
-const CONFIG_DEFINED: u64 = 0x3ff | 0xf << 16 | 3 << 24 | 3 << 28;
+const CONFIG_DEFINED: u64 = 0x3ff | (0xf << 16) | (3 << 24) | (3 << 28);
 /// How long after a fence wait began its fence is read again.
 const FIRST_POLL: Duration = Duration::from_micros(20);
 /// How long it is at most until it is read again.
@@ -99,17 +99,17 @@ impl Slot {
 
     /// Its address space.
     pub fn vmid(&self) -> usize {
-        (self.config >> 16 & 0xf) as usize
+        ((self.config >> 16) & 0xf) as usize
     }
 
     /// Its engine classes.
     pub fn classes(&self) -> u64 {
-        self.config >> 24 & 3
+        (self.config >> 24) & 3
     }
 
     /// Its priority.
     pub fn priority(&self) -> u64 {
-        self.config >> 28 & 3
+        (self.config >> 28) & 3
     }
 
     /// Packets of its ring.
@@ -164,7 +164,6 @@ impl Slot {
     /// Its fence may have been reached.
     pub fn poll_now(&mut self, now: Instant) {
         self.poll_at = now;
-        self.poll_interval = FIRST_POLL;
     }
 }
 

@@ -41,7 +41,8 @@ impl Default for Tlb {
 }
 
 fn lookup(sets: &[Set], vmid: usize, page: u64) -> Option<Leaf> {
-    let set = &sets[page as usize % sets.len()];
+    // The number of sets is a power of two.
+    let set = &sets[page as usize & (sets.len() - 1)];
     let hit = |entry: &&Entry| entry.vmid == vmid && entry.page == page;
     set.ways.iter().flatten().find(hit).map(|entry| entry.leaf)
 }

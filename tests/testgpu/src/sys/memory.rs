@@ -82,6 +82,15 @@ impl Mapping {
         Some(())
     }
 
+    /// Copies bytes from one mapping to another, or within one; `None`, and nothing is written, if they are not all inside.
+    pub fn copy(&self, offset: u64, to: &Self, to_offset: u64, bytes: usize) -> Option<()> {
+        let from = self.place(offset, bytes)?;
+        let to = to.place(to_offset, bytes)?;
+        // SAFETY: both have that many bytes by place() and the invariant; copy() lets them overlap.
+        unsafe { ptr::copy(from, to, bytes) };
+        Some(())
+    }
+
     /// The 8 bytes at `offset`, a multiple of 8, for single accesses.
     fn word(&self, offset: u64) -> Option<&AtomicU64> {
         let place = self.place(offset, 8)?.cast::<u64>();

@@ -19,12 +19,12 @@ fn an_entry_says_who_and_what() {
     let field = |offset| rig.r(regs::FAULT_ENTRY + offset);
     let info = field(regs::FAULT_INFO);
     assert_eq!(info & 0xf, 2);
-    assert_eq!(info >> 8 & 3, regs::ACCESS_WRITE);
-    assert_eq!(info >> 12 & 7, 3);
-    assert_eq!(info >> 16 & 0xff, regs::NOT_PRESENT);
-    assert_eq!(info >> 24 & 0xff, queue.slot);
-    assert_eq!(info >> 32 & 0x3ff, queue.id);
-    assert_eq!(info >> 48 & 0xff, regs::COPY);
+    assert_eq!((info >> 8) & 3, regs::ACCESS_WRITE);
+    assert_eq!((info >> 12) & 7, 3);
+    assert_eq!((info >> 16) & 0xff, regs::NOT_PRESENT);
+    assert_eq!((info >> 24) & 0xff, queue.slot);
+    assert_eq!((info >> 32) & 0x3ff, queue.id);
+    assert_eq!((info >> 48) & 0xff, regs::COPY);
     assert_eq!(
         (field(regs::FAULT_VA), field(regs::FAULT_INDEX)),
         (VA + 5, 1)
@@ -78,7 +78,12 @@ fn retry_goes_on_where_it_was() {
             &[DATA, VA, count, 2.0_f32.to_bits().into()],
         ),
         vec![regs::COPY, DATA, VA, 4 * count],
-        vec![regs::FILL | 2 << 8, VA, 4 * count, 5.0_f32.to_bits().into()],
+        vec![
+            regs::FILL | (2 << 8),
+            VA,
+            4 * count,
+            5.0_f32.to_bits().into(),
+        ],
         launch(regs::KERNEL_MATMUL_F32, &[DATA, DATA, VA, 16, 1024, 1]),
     ]
     .into_iter()

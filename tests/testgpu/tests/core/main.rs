@@ -2,8 +2,8 @@
 //! The device without QEMU: what a driver would see, and whether it is what the manual says.
 
 mod faults;
+mod hostile;
 mod mmu;
-mod pace;
 mod packets;
 mod queues;
 mod registers;

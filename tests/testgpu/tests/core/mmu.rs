@@ -83,7 +83,7 @@ fn tables_in_host_memory() {
     let rig = Rig::new();
     // four tables in host memory, one after another
     let table = 8 * MIB;
-    let link = |level: u64| (table + (3 - level) * 4096, VA >> (12 + 9 * level) & 511);
+    let link = |level: u64| (table + (3 - level) * 4096, (VA >> (12 + 9 * level)) & 511);
     for level in [3, 2, 1] {
         let (base, index) = link(level);
         let next = (base + 4096) | HOST | regs::PTE_VALID;
@@ -102,7 +102,7 @@ fn tables_in_host_memory() {
             .store(0x5000 + 8 * word as u64, value)
             .unwrap();
     }
-    rig.set_slot(3, regs::SLOT_CONFIG, 3 | 7 << 16 | BOTH << 24);
+    rig.set_slot(3, regs::SLOT_CONFIG, 3 | (7 << 16) | (BOTH << 24));
     rig.set_slot(3, regs::SLOT_RING, VA);
     rig.set_slot(3, regs::SLOT_SIZE, 1);
     assert_eq!(rig.command(3, regs::COMMAND_BIND), regs::RESULT_OK);
@@ -120,7 +120,7 @@ fn rings_need_the_execute_permission() {
     let stop = rig.stop(&mut queue, &[&[regs::NOP]]);
     assert_eq!(stop, (regs::PERMISSION, queue.ring()));
     let info = rig.r(regs::FAULT_ENTRY + regs::FAULT_INFO);
-    assert_eq!(info >> 8 & 3, regs::ACCESS_FETCH);
+    assert_eq!((info >> 8) & 3, regs::ACCESS_FETCH);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn addresses_that_cannot_be() {
     let rig = Rig::new();
     let end = rig.r(regs::VRAM_SIZE);
     rig.map(1, VA, RW | end);
-    rig.map(1, VA + 4096, RW | HOST | 1 << 30);
-    rig.map(1, VA + 8192, RW | HOST | 1 << 7);
+    rig.map(1, VA + 4096, RW | HOST | (1 << 30));
+    rig.map(1, VA + 8192, RW | HOST | (1 << 7));
     let last = (1 << 48) - 4096;
     rig.map(1, last, RW);
     let code = |id, packet: &[u64]| rig.stop(&mut rig.queue(id, BOTH), &[packet]);
@@ -204,13 +204,13 @@ fn addresses_that_cannot_be() {
         code(8, &launch(regs::KERNEL_SUM_F32, &[u64::MAX - 3, 5, DATA])).0,
         regs::VA_RANGE
     );
-    let mut queue = rig.queue_with(9, 9 | 5 << 16 | BOTH << 24);
+    let mut queue = rig.queue_with(9, 9 | (5 << 16) | (BOTH << 24));
     assert_eq!(
         rig.stop(&mut queue, &[&[regs::NOP]]),
         (regs::ROOT_DISABLED, queue.ring())
     );
     let levels: Vec<_> = (0..9)
-        .map(|i| rig.r(regs::FAULT_ENTRY + 32 * i) >> 12 & 7)
+        .map(|i| (rig.r(regs::FAULT_ENTRY + 32 * i) >> 12) & 7)
         .collect();
     assert_eq!(levels, [4, 4, 0, 4, 1, 4, 4, 4, 4]);
 }

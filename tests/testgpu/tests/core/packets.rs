@@ -52,7 +52,7 @@ fn fills_with_elements_of_each_size() {
         let length = 100_000 * bytes;
         rig.run(
             &mut queue,
-            &[&[regs::FILL | size << 8, DATA + at, length, value]],
+            &[&[regs::FILL | (size << 8), DATA + at, length, value]],
         );
         let expected = value.to_le_bytes()[..bytes as usize].repeat(100_000);
         assert!(
@@ -107,7 +107,7 @@ fn one_queue_mixes_copies_and_kernels_in_order() {
         rig.run(
             &mut queue,
             &[
-                &[regs::FILL | 2 << 8, DATA, 4000, 41.0_f32.to_bits().into()],
+                &[regs::FILL | (2 << 8), DATA, 4000, 41.0_f32.to_bits().into()],
                 &increment,
                 &[regs::COPY, DATA, DATA + MIB, 4000],
             ],
@@ -187,7 +187,7 @@ fn histogram_and_crc() {
     let bitwise = data.iter().fold(!0_u32, |state, byte| {
         (0..8).fold(state ^ u32::from(*byte), |s, _| {
             if s & 1 == 1 {
-                s >> 1 ^ 0x82f6_3b78
+                (s >> 1) ^ 0x82f6_3b78
             } else {
                 s >> 1
             }
@@ -255,7 +255,7 @@ fn arguments_in_memory_and_spin() {
     let mut queue = rig.queue(1, COMPUTE);
     rig.host.bytes.store(64, 20_000_000).unwrap();
     let start = std::time::Instant::now();
-    let head = regs::LAUNCH | regs::LAUNCH_INDIRECT << 8 | regs::KERNEL_SPIN << 32;
+    let head = regs::LAUNCH | (regs::LAUNCH_INDIRECT << 8) | (regs::KERNEL_SPIN << 32);
     rig.run(&mut queue, &[&[head, DATA + 64]]);
     assert!(start.elapsed().as_millis() >= 20);
 }
@@ -289,9 +289,13 @@ fn malformed_packets_stop_only_their_queue() {
             regs::BAD_LENGTH,
         ),
         (&[regs::FENCE_WRITE, DATA + 4, 1], regs::BAD_ALIGNMENT),
-        (&[regs::LAUNCH | 99 << 32], regs::BAD_KERNEL),
+        (&[regs::LAUNCH | (99 << 32)], regs::BAD_KERNEL),
         (
-            &[regs::LAUNCH | regs::KERNEL_INCREMENT_F32 << 32, DATA + 1, 1],
+            &[
+                regs::LAUNCH | (regs::KERNEL_INCREMENT_F32 << 32),
+                DATA + 1,
+                1,
+            ],
             regs::BAD_ALIGNMENT,
         ),
     ];

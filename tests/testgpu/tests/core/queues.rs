@@ -141,8 +141,8 @@ fn bind_checks() {
         rig.set_slot(9, regs::SLOT_SIZE, size);
         rig.command(9, regs::COMMAND_BIND)
     };
-    let good = 9 | BOTH << 24;
-    assert_eq!(try_bind(1 | BOTH << 24, 0, 4), regs::RESULT_BOUND);
+    let good = 9 | (BOTH << 24);
+    assert_eq!(try_bind(1 | (BOTH << 24), 0, 4), regs::RESULT_BOUND);
     assert_eq!(try_bind(9, 0, 4), regs::RESULT_BAD_CONFIG);
     assert_eq!(try_bind(good, 64, 4), regs::RESULT_BAD_CONFIG);
     assert_eq!(try_bind(good, 1 << 48, 4), regs::RESULT_BAD_CONFIG);
@@ -206,7 +206,7 @@ fn equals_take_turns_and_a_higher_priority_goes_first() {
         }
         rig.ring(queue);
     }
-    let mut high = rig.queue_with(20, 20 | 1 << 16 | regs::CLASS_COMPUTE << 24 | 3 << 28);
+    let mut high = rig.queue_with(20, 20 | (1 << 16) | (regs::CLASS_COMPUTE << 24) | (3 << 28));
     rig.submit(&mut high, &[&[regs::TIMESTAMP, DATA + 4096]]);
     rig.wait_idle(&high);
     let done = |rig: &Rig| -> Vec<u64> {

@@ -54,7 +54,7 @@ fn reset_values() {
         }
         let halves = [0, 4].map(|half| running.device().read_register(offset + half, 4));
         if name != "TIME" {
-            assert_eq!(halves[0] | halves[1] << 32, value, "{name}");
+            assert_eq!(halves[0] | (halves[1] << 32), value, "{name}");
         }
     }
     assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use testgpu::bus::{Bus, Mappings, Refused};
+use testgpu::bus::{Bus, Mappings, Refused, Side};
 use testgpu::counter::Counters;
 use testgpu::device::{Device, Running};
 use testgpu::hardware::Settings;
@@ -63,6 +63,19 @@ impl Bus for Memory {
         self.check(address, from.len() as u64)?;
         self.bytes.write(address, from).ok_or(Refused)
     }
+    fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize {
+        let end = |side| match side {
+            Side::Host(address) if self.check(address, bytes as u64).is_ok() => {
+                Some((&self.bytes, address))
+            }
+            Side::Host(_) => None,
+            Side::Device(memory, offset) => Some((memory, offset)),
+        };
+        match (end(from), end(to)) {
+            (Some(from), Some(to)) => from.0.copy(from.1, to.0, to.1, bytes).map_or(0, |()| bytes),
+            _ => 0,
+        }
+    }
     fn load(&self, address: u64, _: &Counters) -> Result<u64, Refused> {
         self.check(address, 8)?;
         self.bytes.load(address).ok_or(Refused)
@@ -71,6 +84,7 @@ impl Bus for Memory {
         self.check(address, 8)?;
         self.bytes.store(address, value).ok_or(Refused)
     }
+    fn set_master(&self, _: bool) {}
     fn interrupt(&self, vector: usize) {
         self.vectors[vector].fetch_add(1, Ordering::SeqCst);
     }
@@ -193,7 +207,7 @@ impl Rig {
     fn entry(&self, vmid: u64, va: u64, level: u32) -> u64 {
         let mut table = self.r(regs::ROOT + 8 * vmid) & regs::PTE_ADDRESS;
         for level in (level + 1..4).rev() {
-            let place = table + (va >> (12 + 9 * level) & 511) * 8;
+            let place = table + ((va >> (12 + 9 * level)) & 511) * 8;
             let entry = self.vram().load(place).unwrap();
             table = match entry & regs::PTE_VALID {
                 0 => {
@@ -204,7 +218,17 @@ impl Rig {
                 _ => entry & regs::PTE_ADDRESS,
             };
         }
-        table + (va >> (12 + 9 * level) & 511) * 8
+        table + ((va >> (12 + 9 * level)) & 511) * 8
+    }
+
+    /// The table with the 4 KiB leaf of `va`: its offset into VRAM.
+    pub(crate) fn table_of(&self, vmid: u64, va: u64) -> u64 {
+        self.entry(vmid, va, 0) & !0xfff
+    }
+
+    /// Where a packet of a queue is in VRAM.
+    pub(crate) fn packet_place(&self, queue: &Queue, index: u64) -> u64 {
+        RINGS_VRAM + 4096 * (queue.id % 64) + index % RING_PACKETS * 64
     }
 
     /// Writes the 4 KiB leaf of `va`: address and bits other than valid and leaf.
@@ -267,12 +291,12 @@ impl Rig {
 
     pub(crate) fn command(&self, slot: u64, command: u64) -> u64 {
         self.set_slot(slot, regs::SLOT_COMMAND, command);
-        self.slot(slot, regs::SLOT_STATE) >> 8 & 0xff
+        (self.slot(slot, regs::SLOT_STATE) >> 8) & 0xff
     }
 
     /// Binds queue `id` to slot `id`, in address space 1.
     pub(crate) fn queue(&self, id: u64, classes: u64) -> Queue {
-        self.queue_with(id, id | 1 << 16 | classes << 24)
+        self.queue_with(id, id | (1 << 16) | (classes << 24))
     }
 
     pub(crate) fn queue_with(&self, id: u64, config: u64) -> Queue {
@@ -315,7 +339,7 @@ impl Rig {
     }
 
     pub(crate) fn put(&self, queue: &mut Queue, packet: &[u64]) {
-        let place = RINGS_VRAM + 4096 * (queue.id % 64) + queue.written % RING_PACKETS * 64;
+        let place = self.packet_place(queue, queue.written);
         for word in 0..8 {
             let value = packet.get(word as usize).copied().unwrap_or(0);
             self.vram().store(place + 8 * word, value).unwrap();
@@ -402,13 +426,13 @@ impl Rig {
     }
 
     pub(crate) fn pending(&self, queue: u64) -> bool {
-        self.r(regs::PENDING + queue / 64 * 8) >> (queue % 64) & 1 == 1
+        (self.r(regs::PENDING + queue / 64 * 8) >> (queue % 64)) & 1 == 1
     }
 }
 
 /// A LAUNCH packet.
 pub(crate) fn launch(kernel: u64, arguments: &[u64]) -> Vec<u64> {
-    [&[regs::LAUNCH | kernel << 32], arguments].concat()
+    [&[regs::LAUNCH | (kernel << 32)], arguments].concat()
 }
 
 /// Bytes that differ from place to place.

@@ -84,7 +84,7 @@ impl Gpu {
         self.map(RING, RING_VRAM | regs::PTE_EXECUTE);
         self.w(regs::DOORBELL_ENABLE, 1 << QUEUE);
         let classes = regs::CLASS_COPY | regs::CLASS_COMPUTE;
-        self.set_slot(regs::SLOT_CONFIG, QUEUE | VMID << 16 | classes << 24);
+        self.set_slot(regs::SLOT_CONFIG, QUEUE | (VMID << 16) | (classes << 24));
         self.set_slot(regs::SLOT_RING, RING);
         self.set_slot(regs::SLOT_SIZE, RING_PACKETS.trailing_zeros().into());
         self.set_slot(regs::SLOT_COMMAND, regs::COMMAND_BIND);
@@ -120,7 +120,7 @@ impl Gpu {
     pub(crate) fn map(&self, va: u64, leaf: u64) {
         let mut table = self.r(regs::ROOT + 8 * VMID) & regs::PTE_ADDRESS;
         for shift in [39, 30, 21] {
-            let place = table + (va >> shift & 511) * 8;
+            let place = table + ((va >> shift) & 511) * 8;
             let entry: u64 = self.vram.read(place);
             table = match entry & regs::PTE_VALID {
                 0 => {
@@ -135,7 +135,7 @@ impl Gpu {
             0 => 0,
             leaf => leaf | regs::PTE_VALID | regs::PTE_LEAF,
         };
-        self.vram.write(table + (va >> 12 & 511) * 8, entry);
+        self.vram.write(table + ((va >> 12) & 511) * 8, entry);
     }
 
     pub(crate) fn map_range(&self, va: u64, leaf: u64, bytes: u64) {

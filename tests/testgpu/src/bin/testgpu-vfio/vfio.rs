@@ -179,7 +179,7 @@ impl Function {
     fn region(&self, index: u32) -> io::Result<(u64, u64)> {
         let mut info = [0, 0, index, 0, 0, 0, 0, 0];
         call(&self.device, DEVICE_GET_REGION_INFO, &mut info)?;
-        let wide = |low: usize| u64::from(info[low]) | u64::from(info[low + 1]) << 32;
+        let wide = |low: usize| u64::from(info[low]) | (u64::from(info[low + 1]) << 32);
         Ok((wide(4), wide(6)))
     }
 
@@ -254,9 +254,9 @@ impl Function {
         let mut vectors = Vec::new();
         let mut set = vec![0, IRQ_EVENTFD_TRIGGER, MSIX_INDEX, 0, VECTORS as u32];
         for _ in 0..VECTORS {
+            let flags = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
             // SAFETY: takes numbers.
-            let eventfd =
-                checked(|| unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
+            let eventfd = checked(|| unsafe { libc::eventfd(0, flags) })?;
             set.push(eventfd as u32);
             // SAFETY: a new descriptor, and nobody else's.
             vectors.push(Vector(File::from(unsafe { OwnedFd::from_raw_fd(eventfd) })));

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which engine executes which packet next, and what becomes of the queue then.
+
+use super::{bit, State, WAKE_CONTROL};
+use crate::fault::{Fault, Reason, Victim};
+use crate::packet::PACKET_SIZE;
+use crate::regs;
+use crate::slot::{Phase, Slot};
+use std::time::{Duration, Instant};
+
+/// A packet to be executed, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// Whose it is.
+    pub victim: Victim,
+    /// VA of the packet.
+    pub va: u64,
+    /// The queue's engine classes.
+    pub classes: u64,
+    /// Whether write index and read index can both be right.
+    pub valid_index: bool,
+    /// How far it has come.
+    pub progress: u64,
+    /// How long it may run.
+    pub max_run: Duration,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done {
+        /// It wrote a fence.
+        fence: bool,
+        /// It was INTERRUPT.
+        interrupt: bool,
+    },
+    /// Its fence is not reached.
+    Waiting,
+    /// It needs an engine of another class.
+    Elsewhere(u64),
+    /// It stopped.
+    Stopped(Fault),
+    /// It was abandoned for a reset.
+    Abandoned,
+}
+
+/// What an engine does next.
+#[derive(Debug)]
+pub enum Pick {
+    /// Execute this.
+    Job(Job),
+    /// Wait until woken up, or until then.
+    Wait(Option<Instant>),
+}
+
+/// The engine classes of an engine.
+pub fn class_of(engine: usize) -> u64 {
+    if engine < regs::COPY_ENGINE_COUNT {
+        regs::CLASS_COPY
+    } else {
+        regs::CLASS_COMPUTE
+    }
+}
+
+impl State {
+    /// The next packet for an engine.
+    pub fn pick(&mut self, engine: usize) -> Pick {
+        if self.resetting.is_some() {
+            return Pick::Wait(None);
+        }
+        let now = Instant::now();
+        let class = class_of(engine);
+        let mut best: Option<usize> = None;
+        let mut next: Option<Instant> = None;
+        let mut others = false;
+        for (number, slot) in self.slots.iter().enumerate() {
+            let Some(at) = slot.runnable_at(class, now) else {
+                continue;
+            };
+            if at > now {
+                next = Some(next.map_or(at, |next| next.min(at)));
+                continue;
+            }
+            let rank = |slot: &Slot| (slot.priority(), u64::MAX - slot.served);
+            others |= best.is_some();
+            if best.is_none_or(|best| rank(slot) > rank(&self.slots[best])) {
+                best = Some(number);
+            }
+        }
+        let Some(number) = best else {
+            return Pick::Wait(next);
+        };
+        if others || next.is_some() {
+            // Somebody else must look after them, for this engine is busy now.
+            self.wake |= class;
+        }
+        self.served += 1;
+        let served = self.served;
+        let stuck = self.knobs.stuck & (1 << engine) != 0;
+        self.change(number, |slot, _| {
+            slot.engine = Some(engine);
+            slot.served = served;
+            if stuck {
+                slot.phase = Phase::Ready;
+            }
+        });
+        Pick::Job(self.job(number))
+    }
+
+    fn job(&self, number: usize) -> Job {
+        let slot = &self.slots[number];
+        let packets = slot.ring_packets();
+        let ahead = self.doorbells[slot.queue()].wrapping_sub(slot.read_index);
+        Job {
+            victim: Victim {
+                slot: number,
+                queue: slot.queue(),
+                vmid: slot.vmid(),
+                index: slot.read_index,
+                opcode: 0,
+            },
+            // below 2^48 + 2^22: the ring may reach beyond the end, which faults
+            va: slot.ring + (slot.read_index & (packets - 1)) * PACKET_SIZE as u64,
+            classes: slot.classes(),
+            valid_index: (1..=packets).contains(&ahead),
+            progress: slot.progress,
+            max_run: Duration::from_nanos(self.max_run),
+        }
+    }
+
+    /// An engine is through with a packet.
+    pub fn complete(
+        &mut self,
+        engine: usize,
+        job: &Job,
+        opcode: u8,
+        progress: u64,
+        outcome: Outcome,
+    ) {
+        let number = job.victim.slot;
+        let write_index = self.doorbells[job.victim.queue];
+        let lost = self.engine_resets & (1 << engine) != 0;
+        let fault = match outcome {
+            Outcome::Stopped(fault) => Some(fault),
+            Outcome::Abandoned if lost => Some(Fault::error(Reason::EngineLost)),
+            _ => None,
+        };
+        self.change(number, |slot, now| {
+            slot.engine = None;
+            slot.progress = progress;
+            match outcome {
+                Outcome::Done { .. } => {
+                    slot.read_index = slot.read_index.wrapping_add(1);
+                    slot.progress = 0;
+                    slot.wants = slot.classes();
+                    slot.phase = match slot.read_index == write_index {
+                        true => Phase::Idle,
+                        false => Phase::Ready,
+                    };
+                }
+                Outcome::Waiting => slot.wait_for_fence(now),
+                Outcome::Elsewhere(wants) => {
+                    slot.wants = wants;
+                    slot.phase = Phase::Ready;
+                }
+                Outcome::Stopped(_) | Outcome::Abandoned => {}
+            }
+            if let Some(fault) = fault {
+                slot.error = fault.reason.code();
+                slot.fault_va = fault.va;
+                slot.phase = match fault.reason.can_be_retried() {
+                    true => Phase::Faulted,
+                    false => Phase::Error,
+                };
+            }
+        });
+        if let Outcome::Done { fence: true, .. } = outcome {
+            self.poll_fences();
+        }
+        if let Outcome::Done {
+            interrupt: true, ..
+        } = outcome
+        {
+            let (word, bit) = bit(job.victim.queue);
+            self.completion[word] |= bit;
+            self.raise(regs::INT_COMPLETION);
+        }
+        if let Some(fault) = fault {
+            self.report(
+                Victim {
+                    opcode,
+                    ..job.victim
+                },
+                &fault,
+            );
+        }
+        if self.slots[number].unbinding {
+            self.stop_for_unbind(number);
+        }
+        if lost {
+            self.engine_resets &= !(1 << engine);
+            self.raise(regs::INT_RESET);
+        }
+        if self.resetting.is_some() {
+            self.wake |= WAKE_CONTROL;
+        }
+    }
+
+    fn report(&mut self, victim: Victim, fault: &Fault) {
+        self.hardware.counters.add(regs::FAULTS, 1);
+        self.faults.push(victim.entry(fault, self.hardware.now()));
+        self.slot_event |= 1 << victim.slot;
+        self.raise(regs::INT_FAULT | regs::INT_SLOT);
+    }
+
+    fn poll_fences(&mut self) {
+        let now = Instant::now();
+        for slot in &mut self.slots {
+            if slot.phase == Phase::Waiting {
+                slot.poll_now(now);
+                self.wake |= slot.wants;
+            }
+        }
+    }
+}
