@@ -19,15 +19,16 @@ content_of() {
 
 MODULE_FILES='^\./(Kbuild|Makefile|(driver|include)/.*\.(rs|c|h))$'
 
-# module_build [--from DIRECTORY] [--name NAME] [--clippy]: builds the module for the kernel in KDIR and sets MODULE, the path of
-# pinmap.ko. DIRECTORY is a tree with other sources (the default is this one); NAME keeps its objects apart.
+# module_build [--from DIRECTORY] [--name NAME] [--no-gpu] [--clippy]: builds the module for the kernel in KDIR and sets MODULE, the
+# path of pinmap.ko. DIRECTORY is a tree with other sources (the default is this one); NAME keeps its objects apart.
 module_build() {
 	local from=$TREE name=module arguments=()
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--from) from=$(realpath "$2"); shift 2 ;;
 		--name) name=$2; shift 2 ;;
-		--clippy) name=clippy arguments=(CLIPPY=1); shift ;;
+		--no-gpu) name=$name-flat arguments+=(PINMAP_GPU=n); shift ;;
+		--clippy) name=$name-clippy arguments+=(CLIPPY=1); shift ;;
 		esac
 	done
 	[ -f "$from/Kbuild" ] || die "there is no driver in $from (no Kbuild)"
@@ -46,13 +47,13 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	mkdir -p "$dir"/{tree,results}
 	module_copy "$from" "$dir/tree"
 	# clippy looks only at what is compiled
-	[ $# -eq 0 ] || find "$dir/tree" -name '*.o' -delete
+	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
 	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules >"$log" 2>&1; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
 	! grep -q warning "$log" || cat "$log" >&2
-	if [ $# -gt 0 ] && grep -q '^warning' "$log"; then
+	if [[ " $* " == *' CLIPPY=1 '* ]] && grep -q '^warning' "$log"; then
 		die "clippy has warnings"
 	fi
 	cp "$dir/tree/pinmap.ko" "$MODULE.partial"
