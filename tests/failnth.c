@@ -10,13 +10,12 @@
 #include "device.h"
 #include "edu.h"
 #include "file.h"
+#include "inject.h"
 #include "memory.h"
 #include "pci.h"
 #include "pins.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -35,83 +34,6 @@ struct scene {
 	uint64_t bar;
 	void *view;
 };
-
-/* Failures are counted per task, so they begin and end right around the call. */
-static int fail_nth = -1;
-
-static void fail_begin(unsigned int n)
-{
-	char text[16];
-	int length = snprintf(text, sizeof(text), "%u", n);
-
-	CHECK_EQ(pwrite(fail_nth, text, length, 0), length);
-}
-
-/* Whether the failure happened in the call. These two can fail as well: then it did not. */
-static bool fail_end(void)
-{
-	char text[16] = { 0 };
-	bool struck = pread(fail_nth, text, sizeof(text) - 1, 0) > 0 && atoi(text) == 0;
-
-	while (pwrite(fail_nth, "0", 1, 0) != 1)
-		CHECK(!struck);
-	return struck;
-}
-
-/*
- * Lets nothing fail below one of the kernel's functions: what happens there is not the driver's affair, and takes long or
- * ends badly.
- */
-static void spare(const char *function)
-{
-	static const char *const kinds[] = { "failslab", "fail_page_alloc" };
-	unsigned long long start = 0, end = 0, addr;
-	FILE *file = fopen("/proc/kallsyms", "re");
-	char line[512], name[256], path[128], text[32];
-
-	CHECK(file);
-	while (fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
-		if (start && addr > start) {
-			end = addr;
-			break;
-		}
-		if (!strcmp(name, function))
-			start = addr;
-	}
-	fclose(file);
-	if (!end)
-		SKIP("the kernel has no function %s", function);
-	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-start", kinds[i]);
-		snprintf(text, sizeof(text), "%#llx", start);
-		file_write(path, text);
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-end", kinds[i]);
-		snprintf(text, sizeof(text), "%#llx", end);
-		file_write(path, text);
-	}
-}
-
-static void need_injection(void)
-{
-	static const char *const settings[][2] = {
-		{ "/sys/kernel/debug/failslab/ignore-gfp-wait", "N" },
-		{ "/sys/kernel/debug/failslab/verbose", "0" },
-		{ "/sys/kernel/debug/failslab/reject-end", "0" },
-		{ "/sys/kernel/debug/fail_page_alloc/ignore-gfp-wait", "N" },
-		{ "/sys/kernel/debug/fail_page_alloc/ignore-gfp-highmem", "N" },
-		{ "/sys/kernel/debug/fail_page_alloc/min-order", "0" },
-		{ "/sys/kernel/debug/fail_page_alloc/verbose", "0" },
-		{ "/sys/kernel/debug/fail_page_alloc/reject-end", "0" },
-		{ "/sys/kernel/debug/fail_usercopy/verbose", "0" },
-	};
-
-	fail_nth = open("/proc/self/fail-nth", O_RDWR | O_CLOEXEC);
-	if (fail_nth < 0)
-		SKIP("the kernel has no fault injection (fail-nth)");
-	for (size_t i = 0; i < ARRAY_SIZE(settings); i++)
-		if (try_file_write(settings[i][0], settings[i][1]))
-			SKIP("the kernel has no %s", settings[i][0]);
-}
 
 static int do_open(struct scene *scene)
 {
@@ -297,7 +219,7 @@ TEST_EACH(fail, scenarios, .seconds = 60)
 
 	need_injection();
 	if (row->spared)
-		spare(row->spared);
+		fail_spare(row->spared);
 	pins = pins_held();
 	for (n = 1; n < MOST && struck; n++) {
 		struct scene scene = set(row);
@@ -319,7 +241,7 @@ TEST(fail_probe, .seconds = 60)
 
 	need_injection();
 	/* ACPI interprets code of the firmware there: hundreds of allocations */
-	spare("acpi_pci_irq_enable");
+	fail_spare("acpi_pci_irq_enable");
 	for (n = 1; n < MOST && struck; n++) {
 		int result;
 

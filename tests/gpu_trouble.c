@@ -5,10 +5,11 @@
 #include "memory.h"
 #include "pins.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2 };
+enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
 
 /* Interrupts get lost: everything goes on, somewhat later. */
 TEST(lost_interrupts, .seconds = 30)
@@ -52,6 +53,36 @@ TEST(stuck_engine, .seconds = 30)
 	queue_finish(&good);
 }
 
+/* While an engine is being reset, which may take long, nobody else waits for that. */
+TEST(reset_holds_nobody_up, .seconds = 60)
+{
+	struct gpu_queue bad = queue_new(open_gpu()), good = queue_new(open_gpu());
+	uint64_t until, slowest = 0;
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	queue_push(&bad, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&bad);
+	CHECK(WAIT_FOR(2000, gpu_register(GPU_ENGINE_BUSY) & 0x3c));
+	gpu_set_register(GPU_STUCK, gpu_register(GPU_ENGINE_BUSY) & 0x3c);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_ENGINE_RESET);
+	if (!WAIT_FOR(10000, gpu_register(GPU_ENGINE_RESET)))
+		FAIL("the engine is not reset");
+	until = now_ms() + 700;
+	do {
+		uint64_t begin = now_ms(), took;
+
+		CHECK_EQ(queue_query(&bad).out_state, PINMAP_QUEUE_READY);
+		queue_finish(&good);
+		took = now_ms() - begin;
+		slowest = took > slowest ? took : slowest;
+	} while (now_ms() < until);
+	CHECK(gpu_register(GPU_ENGINE_RESET));
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_EQ(queue_stopped(&bad), GPU_ENGINE_LOST);
+	diag("the slowest of the others took %llu ms", (unsigned long long)slowest);
+	CHECK(slowest < slow(400));
+}
+
 /* A queue whose packet never ends is destroyed nevertheless. */
 TEST(destroy_stuck, .seconds = 60)
 {
@@ -65,6 +96,53 @@ TEST(destroy_stuck, .seconds = 60)
 	CHECK_OK(try_queue_destroy(fd, queue.args.out_queue));
 	gpu_set_register(GPU_STUCK, 0);
 	queue = queue_new(fd);
+	queue_finish(&queue);
+}
+
+struct releaser {
+	int fd;
+	uint64_t handle;
+	int result;
+};
+
+static void *release_it(void *argument)
+{
+	struct releaser *releaser = argument;
+
+	releaser->result = try_release(releaser->fd, releaser->handle);
+	return NULL;
+}
+
+/* Pages stay pinned until the device has confirmed that it has forgotten them. */
+TEST(pinned_until_acknowledged, .seconds = 30)
+{
+	struct memory memory = memory_new(ANON, 8 * PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration;
+	struct releaser releaser;
+	long long pins = pins_held();
+	uint64_t done, until;
+	pthread_t thread;
+
+	registration = register_memory(fd, memory.addr, memory.length, WRITE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, memory.length, 0x22);
+	queue_finish(&queue);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	done = gpu_register(GPU_INV_DONE);
+	releaser = (struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
+	CHECK_EQ(pthread_create(&thread, NULL, release_it, &releaser), 0);
+	/* less than the driver's patience */
+	for (until = now_ms() + 500; now_ms() < until; sleep_ms(10)) {
+		CHECK_EQ(gpu_register(GPU_INV_DONE), done);
+		CHECK_PINS(pins + 8);
+	}
+	CHECK_EQ(__atomic_load_n(&releaser.result, __ATOMIC_SEQ_CST), 1);
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_OK(releaser.result);
+	CHECK(gpu_register(GPU_INV_DONE) > done);
+	CHECK_PINS(pins);
 	queue_finish(&queue);
 }
 

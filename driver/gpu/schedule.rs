@@ -53,6 +53,15 @@ struct Slot {
     bound_at: u64,
     /// UNBIND is on its way, and must be done by then.
     leaving: Option<u64>,
+    /// The engine that holds its packet is being reset: which one, and by when it must be done.
+    reset: Option<(u32, u64)>,
+}
+
+impl Slot {
+    /// Whether something is on its way that is to be looked at soon.
+    fn is_waited_for(&self) -> bool {
+        self.leaving.is_some() || self.reset.is_some()
+    }
 }
 
 /// An address space of the device.
@@ -277,17 +286,18 @@ impl Gpu {
             let Some(&entry) = schedule.slots.get(slot as usize) else {
                 break;
             };
-            if entry.queue.is_some() && (told || watch || entry.leaving.is_some()) {
+            if entry.queue.is_some() && (told || watch || entry.is_waited_for()) {
                 self.look_at(schedule, slot);
-                if watch || entry.leaving.is_some_and(|deadline| now > deadline) {
+                let overdue = entry.leaving.is_some_and(|deadline| now > deadline);
+                if watch || overdue || entry.reset.is_some() {
                     self.watch(schedule, slot);
                 }
             }
         }
         self.note_pending(schedule);
         let all_served = self.serve(schedule);
-        let leaving = schedule.slots.iter().any(|slot| slot.leaving.is_some());
-        if !all_served || leaving {
+        let waiting = schedule.slots.iter().any(Slot::is_waited_for);
+        if !all_served || waiting {
             SOON
         } else if schedule.queues != 0 {
             NOW_AND_THEN
@@ -371,7 +381,8 @@ impl Gpu {
     }
 
     /// Ends a packet that runs for longer than it may: its engine is stuck. If that does not help, the
-    /// device is given up.
+    /// device is given up. The engine's reset is begun here, and looked after by the passes that follow:
+    /// other queues are not to wait for it.
     fn watch(&self, schedule: &mut Schedule, slot: u32) {
         let Some(entry) = schedule.slot(slot).copied() else {
             return;
@@ -379,9 +390,23 @@ impl Gpu {
         if entry.queue.is_none() {
             return;
         }
-        let overdue = entry
-            .leaving
-            .is_some_and(|deadline| clock::now() > deadline);
+        let now = clock::now();
+        if let Some((engine, deadline)) = entry.reset {
+            if self.hardware.is_engine_reset(engine) {
+                if let Some(entry) = schedule.slot(slot) {
+                    entry.reset = None;
+                    // It may leave from now on.
+                    if entry.leaving.is_some() {
+                        entry.leaving = Some(now.saturating_add(PATIENCE));
+                    }
+                }
+                self.look_at(schedule, slot);
+            } else if now > deadline {
+                let _ = self.lose();
+            }
+            return;
+        }
+        let overdue = entry.leaving.is_some_and(|deadline| now > deadline);
         let runs = self.hardware.slot_state(slot) == Some(SlotState::Running) && {
             let since = self.hardware.slot_since(slot);
             let limit = self.limits.max_run.saturating_add(PATIENCE / 2);
@@ -397,15 +422,8 @@ impl Gpu {
             return;
         };
         self.hardware.reset_engine(engine);
-        if !clock::poll(PATIENCE, || self.hardware.is_engine_reset(engine)) {
-            let _ = self.lose();
-            return;
-        }
-        self.look_at(schedule, slot);
         if let Some(entry) = schedule.slot(slot) {
-            if entry.leaving.is_some() && overdue {
-                entry.leaving = Some(clock::now().saturating_add(PATIENCE));
-            }
+            entry.reset = Some((engine, now.saturating_add(PATIENCE)));
         }
     }
 
@@ -462,7 +480,7 @@ impl Gpu {
             *entry = Slot {
                 queue: Some(id),
                 bound_at: clock::now(),
-                leaving: None,
+                ..Slot::default()
             };
         }
         if let Some(entry) = schedule.entry(id) {

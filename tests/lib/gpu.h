@@ -23,6 +23,9 @@ enum gpu_code { GPU_NOT_PRESENT = 1, GPU_PERMISSION = 2, GPU_BUS = 6, GPU_BAD_OP
 
 /* Registers that tests read and write behind the driver's back. */
 enum gpu_register {
+	GPU_ENGINE_RESET = 0x0120,
+	GPU_ENGINE_BUSY = 0x0128,
+	GPU_INV_DONE = 0x0420,
 	GPU_LOSE_INTERRUPTS = 0xa000,
 	GPU_DELAY_NS = 0xa008,
 	GPU_STUCK = 0xa028,

@@ -51,6 +51,9 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
             Stop::Abandoned => Outcome::Abandoned,
         }),
     };
+    if let Outcome::Abandoned = outcome {
+        keep_holding(device, engine);
+    }
     let counters = &device.hardware().counters;
     let busy = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     counters.add_engine(engine, regs::ENGINE_BUSY_NS, busy);
@@ -74,6 +77,20 @@ fn stay_stuck(device: &Device, engine: usize) -> bool {
         if device.lock().knobs.stuck & (1 << engine) == 0 {
             return false;
         }
+        std::thread::sleep(STUCK_PERIOD);
+    }
+}
+
+/// Does not let go of the packet as long as the knob says so, unless the whole device is reset.
+fn keep_holding(device: &Device, engine: usize) {
+    loop {
+        let state = device.lock();
+        let held = state.knobs.no_ack & regs::NO_ACK_ENGINE_RESET != 0
+            && state.engine_resets & (1 << engine) != 0;
+        if !held || state.resetting.is_some() || state.closed {
+            return;
+        }
+        drop(state);
         std::thread::sleep(STUCK_PERIOD);
     }
 }

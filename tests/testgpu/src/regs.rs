@@ -174,6 +174,7 @@ constants! {
     KNOB_NO_ACK = 0xa030,
     NO_ACK_INVALIDATE = 1,
     NO_ACK_UNBIND = 2,
+    NO_ACK_ENGINE_RESET = 4,
     AFTER_UNMAP_MARKER = 0x5afe_dead_c0ff_ee01,
     // 14. Counters
     ENGINE = 0x7000,

@@ -163,6 +163,24 @@ fn a_knob_that_is_turned_back_lets_things_go_on() {
 }
 
 #[test]
+fn an_engine_reset_that_is_not_acknowledged() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    rig.w(regs::KNOB_STUCK, 3);
+    rig.w(regs::KNOB_NO_ACK, regs::NO_ACK_ENGINE_RESET);
+    rig.submit(&mut queue, &[&[regs::FENCE_WRITE, DATA, 1]]);
+    rig.until("a busy engine", || rig.r(regs::ENGINE_BUSY) != 0);
+    let engine = rig.r(regs::ENGINE_BUSY);
+    rig.w(regs::ENGINE_RESET, 3);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.r(regs::ENGINE_RESET), engine);
+    assert_eq!(rig.state(queue.slot), regs::STATE_RUNNING);
+    rig.w(regs::KNOB_NO_ACK, 0);
+    rig.until("the reset", || rig.r(regs::ENGINE_RESET) == 0);
+    rig.wait_state(&queue, regs::STATE_ERROR);
+}
+
+#[test]
 fn too_many_invalidates() {
     let rig = Rig::new();
     rig.w(regs::KNOB_NO_ACK, regs::NO_ACK_INVALIDATE);
