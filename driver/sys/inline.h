@@ -66,6 +66,7 @@ void pinmap_enforce_coherency(struct iommu_domain *domain);
 /* virtual memory areas of device memory */
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
+	PINMAP_VM_FAULT_NOPAGE = VM_FAULT_NOPAGE,
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_bar(struct vm_area_struct *vma, bool write_combine);

@@ -73,6 +73,9 @@ impl<'a, T: Faults> NewArea<'a, T> {
     }
 }
 
+/// What a fault answers that did nothing: it happens again.
+pub(crate) const TRY_AGAIN: u32 = raw::PINMAP_VM_FAULT_NOPAGE;
+
 /// Who answers page faults in views of device memory.
 pub(crate) trait Faults {
     /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
