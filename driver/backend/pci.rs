@@ -12,6 +12,7 @@ use crate::{
         irq::Vectors,
         pci::{Bar, Function},
         uapi::{self, Info},
+        vma,
     },
 };
 use kernel::{
@@ -32,6 +33,8 @@ struct Owner {
     kept: bool,
     /// Somebody has used it since it was reset last.
     used: bool,
+    /// It has no owner, and is being reset for the next one.
+    cleaning: bool,
     /// It is being taken from its owner.
     stopped: bool,
     gone: bool,
@@ -115,7 +118,7 @@ impl Flat {
         self.access_changed.notify_all();
     }
 
-    /// Ends what the last owner began. Without an owner.
+    /// Ends what the last owner began. Nobody can claim it meanwhile.
     fn clean(&self) -> Result {
         self.function.reset()?;
         self.owner.lock().used = false;
@@ -129,14 +132,20 @@ impl Backend for Flat {
         if owner.gone {
             return Err(ENODEV);
         }
+        if owner.cleaning {
+            return Err(EBUSY);
+        }
         if owner.context.is_none() && owner.used && self.function.can_reset() {
             // It could not be reset when its last owner went.
+            owner.cleaning = true;
             drop(owner);
-            self.clean().map_err(|_| EBUSY)?;
+            let result = self.clean();
             owner = self.owner.lock();
+            owner.cleaning = false;
             if owner.gone {
                 return Err(ENODEV);
             }
+            result.map_err(|_| EBUSY)?;
         }
         match owner.context {
             Some(other) if other != context => return Err(EBUSY),
@@ -190,6 +199,7 @@ impl Backend for Flat {
         *owner = Owner {
             gone: owner.gone,
             used: owner.used,
+            cleaning: owner.cleaning,
             ..Owner::default()
         };
     }
@@ -271,7 +281,10 @@ impl Backend for Flat {
             .filter(|_| offset < bar.length)?;
         let mut access = self.access.lock();
         while *access == Access::Resetting {
-            self.access_changed.wait(&mut access);
+            if self.access_changed.wait_interruptible(&mut access) {
+                // The signal first; then the touch is tried again.
+                return Some(vma::TRY_AGAIN);
+            }
         }
         (*access == Access::Open).then(|| insert(address >> PAGE_SHIFT))
     }

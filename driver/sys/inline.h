@@ -73,6 +73,7 @@ void *pinmap_page_address(const struct page *page);
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
 	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
+	PINMAP_VM_FAULT_NOPAGE = VM_FAULT_NOPAGE,
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);

@@ -90,6 +90,9 @@ impl NewArea<'_> {
     }
 }
 
+/// What a fault answers that did nothing: it happens again.
+pub(crate) const TRY_AGAIN: u32 = raw::PINMAP_VM_FAULT_NOPAGE;
+
 /// Who answers page faults in views of device memory.
 pub(crate) trait Faults: Send + Sync + 'static {
     /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
