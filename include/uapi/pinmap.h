@@ -94,8 +94,8 @@
  *                   objects in this context
  *  ``ENOMEM``       RLIMIT_MEMLOCK, or the kernel is out of memory: see
  *                   ``fail`` for which
- *  ``EIO``          the IOMMU did not unmap what it was told to, or a queue has
- *                   stopped
+ *  ``EIO``          the IOMMU did not unmap what it was told to, the device did
+ *                   not confirm that it has forgotten it, or a queue has stopped
  *  ``EINTR``        a fatal signal arrived meanwhile
  *  ================ ======================================================
  */
