@@ -555,8 +555,9 @@ impl Backend for Paged {
         self.0.uses.load(Relaxed) != 0
     }
 
+    /// Its own reset, by which it was made quiet, leaves in its memory what contexts had there.
     fn needs_reset(&self) -> bool {
-        self.0.condition() != Condition::Quiet && self.0.function.can_reset()
+        self.0.function.can_reset()
     }
 
     /// It takes queues, page tables and device memory from everybody.
