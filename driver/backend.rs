@@ -34,8 +34,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether any context has the device.
     fn is_in_use(&self) -> bool;
 
-    /// Whether what a context began may still be going on, and a reset would end it. Not before
-    /// [`leave`](Self::leave).
+    /// Whether what a context began may still be going on, and a reset would end it.
     fn needs_reset(&self) -> bool;
 
     /// The device is about to be reset: until [`after_reset`](Self::after_reset) no page of device memory
