@@ -88,8 +88,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether any context has the device.
     fn is_in_use(&self) -> bool;
 
-    /// Whether what a context began may still be going on, and a reset would end it. Not before
-    /// [`leave`](Self::leave).
+    /// Whether what a context began may still be going on, and a reset would end it.
     fn needs_reset(&self) -> bool;
 
     /// Whether contexts can go on after a reset that they did not ask for. If not, one begins with

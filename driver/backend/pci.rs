@@ -187,19 +187,15 @@ impl Backend for Flat {
         }
         let vectors = self.vectors.lock().take();
         drop(vectors);
-        let mut owner = self.owner.lock();
-        let used = owner.used;
         // Still with an owner, so that nobody claims it before it is reset.
-        drop(owner);
-        if used && self.function.can_reset() {
+        if self.needs_reset() {
             // It fails if somebody has the device lock: who claims or unbinds it next tries again.
             let _ = self.clean();
         }
-        owner = self.owner.lock();
+        let mut owner = self.owner.lock();
         *owner = Owner {
             gone: owner.gone,
             used: owner.used,
-            cleaning: owner.cleaning,
             ..Owner::default()
         };
     }

@@ -125,8 +125,8 @@ toolchain() {
 	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
 }
 
-# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the cache; KDIR/out is what modules are built against)
-# and what source_ensure sets; succeeds when the kernel is there.
+# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the cache; KDIR/out is what modules
+# are built against) and what source_ensure sets; succeeds when the kernel is there.
 kernel_find() {
 	case $1 in
 	base | debug) ;;
