@@ -7,8 +7,9 @@ use crate::{
     failure::Failure,
     gpu::{
         self,
+        member::Member,
         queue::{Held, Parts, Queue},
-        Gpu, Member,
+        Gpu,
     },
     logic::{
         place::Wish,
