@@ -102,6 +102,9 @@ pub(crate) trait Backend: Send + Sync {
     /// It was reset.
     fn after_reset(&self) {}
 
+    /// The system was asleep, while nobody had the device: it may have forgotten everything.
+    fn resume(&self) {}
+
     /// Fills in what it knows.
     fn describe(&self, context: u64, info: &mut Info);
 

@@ -167,6 +167,10 @@ fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     }
 
     let outcome = (row.run)(context, &mut buffer);
+    if matches!(outcome.result, Err(error) if error == ENODEV) {
+        // Whoever is told so relies on it.
+        context.device().await_end();
+    }
     let told = if outcome.respond {
         let bytes = AsBytes::as_bytes(&buffer).get(..copy).ok_or(EINVAL)?;
         UserSlice::new(argument, copy).writer().write_slice(bytes)

@@ -26,7 +26,7 @@ use kernel::{
     prelude::*,
     rbtree::RBTree,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
         Arc, CondVar, Mutex, SpinLock,
     },
 };
@@ -172,22 +172,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// It did not do what it was told to: blocks its DMA, and has it be gone soon. Always fails.
+    /// It did not do what it was told to: blocks its DMA, and has it be gone soon. Fails, unless it was
+    /// reset meanwhile.
     fn lose(&self) -> Result {
-        if self
-            .condition
-            .cmpxchg(0, 2, kernel::sync::atomic::Full)
-            .is_ok()
-        {
-            let dev: &device::Device = self.function.as_ref();
-            dev_err!(dev, "it does not answer: given up\n");
-        }
         if self.condition() == Condition::Quiet {
             return Ok(());
         }
+        // Who sees that it is lost takes for granted that it reaches nothing.
         let guardian = self.link.lock().as_ref().map(|link| link.guardian.clone());
         if let Some(guardian) = guardian {
             guardian.cut_off();
+        }
+        let lost = self.condition.cmpxchg(0, 2, Full);
+        if lost.is_ok() {
+            let dev: &device::Device = self.function.as_ref();
+            dev_err!(dev, "it does not answer: given up\n");
         }
         Err(EIO)
     }
@@ -271,6 +270,22 @@ impl Gpu {
         Ok(())
     }
 
+    /// The system was asleep; there are no contexts.
+    fn resume(&self) {
+        if self.check_here().is_err() {
+            return;
+        }
+        if self.reset().is_err() {
+            let _ = self.lose();
+            return;
+        }
+        let mut schedule = self.schedule.lock();
+        schedule.forget_vmids();
+        schedule.set_epoch(self.hardware.time());
+        *self.invalidates.lock() = 0;
+        self.hardware.prepare();
+    }
+
     /// Resets the device. `EIO`: it does not answer.
     fn reset(&self) -> Result {
         self.hardware.reset();
@@ -300,6 +315,8 @@ impl Gpu {
             let _ = self.lose();
         }
         self.function.set_master(false);
+        // Otherwise who has one and the device would keep each other.
+        self.schedule.lock().forget_vmids();
         let link = self.link.lock().take();
         drop(link);
         self.hardware.revoke();
@@ -337,7 +354,7 @@ impl Handler for Gpu {
     }
 }
 
-/// Ends `queue`: when it returns, the device does nothing for it any more.
+/// Ends `queue`: when it returns, the device does nothing for it any more, or is being taken away.
 pub(crate) fn close(gpu: &Gpu, queue: &Arc<Queue>) {
     gpu.remove(queue);
     queue.close();

@@ -19,7 +19,6 @@ use crate::{
         uapi,
     },
 };
-use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -211,6 +210,8 @@ struct Place {
     space: Arc<AddressSpace>,
     span: Span,
     id: u64,
+    /// Not even when it is dropped.
+    forever: bool,
 }
 
 impl Place {
@@ -250,6 +251,7 @@ impl Place {
             space: space.clone(),
             span,
             id,
+            forever: false,
         })
     }
 
@@ -266,8 +268,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.space.taken.lock();
-        taken.free(self.span.last(), self.id);
+        if !self.forever {
+            let mut taken = self.space.taken.lock();
+            taken.free(self.span.last(), self.id);
+        }
     }
 }
 
@@ -430,8 +434,11 @@ impl Mapping {
 
     /// The addresses are never used again.
     fn keep_addresses(&mut self) {
-        mem::forget(self.bus.take());
-        mem::forget(self.place.take());
+        for place in [&mut self.bus, &mut self.place] {
+            if let Some(mut place) = place.take() {
+                place.forever = true;
+            }
+        }
     }
 
     /// Lets the address be used again, once it is unmapped. May sleep, but neither for an allocation

@@ -161,7 +161,7 @@ pub(crate) fn destroy(context: &Context, args: &QueueDestroy) -> Result {
     let (gpu, member) = gpu_of(context)?;
     let queue = member.take(args.queue)?;
     gpu::close(gpu, &queue);
-    Ok(())
+    gpu.check_here()
 }
 
 /// QUEUE_WAIT. Tells in `args` how far it came, also if it fails.
@@ -223,6 +223,7 @@ pub(crate) fn submit(context: &Context, args: &mut QueueSubmit) -> Result {
         return Err(EIO);
     }
     let written = gpu.published(&queue);
+    gpu.check_here()?;
     let after = ring.add(written, executed, args.count).ok_or(EAGAIN)?;
     let mut index = written;
     for packet in packets.chunks_exact(ring::PACKET as usize) {

@@ -15,7 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONTEXTS = 64, BATCH = 50 };
+/* Two batches fit into a ring. */
+enum { CONTEXTS = 64, LAUNCHES = 1000, BATCH = 25 };
 
 /* What the processes of a test tell each other: launches done. */
 static volatile unsigned int *progress_new(void)
@@ -26,15 +27,22 @@ static volatile unsigned int *progress_new(void)
 /* One of many: adds 1 to its numbers so many times, with work in the queue all the time. 0: until it is killed. */
 static void increment(unsigned int launches, volatile unsigned int *progress)
 {
-	struct gpu_queue queue = queue_new(open_gpu());
+	struct gpu_queue queue = queue_new(open_gpu()), done = queue;
+	unsigned int submitted = 0;
 	float *memory = (float *)anon(1);
 
 	memset(memory, 0, PAGE);
 	register_memory(queue.fd, memory, PAGE, WRITE);
 	while (!launches || *progress < launches) {
-		for (int packet = 0; packet < BATCH; packet++)
-			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory, 1024, 0);
-		CHECK_OK(try_queue_finish(&queue, slow(100000)));
+		/* the next ones are there before the last ones are done */
+		while (submitted < *progress + 2 * BATCH && (!launches || submitted < launches)) {
+			for (int packet = 0; packet < BATCH; packet++)
+				queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory, 1024, 0);
+			queue_submit(&queue);
+			submitted += BATCH;
+		}
+		done.fence++;
+		CHECK_OK(try_queue_wait(&done, slow(200000)));
 		*progress += BATCH;
 	}
 	for (int i = 0; i < 1024; i++)
@@ -42,10 +50,9 @@ static void increment(unsigned int launches, volatile unsigned int *progress)
 }
 
 /* 64 contexts with unfinished work, 1,000 kernels each; half of them are killed midway. */
-TEST(kill_half, .seconds = 180, .faults = true)
+TEST(kill_half, .seconds = 600, .faults = true)
 {
 	struct pinmap_gpu_counters before = { .size = sizeof(before) }, after = before;
-	unsigned int launches = rounds(20) * BATCH;
 	volatile unsigned int *progress = progress_new();
 	long long pins = pins_held();
 	pid_t pids[CONTEXTS];
@@ -56,12 +63,12 @@ TEST(kill_half, .seconds = 180, .faults = true)
 		pids[i] = fork();
 		if (pids[i] == 0) {
 			close(fd);
-			increment(i % 2 ? 0 : launches, &progress[i]);
+			increment(i % 2 ? 0 : LAUNCHES, &progress[i]);
 			_exit(0);
 		}
 	}
 	for (int i = 1; i < CONTEXTS; i += 2) {
-		if (!WAIT_FOR(100000, progress[i] >= launches / 2))
+		if (!WAIT_FOR(100000, progress[i] >= LAUNCHES / 2))
 			FAIL("context %d has done no more than %u launches", i, progress[i]);
 		SYS(kill(pids[i], SIGKILL));
 	}
@@ -71,8 +78,8 @@ TEST(kill_half, .seconds = 180, .faults = true)
 		join(pids[i]);
 	CHECK_OK(try_ioctl(fd, PINMAP_GPU_COUNTERS, &after));
 	CHECK_PINS_SOON(pins);
-	diag("half of %d killed; VMIDs given %llu times, for %u launches a context", CONTEXTS,
-	     (unsigned long long)(after.out_vmid_binds - before.out_vmid_binds), launches);
+	diag("half of %d killed; VMIDs given %llu times, for %d launches a context", CONTEXTS,
+	     (unsigned long long)(after.out_vmid_binds - before.out_vmid_binds), LAUNCHES);
 }
 
 static void gone(int signal)

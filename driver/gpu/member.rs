@@ -134,6 +134,15 @@ impl Member {
             .ok_or_else(compat::stale)
     }
 
+    /// Calls `visit` for every queue; from now on there are no new ones.
+    pub(super) fn close(&self, mut visit: impl FnMut(&Arc<Queue>)) {
+        let mut handles = self.handles.lock();
+        handles.closed = true;
+        for named in handles.by_handle.values() {
+            visit(&named.queue);
+        }
+    }
+
     /// Takes any queue; from now on there are no new ones.
     pub(super) fn take_any(&self) -> Option<Arc<Queue>> {
         let mut handles = self.handles.lock();

@@ -85,6 +85,8 @@ impl Backend for Paged {
         let Some(member) = self.member(context) else {
             return;
         };
+        // All of them at once, so that it takes no longer than the longest packet.
+        member.close(|queue| self.0.begin_remove(queue));
         while let Some(queue) = member.take_any() {
             close(&self.0, &queue);
         }
@@ -102,7 +104,11 @@ impl Backend for Paged {
     }
 
     fn is_in_use(&self) -> bool {
-        self.0.uses.load(Relaxed) != 0
+        self.0.uses.load(Relaxed) != 0 || !self.0.members.lock().is_empty()
+    }
+
+    fn resume(&self) {
+        self.0.resume();
     }
 
     /// Its own reset, by which it was made quiet, leaves in its memory what contexts had there.

@@ -2,7 +2,7 @@
 //! Which queues are in the device, and which contexts have a VMID: both there are too few of.
 
 use super::{hardware::Progress, queue::Queue, vm::Vm};
-use crate::sys::clock;
+use crate::{logic::turns::Activity, sys::clock};
 use kernel::{
     prelude::*,
     sync::{atomic::Relaxed, Arc},
@@ -18,10 +18,12 @@ pub(super) struct Entry {
 }
 
 /// A slot.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) queue: Option<u32>,
     pub(super) bound_at: u64,
+    /// What the queue did when it was looked at last, and since when, by our clock.
+    pub(super) seen: (Activity, u64),
     /// UNBIND is on its way, and must be done by then.
     pub(super) leaving: Option<u64>,
     /// The engine that holds its packet is being reset: which one, and by when it must be done.
@@ -29,6 +31,23 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// With nobody in it.
+    pub(super) const FREE: Self = Self {
+        queue: None,
+        bound_at: 0,
+        seen: (Activity::Idle, 0),
+        leaving: None,
+        reset: None,
+    };
+
+    /// What its queue does, and since when.
+    pub(super) fn activity(&self) -> (Activity, u64) {
+        match self.leaving {
+            Some(_) => (Activity::Leaving, self.bound_at),
+            None => self.seen,
+        }
+    }
+
     /// Whether something is on its way that is to be looked at soon.
     pub(super) fn is_waited_for(&self) -> bool {
         self.leaving.is_some() || self.reset.is_some()
@@ -51,13 +70,18 @@ pub(super) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
     pub(super) slots: KVec<Slot>,
     pub(super) vmids: KVec<Vmid>,
+    /// Turns that were given, and times that a queue was put into a slot.
     pub(super) turns: u64,
+    pub(super) binds: u64,
     pub(super) queues: u32,
     pub(super) watched_at: u64,
     pub(super) vmid_binds: u64,
     /// Our clock less the device's.
     pub(super) epoch: u64,
 }
+
+/// When the context was served last, how urgent the queue is (the less, the more), its turn.
+pub(super) type Rank = (u64, u32, u64);
 
 /// Room on its way that somebody who waits may count on, rather than have more made.
 pub(super) struct Coming {
@@ -69,9 +93,10 @@ impl Schedule {
     pub(super) fn new(queues: u32, slots: u32, vmids: u32) -> Result<Self> {
         let mut this = Self {
             entries: KVec::with_capacity(queues as usize, GFP_KERNEL)?,
-            slots: KVec::from_elem(Slot::default(), slots as usize, GFP_KERNEL)?,
+            slots: KVec::from_elem(Slot::FREE, slots as usize, GFP_KERNEL)?,
             vmids: KVec::with_capacity(vmids as usize, GFP_KERNEL)?,
             turns: 0,
+            binds: 0,
             queues: 0,
             watched_at: 0,
             vmid_binds: 0,
@@ -119,22 +144,31 @@ impl Schedule {
             .count()
     }
 
-    /// Who asks for a slot: of the highest priority, who has waited for longest, after `after`.
-    pub(super) fn next_turn(&self, after: Option<(u32, u64)>) -> Option<(u32, u64, u32)> {
-        // Sorted by descending priority, then by turn.
-        let rank = |priority: u32, turn: u64| (u32::MAX.wrapping_sub(priority), turn);
-        let after = after.map(|(priority, turn)| rank(priority, turn));
+    /// Who asks for a slot: of the context that was served longest ago, the highest priority, then who has
+    /// waited for longest; after `after`. So contexts take turns whatever their queues' priorities and
+    /// however many those are.
+    pub(super) fn next_turn(&self, after: Option<Rank>) -> Option<(Rank, u32)> {
         self.entries
             .iter()
             .flatten()
             .filter(|entry| !entry.closing && entry.slot.is_none())
             .filter_map(|entry| {
-                let turn = entry.queue.turn.load(Relaxed);
-                let priority = entry.queue.priority();
-                (turn != 0).then(|| (rank(priority, turn), priority, turn, entry.queue.id()))
+                let queue = &entry.queue;
+                let turn = queue.turn.load(Relaxed);
+                let urgency = u32::MAX.wrapping_sub(queue.priority());
+                let rank = (queue.vm().served.load(Relaxed), urgency, turn);
+                (turn != 0).then(|| (rank, queue.id()))
             })
-            .filter(|&(rank, ..)| after.is_none_or(|after| rank > after))
+            .filter(|&(rank, _)| after.is_none_or(|after| rank > after))
             .min()
-            .map(|(_, priority, turn, id)| (priority, turn, id))
+    }
+
+    /// Nobody has a VMID: the device has forgotten all, or reaches nothing any more.
+    pub(super) fn forget_vmids(&mut self) {
+        for entry in &mut self.vmids {
+            if let Some(vm) = entry.vm.take() {
+                vm.set_vmid(None);
+            }
+        }
     }
 }

@@ -2,8 +2,8 @@
 //! The scheduler: puts queues into the device and takes them out.
 //!
 //! One thread decides, woken by interrupts and looking by itself from time to time, since those may get
-//! lost. It believes nothing but the device's registers. A queue that wants a slot has a *turn*; among
-//! those of the highest priority the earliest turn goes first.
+//! lost. It believes nothing but the device's registers. A queue that wants a slot has a *turn*. Contexts
+//! are served in turn; of a context's queues those of the highest priority, the earliest turn first.
 
 use super::{
     hardware::{Cause, Progress, SlotState, Stop},
@@ -71,51 +71,58 @@ impl Gpu {
         Ok(())
     }
 
-    /// Takes `queue` out. When it returns, the device does nothing for it any more. Waits for the packet
-    /// that runs; a device that does not let go of it is given up in bounded time.
+    /// Begins to take `queue` out: [`remove`](Self::remove) without the waiting.
+    pub(super) fn begin_remove(&self, queue: &Arc<Queue>) {
+        self.try_remove(queue);
+    }
+
+    /// Takes `queue` out. When it returns, the device does nothing for it any more, or is being taken away.
+    /// Waits for the packet that runs; a device that does not let go of it is given up in bounded time.
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
-        let id = queue.id();
         let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
-        let is_out = || {
-            let mut schedule = self.schedule.lock();
-            let ours = |entry: &&mut Entry| Arc::ptr_eq(&entry.queue, queue);
-            let Some(entry) = schedule.entry(id).filter(ours) else {
-                return true;
-            };
-            if !entry.closing {
-                entry.closing = true;
-                self.hardware.close_queue(id);
-            }
-            if let Some(slot) = entry.slot.filter(|_| self.check_here().is_ok()) {
-                if schedule
-                    .slot(slot)
-                    .is_some_and(|slot| slot.leaving.is_none())
-                {
-                    self.begin_unbind(&mut schedule, slot);
-                    self.ring_bell();
-                }
-                self.look_at(&mut schedule, slot);
-            }
-            let still_in = schedule.entry(id).is_some_and(|entry| entry.slot.is_some());
-            if still_in && self.check_here().is_ok() {
-                return false;
-            }
-            // What it left in the fault queue must not be taken for its successor's.
-            self.take_faults(&mut schedule);
-            self.hardware.forget_pending(id);
-            if let Some(place) = schedule.entries.get_mut(id as usize) {
-                *place = None;
-            }
-            schedule.queues = schedule.queues.saturating_sub(1);
-            if let Some(known) = self.known.lock().get_mut(id as usize) {
-                *known = None;
-            }
-            true
-        };
-        if !clock::poll(limit, is_out) {
+        if !clock::poll(limit, || self.try_remove(queue)) {
             let _ = self.lose();
-            let _ = clock::poll(PATIENCE, is_out);
+            let _ = clock::poll(PATIENCE, || self.try_remove(queue));
         }
+    }
+
+    /// Whether `queue` is out; if not, it is told to leave.
+    fn try_remove(&self, queue: &Arc<Queue>) -> bool {
+        let id = queue.id();
+        let mut schedule = self.schedule.lock();
+        let ours = |entry: &&mut Entry| Arc::ptr_eq(&entry.queue, queue);
+        let Some(entry) = schedule.entry(id).filter(ours) else {
+            return true;
+        };
+        if !entry.closing {
+            entry.closing = true;
+            self.hardware.close_queue(id);
+        }
+        if let Some(slot) = entry.slot.filter(|_| self.check_here().is_ok()) {
+            if schedule
+                .slot(slot)
+                .is_some_and(|slot| slot.leaving.is_none())
+            {
+                self.begin_unbind(&mut schedule, slot);
+                self.ring_bell();
+            }
+            self.look_at(&mut schedule, slot);
+        }
+        let still_in = schedule.entry(id).is_some_and(|entry| entry.slot.is_some());
+        if still_in && self.check_here().is_ok() {
+            return false;
+        }
+        // What it left in the fault queue must not be taken for its successor's.
+        self.take_faults(&mut schedule);
+        self.hardware.forget_pending(id);
+        if let Some(place) = schedule.entries.get_mut(id as usize) {
+            *place = None;
+        }
+        schedule.queues = schedule.queues.saturating_sub(1);
+        if let Some(known) = self.known.lock().get_mut(id as usize) {
+            *known = None;
+        }
+        true
     }
 
     /// Everything that is to be done now. Returns when to look again.
@@ -162,9 +169,16 @@ impl Gpu {
     fn take_faults(&self, schedule: &mut Schedule) {
         self.hardware.each_fault(&mut |id, stop| {
             if let Some(entry) = schedule.entry(id) {
-                entry.queue.stop(stop);
+                self.stop(&entry.queue, stop);
             }
         });
+    }
+
+    /// `queue` stopped: its owner is told, and its doorbell is not heard any more.
+    fn stop(&self, queue: &Queue, stop: Stop) {
+        if queue.stop(stop) {
+            self.hardware.close_queue(queue.id());
+        }
     }
 
     /// Gives a turn to those that have work and no slot.
@@ -207,7 +221,7 @@ impl Gpu {
                 .and_then(|slot| slot.queue)
                 .and_then(|queue| schedule.entry(queue))
             {
-                entry.queue.stop(stop);
+                self.stop(&entry.queue, stop);
             }
             self.begin_unbind(schedule, slot);
             state = self.hardware.slot_state(slot).unwrap_or(SlotState::Stopped);
@@ -220,7 +234,7 @@ impl Gpu {
             return;
         };
         let queue = entry.queue.take();
-        *entry = Slot::default();
+        *entry = Slot::FREE;
         let mut vmid = None;
         if let Some(entry) = queue.and_then(|queue| schedule.entry(queue)) {
             entry.slot = None;
@@ -282,6 +296,10 @@ impl Gpu {
     /// Gives slots to those that ask, as far as there are any, and has room made for the others. Returns
     /// whether all got one.
     fn serve(&self, schedule: &mut Schedule) -> bool {
+        if schedule.next_turn(None).is_none() {
+            return true;
+        }
+        self.look_around(schedule);
         let mut coming = Coming {
             slots: schedule
                 .slots
@@ -292,8 +310,8 @@ impl Gpu {
         };
         let mut all = true;
         let mut after = None;
-        while let Some((priority, turn, id)) = schedule.next_turn(after) {
-            after = Some((priority, turn));
+        while let Some((rank, id)) = schedule.next_turn(after) {
+            after = Some(rank);
             if self.check_here().is_err() {
                 return true;
             }
@@ -312,10 +330,11 @@ impl Gpu {
             queue.turn.store(0, Relaxed);
             return true;
         }
-        let Some(vmid) = self.take_vmid(schedule, &queue, coming) else {
+        // The slot first: a VMID is taken from somebody only for a queue that can be put in at once.
+        let Some(slot) = self.take_slot(schedule, &queue, coming) else {
             return false;
         };
-        let Some(slot) = self.take_slot(schedule, &queue, coming) else {
+        let Some(vmid) = self.take_vmid(schedule, &queue, coming) else {
             return false;
         };
         if self
@@ -328,11 +347,15 @@ impl Gpu {
             return false;
         }
         queue.turn.store(0, Relaxed);
+        schedule.binds = schedule.binds.saturating_add(1);
+        queue.vm().served.store(schedule.binds, Relaxed);
         if let Some(entry) = schedule.slot(slot) {
+            let now = clock::now();
             *entry = Slot {
                 queue: Some(id),
-                bound_at: clock::now(),
-                ..Slot::default()
+                bound_at: now,
+                seen: (Activity::Busy, now),
+                ..Slot::FREE
             };
         }
         if let Some(entry) = schedule.entry(id) {
@@ -341,28 +364,33 @@ impl Gpu {
         true
     }
 
-    /// What the queue in `slot` does, and since when, by our clock.
-    pub(super) fn activity(&self, epoch: u64, slot: u32, entry: Slot) -> (Activity, u64) {
-        if entry.leaving.is_some() {
-            return (Activity::Leaving, entry.bound_at);
-        }
-        let activity = match self.hardware.slot_state(slot) {
-            Some(SlotState::Idle) => Activity::Idle,
-            Some(SlotState::Waiting) => Activity::Waiting,
-            Some(SlotState::Busy | SlotState::Running) => {
-                return (Activity::Busy, entry.bound_at);
+    /// Looks at what the queues in the slots do, once for all that ask for one.
+    fn look_around(&self, schedule: &mut Schedule) {
+        for (slot, entry) in (0_u32..).zip(&mut schedule.slots) {
+            if entry.queue.is_none() {
+                continue;
             }
-            _ => return (Activity::Leaving, entry.bound_at),
-        };
-        let since = self.hardware.slot_since(slot).wrapping_add(epoch);
-        (activity, since)
+            entry.seen = match self.hardware.slot_state(slot) {
+                Some(SlotState::Busy | SlotState::Running) => (Activity::Busy, entry.bound_at),
+                Some(state @ (SlotState::Idle | SlotState::Waiting)) => {
+                    let since = self.hardware.slot_since(slot);
+                    let activity = if state == SlotState::Idle {
+                        Activity::Idle
+                    } else {
+                        Activity::Waiting
+                    };
+                    (activity, since.wrapping_add(schedule.epoch))
+                }
+                _ => (Activity::Leaving, entry.bound_at),
+            };
+        }
     }
 
     /// A free slot for `queue`, made free if somebody has to go.
     fn take_slot(
         &self,
         schedule: &mut Schedule,
-        queue: &Queue,
+        queue: &Arc<Queue>,
         coming: &mut Coming,
     ) -> Option<u32> {
         let free = |schedule: &Schedule| {
@@ -378,13 +406,16 @@ impl Gpu {
         }
         let now = clock::now();
         let victim = {
-            let holders = schedule.bound().map(|(slot, entry, bound)| {
-                let (activity, since) = self.activity(schedule.epoch, slot, entry);
+            let holders = schedule.bound().map(|(_, entry, bound)| {
+                let (activity, since) = entry.activity();
+                // Between contexts priorities say nothing.
+                let ours = Arc::ptr_eq(bound.queue.vm(), queue.vm());
+                let rival = if ours { &bound.queue } else { queue };
                 Holder {
                     activity,
                     since,
                     held: now.saturating_sub(entry.bound_at),
-                    priority: bound.queue.priority(),
+                    priority: rival.priority(),
                 }
             });
             let chosen = turns::choose(holders, queue.priority(), QUANTUM)?;

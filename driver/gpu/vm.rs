@@ -18,7 +18,7 @@ use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{Arc, Mutex},
+    sync::{atomic::Atomic, Arc, Mutex},
 };
 
 /// One table below the root.
@@ -174,6 +174,8 @@ pub(crate) struct Vm {
     /// bound; and taken after the device has forgotten all of it.
     #[pin]
     vmid: Mutex<Option<u32>>,
+    /// When one of its queues was put into a slot last, counted in such events. For the scheduler.
+    pub(super) served: Atomic<u64>,
 }
 
 impl Vm {
@@ -193,6 +195,7 @@ impl Vm {
                 gpu: gpu.clone(),
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
+                served: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
         )

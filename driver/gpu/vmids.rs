@@ -39,7 +39,7 @@ impl Gpu {
             coming.vmids = coming.vmids.saturating_sub(1);
             return None;
         }
-        let vmid = self.choose_vmid(schedule, queue.priority())?;
+        let vmid = Self::choose_vmid(schedule)?;
         let old = schedule.vmids.get_mut(vmid as usize).and_then(|entry| {
             entry.vacating = true;
             entry.vm.clone()
@@ -72,8 +72,8 @@ impl Gpu {
             .map(|(vmid, _)| vmid)
     }
 
-    /// Whose VMID is to be taken.
-    fn choose_vmid(&self, schedule: &Schedule, priority: u32) -> Option<u32> {
+    /// Whose VMID is to be taken. Between contexts priorities say nothing.
+    fn choose_vmid(schedule: &Schedule) -> Option<u32> {
         let now = clock::now();
         let holders = schedule.vmids.iter().skip(1).map(|entry| {
             let mut holder = Holder {
@@ -85,20 +85,19 @@ impl Gpu {
             if entry.vacating {
                 holder.activity = Activity::Leaving;
             }
-            for (slot, state, bound) in schedule.bound() {
+            for (_, slot, bound) in schedule.bound() {
                 let its = entry.vm.as_ref();
                 if holder.activity != Activity::Leaving
                     && its.is_some_and(|vm| Arc::ptr_eq(bound.queue.vm(), vm))
                 {
-                    let (activity, since) = self.activity(schedule.epoch, slot, state);
+                    let (activity, since) = slot.activity();
                     holder.activity = holder.activity.max(activity);
                     holder.since = holder.since.max(since);
-                    holder.priority = holder.priority.max(bound.queue.priority());
                 }
             }
             holder
         });
-        let chosen = turns::choose(holders, priority, QUANTUM)?;
+        let chosen = turns::choose(holders, 0, QUANTUM)?;
         u32::try_from(chosen).ok()?.checked_add(1)
     }
 
@@ -132,11 +131,12 @@ impl Gpu {
         let mut schedule = self.schedule.lock();
         if let Some(vmid) = vm.vmid() {
             self.hardware.set_root(vmid, None);
-            self.invalidate(vmid, self.limits.addresses)?;
+            let forgotten = self.invalidate(vmid, self.limits.addresses);
             vm.set_vmid(None);
             if let Some(entry) = schedule.vmids.get_mut(vmid as usize) {
                 *entry = Vmid::default();
             }
+            forgotten?;
         }
         drop(schedule);
         vm.retire();

@@ -82,7 +82,8 @@
  *  ``EOVERFLOW``    an address plus a length leaves the 64-bit range
  *  ``EINVAL``       a value that makes no sense: length 0, not whole pages,
  *                   an address outside user space, ...
- *  ``ENODEV``       the device is gone (unbound, removed or switched off)
+ *  ``ENODEV``       the device is gone (unbound, removed or switched off); by
+ *                   then it does nothing any more, and reaches no memory
  *  ``EPERM``        memory of another address space than the opener's
  *  ``EACCES``       mapping for writing what was registered for reading
  *  ``ENOENT``       no such handle, address, vector or range
@@ -634,7 +635,7 @@ enum pinmap_event_type {
 /**
  * struct pinmap_event - what read() returns
  * @type: enum pinmap_event_type
- * @__reserved: 0
+ * @access: for a fault, what the queue wanted to do: enum pinmap_access; or 0
  * @handle: the registration, or the queue, or 0
  * @addr: user address of the registration's first byte; for a fault, the device
  *        address that could not be accessed; or 0
@@ -653,7 +654,7 @@ enum pinmap_event_type {
  */
 struct pinmap_event {
 	__u32 type;
-	__u32 __reserved;
+	__u32 access;
 	__aligned_u64 handle;
 	__aligned_u64 addr;
 	__aligned_u64 length;
@@ -836,9 +837,12 @@ enum pinmap_queue_flags {
  * can reach; they are charged to it.
  *
  * There may be many more contexts and queues with work than the device can hold:
- * the driver takes turns, fairly among equal priorities.
+ * contexts take turns, whatever their queues' number and priorities. Priorities
+ * count among the queues of one context: the highest goes first, at packet
+ * boundaries; equal ones take turns.
  *
- * ``ENOSPC``: the device has no queue left.
+ * ``ENOSPC``: the device has no queue left, or the context has 256, those counted
+ * that were destroyed and whose doorbell is still mapped.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -862,7 +866,9 @@ struct pinmap_queue_create {
  *
  * Stops the queue, behind the packet that runs, and gives it up; what was not
  * executed never will be. When it returns the device does nothing for it any
- * more. Its doorbell can then be touched, to no effect.
+ * more; that takes as long as the packet, or, if that is stuck, as the reset of its
+ * engine: no signal shortens it, since the context could not be closed earlier
+ * either. Its doorbell can then be touched, to no effect.
  */
 struct pinmap_queue_destroy {
 	__u32 size;

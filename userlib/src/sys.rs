@@ -422,7 +422,7 @@ pub type pinmap_event_type = ::core::ffi::c_uint;
 #[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_event {
     pub type_: __u32,
-    pub __reserved: __u32,
+    pub access: __u32,
     pub handle: __u64,
     pub addr: __u64,
     pub length: __u64,
@@ -432,8 +432,8 @@ const _: () = {
     ["Size of pinmap_event"][::core::mem::size_of::<pinmap_event>() - 32usize];
     ["Alignment of pinmap_event"][::core::mem::align_of::<pinmap_event>() - 8usize];
     ["Offset of field: pinmap_event::type_"][::core::mem::offset_of!(pinmap_event, type_) - 0usize];
-    ["Offset of field: pinmap_event::__reserved"]
-        [::core::mem::offset_of!(pinmap_event, __reserved) - 4usize];
+    ["Offset of field: pinmap_event::access"]
+        [::core::mem::offset_of!(pinmap_event, access) - 4usize];
     ["Offset of field: pinmap_event::handle"]
         [::core::mem::offset_of!(pinmap_event, handle) - 8usize];
     ["Offset of field: pinmap_event::addr"][::core::mem::offset_of!(pinmap_event, addr) - 16usize];
