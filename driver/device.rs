@@ -6,6 +6,7 @@ use crate::{
     context::Context,
     mapping::{AddressSpace, Guardian},
     sys::{
+        account::Account,
         compat,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
@@ -271,9 +272,13 @@ impl Device {
         opened
     }
 
-    /// The address space of the new context named `id`.
-    pub(crate) fn address_space(this: &Arc<Self>, id: u64) -> Result<Arc<AddressSpace>> {
-        match this.backend.open(id)? {
+    /// The address space of the new context named `id`, for which `account` pays.
+    pub(crate) fn address_space(
+        this: &Arc<Self>,
+        id: u64,
+        account: &Arc<Account>,
+    ) -> Result<Arc<AddressSpace>> {
+        match this.backend.open(id, account)? {
             Some(space) => Ok(space),
             None => AddressSpace::new(this.domain.clone(), this.clone()),
         }

@@ -39,7 +39,12 @@ pub(crate) trait Guardian: Send + Sync {
 pub(crate) trait Mmu: Send + Sync {
     /// Lets the device reach `memory`, contiguous, at `span`, of which nothing is mapped. On failure
     /// nothing of it is. Sleeps, and may wait for the device.
-    fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result;
+    fn enter(
+        &self,
+        span: Span,
+        memory: pte::Memory,
+        access: Access,
+    ) -> core::result::Result<(), Failure>;
 
     /// Takes away what was entered at `span`. When it returns `Ok`, the device has forgotten it:
     /// nothing that it translated before is still under way. `Err`: it did not say so in time. Waits

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "gpu.h"
 #include "memory.h"
+#include "pci.h"
 #include "pins.h"
 #include "process.h"
 
@@ -233,6 +234,62 @@ TEST(doorbells_are_apart, .smoke = true)
 	*theirs.doorbell = 1;
 	CHECK_EQ(queue_stopped(&theirs), GPU_BAD_OPCODE);
 	CHECK_EQ(queue_query(&own).out_state, PINMAP_QUEUE_READY);
+}
+
+/* Page tables are charged, so that no program can use up the device's memory by them; and given back. */
+TEST(tables_are_charged)
+{
+	enum { APART = 1 << 30, PLACES = 16 };
+	struct pinmap_map map = { .size = sizeof(map), .flags = PINMAP_MAP_FIXED };
+	struct pinmap_gpu_info before = { .size = sizeof(before) }, after = before;
+	char *memory = anon(1);
+	struct registration registration;
+	int result = 0, places, fd;
+	uint64_t used;
+
+	pci_adopt(need_gpu());
+	set_memlock((1 + 2 * PLACES) * PAGE);
+	become_user(true);
+	fd = open_gpu();
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &before));
+	registration = register_memory(fd, memory, PAGE, WRITE);
+	used = get_info(fd).out_memlock_used;
+	CHECK(used >= 2 * PAGE && used <= 4 * PAGE);
+	map.handle = registration.handle;
+	for (places = 0; places < 2 * PLACES; places++) {
+		map.device_addr = (1ULL << 40) + (uint64_t)places * APART;
+		result = try_ioctl(fd, PINMAP_MAP, &map);
+		if (result)
+			break;
+	}
+	CHECK_ERR(ENOMEM, result);
+	CHECK_EQ(map.fail.reason, PINMAP_FAIL_MEMLOCK);
+	CHECK(places >= PLACES / 2 && places <= PLACES);
+	release(fd, registration.handle);
+	CHECK_EQ(get_info(fd).out_memlock_used, 0);
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &after));
+	CHECK_EQ(after.out_vram_free, before.out_vram_free);
+}
+
+/* Programs that take all of the device's memory leave room for the tables of others. */
+TEST(vram_is_not_all)
+{
+	struct gpu_queue queue;
+	char *memory = anon(1);
+	int greedy = open_gpu(), result, fd;
+	struct pinmap_alloc args;
+
+	for (size_t length = 64 * MIB; length >= PAGE; length /= 2)
+		do
+			result = try_alloc(greedy, PINMAP_ALLOC_VRAM, length, &args);
+		while (!result);
+	CHECK_ERR(ENOSPC, result);
+	fd = open_gpu();
+	queue = queue_new(fd);
+	register_memory(fd, memory, PAGE, WRITE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory, PAGE, 0x5a);
+	queue_finish(&queue);
+	CHECK_EQ(memory[PAGE - 1], 0x5a);
 }
 
 /* After RELEASE the device cannot reach the memory, whatever its TLB had. */

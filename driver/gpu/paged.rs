@@ -6,6 +6,7 @@ use crate::{
     backend::{Backend, LocalMemory},
     mapping::{AddressSpace, Guardian},
     sys::{
+        account::Account,
         compat,
         eventfd::EventFd,
         iommu::Domain,
@@ -43,14 +44,14 @@ impl Backend for Paged {
         Gpu::start(&self.0, locked, domain, guardian)
     }
 
-    fn open(&self, context: u64) -> Result<Option<Arc<AddressSpace>>> {
+    fn open(&self, context: u64, account: &Arc<Account>) -> Result<Option<Arc<AddressSpace>>> {
         let gpu = &self.0;
         gpu.check_here()?;
         let bus = {
             let link = gpu.link.lock();
             link.as_ref().ok_or(ENODEV)?.bus.clone()
         };
-        let vm = Vm::new(gpu)?;
+        let vm = Vm::new(gpu, account)?;
         let (lower, upper) = Vm::spaces(&vm, &bus)?;
         let member = Arc::pin_init(Member::new(vm, upper), GFP_KERNEL_ACCOUNT)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;

@@ -6,13 +6,17 @@
 
 use super::Gpu;
 use crate::{
+    failure::Failure,
     logic::{
         pte::{self, Access, Leaves, Memory, ENTRIES, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
     mapping::{AddressSpace, Mmu},
-    sys::gup,
+    sys::{
+        account::{Account, Charge},
+        gup,
+    },
 };
 use kernel::{
     new_mutex,
@@ -22,12 +26,13 @@ use kernel::{
 };
 
 /// One table below the root.
-#[derive(Clone, Copy)]
 struct Table {
     /// In the device's memory.
     offset: u64,
     /// Entries that are valid.
     used: u64,
+    /// How many there are is up to the program.
+    _charge: Charge,
 }
 
 /// Names the table of `level` that has the entry for `va`.
@@ -36,6 +41,9 @@ fn key(level: u32, va: u64) -> u64 {
     u64::from(level).wrapping_shl(60) | number
 }
 
+/// Whether all tables are there.
+type Ready = core::result::Result<(), Failure>;
+
 /// Tables that were taken out of the tree, and may still be walked.
 type Removed = RBTree<u64, Table>;
 
@@ -43,6 +51,7 @@ type Removed = RBTree<u64, Table>;
 /// address space would be kept; so the device has forgotten all.
 struct Tables {
     gpu: Arc<Gpu>,
+    account: Arc<Account>,
     root: u64,
     below: RBTree<u64, Table>,
     /// The device uses them no more, and they are freed.
@@ -59,23 +68,28 @@ impl Tables {
     }
 
     /// The same, made where it is missing.
-    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> Result<u64> {
+    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> core::result::Result<u64, Failure> {
         if let Some(offset) = self.find(level, va) {
             return Ok(offset);
         }
         let above = level.saturating_add(1);
         let parent = self.make(gpu, above, va)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let charge = Charge::new(&self.account, 1)?;
         let offset = gpu.vram.take_table()?;
         let Some(entry) = gpu.hardware.format().table(offset) else {
-            gpu.vram.give(offset, PAGE_SIZE);
-            return Err(ENODEV);
+            gpu.vram.give_table(offset);
+            return Err(ENODEV.into());
         };
         gpu.hardware.zero(offset, PAGE_SIZE);
         gpu.hardware.order();
         let at = parent.saturating_add(pte::slot(above, va));
         gpu.hardware.store(at, entry);
-        let table = Table { offset, used: 0 };
+        let table = Table {
+            offset,
+            used: 0,
+            _charge: charge,
+        };
         self.below.insert(node.into_node(key(level, va), table));
         self.count(above, va, 1);
         Ok(offset)
@@ -135,9 +149,9 @@ impl Tables {
     fn free(&mut self) {
         if !self.dead {
             self.dead = true;
-            self.gpu.vram.give(self.root, PAGE_SIZE);
+            self.gpu.vram.give_table(self.root);
             for table in self.below.values() {
-                self.gpu.vram.give(table.offset, PAGE_SIZE);
+                self.gpu.vram.give_table(table.offset);
             }
             self.below = RBTree::new();
         }
@@ -179,13 +193,14 @@ pub(crate) struct Vm {
 }
 
 impl Vm {
-    /// An empty one.
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
+    /// An empty one, for whose tables `account` pays.
+    pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
         let root = gpu.vram.take_table()?;
         gpu.hardware.zero(root, PAGE_SIZE);
         gpu.hardware.order();
         let tables = Tables {
             gpu: gpu.clone(),
+            account: account.clone(),
             root,
             below: RBTree::new(),
             dead: false,
@@ -239,7 +254,7 @@ impl Vm {
 
     fn free(&self, removed: &Removed) {
         for table in removed.values() {
-            self.gpu.vram.give(table.offset, PAGE_SIZE);
+            self.gpu.vram.give_table(table.offset);
         }
     }
 
@@ -256,18 +271,24 @@ impl Vm {
 }
 
 impl Mmu for Vm {
-    fn enter(&self, span: Span, memory: Memory, access: Access) -> Result {
+    fn enter(
+        &self,
+        span: Span,
+        memory: Memory,
+        access: Access,
+    ) -> core::result::Result<(), Failure> {
         let gpu = &*self.gpu;
         let (format, snoop) = (gpu.hardware.format(), gpu.is_coherent());
         let mut tables = self.tables.lock();
         if tables.dead {
-            return Err(ENODEV);
+            return Err(ENODEV.into());
         }
         // All that can fail comes first.
-        let ready = Leaves::new(span, memory).try_for_each(|leaf| {
+        let ready = Leaves::new(span, memory).try_for_each(|leaf| -> Ready {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
             gup::breathe();
-            tables.make(gpu, leaf.level(), leaf.va).map(|_| ())
+            tables.make(gpu, leaf.level(), leaf.va)?;
+            Ok(())
         });
         if let Err(error) = ready {
             let mut removed = RBTree::new();

@@ -45,7 +45,8 @@
  * context, and equal to user addresses: the device's MMU translates them to I/O
  * virtual addresses of the driver's choice, the IOMMU those to memory. Many
  * contexts use the device at once, through *queues*, and none reaches what
- * another has mapped. BARs, vectors and the reset belong to the driver
+ * another has mapped. Each of its page tables is charged to the context as a
+ * locked page. BARs, vectors and the reset belong to the driver
  * (``EOPNOTSUPP``). A reset by somebody else (in sysfs) takes every context's
  * queues and memory of the device: for them the device is gone; bound again,
  * it is there again.
@@ -692,6 +693,9 @@ enum pinmap_alloc_flags {
  * not inherited by fork() and cannot be moved or grown. VRAM is mapped
  * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
  * memory stays.
+ *
+ * VRAM is not charged: who comes first has it, but for a 16th of it, which is kept
+ * for page tables.
  *
  * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device. ``ENOSPC``: no VRAM of that
  * length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
