@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_QUERY and QUEUE_SUBMIT.
+//! GPU_WALK, QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_QUERY and QUEUE_SUBMIT.
 
 use crate::{
     allocation,
@@ -23,7 +23,7 @@ use crate::{
     sys::{
         compat,
         pages::Folios,
-        uapi::{self, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait},
+        uapi::{self, GpuWalk, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait},
     },
     view::{Shown, ViewTable},
 };
@@ -68,6 +68,12 @@ fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, Arc<Member>)> {
     let gpu = gpu.ok_or_else(compat::unsupported)?;
     let member = gpu.member(context.id())?;
     Ok((gpu, member))
+}
+
+/// GPU_WALK.
+pub(crate) fn walk(context: &Context, args: &mut GpuWalk) -> Result {
+    check_flags(args.flags)?;
+    gpu_of(context)?.1.vm().walk(args)
 }
 
 /// The queue of `context` named `handle`.

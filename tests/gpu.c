@@ -58,6 +58,7 @@ static const struct call {
 	{ "alloc", PINMAP_ALLOC, sizeof(struct pinmap_alloc), EINVAL },
 	{ "gpu_info", PINMAP_GPU_INFO, sizeof(struct pinmap_gpu_info), 0 },
 	{ "gpu_counters", PINMAP_GPU_COUNTERS, sizeof(struct pinmap_gpu_counters), 0 },
+	{ "gpu_walk", PINMAP_GPU_WALK, sizeof(struct pinmap_gpu_walk), ENOENT },
 	{ "queue_create", PINMAP_QUEUE_CREATE, sizeof(struct pinmap_queue_create), EINVAL },
 	{ "queue_destroy", PINMAP_QUEUE_DESTROY, sizeof(struct pinmap_queue_destroy), ENOENT },
 	{ "queue_wait", PINMAP_QUEUE_WAIT, sizeof(struct pinmap_queue_wait), ENOENT },
@@ -234,6 +235,44 @@ TEST(doorbells_are_apart, .smoke = true)
 	*theirs.doorbell = 1;
 	CHECK_EQ(queue_stopped(&theirs), GPU_BAD_OPCODE);
 	CHECK_EQ(queue_query(&own).out_state, PINMAP_QUEUE_READY);
+}
+
+static int walk(int fd, const char *addr, struct pinmap_gpu_walk *args)
+{
+	*args = (struct pinmap_gpu_walk){ .size = sizeof(*args), .addr = (uintptr_t)addr };
+	return try_ioctl(fd, PINMAP_GPU_WALK, args);
+}
+
+/* What GPU_WALK reads in the device's memory is what was mapped. */
+TEST(walk)
+{
+	int fd = open_gpu();
+	char *small = anon(4), *far = (char *)(1ULL << 48);
+	struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, 4 * MIB);
+	struct memory huge = memory_new(ANON, 4 * MIB);
+	struct registration registration = register_memory(fd, small, 4 * PAGE, 0);
+	struct pinmap_gpu_walk args;
+
+	CHECK_OK(walk(fd, small + PAGE + 5, &args));
+	CHECK_EQ(args.out_flags & ~PINMAP_WALK_SNOOP, PINMAP_WALK_READ | PINMAP_WALK_HOST);
+	CHECK_EQ(!!(args.out_flags & PINMAP_WALK_SNOOP), !!(get_info(fd).out_flags & PINMAP_INFO_COHERENT));
+	CHECK_EQ(args.out_leaf_length, PAGE);
+	CHECK_EQ(args.out_levels, 4);
+	CHECK_EQ(args.out_target % PAGE, 5);
+	CHECK_ERR(ENOENT, walk(fd, small + 4 * PAGE, &args));
+	release(fd, registration.handle);
+	CHECK_ERR(ENOENT, walk(fd, small, &args));
+	CHECK_ERR(EINVAL, walk(fd, far, &args));
+
+	/* congruent, so that what is aligned for the CPU is so on the bus */
+	register_memory(fd, huge.addr, huge.length, WRITE);
+	CHECK_OK(walk(fd, huge.addr, &args));
+	CHECK_EQ(args.out_flags & ~PINMAP_WALK_SNOOP, PINMAP_WALK_READ | PINMAP_WALK_WRITE | PINMAP_WALK_HOST);
+	CHECK_EQ(args.out_target % (2 * MIB), (uintptr_t)huge.addr % (2 * MIB));
+
+	CHECK_OK(walk(fd, vram.addr + 3 * MIB, &args));
+	CHECK_EQ(args.out_flags, PINMAP_WALK_READ | PINMAP_WALK_WRITE);
+	CHECK(args.out_target < 256 * MIB);
 }
 
 /* Page tables are charged, so that no program can use up the device's memory by them; and given back. */

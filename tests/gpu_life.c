@@ -117,6 +117,12 @@ static void work_until_gone(unsigned int kind, const struct gate *ready)
 			break;
 	}
 	CHECK_ERR(ENODEV, result);
+	/* whoever was told so may rely on it */
+	memset(memory, kind, MIB);
+	sleep_ms(20);
+	for (size_t i = 0; i < MIB; i++)
+		if (memory[i] != (char)kind)
+			FAIL("byte %zu was written to though the device is gone", i);
 	CHECK_ERR(ENODEV, try_queue_wait(&queue, 0));
 	CHECK_EQ(next_event(fd).type, PINMAP_EVENT_GONE);
 	CHECK(get_info(fd).out_flags & PINMAP_INFO_GONE);

@@ -257,6 +257,10 @@ impl Hardware for TestGpu {
         }
     }
 
+    fn load(&self, offset: u64) -> u64 {
+        self.vram.read(offset)
+    }
+
     fn store(&self, offset: u64, value: u64) {
         self.vram.write(offset, value);
     }

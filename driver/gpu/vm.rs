@@ -2,13 +2,13 @@
 //! A context's address space in the device: its page tables, which lie in the device's memory, and the
 //! VMID that it has at times.
 //!
-//! The tables are written, never read: what they contain is known by counting.
+//! The driver relies on nothing that it reads in the tables: what they contain is known by counting.
 
 use super::Gpu;
 use crate::{
     failure::Failure,
     logic::{
-        pte::{self, Access, Leaves, Memory, ENTRIES, LARGE, ROOT_LEVEL},
+        pte::{self, Access, Leaves, Memory, Step, ENTRIES, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
@@ -16,6 +16,7 @@ use crate::{
     sys::{
         account::{Account, Charge},
         gup,
+        uapi::{self, GpuWalk},
     },
 };
 use kernel::{
@@ -250,6 +251,49 @@ impl Vm {
     /// entered from now on.
     pub(super) fn retire(&self) {
         self.tables.lock().free();
+    }
+
+    /// GPU_WALK: where `args.addr` leads, by what the device's memory says.
+    pub(crate) fn walk(&self, args: &mut GpuWalk) -> Result {
+        let gpu = &*self.gpu;
+        if !gpu.limits.addresses.contains(args.addr) {
+            return Err(EINVAL);
+        }
+        let format = gpu.hardware.format();
+        let tables = self.tables.lock();
+        gpu.check_here()?;
+        let mut table = tables.root;
+        for (levels, level) in (1..).zip((0..=ROOT_LEVEL).rev()) {
+            let at = table.saturating_add(pte::slot(level, args.addr));
+            match format.read(gpu.hardware.load(at), level, args.addr) {
+                Step::Absent => return Err(ENOENT),
+                Step::Table(next) => table = next,
+                Step::Leaf {
+                    memory,
+                    bytes,
+                    read,
+                    write,
+                    fetch,
+                    snoop,
+                } => {
+                    let is_host = matches!(memory, Memory::Host(_));
+                    let flags = [
+                        (read, uapi::WALK_READ),
+                        (write, uapi::WALK_WRITE),
+                        (fetch, uapi::WALK_FETCH),
+                        (is_host, uapi::WALK_HOST),
+                        (snoop, uapi::WALK_SNOOP),
+                    ];
+                    let set = flags.iter().filter(|(is_set, _)| *is_set);
+                    args.out_flags = set.fold(0, |all, (_, flag)| all | flag);
+                    args.out_levels = levels;
+                    args.out_target = memory.address();
+                    args.out_leaf_length = bytes;
+                    return Ok(());
+                }
+            }
+        }
+        Err(ENOENT)
     }
 
     fn free(&self, removed: &Removed) {

@@ -121,6 +121,7 @@ enum {
 	PINMAP_CMD_QUEUE_WAIT = 0x0e,
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
+	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
 /** define PINMAP_NR_BARS - base address registers that a function can have */
@@ -806,6 +807,50 @@ struct pinmap_gpu_counters {
 	struct pinmap_engine_counters out_engines[PINMAP_MAX_ENGINES];
 };
 #define PINMAP_GPU_COUNTERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_COUNTERS)
+
+/**
+ * enum pinmap_walk_flags - what a device's page table says of an address
+ * @PINMAP_WALK_READ: may be read
+ * @PINMAP_WALK_WRITE: may be written
+ * @PINMAP_WALK_FETCH: packets may be fetched from it
+ * @PINMAP_WALK_HOST: is in host memory; without it: in VRAM
+ * @PINMAP_WALK_SNOOP: accesses snoop the CPU's caches
+ */
+enum pinmap_walk_flags {
+	PINMAP_WALK_READ = 1 << 0,
+	PINMAP_WALK_WRITE = 1 << 1,
+	PINMAP_WALK_FETCH = 1 << 2,
+	PINMAP_WALK_HOST = 1 << 3,
+	PINMAP_WALK_SNOOP = 1 << 4,
+};
+
+/**
+ * struct pinmap_gpu_walk - ioctl(PINMAP_GPU_WALK)
+ * @size: sizeof(struct pinmap_gpu_walk)
+ * @flags: must be 0
+ * @addr: a device address
+ * @out_flags: enum pinmap_walk_flags
+ * @out_levels: tables that were read on the way
+ * @out_target: where @addr leads: the I/O virtual address that the IOMMU
+ *              translates, or the offset in VRAM
+ * @out_leaf_length: bytes that the entry covers: 4096, or 2097152
+ *
+ * Walks the context's page table in the device's memory, as the device does when
+ * its TLB has nothing. To look at, and to test with: an address may lead
+ * elsewhere a moment later. ``ENOENT``: an entry on the way is not valid.
+ * ``EINVAL``: beyond what the tables can translate. ``EOPNOTSUPP``: not a paged
+ * device.
+ */
+struct pinmap_gpu_walk {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__u32 out_flags;
+	__u32 out_levels;
+	__aligned_u64 out_target;
+	__aligned_u64 out_leaf_length;
+};
+#define PINMAP_GPU_WALK _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_WALK)
 
 /**
  * enum pinmap_queue_flags - what a queue is for
