@@ -223,7 +223,6 @@ impl Queue {
             access: if stop.is_fault { stop.access } else { 0 },
             addr: stop.addr,
             length: stop.index,
-            ..Event::default()
         };
         fate.ticket = fate
             .room
