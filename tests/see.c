@@ -45,18 +45,20 @@ static long long fdinfo(int fd, const char *key)
 TEST(totals, .smoke = true)
 {
 	char *memory = anon(8);
-	int fd = open_device(0), other = open_device(0);
-	struct registration one, two;
+	int fd, other;
+	struct registration one;
 	struct pinmap_alloc alloc = { .size = sizeof(alloc), .length = 16 * PAGE };
 	struct pinmap_get_totals all, own;
 	struct pinmap_release end = { .size = sizeof(end) };
 
 	need_device(0);
+	fd = open_device(0);
+	other = open_device(0);
 	all = totals(fd, 0);
 	CHECK_EQ(all.out_contexts, 2);
 	CHECK_EQ(totals(fd, PINMAP_TOTALS_CONTEXT).out_contexts, 1);
 	one = register_memory(fd, memory, 2 * PAGE, WRITE);
-	two = register_memory(other, memory + 4 * PAGE, 3 * PAGE, NO_MAP);
+	register_memory(other, memory + 4 * PAGE, 3 * PAGE, NO_MAP);
 	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &alloc));
 	own = totals(fd, PINMAP_TOTALS_CONTEXT);
 	CHECK_TOTAL(own.out_pinned, 1, 2 * PAGE);
@@ -90,7 +92,6 @@ TEST(totals, .smoke = true)
 	CHECK_OK(try_ioctl(fd, PINMAP_RELEASE, &end));
 	CHECK_TOTAL(totals(fd, 0).out_allocated, 0, 0);
 	CHECK_TOTAL(totals(fd, 0).out_pinned, 1, 3 * PAGE);
-	(void)two;
 	close(other);
 	all = totals(fd, 0);
 	CHECK_EQ(all.out_contexts, 1);
@@ -100,10 +101,12 @@ TEST(totals, .smoke = true)
 /* What fails leaves nothing in the numbers. */
 TEST(totals_after_failure)
 {
-	char *memory = anon(4);
-	int fd = open_device(0);
 	struct registration registration;
+	char *memory = anon(4);
+	int fd;
 
+	need_device(0);
+	fd = open_device(0);
 	SYS(munmap(memory + 2 * PAGE, PAGE));
 	CHECK_ERR(EFAULT, try_register_memory(fd, memory, 4 * PAGE, WRITE, &registration));
 	CHECK_TOTAL(totals(fd, 0).out_pinned, 0, 0);
@@ -153,11 +156,14 @@ TEST(fdinfo_grammar, .smoke = true)
 
 TEST(fdinfo_follows)
 {
-	char *memory = anon(8);
-	int fd = open_device(0);
 	struct registration registration;
-	struct pinmap_info info = get_info(fd);
+	struct pinmap_info info;
+	char *memory = anon(8);
+	int fd;
 
+	need_device(0);
+	fd = open_device(0);
+	info = get_info(fd);
 	CHECK_EQ(fdinfo(fd, "objects"), 0);
 	CHECK_EQ(fdinfo(fd, "objects-limit"), info.out_max_registrations);
 	CHECK_EQ(fdinfo(fd, "pinned"), 0);

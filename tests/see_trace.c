@@ -191,9 +191,11 @@ TEST(trace_stale)
 TEST(trace_close)
 {
 	char *memory = anon(4), line[512];
-	int fd = open_device(0);
 	struct registration registration;
+	int fd;
 
+	need_device(0);
+	fd = open_device(0);
 	trace_begin();
 	CHECK(try_register_memory(fd, memory, 5 * PAGE + MIB * 4096, WRITE, &registration) < 0);
 	trace_end();
@@ -210,9 +212,11 @@ TEST(trace_close)
 TEST(trace_off)
 {
 	char *memory = anon(1), line[512];
-	int fd = open_device(0);
 	struct registration registration;
+	int fd;
 
+	need_device(0);
+	fd = open_device(0);
 	trace_begin();
 	tracing(false);
 	registration = register_memory(fd, memory, PAGE, WRITE);
