@@ -643,14 +643,15 @@ impl Buffer {
     /// returns `Ok`, except for an event that was not read yet. After an error its pages stay pinned.
     /// Can be called again; not by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
-        let shape = trace::wanted(What::Release, || this.shape());
-        let timed = Timed::begin(What::Release);
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
             inner.state = state;
         }
         drop(inner);
+        // Not before: who is mapping it, and has its pages, has seen the state and stops.
+        let shape = trace::wanted(What::Release, || this.shape());
+        let timed = Timed::begin(What::Release);
         let forgotten = this.forget_all();
         let mut inner = this.inner.lock();
         let before = inner.flushes();
