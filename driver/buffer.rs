@@ -8,7 +8,8 @@
 use crate::{
     event::{Queue, Room, Ticket},
     failure::Failure,
-    logic::{pte::Access, request::Target, span::Span},
+    ledger::{self, Counted, Ledger},
+    logic::{pte::Access, request::Target, shape::Shape, span::Span},
     mapping::{AddressSpace, Entries, Local, Mapping, Memory},
     pinned,
     sys::{
@@ -20,6 +21,7 @@ use crate::{
         uapi::{self, Event},
         work,
     },
+    trace::{self, Details, Timed, What},
     view::Showing,
 };
 use core::mem;
@@ -62,6 +64,9 @@ pub(super) struct Inner {
     ticket: Option<Ticket>,
     /// Something could not be unmapped.
     failed: bool,
+    /// Its memory, and that it has gone, for whoever looks.
+    held: Option<Counted>,
+    stale: Option<Counted>,
 }
 
 /// A mapping, and whether user space knows it.
@@ -70,14 +75,44 @@ pub(super) struct Known {
     name: u64,
     /// Not published yet.
     fresh: bool,
+    /// For whoever looks.
+    counted: Option<Counted>,
+}
+
+impl Known {
+    /// Unmaps it from the IOMMU: see [`Mapping::unmap`].
+    fn unmap(&mut self, buffer: &Buffer, handle: u64) -> Result {
+        let shape = trace::wanted(What::Unmap, || self.mapping.shape());
+        let before = self.mapping.flushes();
+        let timed = Timed::begin(What::Unmap);
+        let result = self.mapping.unmap();
+        if self.counted.take().is_some() {
+            timed.end(buffer.ledger(), || Details {
+                handle,
+                addr: buffer.span.start(),
+                device_addr: self.mapping.device_addr(),
+                shape,
+                flushes: self.mapping.flushes().saturating_sub(before),
+            });
+        }
+        result
+    }
 }
 
 impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
-    fn unmap_all(&mut self) {
+    fn unmap_all(&mut self, buffer: &Buffer) {
         for known in &mut self.mappings {
-            self.failed |= known.mapping.unmap().is_err();
+            self.failed |= known.unmap(buffer, self.handle).is_err();
         }
+    }
+
+    /// How often the IOMMU's cache was flushed for all mappings.
+    fn flushes(&self) -> u64 {
+        self.mappings
+            .iter()
+            .map(|known| known.mapping.flushes())
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -185,6 +220,10 @@ impl Buffer {
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
         let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
+        let held = backing.as_ref().map(|_| {
+            let what = ledger::What::of_kind(kind);
+            Counted::new(events.ledger(), what, span.length())
+        });
         let inner = Inner {
             state: State::Building,
             handle: 0,
@@ -193,6 +232,8 @@ impl Buffer {
             room: Some(Room::new()?),
             ticket: None,
             failed: false,
+            held,
+            stale: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -209,6 +250,11 @@ impl Buffer {
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Whose it is.
+    fn ledger(&self) -> &Arc<Ledger> {
+        self.events.ledger()
     }
 
     /// Its user addresses; from 0 on if it has none.
@@ -254,11 +300,50 @@ impl Buffer {
         }
     }
 
+    /// How scattered its memory is; nothing if that was let go of. Waits for whoever maps it.
+    pub(crate) fn shape(&self) -> Shape {
+        let backing = self.backing.lock();
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
+    /// Calls `visit` with where devices see it, under the lock that the MMU notifier takes.
+    pub(crate) fn each_device_addr(&self, mut visit: impl FnMut(u64)) {
+        let inner = self.inner.lock();
+        for known in &inner.mappings {
+            if !known.fresh && known.counted.is_some() {
+                visit(known.mapping.device_addr());
+            }
+        }
+    }
+
+    /// It will be `handle`, if it goes live.
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.inner.lock().handle = handle;
+    }
+
+    /// It was registered, by what began with `timed`.
+    pub(crate) fn trace_registered(&self, timed: &Timed, device_addr: u64) {
+        timed.end(self.ledger(), || {
+            let shape = self.shape();
+            let inner = self.inner.lock();
+            Details {
+                handle: inner.handle,
+                addr: self.span.start(),
+                device_addr,
+                shape,
+                flushes: inner.flushes(),
+            }
+        });
+    }
+
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
         let pinned = pinned::pin(&this.account, this.span, this.write)?;
         *this.backing.lock() = Some(Backing::User(pinned));
+        let held = Counted::new(this.ledger(), ledger::What::Pinned, this.span.length());
+        this.inner.lock().held = Some(held);
         Ok(())
     }
 
@@ -270,6 +355,7 @@ impl Buffer {
         target: Target,
         write: bool,
     ) -> core::result::Result<(u64, u64), Failure> {
+        let timed = Timed::begin(What::Map);
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
         // that.
         let backing = self.backing.lock();
@@ -280,8 +366,15 @@ impl Buffer {
         let access = if write { Access::Write } else { Access::Read };
         let wanted = || self.check_usable().map_err(|failure| failure.errno);
         let mapping = Mapping::new(space, &memory, target, access, wanted)?;
-        let device_addr = mapping.device_addr();
+        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
         let name = self.add(mapping)?;
+        timed.end(self.ledger(), || Details {
+            handle: self.inner.lock().handle,
+            addr: self.span.start(),
+            device_addr,
+            shape: memory.shape(),
+            flushes,
+        });
         Ok((device_addr, name))
     }
 
@@ -291,6 +384,11 @@ impl Buffer {
             mapping,
             name: 0,
             fresh: true,
+            counted: Some(Counted::new(
+                self.ledger(),
+                ledger::What::Mapped,
+                self.span.length(),
+            )),
         };
         loop {
             let mut inner = self.inner.lock();
@@ -380,8 +478,9 @@ impl Buffer {
             .ok_or(ENOENT)?;
         // All of it under the lock, so that a munmap() or a RELEASE that comes meanwhile waits for it. The
         // pages stay: `backing` has them.
+        let handle = inner.handle;
         let known = inner.mappings.get_mut(index).ok_or(ENOENT)?;
-        let result = forgotten.and(known.mapping.unmap());
+        let result = forgotten.and(known.unmap(self, handle));
         known.mapping.free_address();
         inner.failed |= result.is_err();
         let known = inner.mappings.remove(index);
@@ -450,6 +549,19 @@ impl Buffer {
         }
     }
 
+    /// As [`shape`](Self::shape), for who has `inner` and must not wait for more.
+    fn shape_now(&self, inner: &Inner) -> Shape {
+        if let Some(known) = inner.mappings.first() {
+            return known.mapping.shape();
+        }
+        let Some(backing) = self.backing.try_lock() else {
+            return Shape::default();
+        };
+        // Gone before the lock is: ours is never the last reference.
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
     /// The memory went away: undoes all mappings, tells, and has the pages unpinned soon. Safe in an
     /// MMU notifier.
     pub(super) fn revoke(
@@ -460,8 +572,20 @@ impl Buffer {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
+                let before = inner.flushes();
+                let shape = trace::wanted(What::Stale, || this.shape_now(&inner));
+                let timed = Timed::begin(What::Stale);
                 inner.state = State::Stale;
-                inner.unmap_all();
+                inner.unmap_all(this);
+                timed.end(this.ledger(), || Details {
+                    handle: inner.handle,
+                    addr: this.span.start(),
+                    device_addr: 0,
+                    shape,
+                    flushes: inner.flushes().saturating_sub(before),
+                });
+                let bytes = this.span.length();
+                inner.stale = Some(Counted::new(this.ledger(), ledger::What::Stale, bytes));
                 if may_sleep {
                     // The same addresses may be registered again at once.
                     for known in &mut inner.mappings {
@@ -481,7 +605,7 @@ impl Buffer {
             }
             // Being ended, perhaps by somebody who waits for a device.
             State::Released | State::Gone => {
-                inner.unmap_all();
+                inner.unmap_all(this);
             }
             State::Doomed | State::Stale => {}
         }
@@ -503,6 +627,8 @@ impl Buffer {
         }
         let backing = self.backing.lock().take();
         drop(backing);
+        let held = self.inner.lock().held.take();
+        drop(held);
     }
 
     /// The device is gone: its registration is not to succeed any more.
@@ -518,18 +644,34 @@ impl Buffer {
     /// Can be called again; not by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         let mut inner = this.inner.lock();
+        let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
             inner.state = state;
         }
         drop(inner);
+        // Not before: who is mapping it, and has its pages, has seen the state and stops.
+        let shape = trace::wanted(What::Release, || this.shape());
+        let timed = Timed::begin(What::Release);
         let forgotten = this.forget_all();
         let mut inner = this.inner.lock();
-        inner.unmap_all();
+        let before = inner.flushes();
+        inner.unmap_all(this);
         inner.failed |= forgotten.is_err();
+        let (handle, flushes) = (inner.handle, inner.flushes().saturating_sub(before));
+        inner.stale = None;
         drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
+        if was_known {
+            timed.end(this.ledger(), || Details {
+                handle,
+                addr: this.span.start(),
+                device_addr: 0,
+                shape,
+                flushes,
+            });
+        }
         if this.inner.lock().failed {
             Err(EIO)
         } else {

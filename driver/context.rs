@@ -8,12 +8,13 @@ use crate::{
     device::Device,
     event::Queue,
     failure::Failure,
+    ledger::Ledger,
     logic::{
         handle::{Absent, Counter},
         span::Span,
     },
     mapping::AddressSpace,
-    sys::{account::Account, compat, uapi},
+    sys::{account::Account, compat, process::Process, uapi},
     view::ViewTable,
 };
 use kernel::{
@@ -112,6 +113,7 @@ pub(crate) struct Context {
     id: u64,
     device: Arc<Device>,
     account: Arc<Account>,
+    opener: Process,
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
     view_table: Arc<ViewTable>,
@@ -131,7 +133,8 @@ impl Context {
             mm.into()
         };
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
-        let events = Queue::new()?;
+        let opener = Process::current()?;
+        let events = Queue::new(device.ledger(id)?)?;
         let space = Device::address_space(&device, id, &account)?;
         let view_table = ViewTable::new()?;
         let table = Table {
@@ -146,6 +149,7 @@ impl Context {
                 id,
                 device,
                 account,
+                opener,
                 space,
                 events,
                 view_table,
@@ -171,6 +175,16 @@ impl Context {
         &self.account
     }
 
+    /// Who opened it.
+    pub(crate) fn opener(&self) -> &Process {
+        &self.opener
+    }
+
+    /// Who it is, and what it has.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        self.events.ledger()
+    }
+
     /// The device addresses that it has given out.
     pub(crate) fn space(&self) -> &Arc<AddressSpace> {
         &self.space
@@ -194,6 +208,19 @@ impl Context {
     /// The buffer named `handle`.
     pub(crate) fn find(&self, handle: u64) -> Result<Arc<Buffer>> {
         self.table.lock().get(handle).cloned()
+    }
+
+    /// The buffer with the lowest handle from `handle` on, and that.
+    pub(crate) fn find_from(&self, mut handle: u64) -> Option<(u64, Arc<Buffer>)> {
+        let table = self.table.lock();
+        loop {
+            let cursor = table.by_handle.cursor_lower_bound(&handle)?;
+            let (&found, entry) = cursor.current();
+            if entry.published {
+                return Some((found, entry.buffer.clone()));
+            }
+            handle = found.checked_add(1)?;
+        }
     }
 
     /// The registration that contains the user address, and its handle.
@@ -249,6 +276,7 @@ impl Context {
         }
         table.count = table.count.saturating_add(1);
         drop(table);
+        buffer.set_handle(handle);
         Ok(Reserved {
             context: self.clone(),
             handle,

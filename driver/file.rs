@@ -11,15 +11,16 @@ use crate::{
     failure::Failure,
     logic::size::{self, Exchange},
     registration::{self, check_flags, Pending},
+    show,
     sys::{
         account::Account,
         compat,
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GpuCounters, GpuInfo, GpuWalk, Info, Map, Query, QueueCreate,
-            QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release, Reset, SetEventfd,
-            Unmap,
+            self, Alloc, GetReserved, GetTotals, GpuCounters, GpuInfo, GpuWalk, Info, Map, Query,
+            QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release,
+            Reset, SetEventfd, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -30,7 +31,6 @@ use kernel::{
     ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
     prelude::*,
     seq_file::SeqFile,
-    seq_print,
     sync::{poll::PollTable, Arc, ArcBorrow},
     transmute::{AsBytes, FromBytes},
     uaccess::{UserPtr, UserSlice, UserSliceReader, UserSliceWriter},
@@ -106,6 +106,7 @@ const TABLE: &[Command] = &[
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
     command::<GpuWalk>(),
+    command::<GetTotals>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -224,6 +225,22 @@ impl Request for GetReserved {
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags)?;
         done(context.device().describe_reserved(context, self))
+    }
+}
+
+impl Request for GetTotals {
+    const NR: u32 = uapi::CMD_GET_TOTALS;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags((self.flags & !uapi::TOTALS_CONTEXT) | self.__reserved)?;
+        if self.flags & uapi::TOTALS_CONTEXT == 0 {
+            context.device().describe_totals(self);
+        } else {
+            self.out_contexts = 1;
+            context.ledger().totals().describe(self);
+        }
+        Ok(Pending::Done)
     }
 }
 
@@ -452,7 +469,7 @@ impl Files for Context {
     }
 
     fn show(&self, out: &SeqFile) {
-        seq_print!(out, "pinmap-registrations:\t{}\n", self.registrations());
+        show::fdinfo(self, out);
     }
 }
 

@@ -33,6 +33,8 @@ mod file;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod gpu;
+#[forbid(unsafe_code)]
+mod ledger;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")
@@ -52,7 +54,11 @@ mod pinned;
 mod queue;
 #[forbid(unsafe_code)]
 mod registration;
+#[forbid(unsafe_code)]
+mod show;
 mod sys;
+#[forbid(unsafe_code)]
+mod trace;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")

@@ -10,6 +10,7 @@ use crate::{
         place::{NoPlace, Space, Taken, Wish},
         pte::{self, Access},
         request::Target,
+        shape::Shape,
         span::Span,
         PAGE_SIZE,
     },
@@ -74,6 +75,29 @@ impl Memory {
             Self::Local(local) => local.span().length(),
         }
     }
+
+    /// How scattered it is. Takes as long as there are runs.
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Self::Host(pages) => shape_of(&**pages),
+            Self::Local(local) => shape_of_local(&**local),
+        }
+    }
+}
+
+fn shape_of(pages: &dyn Pages) -> Shape {
+    let mut shape = Shape::default();
+    // Adding never fails.
+    let _ = pages.each(&mut |run| {
+        shape = shape.add(run);
+        Ok(())
+    });
+    shape
+}
+
+fn shape_of_local(local: &dyn Local) -> Shape {
+    let span = local.span();
+    Shape::default().add_block(span.start() / PAGE_SIZE, span.pages())
 }
 
 /// A span that is taken.
@@ -409,6 +433,20 @@ impl Mapping {
     /// Where it is, or was.
     pub(crate) fn device_addr(&self) -> u64 {
         self.device_addr
+    }
+
+    /// How scattered the memory is that is mapped now.
+    pub(crate) fn shape(&self) -> Shape {
+        match (&self.mapped, &self.local) {
+            (Some(mapped), _) => mapped.runs().map_or(Shape::default(), shape_of),
+            (None, Some(local)) => shape_of_local(&**local),
+            (None, None) => Shape::default(),
+        }
+    }
+
+    /// How often the IOMMU's cache was flushed for it.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.mapped.as_ref().map_or(0, Mapped::flushes)
     }
 
     /// What the device's MMU has, to be removed before [`unmap`](Self::unmap) by whoever may wait.

@@ -11,6 +11,7 @@ use crate::{
         compat, gup,
         uapi::{self, Map, Query, Register, Release, Unmap},
     },
+    trace::{Timed, What},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -98,6 +99,7 @@ pub(crate) fn register(
         gup::user_last(),
     )
     .map_err(errno)?;
+    let timed = Timed::begin(What::Register);
     context.device().check_here()?;
     if !context.account().is_current() {
         return Err(EPERM.into());
@@ -120,6 +122,7 @@ pub(crate) fn register(
         None => 0,
     };
     Buffer::go_live(&buffer, reserved.handle())?;
+    buffer.trace_registered(&timed, device_addr);
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);

@@ -25,6 +25,7 @@ _Static_assert(sizeof(struct pinmap_unmap) == 24, "unmap");
 _Static_assert(sizeof(struct pinmap_set_eventfd) == 24, "set_eventfd");
 _Static_assert(sizeof(struct pinmap_reset) == 8, "reset");
 _Static_assert(sizeof(struct pinmap_event) == 32, "event");
+_Static_assert(sizeof(struct pinmap_get_totals) == 112, "get_totals");
 
 union argument {
 	struct {
@@ -40,6 +41,7 @@ union argument {
 	struct pinmap_unmap unmap;
 	struct pinmap_set_eventfd eventfd;
 	struct pinmap_reset reset;
+	struct pinmap_get_totals totals;
 };
 
 /* What a call may refer to. */
@@ -111,6 +113,8 @@ static const struct command {
 	{ "set_eventfd", PINMAP_SET_EVENTFD, sizeof(struct pinmap_set_eventfd), 0,
 	  offsetof(struct pinmap_set_eventfd, __reserved), false, fill_eventfd },
 	{ "reset", PINMAP_RESET, sizeof(struct pinmap_reset), 0, 0, false, fill_nothing },
+	{ "get_totals", PINMAP_GET_TOTALS, sizeof(struct pinmap_get_totals), PINMAP_TOTALS_CONTEXT,
+	  offsetof(struct pinmap_get_totals, __reserved), true, fill_nothing },
 };
 
 static struct context context_new(void)
@@ -241,7 +245,8 @@ TEST(unknown_numbers, .smoke = true)
 
 	for (unsigned int number = 0; number < 256; number++) {
 		*(uint32_t *)argument = 64;
-		if (number > PINMAP_CMD_QUEUE_SUBMIT && number != PINMAP_CMD_GPU_WALK)
+		if (number > PINMAP_CMD_QUEUE_SUBMIT && number != PINMAP_CMD_GET_TOTALS &&
+		    number != PINMAP_CMD_GPU_WALK)
 			CHECK_ERR(ENOTTY, try_ioctl(fd, _IO(PINMAP_IOCTL_TYPE, number), argument));
 		/* the same numbers with a size, or of another driver */
 		CHECK_ERR(ENOTTY, try_ioctl(fd, _IOC(_IOC_WRITE, PINMAP_IOCTL_TYPE, number, 64), argument));

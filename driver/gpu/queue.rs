@@ -16,6 +16,7 @@ use crate::{
         pages::Folios,
         uapi::{self, Event},
     },
+    trace,
     view::{DevicePages, Showing},
 };
 use kernel::{
@@ -217,6 +218,7 @@ impl Queue {
             return false;
         }
         fate.stop = Some(stop);
+        trace::fault(self.parts.events.ledger(), fate.handle, &stop);
         let event = Event {
             type_: uapi::EVENT_FAULT,
             handle: fate.handle,

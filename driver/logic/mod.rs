@@ -14,6 +14,7 @@ pub mod pte;
 pub mod request;
 pub mod ring;
 pub mod runs;
+pub mod shape;
 pub mod size;
 pub mod span;
 pub mod turns;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* See inline.h. Nothing is decided here that could be decided in Rust. */
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/debugfs.h>
 #include <linux/delay.h>
 #include <linux/eventfd.h>
 #include <linux/fs.h>
@@ -9,7 +12,10 @@
 #include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/user_namespace.h>
 #include <linux/shmem_fs.h>
 #include <linux/hugetlb.h>
 #include "inline.h"
@@ -462,4 +468,56 @@ void pinmap_sleep_us(unsigned long least, unsigned long most)
 unsigned long pinmap_ns_to_jiffies(u64 ns)
 {
 	return nsecs_to_jiffies(ns) + 1;
+}
+
+struct pid *pinmap_get_current_process(void)
+{
+	return get_task_pid(current, PIDTYPE_TGID);
+}
+
+int pinmap_process_number(struct pid *process)
+{
+	return pid_nr(process);
+}
+
+/* Its RLIMIT_MEMLOCK in bytes; false: it has none, or does not run any more. */
+bool pinmap_process_memlock(struct pid *process, u64 *limit)
+{
+	const struct cred *cred;
+	struct task_struct *task;
+	bool limited = false;
+
+	rcu_read_lock();
+	task = pid_task(process, PIDTYPE_TGID);
+	if (task) {
+		cred = __task_cred(task);
+		*limit = task_rlimit(task, RLIMIT_MEMLOCK);
+		/* As capable() sees it. */
+		limited = *limit != RLIM_INFINITY &&
+			  !(cred->user_ns == &init_user_ns && cap_raised(cred->cap_effective, CAP_IPC_LOCK));
+	}
+	rcu_read_unlock();
+	return limited;
+}
+
+static struct dentry *pinmap_debug_root;
+
+void pinmap_debug_begin(void)
+{
+	pinmap_debug_root = debugfs_create_dir("pinmap", NULL);
+}
+
+void pinmap_debug_end(void)
+{
+	debugfs_remove(pinmap_debug_root);
+}
+
+/* The directory, with one file that root may read. An error makes no difference to debugfs. */
+struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
+				  const struct file_operations *operations)
+{
+	struct dentry *dir = debugfs_create_dir(directory, pinmap_debug_root);
+
+	debugfs_create_file(name, 0400, dir, data, operations);
+	return dir;
 }

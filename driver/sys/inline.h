@@ -7,10 +7,12 @@
 #define PINMAP_INLINE_H
 
 #include <linux/types.h>
+#include <linux/debugfs.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/iommu.h>
 #include <linux/pci.h>
+#include <linux/pid.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/user.h>
 #include <pinmap.h>
@@ -119,5 +121,45 @@ u64 pinmap_now_ns(void);
 void pinmap_wmb(void);
 void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
+
+/* processes, whether or not they still run */
+struct pid *pinmap_get_current_process(void);
+int pinmap_process_number(struct pid *process);
+bool pinmap_process_memlock(struct pid *process, u64 *limit);
+
+/* debugfs: a directory for each function */
+void pinmap_debug_begin(void);
+void pinmap_debug_end(void);
+struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
+				  const struct file_operations *operations);
+
+/* tracepoints: see trace.h */
+enum pinmap_trace_what {
+	PINMAP_TRACE_REGISTER = 0,
+	PINMAP_TRACE_RELEASE = 1,
+	PINMAP_TRACE_MAP = 2,
+	PINMAP_TRACE_UNMAP = 3,
+	PINMAP_TRACE_STALE = 4,
+	PINMAP_TRACE_FAULT = 5,
+};
+struct pinmap_trace {
+	__u64 context;
+	__u64 handle;
+	__u64 addr;
+	__u64 device_addr;
+	__u64 bytes;
+	__u64 runs;
+	__u64 flushes;
+	__u64 ns;
+	__u64 index;
+	__u32 domain;
+	__u32 huge;
+	__u32 access;
+	__u32 code;
+	__u8 bus;
+	__u8 devfn;
+};
+bool pinmap_trace_enabled(u32 what);
+void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace);
 
 #endif

@@ -8,6 +8,7 @@ pub(crate) mod account;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
 pub(crate) mod compat;
+pub(crate) mod debugfs;
 pub(crate) mod eventfd;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]
@@ -20,9 +21,11 @@ pub(crate) mod mmio;
 pub(crate) mod notifier;
 pub(crate) mod pages;
 pub(crate) mod pci;
+pub(crate) mod process;
 mod raw;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod thread;
+pub(crate) mod trace;
 pub(crate) mod uapi;
 pub(crate) mod vma;
 pub(crate) mod work;

@@ -7,21 +7,22 @@ use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use raw::{
     pinmap_alloc as Alloc, pinmap_event as Event, pinmap_fail as Fail,
-    pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo, pinmap_gpu_walk as GpuWalk,
-    pinmap_info as Info, pinmap_map as Map, pinmap_query as Query,
+    pinmap_get_totals as GetTotals, pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo,
+    pinmap_gpu_walk as GpuWalk, pinmap_info as Info, pinmap_map as Map, pinmap_query as Query,
     pinmap_queue_create as QueueCreate, pinmap_queue_destroy as QueueDestroy,
     pinmap_queue_query as QueueQuery, pinmap_queue_submit as QueueSubmit,
     pinmap_queue_wait as QueueWait, pinmap_register as Register, pinmap_release as Release,
     pinmap_reserved as GetReserved, pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd,
-    pinmap_unmap as Unmap,
+    pinmap_total as Total, pinmap_unmap as Unmap,
 };
 pub(crate) use raw::{
     PINMAP_BAR_MMAP as BAR_MMAP, PINMAP_BAR_PREFETCHABLE as BAR_PREFETCHABLE,
     PINMAP_BUFFER_HOST as BUFFER_HOST, PINMAP_BUFFER_USER as BUFFER_USER,
     PINMAP_BUFFER_VRAM as BUFFER_VRAM, PINMAP_CMD_ALLOC as CMD_ALLOC,
     PINMAP_CMD_GET_INFO as CMD_GET_INFO, PINMAP_CMD_GET_RESERVED as CMD_GET_RESERVED,
-    PINMAP_CMD_GPU_COUNTERS as CMD_GPU_COUNTERS, PINMAP_CMD_GPU_INFO as CMD_GPU_INFO,
-    PINMAP_CMD_GPU_WALK as CMD_GPU_WALK, PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
+    PINMAP_CMD_GET_TOTALS as CMD_GET_TOTALS, PINMAP_CMD_GPU_COUNTERS as CMD_GPU_COUNTERS,
+    PINMAP_CMD_GPU_INFO as CMD_GPU_INFO, PINMAP_CMD_GPU_WALK as CMD_GPU_WALK,
+    PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
     PINMAP_CMD_QUEUE_CREATE as CMD_QUEUE_CREATE, PINMAP_CMD_QUEUE_DESTROY as CMD_QUEUE_DESTROY,
     PINMAP_CMD_QUEUE_QUERY as CMD_QUEUE_QUERY, PINMAP_CMD_QUEUE_SUBMIT as CMD_QUEUE_SUBMIT,
     PINMAP_CMD_QUEUE_WAIT as CMD_QUEUE_WAIT, PINMAP_CMD_REGISTER as CMD_REGISTER,
@@ -38,7 +39,7 @@ pub(crate) use raw::{
     PINMAP_KIND_FLAT as KIND_FLAT, PINMAP_NR_BARS as NR_BARS,
     PINMAP_REGISTER_WRITE as REGISTER_WRITE, PINMAP_SOURCE_EVENTS as SOURCE_EVENTS,
     PINMAP_SOURCE_VECTOR as SOURCE_VECTOR, PINMAP_STATE_LIVE as STATE_LIVE,
-    PINMAP_STATE_STALE as STATE_STALE,
+    PINMAP_STATE_STALE as STATE_STALE, PINMAP_TOTALS_CONTEXT as TOTALS_CONTEXT,
 };
 
 #[cfg(not(pinmap_flat))]
@@ -86,6 +87,7 @@ plain! {
     QueueWait: 48,
     Info: 344,
     GetReserved: 32,
+    GetTotals: 112,
     Map: 64,
     Query: 72,
     Register: 88,

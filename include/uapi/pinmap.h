@@ -121,6 +121,7 @@ enum {
 	PINMAP_CMD_QUEUE_WAIT = 0x0e,
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
+	PINMAP_CMD_GET_TOTALS = 0x19,
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
@@ -277,6 +278,76 @@ struct pinmap_reserved {
 	__aligned_u64 out_last;
 };
 #define PINMAP_GET_RESERVED _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_RESERVED)
+
+/**
+ * enum pinmap_totals_flags - whose totals
+ * @PINMAP_TOTALS_CONTEXT: those of this context alone; otherwise those of all
+ *                         contexts of the device
+ */
+enum pinmap_totals_flags {
+	PINMAP_TOTALS_CONTEXT = 1 << 0,
+};
+
+/**
+ * struct pinmap_total - how much there is of something
+ * @number: of buffers, or of mappings
+ * @bytes: of all of them; what is mapped twice counts twice
+ */
+struct pinmap_total {
+	__aligned_u64 number;
+	__aligned_u64 bytes;
+};
+
+/**
+ * struct pinmap_get_totals - ioctl(PINMAP_GET_TOTALS)
+ * @size: sizeof(struct pinmap_get_totals)
+ * @flags: enum pinmap_totals_flags
+ * @out_contexts: open files of the device, this one included; 1 with
+ *                %PINMAP_TOTALS_CONTEXT
+ * @__reserved: must be 0
+ * @out_pinned: registered user memory, as long as it is pinned
+ * @out_allocated: host memory that the driver allocated
+ * @out_vram: memory of the device's own that is in use
+ * @out_shared: memory that belongs to somebody else
+ * @out_mapped: what devices can reach
+ * @out_stale: buffers whose memory went away and that were not released yet
+ *
+ * The numbers are of different moments where other calls are under way. Rings and
+ * fences of queues are not in them. The same is told of each open file in
+ * ``/proc/PID/fdinfo/FD``:
+ *
+ *  ======================== ===================================================
+ *  key                      value
+ *  ======================== ===================================================
+ *  ``pinmap-pdev``          the PCI function
+ *  ``pinmap-client-id``     names the context among those of the function
+ *  ``pinmap-objects``       buffers with a handle
+ *  ``pinmap-objects-limit`` how many there may be
+ *  ``pinmap-pinned``        bytes, as @out_pinned, in KiB; likewise
+ *                           ``pinmap-allocated``, ``pinmap-vram``,
+ *                           ``pinmap-shared`` and ``pinmap-mapped``
+ *  ``pinmap-mappings``      number of mappings
+ *  ``pinmap-stale``         number of stale buffers
+ *  ``pinmap-locked``        what the opener's user has locked, by all drivers, KiB
+ *  ``pinmap-limit``         RLIMIT_MEMLOCK of the process that opened the file,
+ *                           in KiB; missing: no limit, or it has ended
+ *  ======================== ===================================================
+ *
+ * Never fails for a well-formed struct.
+ */
+struct pinmap_get_totals {
+	__u32 size;
+	__u32 flags;
+	__u32 out_contexts;
+	__u32 __reserved;
+	struct pinmap_total out_pinned;
+	struct pinmap_total out_allocated;
+	struct pinmap_total out_vram;
+	struct pinmap_total out_shared;
+	struct pinmap_total out_mapped;
+	struct pinmap_total out_stale;
+};
+#define PINMAP_GET_TOTALS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_TOTALS)
 
 /**
  * enum pinmap_fail_reason - why a range could not be registered or mapped

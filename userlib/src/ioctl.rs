@@ -43,6 +43,7 @@ mod raw {
         queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
         queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
         queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
+        get_totals = PINMAP_CMD_GET_TOTALS(pinmap_get_totals);
     }
 }
 
@@ -89,6 +90,7 @@ safe! {
     queue_destroy(pinmap_queue_destroy);
     queue_wait(pinmap_queue_wait);
     queue_query(pinmap_queue_query);
+    get_totals(pinmap_get_totals);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it

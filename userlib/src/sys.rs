@@ -27,6 +27,7 @@ pub const PINMAP_CMD_QUEUE_DESTROY: _bindgen_ty_1 = 13;
 pub const PINMAP_CMD_QUEUE_WAIT: _bindgen_ty_1 = 14;
 pub const PINMAP_CMD_QUEUE_QUERY: _bindgen_ty_1 = 15;
 pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
+pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
@@ -174,6 +175,61 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_reserved, out_start) - 16usize];
     ["Offset of field: pinmap_reserved::out_last"]
         [::core::mem::offset_of!(pinmap_reserved, out_last) - 24usize];
+};
+pub const PINMAP_TOTALS_CONTEXT: pinmap_totals_flags = 1;
+pub type pinmap_totals_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_total {
+    pub number: __u64,
+    pub bytes: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_total"][::core::mem::size_of::<pinmap_total>() - 16usize];
+    ["Alignment of pinmap_total"][::core::mem::align_of::<pinmap_total>() - 8usize];
+    ["Offset of field: pinmap_total::number"]
+        [::core::mem::offset_of!(pinmap_total, number) - 0usize];
+    ["Offset of field: pinmap_total::bytes"][::core::mem::offset_of!(pinmap_total, bytes) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_get_totals {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_contexts: __u32,
+    pub __reserved: __u32,
+    pub out_pinned: pinmap_total,
+    pub out_allocated: pinmap_total,
+    pub out_vram: pinmap_total,
+    pub out_shared: pinmap_total,
+    pub out_mapped: pinmap_total,
+    pub out_stale: pinmap_total,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_get_totals"][::core::mem::size_of::<pinmap_get_totals>() - 112usize];
+    ["Alignment of pinmap_get_totals"][::core::mem::align_of::<pinmap_get_totals>() - 8usize];
+    ["Offset of field: pinmap_get_totals::size"]
+        [::core::mem::offset_of!(pinmap_get_totals, size) - 0usize];
+    ["Offset of field: pinmap_get_totals::flags"]
+        [::core::mem::offset_of!(pinmap_get_totals, flags) - 4usize];
+    ["Offset of field: pinmap_get_totals::out_contexts"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_contexts) - 8usize];
+    ["Offset of field: pinmap_get_totals::__reserved"]
+        [::core::mem::offset_of!(pinmap_get_totals, __reserved) - 12usize];
+    ["Offset of field: pinmap_get_totals::out_pinned"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_pinned) - 16usize];
+    ["Offset of field: pinmap_get_totals::out_allocated"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_allocated) - 32usize];
+    ["Offset of field: pinmap_get_totals::out_vram"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_vram) - 48usize];
+    ["Offset of field: pinmap_get_totals::out_shared"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_shared) - 64usize];
+    ["Offset of field: pinmap_get_totals::out_mapped"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_mapped) - 80usize];
+    ["Offset of field: pinmap_get_totals::out_stale"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_stale) - 96usize];
 };
 pub const PINMAP_FAIL_NONE: pinmap_fail_reason = 0;
 pub const PINMAP_FAIL_HOLE: pinmap_fail_reason = 1;

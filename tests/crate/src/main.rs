@@ -7,6 +7,7 @@
 
 mod command;
 mod device;
+mod doctor;
 #[path = "../../../userlib/examples/edu/driver.rs"]
 mod edu;
 mod failure;
@@ -90,6 +91,17 @@ const TESTS: &[Test] = tests! {
         command_refuses_nonsense
         example_edu
         examples_of_queues;
+    doctor:
+        doctor_all_is_well
+        doctor_low_limit
+        doctor_without_permission
+        doctor_without_udev_rule
+        doctor_of_a_function
+        doctor_of_a_shared_group
+        doctor_without_devices
+        doctor_without_module
+        doctor_of_a_kernel_without_options
+        noiommu_doctor;
     gpu:
         gpu_info_is_plausible
         flat_device_has_no_queues
