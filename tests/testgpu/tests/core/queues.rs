@@ -243,7 +243,7 @@ fn address_spaces_take_turns_whatever_their_priorities() {
     rig.until("full", || rig.r(regs::ENGINE_BUSY) == 0b11_1100);
     let spin = launch(regs::KERNEL_SPIN, &[200_000]);
     let queue = |id: u64, vmid: u64, priority: u64| {
-        let config = id | vmid << 16 | regs::CLASS_COMPUTE << 24 | priority << 28;
+        let config = id | (vmid << 16) | (regs::CLASS_COMPUTE << 24) | (priority << 28);
         rig.queue_with(id, config)
     };
     // Eight greedy queues of one address space, and one queue of another.
