@@ -8,6 +8,7 @@ use crate::{
     backend::Claim,
     context::Context,
     device::Device,
+    dmabuf,
     failure::Failure,
     logic::size::{self, Exchange},
     registration::{self, check_flags, Pending},
@@ -17,14 +18,15 @@ use crate::{
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GpuCounters, GpuInfo, Info, Map, Query, QueueCreate,
-            QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release, Reset, SetEventfd,
-            Unmap,
+            self, Alloc, Export, GetReserved, GpuCounters, GpuInfo, Import, Info, Map, Query,
+            QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release,
+            Reset, SetEventfd, Sync, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
     view,
 };
+use core::mem::offset_of;
 use kernel::{
     fs::File,
     ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
@@ -105,6 +107,9 @@ const TABLE: &[Command] = &[
     command::<QueueWait>(),
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
+    command::<Export>(),
+    command::<Import>(),
+    command::<Sync>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -340,7 +345,7 @@ impl Request for Reset {
 
 impl Request for Alloc {
     const NR: u32 = uapi::CMD_ALLOC;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = offset_of!(Self, node);
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         allocation::alloc(context, self)
@@ -348,6 +353,34 @@ impl Request for Alloc {
 
     fn detail(&mut self) -> Option<&mut uapi::Fail> {
         Some(&mut self.fail)
+    }
+}
+
+impl Request for Export {
+    const NR: u32 = uapi::CMD_EXPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::export(context, self)
+    }
+}
+
+impl Request for Import {
+    const NR: u32 = uapi::CMD_IMPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::import(context, self)
+    }
+}
+
+impl Request for Sync {
+    const NR: u32 = uapi::CMD_SYNC;
+    const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(dmabuf::sync(context, self))
     }
 }
 
