@@ -43,6 +43,7 @@ static void check_whole(int fd, uint32_t flags, size_t length)
 	SYS(munmap(memory.addr, length));
 	release(fd, memory.handle);
 	edu_close(&edu);
+	close(fd);
 }
 
 static const struct kind {
@@ -250,6 +251,7 @@ TEST(huge)
 	CHECK_EQ(touch_write(memory.addr + HUGE + PAGE), SIGSEGV);
 	SYS(munmap(memory.addr + HUGE + 2 * PAGE, PAGE));
 	CHECK_EQ(memory.addr[HUGE], 2);
+	CHECK_EQ(memory.addr[HUGE + 3 * PAGE], 0);
 	CHECK_EQ(page_frame(memory.addr + HUGE + 3 * PAGE), frames[3]);
 }
 
@@ -428,6 +430,7 @@ TEST(write_combined)
 	}
 	/* another protection is no other type */
 	SYS(mprotect(memory.addr, PAGE, PROT_READ));
+	CHECK_EQ(*(volatile char *)memory.addr, 1);
 	check_entries(memory.addr, frames[0], true);
 	SYS(mprotect(memory.addr, PAGE, PROT_READ | PROT_WRITE));
 	memory.addr[0] = 2;

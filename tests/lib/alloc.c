@@ -85,7 +85,8 @@ static bool find_entry(uint64_t addr, bool direct, char flags[256])
 			strcpy(flags, line);
 	}
 	fclose(file);
-	return found && (strstr(flags, " pte") || strstr(flags, " pmd") || strstr(flags, " pud"));
+	/* what is not present has no protection */
+	return found && (strstr(flags, " RW ") || strstr(flags, " ro "));
 }
 
 bool user_entry(const volatile void *addr, char flags[256])
