@@ -156,7 +156,7 @@ pub(crate) struct Buffer {
     /// Set once it is there, taken when it is let go of.
     #[pin]
     pub(super) backing: Mutex<Option<Backing>>,
-    /// What goes with it. A leaf.
+    /// What goes with it. Never in an MMU notifier.
     #[pin]
     exports: Mutex<Exports>,
     #[pin]

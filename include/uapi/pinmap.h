@@ -772,8 +772,8 @@ enum pinmap_export_flags {
  * the memory goes stale or is released, every importer is told to let go of it, and
  * gets it no more (``ENODEV``); the pages stay pinned until the last one has.
  * Imports by this driver are unmapped from their devices then: before
- * %PINMAP_RELEASE returns, or very soon after the memory went away. What was imported
- * and exported again is revoked with what it came from.
+ * %PINMAP_RELEASE returns, or very soon after the memory went away. What was imported,
+ * exported again and imported from that is, too, in both cases very soon after.
  *
  * ``EOPNOTSUPP``: VRAM, which other devices cannot reach.
  */
