@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0 */
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* What tests say to the importer, /dev/importer: one dma-buf for each open file. */
 #ifndef IMPORTER_H
 #define IMPORTER_H
