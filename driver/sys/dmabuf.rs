@@ -88,8 +88,8 @@ impl Table {
         direction: Direction,
     ) -> Result<KBox<Self>> {
         // SAFETY: The importer's device is valid.
-        let most =
-            u64::from(unsafe { raw::pinmap_dma_max_segment(dev) }) >> kernel::page::PAGE_SHIFT;
+        let most = unsafe { raw::pinmap_dma_max_segment(dev) };
+        let most = u64::from(most) >> kernel::page::PAGE_SHIFT;
         let mut entries = 0_u32;
         pages.each(&mut |run| {
             let padded = run.pages().saturating_add(most).saturating_sub(1);
@@ -244,9 +244,8 @@ impl<T: Exporter> Shared<T> {
 
     fn attach(&self, attachment: *mut bindings::dma_buf_attachment) -> Result {
         // SAFETY: The core passes a valid one.
-        if self.exporter.is_revocable()
-            && !unsafe { bindings::dma_buf_attach_revocable(attachment) }
-        {
+        let can_let_go = unsafe { bindings::dma_buf_attach_revocable(attachment) };
+        if self.exporter.is_revocable() && !can_let_go {
             return Err(compat::unsupported());
         }
         self.exporter.memory().map(|_| ())
