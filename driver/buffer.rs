@@ -6,6 +6,7 @@
 //! `inner` only, and `inner` is never held across either, nor while waiting for a device.
 
 use crate::{
+    dmabuf::{Exports, Source},
     event::{Queue, Room, Ticket},
     failure::Failure,
     ledger::{self, Counted, Ledger},
@@ -17,7 +18,7 @@ use crate::{
         compat,
         gup::PinnedRuns,
         notifier::Interval,
-        pages::Folios,
+        pages::{Folios, Pages},
         uapi::{self, Event},
         work,
     },
@@ -132,12 +133,16 @@ pub(crate) enum Backing {
     Host(Arc<Folios>, Showing),
     /// The device's own.
     Local(Arc<dyn Local>, Showing),
+    /// Another buffer's.
+    Import(Arc<dyn Pages>, Arc<Source>),
 }
 
 impl Backing {
-    fn memory(&self) -> Memory {
+    /// What is mapped.
+    pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
+            Self::Import(pages, _) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Local(local, _) => Memory::Local(local.clone()),
         }
@@ -146,7 +151,7 @@ impl Backing {
     /// What to pass to `mmap()`; 0: cannot be.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Self::User(_) => 0,
+            Self::User(_) | Self::Import(..) => 0,
             Self::Host(_, showing) | Self::Local(_, showing) => showing.offset(),
         }
     }
@@ -157,6 +162,7 @@ impl Backing {
             Self::User(_) => uapi::BUFFER_USER,
             Self::Host(..) => uapi::BUFFER_HOST,
             Self::Local(..) => uapi::BUFFER_VRAM,
+            Self::Import(..) => uapi::BUFFER_IMPORT,
         }
     }
 
@@ -164,7 +170,7 @@ impl Backing {
     pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
         match self {
             Self::User(runs) => Some(runs),
-            Self::Host(..) | Self::Local(..) => None,
+            Self::Host(..) | Self::Local(..) | Self::Import(..) => None,
         }
     }
 }
@@ -185,6 +191,9 @@ pub(crate) struct Buffer {
     /// Set once it is there, taken when it is let go of.
     #[pin]
     pub(super) backing: Mutex<Option<Backing>>,
+    /// What goes with it. Never in an MMU notifier.
+    #[pin]
+    exports: Mutex<Exports>,
     #[pin]
     pub(super) interval: Interval<Buffer>,
     #[pin]
@@ -202,14 +211,15 @@ impl Buffer {
         Self::make(span, write, None, account, events)
     }
 
-    /// Of memory that was allocated, whose addresses are `span` as far as it has any.
+    /// Of memory that was allocated or imported, whose addresses are `span` as far as it has any.
     pub(crate) fn allocated(
         span: Span,
+        write: bool,
         backing: Backing,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, true, Some(backing), account, events)
+        Self::make(span, write, Some(backing), account, events)
     }
 
     fn make(
@@ -245,6 +255,7 @@ impl Buffer {
                 inner <- new_mutex!(inner, "pinmap_buffer"),
                 doubt <- new_spinlock!(None, "pinmap_doubt"),
                 backing <- new_mutex!(backing, "pinmap_backing"),
+                exports <- new_mutex!(Exports::default(), "pinmap_exports"),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
             }),
@@ -335,6 +346,21 @@ impl Buffer {
                 flushes: inner.flushes(),
             }
         });
+    }
+
+    /// What `look` makes of the memory, if it is there still.
+    pub(crate) fn with_backing<T>(
+        &self,
+        look: impl FnOnce(&Backing) -> T,
+    ) -> core::result::Result<T, Failure> {
+        let backing = self.backing.lock();
+        let looked = backing.as_ref().map(look);
+        looked.ok_or_else(|| self.refusal(self.state()))
+    }
+
+    /// What is to be revoked with it.
+    pub(crate) fn exports(&self) -> &Mutex<Exports> {
+        &self.exports
     }
 
     /// Begins to watch, then pins. By the task that owns the memory.
@@ -625,10 +651,22 @@ impl Buffer {
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
+        let exports = mem::take(&mut *self.exports.lock());
+        exports.revoke();
         let backing = self.backing.lock().take();
+        if let Some(Backing::Import(_, source)) = &backing {
+            source.exporter().forget_import(self);
+        }
         drop(backing);
         let held = self.inner.lock().held.take();
         drop(held);
+    }
+
+    /// What it was imported from went away: it goes stale. Not in an MMU notifier.
+    pub(crate) fn revoke_import(this: &Arc<Self>) {
+        if let Some(inner) = this.lock(true) {
+            Self::revoke(this, inner, true);
+        }
     }
 
     /// The device is gone: its registration is not to succeed any more.

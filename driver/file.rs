@@ -8,6 +8,7 @@ use crate::{
     backend::Claim,
     context::Context,
     device::Device,
+    dmabuf,
     failure::Failure,
     logic::size::{self, Exchange},
     registration::{self, check_flags, Pending},
@@ -18,14 +19,15 @@ use crate::{
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GetTotals, GpuCounters, GpuInfo, GpuWalk, Info, Map, Query,
-            QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release,
-            Reset, SetEventfd, Unmap,
+            self, Alloc, Export, GetReserved, GetTotals, GpuCounters, GpuInfo, GpuWalk, Import,
+            Info, Map, Query, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait,
+            Register, Release, Reset, SetEventfd, Sync, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
     view,
 };
+use core::mem::offset_of;
 use kernel::{
     fs::File,
     ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
@@ -107,6 +109,9 @@ const TABLE: &[Command] = &[
     command::<QueueSubmit>(),
     command::<GpuWalk>(),
     command::<GetTotals>(),
+    command::<Export>(),
+    command::<Import>(),
+    command::<Sync>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -362,7 +367,7 @@ impl Request for Reset {
 
 impl Request for Alloc {
     const NR: u32 = uapi::CMD_ALLOC;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = offset_of!(Self, node);
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         allocation::alloc(context, self)
@@ -370,6 +375,34 @@ impl Request for Alloc {
 
     fn detail(&mut self) -> Option<&mut uapi::Fail> {
         Some(&mut self.fail)
+    }
+}
+
+impl Request for Export {
+    const NR: u32 = uapi::CMD_EXPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::export(context, self)
+    }
+}
+
+impl Request for Import {
+    const NR: u32 = uapi::CMD_IMPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::import(context, self)
+    }
+}
+
+impl Request for Sync {
+    const NR: u32 = uapi::CMD_SYNC;
+    const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(dmabuf::sync(context, self))
     }
 }
 

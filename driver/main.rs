@@ -25,6 +25,8 @@ mod context;
 #[forbid(unsafe_code)]
 mod device;
 #[forbid(unsafe_code)]
+mod dmabuf;
+#[forbid(unsafe_code)]
 mod event;
 #[forbid(unsafe_code)]
 mod failure;
@@ -74,6 +76,7 @@ kernel::prelude::module! {
     authors: ["The pinmap authors"],
     description: "User memory for PCI accelerators, without a copy",
     license: "GPL",
+    imports_ns: ["DMA_BUF"],
     params: {
         allow_unsafe_interrupts: u8 {
             default: 0,

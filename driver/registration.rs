@@ -24,12 +24,10 @@ pub(crate) enum Pending {
     /// A mapping that nobody knows yet.
     Mapping(FreshMapping, Claim),
     /// Something of another kind.
-    #[cfg(not(pinmap_flat))]
     Other(KBox<dyn Publish>),
 }
 
 /// Something that is not visible yet. Dropping it undoes it.
-#[cfg(not(pinmap_flat))]
 pub(crate) trait Publish {
     /// The answer has reached the caller.
     fn publish(&mut self) -> Result;
@@ -52,7 +50,6 @@ impl Pending {
                 }
                 claim.keep();
             }
-            #[cfg(not(pinmap_flat))]
             Self::Other(mut other) => other.publish()?,
         }
         Ok(())

@@ -30,9 +30,19 @@ pub(crate) trait DevicePages: Send + Sync {
 }
 
 /// Host memory at an offset.
-struct HostView {
+pub(crate) struct HostView {
     folios: Arc<Folios>,
     offset: u64,
+}
+
+impl HostView {
+    /// Shows `folios` from `offset` on.
+    pub(crate) fn new(folios: &Arc<Folios>, offset: u64) -> Self {
+        Self {
+            folios: folios.clone(),
+            offset,
+        }
+    }
 }
 
 impl PageSource for HostView {
@@ -107,9 +117,10 @@ impl ViewTable {
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
         let view = match what {
-            Shown::Host(folios) => {
-                View::Host(Arc::new(HostView { folios, offset }, GFP_KERNEL_ACCOUNT)?)
-            }
+            Shown::Host(folios) => View::Host(Arc::new(
+                HostView::new(&folios, offset),
+                GFP_KERNEL_ACCOUNT,
+            )?),
             Shown::Device(pages) => {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }

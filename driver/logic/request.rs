@@ -32,6 +32,24 @@ pub mod map_flags {
 pub mod alloc_flags {
     /// Memory of the device.
     pub const VRAM: u32 = 1 << 0;
+    /// Past the CPU's caches.
+    pub const WRITE_COMBINED: u32 = 1 << 1;
+    /// Of one NUMA node.
+    pub const NODE: u32 = 1 << 2;
+    /// All of them.
+    pub const ALL: u32 = VRAM | WRITE_COMBINED | NODE;
+}
+
+/// `PINMAP_SYNC_*`, as in the ABI's header.
+pub mod sync_flags {
+    /// The device reads next.
+    pub const FOR_DEVICE: u32 = 1 << 0;
+    /// The CPU reads next.
+    pub const FOR_CPU: u32 = 1 << 1;
+    /// Also where DMA is coherent.
+    pub const NO_SNOOP: u32 = 1 << 2;
+    /// All of them.
+    pub const ALL: u32 = FOR_DEVICE | FOR_CPU | NO_SNOOP;
 }
 
 /// Where to map.
@@ -144,7 +162,6 @@ pub fn map(
     })
 }
 
-/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
 /// An ALLOC that can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocPlan {
@@ -152,25 +169,61 @@ pub struct AllocPlan {
     pub span: Span,
     /// The device's own memory.
     pub local: bool,
+    /// Past the CPU's caches.
+    pub write_combined: bool,
+    /// Of this NUMA node.
+    pub node: Option<u32>,
 }
 
 /// Checks the arguments of ALLOC.
-pub fn alloc(flags: u32, length: u64) -> Result<AllocPlan, Refusal> {
-    use alloc_flags::VRAM;
+pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocPlan, Refusal> {
+    use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
 
-    if flags & !VRAM != 0 {
+    if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
-    if !span.is_whole_pages() {
+    let local = flags & VRAM != 0;
+    let write_combined = flags & WRITE_COMBINED != 0;
+    let on_node = flags & NODE != 0;
+    if !span.is_whole_pages() || local && (write_combined || on_node) || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
-        local: flags & VRAM != 0,
+        local,
+        write_combined,
+        node: on_node.then_some(node),
     })
 }
 
+/// A SYNC that can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncPlan {
+    /// What part of the buffer.
+    pub part: Span,
+    /// Also where DMA is coherent.
+    pub always: bool,
+}
+
+/// Checks the arguments of SYNC that do not depend on the buffer.
+pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
+    use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
+
+    if flags & !ALL != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let part = Span::new(offset, length)?;
+    if flags & (FOR_DEVICE | FOR_CPU) == 0 {
+        return Err(Refusal::Invalid);
+    }
+    Ok(SyncPlan {
+        part,
+        always: flags & NO_SNOOP != 0,
+    })
+}
+
+/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
 fn check_bits(bits: u32) -> Result<u32, Refusal> {
     match bits {
         0 => Ok(u64::BITS),
@@ -357,20 +410,55 @@ mod tests {
 
     #[test]
     fn alloc_edges() {
+        use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
         let table = [
             (0, 0x1000, Ok(false)),
-            (alloc_flags::VRAM, 1 << 40, Ok(true)),
-            (2, 0x1000, Err(Refusal::Unsupported)),
-            (2, 0, Err(Refusal::Unsupported)),
+            (VRAM, 1 << 40, Ok(true)),
+            (WRITE_COMBINED, 0x1000, Ok(false)),
+            (NODE | WRITE_COMBINED, 0x1000, Ok(false)),
+            (VRAM | WRITE_COMBINED, 0x1000, Err(Refusal::Invalid)),
+            (VRAM | NODE, 0x1000, Err(Refusal::Invalid)),
+            (1 << 31, 0x1000, Err(Refusal::Unsupported)),
+            (1 << 31, 0, Err(Refusal::Unsupported)),
             (0, 0, Err(Refusal::Invalid)),
             (0, 0x1001, Err(Refusal::Invalid)),
             (0, u64::MAX, Err(Refusal::Invalid)),
         ];
         for (flags, length, want) in table {
-            let got = alloc(flags, length);
+            let got = alloc(flags, 0, length, 0);
             assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
             if let Ok(plan) = got {
                 assert_eq!(plan.span.length(), length);
+                assert_eq!(plan.write_combined, flags & WRITE_COMBINED != 0);
+                assert_eq!(plan.node, (flags & NODE != 0).then_some(0));
+            }
+        }
+        assert_eq!(alloc(0, 1, 0x1000, 0), Err(Refusal::Unsupported));
+        assert_eq!(alloc(ALL + 1, 0, 0, 1), Err(Refusal::Unsupported));
+        assert_eq!(alloc(0, 0, 0x1000, 1), Err(Refusal::Invalid));
+        let node = alloc(NODE, 0, 0x1000, u32::MAX).map(|plan| plan.node);
+        assert_eq!(node, Ok(Some(u32::MAX)));
+    }
+
+    #[test]
+    fn sync_edges() {
+        use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
+        let table = [
+            (FOR_CPU, 0, 1, Ok(false)),
+            (FOR_DEVICE, u64::MAX, 1, Ok(false)),
+            (ALL, 1, u64::MAX, Ok(true)),
+            (FOR_CPU, 0, 0, Err(Refusal::Invalid)),
+            (0, 0, 1, Err(Refusal::Invalid)),
+            (NO_SNOOP, 0, 1, Err(Refusal::Invalid)),
+            (FOR_CPU, 1, u64::MAX, Ok(false)),
+            (FOR_CPU, 2, u64::MAX, Err(Refusal::Overflow)),
+            (ALL + 1, 2, u64::MAX, Err(Refusal::Unsupported)),
+        ];
+        for (flags, offset, length, want) in table {
+            let got = sync(flags, offset, length);
+            assert_eq!(got.map(|plan| plan.always), want, "{flags} {offset:#x}");
+            if let Ok(plan) = got {
+                assert_eq!((plan.part.start(), plan.part.length()), (offset, length));
             }
         }
     }

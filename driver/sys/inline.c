@@ -4,6 +4,7 @@
 #include <linux/cred.h>
 #include <linux/debugfs.h>
 #include <linux/delay.h>
+#include <linux/dma-resv.h>
 #include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/idr.h>
@@ -18,6 +19,10 @@
 #include <linux/user_namespace.h>
 #include <linux/shmem_fs.h>
 #include <linux/hugetlb.h>
+#ifdef CONFIG_X86
+#include <asm/cacheflush.h>
+#include <asm/set_memory.h>
+#endif
 #include "inline.h"
 
 unsigned long pinmap_page_to_pfn(const struct page *page)
@@ -155,6 +160,47 @@ void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int b
 	sg_set_page(sg, pfn_to_page(pfn), bytes, 0);
 }
 
+struct scatterlist *pinmap_sg_next(struct scatterlist *sg)
+{
+	return sg_next(sg);
+}
+
+void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_unmap_sgtable(dev, table, direction, 0);
+}
+
+void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_sync_sgtable_for_cpu(dev, table, direction);
+}
+
+void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_sync_sgtable_for_device(dev, table, direction);
+}
+
+bool pinmap_dma_may_write(enum dma_data_direction direction)
+{
+	return direction != DMA_TO_DEVICE;
+}
+
+/* The longest segment that the device takes, in whole pages. */
+unsigned int pinmap_dma_max_segment(struct device *dev)
+{
+	return max_t(unsigned int, dma_get_max_seg_size(dev) & PAGE_MASK, PAGE_SIZE);
+}
+
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf)
+{
+	dma_resv_lock(dma_buf->resv, NULL);
+	dma_buf_invalidate_mappings(dma_buf);
+	dma_resv_unlock(dma_buf->resv);
+}
+
 /*
  * Fills in the reserved regions of @dev, sorted by address. Returns how many there are, or -E2BIG if
  * there is no @room for them.
@@ -212,13 +258,55 @@ bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
  * Zeroed, charged to the current memory cgroup; NULL without a word if there is none of that order. How
  * much is asked for is up to user space: nobody is killed for it.
  */
-struct page *pinmap_alloc_folio(unsigned int order)
+struct page *pinmap_alloc_folio(unsigned int order, int node)
 {
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
+	gfp_t gfp = GFP_USER | __GFP_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 	struct folio *folio;
 
-	folio = folio_alloc(gfp | (order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL), order);
+	gfp |= order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
+	if (node == NUMA_NO_NODE)
+		folio = folio_alloc(gfp, order);
+	else
+		folio = __folio_alloc_node(gfp | __GFP_THISNODE, order, node);
 	return folio ? folio_page(folio, 0) : NULL;
+}
+
+bool pinmap_node_has_memory(u32 node)
+{
+	return node < MAX_NUMNODES && node_state(node, N_MEMORY);
+}
+
+/* In the kernel's own mapping. After a failure some of them may be. */
+int pinmap_combine_writes(struct page **pages, int count)
+{
+#ifdef CONFIG_X86
+	/* It says -EINVAL also when there is no memory to split a large page of the kernel's mapping. */
+	return set_pages_array_wc(pages, count) ? -ENOMEM : 0;
+#else
+	return -EOPNOTSUPP;
+#endif
+}
+
+/* Takes that back. After a failure some of them may still be. */
+int pinmap_write_back(struct page **pages, int count)
+{
+#ifdef CONFIG_X86
+	return set_pages_array_wb(pages, count);
+#else
+	return 0;
+#endif
+}
+
+bool pinmap_can_flush(void)
+{
+	return IS_ENABLED(CONFIG_X86);
+}
+
+void pinmap_flush(void *address, unsigned int bytes)
+{
+#ifdef CONFIG_X86
+	clflush_cache_range(address, bytes);
+#endif
 }
 
 unsigned long pinmap_total_pages(void)
@@ -249,12 +337,14 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
  * Neither VM_MIXEDMAP nor VM_PFNMAP: these are struct pages, of which GUP may take references; and with
  * either, splitting a huge mapping leaks it.
  */
-void pinmap_vma_of_pages(struct vm_area_struct *vma)
+void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine)
 {
 	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
 	vm_flags_clear(vma, VM_MAYEXEC);
 	if (IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE))
 		vm_flags_set(vma, VM_HUGEPAGE);
+	if (write_combine)
+		vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
 }
 
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)

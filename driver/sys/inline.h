@@ -8,6 +8,8 @@
 
 #include <linux/types.h>
 #include <linux/debugfs.h>
+#include <linux/dma-buf.h>
+#include <linux/dma-mapping.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/iommu.h>
@@ -53,6 +55,18 @@ void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned lo
 
 /* scatterlists */
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
+struct scatterlist *pinmap_sg_next(struct scatterlist *sg);
+void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+unsigned int pinmap_dma_max_segment(struct device *dev);
+bool pinmap_dma_may_write(enum dma_data_direction direction);
+
+/* dma-bufs */
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf);
 
 /* iommu */
 struct pinmap_region {
@@ -66,7 +80,12 @@ bool pinmap_is_coherent(struct device *dev);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* memory of the driver's own */
-struct page *pinmap_alloc_folio(unsigned int order);
+struct page *pinmap_alloc_folio(unsigned int order, int node);
+bool pinmap_node_has_memory(u32 node);
+int pinmap_combine_writes(struct page **pages, int count);
+int pinmap_write_back(struct page **pages, int count);
+bool pinmap_can_flush(void);
+void pinmap_flush(void *address, unsigned int bytes);
 unsigned long pinmap_total_pages(void);
 unsigned int pinmap_huge_order(void);
 void *pinmap_page_address(const struct page *page);
@@ -79,7 +98,7 @@ enum {
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
-void pinmap_vma_of_pages(struct vm_area_struct *vma);
+void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
 vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);

@@ -5,10 +5,12 @@
 //! interface behind safe types, as it would go upstream; nothing here knows what pinmap is for.
 
 pub(crate) mod account;
+pub(crate) mod cache;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod debugfs;
+pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]

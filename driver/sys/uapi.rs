@@ -2,33 +2,36 @@
 //! The structs and constants of `include/uapi/pinmap.h`.
 
 use super::raw;
-use crate::logic::request::{alloc_flags, map_flags, register_flags};
+use crate::logic::request::{alloc_flags, map_flags, register_flags, sync_flags};
 use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use raw::{
-    pinmap_alloc as Alloc, pinmap_event as Event, pinmap_fail as Fail,
+    pinmap_alloc as Alloc, pinmap_event as Event, pinmap_export as Export, pinmap_fail as Fail,
     pinmap_get_totals as GetTotals, pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo,
-    pinmap_gpu_walk as GpuWalk, pinmap_info as Info, pinmap_map as Map, pinmap_query as Query,
-    pinmap_queue_create as QueueCreate, pinmap_queue_destroy as QueueDestroy,
-    pinmap_queue_query as QueueQuery, pinmap_queue_submit as QueueSubmit,
-    pinmap_queue_wait as QueueWait, pinmap_register as Register, pinmap_release as Release,
-    pinmap_reserved as GetReserved, pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd,
+    pinmap_gpu_walk as GpuWalk, pinmap_import as Import, pinmap_info as Info, pinmap_map as Map,
+    pinmap_query as Query, pinmap_queue_create as QueueCreate,
+    pinmap_queue_destroy as QueueDestroy, pinmap_queue_query as QueueQuery,
+    pinmap_queue_submit as QueueSubmit, pinmap_queue_wait as QueueWait,
+    pinmap_register as Register, pinmap_release as Release, pinmap_reserved as GetReserved,
+    pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd, pinmap_sync as Sync,
     pinmap_total as Total, pinmap_unmap as Unmap,
 };
 pub(crate) use raw::{
     PINMAP_BAR_MMAP as BAR_MMAP, PINMAP_BAR_PREFETCHABLE as BAR_PREFETCHABLE,
-    PINMAP_BUFFER_HOST as BUFFER_HOST, PINMAP_BUFFER_USER as BUFFER_USER,
-    PINMAP_BUFFER_VRAM as BUFFER_VRAM, PINMAP_CMD_ALLOC as CMD_ALLOC,
+    PINMAP_BUFFER_HOST as BUFFER_HOST, PINMAP_BUFFER_IMPORT as BUFFER_IMPORT,
+    PINMAP_BUFFER_USER as BUFFER_USER, PINMAP_BUFFER_VRAM as BUFFER_VRAM,
+    PINMAP_CMD_ALLOC as CMD_ALLOC, PINMAP_CMD_EXPORT as CMD_EXPORT,
     PINMAP_CMD_GET_INFO as CMD_GET_INFO, PINMAP_CMD_GET_RESERVED as CMD_GET_RESERVED,
     PINMAP_CMD_GET_TOTALS as CMD_GET_TOTALS, PINMAP_CMD_GPU_COUNTERS as CMD_GPU_COUNTERS,
     PINMAP_CMD_GPU_INFO as CMD_GPU_INFO, PINMAP_CMD_GPU_WALK as CMD_GPU_WALK,
-    PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
+    PINMAP_CMD_IMPORT as CMD_IMPORT, PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
     PINMAP_CMD_QUEUE_CREATE as CMD_QUEUE_CREATE, PINMAP_CMD_QUEUE_DESTROY as CMD_QUEUE_DESTROY,
     PINMAP_CMD_QUEUE_QUERY as CMD_QUEUE_QUERY, PINMAP_CMD_QUEUE_SUBMIT as CMD_QUEUE_SUBMIT,
     PINMAP_CMD_QUEUE_WAIT as CMD_QUEUE_WAIT, PINMAP_CMD_REGISTER as CMD_REGISTER,
     PINMAP_CMD_RELEASE as CMD_RELEASE, PINMAP_CMD_RESET as CMD_RESET,
-    PINMAP_CMD_SET_EVENTFD as CMD_SET_EVENTFD, PINMAP_CMD_UNMAP as CMD_UNMAP,
-    PINMAP_EVENT_GONE as EVENT_GONE, PINMAP_EVENT_STALE as EVENT_STALE,
+    PINMAP_CMD_SET_EVENTFD as CMD_SET_EVENTFD, PINMAP_CMD_SYNC as CMD_SYNC,
+    PINMAP_CMD_UNMAP as CMD_UNMAP, PINMAP_EVENT_GONE as EVENT_GONE,
+    PINMAP_EVENT_STALE as EVENT_STALE, PINMAP_EXPORT_WRITE as EXPORT_WRITE,
     PINMAP_FAIL_APERTURE as FAIL_APERTURE, PINMAP_FAIL_FULL as FAIL_FULL,
     PINMAP_FAIL_MEMLOCK as FAIL_MEMLOCK, PINMAP_FAIL_MEMORY as FAIL_MEMORY,
     PINMAP_FAIL_OBJECTS as FAIL_OBJECTS, PINMAP_FAIL_OVERLAP as FAIL_OVERLAP,
@@ -55,6 +58,11 @@ pub(crate) use raw::{
 
 const _: () = {
     assert!(alloc_flags::VRAM == raw::PINMAP_ALLOC_VRAM);
+    assert!(alloc_flags::WRITE_COMBINED == raw::PINMAP_ALLOC_WRITE_COMBINED);
+    assert!(alloc_flags::NODE == raw::PINMAP_ALLOC_NODE);
+    assert!(sync_flags::FOR_DEVICE == raw::PINMAP_SYNC_FOR_DEVICE);
+    assert!(sync_flags::FOR_CPU == raw::PINMAP_SYNC_FOR_CPU);
+    assert!(sync_flags::NO_SNOOP == raw::PINMAP_SYNC_NO_SNOOP);
     assert!(register_flags::WRITE == raw::PINMAP_REGISTER_WRITE);
     assert!(register_flags::NO_MAP == raw::PINMAP_REGISTER_NO_MAP);
     assert!(register_flags::FIXED == raw::PINMAP_REGISTER_FIXED);
@@ -75,7 +83,10 @@ macro_rules! plain {
 }
 
 plain! {
-    Alloc: 64,
+    Alloc: 72,
+    Export: 24,
+    Import: 32,
+    Sync: 32,
     Event: 32,
     GpuCounters: 448,
     GpuInfo: 104,

@@ -121,6 +121,9 @@ enum {
 	PINMAP_CMD_QUEUE_WAIT = 0x0e,
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
+	PINMAP_CMD_EXPORT = 0x11,
+	PINMAP_CMD_IMPORT = 0x12,
+	PINMAP_CMD_SYNC = 0x13,
 	PINMAP_CMD_GET_TOTALS = 0x19,
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
@@ -531,11 +534,13 @@ struct pinmap_release {
  * @PINMAP_BUFFER_USER: registered user memory
  * @PINMAP_BUFFER_HOST: host memory that the driver allocated
  * @PINMAP_BUFFER_VRAM: memory of the device
+ * @PINMAP_BUFFER_IMPORT: memory of another buffer, by %PINMAP_IMPORT
  */
 enum pinmap_buffer_kind {
 	PINMAP_BUFFER_USER = 1,
 	PINMAP_BUFFER_HOST = 2,
 	PINMAP_BUFFER_VRAM = 3,
+	PINMAP_BUFFER_IMPORT = 6,
 };
 
 /**
@@ -737,9 +742,16 @@ struct pinmap_event {
  * enum pinmap_alloc_flags - what memory
  * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without it:
  *                     host memory, pinned, of whatever device
+ * @PINMAP_ALLOC_WRITE_COMBINED: the CPU writes it past its caches, and fast; it
+ *                               reads it slowly
+ * @PINMAP_ALLOC_NODE: of the NUMA node @node, and of no other
+ *
+ * The last two go together; neither goes with the first (``EINVAL``).
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,
+	PINMAP_ALLOC_WRITE_COMBINED = 1 << 1,
+	PINMAP_ALLOC_NODE = 1 << 2,
 };
 
 /**
@@ -750,15 +762,24 @@ enum pinmap_alloc_flags {
  * @out_handle: what to name the buffer by, as for a registration
  * @out_offset: what to pass to mmap() for its first byte
  * @fail: out: what failed
+ * @node: with %PINMAP_ALLOC_NODE: a node that has memory (``EINVAL``). Otherwise
+ *        must be 0
+ * @__reserved: must be 0
  *
  * Allocates memory, zeroed, readable and writable by CPU and device. Host memory
- * comes in huge pages where there are any, and is charged like registered
- * memory. Nothing is mapped: mmap() shows it to the CPU, %PINMAP_MAP with
+ * comes in huge pages where there are any, in smaller ones where there are not. It
+ * is charged like registered memory, and to the caller's memory cgroup. Nothing is
+ * mapped, since its user address, which is to be its device address, is not known
+ * yet: mmap() shows it to the CPU, %PINMAP_MAP with
  * %PINMAP_MAP_FIXED at the address that mmap() returned shows it to the device.
  * %PINMAP_MAP without it, and %PINMAP_QUERY, take the buffer's user address for 0.
  *
+ * Without %PINMAP_ALLOC_NODE, the caller's memory policy (set_mempolicy()) says which
+ * nodes it comes from. With it the call fails when that node has not enough.
+ *
  * %PINMAP_RELEASE unmaps it from the device and gives up the handle. The memory
- * is freed when the last mmap() of it is gone, too.
+ * is freed when the last mmap() and the last dma-buf (%PINMAP_EXPORT) of it are
+ * gone, too.
  *
  * mmap() takes any whole pages of it, MAP_SHARED, without PROT_EXEC, until it is
  * released; only in the process that opened the file (``EPERM``). The mapping is
@@ -766,11 +787,21 @@ enum pinmap_alloc_flags {
  * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
  * memory stays.
  *
+ * Host memory that is mapped so consists of ordinary pages: it can be used for
+ * O_DIRECT, as io_uring's registered buffers, by other drivers that pin memory.
+ *
+ * Write-combined memory is so for every CPU: also in the kernel's own mapping of
+ * it, until it is freed. A device sees what was written once the CPU's buffers are
+ * drained; a store fence (SFENCE) or any locked instruction does that.
+ *
  * VRAM is not charged: who comes first has it, but for a 16th of it, which is kept
  * for page tables.
  *
- * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device. ``ENOSPC``: no VRAM of that
- * length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
+ * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device, or
+ * %PINMAP_ALLOC_WRITE_COMBINED on another architecture than x86. ``ENOSPC``: no VRAM
+ * of that length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
+ * ``ENOMEM``: over RLIMIT_MEMLOCK (%PINMAP_FAIL_MEMLOCK), or the machine, the node or
+ * the memory cgroup has not so much (%PINMAP_FAIL_MEMORY).
  */
 struct pinmap_alloc {
 	__u32 size;
@@ -779,8 +810,138 @@ struct pinmap_alloc {
 	__aligned_u64 out_handle;
 	__aligned_u64 out_offset;
 	struct pinmap_fail fail;
+	__u32 node;
+	__u32 __reserved;
 };
 #define PINMAP_ALLOC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ALLOC)
+
+/**
+ * enum pinmap_export_flags - what others may do with it
+ * @PINMAP_EXPORT_WRITE: write to it; the buffer must be writable (``EACCES``)
+ */
+enum pinmap_export_flags {
+	PINMAP_EXPORT_WRITE = 1 << 0,
+};
+
+/**
+ * struct pinmap_export - ioctl(PINMAP_EXPORT)
+ * @size: sizeof(struct pinmap_export)
+ * @flags: enum pinmap_export_flags
+ * @handle: the buffer
+ * @out_fd: a descriptor of a new dma-buf, closed by exec(); all of the buffer
+ * @__reserved: must be 0
+ *
+ * Whoever has the descriptor has the memory: it can be sent to another process,
+ * given to %PINMAP_IMPORT of any device of this driver, and to other drivers that
+ * import dma-bufs. Without %PINMAP_EXPORT_WRITE it is open for reading only, and an
+ * importer that wants its device to write is refused (``EACCES``). A new dma-buf
+ * each time; nothing is pinned or charged again. Only by the process that opened
+ * the file (``EPERM``).
+ *
+ * Memory of %PINMAP_ALLOC: the dma-buf can be mapped with mmap(), MAP_SHARED, without
+ * PROT_EXEC, as %PINMAP_ALLOC says; DMA_BUF_IOCTL_SYNC, which importers without
+ * coherent DMA need, works as for any dma-buf. It keeps the memory, and the charge
+ * for it, whatever becomes of the handle, the context and the device.
+ *
+ * Registered memory, which can go stale: only importers that can be revoked
+ * (those with a callback for that; others are refused with ``EOPNOTSUPP`` when
+ * they attach), and no mmap() (``EINVAL``; who has the memory has it mapped). When
+ * the memory goes stale or is released, every importer is told to let go of it, and
+ * gets it no more (``ENODEV``); the pages stay pinned until the last one has.
+ * Imports by this driver are unmapped from their devices then: before
+ * %PINMAP_RELEASE returns, or very soon after the memory went away. What was imported,
+ * exported again and imported from that is, too, in both cases very soon after.
+ *
+ * ``EOPNOTSUPP``: VRAM, which other devices cannot reach.
+ */
+struct pinmap_export {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__s32 out_fd;
+	__u32 __reserved;
+};
+#define PINMAP_EXPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_EXPORT)
+
+/**
+ * struct pinmap_import - ioctl(PINMAP_IMPORT)
+ * @size: sizeof(struct pinmap_import)
+ * @flags: must be 0
+ * @fd: a dma-buf of %PINMAP_EXPORT, of whatever context, device and process
+ *      (``EBADF``: no descriptor; ``EINVAL``: no dma-buf)
+ * @out_flags: %PINMAP_EXPORT_WRITE if it was exported so; otherwise it can be mapped
+ *             for reading only
+ * @out_handle: what to name the buffer by
+ * @out_length: bytes of it
+ *
+ * Makes a buffer of the same pages, pinned once and charged once, to who pinned
+ * them. It is released by %PINMAP_RELEASE; the descriptor may be closed before.
+ * Nothing is mapped: mmap() of the descriptor shows the memory to the CPU,
+ * %PINMAP_MAP to the device. %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY
+ * and events take the buffer's user address for 0. Only in the process that opened the file
+ * (``EPERM``).
+ *
+ * If it is of registered memory that goes stale or is released, this goes stale,
+ * too (%PINMAP_EVENT_STALE). ``ESTALE``: it has already.
+ *
+ * ``EOPNOTSUPP``: a dma-buf of another driver. Such memory is mapped by its exporter,
+ * for the device that the importer names, by the kernel's DMA API, and that means
+ * in the default domain of the device. This driver has attached a domain of
+ * its own instead, in which the addresses that the exporter returns mean nothing.
+ * (Memory for both: export it here and import it there; or make a memfd, and give it
+ * to udmabuf and to %PINMAP_REGISTER.)
+ */
+struct pinmap_import {
+	__u32 size;
+	__u32 flags;
+	__s32 fd;
+	__u32 out_flags;
+	__aligned_u64 out_handle;
+	__aligned_u64 out_length;
+};
+#define PINMAP_IMPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_IMPORT)
+
+/**
+ * enum pinmap_sync_flags - who is next
+ * @PINMAP_SYNC_FOR_DEVICE: the device will read what the CPU wrote
+ * @PINMAP_SYNC_FOR_CPU: the CPU will read what the device wrote
+ * @PINMAP_SYNC_NO_SNOOP: also if DMA is coherent: for a device that asks for its
+ *                        transfers not to be snooped, where the IOMMU lets it
+ *
+ * At least one of the first two (``EINVAL``).
+ */
+enum pinmap_sync_flags {
+	PINMAP_SYNC_FOR_DEVICE = 1 << 0,
+	PINMAP_SYNC_FOR_CPU = 1 << 1,
+	PINMAP_SYNC_NO_SNOOP = 1 << 2,
+};
+
+/**
+ * struct pinmap_sync - ioctl(PINMAP_SYNC)
+ * @size: sizeof(struct pinmap_sync)
+ * @flags: enum pinmap_sync_flags
+ * @handle: the buffer
+ * @offset: first byte of it
+ * @length: bytes, at least 1
+ *
+ * Writes back and drops what the CPU's caches hold of a part of a buffer. Needed
+ * where %PINMAP_INFO_COHERENT is not set: for the device after the CPU has
+ * written and before the device reads; for the CPU after the device has written
+ * and before the CPU reads. Nothing beside the part must be in use by the other one
+ * in the same cache lines. Where DMA is coherent it does nothing, at once; also for
+ * VRAM and write-combined memory, which no cache holds.
+ *
+ * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to do,
+ * and the architecture is not x86. A fatal signal interrupts it.
+ */
+struct pinmap_sync {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+};
+#define PINMAP_SYNC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_SYNC)
 
 /** define PINMAP_MAX_ENGINES - engines that struct pinmap_gpu_counters knows */
 #define PINMAP_MAX_ENGINES 8

@@ -55,6 +55,12 @@ pub enum Operation {
     Submit,
     /// Destroying a queue.
     Destroy,
+    /// Making a dma-buf.
+    Export,
+    /// Importing a dma-buf.
+    Import,
+    /// Writing back and dropping what the CPU's caches hold.
+    Sync,
 }
 
 /// What went wrong. As text it is a sentence that says what failed and why, and one that says what

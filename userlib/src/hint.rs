@@ -25,6 +25,17 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
             "only the process that opened the device can map what the driver allocates"
         }
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
+        (Operation::Export | Operation::Import, Errno::EPERM) => {
+            "only the process that opened the device can share memory by it"
+        }
+        (Operation::Export, Errno::EOPNOTSUPP) => "other devices cannot reach memory of this one",
+        (Operation::Import, Errno::EOPNOTSUPP) => "it is a dma-buf of another driver",
+        (Operation::Import, Errno::EINVAL) => {
+            "it is no dma-buf, or of registered memory, which cannot be mapped here"
+        }
+        (Operation::Export | Operation::Import | Operation::Sync, Errno::ENOTTY) => {
+            "the driver is older than this crate"
+        }
         (Operation::Bar, Errno::EOPNOTSUPP) => {
             "it consists of I/O ports, or is smaller than a page"
         }

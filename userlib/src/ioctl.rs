@@ -44,6 +44,9 @@ mod raw {
         queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
         queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
         get_totals = PINMAP_CMD_GET_TOTALS(pinmap_get_totals);
+        export = PINMAP_CMD_EXPORT(pinmap_export);
+        import = PINMAP_CMD_IMPORT(pinmap_import);
+        sync = PINMAP_CMD_SYNC(pinmap_sync);
     }
 }
 
@@ -91,6 +94,9 @@ safe! {
     queue_wait(pinmap_queue_wait);
     queue_query(pinmap_queue_query);
     get_totals(pinmap_get_totals);
+    // Memory that was exported, to which nothing refers.
+    import(pinmap_import);
+    sync(pinmap_sync);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it
@@ -126,6 +132,20 @@ pub(crate) unsafe fn register(
     call!(register, file, args)
 }
 
+/// Makes memory reachable for whoever gets the descriptor.
+///
+/// # Safety
+///
+/// When it succeeds, others may read the memory at any time, for as long as it exists, and write it if
+/// `PINMAP_EXPORT_WRITE` is set: until then there must be no reference to any of it, except to
+/// atomics.
+pub(crate) unsafe fn export(
+    file: BorrowedFd<'_>,
+    args: &mut sys::pinmap_export,
+) -> Result<(), Errno> {
+    call!(export, file, args)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +163,10 @@ mod tests {
         assert_eq!(
             nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_QUEUE_SUBMIT),
             0xbc10
+        );
+        assert_eq!(
+            nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_SYNC),
+            0xbc13
         );
     }
 

@@ -223,9 +223,11 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("the driver is for 64-bit Linux, and so is this crate");
 
+mod alloc_options;
 mod allocation;
 mod bar;
 mod device;
+mod dmabuf;
 mod doorbell;
 mod element;
 mod error;
@@ -262,9 +264,11 @@ mod view;
 mod wait;
 mod word;
 
+pub use alloc_options::AllocOptions;
 pub use allocation::{Allocation, Place};
 pub use bar::Bar;
 pub use device::Device;
+pub use dmabuf::DmaBuf;
 pub use element::Element;
 pub use error::{Error, ErrorWith, Operation, Result};
 pub use event::Event;

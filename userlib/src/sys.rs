@@ -27,6 +27,9 @@ pub const PINMAP_CMD_QUEUE_DESTROY: _bindgen_ty_1 = 13;
 pub const PINMAP_CMD_QUEUE_WAIT: _bindgen_ty_1 = 14;
 pub const PINMAP_CMD_QUEUE_QUERY: _bindgen_ty_1 = 15;
 pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
+pub const PINMAP_CMD_EXPORT: _bindgen_ty_1 = 17;
+pub const PINMAP_CMD_IMPORT: _bindgen_ty_1 = 18;
+pub const PINMAP_CMD_SYNC: _bindgen_ty_1 = 19;
 pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
@@ -334,6 +337,7 @@ const _: () = {
 pub const PINMAP_BUFFER_USER: pinmap_buffer_kind = 1;
 pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;
 pub const PINMAP_BUFFER_VRAM: pinmap_buffer_kind = 3;
+pub const PINMAP_BUFFER_IMPORT: pinmap_buffer_kind = 6;
 pub type pinmap_buffer_kind = ::core::ffi::c_uint;
 pub const PINMAP_STATE_LIVE: pinmap_buffer_state = 1;
 pub const PINMAP_STATE_STALE: pinmap_buffer_state = 2;
@@ -498,6 +502,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_event, length) - 24usize];
 };
 pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
+pub const PINMAP_ALLOC_WRITE_COMBINED: pinmap_alloc_flags = 2;
+pub const PINMAP_ALLOC_NODE: pinmap_alloc_flags = 4;
 pub type pinmap_alloc_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -508,10 +514,12 @@ pub struct pinmap_alloc {
     pub out_handle: __u64,
     pub out_offset: __u64,
     pub fail: pinmap_fail,
+    pub node: __u32,
+    pub __reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_alloc"][::core::mem::size_of::<pinmap_alloc>() - 64usize];
+    ["Size of pinmap_alloc"][::core::mem::size_of::<pinmap_alloc>() - 72usize];
     ["Alignment of pinmap_alloc"][::core::mem::align_of::<pinmap_alloc>() - 8usize];
     ["Offset of field: pinmap_alloc::size"][::core::mem::offset_of!(pinmap_alloc, size) - 0usize];
     ["Offset of field: pinmap_alloc::flags"][::core::mem::offset_of!(pinmap_alloc, flags) - 4usize];
@@ -522,6 +530,84 @@ const _: () = {
     ["Offset of field: pinmap_alloc::out_offset"]
         [::core::mem::offset_of!(pinmap_alloc, out_offset) - 24usize];
     ["Offset of field: pinmap_alloc::fail"][::core::mem::offset_of!(pinmap_alloc, fail) - 32usize];
+    ["Offset of field: pinmap_alloc::node"][::core::mem::offset_of!(pinmap_alloc, node) - 64usize];
+    ["Offset of field: pinmap_alloc::__reserved"]
+        [::core::mem::offset_of!(pinmap_alloc, __reserved) - 68usize];
+};
+pub const PINMAP_EXPORT_WRITE: pinmap_export_flags = 1;
+pub type pinmap_export_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_export {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handle: __u64,
+    pub out_fd: __s32,
+    pub __reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_export"][::core::mem::size_of::<pinmap_export>() - 24usize];
+    ["Alignment of pinmap_export"][::core::mem::align_of::<pinmap_export>() - 8usize];
+    ["Offset of field: pinmap_export::size"][::core::mem::offset_of!(pinmap_export, size) - 0usize];
+    ["Offset of field: pinmap_export::flags"]
+        [::core::mem::offset_of!(pinmap_export, flags) - 4usize];
+    ["Offset of field: pinmap_export::handle"]
+        [::core::mem::offset_of!(pinmap_export, handle) - 8usize];
+    ["Offset of field: pinmap_export::out_fd"]
+        [::core::mem::offset_of!(pinmap_export, out_fd) - 16usize];
+    ["Offset of field: pinmap_export::__reserved"]
+        [::core::mem::offset_of!(pinmap_export, __reserved) - 20usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_import {
+    pub size: __u32,
+    pub flags: __u32,
+    pub fd: __s32,
+    pub out_flags: __u32,
+    pub out_handle: __u64,
+    pub out_length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 32usize];
+    ["Alignment of pinmap_import"][::core::mem::align_of::<pinmap_import>() - 8usize];
+    ["Offset of field: pinmap_import::size"][::core::mem::offset_of!(pinmap_import, size) - 0usize];
+    ["Offset of field: pinmap_import::flags"]
+        [::core::mem::offset_of!(pinmap_import, flags) - 4usize];
+    ["Offset of field: pinmap_import::fd"][::core::mem::offset_of!(pinmap_import, fd) - 8usize];
+    ["Offset of field: pinmap_import::out_flags"]
+        [::core::mem::offset_of!(pinmap_import, out_flags) - 12usize];
+    ["Offset of field: pinmap_import::out_handle"]
+        [::core::mem::offset_of!(pinmap_import, out_handle) - 16usize];
+    ["Offset of field: pinmap_import::out_length"]
+        [::core::mem::offset_of!(pinmap_import, out_length) - 24usize];
+};
+pub const PINMAP_SYNC_FOR_DEVICE: pinmap_sync_flags = 1;
+pub const PINMAP_SYNC_FOR_CPU: pinmap_sync_flags = 2;
+pub const PINMAP_SYNC_NO_SNOOP: pinmap_sync_flags = 4;
+pub type pinmap_sync_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_sync {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handle: __u64,
+    pub offset: __u64,
+    pub length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_sync"][::core::mem::size_of::<pinmap_sync>() - 32usize];
+    ["Alignment of pinmap_sync"][::core::mem::align_of::<pinmap_sync>() - 8usize];
+    ["Offset of field: pinmap_sync::size"][::core::mem::offset_of!(pinmap_sync, size) - 0usize];
+    ["Offset of field: pinmap_sync::flags"][::core::mem::offset_of!(pinmap_sync, flags) - 4usize];
+    ["Offset of field: pinmap_sync::handle"][::core::mem::offset_of!(pinmap_sync, handle) - 8usize];
+    ["Offset of field: pinmap_sync::offset"]
+        [::core::mem::offset_of!(pinmap_sync, offset) - 16usize];
+    ["Offset of field: pinmap_sync::length"]
+        [::core::mem::offset_of!(pinmap_sync, length) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

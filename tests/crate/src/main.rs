@@ -22,6 +22,7 @@ mod pins;
 mod queues;
 mod registration;
 mod setup;
+mod sharing;
 mod stale;
 mod submission;
 
@@ -111,6 +112,10 @@ const TESTS: &[Test] = tests! {
         vram_is_given_back
         queue_options_are_checked
         queues_run_out_and_come_back;
+    sharing:
+        alloc_of_all_kinds
+        shared_allocation
+        sharing_refuses_what_cannot_be;
     kernels:
         copy_engines_copy_and_fill
         kernel_copy_and_fill
