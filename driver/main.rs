@@ -52,6 +52,8 @@ mod pinned;
 mod queue;
 #[forbid(unsafe_code)]
 mod registration;
+#[forbid(unsafe_code)]
+mod spans;
 mod sys;
 #[cfg_attr(
     pinmap_flat,

@@ -7,12 +7,14 @@
 use crate::{
     failure::Failure,
     logic::{
-        place::{NoPlace, Space, Taken, Wish},
+        gaps::Bounds,
+        place::{NoPlace, Space, Wish},
         pte::{self, Access},
         request::Target,
         span::Span,
         PAGE_SIZE,
     },
+    spans::{Room, Spans},
     sys::{
         iommu::{Domain, Mapped},
         pages::Pages,
@@ -23,7 +25,6 @@ use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
     sync::{Arc, Mutex},
 };
 
@@ -72,59 +73,6 @@ impl Memory {
     }
 }
 
-/// A span that is taken.
-struct TakenSpan {
-    span: Span,
-    /// Names the [`Place`]: another one may have the same span later.
-    place: u64,
-    /// Its memory went away, but the device has not forgotten it yet.
-    left: Option<Arc<Entries>>,
-}
-
-/// Disjoint spans by their last address, so that the first one not wholly below an address is the
-/// lower bound of that address.
-struct Spans {
-    by_last: RBTree<u64, TakenSpan>,
-    places: u64,
-}
-
-impl Taken for Spans {
-    fn from(&self, address: u64) -> Option<Span> {
-        self.by_last
-            .cursor_lower_bound(&address)
-            .map(|cursor| cursor.current().1.span)
-    }
-}
-
-impl Spans {
-    /// The first span in `within` whose memory went away: its place, and what the device still has.
-    fn leftover(&self, within: Span) -> Option<(u64, u64, Arc<Entries>)> {
-        let mut from = within.start();
-        loop {
-            let cursor = self.by_last.cursor_lower_bound(&from)?;
-            let (&last, taken) = cursor.current();
-            if !taken.span.overlaps(within) {
-                return None;
-            }
-            if let Some(entries) = &taken.left {
-                return Some((last, taken.place, entries.clone()));
-            }
-            from = last.checked_add(1)?;
-        }
-    }
-
-    /// Frees the span that ends at `last`, if it is still that of `place`.
-    fn free(&mut self, last: u64, place: u64) {
-        if self
-            .by_last
-            .get(&last)
-            .is_some_and(|taken| taken.place == place)
-        {
-            self.by_last.remove(&last);
-        }
-    }
-}
-
 /// What translates the addresses of a space before the IOMMU does.
 struct Front {
     mmu: Arc<dyn Mmu>,
@@ -139,8 +87,9 @@ pub(crate) struct AddressSpace {
     domain: Arc<Domain>,
     guardian: Arc<dyn Guardian>,
     front: Option<Front>,
+    /// What was left: the device has not forgotten it yet, though its memory went away.
     #[pin]
-    taken: Mutex<Spans>,
+    taken: Mutex<Spans<Arc<Entries>>>,
 }
 
 impl AddressSpace {
@@ -165,10 +114,7 @@ impl AddressSpace {
         guardian: Arc<dyn Guardian>,
         front: Option<Front>,
     ) -> Result<Arc<Self>> {
-        let spans = Spans {
-            by_last: RBTree::new(),
-            places: 0,
-        };
+        let spans = Spans::new(bounds(&domain, front.as_ref()))?;
         Arc::pin_init(
             pin_init!(Self {
                 domain,
@@ -193,8 +139,13 @@ impl AddressSpace {
         self.front.is_none()
     }
 
+    /// What can be given out.
+    fn bounds(&self) -> Bounds<'_> {
+        bounds(&self.domain, self.front.as_ref())
+    }
+
     /// Where to place something, with `taken` taken.
-    fn space<'a>(&'a self, taken: &'a Spans) -> Space<'a, Spans> {
+    fn space<'a>(&'a self, taken: &'a Spans<Arc<Entries>>) -> Space<'a, Spans<Arc<Entries>>> {
         match &self.front {
             Some(front) => Space {
                 aperture: front.aperture,
@@ -203,6 +154,14 @@ impl AddressSpace {
             },
             None => self.domain.space(taken),
         }
+    }
+}
+
+/// What can be given out of `domain`, or of what is in `front` of it.
+fn bounds<'a>(domain: &'a Domain, front: Option<&Front>) -> Bounds<'a> {
+    match front {
+        Some(front) => Bounds::new(front.aperture, &[]),
+        None => Bounds::new(domain.aperture(), domain.reserved_spans()),
     }
 }
 
@@ -220,7 +179,7 @@ impl Place {
         target: Target,
     ) -> core::result::Result<Self, Failure> {
         // The memory for it is allocated outside of the lock.
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let room = Room::new()?;
         let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
         let mut taken = space.taken.lock();
         if let Ok(wish) = Span::new(wish, length) {
@@ -230,21 +189,14 @@ impl Place {
                 drop(taken);
                 entries.remove()?;
                 taken = space.taken.lock();
-                taken.free(last, place);
+                taken.free(space.bounds(), last, place);
             }
         }
         let span = space
             .space(&taken)
             .place(length, target.wish, target.bits)
             .map_err(no_place)?;
-        let id = taken.places;
-        taken.places = id.wrapping_add(1);
-        let entry = TakenSpan {
-            span,
-            place: id,
-            left: None,
-        };
-        taken.by_last.insert(node.into_node(span.last(), entry));
+        let id = taken.take(space.bounds(), span, room);
         drop(taken);
         Ok(Self {
             space: space.clone(),
@@ -256,18 +208,14 @@ impl Place {
     /// Whoever wants the span next may have it, after `entries` were removed.
     fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();
-        if let Some(entry) = taken.by_last.get_mut(&self.span.last()) {
-            if entry.place == self.id {
-                entry.left = Some(entries.clone());
-            }
-        }
+        taken.leave(self.span.last(), self.id, entries.clone());
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.space.taken.lock();
-        taken.free(self.span.last(), self.id);
+        taken.free(self.space.bounds(), self.span.last(), self.id);
     }
 }
 
