@@ -63,6 +63,7 @@ pub(crate) fn alloc(
     let buffer = Buffer::allocated(plan.span, backing, account, context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
     Buffer::go_live(&buffer, reserved.handle())?;
+    context.view_table().name(offset, reserved.handle());
     args.out_handle = reserved.handle();
     args.out_offset = offset;
     Ok(Pending::Registration(reserved, claim))

@@ -8,13 +8,18 @@
 use crate::{
     event::{Queue, Room, Ticket},
     failure::Failure,
-    logic::{pte::Access, request::Target, span::Span},
+    logic::{
+        pte::Access,
+        request::{RegisterPlan, Target},
+        span::Span,
+    },
     mapping::{AddressSpace, Entries, Local, Mapping, Memory},
     pinned,
     sys::{
         account::Account,
         compat,
-        gup::PinnedRuns,
+        gup::{self, PinnedRuns},
+        memfd::PinnedFile,
         notifier::Interval,
         pages::Folios,
         uapi::{self, Event},
@@ -26,7 +31,11 @@ use core::mem;
 use kernel::{
     new_mutex, new_spinlock, new_work,
     prelude::*,
-    sync::{lock::mutex::MutexBackend, lock::Guard, Arc, Mutex, SpinLock},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        lock::{mutex::MutexBackend, Guard},
+        Arc, Mutex, SpinLock,
+    },
     workqueue::Work,
 };
 
@@ -53,7 +62,6 @@ pub(crate) enum State {
 /// What changes together.
 pub(super) struct Inner {
     state: State,
-    handle: u64,
     mappings: KVec<Known>,
     /// Mappings that there ever were.
     made: u64,
@@ -84,6 +92,8 @@ impl Inner {
 /// What QUERY tells.
 pub(crate) struct Status {
     pub(crate) state: State,
+    /// Pages that are pinned.
+    pub(crate) pinned: u64,
     pub(crate) mappings: usize,
     /// Device address of the first mapping.
     pub(crate) device_addr: Option<u64>,
@@ -93,6 +103,8 @@ pub(crate) struct Status {
 pub(crate) enum Backing {
     /// Pinned user memory.
     User(Arc<PinnedRuns>),
+    /// Pinned memory of a file.
+    File(Arc<PinnedFile>),
     /// Memory that the driver allocated.
     Host(Arc<Folios>, Showing),
     /// The device's own.
@@ -103,6 +115,7 @@ impl Backing {
     fn memory(&self) -> Memory {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
+            Self::File(pages) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Local(local, _) => Memory::Local(local.clone()),
         }
@@ -111,7 +124,7 @@ impl Backing {
     /// What to pass to `mmap()`; 0: cannot be.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Self::User(_) => 0,
+            Self::User(_) | Self::File(_) => 0,
             Self::Host(_, showing) | Self::Local(_, showing) => showing.offset(),
         }
     }
@@ -120,6 +133,7 @@ impl Backing {
     fn kind(&self) -> u32 {
         match self {
             Self::User(_) => uapi::BUFFER_USER,
+            Self::File(_) => uapi::BUFFER_FILE,
             Self::Host(..) => uapi::BUFFER_HOST,
             Self::Local(..) => uapi::BUFFER_VRAM,
         }
@@ -129,7 +143,7 @@ impl Backing {
     pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
         match self {
             Self::User(runs) => Some(runs),
-            Self::Host(..) | Self::Local(..) => None,
+            Self::File(_) | Self::Host(..) | Self::Local(..) => None,
         }
     }
 }
@@ -139,9 +153,15 @@ impl Backing {
 pub(crate) struct Buffer {
     span: Span,
     write: bool,
+    /// Any signal ends its registration.
+    interruptible: bool,
     kind: u32,
+    /// Once it is live.
+    pub(super) handle: Atomic<u64>,
+    /// Pages that are pinned so far.
+    pinned: Atomic<u64>,
     pub(super) account: Arc<Account>,
-    events: Arc<Queue>,
+    pub(super) events: Arc<Queue>,
     #[pin]
     inner: Mutex<Inner>,
     /// What may have gone away, for the worker to look at.
@@ -157,14 +177,23 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// For the user memory `span`, with nothing pinned yet.
+    /// For the user memory of `plan`, with nothing pinned yet.
     pub(crate) fn new(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, write, None, account, events)
+        Self::make(plan, None, account, events)
+    }
+
+    /// For the part of a file of `plan`, pinned.
+    pub(crate) fn of_file(
+        plan: &RegisterPlan,
+        pages: Arc<PinnedFile>,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        Self::make(plan, Some(Backing::File(pages)), account, events)
     }
 
     /// Of memory that was allocated, whose addresses are `span` as far as it has any.
@@ -174,20 +203,25 @@ impl Buffer {
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, true, Some(backing), account, events)
+        let plan = RegisterPlan {
+            span,
+            write: true,
+            target: None,
+            interruptible: false,
+        };
+        Self::make(&plan, Some(backing), account, events)
     }
 
     fn make(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         backing: Option<Backing>,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
         let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
+        let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
         let inner = Inner {
             state: State::Building,
-            handle: 0,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
             made: 0,
             room: Some(Room::new()?),
@@ -196,9 +230,12 @@ impl Buffer {
         };
         Arc::pin_init(
             pin_init!(Self {
-                span,
-                write,
+                span: plan.span,
+                write: plan.write,
+                interruptible: plan.interruptible,
                 kind,
+                handle: Atomic::new(0),
+                pinned: Atomic::new(pinned),
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
@@ -249,15 +286,38 @@ impl Buffer {
         let first = known.next();
         Status {
             state: inner.state,
+            pinned: match inner.state {
+                State::Building | State::Live => self.pinned.load(Relaxed),
+                _ => 0,
+            },
             mappings: known.count().saturating_add(usize::from(first.is_some())),
             device_addr: first.map(|known| known.mapping.device_addr()),
+        }
+    }
+
+    /// What to pass to `mmap()`, or the offset of a part of a file; 0: neither.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.kind {
+            uapi::BUFFER_USER => 0,
+            uapi::BUFFER_FILE => self.span.start(),
+            _ => self.backing.lock().as_ref().map_or(0, Backing::offset),
+        }
+    }
+
+    /// Waits until it is decided whether memory that changed has gone. Not by the worker.
+    pub(crate) fn settle(this: &Arc<Self>) {
+        if this.is_user_memory() {
+            work::wait(this);
         }
     }
 
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
-        let pinned = pinned::pin(&this.account, this.span, this.write)?;
+        let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
+            this.pinned.store(pages, Relaxed);
+            this.check_signal()
+        })?;
         *this.backing.lock() = Some(Backing::User(pinned));
         Ok(())
     }
@@ -278,11 +338,23 @@ impl Buffer {
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
         let access = if write { Access::Write } else { Access::Read };
-        let wanted = || self.check_usable().map_err(|failure| failure.errno);
+        let wanted = || {
+            self.check_usable().map_err(|failure| failure.errno)?;
+            self.check_signal()
+        };
         let mapping = Mapping::new(space, &memory, target, access, wanted)?;
         let device_addr = mapping.device_addr();
         let name = self.add(mapping)?;
         Ok((device_addr, name))
+    }
+
+    /// Whether a signal has come that ends its registration.
+    fn check_signal(&self) -> Result {
+        let building = self.interruptible && self.state() == State::Building;
+        if building && gup::has_signal() {
+            return Err(EINTR);
+        }
+        Ok(())
     }
 
     /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
@@ -417,7 +489,7 @@ impl Buffer {
             State::Building => inner.state = State::Live,
             state => return Err(this.refusal(state)),
         }
-        inner.handle = handle;
+        this.handle.store(handle, Relaxed);
         drop(inner);
         if this.doubt.lock().is_some() {
             this.look_later();
@@ -468,15 +540,18 @@ impl Buffer {
                         known.mapping.free_address();
                     }
                 }
+                let handle = this.handle.load(Relaxed);
                 let event = Event {
                     type_: uapi::EVENT_STALE,
-                    handle: inner.handle,
+                    handle,
                     addr: this.span.start(),
                     length: this.span.length(),
                     ..Event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
                 drop(inner);
+                // Not before QUERY says so.
+                this.events.generations().bump(handle);
                 this.look_later();
             }
             // Being ended, perhaps by somebody who waits for a device.

@@ -13,7 +13,7 @@ use crate::{
         span::Span,
     },
     mapping::AddressSpace,
-    sys::{account::Account, compat, uapi},
+    sys::{account::Account, compat, misc, uapi},
     view::ViewTable,
 };
 use kernel::{
@@ -66,8 +66,8 @@ impl Table {
             .map(|entry| (handle, &entry.buffer))
     }
 
-    /// Makes sure that no live registration overlaps `span`; forgets where stale ones were.
-    fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
+    /// Makes sure that no live registration overlaps `span`.
+    fn check_way(&self, span: Span) -> core::result::Result<(), Failure> {
         let mut from = span.start();
         while let Some((_, buffer)) = self.first_from(from) {
             let way = buffer.span();
@@ -82,6 +82,12 @@ impl Table {
             };
             from = next;
         }
+        Ok(())
+    }
+
+    /// The same; forgets where stale ones were.
+    fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
+        self.check_way(span)?;
         // Not before it is known that none is live: a call that fails changes nothing.
         while let Some(last) = self.first_last_in(span) {
             self.by_last.remove(&last);
@@ -196,7 +202,7 @@ impl Context {
         self.table.lock().get(handle).cloned()
     }
 
-    /// The registration that contains the user address, and its handle.
+    /// The registration that contains the user address, and its handle: 0 if it has none yet.
     pub(crate) fn find_address(&self, address: u64) -> Result<(u64, Arc<Buffer>)> {
         let table = self.table.lock();
         if table.gone {
@@ -206,8 +212,35 @@ impl Context {
         if !buffer.span().contains(address) {
             return Err(ENOENT);
         }
-        table.get(handle)?;
-        Ok((handle, buffer.clone()))
+        match table.get(handle) {
+            Ok(_) => Ok((handle, buffer.clone())),
+            Err(ENOENT) => Ok((0, buffer.clone())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the current task has at `address` by a mapping of this file: its handle, and the offset of
+    /// `address` in it.
+    pub(crate) fn find_view(&self, address: u64) -> Result<(u64, Arc<Buffer>, u64)> {
+        let offset = misc::offset_at(self, address).ok_or(ENOENT)?;
+        let (handle, first) = self.view_table.named(offset).ok_or(ENOENT)?;
+        Ok((handle, self.find(handle)?, offset.saturating_sub(first)))
+    }
+
+    /// Registrations that there would be with one more, and that there may be; and whether `span` is
+    /// free of live ones.
+    pub(crate) fn try_reserve(&self, span: Span) -> (u64, u64, core::result::Result<(), Failure>) {
+        let table = self.table.lock();
+        let needed = u64::from(table.count).saturating_add(1);
+        let allowed = u64::from(compat::max_registrations());
+        let result = if table.gone {
+            Err(ENODEV.into())
+        } else if needed > allowed {
+            Err(Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed))
+        } else {
+            table.check_way(span)
+        };
+        (needed, allowed, result)
     }
 
     /// Gives `buffer` a handle that nobody can use yet, and its user addresses, if it has any, to nobody
@@ -269,6 +302,7 @@ impl Context {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
         self.table.lock().gone = true;
+        self.events.generations().bump_all();
         while let Some(buffer) = self.take_any() {
             // Whoever has to know of a failure was told by the mapping.
             let _ = Buffer::end(&buffer, State::Gone);

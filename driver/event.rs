@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What user space must learn, by read, poll and eventfd.
 
-use crate::sys::{
-    eventfd::EventFd,
-    misc::{HUNG_UP, READABLE},
-    uapi::{self, Event},
+use crate::{
+    generations::Generations,
+    sys::{
+        eventfd::EventFd,
+        misc::{HUNG_UP, READABLE},
+        uapi::{self, Event},
+    },
 };
 use kernel::{
     fs::File,
@@ -100,6 +103,8 @@ pub(crate) struct Queue {
     inner: SpinLock<Inner>,
     #[pin]
     waiters: PollCondVar,
+    #[pin]
+    generations: Generations,
 }
 
 impl Queue {
@@ -116,9 +121,15 @@ impl Queue {
             pin_init!(Self {
                 inner <- new_spinlock!(inner, "pinmap_events"),
                 waiters <- new_poll_condvar!("pinmap_events"),
+                generations <- Generations::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// The same without a system call, and without details.
+    pub(crate) fn generations(&self) -> &Generations {
+        &self.generations
     }
 
     /// Queues `event`. From any context that may take a spinlock.

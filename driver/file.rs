@@ -9,7 +9,9 @@ use crate::{
     context::Context,
     device::Device,
     failure::Failure,
+    generations,
     logic::size::{self, Exchange},
+    preflight,
     registration::{self, check_flags, Pending},
     sys::{
         account::Account,
@@ -17,9 +19,9 @@ use crate::{
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GpuCounters, GpuInfo, Info, Map, Query, QueueCreate,
-            QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release, Reset, SetEventfd,
-            Unmap,
+            self, Alloc, Generations, GetReserved, GpuCounters, GpuInfo, Info, Map, Preflight,
+            Query, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register,
+            RegisterFd, Release, Reset, SetEventfd, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -105,6 +107,9 @@ const TABLE: &[Command] = &[
     command::<QueueWait>(),
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
+    command::<RegisterFd>(),
+    command::<Preflight>(),
+    command::<Generations>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -235,6 +240,41 @@ impl Request for Register {
     }
 }
 
+impl Request for RegisterFd {
+    const NR: u32 = uapi::CMD_REGISTER_FD;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        registration::register_fd(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Preflight {
+    const NR: u32 = uapi::CMD_PREFLIGHT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        preflight::preflight(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Generations {
+    const NR: u32 = uapi::CMD_GENERATIONS;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        generations::generations(context, self)
+    }
+}
+
 impl Request for Release {
     const NR: u32 = uapi::CMD_RELEASE;
     const FIRST_SIZE: usize = size_of::<Self>();
@@ -247,7 +287,7 @@ impl Request for Release {
 
 impl Request for Query {
     const NR: u32 = uapi::CMD_QUERY;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 72;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         done(registration::query(context, self))

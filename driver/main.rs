@@ -30,6 +30,8 @@ mod event;
 mod failure;
 #[forbid(unsafe_code)]
 mod file;
+#[forbid(unsafe_code)]
+mod generations;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod gpu;
@@ -47,6 +49,8 @@ mod logic;
 mod mapping;
 #[forbid(unsafe_code)]
 mod pinned;
+#[forbid(unsafe_code)]
+mod preflight;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod queue;

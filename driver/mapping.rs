@@ -139,6 +139,22 @@ impl AddressSpace {
         self.front.is_none()
     }
 
+    /// Whether there is room for `length` bytes, as demanded.
+    pub(crate) fn check_room(
+        &self,
+        length: u64,
+        target: Target,
+    ) -> core::result::Result<(), Failure> {
+        let taken = self.taken.lock();
+        let space = self.space(&taken);
+        let place = space.place(length, target.wish, target.bits);
+        match place {
+            // It would be asked for first.
+            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(()),
+            place => place.map(drop).map_err(no_place),
+        }
+    }
+
     /// What can be given out.
     fn bounds(&self) -> Bounds<'_> {
         bounds(&self.domain, self.front.as_ref())

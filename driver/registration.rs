@@ -6,10 +6,15 @@ use crate::{
     buffer::{Buffer, State},
     context::{Context, Reserved},
     failure::Failure,
-    logic::{request, Refusal},
+    logic::{
+        request::{self, RegisterPlan},
+        Refusal, PAGE_SIZE,
+    },
+    pinned,
     sys::{
         compat, gup,
-        uapi::{self, Map, Query, Register, Release, Unmap},
+        memfd::MemoryFile,
+        uapi::{self, Map, Query, Register, RegisterFd, Release, Unmap},
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -107,9 +112,59 @@ pub(crate) fn register(
         None => None,
     };
     let account = context.account().clone();
-    let buffer = Buffer::new(plan.span, plan.write, account, context.events().clone())?;
+    let buffer = Buffer::new(&plan, account, context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
     Buffer::pin(&buffer)?;
+    args.device_addr = begin(context, &buffer, &reserved, &plan)?;
+    args.out_handle = reserved.handle();
+    args.out_generation = generation(State::Live);
+    Ok(Pending::Registration(reserved, claim))
+}
+
+/// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
+pub(crate) fn register_fd(
+    context: &Arc<Context>,
+    args: &mut RegisterFd,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::register_fd(
+        args.flags,
+        args.offset,
+        args.length,
+        args.device_addr,
+        args.address_bits,
+    )
+    .map_err(errno)?;
+    context.device().check_here()?;
+    if !context.account().is_current() {
+        return Err(EPERM.into());
+    }
+    let claim = match plan.target {
+        Some(_) => Some(Claim::new(context)?),
+        None => None,
+    };
+    let file = MemoryFile::from_fd(args.fd, plan.write)?;
+    let account = context.account();
+    let pages = pinned::pin_file(account, file, plan.span, || {
+        if plan.interruptible && gup::has_signal() {
+            return Err(EINTR);
+        }
+        Ok(())
+    })?;
+    let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
+    let reserved = context.reserve(&buffer)?;
+    args.device_addr = begin(context, &buffer, &reserved, &plan)?;
+    args.out_handle = reserved.handle();
+    args.out_generation = generation(State::Live);
+    Ok(Pending::Registration(reserved, claim))
+}
+
+/// What is pinned is mapped as planned, and goes live. Returns the device address.
+fn begin(
+    context: &Arc<Context>,
+    buffer: &Arc<Buffer>,
+    reserved: &Reserved,
+    plan: &RegisterPlan,
+) -> core::result::Result<u64, Failure> {
     let device_addr = match plan.target {
         Some(target) => {
             let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
@@ -119,11 +174,8 @@ pub(crate) fn register(
         }
         None => 0,
     };
-    Buffer::go_live(&buffer, reserved.handle())?;
-    args.device_addr = device_addr;
-    args.out_handle = reserved.handle();
-    args.out_generation = generation(State::Live);
-    Ok(Pending::Registration(reserved, claim))
+    Buffer::go_live(buffer, reserved.handle())?;
+    Ok(device_addr)
 }
 
 /// RELEASE.
@@ -138,16 +190,31 @@ pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
 /// QUERY.
 pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
     check_flags(args.flags)?;
-    let (handle, buffer, offset) = if args.handle != 0 {
-        (args.handle, context.find(args.handle)?, 0)
+    let (handle, buffer, base, offset) = if args.handle != 0 {
+        let buffer = context.find(args.handle)?;
+        let base = if buffer.is_user_memory() {
+            buffer.span().start()
+        } else {
+            0
+        };
+        (args.handle, buffer, base, 0)
     } else {
-        let (handle, buffer) = context.find_address(args.addr)?;
-        let offset = args.addr.saturating_sub(buffer.span().start());
-        (handle, buffer, offset)
+        match context.find_address(args.addr) {
+            Err(ENOENT) => {
+                let (handle, buffer, offset) = context.find_view(args.addr)?;
+                (handle, buffer, args.addr.saturating_sub(offset), offset)
+            }
+            found => {
+                let (handle, buffer) = found?;
+                let base = buffer.span().start();
+                (handle, buffer, base, args.addr.saturating_sub(base))
+            }
+        }
     };
+    Buffer::settle(&buffer);
     let status = buffer.status();
     args.handle = handle;
-    args.out_base = buffer.span().start();
+    args.out_base = base;
     args.out_length = buffer.span().length();
     args.out_device_addr = status
         .device_addr
@@ -158,11 +225,13 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
         0
     };
     args.out_kind = buffer.kind();
-    args.out_state = if status.state == State::Live {
-        uapi::STATE_LIVE
-    } else {
-        uapi::STATE_STALE
+    args.out_state = match status.state {
+        State::Live if handle != 0 => uapi::STATE_LIVE,
+        State::Building | State::Live => uapi::STATE_BUILDING,
+        _ => uapi::STATE_STALE,
     };
+    args.out_offset = buffer.offset();
+    args.out_pinned = status.pinned.saturating_mul(PAGE_SIZE);
     args.out_nr_mappings = status.mappings as u32;
     args.out_generation = generation(status.state);
     Ok(())
@@ -213,9 +282,8 @@ pub(crate) fn check_flags(flags: u32) -> Result {
 
 /// Counts the times that a registration changed state.
 fn generation(state: State) -> u64 {
-    if state == State::Live {
-        1
-    } else {
-        2
+    match state {
+        State::Building | State::Live => 1,
+        _ => 2,
     }
 }

@@ -19,7 +19,7 @@ _Static_assert(sizeof(struct pinmap_fail) == 32, "fail");
 _Static_assert(sizeof(struct pinmap_register) == 88, "register");
 _Static_assert(offsetof(struct pinmap_register, fail) == 56, "register.fail");
 _Static_assert(sizeof(struct pinmap_release) == 16, "release");
-_Static_assert(sizeof(struct pinmap_query) == 72, "query");
+_Static_assert(sizeof(struct pinmap_query) == 88, "query");
 _Static_assert(sizeof(struct pinmap_map) == 64, "map");
 _Static_assert(sizeof(struct pinmap_unmap) == 24, "unmap");
 _Static_assert(sizeof(struct pinmap_set_eventfd) == 24, "set_eventfd");

@@ -56,9 +56,9 @@ impl<'a> Bounds<'a> {
         let mut from = Some(usable.start());
         for reserved in self.reserved {
             let last = reserved.start().checked_sub(1);
-            let gap = from.zip(last).and_then(|(from, last)| {
-                Span::from_bounds(from, last.min(usable.last()))
-            });
+            let gap = from
+                .zip(last)
+                .and_then(|(from, last)| Span::from_bounds(from, last.min(usable.last())));
             if let Some(gap) = gap {
                 visit(gap);
             }
@@ -76,7 +76,9 @@ impl<'a> Bounds<'a> {
         let index = self
             .reserved
             .partition_point(|reserved| reserved.last() < part.start());
-        let reserved_below = index.checked_sub(1).and_then(|index| self.reserved.get(index));
+        let reserved_below = index
+            .checked_sub(1)
+            .and_then(|index| self.reserved.get(index));
         let mut start = usable.start();
         for below in [book.below(part.start()), reserved_below.copied()] {
             if let Some(below) = below {
@@ -147,7 +149,10 @@ pub(crate) mod model {
 
     impl Book for Model {
         fn below(&self, address: u64) -> Option<Span> {
-            self.taken.range(..address).next_back().map(|(_, &span)| span)
+            self.taken
+                .range(..address)
+                .next_back()
+                .map(|(_, &span)| span)
         }
 
         fn above(&self, address: u64) -> Option<Span> {
@@ -186,13 +191,19 @@ pub(crate) mod model {
         }
 
         pub(crate) fn all(&self) -> Vec<Span> {
-            let mut all: Vec<_> = self.gaps.iter().map(|&(_, s, l)| Span::from_bounds(s, l).unwrap()).collect();
+            let mut all: Vec<_> = self
+                .gaps
+                .iter()
+                .map(|&(_, s, l)| Span::from_bounds(s, l).unwrap())
+                .collect();
             all.sort_by_key(|gap| gap.start());
             all
         }
 
         pub(crate) fn is_free(&self, span: Span) -> bool {
-            !self.above(span.start()).is_some_and(|way| way.overlaps(span))
+            !self
+                .above(span.start())
+                .is_some_and(|way| way.overlaps(span))
         }
     }
 }
@@ -223,8 +234,14 @@ mod tests {
             all(span(0, 0xffff), &[span(0, 0x1fff), span(0x4000, 0x4fff)]),
             [span(0x2000, 0x3fff), span(0x5000, 0xffff)]
         );
-        assert_eq!(all(span(0x3000, 0xffff), &[span(0x8000, u64::MAX)]), [span(0x3000, 0x7fff)]);
-        assert_eq!(all(span(0x3000, 0xffff), &[span(0x1000, 0x1fff)]), [span(0x3000, 0xffff)]);
+        assert_eq!(
+            all(span(0x3000, 0xffff), &[span(0x8000, u64::MAX)]),
+            [span(0x3000, 0x7fff)]
+        );
+        assert_eq!(
+            all(span(0x3000, 0xffff), &[span(0x1000, 0x1fff)]),
+            [span(0x3000, 0xffff)]
+        );
     }
 
     #[test]

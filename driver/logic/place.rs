@@ -283,7 +283,9 @@ mod tests {
     fn nearness_to_zero_is_no_demand() {
         let got = space(&used(&[])).place(0x1000, Wish::Near(0), 64).unwrap();
         assert_eq!(got.start(), LARGE);
-        let got = space(&used(&[])).place(0x1000, Wish::Exactly(0), 64).unwrap();
+        let got = space(&used(&[]))
+            .place(0x1000, Wish::Exactly(0), 64)
+            .unwrap();
         assert_eq!(got.start(), 0);
     }
 

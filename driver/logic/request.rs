@@ -14,8 +14,10 @@ pub mod register_flags {
     pub const FIXED: u32 = 1 << 2;
     /// At the user address.
     pub const IDENTITY: u32 = 1 << 3;
+    /// Any signal ends it.
+    pub const INTERRUPTIBLE: u32 = 1 << 5;
     /// All of them.
-    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY;
+    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | INTERRUPTIBLE;
 }
 
 /// `PINMAP_MAP_*`, as in the ABI's header.
@@ -52,6 +54,8 @@ pub struct RegisterPlan {
     pub write: bool,
     /// Where to map it, if at all.
     pub target: Option<Target>,
+    /// Whether any signal ends it.
+    pub interruptible: bool,
 }
 
 /// A MAP that can be tried, once the buffer is known.
@@ -92,7 +96,7 @@ pub fn register(
     address_bits: u32,
     user_last: u64,
 ) -> Result<RegisterPlan, Refusal> {
-    use register_flags::{ALL, FIXED, IDENTITY, NO_MAP, WRITE};
+    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, WRITE};
 
     if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
@@ -120,7 +124,23 @@ pub fn register(
         span,
         write: flags & WRITE != 0,
         target,
+        interruptible: flags & INTERRUPTIBLE != 0,
     })
+}
+
+/// Checks the arguments of REGISTER_FD: the span is one of offsets in the file.
+pub fn register_fd(
+    flags: u32,
+    offset: u64,
+    length: u64,
+    device_address: u64,
+    address_bits: u32,
+) -> Result<RegisterPlan, Refusal> {
+    if flags & register_flags::IDENTITY != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let last = i64::MAX as u64;
+    register(flags, 0, offset, length, device_address, address_bits, last)
 }
 
 /// Checks the arguments of MAP that do not depend on the buffer.
@@ -353,6 +373,42 @@ mod tests {
                 bits: 64
             })
         );
+    }
+
+    #[test]
+    fn register_fd_edges() {
+        use Refusal::{Invalid, Overflow, Unsupported};
+        let table = [
+            (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
+            (
+                WRITE | INTERRUPTIBLE,
+                1 << 40,
+                8192,
+                0,
+                Ok(Some(Wish::Near(1 << 40))),
+            ),
+            (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
+            (NO_MAP, 4096, 4096, 0, Ok(None)),
+            (IDENTITY, 0, 4096, 0, Err(Unsupported)),
+            (1 << 31, 0, 4096, 0, Err(Unsupported)),
+            (0, 0, 0, 0, Err(Invalid)),
+            (0, 1, 4096, 0, Err(Invalid)),
+            (0, 0, 4097, 0, Err(Invalid)),
+            (
+                0,
+                i64::MAX as u64 - 4095,
+                4096,
+                0,
+                Ok(Some(Wish::Near(i64::MAX as u64 - 4095))),
+            ),
+            (0, 1 << 63, 4096, 0, Err(Invalid)),
+            (0, u64::MAX - 4095, 8192, 0, Err(Overflow)),
+        ];
+        for (flags, offset, length, device, want) in table {
+            let got = register_fd(flags, offset, length, device, 0);
+            let got = got.map(|plan| plan.target.map(|target| target.wish));
+            assert_eq!(got, want, "{flags} {offset:#x} {length:#x}");
+        }
     }
 
     #[test]

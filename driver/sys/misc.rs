@@ -147,6 +147,26 @@ struct Table(bindings::file_operations);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
+/// The byte of `this` that the current task has at the user address `address`: an offset as passed to
+/// `mmap()`.
+pub(crate) fn offset_at<T: Files>(this: &T, address: u64) -> Option<u64> {
+    let task = kernel::current!();
+    let lock = task.mm()?.mmap_read_lock();
+    let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
+    let area: *const bindings::vm_area_struct = area.as_ptr();
+    // SAFETY: The area is valid as long as the lock is held, and keeps its file.
+    unsafe {
+        let file = (*area).vm_file;
+        let ours = !file.is_null()
+            && core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
+            && core::ptr::eq((*file).private_data.cast(), this);
+        let inside =
+            address.checked_sub((*area).__bindgen_anon_1.__bindgen_anon_1.vm_start as u64)?;
+        let first = ((*area).vm_pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
+        ours.then(|| first.saturating_add(inside))
+    }
+}
+
 struct Operations<T>(PhantomData<T>);
 
 impl<T: Files> Operations<T> {

@@ -14,6 +14,7 @@ pub(crate) mod gup;
 pub(crate) mod handler;
 pub(crate) mod iommu;
 pub(crate) mod irq;
+pub(crate) mod memfd;
 pub(crate) mod misc;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
