@@ -263,6 +263,11 @@ impl Buffer {
         self.kind == uapi::BUFFER_USER
     }
 
+    /// Whether it is memory of a device.
+    pub(crate) fn is_local(&self) -> bool {
+        self.kind == uapi::BUFFER_VRAM
+    }
+
     /// Whether devices may write.
     pub(crate) fn writable(&self) -> bool {
         self.write

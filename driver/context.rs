@@ -227,6 +227,21 @@ impl Context {
         Ok((handle, self.find(handle)?, offset.saturating_sub(first)))
     }
 
+    /// Fails if some of the memory at `span` is shown by this file: the driver's own is not to be
+    /// registered. Device memory cannot be pinned, and fails for that.
+    pub(crate) fn check_foreign(&self, span: Span) -> core::result::Result<(), Failure> {
+        let Some(address) = misc::first_shown(self, span) else {
+            return Ok(());
+        };
+        let known = self.find_view(address);
+        match known {
+            Ok((_, buffer, _)) if !buffer.is_local() => {
+                Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, address))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Registrations that there would be with one more, and that there may be; and whether `span` is
     /// free of live ones.
     pub(crate) fn try_reserve(&self, span: Span) -> (u64, u64, core::result::Result<(), Failure>) {

@@ -47,6 +47,7 @@ pub(crate) fn preflight(
     args.out_objects_needed = objects;
     args.out_objects_allowed = allowed;
     reserved?;
+    context.check_foreign(plan.span)?;
     if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
         return Err(Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, needed, allowed));
     }

@@ -114,6 +114,7 @@ pub(crate) fn register(
     let account = context.account().clone();
     let buffer = Buffer::new(&plan, account, context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
+    context.check_foreign(plan.span)?;
     Buffer::pin(&buffer)?;
     args.device_addr = begin(context, &buffer, &reserved, &plan)?;
     args.out_handle = reserved.handle();

@@ -80,16 +80,14 @@ impl<'a> Bounds<'a> {
             .checked_sub(1)
             .and_then(|index| self.reserved.get(index));
         let mut start = usable.start();
-        for below in [book.below(part.start()), reserved_below.copied()] {
-            if let Some(below) = below {
-                start = start.max(below.last().checked_add(1)?);
-            }
+        let below = [book.below(part.start()), reserved_below.copied()];
+        for below in below.into_iter().flatten() {
+            start = start.max(below.last().checked_add(1)?);
         }
         let mut last = usable.last();
-        for above in [book.above(part.start()), self.reserved.get(index).copied()] {
-            if let Some(above) = above {
-                last = last.min(above.start().checked_sub(1)?);
-            }
+        let above = [book.above(part.start()), self.reserved.get(index).copied()];
+        for above in above.into_iter().flatten() {
+            last = last.min(above.start().checked_sub(1)?);
         }
         Span::from_bounds(start, last)
     }

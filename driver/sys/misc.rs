@@ -11,6 +11,7 @@ use super::{
     compat, raw,
     vma::{NewArea, Views},
 };
+use crate::logic::span::Span;
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
     bindings, device,
@@ -165,6 +166,30 @@ pub(crate) fn offset_at<T: Files>(this: &T, address: u64) -> Option<u64> {
         let first = ((*area).vm_pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
         ours.then(|| first.saturating_add(inside))
     }
+}
+
+/// The first address in `span` of the current task, as far as that is mapped, that is of a mapping of
+/// `this`.
+pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
+    let task = kernel::current!();
+    let lock = task.mm()?.mmap_read_lock();
+    let mut address = span.start();
+    while address <= span.last() {
+        let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
+        let area: *const bindings::vm_area_struct = area.as_ptr();
+        // SAFETY: As in `offset_at`.
+        unsafe {
+            let file = (*area).vm_file;
+            if !file.is_null()
+                && core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
+                && core::ptr::eq((*file).private_data.cast(), this)
+            {
+                return Some(address);
+            }
+            address = (*area).__bindgen_anon_1.__bindgen_anon_1.vm_end as u64;
+        }
+    }
+    None
 }
 
 struct Operations<T>(PhantomData<T>);

@@ -396,8 +396,9 @@ enum pinmap_register_flags {
  *
  * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
  * for reading and writing; shared mappings of files on disk only read-only.
- * A range that touches a live registration of the same context is refused
- * (``EEXIST``); one that touches only stale ones is not.
+ * A range that touches a live registration of the same context, or host memory
+ * that the driver allocated for it, is refused (``EEXIST``); one that touches only
+ * stale ones is not.
  *
  * Registered memory goes *stale* when it leaves the address space or its
  * file: munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole

@@ -42,6 +42,9 @@ mod raw {
         queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
         queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
         queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
+        register_fd = PINMAP_CMD_REGISTER_FD(pinmap_register_fd);
+        preflight = PINMAP_CMD_PREFLIGHT(pinmap_preflight);
+        generations = PINMAP_CMD_GENERATIONS(pinmap_generations);
     }
 }
 
@@ -87,6 +90,10 @@ safe! {
     queue_destroy(pinmap_queue_destroy);
     queue_wait(pinmap_queue_wait);
     queue_query(pinmap_queue_query);
+    // Pages of a file, which whoever has it open for writing can write to without this as well.
+    register_fd(pinmap_register_fd);
+    preflight(pinmap_preflight);
+    generations(pinmap_generations);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it

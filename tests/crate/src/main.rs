@@ -5,12 +5,14 @@
 //! usage: `crate-test [PATTERN...]`: part of a test's name, its whole name, a name with `*` and `?`,
 //! or `smoke`.
 
+mod cache;
 mod command;
 mod device;
 #[path = "../../../userlib/examples/edu/driver.rs"]
 mod edu;
 mod failure;
 mod faults;
+mod files;
 mod gpu;
 mod harness;
 mod kernels;
@@ -23,6 +25,7 @@ mod registration;
 mod setup;
 mod stale;
 mod submission;
+mod syscalls;
 
 use std::process::ExitCode;
 
@@ -67,6 +70,21 @@ const TESTS: &[Test] = tests! {
         failure_names_memlock
         failure_names_other_process
         owned_device_says_what_to_do;
+    cache:
+        cache_hits_make_no_system_call
+        cache_hit_costs_little
+        cache_sees_memory_go
+        cache_is_not_fooled_by_neighbours
+        cache_keeps_its_limit
+        cache_makes_way
+        cache_gives_back_what_the_user_may_not_lock;
+    files:
+        file_is_shared_with_the_device
+        file_errors_say_what_to_do
+        preflight_says_what_registering_would
+        preflight_names_the_limit
+        progress_is_reported
+        query_knows_every_kind;
     stale:
         munmap_makes_stale
         events_signal_eventfd
