@@ -32,7 +32,7 @@ use kernel::{
     new_mutex, new_spinlock, new_work,
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Relaxed, Release},
         lock::{mutex::MutexBackend, Guard},
         Arc, Mutex, SpinLock,
     },
@@ -57,6 +57,13 @@ pub(crate) enum State {
     Released,
     /// Its device is gone.
     Gone,
+}
+
+impl State {
+    /// Whether its mappings are there, if it has any.
+    fn has_mappings(self) -> bool {
+        matches!(self, Self::Building | Self::Doomed | Self::Live)
+    }
 }
 
 /// What changes together.
@@ -155,6 +162,10 @@ pub(crate) struct Buffer {
     write: bool,
     /// Any signal ends its registration.
     interruptible: bool,
+    /// On every device that the process has open.
+    portable: bool,
+    /// User space knows it.
+    published: Atomic<bool>,
     kind: u32,
     /// Once it is live.
     pub(super) handle: Atomic<u64>,
@@ -208,6 +219,7 @@ impl Buffer {
             write: true,
             target: None,
             interruptible: false,
+            portable: false,
         };
         Self::make(&plan, Some(backing), account, events)
     }
@@ -233,6 +245,8 @@ impl Buffer {
                 span: plan.span,
                 write: plan.write,
                 interruptible: plan.interruptible,
+                portable: plan.portable,
+                published: Atomic::new(false),
                 kind,
                 handle: Atomic::new(0),
                 pinned: Atomic::new(pinned),
@@ -268,6 +282,30 @@ impl Buffer {
         self.kind == uapi::BUFFER_VRAM
     }
 
+    /// Whether it is on every device that the process has open.
+    pub(crate) fn is_portable(&self) -> bool {
+        self.portable
+    }
+
+    /// Whether user space knows it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.published.load(Acquire)
+    }
+
+    /// User space knows it from now on.
+    pub(crate) fn make_known(&self) {
+        self.published.store(true, Release);
+    }
+
+    /// Whether it is mapped in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .mappings
+            .iter()
+            .any(|known| known.mapping.is_in(space))
+    }
+
     /// Whether devices may write.
     pub(crate) fn writable(&self) -> bool {
         self.write
@@ -278,8 +316,8 @@ impl Buffer {
         self.inner.lock().state
     }
 
-    /// What there is to know.
-    pub(crate) fn status(&self) -> Status {
+    /// What there is to know, of the mappings in `space`.
+    pub(crate) fn status(&self, space: &Arc<AddressSpace>) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
         let mappings: &[Known] = if inner.state == State::Live {
@@ -287,7 +325,9 @@ impl Buffer {
         } else {
             &[]
         };
-        let mut known = mappings.iter().filter(|known| !known.fresh);
+        let mut known = mappings
+            .iter()
+            .filter(|known| !known.fresh && known.mapping.is_in(space));
         let first = known.next();
         Status {
             state: inner.state,
@@ -423,9 +463,31 @@ impl Buffer {
         }
     }
 
-    /// Removes the mapping at `device_addr`; flushed when it returns.
-    pub(crate) fn unmap(&self, device_addr: u64) -> Result {
-        self.remove(|known| !known.fresh && known.mapping.device_addr() == device_addr)
+    /// Removes the mapping at `device_addr` of `space`; flushed when it returns.
+    pub(crate) fn unmap(&self, space: &Arc<AddressSpace>, device_addr: u64) -> Result {
+        if self.state() != State::Live {
+            return Err(compat::stale());
+        }
+        self.remove(|known| {
+            let mapping = &known.mapping;
+            !known.fresh && mapping.device_addr() == device_addr && mapping.is_in(space)
+        })
+    }
+
+    /// Removes all mappings in `space`; none is made there meanwhile. Not by the worker.
+    pub(crate) fn leave(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+        loop {
+            match this.remove(|known| known.mapping.is_in(space)) {
+                Ok(()) => {}
+                Err(ENOENT) => return Ok(()),
+                Err(EIO) => return Err(EIO),
+                Err(_) => {
+                    // They are undone, and the worker does the rest.
+                    work::wait(this);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Removes a mapping that was not published.
@@ -437,7 +499,7 @@ impl Buffer {
         // The device is waited for without the lock.
         let (name, entries) = {
             let inner = self.inner.lock();
-            if inner.state != State::Live {
+            if !inner.state.has_mappings() {
                 return Err(compat::stale());
             }
             let known = inner.mappings.iter().find(|known| wanted(known));
@@ -446,7 +508,7 @@ impl Buffer {
         };
         let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
-        if inner.state != State::Live {
+        if !inner.state.has_mappings() {
             return Err(compat::stale());
         }
         // Somebody else may have been quicker, and have put another one there.

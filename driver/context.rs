@@ -13,6 +13,7 @@ use crate::{
         span::Span,
     },
     mapping::AddressSpace,
+    portable::Process,
     sys::{account::Account, compat, misc, uapi},
     view::ViewTable,
 };
@@ -29,6 +30,14 @@ struct Entry {
     buffer: Arc<Buffer>,
     /// Not before everything that can fail has succeeded.
     published: bool,
+    /// Another context registered it: it is portable.
+    guest: bool,
+}
+
+impl Entry {
+    fn is_visible(&self) -> bool {
+        self.published && (!self.guest || self.buffer.is_published())
+    }
 }
 
 /// The handles of a context.
@@ -40,6 +49,13 @@ struct Table {
     /// Disjoint registrations by their last user address. A stale one stays until it is released or
     /// in the way.
     by_last: RBTree<u64, u64>,
+    /// Handles of guests, by where the buffer is.
+    guests: RBTree<usize, u64>,
+}
+
+/// Names a buffer for as long as it is there.
+fn name(buffer: &Arc<Buffer>) -> usize {
+    core::ptr::from_ref(&**buffer).addr()
 }
 
 impl Table {
@@ -48,7 +64,7 @@ impl Table {
             return Err(ENODEV);
         }
         match self.by_handle.get(&handle) {
-            Some(entry) if entry.published => Ok(&entry.buffer),
+            Some(entry) if entry.is_visible() => Ok(&entry.buffer),
             Some(_) => Err(ENOENT),
             None => match self.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
@@ -101,14 +117,18 @@ impl Table {
         buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
-    fn remove(&mut self, handle: u64) -> Option<Arc<Buffer>> {
+    /// Returns whether it is a guest, too.
+    fn remove(&mut self, handle: u64) -> Option<(Arc<Buffer>, bool)> {
         let entry = self.by_handle.remove(&handle)?;
         let last = entry.buffer.span().last();
         if self.by_last.get(&last) == Some(&handle) {
             self.by_last.remove(&last);
         }
+        if entry.guest {
+            self.guests.remove(&name(&entry.buffer));
+        }
         self.count = self.count.saturating_sub(1);
-        Some(entry.buffer)
+        Some((entry.buffer, entry.guest))
     }
 }
 
@@ -146,6 +166,7 @@ impl Context {
             count: 0,
             by_handle: RBTree::new(),
             by_last: RBTree::new(),
+            guests: RBTree::new(),
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -264,10 +285,41 @@ impl Context {
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
     ) -> core::result::Result<Reserved, Failure> {
+        self.reserve_for(buffer, false)
+    }
+
+    /// The same for a portable buffer that another context registered.
+    pub(crate) fn reserve_guest(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> core::result::Result<Reserved, Failure> {
+        self.reserve_for(buffer, true)
+    }
+
+    /// The portable buffer that another context registered is not here any more.
+    pub(crate) fn forget_guest(&self, buffer: &Arc<Buffer>) {
+        let mut table = self.table.lock();
+        let handle = table.guests.get(&name(buffer)).copied();
+        if let Some(handle) = handle {
+            table.remove(handle);
+        }
+    }
+
+    fn reserve_for(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+        guest: bool,
+    ) -> core::result::Result<Reserved, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
         let entry = Entry {
             buffer: buffer.clone(),
             published: false,
+            guest,
+        };
+        let guest_node = if guest {
+            Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?)
+        } else {
+            None
         };
         let last = buffer.span().last();
         let by_handle = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
@@ -295,6 +347,9 @@ impl Context {
         if buffer.is_user_memory() {
             table.by_last.insert(by_last.into_node(last, handle));
         }
+        if let Some(node) = guest_node {
+            table.guests.insert(node.into_node(name(buffer), handle));
+        }
         table.count = table.count.saturating_add(1);
         drop(table);
         Ok(Reserved {
@@ -304,8 +359,8 @@ impl Context {
         })
     }
 
-    /// Takes the buffer from its handle, to release it.
-    pub(crate) fn take(&self, handle: u64) -> Result<Arc<Buffer>> {
+    /// Takes the buffer from its handle, to release it, or, if it is a guest, to let it go.
+    pub(crate) fn take(&self, handle: u64) -> Result<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         table.get(handle)?;
         table.remove(handle).ok_or(ENOENT)
@@ -318,6 +373,7 @@ impl Context {
         self.device.backend().stop(self.id);
         self.table.lock().gone = true;
         self.events.generations().bump_all();
+        Process::leave(self);
         while let Some(buffer) = self.take_any() {
             // Whoever has to know of a failure was told by the mapping.
             let _ = Buffer::end(&buffer, State::Gone);
@@ -336,7 +392,8 @@ impl Context {
             }
             entry.buffer.doom();
         }
-        published.and_then(|handle| table.remove(handle))
+        let (buffer, _) = published.and_then(|handle| table.remove(handle))?;
+        Some(buffer)
     }
 
     /// The device is gone: says so.
@@ -366,6 +423,9 @@ impl Reserved {
         }
         let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
         entry.published = true;
+        if !entry.guest {
+            entry.buffer.make_known();
+        }
         drop(table);
         self.published = true;
         Ok(())
@@ -378,9 +438,15 @@ impl Drop for Reserved {
             return;
         }
         let buffer = self.context.table.lock().remove(self.handle);
-        if let Some(buffer) = buffer {
-            let _ = Buffer::end(&buffer, State::Released);
-            buffer.withdraw_event();
+        match buffer {
+            Some((buffer, false)) => {
+                let _ = Process::end(&self.context, &buffer, State::Released);
+                buffer.withdraw_event();
+            }
+            Some((buffer, true)) => {
+                let _ = Buffer::leave(&buffer, self.context.space());
+            }
+            None => {}
         }
     }
 }

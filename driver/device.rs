@@ -5,8 +5,9 @@ use crate::{
     backend::{self, Backend},
     context::Context,
     mapping::{AddressSpace, Guardian},
+    portable::Process,
     sys::{
-        compat,
+        compat, global,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
         pci::{self, Enabled, Function},
@@ -38,6 +39,7 @@ pub(crate) struct Module {
 
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        global::init();
         try_pin_init!(Self {
             driver <- pci::Registration::new(),
         }? Error)
@@ -256,7 +258,12 @@ impl Device {
         if opened.is_err() {
             this.backend.disown(id);
         }
-        opened
+        let context = opened?;
+        if let Err(error) = Process::join(&context) {
+            this.close(&context);
+            return Err(error);
+        }
+        Ok(context)
     }
 
     /// The address space of the new context named `id`.

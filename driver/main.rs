@@ -50,6 +50,8 @@ mod mapping;
 #[forbid(unsafe_code)]
 mod pinned;
 #[forbid(unsafe_code)]
+mod portable;
+#[forbid(unsafe_code)]
 mod preflight;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]

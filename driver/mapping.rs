@@ -134,6 +134,11 @@ impl AddressSpace {
         }
     }
 
+    /// Whether it is the device's, and not a context's of its own.
+    pub(crate) fn is_of_the_device(&self) -> bool {
+        self.front.is_none()
+    }
+
     /// Whether some of the aperture is reserved for the platform.
     pub(crate) fn has_reserved(&self) -> bool {
         self.front.is_none()
@@ -297,6 +302,7 @@ pub(crate) struct Mapping {
     /// `None` once the address is free, or must never be used again.
     place: Option<Place>,
     device_addr: u64,
+    space: Arc<AddressSpace>,
     guardian: Arc<dyn Guardian>,
     /// Memory of the device's own.
     local: Option<Arc<dyn Local>>,
@@ -320,6 +326,7 @@ impl Mapping {
             bus: None,
             device_addr: span.start(),
             place: Some(place),
+            space: space.clone(),
             guardian: space.guardian.clone(),
             local: None,
         };
@@ -364,6 +371,11 @@ impl Mapping {
     /// Where it is, or was.
     pub(crate) fn device_addr(&self) -> u64 {
         self.device_addr
+    }
+
+    /// Whether it is in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        Arc::ptr_eq(&self.space, space)
     }
 
     /// What the device's MMU has, to be removed before [`unmap`](Self::unmap) by whoever may wait.

@@ -11,6 +11,7 @@ use crate::{
         Refusal, PAGE_SIZE,
     },
     pinned,
+    portable::{Guest, Process},
     sys::{
         compat, gup,
         memfd::MemoryFile,
@@ -25,6 +26,8 @@ pub(crate) enum Pending {
     Done,
     /// A registration under a handle that cannot be used yet.
     Registration(Reserved, Option<Claim>),
+    /// The same, and in other contexts.
+    Portable(KVec<Guest>, Reserved, Option<Claim>),
     /// A mapping that nobody knows yet.
     Mapping(FreshMapping, Claim),
     /// Something of another kind.
@@ -48,6 +51,15 @@ impl Pending {
                 reserved.publish()?;
                 if let Some(claim) = claim {
                     claim.keep();
+                }
+            }
+            Self::Portable(guests, reserved, claim) => {
+                reserved.publish()?;
+                if let Some(claim) = claim {
+                    claim.keep();
+                }
+                for guest in guests {
+                    guest.publish();
                 }
             }
             Self::Mapping(mut fresh, claim) => {
@@ -116,10 +128,15 @@ pub(crate) fn register(
     let reserved = context.reserve(&buffer)?;
     context.check_foreign(plan.span)?;
     Buffer::pin(&buffer)?;
-    args.device_addr = begin(context, &buffer, &reserved, &plan)?;
+    let (device_addr, guests) = begin(context, &buffer, &reserved, &plan)?;
+    args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(Pending::Registration(reserved, claim))
+    Ok(if plan.portable {
+        Pending::Portable(guests, reserved, claim)
+    } else {
+        Pending::Registration(reserved, claim)
+    })
 }
 
 /// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
@@ -153,37 +170,44 @@ pub(crate) fn register_fd(
     })?;
     let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
-    args.device_addr = begin(context, &buffer, &reserved, &plan)?;
+    args.device_addr = begin(context, &buffer, &reserved, &plan)?.0;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
     Ok(Pending::Registration(reserved, claim))
 }
 
-/// What is pinned is mapped as planned, and goes live. Returns the device address.
+/// What is pinned is mapped as planned, and goes live. Returns the device address, and where else it is.
 fn begin(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     reserved: &Reserved,
     plan: &RegisterPlan,
-) -> core::result::Result<u64, Failure> {
+) -> core::result::Result<(u64, KVec<Guest>), Failure> {
+    let mut guests = KVec::new();
     let device_addr = match plan.target {
         Some(target) => {
             let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
             // Nobody can name the buffer yet.
             buffer.publish(name);
+            if plan.portable {
+                guests = Process::share(context, buffer, target, plan.write)?;
+            }
             device_addr
         }
         None => 0,
     };
     Buffer::go_live(buffer, reserved.handle())?;
-    Ok(device_addr)
+    Ok((device_addr, guests))
 }
 
 /// RELEASE.
 pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
     check_flags(args.flags)?;
-    let buffer = context.take(args.handle)?;
-    let result = Buffer::end(&buffer, State::Released);
+    let (buffer, guest) = context.take(args.handle)?;
+    if guest {
+        return Buffer::leave(&buffer, context.space());
+    }
+    let result = Process::end(context, &buffer, State::Released);
     buffer.withdraw_event();
     result
 }
@@ -213,18 +237,20 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
         }
     };
     Buffer::settle(&buffer);
-    let status = buffer.status();
+    let status = buffer.status(context.space());
     args.handle = handle;
     args.out_base = base;
     args.out_length = buffer.span().length();
     args.out_device_addr = status
         .device_addr
         .map_or(0, |start| start.saturating_add(offset));
-    args.out_flags = if buffer.writable() {
-        uapi::REGISTER_WRITE
-    } else {
-        0
-    };
+    args.out_flags = 0;
+    if buffer.writable() {
+        args.out_flags |= uapi::REGISTER_WRITE;
+    }
+    if buffer.is_portable() {
+        args.out_flags |= uapi::REGISTER_PORTABLE;
+    }
     args.out_kind = buffer.kind();
     args.out_state = match status.state {
         State::Live if handle != 0 => uapi::STATE_LIVE,
@@ -269,7 +295,8 @@ pub(crate) fn map(
 /// UNMAP.
 pub(crate) fn unmap(context: &Arc<Context>, args: &mut Unmap) -> Result {
     check_flags(args.flags)?;
-    context.find(args.handle)?.unmap(args.device_addr)
+    let buffer = context.find(args.handle)?;
+    buffer.unmap(context.space(), args.device_addr)
 }
 
 /// No flags are known.

@@ -125,7 +125,7 @@ static const struct command {
 } commands[] = {
 	{ "get_info", PINMAP_GET_INFO, sizeof(struct pinmap_info), 0, 0, 0, true, fill_nothing },
 	{ "get_reserved", PINMAP_GET_RESERVED, sizeof(struct pinmap_reserved), 0, 0, 0, true, fill_nothing },
-	{ "register", PINMAP_REGISTER, sizeof(struct pinmap_register), 0, 15 | PINMAP_REGISTER_INTERRUPTIBLE,
+	{ "register", PINMAP_REGISTER, sizeof(struct pinmap_register), 0, 15 | PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_INTERRUPTIBLE,
 	  offsetof(struct pinmap_register, __reserved), true, fill_register },
 	{ "release", PINMAP_RELEASE, sizeof(struct pinmap_release), 0, 0, 0, false, fill_release },
 	{ "query", PINMAP_QUERY, sizeof(struct pinmap_query), 72, 0, 0, true, fill_query },
@@ -136,7 +136,7 @@ static const struct command {
 	{ "reset", PINMAP_RESET, sizeof(struct pinmap_reset), 0, 0, 0, false, fill_nothing },
 	{ "register_fd", PINMAP_REGISTER_FD, sizeof(struct pinmap_register_fd), 0, 7 | PINMAP_REGISTER_INTERRUPTIBLE, 0,
 	  true, fill_register_fd },
-	{ "preflight", PINMAP_PREFLIGHT, sizeof(struct pinmap_preflight), 0, 15 | PINMAP_REGISTER_INTERRUPTIBLE,
+	{ "preflight", PINMAP_PREFLIGHT, sizeof(struct pinmap_preflight), 0, 15 | PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_INTERRUPTIBLE,
 	  offsetof(struct pinmap_preflight, __reserved), true, fill_preflight },
 	{ "generations", PINMAP_GENERATIONS, sizeof(struct pinmap_generations), 0, 0, 0, true, fill_nothing },
 };

@@ -14,10 +14,12 @@ pub mod register_flags {
     pub const FIXED: u32 = 1 << 2;
     /// At the user address.
     pub const IDENTITY: u32 = 1 << 3;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 4;
     /// Any signal ends it.
     pub const INTERRUPTIBLE: u32 = 1 << 5;
     /// All of them.
-    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | INTERRUPTIBLE;
+    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | PORTABLE | INTERRUPTIBLE;
 }
 
 /// `PINMAP_MAP_*`, as in the ABI's header.
@@ -56,6 +58,8 @@ pub struct RegisterPlan {
     pub target: Option<Target>,
     /// Whether any signal ends it.
     pub interruptible: bool,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// A MAP that can be tried, once the buffer is known.
@@ -96,7 +100,7 @@ pub fn register(
     address_bits: u32,
     user_last: u64,
 ) -> Result<RegisterPlan, Refusal> {
-    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, WRITE};
+    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, PORTABLE, WRITE};
 
     if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
@@ -109,7 +113,8 @@ pub fn register(
         }
     }
     let span = Span::new(address, length)?;
-    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1;
+    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1
+        && flags & (NO_MAP | PORTABLE) != NO_MAP | PORTABLE;
     if !span.is_whole_pages() || span.last() > user_last || !one_way {
         return Err(Refusal::Invalid);
     }
@@ -125,6 +130,7 @@ pub fn register(
         write: flags & WRITE != 0,
         target,
         interruptible: flags & INTERRUPTIBLE != 0,
+        portable: flags & PORTABLE != 0,
     })
 }
 
@@ -136,7 +142,8 @@ pub fn register_fd(
     device_address: u64,
     address_bits: u32,
 ) -> Result<RegisterPlan, Refusal> {
-    if flags & register_flags::IDENTITY != 0 {
+    // There is no address by which other contexts could name it.
+    if flags & (register_flags::IDENTITY | register_flags::PORTABLE) != 0 {
         return Err(Refusal::Unsupported);
     }
     let last = i64::MAX as u64;
@@ -390,6 +397,7 @@ mod tests {
             (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
             (NO_MAP, 4096, 4096, 0, Ok(None)),
             (IDENTITY, 0, 4096, 0, Err(Unsupported)),
+            (PORTABLE, 0, 4096, 0, Err(Unsupported)),
             (1 << 31, 0, 4096, 0, Err(Unsupported)),
             (0, 0, 0, 0, Err(Invalid)),
             (0, 1, 4096, 0, Err(Invalid)),

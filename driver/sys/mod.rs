@@ -9,6 +9,7 @@ pub(crate) mod account;
 pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod eventfd;
+pub(crate) mod global;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod handler;

@@ -354,16 +354,33 @@ struct pinmap_fail {
  * @PINMAP_REGISTER_NO_MAP: pin only; map later with %PINMAP_MAP
  * @PINMAP_REGISTER_FIXED: map at exactly @device_addr or fail
  * @PINMAP_REGISTER_IDENTITY: map at exactly @addr or fail
+ * @PINMAP_REGISTER_PORTABLE: for every device that the process has open, see
+ *                            below
  * @PINMAP_REGISTER_INTERRUPTIBLE: any signal that the process handles ends the
  *                                 call (``EINTR``), not only a fatal one
  *
- * At most one of NO_MAP, FIXED and IDENTITY (``EINVAL``).
+ * At most one of NO_MAP, FIXED and IDENTITY, and not NO_MAP with PORTABLE
+ * (``EINVAL``).
+ *
+ * Portable memory is mapped in every context that this address space has open,
+ * of all devices, and in those that it opens later, each time as demanded: the same
+ * flags, @device_addr and @address_bits hold. If one of them cannot have it, the
+ * registration fails, for its reason; or, later, the open() does, with its errno.
+ * It is pinned and charged once. Each context names it by a handle of its own,
+ * which %PINMAP_QUERY of an address tells; %PINMAP_MAP, %PINMAP_UNMAP and
+ * %PINMAP_RELEASE with that concern that context only. Released, or stale, in the
+ * context that registered it, it is gone from all of them; it is gone with that
+ * context, too. Only there its event is read. A device without an MMU gets it by
+ * the context that owns it, and by the first one if none does, which is the owner
+ * then; if another process owns it, that is a failure (``EBUSY``). Devices
+ * that are gone do not count.
  */
 enum pinmap_register_flags {
 	PINMAP_REGISTER_WRITE = 1 << 0,
 	PINMAP_REGISTER_NO_MAP = 1 << 1,
 	PINMAP_REGISTER_FIXED = 1 << 2,
 	PINMAP_REGISTER_IDENTITY = 1 << 3,
+	PINMAP_REGISTER_PORTABLE = 1 << 4,
 	PINMAP_REGISTER_INTERRUPTIBLE = 1 << 5,
 };
 
@@ -441,7 +458,8 @@ struct pinmap_register {
 /**
  * struct pinmap_register_fd - ioctl(PINMAP_REGISTER_FD)
  * @size: sizeof(struct pinmap_register_fd)
- * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY
+ * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY and
+ *         %PINMAP_REGISTER_PORTABLE
  * @fd: a memfd, or a file of tmpfs or hugetlbfs (``EINVAL``; ``EBADF``), open for
  *      reading, and for writing with %PINMAP_REGISTER_WRITE (``EACCES``)
  * @address_bits: as in &struct pinmap_register
@@ -505,7 +523,8 @@ struct pinmap_register_fd {
  * What %PINMAP_REGISTER with these arguments would answer now, without pinning
  * anything: the same errno, in the same order, for the same reason. It touches no
  * page, so it does not find out that there is no memory, or that a page cannot
- * be had (%PINMAP_FAIL_FAULT). The numbers are filled in also when it fails with
+ * be had (%PINMAP_FAIL_FAULT); nor does it ask other devices about portable
+ * memory. The numbers are filled in also when it fails with
  * an errno that has a reason. Nothing is kept: another thread may be quicker.
  */
 struct pinmap_preflight {
@@ -620,7 +639,8 @@ enum pinmap_buffer_state {
  * @out_length: bytes
  * @out_device_addr: device address of @addr, or of @out_base when asked by
  *                   handle, in its first mapping; 0 if there is none
- * @out_flags: %PINMAP_REGISTER_WRITE if it was registered so
+ * @out_flags: %PINMAP_REGISTER_WRITE and %PINMAP_REGISTER_PORTABLE, if it was
+ *             registered so
  * @out_kind: enum pinmap_buffer_kind
  * @out_state: enum pinmap_buffer_state
  * @out_nr_mappings: mappings it has now

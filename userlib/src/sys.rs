@@ -219,6 +219,7 @@ pub const PINMAP_REGISTER_WRITE: pinmap_register_flags = 1;
 pub const PINMAP_REGISTER_NO_MAP: pinmap_register_flags = 2;
 pub const PINMAP_REGISTER_FIXED: pinmap_register_flags = 4;
 pub const PINMAP_REGISTER_IDENTITY: pinmap_register_flags = 8;
+pub const PINMAP_REGISTER_PORTABLE: pinmap_register_flags = 16;
 pub const PINMAP_REGISTER_INTERRUPTIBLE: pinmap_register_flags = 32;
 pub type pinmap_register_flags = ::core::ffi::c_uint;
 #[repr(C)]
