@@ -45,6 +45,7 @@ pub struct RegisterOptions {
     address_bits: u32,
     round_outwards: bool,
     interruptible: bool,
+    portable: bool,
 }
 
 impl RegisterOptions {
@@ -56,6 +57,7 @@ impl RegisterOptions {
             address_bits: 0,
             round_outwards: false,
             interruptible: false,
+            portable: false,
         }
     }
 
@@ -98,6 +100,17 @@ impl RegisterOptions {
         self
     }
 
+    /// On every device that the process has open, also on those that it opens later, with one pin and
+    /// one charge. If one of them cannot have it, registering fails; later, opening does. Any of
+    /// the [devices](crate::Device) then finds it by its address
+    /// ([`Device::query`](crate::Device::query)), also the device address, which is the same if
+    /// the IOMMUs allow. It goes with the registration. Not for parts of files.
+    #[must_use]
+    pub fn portable(mut self) -> Self {
+        self.portable = true;
+        self
+    }
+
     /// Any signal that the process handles cancels registering (`EINTR`), not only a fatal one. The
     /// driver looks for signals every few megabytes.
     #[must_use]
@@ -119,6 +132,9 @@ impl RegisterOptions {
             Access::Read => 0,
             Access::ReadWrite => sys::PINMAP_REGISTER_WRITE,
         };
+        if self.portable {
+            flags |= sys::PINMAP_REGISTER_PORTABLE;
+        }
         if self.interruptible {
             flags |= sys::PINMAP_REGISTER_INTERRUPTIBLE;
         }
@@ -276,6 +292,10 @@ mod tests {
             (write | PINMAP_REGISTER_NO_MAP, 0, 0)
         );
         assert_eq!(register(options.address_bits(28)), (write, 0, 28));
+        assert_eq!(
+            register(options.portable()),
+            (write | PINMAP_REGISTER_PORTABLE, 0, 0)
+        );
         assert_eq!(
             register(options.interruptible()),
             (write | PINMAP_REGISTER_INTERRUPTIBLE, 0, 0)

@@ -58,6 +58,8 @@ pub struct RegistrationInfo {
     pub device_addr: Option<u64>,
     /// What the device may do.
     pub access: Access,
+    /// Whether it is on every device that the process has open.
+    pub portable: bool,
     /// Whether it can be used.
     pub state: State,
     /// How many mappings it has now.
@@ -85,6 +87,7 @@ impl RegistrationInfo {
             len: query.out_length as usize,
             device_addr: (query.out_nr_mappings != 0).then_some(query.out_device_addr),
             access: Access::from_flags(query.out_flags),
+            portable: query.out_flags & sys::PINMAP_REGISTER_PORTABLE != 0,
             state: match query.out_state {
                 sys::PINMAP_STATE_LIVE => State::Live,
                 sys::PINMAP_STATE_STALE => State::Stale,

@@ -175,3 +175,27 @@ pub(crate) fn query_knows_every_kind() -> Outcome {
     assert_eq!(device.query(address)?, None);
     Ok(())
 }
+
+pub(crate) fn portable_memory_is_on_all_devices() -> Outcome {
+    let mut edu = edu()?;
+    let options = RegisterOptions::new(Access::ReadWrite).portable();
+    let memory = Buffer::new(2 * PAGE)?.register(edu.device(), options)?;
+    let Some(other) = crate::setup::devices()?.into_iter().nth(1) else {
+        return skip("there is only one edu");
+    };
+    let info = other.query(memory.addr() + PAGE)?.ok_or("not found")?;
+    assert!(info.portable && info.handle != 0);
+    let mut other = crate::edu::Edu::new(other)?;
+    // From one device to the other, by the same memory.
+    fill_device(&mut edu, &pattern(4, PAGE))?;
+    edu.store(memory.device_addr()?, 0, PAGE)?;
+    other.fetch(info.device_addr.ok_or("not mapped")? - PAGE as u64, 0, PAGE)?;
+    assert_eq!(
+        crate::setup::device_content(&mut other, PAGE)?,
+        pattern(4, PAGE)
+    );
+    let addr = memory.addr();
+    drop(memory.release()?);
+    assert_eq!(other.device().query(addr)?, None);
+    Ok(())
+}

@@ -84,7 +84,8 @@ const TESTS: &[Test] = tests! {
         preflight_says_what_registering_would
         preflight_names_the_limit
         progress_is_reported
-        query_knows_every_kind;
+        query_knows_every_kind
+        portable_memory_is_on_all_devices;
     stale:
         munmap_makes_stale
         events_signal_eventfd
