@@ -61,6 +61,9 @@ pub(crate) fn alloc(
     let offset = backing.offset();
     let account = context.account().clone();
     let buffer = Buffer::allocated(plan.span, backing, account, context.events().clone())?;
+    if plan.portable {
+        buffer.make_portable();
+    }
     let reserved = context.reserve(&buffer)?;
     Buffer::go_live(&buffer, reserved.handle())?;
     context.view_table().name(offset, reserved.handle());

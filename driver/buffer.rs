@@ -163,7 +163,7 @@ pub(crate) struct Buffer {
     /// Any signal ends its registration.
     interruptible: bool,
     /// On every device that the process has open.
-    portable: bool,
+    portable: Atomic<bool>,
     /// User space knows it.
     published: Atomic<bool>,
     kind: u32,
@@ -245,7 +245,7 @@ impl Buffer {
                 span: plan.span,
                 write: plan.write,
                 interruptible: plan.interruptible,
-                portable: plan.portable,
+                portable: Atomic::new(plan.portable),
                 published: Atomic::new(false),
                 kind,
                 handle: Atomic::new(0),
@@ -284,7 +284,17 @@ impl Buffer {
 
     /// Whether it is on every device that the process has open.
     pub(crate) fn is_portable(&self) -> bool {
-        self.portable
+        self.portable.load(Relaxed)
+    }
+
+    /// It is to be; before anybody knows it.
+    pub(crate) fn make_portable(&self) {
+        self.portable.store(true, Relaxed);
+    }
+
+    /// Whether `events` is where it tells what happens to it: its context's.
+    pub(crate) fn tells(&self, events: &Arc<Queue>) -> bool {
+        Arc::ptr_eq(&self.events, events)
     }
 
     /// Whether user space knows it.

@@ -240,12 +240,19 @@ impl Context {
         }
     }
 
-    /// What the current task has at `address` by a mapping of this file: its handle, and the offset of
-    /// `address` in it.
+    /// What the driver allocated that the current task has at `address`, if this context can name it: its
+    /// handle, and the offset of `address` in it.
     pub(crate) fn find_view(&self, address: u64) -> Result<(u64, Arc<Buffer>, u64)> {
-        let offset = misc::offset_at(self, address).ok_or(ENOENT)?;
-        let (handle, first) = self.view_table.named(offset).ok_or(ENOENT)?;
-        Ok((handle, self.find(handle)?, offset.saturating_sub(first)))
+        let (owner, offset) = misc::shown_at::<Self>(address).ok_or(ENOENT)?;
+        let (mut handle, first) = owner.view_table.named(offset).ok_or(ENOENT)?;
+        let mut buffer = owner.find(handle)?;
+        if !core::ptr::eq(&*owner, self) {
+            // Portable memory of another one.
+            let table = self.table.lock();
+            handle = table.guests.get(&name(&buffer)).copied().ok_or(ENOENT)?;
+            buffer = table.get(handle)?.clone();
+        }
+        Ok((handle, buffer, offset.saturating_sub(first)))
     }
 
     /// Fails if some of the memory at `span` is shown by this file: the driver's own is not to be

@@ -131,6 +131,12 @@ impl Members {
         Ok(guests)
     }
 
+    fn find(&self, buffer: &Arc<Buffer>) -> Option<usize> {
+        self.shared
+            .iter()
+            .position(|shared| Arc::ptr_eq(&shared.buffer, buffer))
+    }
+
     /// Ends a buffer everywhere.
     fn end(&mut self, index: usize, state: State) -> Result {
         let Ok(shared) = self.shared.remove(index) else {
@@ -240,13 +246,14 @@ impl Process {
         process.give_up();
     }
 
-    /// Shares `buffer`, of `context`, with all others: not visible there until the guests are published.
+    /// Shares `buffer`, of `context`, with all others, once: not visible there until the guests are
+    /// published. `None`: it is shared already.
     pub(crate) fn share(
         context: &Arc<Context>,
         buffer: &Arc<Buffer>,
         target: Target,
         write: bool,
-    ) -> core::result::Result<KVec<Guest>, Failure> {
+    ) -> core::result::Result<Option<KVec<Guest>>, Failure> {
         let process = Self::of(context).ok_or(ENODEV)?;
         let mut members = process.members.lock();
         let shared = Shared {
@@ -262,10 +269,31 @@ impl Process {
         {
             return Err(ENODEV.into());
         }
+        if members.find(buffer).is_some() {
+            return Ok(None);
+        }
         let guests = members.invite_all(&shared)?;
         // From now on also for those who come later.
         members.shared.push(shared, GFP_KERNEL_ACCOUNT)?;
-        Ok(guests)
+        Ok(Some(guests))
+    }
+
+    /// Takes `buffer`, of `context`, away from all others.
+    pub(crate) fn unshare(context: &Context, buffer: &Arc<Buffer>) {
+        let Some(process) = Self::of(context) else {
+            return;
+        };
+        let mut members = process.members.lock();
+        if let Some(index) = members.find(buffer) {
+            let _ = members.shared.remove(index);
+        }
+        for other in &members.contexts {
+            if name(other) != name(context) {
+                other.forget_guest(buffer);
+                // Whoever has to know of a failure was told by the mapping.
+                let _ = Buffer::leave(buffer, other.space());
+            }
+        }
     }
 
     /// Ends `buffer`, which `context` registered, everywhere.
@@ -274,11 +302,7 @@ impl Process {
             return Buffer::end(buffer, state);
         };
         let mut members = process.members.lock();
-        let index = members
-            .shared
-            .iter()
-            .position(|shared| Arc::ptr_eq(&shared.buffer, buffer));
-        match index {
+        match members.find(buffer) {
             Some(index) => members.end(index, state),
             None => Buffer::end(buffer, state),
         }

@@ -18,6 +18,7 @@ use crate::{
         uapi::{self, Map, Query, Register, RegisterFd, Release, Unmap},
     },
 };
+use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
 /// What a call did and has not answered yet. Dropping it undoes it.
@@ -66,6 +67,9 @@ impl Pending {
                 if let Some(buffer) = fresh.buffer.take() {
                     buffer.publish(fresh.name);
                 }
+                for guest in mem::replace(&mut fresh.guests, KVec::new()) {
+                    guest.publish();
+                }
                 claim.keep();
             }
             #[cfg(not(pinmap_flat))]
@@ -79,11 +83,17 @@ impl Pending {
 pub(crate) struct FreshMapping {
     buffer: Option<Arc<Buffer>>,
     name: u64,
+    /// Where else it is, of a portable allocation; and the context that has shared it so.
+    guests: KVec<Guest>,
+    sharer: Option<Arc<Context>>,
 }
 
 impl Drop for FreshMapping {
     fn drop(&mut self) {
         if let Some(buffer) = &self.buffer {
+            if let Some(sharer) = &self.sharer {
+                Process::unshare(sharer, buffer);
+            }
             // If it failed, somebody else has undone it.
             let _ = buffer.unmap_fresh(self.name);
         }
@@ -190,7 +200,9 @@ fn begin(
             // Nobody can name the buffer yet.
             buffer.publish(name);
             if plan.portable {
-                guests = Process::share(context, buffer, target, plan.write)?;
+                if let Some(others) = Process::share(context, buffer, target, plan.write)? {
+                    guests = others;
+                }
             }
             device_addr
         }
@@ -285,10 +297,19 @@ pub(crate) fn map(
     let claim = Claim::new(context)?;
     let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
     args.device_addr = device_addr;
-    let fresh = FreshMapping {
-        buffer: Some(buffer),
+    let mut fresh = FreshMapping {
+        buffer: Some(buffer.clone()),
         name,
+        guests: KVec::new(),
+        sharer: None,
     };
+    // What was registered so is there already.
+    if buffer.is_portable() && !buffer.is_user_memory() && buffer.tells(context.events()) {
+        if let Some(guests) = Process::share(context, &buffer, target, plan.write)? {
+            fresh.guests = guests;
+            fresh.sharer = Some(context.clone());
+        }
+    }
     Ok(Pending::Mapping(fresh, claim))
 }
 

@@ -40,18 +40,22 @@ static char *view(int fd, const struct pinmap_alloc *args, size_t length)
 
 static void alloc_flags(int fd)
 {
+	static const uint32_t flags[] = { 0, PINMAP_ALLOC_PORTABLE };
 	struct pinmap_query query;
 	struct pinmap_alloc args;
 	char *memory;
 
-	CHECK_OK(try_alloc(fd, 0, 3 * PAGE, &args));
-	memory = view(fd, &args, 3 * PAGE);
-	CHECK_EQ((uintptr_t)memory % PAGE, 0);
-	CHECK(bytes_are(memory, 3 * PAGE, 0));
-	query = query_addr(fd, memory);
-	CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
-	CHECK_EQ(query.out_flags, WRITE);
-	CHECK_EQ(query.out_length, 3 * PAGE);
+	for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+		CHECK_OK(try_alloc(fd, flags[i], 3 * PAGE, &args));
+		memory = view(fd, &args, 3 * PAGE);
+		CHECK_EQ((uintptr_t)memory % PAGE, 0);
+		CHECK(bytes_are(memory, 3 * PAGE, 0));
+		query = query_addr(fd, memory);
+		CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
+		CHECK_EQ(query.out_flags & WRITE, WRITE);
+		CHECK_EQ(!(query.out_flags & PINMAP_REGISTER_PORTABLE), !(flags[i] & PINMAP_ALLOC_PORTABLE));
+		CHECK_EQ(query.out_length, 3 * PAGE);
+	}
 }
 
 static void alloc_unknown_flag(int fd)

@@ -272,6 +272,65 @@ TEST(portable_contexts)
 	CHECK_ERR(ENOENT, try_query_addr(other, memory, &query));
 }
 
+/* The same for memory that the driver allocates: the first mapping of it is one on every device. */
+TEST(portable_allocation)
+{
+	struct pinmap_alloc args = { .size = sizeof(args), .flags = PINMAP_ALLOC_PORTABLE, .length = 4 * PAGE };
+	struct pinmap_query query;
+	struct pinmap_map again;
+	struct edu second;
+	char *memory;
+	int fd, other;
+
+	need_two();
+	fd = open_device(0);
+	other = open_device(1);
+	second = edu_open(other);
+	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &args));
+	memory = SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)args.out_offset));
+	CHECK_ERR(ENOENT, try_query_addr(other, memory, &query));
+	CHECK_EQ(map(fd, args.out_handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, (uintptr_t)memory), (uintptr_t)memory);
+	query = query_addr(other, memory + PAGE + 1);
+	CHECK_EQ(query.out_device_addr, (uintptr_t)memory + PAGE + 1);
+	CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
+	CHECK_EQ(query.out_flags, WRITE | PORTABLE);
+	CHECK_EQ(query.out_base, (uintptr_t)memory);
+	CHECK_REACHES(&second, (uintptr_t)memory + PAGE, memory + PAGE, PAGE);
+	/* once more here is only here */
+	map(fd, args.out_handle, PINMAP_MAP_WRITE, 0);
+	CHECK_EQ(query_handle(fd, args.out_handle).out_nr_mappings, 2);
+	CHECK_EQ(query_addr(other, memory).out_nr_mappings, 1);
+	/* opened later */
+	edu_close(&second);
+	close(other);
+	other = open_device(1);
+	second = edu_open(other);
+	CHECK_REACHES(&second, (uintptr_t)memory, memory, PAGE);
+	release(fd, args.out_handle);
+	CHECK_ERR(ENOENT, try_query_addr(other, memory, &query));
+	CHECK_EQ(get_info(other).out_registrations, 0);
+	/* a mapping that one device cannot have is none */
+	args = (struct pinmap_alloc){ .size = sizeof(args), .flags = PINMAP_ALLOC_PORTABLE, .length = PAGE };
+	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &args));
+	register_memory(other, anon(1), PAGE, WRITE);
+	{
+		struct pinmap_register taken = register_args(anon(1), PAGE, FIXED);
+
+		taken.device_addr = 64 * MIB;
+		CHECK_OK(try_register_args(other, &taken));
+	}
+	again = (struct pinmap_map){ .size = sizeof(again), .flags = PINMAP_MAP_FIXED, .handle = args.out_handle,
+				     .device_addr = 64 * MIB };
+	check_fail(__FILE__, __LINE__, try_ioctl(fd, PINMAP_MAP, &again), EEXIST, &again.fail, PINMAP_FAIL_OVERLAP,
+		   64 * MIB);
+	CHECK_EQ(query_handle(fd, args.out_handle).out_nr_mappings, 0);
+	again.device_addr = 128 * MIB;
+	CHECK_OK(try_ioctl(fd, PINMAP_MAP, &again));
+	CHECK_EQ(get_info(other).out_registrations, 3);
+	args.flags |= PINMAP_ALLOC_VRAM;
+	CHECK_ERR(EINVAL, try_ioctl(fd, PINMAP_ALLOC, &args));
+}
+
 struct race {
 	int fd;
 	char *memory;

@@ -36,6 +36,8 @@ pub mod map_flags {
 pub mod alloc_flags {
     /// Memory of the device.
     pub const VRAM: u32 = 1 << 0;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 3;
 }
 
 /// Where to map.
@@ -179,22 +181,26 @@ pub struct AllocPlan {
     pub span: Span,
     /// The device's own memory.
     pub local: bool,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// Checks the arguments of ALLOC.
 pub fn alloc(flags: u32, length: u64) -> Result<AllocPlan, Refusal> {
-    use alloc_flags::VRAM;
+    use alloc_flags::{PORTABLE, VRAM};
 
-    if flags & !VRAM != 0 {
+    if flags & !(VRAM | PORTABLE) != 0 {
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
-    if !span.is_whole_pages() {
+    // What one device has, no other one can.
+    if !span.is_whole_pages() || flags & (VRAM | PORTABLE) == VRAM | PORTABLE {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
         local: flags & VRAM != 0,
+        portable: flags & PORTABLE != 0,
     })
 }
 
@@ -424,6 +430,12 @@ mod tests {
         let table = [
             (0, 0x1000, Ok(false)),
             (alloc_flags::VRAM, 1 << 40, Ok(true)),
+            (alloc_flags::PORTABLE, 1 << 40, Ok(false)),
+            (
+                alloc_flags::PORTABLE | alloc_flags::VRAM,
+                1 << 40,
+                Err(Refusal::Invalid),
+            ),
             (2, 0x1000, Err(Refusal::Unsupported)),
             (2, 0, Err(Refusal::Unsupported)),
             (0, 0, Err(Refusal::Invalid)),

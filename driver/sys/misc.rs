@@ -148,9 +148,9 @@ struct Table(bindings::file_operations);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
-/// The byte of `this` that the current task has at the user address `address`: an offset as passed to
-/// `mmap()`.
-pub(crate) fn offset_at<T: Files>(this: &T, address: u64) -> Option<u64> {
+/// What the current task has at the user address `address`, if it is of a file of ours: which, and the
+/// offset as passed to `mmap()`.
+pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     let task = kernel::current!();
     let lock = task.mm()?.mmap_read_lock();
     let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
@@ -158,13 +158,16 @@ pub(crate) fn offset_at<T: Files>(this: &T, address: u64) -> Option<u64> {
     // SAFETY: The area is valid as long as the lock is held, and keeps its file.
     unsafe {
         let file = (*area).vm_file;
-        let ours = !file.is_null()
-            && core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
-            && core::ptr::eq((*file).private_data.cast(), this);
+        if file.is_null() || !core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0) {
+            return None;
+        }
         let inside =
             address.checked_sub((*area).__bindgen_anon_1.__bindgen_anon_1.vm_start as u64)?;
         let first = ((*area).vm_pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
-        ours.then(|| first.saturating_add(inside))
+        Some((
+            Operations::<T>::get(file).into(),
+            first.saturating_add(inside),
+        ))
     }
 }
 
@@ -177,7 +180,7 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     while address <= span.last() {
         let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
         let area: *const bindings::vm_area_struct = area.as_ptr();
-        // SAFETY: As in `offset_at`.
+        // SAFETY: As in `shown_at`.
         unsafe {
             let file = (*area).vm_file;
             if !file.is_null()

@@ -56,6 +56,7 @@ pub(crate) use raw::{
 
 const _: () = {
     assert!(alloc_flags::VRAM == raw::PINMAP_ALLOC_VRAM);
+    assert!(alloc_flags::PORTABLE == raw::PINMAP_ALLOC_PORTABLE);
     assert!(register_flags::WRITE == raw::PINMAP_REGISTER_WRITE);
     assert!(register_flags::NO_MAP == raw::PINMAP_REGISTER_NO_MAP);
     assert!(register_flags::FIXED == raw::PINMAP_REGISTER_FIXED);

@@ -827,9 +827,13 @@ struct pinmap_event {
  * enum pinmap_alloc_flags - what memory
  * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without it:
  *                     host memory, pinned, of whatever device
+ * @PINMAP_ALLOC_PORTABLE: as %PINMAP_REGISTER_PORTABLE: the first %PINMAP_MAP of it
+ *                         in this context maps it in all others as well, as
+ *                         demanded there, or fails; not for VRAM (``EINVAL``)
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,
+	PINMAP_ALLOC_PORTABLE = 1 << 3,
 };
 
 /**

@@ -131,7 +131,10 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
             "demand another device address, or let the driver choose one"
         }
         Reason::Full => "release something first, or allow more address bits",
-        Reason::Objects => "release something first, or register larger ranges",
+        Reason::Objects => {
+            "release something first, register larger ranges, or load the module with a higher \
+             `max_registrations`"
+        }
         _ => return None,
     };
     Some(text.to_owned())

@@ -559,6 +559,7 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_event, length) - 24usize];
 };
 pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
+pub const PINMAP_ALLOC_PORTABLE: pinmap_alloc_flags = 8;
 pub type pinmap_alloc_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
