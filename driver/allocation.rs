@@ -77,8 +77,12 @@ pub(crate) fn alloc(
     let offset = backing.offset();
     let account = context.account().clone();
     let buffer = Buffer::allocated(plan.span, true, backing, account, context.events().clone())?;
+    if plan.portable {
+        buffer.make_portable();
+    }
     let reserved = context.reserve(&buffer)?;
-    Buffer::go_live(&buffer, reserved.handle())?;
+    Buffer::go_live(&buffer)?;
+    context.view_table().name(offset, reserved.handle());
     args.out_handle = reserved.handle();
     args.out_offset = offset;
     Ok(Pending::Registration(reserved, claim))

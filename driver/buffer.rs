@@ -10,13 +10,19 @@ use crate::{
     event::{Queue, Room, Ticket},
     failure::Failure,
     ledger::{self, Counted, Ledger},
-    logic::{pte::Access, request::Target, shape::Shape, span::Span},
+    logic::{
+        pte::Access,
+        request::{RegisterPlan, Target},
+        shape::Shape,
+        span::Span,
+    },
     mapping::{AddressSpace, Entries, Local, Mapping, Memory},
     pinned,
     sys::{
         account::Account,
         compat,
-        gup::PinnedRuns,
+        gup::{self, PinnedRuns},
+        memfd::PinnedFile,
         notifier::Interval,
         pages::{Folios, Pages},
         uapi::{self, Event},
@@ -29,7 +35,11 @@ use core::mem;
 use kernel::{
     new_mutex, new_spinlock, new_work,
     prelude::*,
-    sync::{lock::mutex::MutexBackend, lock::Guard, Arc, Mutex, SpinLock},
+    sync::{
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        lock::{mutex::MutexBackend, Guard},
+        Arc, Mutex, SpinLock,
+    },
     workqueue::Work,
 };
 
@@ -53,10 +63,16 @@ pub(crate) enum State {
     Gone,
 }
 
+impl State {
+    /// Whether its mappings are there, if it has any.
+    fn has_mappings(self) -> bool {
+        matches!(self, Self::Building | Self::Doomed | Self::Live)
+    }
+}
+
 /// What changes together.
 pub(super) struct Inner {
     state: State,
-    handle: u64,
     mappings: KVec<Known>,
     /// Mappings that there ever were.
     made: u64,
@@ -82,14 +98,14 @@ pub(super) struct Known {
 
 impl Known {
     /// Unmaps it from the IOMMU: see [`Mapping::unmap`].
-    fn unmap(&mut self, buffer: &Buffer, handle: u64) -> Result {
+    fn unmap(&mut self, buffer: &Buffer) -> Result {
         let shape = trace::wanted(What::Unmap, || self.mapping.shape());
         let before = self.mapping.flushes();
         let timed = Timed::begin(What::Unmap);
         let result = self.mapping.unmap();
         if self.counted.take().is_some() {
             timed.end(buffer.ledger(), || Details {
-                handle,
+                handle: buffer.handle(),
                 addr: buffer.span.start(),
                 device_addr: self.mapping.device_addr(),
                 shape,
@@ -104,7 +120,7 @@ impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
     fn unmap_all(&mut self, buffer: &Buffer) {
         for known in &mut self.mappings {
-            self.failed |= known.unmap(buffer, self.handle).is_err();
+            self.failed |= known.unmap(buffer).is_err();
         }
     }
 
@@ -120,6 +136,8 @@ impl Inner {
 /// What QUERY tells.
 pub(crate) struct Status {
     pub(crate) state: State,
+    /// Pages that are pinned.
+    pub(crate) pinned: u64,
     pub(crate) mappings: usize,
     /// Device address of the first mapping.
     pub(crate) device_addr: Option<u64>,
@@ -129,6 +147,8 @@ pub(crate) struct Status {
 pub(crate) enum Backing {
     /// Pinned user memory.
     User(Arc<PinnedRuns>),
+    /// Pinned memory of a file.
+    File(Arc<PinnedFile>),
     /// Memory that the driver allocated.
     Host(Arc<Folios>, Showing),
     /// The device's own.
@@ -143,6 +163,7 @@ impl Backing {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
             Self::Import(pages, _) => Memory::Host(pages.clone()),
+            Self::File(pages) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Local(local, _) => Memory::Local(local.clone()),
         }
@@ -151,7 +172,7 @@ impl Backing {
     /// What to pass to `mmap()`; 0: cannot be.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Self::User(_) | Self::Import(..) => 0,
+            Self::User(_) | Self::File(_) | Self::Import(..) => 0,
             Self::Host(_, showing) | Self::Local(_, showing) => showing.offset(),
         }
     }
@@ -160,6 +181,7 @@ impl Backing {
     fn kind(&self) -> u32 {
         match self {
             Self::User(_) => uapi::BUFFER_USER,
+            Self::File(_) => uapi::BUFFER_FILE,
             Self::Host(..) => uapi::BUFFER_HOST,
             Self::Local(..) => uapi::BUFFER_VRAM,
             Self::Import(..) => uapi::BUFFER_IMPORT,
@@ -170,7 +192,7 @@ impl Backing {
     pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
         match self {
             Self::User(runs) => Some(runs),
-            Self::Host(..) | Self::Local(..) | Self::Import(..) => None,
+            Self::File(_) | Self::Host(..) | Self::Local(..) | Self::Import(..) => None,
         }
     }
 }
@@ -180,9 +202,19 @@ impl Backing {
 pub(crate) struct Buffer {
     span: Span,
     write: bool,
+    /// Any signal ends its registration.
+    interruptible: bool,
+    /// On every device that the process has open.
+    portable: Atomic<bool>,
+    /// User space knows it.
+    published: Atomic<bool>,
     kind: u32,
+    /// What its context calls it; 0: nothing yet.
+    handle: Atomic<u64>,
+    /// Pages that are pinned so far.
+    pinned: Atomic<u64>,
     pub(super) account: Arc<Account>,
-    events: Arc<Queue>,
+    pub(super) events: Arc<Queue>,
     #[pin]
     inner: Mutex<Inner>,
     /// What may have gone away, for the worker to look at.
@@ -201,14 +233,23 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// For the user memory `span`, with nothing pinned yet.
+    /// For the user memory of `plan`, with nothing pinned yet.
     pub(crate) fn new(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, write, None, account, events)
+        Self::make(plan, None, account, events)
+    }
+
+    /// For the part of a file of `plan`, pinned.
+    pub(crate) fn of_file(
+        plan: &RegisterPlan,
+        pages: Arc<PinnedFile>,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        Self::make(plan, Some(Backing::File(pages)), account, events)
     }
 
     /// Of memory that was allocated or imported, whose addresses are `span` as far as it has any.
@@ -219,12 +260,18 @@ impl Buffer {
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, write, Some(backing), account, events)
+        let plan = RegisterPlan {
+            span,
+            write,
+            target: None,
+            interruptible: false,
+            portable: false,
+        };
+        Self::make(&plan, Some(backing), account, events)
     }
 
     fn make(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         backing: Option<Backing>,
         account: Arc<Account>,
         events: Arc<Queue>,
@@ -232,11 +279,11 @@ impl Buffer {
         let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
         let held = backing.as_ref().map(|_| {
             let what = ledger::What::of_kind(kind);
-            Counted::new(events.ledger(), what, span.length())
+            Counted::new(events.ledger(), what, plan.span.length())
         });
+        let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
         let inner = Inner {
             state: State::Building,
-            handle: 0,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
             made: 0,
             room: Some(Room::new()?),
@@ -247,9 +294,14 @@ impl Buffer {
         };
         Arc::pin_init(
             pin_init!(Self {
-                span,
-                write,
+                span: plan.span,
+                write: plan.write,
+                interruptible: plan.interruptible,
+                portable: Atomic::new(plan.portable),
+                published: Atomic::new(false),
                 kind,
+                handle: Atomic::new(0),
+                pinned: Atomic::new(pinned),
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
@@ -283,6 +335,45 @@ impl Buffer {
         self.kind == uapi::BUFFER_USER
     }
 
+    /// Whether it is memory of a device.
+    pub(crate) fn is_local(&self) -> bool {
+        self.kind == uapi::BUFFER_VRAM
+    }
+
+    /// Whether it is on every device that the process has open.
+    pub(crate) fn is_portable(&self) -> bool {
+        self.portable.load(Relaxed)
+    }
+
+    /// It is to be; before anybody knows it.
+    pub(crate) fn make_portable(&self) {
+        self.portable.store(true, Relaxed);
+    }
+
+    /// Whether `events` is where it tells what happens to it: its context's.
+    pub(crate) fn tells(&self, events: &Arc<Queue>) -> bool {
+        Arc::ptr_eq(&self.events, events)
+    }
+
+    /// Whether user space knows it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.published.load(Acquire)
+    }
+
+    /// User space knows it from now on.
+    pub(crate) fn make_known(&self) {
+        self.published.store(true, Release);
+    }
+
+    /// Whether it is mapped in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .mappings
+            .iter()
+            .any(|known| known.mapping.is_in(space))
+    }
+
     /// Whether devices may write.
     pub(crate) fn writable(&self) -> bool {
         self.write
@@ -293,8 +384,8 @@ impl Buffer {
         self.inner.lock().state
     }
 
-    /// What there is to know.
-    pub(crate) fn status(&self) -> Status {
+    /// What there is to know, of the mappings in `space`.
+    pub(crate) fn status(&self, space: &Arc<AddressSpace>) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
         let mappings: &[Known] = if inner.state == State::Live {
@@ -302,12 +393,34 @@ impl Buffer {
         } else {
             &[]
         };
-        let mut known = mappings.iter().filter(|known| !known.fresh);
+        let mut known = mappings
+            .iter()
+            .filter(|known| !known.fresh && known.mapping.is_in(space));
         let first = known.next();
         Status {
             state: inner.state,
+            pinned: match inner.state {
+                State::Building | State::Live => self.pinned.load(Relaxed),
+                _ => 0,
+            },
             mappings: known.count().saturating_add(usize::from(first.is_some())),
             device_addr: first.map(|known| known.mapping.device_addr()),
+        }
+    }
+
+    /// What to pass to `mmap()`, or the offset of a part of a file; 0: neither.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.kind {
+            uapi::BUFFER_USER => 0,
+            uapi::BUFFER_FILE => self.span.start(),
+            _ => self.backing.lock().as_ref().map_or(0, Backing::offset),
+        }
+    }
+
+    /// Waits until it is decided whether memory that changed has gone. Not by the worker.
+    pub(crate) fn settle(this: &Arc<Self>) {
+        if this.is_user_memory() {
+            work::wait(this);
         }
     }
 
@@ -328,9 +441,14 @@ impl Buffer {
         }
     }
 
+    /// What its context calls it, or will call it if it goes live; 0: nothing yet.
+    pub(super) fn handle(&self) -> u64 {
+        self.handle.load(Relaxed)
+    }
+
     /// It will be `handle`, if it goes live.
     pub(crate) fn set_handle(&self, handle: u64) {
-        self.inner.lock().handle = handle;
+        self.handle.store(handle, Relaxed);
     }
 
     /// It was registered, by what began with `timed`.
@@ -339,7 +457,7 @@ impl Buffer {
             let shape = self.shape();
             let inner = self.inner.lock();
             Details {
-                handle: inner.handle,
+                handle: self.handle(),
                 addr: self.span.start(),
                 device_addr,
                 shape,
@@ -366,7 +484,10 @@ impl Buffer {
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
-        let pinned = pinned::pin(&this.account, this.span, this.write)?;
+        let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
+            this.pinned.store(pages, Relaxed);
+            this.check_signal()
+        })?;
         *this.backing.lock() = Some(Backing::User(pinned));
         let held = Counted::new(this.ledger(), ledger::What::Pinned, this.span.length());
         this.inner.lock().held = Some(held);
@@ -390,18 +511,30 @@ impl Buffer {
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
         let access = if write { Access::Write } else { Access::Read };
-        let wanted = || self.check_usable().map_err(|failure| failure.errno);
+        let wanted = || {
+            self.check_usable().map_err(|failure| failure.errno)?;
+            self.check_signal()
+        };
         let mapping = Mapping::new(space, &memory, target, access, wanted)?;
         let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
         let name = self.add(mapping)?;
         timed.end(self.ledger(), || Details {
-            handle: self.inner.lock().handle,
+            handle: self.handle(),
             addr: self.span.start(),
             device_addr,
             shape: memory.shape(),
             flushes,
         });
         Ok((device_addr, name))
+    }
+
+    /// Whether a signal has come that ends its registration.
+    fn check_signal(&self) -> Result {
+        let building = self.interruptible && self.state() == State::Building;
+        if building && gup::has_signal() {
+            return Err(EINTR);
+        }
+        Ok(())
     }
 
     /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
@@ -470,9 +603,31 @@ impl Buffer {
         }
     }
 
-    /// Removes the mapping at `device_addr`; flushed when it returns.
-    pub(crate) fn unmap(&self, device_addr: u64) -> Result {
-        self.remove(|known| !known.fresh && known.mapping.device_addr() == device_addr)
+    /// Removes the mapping at `device_addr` of `space`; flushed when it returns.
+    pub(crate) fn unmap(&self, space: &Arc<AddressSpace>, device_addr: u64) -> Result {
+        if self.state() != State::Live {
+            return Err(compat::stale());
+        }
+        self.remove(|known| {
+            let mapping = &known.mapping;
+            !known.fresh && mapping.device_addr() == device_addr && mapping.is_in(space)
+        })
+    }
+
+    /// Removes all mappings in `space`; none is made there meanwhile. Not by the worker.
+    pub(crate) fn leave(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+        loop {
+            match this.remove(|known| known.mapping.is_in(space)) {
+                Ok(()) => {}
+                Err(ENOENT) => return Ok(()),
+                Err(EIO) => return Err(EIO),
+                Err(_) => {
+                    // They are undone, and the worker does the rest.
+                    work::wait(this);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Removes a mapping that was not published.
@@ -484,7 +639,7 @@ impl Buffer {
         // The device is waited for without the lock.
         let (name, entries) = {
             let inner = self.inner.lock();
-            if inner.state != State::Live {
+            if !inner.state.has_mappings() {
                 return Err(compat::stale());
             }
             let known = inner.mappings.iter().find(|known| wanted(known));
@@ -493,7 +648,7 @@ impl Buffer {
         };
         let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
-        if inner.state != State::Live {
+        if !inner.state.has_mappings() {
             return Err(compat::stale());
         }
         // Somebody else may have been quicker, and have put another one there.
@@ -504,9 +659,8 @@ impl Buffer {
             .ok_or(ENOENT)?;
         // All of it under the lock, so that a munmap() or a RELEASE that comes meanwhile waits for it. The
         // pages stay: `backing` has them.
-        let handle = inner.handle;
         let known = inner.mappings.get_mut(index).ok_or(ENOENT)?;
-        let result = forgotten.and(known.unmap(self, handle));
+        let result = forgotten.and(known.unmap(self));
         known.mapping.free_address();
         inner.failed |= result.is_err();
         let known = inner.mappings.remove(index);
@@ -535,14 +689,13 @@ impl Buffer {
         result
     }
 
-    /// From now on it is in use, as `handle`, and can go stale.
-    pub(crate) fn go_live(this: &Arc<Self>, handle: u64) -> core::result::Result<(), Failure> {
+    /// From now on it is in use, and can go stale.
+    pub(crate) fn go_live(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         let mut inner = this.inner.lock();
         match inner.state {
             State::Building => inner.state = State::Live,
             state => return Err(this.refusal(state)),
         }
-        inner.handle = handle;
         drop(inner);
         if this.doubt.lock().is_some() {
             this.look_later();
@@ -604,7 +757,7 @@ impl Buffer {
                 inner.state = State::Stale;
                 inner.unmap_all(this);
                 timed.end(this.ledger(), || Details {
-                    handle: inner.handle,
+                    handle: this.handle(),
                     addr: this.span.start(),
                     device_addr: 0,
                     shape,
@@ -618,15 +771,18 @@ impl Buffer {
                         known.mapping.free_address();
                     }
                 }
+                let handle = this.handle();
                 let event = Event {
                     type_: uapi::EVENT_STALE,
-                    handle: inner.handle,
+                    handle,
                     addr: this.span.start(),
                     length: this.span.length(),
                     ..Event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
                 drop(inner);
+                // Not before QUERY says so.
+                this.events.generations().bump(handle);
                 this.look_later();
             }
             // Being ended, perhaps by somebody who waits for a device.
@@ -695,7 +851,7 @@ impl Buffer {
         let before = inner.flushes();
         inner.unmap_all(this);
         inner.failed |= forgotten.is_err();
-        let (handle, flushes) = (inner.handle, inner.flushes().saturating_sub(before));
+        let flushes = inner.flushes().saturating_sub(before);
         inner.stale = None;
         drop(inner);
         this.interval.remove();
@@ -703,7 +859,7 @@ impl Buffer {
         this.reap();
         if was_known {
             timed.end(this.ledger(), || Details {
-                handle,
+                handle: this.handle(),
                 addr: this.span.start(),
                 device_addr: 0,
                 shape,

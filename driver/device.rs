@@ -6,10 +6,12 @@ use crate::{
     context::Context,
     ledger::{self, Ledger, Totals},
     mapping::{AddressSpace, Guardian},
+    portable::Peers,
     sys::{
         account::Account,
         compat,
         debugfs::{Listing, Root},
+        global,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
         pci::{self, Enabled, Function},
@@ -44,6 +46,7 @@ pub(crate) struct Module {
 
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        global::init();
         try_pin_init!(Self {
             debug: Root::new(),
             driver <- pci::Registration::new(),
@@ -284,7 +287,12 @@ impl Device {
         if opened.is_err() {
             this.backend.disown(id);
         }
-        opened
+        let context = opened?;
+        if let Err(error) = Peers::join(&context) {
+            this.close(&context);
+            return Err(error);
+        }
+        Ok(context)
     }
 
     /// For the new context named `id`.

@@ -154,7 +154,7 @@ impl Backing {
                 let export = source.exporter();
                 (export.folios.clone(), export.revocable)
             }
-            Self::Local(..) => (None, false),
+            Self::File(_) | Self::Local(..) => (None, false),
         };
         match self.memory() {
             Memory::Host(pages) => Ok(Parts {
@@ -251,7 +251,7 @@ pub(crate) fn import(
     // From here on it is ended, whatever fails.
     let reserved = context.reserve(&buffer)?;
     export.add_import(&buffer)?;
-    Buffer::go_live(&buffer, reserved.handle())?;
+    Buffer::go_live(&buffer)?;
     args.out_handle = reserved.handle();
     args.out_length = length;
     args.out_flags = if write { uapi::EXPORT_WRITE } else { 0 };

@@ -2,6 +2,7 @@
 //! What user space must learn, by read, poll and eventfd.
 
 use crate::{
+    generations::Generations,
     ledger::Ledger,
     sys::{
         eventfd::EventFd,
@@ -104,6 +105,8 @@ pub(crate) struct Queue {
     inner: SpinLock<Inner>,
     #[pin]
     waiters: PollCondVar,
+    #[pin]
+    generations: Generations,
 }
 
 impl Queue {
@@ -121,6 +124,7 @@ impl Queue {
                 ledger,
                 inner <- new_spinlock!(inner, "pinmap_events"),
                 waiters <- new_poll_condvar!("pinmap_events"),
+                generations <- Generations::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -129,6 +133,11 @@ impl Queue {
     /// Whose they are.
     pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+
+    /// The same without a system call, and without details.
+    pub(crate) fn generations(&self) -> &Generations {
+        &self.generations
     }
 
     /// Queues `event`. From any context that may take a spinlock.

@@ -10,7 +10,9 @@ use crate::{
     device::Device,
     dmabuf,
     failure::Failure,
+    generations,
     logic::size::{self, Exchange},
+    preflight,
     registration::{self, check_flags, Pending},
     show,
     sys::{
@@ -19,9 +21,9 @@ use crate::{
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, Export, GetReserved, GetTotals, GpuCounters, GpuInfo, GpuWalk, Import,
-            Info, Map, Query, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait,
-            Register, Release, Reset, SetEventfd, Sync, Unmap,
+            self, Alloc, Export, Generations, GetReserved, GetTotals, GpuCounters, GpuInfo,
+            GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueQuery,
+            QueueSubmit, QueueWait, Register, RegisterFd, Release, Reset, SetEventfd, Sync, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -112,6 +114,9 @@ const TABLE: &[Command] = &[
     command::<Export>(),
     command::<Import>(),
     command::<Sync>(),
+    command::<RegisterFd>(),
+    command::<Preflight>(),
+    command::<Generations>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -262,6 +267,41 @@ impl Request for Register {
     }
 }
 
+impl Request for RegisterFd {
+    const NR: u32 = uapi::CMD_REGISTER_FD;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        registration::register_fd(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Preflight {
+    const NR: u32 = uapi::CMD_PREFLIGHT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        preflight::preflight(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Generations {
+    const NR: u32 = uapi::CMD_GENERATIONS;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        generations::generations(context, self)
+    }
+}
+
 impl Request for Release {
     const NR: u32 = uapi::CMD_RELEASE;
     const FIRST_SIZE: usize = size_of::<Self>();
@@ -274,7 +314,7 @@ impl Request for Release {
 
 impl Request for Query {
     const NR: u32 = uapi::CMD_QUERY;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 72;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         done(registration::query(context, self))

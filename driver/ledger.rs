@@ -46,7 +46,7 @@ impl kernel::fmt::Display for Function {
 pub(crate) enum What {
     /// Open files.
     Contexts,
-    /// User memory, as long as it is pinned.
+    /// User memory and parts of files, as long as they are pinned.
     Pinned,
     /// Host memory that the driver allocated.
     Allocated,
@@ -66,7 +66,7 @@ impl What {
     /// That of a `PINMAP_BUFFER_` kind.
     pub(crate) fn of_kind(kind: u32) -> Self {
         match kind {
-            uapi::BUFFER_USER => Self::Pinned,
+            uapi::BUFFER_USER | uapi::BUFFER_FILE => Self::Pinned,
             uapi::BUFFER_HOST => Self::Allocated,
             uapi::BUFFER_VRAM => Self::Local,
             _ => Self::Shared,

@@ -32,6 +32,8 @@ mod event;
 mod failure;
 #[forbid(unsafe_code)]
 mod file;
+#[forbid(unsafe_code)]
+mod generations;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod gpu;
@@ -51,6 +53,10 @@ mod logic;
 mod mapping;
 #[forbid(unsafe_code)]
 mod pinned;
+#[forbid(unsafe_code)]
+mod portable;
+#[forbid(unsafe_code)]
+mod preflight;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod queue;
@@ -58,6 +64,8 @@ mod queue;
 mod registration;
 #[forbid(unsafe_code)]
 mod show;
+#[forbid(unsafe_code)]
+mod spans;
 mod sys;
 #[forbid(unsafe_code)]
 mod trace;

@@ -76,10 +76,11 @@ impl Show for Device {
 }
 
 fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
-    let status = buffer.status();
+    let status = buffer.status(context.space());
     let shape = buffer.shape();
     let kind = match buffer.kind() {
         uapi::BUFFER_USER => "registered",
+        uapi::BUFFER_FILE => "file",
         uapi::BUFFER_HOST => "allocated",
         uapi::BUFFER_VRAM => "vram",
         _ => "shared",

@@ -55,6 +55,48 @@ static int do_register(struct scene *scene, uint32_t flags)
 	return try_register_memory(scene->fd, scene->memory.addr, scene->memory.length, flags, &registration);
 }
 
+static int do_register_fd(struct scene *scene)
+{
+	struct pinmap_register_fd args = {
+		.size = sizeof(args),
+		.flags = WRITE,
+		.fd = scene->memory.fd,
+		.length = scene->memory.length,
+	};
+
+	return try_ioctl(scene->fd, PINMAP_REGISTER_FD, &args);
+}
+
+static int do_preflight(struct scene *scene)
+{
+	struct pinmap_preflight args = {
+		.size = sizeof(args),
+		.flags = WRITE,
+		.addr = (uintptr_t)scene->memory.addr,
+		.length = scene->memory.length,
+	};
+
+	return try_ioctl(scene->fd, PINMAP_PREFLIGHT, &args);
+}
+
+static int do_generations(struct scene *scene)
+{
+	struct pinmap_generations args = { .size = sizeof(args) };
+
+	return try_ioctl(scene->fd, PINMAP_GENERATIONS, &args);
+}
+
+static int do_register_portable(struct scene *scene)
+{
+	int other = try_open_device(1), result;
+
+	if (other < 0)
+		return other;
+	result = do_register(scene, WRITE | PINMAP_REGISTER_PORTABLE);
+	close(other);
+	return result;
+}
+
 static int do_register_write(struct scene *scene)
 {
 	return do_register(scene, WRITE);
@@ -186,6 +228,11 @@ static const struct scenario {
 	{ "register_hugetlb", HUGETLB, HUGE, NOTHING, do_register_write },
 	{ "register_private_file", MEMFD_PRIVATE, 16 * PAGE, NOTHING, do_register_write },
 	{ "register_no_map", ANON, 600 * PAGE, NOTHING, do_register_pin },
+	{ "register_fd", MEMFD, 600 * PAGE, NOTHING, do_register_fd },
+	{ "register_fd_hugetlb", HUGETLB, HUGE, NOTHING, do_register_fd },
+	{ "register_portable", ANON, 16 * PAGE, NOTHING, do_register_portable },
+	{ "preflight", ANON, 16 * PAGE, NOTHING, do_preflight },
+	{ "generations", ANON, PAGE, NOTHING, do_generations },
 	{ "map", ANON, 600 * PAGE, PINNED, do_map },
 	{ "get_info", ANON, PAGE, NOTHING, do_info },
 	{ "query", ANON, PAGE, PINNED, do_query },

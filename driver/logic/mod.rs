@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod frames;
+pub mod gaps;
 pub mod handle;
 pub mod place;
 pub mod pte;

@@ -14,8 +14,12 @@ pub mod register_flags {
     pub const FIXED: u32 = 1 << 2;
     /// At the user address.
     pub const IDENTITY: u32 = 1 << 3;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 4;
+    /// Any signal ends it.
+    pub const INTERRUPTIBLE: u32 = 1 << 5;
     /// All of them.
-    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY;
+    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | PORTABLE | INTERRUPTIBLE;
 }
 
 /// `PINMAP_MAP_*`, as in the ABI's header.
@@ -36,8 +40,10 @@ pub mod alloc_flags {
     pub const WRITE_COMBINED: u32 = 1 << 1;
     /// Of one NUMA node.
     pub const NODE: u32 = 1 << 2;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 3;
     /// All of them.
-    pub const ALL: u32 = VRAM | WRITE_COMBINED | NODE;
+    pub const ALL: u32 = VRAM | WRITE_COMBINED | NODE | PORTABLE;
 }
 
 /// `PINMAP_SYNC_*`, as in the ABI's header.
@@ -70,6 +76,10 @@ pub struct RegisterPlan {
     pub write: bool,
     /// Where to map it, if at all.
     pub target: Option<Target>,
+    /// Whether any signal ends it.
+    pub interruptible: bool,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// A MAP that can be tried, once the buffer is known.
@@ -110,7 +120,7 @@ pub fn register(
     address_bits: u32,
     user_last: u64,
 ) -> Result<RegisterPlan, Refusal> {
-    use register_flags::{ALL, FIXED, IDENTITY, NO_MAP, WRITE};
+    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, PORTABLE, WRITE};
 
     if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
@@ -123,7 +133,8 @@ pub fn register(
         }
     }
     let span = Span::new(address, length)?;
-    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1;
+    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1
+        && flags & (NO_MAP | PORTABLE) != NO_MAP | PORTABLE;
     if !span.is_whole_pages() || span.last() > user_last || !one_way {
         return Err(Refusal::Invalid);
     }
@@ -138,7 +149,25 @@ pub fn register(
         span,
         write: flags & WRITE != 0,
         target,
+        interruptible: flags & INTERRUPTIBLE != 0,
+        portable: flags & PORTABLE != 0,
     })
+}
+
+/// Checks the arguments of REGISTER_FD: the span is one of offsets in the file.
+pub fn register_fd(
+    flags: u32,
+    offset: u64,
+    length: u64,
+    device_address: u64,
+    address_bits: u32,
+) -> Result<RegisterPlan, Refusal> {
+    // There is no address by which other contexts could name it.
+    if flags & (register_flags::IDENTITY | register_flags::PORTABLE) != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let last = i64::MAX as u64;
+    register(flags, 0, offset, length, device_address, address_bits, last)
 }
 
 /// Checks the arguments of MAP that do not depend on the buffer.
@@ -173,27 +202,31 @@ pub struct AllocPlan {
     pub write_combined: bool,
     /// Of this NUMA node.
     pub node: Option<u32>,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// Checks the arguments of ALLOC.
 pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocPlan, Refusal> {
-    use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
+    use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
 
     if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
     let local = flags & VRAM != 0;
-    let write_combined = flags & WRITE_COMBINED != 0;
     let on_node = flags & NODE != 0;
-    if !span.is_whole_pages() || local && (write_combined || on_node) || !on_node && node != 0 {
+    // What one device has, no other one can, and the CPU's flags mean nothing there.
+    let of_hosts = flags & (WRITE_COMBINED | NODE | PORTABLE) != 0;
+    if !span.is_whole_pages() || local && of_hosts || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
         local,
-        write_combined,
+        write_combined: flags & WRITE_COMBINED != 0,
         node: on_node.then_some(node),
+        portable: flags & PORTABLE != 0,
     })
 }
 
@@ -254,7 +287,7 @@ mod tests {
             ("plain", (0, 0, 0x1000, 0x1000, 0, 0), Ok(())),
             (
                 "unknown flag",
-                (1 << 4, 0, 0x1000, 0x1000, 0, 0),
+                (1 << 6, 0, 0x1000, 0x1000, 0, 0),
                 Err(Unsupported),
             ),
             (
@@ -409,6 +442,43 @@ mod tests {
     }
 
     #[test]
+    fn register_fd_edges() {
+        use Refusal::{Invalid, Overflow, Unsupported};
+        let table = [
+            (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
+            (
+                WRITE | INTERRUPTIBLE,
+                1 << 40,
+                8192,
+                0,
+                Ok(Some(Wish::Near(1 << 40))),
+            ),
+            (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
+            (NO_MAP, 4096, 4096, 0, Ok(None)),
+            (IDENTITY, 0, 4096, 0, Err(Unsupported)),
+            (PORTABLE, 0, 4096, 0, Err(Unsupported)),
+            (1 << 31, 0, 4096, 0, Err(Unsupported)),
+            (0, 0, 0, 0, Err(Invalid)),
+            (0, 1, 4096, 0, Err(Invalid)),
+            (0, 0, 4097, 0, Err(Invalid)),
+            (
+                0,
+                i64::MAX as u64 - 4095,
+                4096,
+                0,
+                Ok(Some(Wish::Near(i64::MAX as u64 - 4095))),
+            ),
+            (0, 1 << 63, 4096, 0, Err(Invalid)),
+            (0, u64::MAX - 4095, 8192, 0, Err(Overflow)),
+        ];
+        for (flags, offset, length, device, want) in table {
+            let got = register_fd(flags, offset, length, device, 0);
+            let got = got.map(|plan| plan.target.map(|target| target.wish));
+            assert_eq!(got, want, "{flags} {offset:#x} {length:#x}");
+        }
+    }
+
+    #[test]
     fn alloc_edges() {
         use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
         let table = [
@@ -416,8 +486,11 @@ mod tests {
             (VRAM, 1 << 40, Ok(true)),
             (WRITE_COMBINED, 0x1000, Ok(false)),
             (NODE | WRITE_COMBINED, 0x1000, Ok(false)),
+            (PORTABLE, 1 << 40, Ok(false)),
+            (PORTABLE | WRITE_COMBINED, 0x1000, Ok(false)),
             (VRAM | WRITE_COMBINED, 0x1000, Err(Refusal::Invalid)),
             (VRAM | NODE, 0x1000, Err(Refusal::Invalid)),
+            (VRAM | PORTABLE, 1 << 40, Err(Refusal::Invalid)),
             (1 << 31, 0x1000, Err(Refusal::Unsupported)),
             (1 << 31, 0, Err(Refusal::Unsupported)),
             (0, 0, Err(Refusal::Invalid)),

@@ -6,6 +6,7 @@
 #include <linux/delay.h>
 #include <linux/dma-resv.h>
 #include <linux/eventfd.h>
+#include <linux/fcntl.h>
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/interrupt.h>
@@ -94,6 +95,105 @@ u32 pinmap_explain(struct vm_area_struct *vma, bool write)
 	    !shmem_file(vma->vm_file) && !is_file_hugepages(vma->vm_file))
 		return PINMAP_FAIL_FILE;
 	return PINMAP_FAIL_FAULT;
+}
+
+u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr)
+{
+	struct mm_struct *mm = current->mm;
+	u32 reason = PINMAP_FAIL_NONE;
+
+	*addr = start;
+	mmap_read_lock(mm);
+	while (*addr <= last) {
+		struct vm_area_struct *vma = vma_lookup(mm, *addr);
+
+		reason = vma ? pinmap_explain(vma, write) : PINMAP_FAIL_HOLE;
+		/* Which is what is left when nothing is seen from here. */
+		if (reason != PINMAP_FAIL_FAULT)
+			break;
+		reason = PINMAP_FAIL_NONE;
+		*addr = vma->vm_end;
+	}
+	mmap_read_unlock(mm);
+	return reason;
+}
+
+static unsigned int pinmap_seals(struct file *file)
+{
+#ifdef CONFIG_HUGETLBFS
+	if (is_file_hugepages(file))
+		return HUGETLBFS_I(file_inode(file))->seals;
+#endif
+	return SHMEM_I(file_inode(file))->seals;
+}
+
+/* Also says that the file is mapped for writing, if @write: then nobody can seal it against that. */
+int pinmap_memfd_begin(struct file *file, bool write)
+{
+	int ret;
+
+	if (!shmem_file(file) && !is_file_hugepages(file))
+		return -EINVAL;
+	if (!(file->f_mode & FMODE_READ) || (write && !(file->f_mode & FMODE_WRITE)))
+		return -EACCES;
+	if (!write)
+		return 0;
+	ret = mapping_map_writable(file->f_mapping);
+	if (ret)
+		return ret;
+	if (pinmap_seals(file) & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {
+		mapping_unmap_writable(file->f_mapping);
+		return -EPERM;
+	}
+	return 0;
+}
+
+void pinmap_memfd_end(struct file *file)
+{
+	mapping_unmap_writable(file->f_mapping);
+}
+
+u64 pinmap_file_size(const struct file *file)
+{
+	return i_size_read(file_inode(file));
+}
+
+/* @inside: pages before @start in the first folio */
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
+		      u64 *inside)
+{
+	pgoff_t offset = 0;
+	long ret = memfd_pin_folios(file, start, last, folios, room, &offset);
+
+	*inside = offset >> PAGE_SHIFT;
+	return ret;
+}
+
+unsigned long pinmap_folio_pfn(const struct folio *folio)
+{
+	return folio_pfn(folio);
+}
+
+unsigned long pinmap_folio_pages(const struct folio *folio)
+{
+	return folio_nr_pages(folio);
+}
+
+/* Returns the first page behind the folio. */
+unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty)
+{
+	struct folio *folio = page_folio(pfn_to_page(pfn));
+	unsigned long end = folio_pfn(folio) + folio_nr_pages(folio);
+
+	if (dirty && !folio_test_dirty(folio))
+		folio_mark_dirty_lock(folio);
+	unpin_folio(folio);
+	return end;
+}
+
+bool pinmap_signal_pending(void)
+{
+	return signal_pending(current);
 }
 
 bool pinmap_fatal_signal_pending(void)
@@ -345,6 +445,11 @@ void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine)
 		vm_flags_set(vma, VM_HUGEPAGE);
 	if (write_combine)
 		vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+}
+
+void pinmap_vma_forbid_writing(struct vm_area_struct *vma)
+{
+	vm_flags_clear(vma, VM_MAYWRITE);
 }
 
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)

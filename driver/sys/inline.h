@@ -31,11 +31,24 @@ bool pinmap_inode_trylock_shared(struct inode *inode);
 void pinmap_inode_unlock_shared(struct inode *inode);
 void pinmap_put_page(struct page *page);
 
+/* files in memory */
+int pinmap_memfd_begin(struct file *file, bool write);
+void pinmap_memfd_end(struct file *file);
+u64 pinmap_file_size(const struct file *file);
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
+		      u64 *inside);
+unsigned long pinmap_folio_pfn(const struct folio *folio);
+unsigned long pinmap_folio_pages(const struct folio *folio);
+unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
+
 /* Why a page cannot be pinned: values of enum pinmap_fail_reason. The mmap lock is held. */
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);
+/* The same for a range of the current task: the first address that cannot be, or PINMAP_FAIL_NONE. */
+u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr);
 
 /* current */
 bool pinmap_fatal_signal_pending(void);
+bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
 void pinmap_sleep_ms(unsigned int ms);
 struct workqueue_struct *pinmap_unbound_queue(void);
@@ -99,6 +112,7 @@ enum {
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
 void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
 vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);

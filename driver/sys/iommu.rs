@@ -252,6 +252,11 @@ impl Domain {
         &self.reserved
     }
 
+    /// Their addresses.
+    pub(crate) fn reserved_spans(&self) -> &[Span] {
+        &self.reserved_spans
+    }
+
     /// Where to place something, with `taken` taken.
     pub(crate) fn space<'a, T: ?Sized>(&'a self, taken: &'a T) -> Space<'a, T> {
         Space {

@@ -12,11 +12,13 @@ pub(crate) mod compat;
 pub(crate) mod debugfs;
 pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
+pub(crate) mod global;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod handler;
 pub(crate) mod iommu;
 pub(crate) mod irq;
+pub(crate) mod memfd;
 pub(crate) mod misc;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;

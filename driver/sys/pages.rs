@@ -15,7 +15,11 @@ use crate::logic::{runs::Run, PAGE_SIZE};
 #[cfg(not(pinmap_flat))]
 use core::ptr;
 use core::ptr::NonNull;
-use kernel::{bindings, prelude::*};
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::atomic::{Atomic, Full},
+};
 
 /// Host memory as physically contiguous runs.
 ///
@@ -212,8 +216,16 @@ impl Folios {
             .flatten()
     }
 
+    /// Adds 1 to the 8 bytes at `offset`, a multiple of 8. From any context.
+    pub(crate) fn increment(&self, offset: u64) {
+        if let Some(word) = self.word(offset) {
+            // SAFETY: Aligned, in a page of ours, and only ever accessed atomically.
+            let word = unsafe { Atomic::<u64>::from_ptr(word) };
+            word.fetch_add(1, Full);
+        }
+    }
+
     /// Where the 8 bytes at `offset` are, if it is a multiple of 8 in the memory.
-    #[cfg(not(pinmap_flat))]
     fn word(&self, offset: u64) -> Option<*mut u64> {
         if offset % 8 != 0 {
             return None;

@@ -67,6 +67,17 @@ impl NewArea<'_> {
         self.flags() & bindings::VM_EXEC as bindings::vm_flags_t != 0
     }
 
+    /// PROT_WRITE.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.flags() & bindings::VM_WRITE as bindings::vm_flags_t != 0
+    }
+
+    /// It will never be writable.
+    pub(crate) fn forbid_writing(&self) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { raw::pinmap_vma_forbid_writing(self.area.as_ptr()) };
+    }
+
     /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
     /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
     pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {

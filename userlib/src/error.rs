@@ -29,6 +29,8 @@ pub enum Operation {
     Allocate,
     /// Registering memory.
     Register,
+    /// Looking for a registration in a [`Cache`](crate::Cache).
+    Cache,
     /// Releasing a registration.
     Release,
     /// Mapping a registration once more.

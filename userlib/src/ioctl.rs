@@ -47,6 +47,9 @@ mod raw {
         export = PINMAP_CMD_EXPORT(pinmap_export);
         import = PINMAP_CMD_IMPORT(pinmap_import);
         sync = PINMAP_CMD_SYNC(pinmap_sync);
+        register_fd = PINMAP_CMD_REGISTER_FD(pinmap_register_fd);
+        preflight = PINMAP_CMD_PREFLIGHT(pinmap_preflight);
+        generations = PINMAP_CMD_GENERATIONS(pinmap_generations);
     }
 }
 
@@ -97,6 +100,10 @@ safe! {
     // Memory that was exported, to which nothing refers.
     import(pinmap_import);
     sync(pinmap_sync);
+    // Pages of a file, which whoever has it open for writing can write to without this as well.
+    register_fd(pinmap_register_fd);
+    preflight(pinmap_preflight);
+    generations(pinmap_generations);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it

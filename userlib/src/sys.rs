@@ -30,6 +30,9 @@ pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
 pub const PINMAP_CMD_EXPORT: _bindgen_ty_1 = 17;
 pub const PINMAP_CMD_IMPORT: _bindgen_ty_1 = 18;
 pub const PINMAP_CMD_SYNC: _bindgen_ty_1 = 19;
+pub const PINMAP_CMD_REGISTER_FD: _bindgen_ty_1 = 20;
+pub const PINMAP_CMD_PREFLIGHT: _bindgen_ty_1 = 21;
+pub const PINMAP_CMD_GENERATIONS: _bindgen_ty_1 = 22;
 pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
@@ -276,6 +279,8 @@ pub const PINMAP_REGISTER_WRITE: pinmap_register_flags = 1;
 pub const PINMAP_REGISTER_NO_MAP: pinmap_register_flags = 2;
 pub const PINMAP_REGISTER_FIXED: pinmap_register_flags = 4;
 pub const PINMAP_REGISTER_IDENTITY: pinmap_register_flags = 8;
+pub const PINMAP_REGISTER_PORTABLE: pinmap_register_flags = 16;
+pub const PINMAP_REGISTER_INTERRUPTIBLE: pinmap_register_flags = 32;
 pub type pinmap_register_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -318,6 +323,111 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_register_fd {
+    pub size: __u32,
+    pub flags: __u32,
+    pub fd: __s32,
+    pub address_bits: __u32,
+    pub offset: __u64,
+    pub length: __u64,
+    pub device_addr: __u64,
+    pub out_handle: __u64,
+    pub out_generation: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_register_fd"][::core::mem::size_of::<pinmap_register_fd>() - 88usize];
+    ["Alignment of pinmap_register_fd"][::core::mem::align_of::<pinmap_register_fd>() - 8usize];
+    ["Offset of field: pinmap_register_fd::size"]
+        [::core::mem::offset_of!(pinmap_register_fd, size) - 0usize];
+    ["Offset of field: pinmap_register_fd::flags"]
+        [::core::mem::offset_of!(pinmap_register_fd, flags) - 4usize];
+    ["Offset of field: pinmap_register_fd::fd"]
+        [::core::mem::offset_of!(pinmap_register_fd, fd) - 8usize];
+    ["Offset of field: pinmap_register_fd::address_bits"]
+        [::core::mem::offset_of!(pinmap_register_fd, address_bits) - 12usize];
+    ["Offset of field: pinmap_register_fd::offset"]
+        [::core::mem::offset_of!(pinmap_register_fd, offset) - 16usize];
+    ["Offset of field: pinmap_register_fd::length"]
+        [::core::mem::offset_of!(pinmap_register_fd, length) - 24usize];
+    ["Offset of field: pinmap_register_fd::device_addr"]
+        [::core::mem::offset_of!(pinmap_register_fd, device_addr) - 32usize];
+    ["Offset of field: pinmap_register_fd::out_handle"]
+        [::core::mem::offset_of!(pinmap_register_fd, out_handle) - 40usize];
+    ["Offset of field: pinmap_register_fd::out_generation"]
+        [::core::mem::offset_of!(pinmap_register_fd, out_generation) - 48usize];
+    ["Offset of field: pinmap_register_fd::fail"]
+        [::core::mem::offset_of!(pinmap_register_fd, fail) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_preflight {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub device_addr: __u64,
+    pub address_bits: __u32,
+    pub __reserved: __u32,
+    pub out_memlock_needed: __u64,
+    pub out_memlock_allowed: __u64,
+    pub out_objects_needed: __u64,
+    pub out_objects_allowed: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_preflight"][::core::mem::size_of::<pinmap_preflight>() - 104usize];
+    ["Alignment of pinmap_preflight"][::core::mem::align_of::<pinmap_preflight>() - 8usize];
+    ["Offset of field: pinmap_preflight::size"]
+        [::core::mem::offset_of!(pinmap_preflight, size) - 0usize];
+    ["Offset of field: pinmap_preflight::flags"]
+        [::core::mem::offset_of!(pinmap_preflight, flags) - 4usize];
+    ["Offset of field: pinmap_preflight::addr"]
+        [::core::mem::offset_of!(pinmap_preflight, addr) - 8usize];
+    ["Offset of field: pinmap_preflight::length"]
+        [::core::mem::offset_of!(pinmap_preflight, length) - 16usize];
+    ["Offset of field: pinmap_preflight::device_addr"]
+        [::core::mem::offset_of!(pinmap_preflight, device_addr) - 24usize];
+    ["Offset of field: pinmap_preflight::address_bits"]
+        [::core::mem::offset_of!(pinmap_preflight, address_bits) - 32usize];
+    ["Offset of field: pinmap_preflight::__reserved"]
+        [::core::mem::offset_of!(pinmap_preflight, __reserved) - 36usize];
+    ["Offset of field: pinmap_preflight::out_memlock_needed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_memlock_needed) - 40usize];
+    ["Offset of field: pinmap_preflight::out_memlock_allowed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_memlock_allowed) - 48usize];
+    ["Offset of field: pinmap_preflight::out_objects_needed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_objects_needed) - 56usize];
+    ["Offset of field: pinmap_preflight::out_objects_allowed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_objects_allowed) - 64usize];
+    ["Offset of field: pinmap_preflight::fail"]
+        [::core::mem::offset_of!(pinmap_preflight, fail) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_generations {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_offset: __u64,
+    pub out_length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_generations"][::core::mem::size_of::<pinmap_generations>() - 24usize];
+    ["Alignment of pinmap_generations"][::core::mem::align_of::<pinmap_generations>() - 8usize];
+    ["Offset of field: pinmap_generations::size"]
+        [::core::mem::offset_of!(pinmap_generations, size) - 0usize];
+    ["Offset of field: pinmap_generations::flags"]
+        [::core::mem::offset_of!(pinmap_generations, flags) - 4usize];
+    ["Offset of field: pinmap_generations::out_offset"]
+        [::core::mem::offset_of!(pinmap_generations, out_offset) - 8usize];
+    ["Offset of field: pinmap_generations::out_length"]
+        [::core::mem::offset_of!(pinmap_generations, out_length) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_release {
     pub size: __u32,
     pub flags: __u32,
@@ -337,10 +447,12 @@ const _: () = {
 pub const PINMAP_BUFFER_USER: pinmap_buffer_kind = 1;
 pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;
 pub const PINMAP_BUFFER_VRAM: pinmap_buffer_kind = 3;
+pub const PINMAP_BUFFER_FILE: pinmap_buffer_kind = 5;
 pub const PINMAP_BUFFER_IMPORT: pinmap_buffer_kind = 6;
 pub type pinmap_buffer_kind = ::core::ffi::c_uint;
 pub const PINMAP_STATE_LIVE: pinmap_buffer_state = 1;
 pub const PINMAP_STATE_STALE: pinmap_buffer_state = 2;
+pub const PINMAP_STATE_BUILDING: pinmap_buffer_state = 3;
 pub type pinmap_buffer_state = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -357,10 +469,12 @@ pub struct pinmap_query {
     pub out_state: __u32,
     pub out_nr_mappings: __u32,
     pub out_generation: __u64,
+    pub out_offset: __u64,
+    pub out_pinned: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_query"][::core::mem::size_of::<pinmap_query>() - 72usize];
+    ["Size of pinmap_query"][::core::mem::size_of::<pinmap_query>() - 88usize];
     ["Alignment of pinmap_query"][::core::mem::align_of::<pinmap_query>() - 8usize];
     ["Offset of field: pinmap_query::size"][::core::mem::offset_of!(pinmap_query, size) - 0usize];
     ["Offset of field: pinmap_query::flags"][::core::mem::offset_of!(pinmap_query, flags) - 4usize];
@@ -383,6 +497,10 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_query, out_nr_mappings) - 60usize];
     ["Offset of field: pinmap_query::out_generation"]
         [::core::mem::offset_of!(pinmap_query, out_generation) - 64usize];
+    ["Offset of field: pinmap_query::out_offset"]
+        [::core::mem::offset_of!(pinmap_query, out_offset) - 72usize];
+    ["Offset of field: pinmap_query::out_pinned"]
+        [::core::mem::offset_of!(pinmap_query, out_pinned) - 80usize];
 };
 pub const PINMAP_MAP_WRITE: pinmap_map_flags = 1;
 pub const PINMAP_MAP_FIXED: pinmap_map_flags = 2;
@@ -504,6 +622,7 @@ const _: () = {
 pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
 pub const PINMAP_ALLOC_WRITE_COMBINED: pinmap_alloc_flags = 2;
 pub const PINMAP_ALLOC_NODE: pinmap_alloc_flags = 4;
+pub const PINMAP_ALLOC_PORTABLE: pinmap_alloc_flags = 8;
 pub type pinmap_alloc_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -5,6 +5,7 @@
 //! usage: `crate-test [PATTERN...]`: part of a test's name, its whole name, a name with `*` and `?`,
 //! or `smoke`.
 
+mod cache;
 mod command;
 mod device;
 mod doctor;
@@ -12,6 +13,7 @@ mod doctor;
 mod edu;
 mod failure;
 mod faults;
+mod files;
 mod gpu;
 mod harness;
 mod kernels;
@@ -25,6 +27,7 @@ mod setup;
 mod sharing;
 mod stale;
 mod submission;
+mod syscalls;
 
 use std::process::ExitCode;
 
@@ -69,6 +72,22 @@ const TESTS: &[Test] = tests! {
         failure_names_memlock
         failure_names_other_process
         owned_device_says_what_to_do;
+    cache:
+        cache_hits_make_no_system_call
+        cache_hit_costs_little
+        cache_sees_memory_go
+        cache_is_not_fooled_by_neighbours
+        cache_keeps_its_limit
+        cache_makes_way
+        cache_gives_back_what_the_user_may_not_lock;
+    files:
+        file_is_shared_with_the_device
+        file_errors_say_what_to_do
+        preflight_says_what_registering_would
+        preflight_names_the_limit
+        progress_is_reported
+        query_knows_every_kind
+        portable_memory_is_on_all_devices;
     stale:
         munmap_makes_stale
         events_signal_eventfd
