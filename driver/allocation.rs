@@ -19,7 +19,6 @@ use crate::{
 use kernel::{prelude::*, sync::Arc};
 
 /// `pages` zeroed pages of host memory, charged to `account`. Sleeps; a fatal signal stops it.
-#[cfg(not(pinmap_flat))]
 pub(crate) fn host_memory(
     account: &Arc<Account>,
     pages: u64,
