@@ -26,6 +26,8 @@ bool pinmap_page_belongs_to(struct page *page, struct inode *inode);
 bool pinmap_inode_trylock_shared(struct inode *inode);
 void pinmap_inode_unlock_shared(struct inode *inode);
 void pinmap_put_page(struct page *page);
+unsigned long pinmap_leaf_pages(unsigned long addr, const struct page *page, bool write);
+int pinmap_add_pins(struct page *page, unsigned int pins);
 
 /* Why a page cannot be pinned: values of enum pinmap_fail_reason. The mmap lock is held. */
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);

@@ -197,9 +197,11 @@ unsafe impl Send for Domain {}
 // SAFETY: As above.
 unsafe impl Sync for Domain {}
 
-/// Entries of the scatterlist by which runs are mapped: one page of them, so that a call maps and
-/// syncs 128 runs at once.
-const WINDOW: usize = PAGE_SIZE as usize / size_of::<bindings::scatterlist>();
+/// Entries of the scatterlist by which runs are mapped. An IOMMU that has to be told of what is mapped
+/// is told once for all of them.
+const WINDOW: usize = 1024;
+/// Entries for which no memory needs to be allocated.
+const FEW: usize = 4;
 
 impl Domain {
     fn new(function: &Function) -> core::result::Result<Self, Unfit> {
@@ -281,11 +283,20 @@ impl Domain {
         wanted: impl Fn() -> Result,
         mapped: &mut u64,
     ) -> Result {
-        let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
+        let mut few = [bindings::scatterlist::default(); FEW];
+        let mut many;
+        // There cannot be more runs than pages.
+        let window: &mut [_] = if runs.pages() <= FEW as u64 {
+            &mut few
+        } else {
+            let room = runs.pages().min(WINDOW as u64) as usize;
+            many = KVVec::from_elem(bindings::scatterlist::default(), room, GFP_KERNEL)?;
+            &mut many
+        };
         let mut filled = 0;
         runs.each(&mut |run| {
-            if filled == WINDOW {
-                self.map_window(start, &mut window, write, mapped)?;
+            if filled == window.len() {
+                self.map_window(start, window, write, mapped)?;
                 filled = 0;
                 gup::breathe();
                 if gup::must_die() {
@@ -302,12 +313,8 @@ impl Domain {
             }
             Ok(())
         })?;
-        self.map_window(
-            start,
-            window.get_mut(..filled).unwrap_or_default(),
-            write,
-            mapped,
-        )
+        let rest = window.get_mut(..filled).unwrap_or_default();
+        self.map_window(start, rest, write, mapped)
     }
 
     /// Maps the entries of `window`, `mapped` bytes behind `start`, with one flush for all.
