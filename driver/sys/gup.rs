@@ -148,31 +148,37 @@ impl Chunk {
     /// Each page is compared with the one before it. Looking at the ends of a huge page only would
     /// be wrong: any page in the middle may have been replaced, and is then another one.
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
-        let mut done = 0;
-        while let Some((&first, rest)) = self
-            .room()
-            .get(done..self.pinned)
-            .and_then(<[_]>::split_first)
-        {
-            let mut expected = first;
-            let neighbours = rest
-                .iter()
-                .take_while(|&&page| {
-                    expected = expected.wrapping_add(1);
-                    ptr::eq(page, expected)
-                })
-                .count();
-            let pages = neighbours.saturating_add(1);
-            // SAFETY: `first` is a page.
-            let pfn = unsafe { raw::pinmap_page_to_pfn(first) } as u64;
-            if let Err(error) = Run::new(pfn, (pages as u64).saturating_add(self.behind))
+        let Some((&base, rest)) = self.room().get(..self.pinned).and_then(<[_]>::split_first)
+        else {
+            return Ok(());
+        };
+        // SAFETY: `base` is a page.
+        let base_pfn = unsafe { raw::pinmap_page_to_pfn(base) } as u64;
+        let mut store = |first: PagePtr, pages: usize| {
+            let behind = (first.addr() as i64).wrapping_sub(base.addr() as i64);
+            let pfn = base_pfn
+                .wrapping_add_signed(behind.wrapping_div(size_of::<bindings::page>() as i64));
+            Run::new(pfn, (pages as u64).saturating_add(self.behind))
                 .ok_or(ERANGE)
                 .and_then(&mut store)
-            {
-                self.unpin(done);
-                return Err(error);
+        };
+        let (mut first, mut pages, mut done) = (base, 1_usize, 0_usize);
+        let mut result = Ok(());
+        for &page in rest {
+            if ptr::eq(page, first.wrapping_add(pages)) {
+                pages = pages.wrapping_add(1);
+                continue;
             }
-            done = done.saturating_add(pages);
+            result = store(first, pages);
+            if result.is_err() {
+                break;
+            }
+            done = done.wrapping_add(pages);
+            (first, pages) = (page, 1);
+        }
+        if let Err(error) = result.and_then(|()| store(first, pages)) {
+            self.unpin(done);
+            return Err(error);
         }
         // INVARIANT: All of them went to `store`, which is responsible for them now.
         self.pinned = 0;
@@ -377,6 +383,25 @@ impl PinnedRuns {
     /// Whether they were pinned for writing.
     pub(crate) fn writable(&self) -> bool {
         self.write
+    }
+
+    /// How many runs there are.
+    pub(crate) fn runs(&self) -> usize {
+        let stored = self
+            .blocks
+            .iter()
+            .fold(0, |sum: usize, block| sum.saturating_add(block.len()));
+        stored.saturating_add(usize::from(self.last.is_some()))
+    }
+
+    /// Calls `visit` for the runs in order, until one fails.
+    pub(crate) fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        for block in &self.blocks {
+            for &run in block {
+                visit(run)?;
+            }
+        }
+        self.last.map_or(Ok(()), visit)
     }
 
     /// The runs, in order.

@@ -285,11 +285,10 @@ impl Domain {
     ) -> Result {
         let mut few = [bindings::scatterlist::default(); FEW];
         let mut many;
-        // There cannot be more runs than pages.
-        let window: &mut [_] = if runs.pages() <= FEW as u64 {
+        let window: &mut [_] = if runs.runs() <= FEW {
             &mut few
         } else {
-            let room = runs.pages().min(WINDOW as u64) as usize;
+            let room = runs.runs().min(WINDOW);
             many = KVVec::from_elem(bindings::scatterlist::default(), room, GFP_KERNEL)?;
             &mut many
         };
