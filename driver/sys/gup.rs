@@ -155,9 +155,9 @@ impl Chunk {
         // SAFETY: `base` is a page.
         let base_pfn = unsafe { raw::pinmap_page_to_pfn(base) } as u64;
         let mut store = |first: PagePtr, pages: usize| {
-            let behind = (first.addr() as i64).wrapping_sub(base.addr() as i64);
-            let pfn = base_pfn
-                .wrapping_add_signed(behind.wrapping_div(size_of::<bindings::page>() as i64));
+            let bytes = (first.addr() as i64).wrapping_sub(base.addr() as i64);
+            let frames = bytes.checked_div(size_of::<bindings::page>() as i64);
+            let pfn = base_pfn.wrapping_add_signed(frames.unwrap_or(0));
             Run::new(pfn, (pages as u64).saturating_add(self.behind))
                 .ok_or(ERANGE)
                 .and_then(&mut store)
