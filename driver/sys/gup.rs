@@ -42,8 +42,6 @@ pub(crate) struct Chunk {
     many: KVec<PagePtr>,
     pinned: usize,
     behind: u64,
-    /// Whether the pages before were those of a huge entry.
-    huge: bool,
     write: bool,
 }
 
@@ -64,7 +62,6 @@ impl Chunk {
             many,
             pinned: 0,
             behind: 0,
-            huge: false,
             write,
         })
     }
@@ -91,14 +88,9 @@ impl Chunk {
         if self.pinned != 0 {
             return Err(EBUSY);
         }
-        // After a huge entry there mostly is another one. Otherwise a look tells whether it is worth it.
-        let huge = self.huge || {
-            // SAFETY: The current task has an address space, and it only looks.
-            let leaf =
-                unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
-            leaf > 1
-        };
-        if huge && want > 1 {
+        // SAFETY: The current task has an address space, and it only looks.
+        let leaf = unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
+        if leaf > 1 && want > 1 {
             self.pin_some(address, 1)?;
             self.pin_behind(address, want)
         } else {
@@ -147,7 +139,6 @@ impl Chunk {
             // INVARIANT: They are pinned as well.
             self.behind = behind;
         }
-        self.huge = behind > 0;
         Ok(())
     }
 
