@@ -68,11 +68,12 @@ struct Command {
     nr: u32,
     first_size: usize,
     known_size: usize,
-    run: fn(&Arc<Context>, &mut Room) -> Outcome,
+    run: fn(&Arc<Context>, &mut [u64]) -> Outcome,
 }
 
-/// Room for any of the structs, aligned for all of them.
-type Room = [u64; 64];
+/// Room for any of the structs, aligned for all of them; and for most.
+type Large = [u64; 64];
+type Small = [u64; 16];
 
 /// What came of a call, and whether its struct is written back.
 struct Outcome {
@@ -81,7 +82,7 @@ struct Outcome {
 }
 
 const fn command<T: Request>() -> Command {
-    assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Room>());
+    assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Large>());
     Command {
         nr: T::NR,
         first_size: T::FIRST_SIZE,
@@ -119,7 +120,7 @@ const TABLE: &[Command] = &[
     command::<Generations>(),
 ];
 
-fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
+fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
     let bytes = AsBytes::as_bytes_mut(buffer);
     let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
     let Some(request) = request else {
@@ -166,25 +167,52 @@ fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
     let Exchange { copy, tail } =
         size::exchange(given, row.first_size, row.known_size).map_err(registration::errno)?;
-    let mut buffer: Room = [0; 64];
+    // Most structs are small, and zeroing what they do not use would take longer than reading them.
+    if row.known_size <= size_of::<Small>() {
+        exchange(
+            context,
+            row,
+            argument,
+            given,
+            copy,
+            tail,
+            &mut Small::default(),
+        )
+    } else {
+        let mut buffer: Large = [0; 64];
+        exchange(context, row, argument, given, copy, tail, &mut buffer)
+    }
+}
+
+/// The same, in `buffer`, which has room for what is known of the struct: reads `copy` bytes of the
+/// `given` ones, the last `tail` of which must be zero, and writes as many back.
+fn exchange(
+    context: &Arc<Context>,
+    row: &Command,
+    argument: UserPtr,
+    given: u32,
+    copy: usize,
+    tail: usize,
+    buffer: &mut [u64],
+) -> Result {
     let mut reader = UserSlice::new(argument, given as usize).reader();
     reader.read_slice(
-        AsBytes::as_bytes_mut(&mut buffer)
+        AsBytes::as_bytes_mut(buffer)
             .get_mut(..copy)
             .ok_or(EINVAL)?,
     )?;
     check_tail(reader, tail)?;
-    if let Some(size) = AsBytes::as_bytes_mut(&mut buffer).get_mut(..size_of::<u32>()) {
+    if let Some(size) = AsBytes::as_bytes_mut(buffer).get_mut(..size_of::<u32>()) {
         size.copy_from_slice(&given.to_ne_bytes());
     }
 
-    let outcome = (row.run)(context, &mut buffer);
+    let outcome = (row.run)(context, buffer);
     if matches!(outcome.result, Err(error) if error == ENODEV) {
         // Whoever is told so relies on it.
         context.device().await_end();
     }
     let told = if outcome.respond {
-        let bytes = AsBytes::as_bytes(&buffer).get(..copy).ok_or(EINVAL)?;
+        let bytes = AsBytes::as_bytes(buffer).get(..copy).ok_or(EINVAL)?;
         UserSlice::new(argument, copy).writer().write_slice(bytes)
     } else {
         Ok(())

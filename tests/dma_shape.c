@@ -134,6 +134,67 @@ TEST(huge_entries)
 	CHECK_EQ(iommu_read(device.bdf)->count, 0);
 }
 
+/* A huge page in the middle of which another page lies: first and last page tell nothing about it. */
+TEST(huge_page_replaced_in_the_middle)
+{
+	char *memory = memory_new(THP, 2 * HUGE).addr, *other = anon(1);
+	size_t middle = HUGE / PAGE / 2;
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	struct registration registration;
+	uint64_t frames[3];
+	long long pins = pins_held();
+
+	SYS(mremap(other, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, memory + middle * PAGE));
+	page_frames(memory + (middle - 1) * PAGE, 3, frames);
+	CHECK_EQ(frames[2], frames[0] + 2);
+	CHECK(frames[1] != frames[0] + 1);
+	registration = register_memory(fd, memory, 2 * HUGE, WRITE);
+	CHECK_PINS(pins + 2 * HUGE / PAGE);
+	check_border(&edu, &registration, middle);
+	check_border(&edu, &registration, middle + 1);
+	release(fd, registration.handle);
+	CHECK_PINS(pins);
+}
+
+/* Parts of huge pages, which are pinned at once as far as they are wanted. */
+TEST(parts_of_huge_pages)
+{
+	static const struct {
+		size_t first, pages;
+	} rows[] = {
+		{ 0, 2 }, { 0, 511 }, { 1, 511 }, { 1, 512 }, { 5, 1000 }, { 511, 2 }, { 511, 513 }, { 300, 100 },
+	};
+	enum memory_kind kinds[] = { THP, HUGETLB };
+	struct pci_device device = need_device(0);
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+
+	for (size_t kind = 0; kind < ARRAY_SIZE(kinds); kind++) {
+		struct memory memory;
+
+		if (kinds[kind] == HUGETLB)
+			need_hugetlb(2);
+		memory = memory_new(kinds[kind], 2 * HUGE);
+		for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+			long long pins = pins_held();
+			char *addr = memory.addr + rows[i].first * PAGE;
+			struct registration registration = register_memory(fd, addr, rows[i].pages * PAGE, WRITE);
+			const struct iommu_table *table = iommu_read(device.bdf);
+
+			CHECK_PINS(pins + (long long)rows[i].pages);
+			check_border(&edu, &registration, rows[i].pages / 2);
+			if (table) {
+				CHECK_EQ(iommu_find(table, registration.device_addr - PAGE).size, 0);
+				CHECK_EQ(iommu_find(table, registration.device_addr + registration.length).size, 0);
+			}
+			release(fd, registration.handle);
+			CHECK_PINS(pins);
+		}
+		memory_free(&memory);
+	}
+}
+
 /* Pages that lie about in memory: the device sees each at its place. */
 TEST(scattered)
 {

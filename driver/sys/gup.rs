@@ -5,8 +5,15 @@
 //! `Documentation/core-api/pin_user_pages.rst`.
 
 use super::{account::Charge, raw};
-use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
-use core::ptr::{self, NonNull};
+use crate::logic::{
+    runs::{self, Run},
+    span::Span,
+    PAGE_SIZE,
+};
+use core::{
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
 use kernel::{
     bindings,
     error::to_result,
@@ -28,43 +35,80 @@ const _: () = assert!(crate::logic::PAGE_SHIFT as usize == kernel::page::PAGE_SH
 ///
 /// # Invariants
 ///
-/// The first `pinned` entries are pages that we hold a long-term pin of.
+/// The first `pinned` entries are pages that we hold a long-term pin of. If there is one, we hold a pin
+/// of each of the `behind` pages that follow it in its folio, too; otherwise `behind` is 0.
 pub(crate) struct Chunk {
-    pages: KVec<PagePtr>,
+    few: [PagePtr; Chunk::FEW],
+    many: KVec<PagePtr>,
     pinned: usize,
+    behind: u64,
     write: bool,
 }
 
 impl Chunk {
+    /// Pages for which no memory needs to be allocated.
+    const FEW: usize = 16;
+
     /// Room for `pages` pages; `write`: they will be written to.
     pub(crate) fn new(pages: usize, write: bool) -> Result<Self> {
-        let pages = KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?;
+        let many = if pages > Self::FEW {
+            KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?
+        } else {
+            KVec::new()
+        };
         // INVARIANT: None is pinned.
         Ok(Self {
-            pages,
+            few: [ptr::null_mut(); Self::FEW],
+            many,
             pinned: 0,
+            behind: 0,
             write,
         })
     }
 
+    fn room(&self) -> &[PagePtr] {
+        if self.many.is_empty() {
+            &self.few
+        } else {
+            &self.many
+        }
+    }
+
+    fn room_mut(&mut self) -> &mut [PagePtr] {
+        if self.many.is_empty() {
+            &mut self.few
+        } else {
+            &mut self.many
+        }
+    }
+
     /// Pins pages of the current task from `address` on: up to `want`, what fits, and what the first
-    /// obstacle leaves. The chunk must be empty. Returns how many, at least 1.
-    pub(crate) fn pin(&mut self, address: u64, want: u64) -> Result<usize> {
+    /// obstacle leaves; or what one huge entry of the page table maps there. The chunk must be empty.
+    pub(crate) fn pin(&mut self, address: u64, want: u64) -> Result {
         if self.pinned != 0 {
             return Err(EBUSY);
         }
-        let want = self
-            .pages
-            .len()
-            .min(usize::try_from(want).unwrap_or(usize::MAX));
+        // SAFETY: The current task has an address space, and it only looks.
+        let leaf = unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
+        if leaf > 1 && want > 1 {
+            self.pin_some(address, 1)?;
+            self.pin_behind(address, want)
+        } else {
+            self.pin_some(address, want)
+        }
+    }
+
+    fn pin_some(&mut self, address: u64, want: u64) -> Result {
         let flags = bindings::FOLL_LONGTERM | if self.write { bindings::FOLL_WRITE } else { 0 };
+        let room = self.room_mut();
+        let want = room.len().min(usize::try_from(want).unwrap_or(usize::MAX));
         // SAFETY: There is room for `want` pointers.
         let got = unsafe {
             bindings::pin_user_pages_fast(
                 address as usize,
                 want as ffi::c_int,
                 flags,
-                self.pages.as_mut_ptr(),
+                room.as_mut_ptr(),
             )
         };
         to_result(got)?;
@@ -73,7 +117,29 @@ impl Chunk {
         if self.pinned == 0 {
             return Err(EFAULT);
         }
-        Ok(self.pinned)
+        Ok(())
+    }
+
+    /// With the page at `address` pinned: pins those that follow, as far as one entry of the page
+    /// table maps them together with it.
+    ///
+    /// That entry is looked at after the pin was taken, which is a pin of the whole folio: it can
+    /// neither be split nor move nor be shared with a forked child any more. So what the entry maps is
+    /// what the addresses mean. What is taken away from them later, the MMU notifier tells.
+    fn pin_behind(&mut self, address: u64, want: u64) -> Result {
+        let Some(&first) = self.room().first() else {
+            return Ok(());
+        };
+        // SAFETY: It only looks; the page is pinned.
+        let leaf = unsafe { raw::pinmap_leaf_pages(address as usize, first, self.write) } as u64;
+        let behind = leaf.min(want).min(runs::MAX_PAGES).saturating_sub(1);
+        if behind > 0 {
+            // SAFETY: The page is pinned, and `behind` more pages of its folio follow.
+            to_result(unsafe { raw::pinmap_add_pins(first, behind as u32) })?;
+            // INVARIANT: They are pinned as well.
+            self.behind = behind;
+        }
+        Ok(())
     }
 
     /// Empties the chunk into `store`, as runs of neighbouring pages. If `store` fails, the rest is
@@ -82,45 +148,64 @@ impl Chunk {
     /// Each page is compared with the one before it. Looking at the ends of a huge page only would
     /// be wrong: any page in the middle may have been replaced, and is then another one.
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
-        let mut done = 0;
-        while let Some((&first, rest)) = self
-            .pages
-            .get(done..self.pinned)
-            .and_then(<[_]>::split_first)
-        {
-            let mut expected = first;
-            let neighbours = rest
-                .iter()
-                .take_while(|&&page| {
-                    expected = expected.wrapping_add(1);
-                    ptr::eq(page, expected)
-                })
-                .count();
-            let pages = neighbours.saturating_add(1);
-            // SAFETY: `first` is a page.
-            let pfn = unsafe { raw::pinmap_page_to_pfn(first) } as u64;
-            if let Err(error) = Run::new(pfn, pages as u64)
+        let Some((&base, rest)) = self.room().get(..self.pinned).and_then(<[_]>::split_first)
+        else {
+            return Ok(());
+        };
+        // SAFETY: `base` is a page.
+        let base_pfn = unsafe { raw::pinmap_page_to_pfn(base) } as u64;
+        let mut store = |first: PagePtr, pages: usize| {
+            let bytes = (first.addr() as i64).wrapping_sub(base.addr() as i64);
+            let frames = bytes.checked_div(size_of::<bindings::page>() as i64);
+            let pfn = base_pfn.wrapping_add_signed(frames.unwrap_or(0));
+            Run::new(pfn, (pages as u64).saturating_add(self.behind))
                 .ok_or(ERANGE)
                 .and_then(&mut store)
-            {
-                self.unpin(done);
-                return Err(error);
+        };
+        let (mut first, mut pages, mut done) = (base, 1_usize, 0_usize);
+        let mut result = Ok(());
+        for &page in rest {
+            if ptr::eq(page, first.wrapping_add(pages)) {
+                pages = pages.wrapping_add(1);
+                continue;
             }
-            done = done.saturating_add(pages);
+            result = store(first, pages);
+            if result.is_err() {
+                break;
+            }
+            done = done.wrapping_add(pages);
+            (first, pages) = (page, 1);
+        }
+        if let Err(error) = result.and_then(|()| store(first, pages)) {
+            self.unpin(done);
+            return Err(error);
         }
         // INVARIANT: All of them went to `store`, which is responsible for them now.
         self.pinned = 0;
+        self.behind = 0;
         Ok(())
     }
 
     /// Unpins all but the first `keep` pages, which went elsewhere.
     fn unpin(&mut self, keep: usize) {
-        if let Some(pages) = self.pages.get_mut(keep..self.pinned) {
-            // SAFETY: Pinned by the type invariants. Nothing was written through them.
+        let (pinned, behind) = (self.pinned, self.behind);
+        if let Some(pages) = self.room_mut().get_mut(keep..pinned) {
+            if let Some(&first) = pages.first().filter(|_| behind > 0) {
+                // SAFETY: Pinned by the type invariants. Nothing was written through them.
+                unsafe {
+                    bindings::unpin_user_page_range_dirty_lock(
+                        first.wrapping_add(1),
+                        behind as usize,
+                        false,
+                    )
+                };
+            }
+            // SAFETY: As above.
             unsafe { bindings::unpin_user_pages(pages.as_mut_ptr(), pages.len()) };
         }
         // INVARIANT: None is left.
         self.pinned = 0;
+        self.behind = 0;
     }
 }
 
@@ -132,8 +217,12 @@ impl Drop for Chunk {
 
 /// Pages of short runs on their way to being unpinned together: faster than run by run, and no
 /// allocation, since releasing must not fail.
+///
+/// # Invariants
+///
+/// The first `filled` entries are set.
 struct Unpinner {
-    pages: [PagePtr; Unpinner::ROOM],
+    pages: [MaybeUninit<PagePtr>; Unpinner::ROOM],
     filled: usize,
     dirty: bool,
 }
@@ -173,17 +262,18 @@ impl Unpinner {
                 self.flush();
             }
             if let Some(slot) = self.pages.get_mut(self.filled) {
-                *slot = first.wrapping_add(index);
+                slot.write(first.wrapping_add(index));
+                // INVARIANT: It was set.
                 self.filled = self.filled.saturating_add(1);
             }
         }
     }
 
     fn flush(&mut self) {
-        // SAFETY: The first `filled` pages are pinned and not used any more.
-        unsafe {
-            bindings::unpin_user_pages_dirty_lock(self.pages.as_mut_ptr(), self.filled, self.dirty)
-        };
+        let pages = self.pages.as_mut_ptr().cast();
+        // SAFETY: The first `filled` entries are set, to pages that are pinned and not used any more.
+        unsafe { bindings::unpin_user_pages_dirty_lock(pages, self.filled, self.dirty) };
+        // INVARIANT: None.
         self.filled = 0;
         breathe();
     }
@@ -197,8 +287,9 @@ impl Unpinner {
 /// The runs must be pinned, by [`Chunk::pin`], be unpinned only here, and be out of reach of every
 /// device.
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
+    // INVARIANT: None is set.
     let mut unpinner = Unpinner {
-        pages: [ptr::null_mut(); Unpinner::ROOM],
+        pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
         filled: 0,
         dirty,
     };
@@ -219,6 +310,8 @@ unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
 pub(crate) struct PinnedRuns {
     /// Blocks of at most a page, so that nothing is ever copied to grow.
     blocks: KVVec<KVec<Run>>,
+    /// The last one, which may still grow.
+    last: Option<Run>,
     pages: u64,
     write: bool,
     _charge: Charge,
@@ -233,6 +326,7 @@ impl PinnedRuns {
         // INVARIANT: Empty.
         Self {
             blocks: KVVec::new(),
+            last: None,
             pages: 0,
             write,
             _charge: charge,
@@ -249,33 +343,36 @@ impl PinnedRuns {
     }
 
     fn push(&mut self, run: Run) -> Result {
-        if let Some(last) = self.blocks.last_mut().and_then(|block| block.last_mut()) {
-            if let Some(joined) = last.join(run) {
-                *last = joined;
-                self.pages = self.pages.saturating_add(run.pages());
+        self.last = Some(match self.last {
+            None => run,
+            Some(last) => match last.join(run) {
+                Some(joined) => joined,
+                None => {
+                    self.store(last)?;
+                    run
+                }
+            },
+        });
+        self.pages = self.pages.saturating_add(run.pages());
+        Ok(())
+    }
+
+    /// Puts away a run that does not grow any more.
+    fn store(&mut self, run: Run) -> Result {
+        if let Some(block) = self.blocks.last_mut() {
+            if block.push_within_capacity(run).is_ok() {
                 return Ok(());
             }
         }
-        let full = self
-            .blocks
-            .last()
-            .is_none_or(|block| block.len() == Self::BLOCK);
-        if full {
-            // The first block is small, since most registrations have few runs.
-            let room = if self.blocks.is_empty() {
-                4
-            } else {
-                Self::BLOCK
-            };
-            self.blocks.push(
-                KVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?,
-                GFP_KERNEL_ACCOUNT,
-            )?;
-        }
-        let block = self.blocks.last_mut().ok_or(ENOMEM)?;
+        // The first block is small, since most registrations have few runs.
+        let room = if self.blocks.is_empty() {
+            8
+        } else {
+            Self::BLOCK
+        };
+        let mut block = KVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?;
         block.push(run, GFP_KERNEL_ACCOUNT)?;
-        self.pages = self.pages.saturating_add(run.pages());
-        Ok(())
+        Ok(self.blocks.push(block, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// Pages in all runs.
@@ -288,9 +385,29 @@ impl PinnedRuns {
         self.write
     }
 
+    /// How many runs there are.
+    pub(crate) fn runs(&self) -> usize {
+        let stored = self
+            .blocks
+            .iter()
+            .fold(0, |sum: usize, block| sum.saturating_add(block.len()));
+        stored.saturating_add(usize::from(self.last.is_some()))
+    }
+
+    /// Calls `visit` for the runs in order, until one fails.
+    pub(crate) fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        for block in &self.blocks {
+            for &run in block {
+                visit(run)?;
+            }
+        }
+        self.last.map_or(Ok(()), visit)
+    }
+
     /// The runs, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        self.blocks.iter().flat_map(|block| block.iter().copied())
+        let stored = self.blocks.iter().flat_map(|block| block.iter().copied());
+        Iterator::chain(stored, self.last)
     }
 }
 

@@ -82,6 +82,57 @@ void pinmap_put_page(struct page *page)
 	put_page(page);
 }
 
+/*
+ * How many pages of the current task, from @addr on, one entry of the page table maps now, for writing if
+ * @write: 1 where that is not a huge one. With @page: 1 unless that is what it maps @addr to.
+ *
+ * Without a lock, as fast GUP does it: no page table is freed while interrupts are off.
+ */
+unsigned long pinmap_leaf_pages(unsigned long addr, const struct page *page, bool write)
+{
+	unsigned long flags, size = PAGE_SIZE, inside;
+	const struct page *first = NULL;
+	pgd_t pgd;
+	p4d_t p4d;
+	pud_t pud;
+	pmd_t pmd;
+
+	local_irq_save(flags);
+	pgd = READ_ONCE(*pgd_offset(current->mm, addr));
+	if (pgd_none(pgd))
+		goto out;
+	p4d = READ_ONCE(*p4d_offset(&pgd, addr));
+	if (p4d_none(p4d) || !p4d_present(p4d))
+		goto out;
+	pud = READ_ONCE(*pud_offset(&p4d, addr));
+	if (pud_none(pud) || !pud_present(pud))
+		goto out;
+	if (pud_leaf(pud)) {
+		if (write && !pud_write(pud))
+			goto out;
+		size = PUD_SIZE;
+		first = pud_page(pud);
+		goto out;
+	}
+	pmd = READ_ONCE(*pmd_offset(&pud, addr));
+	if (pmd_none(pmd) || !pmd_present(pmd) || !pmd_leaf(pmd) || (write && !pmd_write(pmd)))
+		goto out;
+	size = PMD_SIZE;
+	first = pmd_page(pmd);
+out:
+	local_irq_restore(flags);
+	inside = (addr & (size - 1)) >> PAGE_SHIFT;
+	if (page && (!first || first + inside != page))
+		return 1;
+	return (size >> PAGE_SHIFT) - inside;
+}
+
+/* Adds @pins to a pin of @page, for that many more pages of its folio. */
+int pinmap_add_pins(struct page *page, unsigned int pins)
+{
+	return folio_add_pins(page_folio(page), pins);
+}
+
 u32 pinmap_explain(struct vm_area_struct *vma, bool write)
 {
 	if (vma->vm_flags & (VM_IO | VM_PFNMAP))

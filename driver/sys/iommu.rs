@@ -197,9 +197,11 @@ unsafe impl Send for Domain {}
 // SAFETY: As above.
 unsafe impl Sync for Domain {}
 
-/// Entries of the scatterlist by which runs are mapped: one page of them, so that a call maps and
-/// syncs 128 runs at once.
-const WINDOW: usize = PAGE_SIZE as usize / size_of::<bindings::scatterlist>();
+/// Entries of the scatterlist by which runs are mapped. An IOMMU that has to be told of what is mapped
+/// is told once for all of them.
+const WINDOW: usize = 1024;
+/// Entries for which no memory needs to be allocated.
+const FEW: usize = 4;
 
 impl Domain {
     fn new(function: &Function) -> core::result::Result<Self, Unfit> {
@@ -287,11 +289,19 @@ impl Domain {
         mapped: &mut u64,
         flushes: &mut u64,
     ) -> Result {
-        let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
+        let mut few = [bindings::scatterlist::default(); FEW];
+        let mut many;
+        let window: &mut [_] = if runs.runs() <= FEW {
+            &mut few
+        } else {
+            let room = runs.runs().min(WINDOW);
+            many = KVVec::from_elem(bindings::scatterlist::default(), room, GFP_KERNEL)?;
+            &mut many
+        };
         let mut filled = 0;
         runs.each(&mut |run| {
-            if filled == WINDOW {
-                self.map_window(start, &mut window, write, mapped)?;
+            if filled == window.len() {
+                self.map_window(start, window, write, mapped)?;
                 *flushes = flushes.saturating_add(1);
                 filled = 0;
                 gup::breathe();
@@ -309,12 +319,8 @@ impl Domain {
             }
             Ok(())
         })?;
-        self.map_window(
-            start,
-            window.get_mut(..filled).unwrap_or_default(),
-            write,
-            mapped,
-        )?;
+        let rest = window.get_mut(..filled).unwrap_or_default();
+        self.map_window(start, rest, write, mapped)?;
         *flushes = flushes.saturating_add(1);
         Ok(())
     }

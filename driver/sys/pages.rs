@@ -30,6 +30,9 @@ pub(crate) unsafe trait Pages: Send + Sync {
     /// How many.
     fn pages(&self) -> u64;
 
+    /// Of how many runs.
+    fn runs(&self) -> usize;
+
     /// Whether a device may write to them.
     fn writable(&self) -> bool;
 
@@ -48,12 +51,16 @@ unsafe impl Pages for PinnedRuns {
         self.pages()
     }
 
+    fn runs(&self) -> usize {
+        self.runs()
+    }
+
     fn writable(&self) -> bool {
         self.writable()
     }
 
     fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
-        self.iter().try_for_each(visit)
+        self.each(visit)
     }
 }
 
@@ -265,6 +272,10 @@ impl Folios {
 unsafe impl Pages for Folios {
     fn pages(&self) -> u64 {
         self.pages
+    }
+
+    fn runs(&self) -> usize {
+        self.folios.len()
     }
 
     fn writable(&self) -> bool {

@@ -187,3 +187,26 @@ testgpu_make() {
 	mv "$TESTGPU.partial" "$TESTGPU"
 	keep_newest 4 "$dir/results"
 }
+
+# floor_build: builds the module of the bench's floor for the kernel in KDIR and sets FLOOR, the path of bench-floor.ko.
+floor_build() {
+	local dir=$BUILDS/${KDIR##*/}/floor
+	FLOOR=$dir/results/$(content_of "$TREE/tests/bench/floor" '^\./').ko
+	[ -e "$FLOOR" ] || locked "floor-${KDIR##*/}-${BUILDS##*/}" floor_make "$dir"
+	touch "$FLOOR"
+}
+
+floor_make() { # DIR
+	[ ! -e "$FLOOR" ] || return 0
+	rm -rf "$1/tree"
+	mkdir -p "$1/results"
+	cp -r "$TREE/tests/bench/floor" "$1/tree"
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$1/log" 2>&1; then
+		cat "$1/log" >&2
+		die "the bench's floor cannot be built for ${KDIR##*/}"
+	fi
+	! grep -q warning "$1/log" || cat "$1/log" >&2
+	cp "$1/tree/bench-floor.ko" "$FLOOR.partial"
+	mv "$FLOOR.partial" "$FLOOR"
+	keep_newest 4 "$1/results"
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The least that making memory reachable takes: the calls that nobody gets around, and the time of each. */
+#ifndef BENCH_FLOOR_H
+#define BENCH_FLOOR_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define BENCH_FLOOR_NODE "bench-floor"
+
+/**
+ * struct bench_floor - pins, maps, unmaps and unpins a range, mapped at its own address
+ * @addr: where it begins
+ * @length: bytes; whole pages
+ * @out_runs: runs of neighbouring page frames
+ * @out_pin_ns: pin_user_pages_fast(), for writing and for long
+ * @out_map_ns: one iommu_map_sg() of the runs
+ * @out_unmap_ns: one iommu_unmap()
+ * @out_unpin_ns: unpin_user_pages()
+ */
+struct bench_floor {
+	__u64 addr;
+	__u64 length;
+	__u64 out_runs;
+	__u64 out_pin_ns;
+	__u64 out_map_ns;
+	__u64 out_unmap_ns;
+	__u64 out_unpin_ns;
+};
+#define BENCH_FLOOR_RUN _IOWR('B', 0, struct bench_floor)
+
+#endif

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Instructions a page, which do not vary with the machine: what a change made worse shows here.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+
+use crate::record::Record;
+
+/// More than this is a failure.
+const TOLERANCE: f64 = 1.05;
+
+/// `case instructions-a-page`, one a line, for what pinmap did.
+fn lines(records: &[Record]) -> Vec<(String, f64)> {
+    let of_a_page = |record: &Record| {
+        let pages = (record.case.bytes() / 4096).max(1);
+        (record.case.to_string(), record.median as f64 / pages as f64)
+    };
+    records
+        .iter()
+        .filter(|record| record.system == "pinmap")
+        // How many runs there are is chance.
+        .filter(|record| record.case.kind != "4k-natural" || record.case.operation == "pair")
+        .map(of_a_page)
+        .collect()
+}
+
+fn parse(text: &str) -> Vec<(&str, f64)> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(' '))
+        .filter_map(|(case, count)| Some((case, count.trim().parse().ok()?)))
+        .collect()
+}
+
+/// Compares with what was recorded, or records. `false`: something takes more.
+pub(crate) fn check(records: &[Record], path: &Path, record: bool) -> Result<bool, Box<dyn Error>> {
+    let now = lines(records);
+    if record {
+        let mut text = String::from("# SPDX-License-Identifier: MIT OR Apache-2.0\n# Instructions a page: scripts/bench --count --record\n");
+        for (case, count) in &now {
+            text.push_str(&format!("{case} {count:.2}\n"));
+        }
+        fs::write(path, text)?;
+        return Ok(true);
+    }
+    let text = fs::read_to_string(path)?;
+    let recorded = parse(&text);
+    let mut good = true;
+    println!("{:44}{:>12}{:>12}", "case", "now", "recorded");
+    for (case, count) in &now {
+        let before = recorded
+            .iter()
+            .find(|(name, _)| name == case)
+            .map(|(_, before)| *before);
+        let worse = before.is_some_and(|before| *count > before * TOLERANCE);
+        good &= !worse;
+        let before = before.map_or("-".into(), |before| format!("{before:.2}"));
+        println!(
+            "{case:44}{count:>12.2}{before:>12}{}",
+            if worse { "  more than 5 % more" } else { "" }
+        );
+    }
+    for (case, _) in &recorded {
+        if !now.iter().any(|(name, _)| name == case) {
+            good = false;
+            println!("{case:44}{:>12}", "missing");
+        }
+    }
+    Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(ns: u64) -> Record {
+        format!("{{\"case\": \"register/64KiB/thp/cm-on\", \"system\": \"pinmap\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+            .parse()
+            .unwrap()
+    }
+
+    #[test]
+    fn five_percent_more_is_too_much() {
+        let path = std::env::temp_dir().join(format!("bench-counts-{}", std::process::id()));
+        assert!(check(&[counted(1600)], &path, true).unwrap());
+        assert!(check(&[counted(1679)], &path, false).unwrap());
+        assert!(!check(&[counted(1696)], &path, false).unwrap());
+        assert!(
+            !check(&[], &path, false).unwrap(),
+            "what is missing is no success"
+        );
+        fs::remove_file(path).unwrap();
+    }
+}

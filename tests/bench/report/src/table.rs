@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What people read.
+
+use std::fmt::Write;
+
+use crate::record::{median, Case, Record};
+
+const SYSTEMS: [&str; 5] = ["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
+
+/// A time with three digits that count.
+fn time(ns: u64) -> String {
+    let ns = ns as f64;
+    let (value, unit) = match ns {
+        ns if ns < 1e3 => (ns, "ns"),
+        ns if ns < 1e6 => (ns / 1e3, "us"),
+        ns if ns < 1e9 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    let digits = if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// The cases, each once, in the order in which they were measured.
+fn cases(records: &[Record]) -> Vec<&Case> {
+    let mut cases: Vec<&Case> = Vec::new();
+    for record in records {
+        if !cases.contains(&&record.case) {
+            cases.push(&record.case);
+        }
+    }
+    cases
+}
+
+/// One line a case: the medians, and how many times as long as pinmap's the others are.
+pub(crate) fn table(records: &[Record]) -> String {
+    let mut out = format!("{:44}", "case");
+    for system in SYSTEMS {
+        let _ = write!(out, "{system:>10}");
+    }
+    out.push_str("   iommufd/x   vfio/x   x/floor     q1..q3 of pinmap\n");
+    for case in cases(records) {
+        let ours = records
+            .iter()
+            .find(|record| record.case == *case && record.system == "pinmap");
+        let _ = write!(out, "{:44}", case.to_string());
+        for system in SYSTEMS {
+            let text = median(records, case, system).map_or("-".into(), time);
+            let _ = write!(out, "{text:>10}");
+        }
+        let ratio = |above: &str, below: &str| {
+            let (above, below) = (median(records, case, above)?, median(records, case, below)?);
+            Some(format!("{:.2}", above as f64 / below.max(1) as f64))
+        };
+        for (above, below, width) in [
+            ("iommufd", "pinmap", 12),
+            ("vfio", "pinmap", 9),
+            ("pinmap", "floor", 10),
+        ] {
+            let text = ratio(above, below).unwrap_or("-".into());
+            let _ = write!(out, "{text:>width$}");
+        }
+        if let Some(ours) = ours {
+            let _ = write!(out, "     {}..{}", time(ours.q1), time(ours.q3));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// What a page more costs pinmap, between one size and the next: of 4 KiB for small ones, of 2 MiB for huge ones.
+pub(crate) fn slopes(records: &[Record]) -> String {
+    let mut out = String::from(
+        "\nslope: what one more page takes (4 KiB or 2 MiB), between neighbouring sizes\n",
+    );
+    let ours: Vec<&Record> = records
+        .iter()
+        .filter(|record| {
+            record.system == "pinmap" && ["register", "release"].contains(&&*record.case.operation)
+        })
+        .collect();
+    for first in &ours {
+        let alike = |record: &&&Record| {
+            let (a, b) = (&record.case, &first.case);
+            a.operation == b.operation
+                && a.kind == b.kind
+                && a.label == b.label
+                && a.bytes() > b.bytes()
+        };
+        let Some(next) = ours
+            .iter()
+            .filter(alike)
+            .min_by_key(|record| record.case.bytes())
+        else {
+            continue;
+        };
+        if first.case.bytes() < 64 << 20 {
+            continue;
+        }
+        let page = if first.case.kind.starts_with("4k") {
+            4096.0
+        } else {
+            2_097_152.0
+        };
+        let pages = (next.case.bytes() - first.case.bytes()) as f64 / page;
+        let slope = (next.median as f64 - first.median as f64) / pages;
+        let _ = writeln!(
+            out,
+            "{:44}{:>8} to {:<8}{slope:>10.0} ns",
+            first.case.to_string(),
+            first.case.size,
+            next.case.size
+        );
+    }
+    out
+}
+
+/// What pinmap set out to reach: a ratio in all the cases that it is for.
+struct Goal {
+    what: &'static str,
+    operation: &'static str,
+    kinds: &'static [&'static str],
+    label: &'static str,
+    above: &'static str,
+    below: &'static str,
+    least: f64,
+}
+
+const SMALL: &[&str] = &["4k-natural", "4k-scattered"];
+const LARGE: &[&str] = &["thp", "hugetlb", "memfd-huge"];
+
+const fn goal(
+    what: &'static str,
+    operation: &'static str,
+    kinds: &'static [&'static str],
+    label: &'static str,
+    above: &'static str,
+    least: f64,
+) -> Goal {
+    Goal {
+        what,
+        operation,
+        kinds,
+        label,
+        above,
+        below: "pinmap",
+        least,
+    }
+}
+
+const GOALS: &[Goal] = &[
+    goal(
+        "register, 4 KiB pages, against iommufd",
+        "register",
+        SMALL,
+        "cm-on",
+        "iommufd",
+        3.0,
+    ),
+    goal(
+        "register, 4 KiB pages, against VFIO",
+        "register",
+        SMALL,
+        "cm-on",
+        "vfio",
+        5.0,
+    ),
+    goal(
+        "register, 4 KiB natural, against iommufd",
+        "register",
+        &["4k-natural"],
+        "cm-off",
+        "iommufd",
+        1.3,
+    ),
+    goal(
+        "register, 4 KiB scattered, against iommufd",
+        "register",
+        &["4k-scattered"],
+        "cm-off",
+        "iommufd",
+        1.1,
+    ),
+    goal(
+        "register, 4 KiB pages, against VFIO",
+        "register",
+        SMALL,
+        "cm-off",
+        "vfio",
+        2.5,
+    ),
+    goal(
+        "register, 4 KiB pages, floor against it",
+        "register",
+        SMALL,
+        "cm-off",
+        "floor",
+        1.0 / 1.3,
+    ),
+    goal(
+        "register, huge pages, against iommufd",
+        "register",
+        LARGE,
+        "",
+        "iommufd",
+        6.0,
+    ),
+    goal(
+        "register, huge pages, against VFIO",
+        "register",
+        LARGE,
+        "",
+        "vfio",
+        5.0,
+    ),
+    goal(
+        "release, 4 KiB pages, against iommufd",
+        "release",
+        SMALL,
+        "",
+        "iommufd",
+        1.8,
+    ),
+    goal(
+        "release, 4 KiB pages, against VFIO",
+        "release",
+        SMALL,
+        "",
+        "vfio",
+        1.8,
+    ),
+    goal(
+        "release, THP and hugetlb, against iommufd",
+        "release",
+        &["thp", "hugetlb"],
+        "",
+        "iommufd",
+        100.0,
+    ),
+    goal(
+        "a pair of 4 KiB, against iommufd",
+        "pair",
+        SMALL,
+        "",
+        "iommufd",
+        1.4,
+    ),
+];
+
+/// The least ratio of each goal, over all the cases that it is for.
+pub(crate) fn goals(records: &[Record]) -> String {
+    let mut out =
+        String::from("\ngoals: the smallest ratio over 64 MiB and more (a pair: 4 KiB)\n");
+    for goal in GOALS {
+        let ratios = cases(records).into_iter().filter_map(|case| {
+            let wanted = case.operation == goal.operation
+                && goal.kinds.contains(&&*case.kind)
+                && (case.label == goal.label
+                    || goal.label.is_empty() && case.label.starts_with("cm"))
+                && (case.bytes() >= 64 << 20 || goal.operation == "pair");
+            let above = median(records, case, goal.above).filter(|_| wanted)?;
+            Some((
+                above as f64 / median(records, case, goal.below)?.max(1) as f64,
+                case,
+            ))
+        });
+        let Some((ratio, case)) = ratios.min_by(|a, b| a.0.total_cmp(&b.0)) else {
+            continue;
+        };
+        let verdict = if ratio >= goal.least {
+            "reached"
+        } else {
+            "missed"
+        };
+        let _ = writeln!(
+            out,
+            "{:8}{:46}{:8}{ratio:>8.2} of {:<6.2} {case}",
+            verdict, goal.what, goal.label, goal.least
+        );
+    }
+    let once = |operation: &str, label: &str| {
+        let found = records.iter().find(|record| {
+            record.case.operation == operation
+                && record.case.label == label
+                && record.system == "pinmap"
+        })?;
+        Some(found.median as f64)
+    };
+    let mut labels: Vec<&str> = records.iter().map(|record| &*record.case.label).collect();
+    labels.dedup();
+    for label in labels {
+        if let (Some(alloc), Some(touch)) = (once("alloc", label), once("touch-register", label)) {
+            let ratio = touch / alloc;
+            let verdict = if ratio >= 2.0 { "reached" } else { "missed" };
+            let _ = writeln!(
+                out,
+                "{verdict:8}{:46}{label:8}{ratio:>8.2} of {:<6.2}",
+                "alloc and map, against touch and register", 2.0
+            );
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        for (ns, text) in [(7, "7.00 ns"), (12_345, "12.3 us"), (456_000_000, "456 ms")] {
+            assert_eq!(time(ns), text);
+        }
+    }
+
+    #[test]
+    fn the_worst_case_decides_a_goal() {
+        let line = |size: &str, system: &str, ns: u64| -> Record {
+            format!("{{\"case\": \"release/{size}/thp/cm-on\", \"system\": \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+                .parse()
+                .unwrap()
+        };
+        let records = [
+            line("64MiB", "pinmap", 10),
+            line("64MiB", "iommufd", 2000),
+            line("1GiB", "pinmap", 100),
+            line("1GiB", "iommufd", 5000),
+        ];
+        let text = goals(&records);
+        assert!(text.contains("missed") && text.contains("50.00"), "{text}");
+    }
+}
