@@ -84,47 +84,61 @@ void pinmap_put_page(struct page *page)
 
 /*
  * How many pages of the current task, from @addr on, one entry of the page table maps now, for writing if
- * @write: 1 where that is not a huge one. With @page: 1 unless that is what it maps @addr to.
+ * @write: 1 where that is not a huge one. With @page, which must be pinned: 1 unless that is what it maps @addr
+ * to; and never more than the rest of the folio of @page.
  *
- * Without a lock, as fast GUP does it: no page table is freed while interrupts are off.
+ * Without a lock and by the rules of fast GUP: no page table is freed while interrupts are off, and an entry that
+ * it would not take is not taken here.
  */
-unsigned long pinmap_leaf_pages(unsigned long addr, const struct page *page, bool write)
+unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write)
 {
-	unsigned long flags, size = PAGE_SIZE, inside;
-	const struct page *first = NULL;
-	pgd_t pgd;
-	p4d_t p4d;
-	pud_t pud;
+	unsigned long flags, inside, pages = 1;
+	struct page *first = NULL;
+	struct folio *folio;
+	pgd_t pgd, *pgdp;
+	p4d_t p4d, *p4dp;
+	pud_t pud, *pudp;
 	pmd_t pmd;
 
+	if (!IS_ENABLED(CONFIG_HAVE_GUP_FAST) || addr >= TASK_SIZE_MAX)
+		return 1;
 	local_irq_save(flags);
-	pgd = READ_ONCE(*pgd_offset(current->mm, addr));
+	pgdp = pgd_offset(current->mm, addr);
+	pgd = pgdp_get(pgdp);
 	if (pgd_none(pgd))
 		goto out;
-	p4d = READ_ONCE(*p4d_offset(&pgd, addr));
-	if (p4d_none(p4d) || !p4d_present(p4d))
+	p4dp = p4d_offset_lockless(pgdp, pgd, addr);
+	p4d = p4dp_get(p4dp);
+	if (!p4d_present(p4d))
 		goto out;
-	pud = READ_ONCE(*pud_offset(&p4d, addr));
-	if (pud_none(pud) || !pud_present(pud))
+	pudp = pud_offset_lockless(p4dp, p4d, addr);
+	pud = pudp_get(pudp);
+	if (!pud_present(pud))
 		goto out;
 	if (pud_leaf(pud)) {
-		if (write && !pud_write(pud))
+		if (!pud_access_permitted(pud, write) || pud_special(pud))
 			goto out;
-		size = PUD_SIZE;
+		pages = PUD_SIZE >> PAGE_SHIFT;
 		first = pud_page(pud);
 		goto out;
 	}
-	pmd = READ_ONCE(*pmd_offset(&pud, addr));
-	if (pmd_none(pmd) || !pmd_present(pmd) || !pmd_leaf(pmd) || (write && !pmd_write(pmd)))
+	pmd = pmdp_get_lockless(pmd_offset_lockless(pudp, pud, addr));
+	if (!pmd_present(pmd) || !pmd_leaf(pmd) || pmd_protnone(pmd) ||
+	    !pmd_access_permitted(pmd, write) || pmd_special(pmd))
 		goto out;
-	size = PMD_SIZE;
+	pages = PMD_SIZE >> PAGE_SHIFT;
 	first = pmd_page(pmd);
 out:
 	local_irq_restore(flags);
-	inside = (addr & (size - 1)) >> PAGE_SHIFT;
-	if (page && (!first || first + inside != page))
+	if (!first)
 		return 1;
-	return (size >> PAGE_SHIFT) - inside;
+	inside = (addr >> PAGE_SHIFT) & (pages - 1);
+	if (!page)
+		return pages - inside;
+	if (first + inside != page)
+		return 1;
+	folio = page_folio(page);
+	return min(pages - inside, folio_nr_pages(folio) - folio_page_idx(folio, page));
 }
 
 /* Adds @pins to a pin of @page, for that many more pages of its folio. */

@@ -30,7 +30,7 @@ bool pinmap_page_belongs_to(struct page *page, struct inode *inode);
 bool pinmap_inode_trylock_shared(struct inode *inode);
 void pinmap_inode_unlock_shared(struct inode *inode);
 void pinmap_put_page(struct page *page);
-unsigned long pinmap_leaf_pages(unsigned long addr, const struct page *page, bool write);
+unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write);
 int pinmap_add_pins(struct page *page, unsigned int pins);
 
 /* files in memory */

@@ -170,6 +170,10 @@ unsafe impl Pages for PinnedFile {
         self.pages
     }
 
+    fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     fn writable(&self) -> bool {
         self.file.write
     }
