@@ -230,6 +230,8 @@ pub(crate) struct Buffer {
     pub(super) interval: Interval<Buffer>,
     #[pin]
     pub(super) work: Work<Buffer>,
+    /// `work` was queued at some time.
+    pub(super) looked_at: Atomic<bool>,
 }
 
 impl Buffer {
@@ -310,6 +312,7 @@ impl Buffer {
                 exports <- new_mutex!(Exports::default(), "pinmap_exports"),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
+                looked_at: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -855,7 +858,10 @@ impl Buffer {
         inner.stale = None;
         drop(inner);
         this.interval.remove();
-        work::cancel(this);
+        // Whom it was told of last has had it queued by now, if ever.
+        if this.looked_at.load(Acquire) {
+            work::cancel(this);
+        }
         this.reap();
         if was_known {
             timed.end(this.ledger(), || Details {

@@ -44,6 +44,7 @@ pub(crate) fn pin(
         runs.take(&mut chunk)?;
         progress(runs.pages())?;
     }
+    runs.finish()?;
     Ok(Arc::new(runs, GFP_KERNEL_ACCOUNT)?)
 }
 

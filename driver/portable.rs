@@ -298,7 +298,8 @@ impl Peers {
 
     /// Ends `buffer`, which `context` registered, everywhere.
     pub(crate) fn end(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
-        let Some(process) = Self::of(context).filter(|_| buffer.is_portable()) else {
+        let process = buffer.is_portable().then(|| Self::of(context)).flatten();
+        let Some(process) = process else {
             return Buffer::end(buffer, state);
         };
         let mut members = process.members.lock();

@@ -156,6 +156,11 @@ impl ViewTable {
         })
     }
 
+    /// Whether it shows nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.offsets.lock().by_last.is_empty()
+    }
+
     /// What is shown at `offset` is called `handle` from now on.
     pub(crate) fn name(&self, offset: u64, handle: u64) {
         let mut offsets = self.offsets.lock();

@@ -17,7 +17,7 @@ use crate::{
 };
 use kernel::{
     impl_has_work,
-    sync::{Arc, ArcBorrow},
+    sync::{atomic::Release, Arc, ArcBorrow},
     workqueue::WorkItem,
 };
 
@@ -71,6 +71,7 @@ impl WorkItem for Buffer {
 impl Buffer {
     /// Has the worker run soon.
     pub(super) fn look_later(self: &Arc<Self>) {
+        self.looked_at.store(true, Release);
         // If it is queued already it will see the same.
         let _ = work::queue().enqueue(self.clone());
     }

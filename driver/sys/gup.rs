@@ -4,7 +4,7 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h); rules:
 //! `Documentation/core-api/pin_user_pages.rst`.
 
-use super::{account::Charge, raw};
+use super::{account::Charge, pages::BLOCK, raw};
 use crate::logic::{
     runs::{self, Run},
     span::Span,
@@ -308,7 +308,7 @@ unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
 ///
 /// All runs in it are pinned.
 pub(crate) struct PinnedRuns {
-    /// Blocks of at most a page, so that nothing is ever copied to grow.
+    /// Blocks of at most a page, so that next to nothing is copied to grow. Only the last is not full.
     blocks: KVVec<KVec<Run>>,
     /// The last one, which may still grow.
     last: Option<Run>,
@@ -318,8 +318,8 @@ pub(crate) struct PinnedRuns {
 }
 
 impl PinnedRuns {
-    /// Runs in a block.
-    const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
+    /// Runs in the first block, to begin with: most registrations have few.
+    const FEW: usize = 8;
 
     /// None yet, paid for by `charge`.
     pub(crate) fn new(write: bool, charge: Charge) -> Self {
@@ -359,17 +359,17 @@ impl PinnedRuns {
 
     /// Puts away a run that does not grow any more.
     fn store(&mut self, run: Run) -> Result {
+        let mut room = Self::FEW;
         if let Some(block) = self.blocks.last_mut() {
             if block.push_within_capacity(run).is_ok() {
                 return Ok(());
             }
+            if let Some(more) = BLOCK.checked_sub(block.len()).filter(|&more| more > 0) {
+                block.reserve(more, GFP_KERNEL_ACCOUNT)?;
+                return Ok(block.push(run, GFP_KERNEL_ACCOUNT)?);
+            }
+            room = BLOCK;
         }
-        // The first block is small, since most registrations have few runs.
-        let room = if self.blocks.is_empty() {
-            8
-        } else {
-            Self::BLOCK
-        };
         let mut block = KVec::with_capacity(room, GFP_KERNEL_ACCOUNT)?;
         block.push(run, GFP_KERNEL_ACCOUNT)?;
         Ok(self.blocks.push(block, GFP_KERNEL_ACCOUNT)?)
@@ -385,23 +385,30 @@ impl PinnedRuns {
         self.write
     }
 
-    /// How many runs there are.
-    pub(crate) fn runs(&self) -> usize {
-        let stored = self
-            .blocks
-            .iter()
-            .fold(0, |sum: usize, block| sum.saturating_add(block.len()));
-        stored.saturating_add(usize::from(self.last.is_some()))
+    /// No more are added. A single run stays where it is.
+    pub(crate) fn finish(&mut self) -> Result {
+        match self.last.filter(|_| !self.blocks.is_empty()) {
+            Some(last) => {
+                self.store(last)?;
+                self.last = None;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
-    /// Calls `visit` for the runs in order, until one fails.
-    pub(crate) fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
-        for block in &self.blocks {
-            for &run in block {
-                visit(run)?;
-            }
+    /// How many blocks of runs there are.
+    pub(super) fn blocks(&self) -> usize {
+        let last = usize::from(self.last.is_some());
+        self.blocks.len().saturating_add(last)
+    }
+
+    /// The runs in one of them.
+    pub(super) fn block(&self, index: usize) -> &[Run] {
+        match self.blocks.get(index) {
+            Some(block) => block,
+            None => self.last.as_slice(),
         }
-        self.last.map_or(Ok(()), visit)
     }
 
     /// The runs, in order.

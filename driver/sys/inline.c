@@ -13,9 +13,11 @@
 #include <linux/io.h>
 #include <linux/kthread.h>
 #include <linux/magic.h>
+#include <linux/memcontrol.h>
 #include <linux/pagemap.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/user_namespace.h>
 #include <linux/shmem_fs.h>
@@ -280,6 +282,43 @@ void pinmap_sleep_ms(unsigned int ms)
 struct workqueue_struct *pinmap_unbound_queue(void)
 {
 	return system_dfl_wq;
+}
+
+struct pinmap_beside {
+	struct work_struct work;
+	struct mem_cgroup *memcg;
+	void (*run)(void *data);
+	void *data;
+};
+
+static void pinmap_run_beside(struct work_struct *work)
+{
+	struct pinmap_beside *beside = container_of(work, struct pinmap_beside, work);
+	struct mem_cgroup *old = set_active_memcg(beside->memcg);
+
+	beside->run(beside->data);
+	set_active_memcg(old);
+}
+
+/*
+ * Calls @own and meanwhile, on another processor if one has time, @other, whose memory is charged to the
+ * current task's cgroup. @other is not called later.
+ */
+void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), void *other_data)
+{
+	struct pinmap_beside beside = { .run = other, .data = other_data };
+
+	if (num_online_cpus() == 1) {
+		own(own_data);
+		return;
+	}
+	beside.memcg = get_mem_cgroup_from_mm(current->mm);
+	INIT_WORK_ONSTACK(&beside.work, pinmap_run_beside);
+	queue_work(pinmap_unbound_queue(), &beside.work);
+	own(own_data);
+	cancel_work_sync(&beside.work);
+	destroy_work_on_stack(&beside.work);
+	mem_cgroup_put(beside.memcg);
 }
 
 unsigned long pinmap_task_size(void)

@@ -3,8 +3,11 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use super::{gup, pages::Pages, pci::Function, raw};
-use crate::logic::{place::Space, runs, span::Span, PAGE_SIZE};
+mod fill;
+
+use self::fill::Part;
+use super::{pages::Pages, pci::Function, raw};
+use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
     alloc::AllocError,
@@ -197,12 +200,6 @@ unsafe impl Send for Domain {}
 // SAFETY: As above.
 unsafe impl Sync for Domain {}
 
-/// Entries of the scatterlist by which runs are mapped. An IOMMU that has to be told of what is mapped
-/// is told once for all of them.
-const WINDOW: usize = 1024;
-/// Entries for which no memory needs to be allocated.
-const FEW: usize = 4;
-
 impl Domain {
     fn new(function: &Function) -> core::result::Result<Self, Unfit> {
         let reserved = reserved(function)?;
@@ -278,93 +275,6 @@ impl Domain {
         self.coherent
     }
 
-    /// Maps `runs` from `start` on, one after the other, as long as `wanted`. Counts what is mapped in
-    /// `mapped`, also on failure, and flushes in `flushes`. Sleeps.
-    fn fill(
-        &self,
-        start: u64,
-        runs: &dyn Pages,
-        write: bool,
-        wanted: impl Fn() -> Result,
-        mapped: &mut u64,
-        flushes: &mut u64,
-    ) -> Result {
-        let mut few = [bindings::scatterlist::default(); FEW];
-        let mut many;
-        let window: &mut [_] = if runs.runs() <= FEW {
-            &mut few
-        } else {
-            let room = runs.runs().min(WINDOW);
-            many = KVVec::from_elem(bindings::scatterlist::default(), room, GFP_KERNEL)?;
-            &mut many
-        };
-        let mut filled = 0;
-        runs.each(&mut |run| {
-            if filled == window.len() {
-                self.map_window(start, window, write, mapped)?;
-                *flushes = flushes.saturating_add(1);
-                filled = 0;
-                gup::breathe();
-                if gup::must_die() {
-                    return Err(EINTR);
-                }
-                wanted()?;
-            }
-            const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
-            let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
-            if let Some(entry) = window.get_mut(filled) {
-                // SAFETY: A run consists of pages; the entry is zeroed or was used so before.
-                unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
-                filled = filled.saturating_add(1);
-            }
-            Ok(())
-        })?;
-        let rest = window.get_mut(..filled).unwrap_or_default();
-        self.map_window(start, rest, write, mapped)?;
-        *flushes = flushes.saturating_add(1);
-        Ok(())
-    }
-
-    /// Maps the entries of `window`, `mapped` bytes behind `start`, with one flush for all.
-    fn map_window(
-        &self,
-        start: u64,
-        window: &mut [bindings::scatterlist],
-        write: bool,
-        mapped: &mut u64,
-    ) -> Result {
-        let mut prot = bindings::IOMMU_READ;
-        if write {
-            prot |= bindings::IOMMU_WRITE;
-        }
-        if self.coherent {
-            prot |= bindings::IOMMU_CACHE;
-        }
-        let at = start.checked_add(*mapped).ok_or(EOVERFLOW)?;
-        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
-        // the list before `window.len()`.
-        let bytes = unsafe {
-            bindings::iommu_map_sg(
-                self.domain.as_ptr(),
-                at as usize,
-                window.as_mut_ptr(),
-                window.len() as u32,
-                prot as ffi::c_int,
-                bindings::GFP_KERNEL_ACCOUNT,
-            )
-        };
-        if bytes < 0 {
-            // On failure the call unmaps what it mapped, and does not look whether that worked.
-            // SAFETY: The domain is valid.
-            if unsafe { bindings::iommu_iova_to_phys(self.domain.as_ptr(), at) } != 0 {
-                *mapped = mapped.saturating_add(PAGE_SIZE);
-            }
-            return Err(Error::from_errno(bytes as i32));
-        }
-        *mapped = mapped.saturating_add(bytes.unsigned_abs() as u64);
-        Ok(())
-    }
-
     /// Unmaps and flushes. When it returns `Ok`, no device can reach what was mapped there. From any
     /// context.
     ///
@@ -376,14 +286,17 @@ impl Domain {
         if unmapped as u64 == length {
             return Ok(());
         }
+        Err(self.lose(unmapped as u64, length))
+    }
+
+    /// Of `length` bytes only so many were unmapped.
+    fn lose(&self, unmapped: u64, length: u64) -> Error {
         if !self.broken.xchg(true, Relaxed) {
             pr_err!(
-                "the IOMMU unmapped {} of {} bytes; their pages are kept for ever\n",
-                unmapped,
-                length
+                "the IOMMU unmapped {unmapped} of {length} bytes; their pages are kept for ever\n"
             );
         }
-        Err(EIO)
+        EIO
     }
 }
 
@@ -399,13 +312,11 @@ impl Drop for Domain {
 ///
 /// # Invariants
 ///
-/// `length` bytes from `start` on are mapped, to pages of `runs`.
+/// `part` is mapped from `start` on, to pages of `runs`.
 pub(crate) struct Mapped {
     domain: Arc<Domain>,
     start: u64,
-    length: u64,
-    /// Of the IOMMU's cache, so far.
-    flushes: u64,
+    part: Part,
     runs: Option<Arc<dyn Pages>>,
 }
 
@@ -416,8 +327,7 @@ impl Mapped {
         Self {
             domain: domain.clone(),
             start,
-            length: 0,
-            flushes: 0,
+            part: Part::default(),
             runs: None,
         }
     }
@@ -438,28 +348,24 @@ impl Mapped {
             return Err(EACCES);
         }
         self.runs = Some(runs.clone());
-        // INVARIANT: It counts in `length` what it maps.
-        self.domain.fill(
-            self.start,
-            &**runs,
-            write,
-            wanted,
-            &mut self.length,
-            &mut self.flushes,
-        )
+        // INVARIANT: It counts in `part` what it maps.
+        self.domain
+            .fill(self.start, &**runs, write, wanted, &mut self.part)
     }
 
     /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they
     /// are let go of. After an error that is not known, and they never are. From any context in which
     /// the pages may be let go of, or somebody else has them, too.
     pub(crate) fn unmap(&mut self) -> Result {
-        let length = mem::take(&mut self.length);
-        if length == 0 {
-            self.runs = None;
-            return Ok(());
+        let length = mem::take(&mut self.part.length);
+        let mut result = Ok(());
+        if length != 0 {
+            result = self.domain.unmap(self.start, length);
+            self.part.flushes = self.part.flushes.saturating_add(1);
         }
-        let result = self.domain.unmap(self.start, length);
-        self.flushes = self.flushes.saturating_add(1);
+        if mem::take(&mut self.part.stuck) {
+            result = Err(EIO);
+        }
         let runs = self.runs.take();
         if result.is_err() {
             mem::forget(runs);
@@ -469,7 +375,7 @@ impl Mapped {
 
     /// How often the IOMMU's cache was flushed for it.
     pub(crate) fn flushes(&self) -> u64 {
-        self.flushes
+        self.part.flushes
     }
 
     /// What is mapped.
@@ -479,7 +385,7 @@ impl Mapped {
 
     /// Whether anything is mapped.
     pub(crate) fn is_empty(&self) -> bool {
-        self.length == 0
+        self.part.length == 0 && !self.part.stuck
     }
 }
 

@@ -3,7 +3,12 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h), `memfd_pin_folios()`.
 
-use super::{account::Charge, gup, pages::Pages, raw};
+use super::{
+    account::Charge,
+    gup,
+    pages::{block_of, Pages, BLOCK},
+    raw,
+};
 use crate::logic::{runs::Run, span::Span, PAGE_SHIFT, PAGE_SIZE};
 use core::ptr::{self, NonNull};
 use kernel::{bindings, error::to_result, prelude::*};
@@ -170,16 +175,16 @@ unsafe impl Pages for PinnedFile {
         self.pages
     }
 
-    fn runs(&self) -> usize {
-        self.runs.len()
+    fn blocks(&self) -> usize {
+        self.runs.len().div_ceil(BLOCK)
+    }
+
+    fn block(&self, index: usize) -> &[Run] {
+        block_of(&self.runs, index)
     }
 
     fn writable(&self) -> bool {
         self.file.write
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
-        self.runs.iter().copied().try_for_each(visit)
     }
 }
 

@@ -21,6 +21,9 @@ use kernel::{
     sync::atomic::{Atomic, Full},
 };
 
+/// Runs in a block: a page of them.
+pub(super) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
+
 /// Host memory as physically contiguous runs.
 ///
 /// # Safety
@@ -30,8 +33,11 @@ pub(crate) unsafe trait Pages: Send + Sync {
     /// How many.
     fn pages(&self) -> u64;
 
-    /// Of how many runs.
-    fn runs(&self) -> usize;
+    /// Of how many blocks of runs.
+    fn blocks(&self) -> usize;
+
+    /// The runs in such a block; at most [`BLOCK`].
+    fn block(&self, index: usize) -> &[Run];
 
     /// Whether a device may write to them.
     fn writable(&self) -> bool;
@@ -42,7 +48,19 @@ pub(crate) unsafe trait Pages: Send + Sync {
     }
 
     /// Calls `visit` for the runs in order, until one fails.
-    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result;
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        for index in 0..self.blocks() {
+            for &run in self.block(index) {
+                visit(run)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A block of `runs`.
+pub(super) fn block_of(runs: &[Run], index: usize) -> &[Run] {
+    runs.chunks(BLOCK).nth(index).unwrap_or_default()
 }
 
 // SAFETY: The runs are pinned as long as it lives.
@@ -51,16 +69,16 @@ unsafe impl Pages for PinnedRuns {
         self.pages()
     }
 
-    fn runs(&self) -> usize {
-        self.runs()
+    fn blocks(&self) -> usize {
+        self.blocks()
+    }
+
+    fn block(&self, index: usize) -> &[Run] {
+        self.block(index)
     }
 
     fn writable(&self) -> bool {
         self.writable()
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
-        self.each(visit)
     }
 }
 
@@ -274,8 +292,12 @@ unsafe impl Pages for Folios {
         self.pages
     }
 
-    fn runs(&self) -> usize {
-        self.folios.len()
+    fn blocks(&self) -> usize {
+        self.folios.len().div_ceil(BLOCK)
+    }
+
+    fn block(&self, index: usize) -> &[Run] {
+        block_of(&self.folios, index)
     }
 
     fn writable(&self) -> bool {
@@ -284,10 +306,6 @@ unsafe impl Pages for Folios {
 
     fn is_cached(&self) -> bool {
         self.combined.is_none()
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
-        self.folios.iter().copied().try_for_each(visit)
     }
 }
 

@@ -4,8 +4,9 @@
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
 use super::raw;
+use core::ptr;
 use kernel::{
-    bindings,
+    bindings, ffi,
     sync::Arc,
     workqueue::{HasWork, Queue, Work, WorkItem},
 };
@@ -14,6 +15,38 @@ use kernel::{
 pub(crate) fn queue() -> &'static Queue {
     // SAFETY: The system's queues exist as long as the system.
     unsafe { Queue::from_raw(raw::pinmap_unbound_queue().cast()) }
+}
+
+/// Calls `own`, and, if another processor has time for it before that returns, `other` there. Neither
+/// runs any more when this returns. What `other` allocates is charged as if it were allocated here.
+pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
+    /// # Safety
+    ///
+    /// `data` must point to a `&mut dyn FnMut()` that nobody else uses.
+    unsafe extern "C" fn call_own(data: *mut ffi::c_void) {
+        // SAFETY: By the requirements.
+        (unsafe { &mut *data.cast::<&mut dyn FnMut()>() })();
+    }
+
+    /// # Safety
+    ///
+    /// As above, with `Send`.
+    unsafe extern "C" fn call_other(data: *mut ffi::c_void) {
+        // SAFETY: By the requirements.
+        (unsafe { &mut *data.cast::<&mut (dyn FnMut() + Send)>() })();
+    }
+
+    let (mut own, mut other) = (own, other);
+    // SAFETY: Each function is called with what it is for, by one thread, and only before this returns;
+    // `other` may be called by any thread.
+    unsafe {
+        raw::pinmap_beside(
+            Some(call_own),
+            ptr::from_mut(&mut own).cast(),
+            Some(call_other),
+            ptr::from_mut(&mut other).cast(),
+        );
+    }
 }
 
 /// Takes `item` off its queue, or waits until it has run. Must not be called from its own `run`.

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Mapping runs in a domain: from the front on, and if there are many, another processor begins at the
+//! back meanwhile.
+//!
+//! Entering a run that is a single page takes longer than pinning it, all of it in the IOMMU driver's
+//! page tables; and those may be changed by several processors at once, as long as the addresses differ.
+
+use super::Domain;
+use crate::{
+    logic::{
+        runs::{self, Run},
+        PAGE_SIZE,
+    },
+    sys::{
+        gup,
+        pages::{Pages, BLOCK},
+        raw, work,
+    },
+};
+use kernel::{
+    bindings, ffi,
+    prelude::*,
+    sync::atomic::{Atomic, Relaxed},
+};
+
+/// Entries of a scatterlist, by which runs are mapped: an IOMMU that has to be told of what is mapped is
+/// told once for all of them.
+type Window = [bindings::scatterlist];
+
+/// Runs for which no memory needs to be allocated.
+const FEW: usize = 4;
+/// From so many blocks of runs on, another processor helps.
+const SHARED: usize = 3;
+
+/// What is mapped, without a gap.
+#[derive(Default)]
+pub(super) struct Part {
+    /// In bytes.
+    pub(super) length: u64,
+    /// Of the IOMMU's cache, so far.
+    pub(super) flushes: u64,
+    /// More may be mapped, and could not be taken away.
+    pub(super) stuck: bool,
+}
+
+/// What two processors map at once.
+struct Filling<'a> {
+    domain: &'a Domain,
+    pages: &'a dyn Pages,
+    write: bool,
+    /// Blocks that somebody has begun: so many at the front and at the back together.
+    begun: Atomic<usize>,
+    stopped: Atomic<bool>,
+}
+
+impl Filling<'_> {
+    /// Whether one more block is left, at whichever end; it is the caller's then.
+    fn begin(&self) -> bool {
+        !self.stopped.load(Relaxed) && self.begun.fetch_add(1, Relaxed) < self.pages.blocks()
+    }
+
+    /// Maps blocks from `start` on, as long as there are any and it is `wanted`. Sleeps.
+    fn fill_front(
+        &self,
+        start: u64,
+        window: &mut Window,
+        wanted: impl Fn() -> Result,
+        part: &mut Part,
+    ) -> Result {
+        let mut index = 0_usize;
+        while self.begin() {
+            if index != 0 {
+                gup::breathe();
+                if gup::must_die() {
+                    return Err(EINTR);
+                }
+                wanted()?;
+            }
+            let at = start.checked_add(part.length).ok_or(EOVERFLOW)?;
+            self.map(at, self.pages.block(index), window, part)?;
+            index = index.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// The same from the end on, backwards.
+    fn fill_back(&self, end: u64, window: &mut Window, part: &mut Part) -> Result {
+        let mut index = self.pages.blocks();
+        while self.begin() {
+            index = index.saturating_sub(1);
+            let block = self.pages.block(index);
+            let bytes = block
+                .iter()
+                .map(|run| run.pages())
+                .fold(0, u64::saturating_add);
+            let bytes = bytes.saturating_mul(PAGE_SIZE);
+            let at = end
+                .checked_sub(part.length)
+                .and_then(|at| at.checked_sub(bytes))
+                .ok_or(EOVERFLOW)?;
+            self.map(at, block, window, part)?;
+            gup::breathe();
+        }
+        Ok(())
+    }
+
+    /// The other one need not go on if this one failed.
+    fn stop_on(&self, result: Result) -> Result {
+        if result.is_err() {
+            self.stopped.store(true, Relaxed);
+        }
+        result
+    }
+
+    /// Maps `block` at `at`, with one flush for all of it.
+    fn map(&self, at: u64, block: &[Run], window: &mut Window, part: &mut Part) -> Result {
+        const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
+        let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
+        for (entry, run) in window.iter_mut().zip(block) {
+            let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
+            // SAFETY: A run consists of pages; the entry is zeroed or was used so before.
+            unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
+        }
+        let mut prot = bindings::IOMMU_READ;
+        if self.write {
+            prot |= bindings::IOMMU_WRITE;
+        }
+        if self.domain.coherent {
+            prot |= bindings::IOMMU_CACHE;
+        }
+        let domain = self.domain.domain.as_ptr();
+        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
+        // the list before `window.len()`.
+        let bytes = unsafe {
+            bindings::iommu_map_sg(
+                domain,
+                at as usize,
+                window.as_mut_ptr(),
+                window.len() as u32,
+                prot as ffi::c_int,
+                bindings::GFP_KERNEL_ACCOUNT,
+            )
+        };
+        if bytes < 0 {
+            // On failure the call unmaps what it mapped, and does not look whether that worked.
+            // SAFETY: The domain is valid.
+            if unsafe { bindings::iommu_iova_to_phys(domain, at) } != 0 {
+                self.domain.lose(0, PAGE_SIZE);
+                part.stuck = true;
+            }
+            return Err(Error::from_errno(bytes as i32));
+        }
+        part.length = part.length.saturating_add(bytes.unsigned_abs() as u64);
+        part.flushes = part.flushes.saturating_add(1);
+        Ok(())
+    }
+}
+
+fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
+    let entry = bindings::scatterlist::default();
+    Ok(KVVec::from_elem(entry, entries, GFP_KERNEL)?)
+}
+
+impl Domain {
+    /// Maps `pages` from `start` on, one after the other, as long as it is `wanted`. Counts in `part` what
+    /// is mapped, also on failure. Sleeps.
+    pub(super) fn fill(
+        &self,
+        start: u64,
+        pages: &dyn Pages,
+        write: bool,
+        wanted: impl Fn() -> Result,
+        part: &mut Part,
+    ) -> Result {
+        let filling = Filling {
+            domain: self,
+            pages,
+            write,
+            begun: Atomic::new(0),
+            stopped: Atomic::new(false),
+        };
+        let blocks = pages.blocks();
+        let entries = if blocks > 1 {
+            BLOCK
+        } else {
+            pages.block(0).len()
+        };
+        if entries <= FEW {
+            let mut few = [bindings::scatterlist::default(); FEW];
+            return filling.fill_front(start, &mut few, wanted, part);
+        }
+        let mut entries_here = window(entries)?;
+        // Without memory for a helper it goes without one.
+        let helper = (blocks >= SHARED).then(|| window(entries).ok()).flatten();
+        let Some(mut entries_there) = helper else {
+            return filling.fill_front(start, &mut entries_here, wanted, part);
+        };
+        let length = pages.pages().saturating_mul(PAGE_SIZE);
+        let end = start.checked_add(length).ok_or(EOVERFLOW)?;
+        let mut back = Part::default();
+        let (mut here, mut there) = (Ok(()), Ok(()));
+        work::beside(
+            &mut || {
+                here = filling.stop_on(filling.fill_front(start, &mut entries_here, &wanted, part));
+            },
+            &mut || {
+                there = filling.stop_on(filling.fill_back(end, &mut entries_there, &mut back));
+            },
+        );
+        part.flushes = part.flushes.saturating_add(back.flushes);
+        part.stuck |= back.stuck;
+        let result = here.and(there);
+        if result.is_ok() {
+            part.length = part.length.saturating_add(back.length);
+            return Ok(());
+        }
+        // What is mapped is to have no gap.
+        if back.length != 0 {
+            part.flushes = part.flushes.saturating_add(1);
+            let at = end.saturating_sub(back.length);
+            part.stuck |= self.unmap(at, back.length).is_err();
+        }
+        result
+    }
+}
