@@ -288,7 +288,7 @@ impl Buffer {
             state: State::Building,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
             made: 0,
-            room: Some(Room::new()?),
+            room: Some(events.room()?),
             ticket: None,
             failed: false,
             held,
@@ -879,11 +879,16 @@ impl Buffer {
         }
     }
 
-    /// Takes back an event that was not read yet.
+    /// Takes back an event that was not read yet, or the room for it.
     pub(crate) fn withdraw_event(&self) {
-        let ticket = self.inner.lock().ticket.take();
+        let mut inner = self.inner.lock();
+        let (ticket, room) = (inner.ticket.take(), inner.room.take());
+        drop(inner);
         if let Some(ticket) = ticket {
             self.events.withdraw(ticket);
+        }
+        if let Some(room) = room {
+            self.events.return_room(room);
         }
     }
 }

@@ -52,6 +52,23 @@ struct Table {
     by_last: RBTree<u64, u64>,
     /// Handles of guests, by where the buffer is.
     guests: RBTree<usize, u64>,
+    /// For the next one that wants it.
+    spare: Option<Nodes>,
+}
+
+/// Memory for a handle.
+struct Nodes {
+    by_handle: RBTreeNodeReservation<u64, Entry>,
+    by_last: RBTreeNodeReservation<u64, u64>,
+}
+
+impl Nodes {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            by_handle: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+            by_last: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+        })
+    }
 }
 
 /// Names a buffer for as long as it is there.
@@ -120,16 +137,22 @@ impl Table {
 
     /// Returns whether it is a guest, too.
     fn remove(&mut self, handle: u64) -> Option<(Arc<Buffer>, bool)> {
-        let entry = self.by_handle.remove(&handle)?;
-        let last = entry.buffer.span().last();
+        let entry = self.by_handle.get(&handle)?;
+        let (buffer, guest) = (entry.buffer.clone(), entry.guest);
+        let by_handle = self.by_handle.remove_node(&handle);
+        let last = buffer.span().last();
         if self.by_last.get(&last) == Some(&handle) {
-            self.by_last.remove(&last);
+            let by_last = self.by_last.remove_node(&last);
+            self.spare = by_handle.zip(by_last).map(|(by_handle, by_last)| Nodes {
+                by_handle: by_handle.into_reservation(),
+                by_last: by_last.into_reservation(),
+            });
         }
-        if entry.guest {
-            self.guests.remove(&name(&entry.buffer));
+        if guest {
+            self.guests.remove(&name(&buffer));
         }
         self.count = self.count.saturating_sub(1);
-        Some((entry.buffer, entry.guest))
+        Some((buffer, guest))
     }
 }
 
@@ -170,6 +193,7 @@ impl Context {
             by_handle: RBTree::new(),
             by_last: RBTree::new(),
             guests: RBTree::new(),
+            spare: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -359,8 +383,8 @@ impl Context {
             None
         };
         let last = buffer.span().last();
-        let by_handle = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let by_last = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let spare = self.table.lock().spare.take();
+        let nodes = spare.map_or_else(Nodes::new, Ok)?;
         let allowed = compat::max_registrations();
 
         let mut table = self.table.lock();
@@ -380,9 +404,11 @@ impl Context {
             table.make_way(buffer.span())?;
         }
         let handle = table.counter.take().ok_or(ENOSPC)?;
-        table.by_handle.insert(by_handle.into_node(handle, entry));
+        table
+            .by_handle
+            .insert(nodes.by_handle.into_node(handle, entry));
         if buffer.is_user_memory() {
-            table.by_last.insert(by_last.into_node(last, handle));
+            table.by_last.insert(nodes.by_last.into_node(last, handle));
         }
         if let Some(node) = guest_node {
             table.guests.insert(node.into_node(name(buffer), handle));

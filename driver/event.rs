@@ -22,13 +22,6 @@ use kernel::{
 /// Room for one event, set aside beforehand: telling must not allocate.
 pub(crate) struct Room(RBTreeNodeReservation<u64, Entry>);
 
-impl Room {
-    /// Sets it aside.
-    pub(crate) fn new() -> Result<Self> {
-        Ok(Self(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
-    }
-}
-
 /// Names an event that was queued.
 #[derive(Clone, Copy)]
 pub(crate) struct Ticket(u64);
@@ -55,6 +48,8 @@ struct Inner {
     arrived: u64,
     gone: Gone,
     eventfd: Option<EventFd>,
+    /// For the next one that wants it.
+    spare: Option<Room>,
 }
 
 impl Inner {
@@ -118,6 +113,7 @@ impl Queue {
             arrived: 0,
             gone: Gone::No,
             eventfd: None,
+            spare: None,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -138,6 +134,20 @@ impl Queue {
     /// The same without a system call, and without details.
     pub(crate) fn generations(&self) -> &Generations {
         &self.generations
+    }
+
+    /// Sets room aside.
+    pub(crate) fn room(&self) -> Result<Room> {
+        if let Some(room) = self.inner.lock().spare.take() {
+            return Ok(room);
+        }
+        Ok(Room(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
+    }
+
+    /// It was not needed.
+    pub(crate) fn return_room(&self, room: Room) {
+        let before = self.inner.lock().spare.replace(room);
+        drop(before);
     }
 
     /// Queues `event`. From any context that may take a spinlock.

@@ -178,7 +178,8 @@ impl AddressSpace {
         length: u64,
         target: Target,
     ) -> core::result::Result<(), Failure> {
-        let taken = self.taken.lock();
+        let mut taken = self.taken.lock();
+        taken.settle(self.bounds());
         let space = self.space(&taken);
         let place = space.place(length, target.wish, target.bits);
         match place {
@@ -229,11 +230,27 @@ impl Place {
         length: u64,
         target: Target,
     ) -> core::result::Result<Self, Failure> {
+        let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
+        let wished = Span::new(wish, length);
+        if let Ok(span) = wished {
+            let fits = span.last().checked_shr(target.bits).unwrap_or(0) == 0;
+            if let Some(id) = (fits && wish >= PAGE_SIZE)
+                .then(|| space.taken.lock().take_again(span))
+                .flatten()
+            {
+                return Ok(Self {
+                    space: space.clone(),
+                    span,
+                    id,
+                    forever: false,
+                });
+            }
+        }
         // The memory for it is allocated outside of the lock.
         let room = Room::new()?;
-        let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
         let mut taken = space.taken.lock();
-        if let Ok(wish) = Span::new(wish, length) {
+        taken.settle(space.bounds());
+        if let Ok(wish) = wished {
             // The same addresses may be used again as soon as their memory went away. That the device
             // has not forgotten them yet, we find out here and not in an MMU notifier.
             while let Some((last, place, entries)) = taken.leftover(wish) {
@@ -241,6 +258,7 @@ impl Place {
                 entries.remove()?;
                 taken = space.taken.lock();
                 taken.free(space.bounds(), last, place);
+                taken.settle(space.bounds());
             }
         }
         let span = space

@@ -27,6 +27,9 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
+    /// The one that was freed last. It is still among those that are taken until [`settle`](Self::settle):
+    /// often it is the next one to be taken, too, and then nothing changes.
+    vacant: Option<Span>,
 }
 
 /// Gaps by class and address. There are never more than at first and one for each taken span; as many
@@ -144,15 +147,38 @@ impl<L: Clone> Spans<L> {
             taken: RBTree::new(),
             gaps,
             owners: 0,
+            vacant: None,
         })
+    }
+
+    fn next_owner(&mut self) -> u64 {
+        let owner = self.owners;
+        self.owners = owner.wrapping_add(1);
+        owner
+    }
+
+    /// Takes `span` again if it is the one that was freed last. Returns the owner's name.
+    pub(crate) fn take_again(&mut self, span: Span) -> Option<u64> {
+        self.vacant.take_if(|vacant| *vacant == span)?;
+        let owner = self.next_owner();
+        self.taken.get_mut(&span.last())?.owner = owner;
+        Some(owner)
+    }
+
+    /// What was freed is free from now on: before anybody looks at what is taken or takes it.
+    pub(crate) fn settle(&mut self, bounds: Bounds<'_>) {
+        if let Some(span) = self.vacant.take() {
+            self.taken.remove(&span.last());
+            bounds.free(self, span);
+            drop(self.gaps.take_spare());
+        }
     }
 
     /// Takes `span`, which is free. Returns the owner's name.
     pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, room: Room<L>) -> u64 {
         self.gaps.add_spare(room.gap);
         bounds.take(self, span);
-        let owner = self.owners;
-        self.owners = owner.wrapping_add(1);
+        let owner = self.next_owner();
         let entry = TakenSpan {
             span,
             owner,
@@ -164,13 +190,13 @@ impl<L: Clone> Spans<L> {
 
     /// Frees the span that ends at `last`, if it is still that of `owner`. Does not allocate.
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
-        let Some(taken) = self.taken.get(&last).filter(|taken| taken.owner == owner) else {
-            return;
-        };
-        let span = taken.span;
-        self.taken.remove(&last);
-        bounds.free(self, span);
-        drop(self.gaps.take_spare());
+        self.settle(bounds);
+        let nobody = self.next_owner();
+        if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
+            taken.owner = nobody;
+            taken.left = None;
+            self.vacant = Some(taken.span);
+        }
     }
 
     /// Whoever wants the span of `owner` that ends at `last` next may have it, once it has dealt with

@@ -152,7 +152,7 @@ impl Queue {
             stop: None,
             closed: false,
             handle: 0,
-            room: Some(Room::new()?),
+            room: Some(parts.events.room()?),
             ticket: None,
         };
         Arc::pin_init(

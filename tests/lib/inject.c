@@ -32,33 +32,69 @@ bool fail_end(void)
 	return struck;
 }
 
-void fail_spare(const char *function)
+/* Where one of the kernel's functions is. */
+static void find_function(const char *function, char start[32], char end[32])
 {
-	static const char *const kinds[] = { "failslab", "fail_page_alloc" };
-	unsigned long long start = 0, end = 0, addr;
+	unsigned long long first = 0, next = 0, addr;
 	FILE *file = fopen("/proc/kallsyms", "re");
-	char line[512], name[256], path[128], text[32];
+	char line[512], name[256];
 
 	CHECK(file);
 	while (fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
-		if (start && addr > start) {
-			end = addr;
-			break;
-		}
 		if (!strcmp(name, function))
-			start = addr;
+			first = addr;
+	}
+	rewind(file);
+	/* those of a module are not sorted */
+	while (first && fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
+		if (addr > first && (!next || addr < next))
+			next = addr;
 	}
 	fclose(file);
-	if (!end)
+	if (!next)
 		SKIP("the kernel has no function %s", function);
+	snprintf(start, 32, "%#llx", first);
+	snprintf(end, 32, "%#llx", next);
+}
+
+static void set(const char *kind, const char *name, const char *value)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", kind, name);
+	file_write(path, value);
+}
+
+void fail_spare(const char *function)
+{
+	static const char *const kinds[] = { "failslab", "fail_page_alloc" };
+	char start[32], end[32];
+
+	find_function(function, start, end);
 	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-start", kinds[i]);
-		snprintf(text, sizeof(text), "%#llx", start);
-		file_write(path, text);
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/reject-end", kinds[i]);
-		snprintf(text, sizeof(text), "%#llx", end);
-		file_write(path, text);
+		set(kinds[i], "reject-start", start);
+		set(kinds[i], "reject-end", end);
 	}
+}
+
+void fail_page_below(const char *function)
+{
+	char start[32], end[32];
+
+	need_injection();
+	find_function(function, start, end);
+	set("fail_page_alloc", "require-start", start);
+	set("fail_page_alloc", "require-end", end);
+	set("fail_page_alloc", "task-filter", "N");
+	set("fail_page_alloc", "times", "1");
+	set("fail_page_alloc", "probability", "100");
+}
+
+void fail_page_end(void)
+{
+	set("fail_page_alloc", "probability", "0");
+	set("fail_page_alloc", "require-start", "0");
+	set("fail_page_alloc", "require-end", "0xffffffffffffffff");
 }
 
 void need_injection(void)

@@ -70,6 +70,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
     }
     print!("{}", table::table(&records));
+    print!("{}", table::ways(&records));
     print!("{}", table::slopes(&records));
     print!("{}", table::goals(&records));
     Ok(true)

@@ -44,7 +44,11 @@ pub(crate) fn table(records: &[Record]) -> String {
         let _ = write!(out, "{system:>10}");
     }
     out.push_str("   iommufd/x   vfio/x   x/floor     q1..q3 of pinmap\n");
-    for case in cases(records) {
+    let beside_peers = |case: &&Case| {
+        let mut all = records.iter().filter(|record| record.case == **case);
+        all.all(|record| SYSTEMS.contains(&&*record.system))
+    };
+    for case in cases(records).into_iter().filter(beside_peers) {
         let ours = records
             .iter()
             .find(|record| record.case == *case && record.system == "pinmap");
@@ -69,6 +73,36 @@ pub(crate) fn table(records: &[Record]) -> String {
             let _ = write!(out, "     {}..{}", time(ours.q1), time(ours.q3));
         }
         out.push('\n');
+    }
+    out
+}
+
+/// Two ways of one system: a line each, with how many times as long as the first it takes.
+pub(crate) fn ways(records: &[Record]) -> String {
+    let mut out = String::new();
+    for record in records {
+        if SYSTEMS.contains(&&*record.system) {
+            continue;
+        }
+        if out.is_empty() {
+            let _ = writeln!(
+                out,
+                "\n{:44}{:24}{:>10}{:>9}     q1..q3",
+                "case", "way", "median", "x first"
+            );
+        }
+        let first = records.iter().find(|first| first.case == record.case);
+        let first = first.map_or(1, |first| first.median.max(1));
+        let _ = writeln!(
+            out,
+            "{:44}{:24}{:>10}{:>9.2}     {}..{}",
+            record.case.to_string(),
+            record.system,
+            time(record.median),
+            record.median as f64 / first as f64,
+            time(record.q1),
+            time(record.q3)
+        );
     }
     out
 }
@@ -316,6 +350,19 @@ mod tests {
         for (ns, text) in [(7, "7.00 ns"), (12_345, "12.3 us"), (456_000_000, "456 ms")] {
             assert_eq!(time(ns), text);
         }
+    }
+
+    #[test]
+    fn ways_are_compared_with_the_first() {
+        let line = |system: &str, ns: u64| -> Record {
+            format!("{{\"case\": \"submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+                .parse()
+                .unwrap()
+        };
+        let records = [line("ring", 100), line("ioctl", 250)];
+        let text = ways(&records);
+        assert!(text.contains("ioctl") && text.contains("2.50"), "{text}");
+        assert!(!table(&records).contains("submit"));
     }
 
     #[test]

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device with queues: host memory used in place against copies, submission by the ring against the ioctl, and copies in both
+//! directions at once. Its link is a model; which one it is, is told with the figures.
+
+use std::time::Instant;
+
+use pinmap::{kernel, Allocation, Gpu, Packet, Queue, QueueOptions};
+
+use crate::{Bench, Result};
+
+const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("16MiB", 16 << 20)];
+/// Packets submitted for one measurement.
+const PACKETS: usize = 1024;
+
+pub(crate) fn measure(bench: &Bench, gpu: &Gpu) -> Result<()> {
+    let info = gpu.info()?;
+    eprintln!(
+        "bench-crate: the link is {:?}, the device's memory {:?}",
+        info.link, info.vram
+    );
+    for (size, bytes) in SIZES {
+        let mut work = Work::new(gpu, bytes / size_of::<f32>())?;
+        for (operation, uses) in [("use-once", 1), ("use-10-times", 10)] {
+            let systems = ["zero-copy", "explicit-copy"];
+            bench.compare(operation, size, "gpu", systems, |system| match system {
+                0 => work.in_place(uses),
+                _ => work.with_copies(uses),
+            })?;
+        }
+    }
+    submission(bench, gpu)?;
+    both_directions(bench, gpu)
+}
+
+/// A computation that reads and writes all of some memory.
+struct Work {
+    queue: Queue,
+    host: Allocation<f32>,
+    vram: Allocation<f32>,
+    /// When it began and ended, in the device's memory, so that they cost no access to the host's.
+    stamps: Allocation<u64>,
+}
+
+impl Work {
+    fn new(gpu: &Gpu, floats: usize) -> Result<Self> {
+        Ok(Self {
+            queue: gpu.queue(QueueOptions::new())?,
+            host: gpu.device().alloc(floats)?,
+            vram: gpu.alloc_vram(floats)?,
+            stamps: gpu.alloc_vram(2)?,
+        })
+    }
+
+    /// On host memory.
+    fn in_place(&mut self, uses: u32) -> Result<u64> {
+        let Self {
+            queue,
+            host,
+            stamps,
+            ..
+        } = self;
+        queue.scope(|scope| {
+            let (mut data, mut stamps) = (host.slice_mut(), stamps.slice_mut());
+            let batch = scope.batch();
+            scope.timestamp(&mut stamps, 0)?;
+            for _ in 0..uses {
+                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            }
+            scope.timestamp(&mut stamps, 1)?;
+            batch.submit()?;
+            scope.wait()
+        })?;
+        self.time()
+    }
+
+    /// On a copy in the device's memory, made before and brought back afterwards.
+    fn with_copies(&mut self, uses: u32) -> Result<u64> {
+        let Self {
+            queue,
+            host,
+            vram,
+            stamps,
+        } = self;
+        queue.scope(|scope| {
+            let (mut data, mut there) = (host.slice_mut(), vram.slice_mut());
+            let mut stamps = stamps.slice_mut();
+            let batch = scope.batch();
+            scope.timestamp(&mut stamps, 0)?;
+            scope.copy(&data, &mut there)?;
+            for _ in 0..uses {
+                scope.launch(kernel::IncrementF32 { data: &mut there })?;
+            }
+            scope.copy(&there, &mut data)?;
+            scope.timestamp(&mut stamps, 1)?;
+            batch.submit()?;
+            scope.wait()
+        })?;
+        self.time()
+    }
+
+    /// By the device's clock.
+    fn time(&self) -> Result<u64> {
+        let mut stamps = [0; 2];
+        self.stamps.read(0, &mut stamps)?;
+        Ok(stamps[1]
+            .checked_sub(stamps[0])
+            .ok_or("the device's clock went back")?)
+    }
+}
+
+/// The processor's time for a packet, alone or sixteen at a time.
+fn submission(bench: &Bench, gpu: &Gpu) -> Result<()> {
+    let options = QueueOptions::new().packets(4096);
+    let mut queues = [gpu.queue(options)?, gpu.queue(options.system_calls())?];
+    for (operation, together) in [("submit", 1), ("submit-16", 16)] {
+        bench.compare(operation, "0KiB", "packet", ["ring", "ioctl"], |system| {
+            let nops = [Packet::nop()];
+            let time = queues[system].scope(|scope| {
+                let start = Instant::now();
+                for _ in 0..PACKETS / together {
+                    let batch = scope.batch();
+                    for _ in 0..together {
+                        scope.submit(&nops)?;
+                    }
+                    batch.submit()?;
+                }
+                let time = start.elapsed();
+                // Not measured, and the same for both.
+                scope.wait()?;
+                Ok::<_, pinmap::Error>(time)
+            })?;
+            Ok((time / PACKETS as u32).as_nanos() as u64)
+        })?;
+    }
+    Ok(())
+}
+
+/// Copies to the device, from it, one after the other, and at once by two queues.
+fn both_directions(bench: &Bench, gpu: &Gpu) -> Result<()> {
+    let floats = (16 << 20) / size_of::<f32>();
+    let mut queues = [
+        gpu.queue(QueueOptions::new())?,
+        gpu.queue(QueueOptions::new())?,
+    ];
+    let mut host: [Allocation<f32>; 2] = [gpu.device().alloc(floats)?, gpu.device().alloc(floats)?];
+    let mut vram: [Allocation<f32>; 2] = [gpu.alloc_vram(floats)?, gpu.alloc_vram(floats)?];
+    let systems = ["up", "down", "one-after-the-other", "at-once"];
+    bench.compare("copy", "16MiB", "gpu", systems, |system| {
+        let [first, second] = &mut queues;
+        let ([from, back], [there, of]) = (&mut host, &mut vram);
+        let (from, mut back) = (from.slice_mut(), back.slice_mut());
+        let (mut there, of) = (there.slice_mut(), of.slice_mut());
+        let start = Instant::now();
+        first.scope(|up| {
+            if system != 1 {
+                up.copy(&from, &mut there)?;
+            }
+            if system == 2 {
+                up.wait()?;
+            }
+            if system != 0 {
+                second.scope(|down| down.copy(&of, &mut back))?;
+            }
+            up.wait()
+        })?;
+        Ok(start.elapsed().as_nanos() as u64)
+    })
+}
