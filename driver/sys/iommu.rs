@@ -358,14 +358,14 @@ impl Mapped {
     /// the pages may be let go of, or somebody else has them, too.
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.part.length);
-        let mut result = Ok(());
-        if length != 0 {
-            result = self.domain.unmap(self.start, length);
-            self.part.flushes = self.part.flushes.saturating_add(1);
+        let stuck = mem::take(&mut self.part.stuck);
+        if length == 0 && !stuck {
+            self.runs = None;
+            return Ok(());
         }
-        if mem::take(&mut self.part.stuck) {
-            result = Err(EIO);
-        }
+        let result = self.domain.unmap(self.start, length);
+        self.part.flushes = self.part.flushes.saturating_add(1);
+        let result = if stuck { Err(EIO) } else { result };
         let runs = self.runs.take();
         if result.is_err() {
             mem::forget(runs);
