@@ -298,7 +298,7 @@ mod tests {
             ("reserved", (0, 1, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
             (
                 "unsupported before overflow",
-                (1 << 4, 0, u64::MAX, 2, 0, 0),
+                (1 << 6, 0, u64::MAX, 2, 0, 0),
                 Err(Unsupported),
             ),
             (
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn alloc_edges() {
-        use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
+        use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
         let table = [
             (0, 0x1000, Ok(false)),
             (VRAM, 1 << 40, Ok(true)),
@@ -501,6 +501,7 @@ mod tests {
             let got = alloc(flags, 0, length, 0);
             assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
             if let Ok(plan) = got {
+                assert_eq!(plan.portable, flags & PORTABLE != 0);
                 assert_eq!(plan.span.length(), length);
                 assert_eq!(plan.write_combined, flags & WRITE_COMBINED != 0);
                 assert_eq!(plan.node, (flags & NODE != 0).then_some(0));
