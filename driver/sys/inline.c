@@ -371,6 +371,12 @@ struct page *pinmap_alloc_folio(unsigned int order, int node)
 	return folio ? folio_page(folio, 0) : NULL;
 }
 
+/* For kvfree(). In a full memory cgroup it fails, where others have the OOM killer end somebody. */
+void *pinmap_kvmalloc_or_fail(size_t size)
+{
+	return kvmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+}
+
 bool pinmap_node_has_memory(u32 node)
 {
 	return node < MAX_NUMNODES && node_state(node, N_MEMORY);

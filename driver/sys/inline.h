@@ -94,6 +94,7 @@ void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* memory of the driver's own */
 struct page *pinmap_alloc_folio(unsigned int order, int node);
+void *pinmap_kvmalloc_or_fail(size_t size);
 bool pinmap_node_has_memory(u32 node);
 int pinmap_combine_writes(struct page **pages, int count);
 int pinmap_write_back(struct page **pages, int count);
