@@ -162,8 +162,8 @@ pub fn register_fd(
     device_address: u64,
     address_bits: u32,
 ) -> Result<RegisterPlan, Refusal> {
-    // There is no address by which other contexts could name it.
-    if flags & (register_flags::IDENTITY | register_flags::PORTABLE) != 0 {
+    // There is no user address that it could have.
+    if flags & register_flags::IDENTITY != 0 {
         return Err(Refusal::Unsupported);
     }
     let last = i64::MAX as u64;
@@ -456,7 +456,8 @@ mod tests {
             (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
             (NO_MAP, 4096, 4096, 0, Ok(None)),
             (IDENTITY, 0, 4096, 0, Err(Unsupported)),
-            (PORTABLE, 0, 4096, 0, Err(Unsupported)),
+            (PORTABLE, 4096, 4096, 0, Ok(Some(Wish::Near(4096)))),
+            (PORTABLE | NO_MAP, 0, 4096, 0, Err(Invalid)),
             (1 << 31, 0, 4096, 0, Err(Unsupported)),
             (0, 0, 0, 0, Err(Invalid)),
             (0, 1, 4096, 0, Err(Invalid)),

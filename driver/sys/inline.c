@@ -148,6 +148,12 @@ int pinmap_memfd_begin(struct file *file, bool write)
 	return 0;
 }
 
+/* Whether there may be no new way to write to it. */
+bool pinmap_memfd_is_sealed(struct file *file)
+{
+	return pinmap_seals(file) & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE);
+}
+
 void pinmap_memfd_end(struct file *file)
 {
 	mapping_unmap_writable(file->f_mapping);
@@ -437,6 +443,16 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 	vm_flags_clear(vma, VM_MAYEXEC);
 	vma->vm_page_prot = write_combine ? pgprot_writecombine(vma->vm_page_prot) :
 					    pgprot_noncached(vma->vm_page_prot);
+}
+
+/*
+ * Pages of a file, in an area that the file does not know: no page of it may count as mapped here, for who
+ * truncates the file would find it so after having unmapped it everywhere.
+ */
+void pinmap_vma_of_file(struct vm_area_struct *vma)
+{
+	vm_flags_set(vma, VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+	vm_flags_clear(vma, VM_MAYEXEC);
 }
 
 /*
