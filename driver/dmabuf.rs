@@ -152,6 +152,8 @@ fn revoke(source: &Source) {
     drop(state);
     for import in &imports {
         Buffer::revoke_import(import);
+        // Who is mapping it undoes that.
+        import.await_mappers();
     }
     source.invalidate();
     // Whoever imported them and has not let go of them yet has them still.

@@ -178,6 +178,7 @@ fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
         size.copy_from_slice(&given.to_ne_bytes());
     }
 
+    context.admit()?;
     let outcome = (row.run)(context, &mut buffer);
     if matches!(outcome.result, Err(error) if error == ENODEV) {
         // Whoever is told so relies on it.

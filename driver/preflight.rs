@@ -34,11 +34,9 @@ pub(crate) fn preflight(
     if !context.account().is_current() {
         return Err(EPERM.into());
     }
-    // Dropped, it was never made.
-    let _claim = match plan.target {
-        Some(_) => Some(Claim::new(context)?),
-        None => None,
-    };
+    if plan.target.is_some() {
+        Claim::check(context)?;
+    }
     let needed = context.account().used().saturating_add(args.length);
     let limit = Account::limit();
     args.out_memlock_needed = needed;
