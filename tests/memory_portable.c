@@ -110,6 +110,7 @@ TEST(portable_refused)
 	struct registration in_the_way;
 	struct pinmap_register args;
 	struct gate owned = gate_new(), checked = gate_new();
+	struct pinmap_query query;
 	long long pins;
 	char *memory;
 	int fd, other;
@@ -155,11 +156,14 @@ TEST(portable_refused)
 	close(other);
 	/* it is not open: no matter */
 	register_memory(fd, memory, PAGE, WRITE | PORTABLE);
-	CHECK_ERR(EBUSY, try_open_device(1) < 0 ? -EBUSY : 0);
-	CHECK(try_open_device(1) == -EBUSY);
+	CHECK_EQ(try_use_device(1), -EBUSY);
+	/* open() itself does nothing to the device, and what failed can be tried again */
+	other = SYS(try_open_device(1));
+	CHECK_ERR(EBUSY, try_query_addr(other, memory, &query));
+	CHECK_ERR(EBUSY, try_query_addr(other, memory, &query));
 	gate_open(&checked);
 	join(pid);
-	CHECK(WAIT_FOR(2000, (other = try_open_device(1)) >= 0));
+	CHECK(WAIT_FOR(2000, !try_query_addr(other, memory, &query)));
 	CHECK_EQ(query_addr(other, memory).out_state, PINMAP_STATE_LIVE);
 	CHECK_ERR(EINVAL, try_register_memory(fd, memory + PAGE, PAGE, NO_MAP | PORTABLE, &in_the_way));
 }
@@ -192,6 +196,8 @@ TEST(portable_stale, .faults = true)
 	CHECK_NO_EVENT(other);
 	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
 	CHECK_PINS_SOON(pins);
+	/* a device that is opened now needs nothing of it */
+	close(open_device(1));
 	release(fd, registration.handle);
 	CHECK_EQ(get_info(other).out_registrations, 0);
 }
@@ -510,6 +516,9 @@ TEST(portable_allocation)
 	CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
 	CHECK_EQ(query.out_flags, WRITE | PORTABLE);
 	CHECK_EQ(query.out_base, (uintptr_t)memory);
+	/* only the file that it was allocated by shows it */
+	CHECK_EQ(query.out_offset, 0);
+	CHECK_EQ(query_handle(fd, args.out_handle).out_offset, args.out_offset);
 	CHECK_REACHES(&second, (uintptr_t)memory + PAGE, memory + PAGE, PAGE);
 	/* once more here is only here */
 	map(fd, args.out_handle, PINMAP_MAP_WRITE, 0);
@@ -553,12 +562,102 @@ struct race {
 	unsigned int good, bad;
 };
 
+/* What one thread lets go of while another maps it. */
+struct contest {
+	int fd;
+	uint64_t handle;
+	uint64_t device_addr;
+	pthread_barrier_t *start;
+};
+
+static void *contest_map(void *argument)
+{
+	struct contest *contest = argument;
+	struct pinmap_fail fail;
+
+	pthread_barrier_wait(contest->start);
+	try_map(contest->fd, contest->handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, &contest->device_addr, &fail);
+	return NULL;
+}
+
+static void *contest_release(void *argument)
+{
+	struct contest *contest = argument;
+
+	pthread_barrier_wait(contest->start);
+	release(contest->fd, contest->handle);
+	return NULL;
+}
+
+static void compete(struct contest *contest)
+{
+	pthread_barrier_t start;
+	pthread_t mapper, releaser;
+
+	CHECK_OK(-pthread_barrier_init(&start, NULL, 2));
+	contest->start = &start;
+	CHECK_OK(-pthread_create(&mapper, NULL, contest_map, contest));
+	CHECK_OK(-pthread_create(&releaser, NULL, contest_release, contest));
+	CHECK_OK(-pthread_join(mapper, NULL));
+	CHECK_OK(-pthread_join(releaser, NULL));
+	pthread_barrier_destroy(&start);
+}
+
+/* A context that lets go of another one's memory does not reach it any more, also by what is being mapped. */
+TEST(portable_released_while_mapped, .seconds = 60, .faults = true)
+{
+	struct contest contest = { .device_addr = 64 * MIB };
+	char *memory = anon(2);
+	long long pins;
+	struct edu edu;
+
+	need_two();
+	contest.fd = open_device(1);
+	edu = edu_open(contest.fd);
+	pins = pins_held();
+	memset(memory, 0x5a, 2 * PAGE);
+	for (unsigned int round = 0; round < rounds(60); round++) {
+		int fd = open_device(0);
+
+		register_memory(fd, memory, 2 * PAGE, WRITE | PORTABLE);
+		contest.handle = query_addr(contest.fd, memory).handle;
+		compete(&contest);
+		edu_load(&edu, 7);
+		edu_writes(&edu, contest.device_addr, PAGE);
+		CHECK(bytes_are(memory, 2 * PAGE, 0x5a));
+		CHECK_EQ(get_info(contest.fd).out_registrations, 0);
+		close(fd);
+		CHECK_PINS_SOON(pins);
+	}
+}
+
+/* Nor is memory shared that was released meanwhile. */
+TEST(portable_released_while_shared, .seconds = 60)
+{
+	struct contest contest = { .device_addr = 64 * MIB };
+	struct pinmap_alloc args;
+	long long pins;
+
+	need_two();
+	contest.fd = open_device(0);
+	pins = pins_held();
+	for (unsigned int round = 0; round < rounds(100); round++) {
+		args = (struct pinmap_alloc){ .size = sizeof(args), .flags = PINMAP_ALLOC_PORTABLE, .length = 4 * PAGE };
+		CHECK_OK(try_ioctl(contest.fd, PINMAP_ALLOC, &args));
+		contest.handle = args.out_handle;
+		compete(&contest);
+		close(open_device(1));
+		CHECK_EQ(get_info(contest.fd).out_registrations, 0);
+	}
+	CHECK_PINS_SOON(pins);
+}
+
 static void *open_and_close(void *argument)
 {
 	struct race *race = argument;
 
 	while (!race->stop) {
-		int fd = try_open_device(1);
+		int fd = try_use_device(1);
 
 		if (fd >= 0)
 			close(fd);

@@ -442,8 +442,10 @@ struct pinmap_fail {
  *
  * Portable memory is mapped in every context that this address space has open,
  * of all devices, and in those that it opens later, each time as demanded: the same
- * flags, @device_addr and @address_bits hold. If one of them cannot have it, the
- * registration fails, for its reason; or, later, the open() does, with its errno.
+ * flags, @device_addr and @address_bits hold. A file counts as open from its first
+ * ioctl() on. If one of them cannot have it, the registration fails, for its reason;
+ * or, later, that first ioctl() does, whichever it is, with its errno and without
+ * details, and so does every ioctl() until the device can have it.
  * It is pinned and charged once. Each context names it by a handle of its own,
  * which %PINMAP_QUERY of an address tells; %PINMAP_MAP, %PINMAP_UNMAP and
  * %PINMAP_RELEASE with that concern that context only. When its memory goes away, it
@@ -571,7 +573,8 @@ struct pinmap_register {
  * registered for reading against punching, too), or maps it and registers the
  * mapping. Registered for writing, the file counts as mapped for writing: it
  * cannot be sealed against that (``EBUSY``), and a file that is sealed against
- * writing cannot be registered so (``EPERM``).
+ * writing cannot be registered so (``EPERM``). While any of it is pinned, for
+ * reading too, the kernel may refuse to seal the file against writing (``EBUSY``).
  *
  * With %PINMAP_REGISTER_PORTABLE it has the same device address in all contexts, that
  * of this one, or fails. There is no user address by which the others could ask for
@@ -744,8 +747,8 @@ enum pinmap_buffer_state {
  * @out_state: enum pinmap_buffer_state
  * @out_nr_mappings: mappings it has now
  * @out_generation: 1 when registered, 2 when it has gone stale
- * @out_offset: of an allocation: what to pass to mmap() for its first byte; of a
- *              part of a file: where in the file it begins; otherwise 0
+ * @out_offset: of an allocation of this file: what to pass to mmap() for its first
+ *              byte; of a part of a file: where in the file it begins; otherwise 0
  * @out_pinned: bytes of it that are pinned: less than @out_length while it is being
  *              registered, 0 when it is stale
  *
