@@ -417,9 +417,7 @@ impl Cached {
 
 impl fmt::Debug for Cached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cached")
-            .field(self.registration())
-            .finish()
+        f.debug_tuple("Cached").field(self.registration()).finish()
     }
 }
 
