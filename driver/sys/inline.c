@@ -164,13 +164,13 @@ u64 pinmap_file_size(const struct file *file)
 	return i_size_read(file_inode(file));
 }
 
-/* @inside: pages before @start in the first folio */
 /* Bytes in the largest folios that the file can have: a power of two. */
 u64 pinmap_memfd_folio_size(struct file *file)
 {
 	return is_file_hugepages(file) ? huge_page_size(hstate_file(file)) : PAGE_SIZE << MAX_PAGECACHE_ORDER;
 }
 
+/* @inside: pages before @start in the first folio */
 long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
 		      u64 *inside)
 {
