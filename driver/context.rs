@@ -218,6 +218,16 @@ impl Context {
         self.table.lock().gone
     }
 
+    /// Whether the caller may add to it: `ENODEV`, the device is gone; `EPERM`, it belongs to another process.
+    pub(crate) fn check_caller(&self) -> Result {
+        self.device.check_here()?;
+        if self.account.is_current() {
+            Ok(())
+        } else {
+            Err(EPERM)
+        }
+    }
+
     /// Its name among the contexts of the device.
     pub(crate) fn id(&self) -> u64 {
         self.id

@@ -229,10 +229,7 @@ pub(crate) fn export(
 ) -> core::result::Result<Pending, Failure> {
     check_flags((args.flags & !uapi::EXPORT_WRITE) | args.__reserved)?;
     let write = args.flags & uapi::EXPORT_WRITE != 0;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let buffer = context.find(args.handle)?;
     if write && !buffer.writable() {
         return Err(EACCES.into());
@@ -260,10 +257,7 @@ pub(crate) fn import(
     args: &mut ImportArgs,
 ) -> core::result::Result<Pending, Failure> {
     check_flags(args.flags)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let (source, length) = Source::from_fd(args.fd)?;
     let export = source.exporter();
     let pages = export.memory().map_err(|_| compat::stale())?;

@@ -527,10 +527,7 @@ impl Files for Context {
             return Err(EACCES);
         }
         if area.offset() >= view::START {
-            this.device().check_here()?;
-            if !this.account().is_current() {
-                return Err(EPERM);
-            }
+            this.check_caller()?;
             return this.view_table().view(area);
         }
         let write_combine = this

@@ -30,10 +30,7 @@ pub(crate) fn preflight(
         gup::user_last(),
     )
     .map_err(errno)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     if plan.target.is_some() {
         Claim::check(context)?;
     }

@@ -125,10 +125,7 @@ pub(crate) fn register(
     )
     .map_err(errno)?;
     let timed = Timed::begin(What::Register);
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
@@ -159,10 +156,7 @@ pub(crate) fn register_fd(
         args.address_bits,
     )
     .map_err(errno)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
