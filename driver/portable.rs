@@ -95,7 +95,7 @@ impl Members {
             .add_guest(context.events(), reserved.handle())?;
         let (_, name) = shared
             .buffer
-            .map(context.space(), shared.target, shared.write)?;
+            .map(context.tenant(reserved.handle()), shared.target, shared.write)?;
         shared.buffer.publish(name);
         Ok(Guest { reserved, claim })
     }
