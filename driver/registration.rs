@@ -200,7 +200,8 @@ fn begin(
     let mut guests = KVec::new();
     let device_addr = match plan.target {
         Some(target) => {
-            let (device_addr, name) = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
+            let (device_addr, name) =
+                buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
             // Nobody can name the buffer yet.
             buffer.publish(name);
             if plan.portable {

@@ -101,7 +101,8 @@ pub(crate) fn command_info_asks_the_driver() -> Outcome {
     assert!(out.contains(": 1 MiB of 1 MiB locked, 1 of"), "{out}");
     // How to get more is told anyway.
     assert!(
-        out.contains("1 MiB allowed (RLIMIT_MEMLOCK), 0 bytes used") && out.contains("ulimit -l 65536"),
+        out.contains("1 MiB allowed (RLIMIT_MEMLOCK), 0 bytes used")
+            && out.contains("ulimit -l 65536"),
         "{out}"
     );
     let (status, out, err) = run(&format!("pinmap info --need 1048577 {node}"))?;
@@ -116,7 +117,11 @@ pub(crate) fn command_info_asks_the_driver() -> Outcome {
     }
     let (status, out, _) = run(&format!("pinmap info --json --need 2M {node}"))?;
     assert_eq!(status, Some(1));
-    for part in ["\"enough\": false", "\"preflight\": {", "LimitMEMLOCK=2097152"] {
+    for part in [
+        "\"enough\": false",
+        "\"preflight\": {",
+        "LimitMEMLOCK=2097152",
+    ] {
         assert!(out.contains(part), "{part}: {out}");
     }
     Ok(())
