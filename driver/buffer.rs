@@ -79,6 +79,8 @@ pub(super) struct Inner {
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
+    /// Who else is told.
+    guests: KVec<Told>,
     /// Something could not be unmapped.
     failed: bool,
     /// Its memory, and that it has gone, for whoever looks.
@@ -86,10 +88,32 @@ pub(super) struct Inner {
     stale: Option<Counted>,
 }
 
+/// Another context that has it.
+struct Told {
+    events: Arc<Queue>,
+    /// What it is called there.
+    handle: u64,
+    room: Option<Room>,
+    ticket: Option<Ticket>,
+    /// That it has gone, for whoever looks.
+    stale: Option<Counted>,
+}
+
+/// For whom a buffer is mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenant<'a> {
+    pub(crate) space: &'a Arc<AddressSpace>,
+    pub(crate) ledger: &'a Arc<Ledger>,
+    /// What it is called there.
+    pub(crate) handle: u64,
+}
+
 /// A mapping, and whether user space knows it.
 pub(super) struct Known {
     mapping: Mapping,
     name: u64,
+    /// What the buffer is called by whoever has it so.
+    handle: u64,
     /// Not published yet.
     fresh: bool,
     /// For whoever looks.
@@ -103,9 +127,9 @@ impl Known {
         let before = self.mapping.flushes();
         let timed = Timed::begin(What::Unmap);
         let result = self.mapping.unmap();
-        if self.counted.take().is_some() {
-            timed.end(buffer.ledger(), || Details {
-                handle: buffer.handle(),
+        if let Some(counted) = self.counted.take() {
+            timed.end(counted.ledger(), || Details {
+                handle: self.handle,
                 addr: buffer.span.start(),
                 device_addr: self.mapping.device_addr(),
                 shape,
@@ -290,6 +314,7 @@ impl Buffer {
             made: 0,
             room: Some(events.room()?),
             ticket: None,
+            guests: KVec::new(),
             failed: false,
             held,
             stale: None,
@@ -434,18 +459,18 @@ impl Buffer {
         memory.map_or(Shape::default(), |memory| memory.shape())
     }
 
-    /// Calls `visit` with where devices see it, under the lock that the MMU notifier takes.
-    pub(crate) fn each_device_addr(&self, mut visit: impl FnMut(u64)) {
+    /// Calls `visit` with where `space` has it, under the lock that the MMU notifier takes.
+    pub(crate) fn each_device_addr(&self, space: &Arc<AddressSpace>, mut visit: impl FnMut(u64)) {
         let inner = self.inner.lock();
         for known in &inner.mappings {
-            if !known.fresh && known.counted.is_some() {
+            if !known.fresh && known.counted.is_some() && known.mapping.is_in(space) {
                 visit(known.mapping.device_addr());
             }
         }
     }
 
     /// What its context calls it, or will call it if it goes live; 0: nothing yet.
-    pub(super) fn handle(&self) -> u64 {
+    pub(crate) fn handle(&self) -> u64 {
         self.handle.load(Relaxed)
     }
 
@@ -497,11 +522,11 @@ impl Buffer {
         Ok(())
     }
 
-    /// Maps the pages in `space`. Returns the device address, and the name of the mapping until
+    /// Maps the pages for `tenant`. Returns the device address, and the name of the mapping until
     /// [`publish`](Self::publish).
     pub(crate) fn map(
         &self,
-        space: &Arc<AddressSpace>,
+        tenant: Tenant<'_>,
         target: Target,
         write: bool,
     ) -> core::result::Result<(u64, u64), Failure> {
@@ -518,11 +543,12 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        let mapping = Mapping::new(space, &memory, target, access, wanted)?;
+        let mapping = Mapping::new(tenant.space, &memory, target, access, wanted)?;
         let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
-        let name = self.add(mapping)?;
-        timed.end(self.ledger(), || Details {
-            handle: self.handle(),
+        let counted = Counted::new(tenant.ledger, ledger::What::Mapped, self.span.length());
+        let name = self.add(mapping, tenant.handle, counted)?;
+        timed.end(tenant.ledger, || Details {
+            handle: tenant.handle,
             addr: self.span.start(),
             device_addr,
             shape: memory.shape(),
@@ -541,16 +567,18 @@ impl Buffer {
     }
 
     /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
-    fn add(&self, mapping: Mapping) -> core::result::Result<u64, Failure> {
+    fn add(
+        &self,
+        mapping: Mapping,
+        handle: u64,
+        counted: Counted,
+    ) -> core::result::Result<u64, Failure> {
         let mut known = Known {
             mapping,
             name: 0,
+            handle,
             fresh: true,
-            counted: Some(Counted::new(
-                self.ledger(),
-                ledger::What::Mapped,
-                self.span.length(),
-            )),
+            counted: Some(counted),
         };
         loop {
             let mut inner = self.inner.lock();
@@ -783,6 +811,16 @@ impl Buffer {
                     ..Event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
+                for guest in &mut inner.guests {
+                    let handle = guest.handle;
+                    let event = Event { handle, ..event };
+                    let room = guest.room.take();
+                    guest.ticket = room.map(|room| guest.events.push(room, event));
+                    let ledger = guest.events.ledger();
+                    guest.stale = Some(Counted::new(ledger, ledger::What::Stale, bytes));
+                    // Who asks QUERY now waits for the lock.
+                    guest.events.generations().bump(handle);
+                }
                 drop(inner);
                 // Not before QUERY says so.
                 this.events.generations().bump(handle);
@@ -826,6 +864,11 @@ impl Buffer {
         if let Some(inner) = this.lock(true) {
             Self::revoke(this, inner, true);
         }
+    }
+
+    /// Waits for whoever is mapping it.
+    pub(crate) fn await_mappers(&self) {
+        drop(self.backing.lock());
     }
 
     /// The device is gone: its registration is not to succeed any more.
@@ -877,6 +920,93 @@ impl Buffer {
         } else {
             Ok(())
         }
+    }
+
+    /// Its context ends: if user space knows it, it goes stale for the guests, who are told; otherwise it
+    /// was never there. As [`end`](Self::end).
+    pub(crate) fn end_with_context(this: &Arc<Self>) -> Result {
+        if !this.is_portable() || !this.is_published() {
+            return Self::end(this, State::Gone);
+        }
+        let mut inner = this.inner.lock();
+        if inner.state == State::Live {
+            // Its own context is told that it is gone itself.
+            let room = inner.room.take();
+            Self::revoke(this, inner, true);
+            drop(room);
+        } else {
+            drop(inner);
+        }
+        match this.state() {
+            State::Stale => Self::end(this, State::Stale),
+            _ => Self::end(this, State::Gone),
+        }
+    }
+
+    /// From now on the context of `events`, which calls it `handle`, is told as well what happens to it.
+    pub(crate) fn add_guest(&self, events: &Arc<Queue>, handle: u64) -> Result {
+        let mut told = Told {
+            events: events.clone(),
+            handle,
+            room: Some(events.room()?),
+            ticket: None,
+            stale: None,
+        };
+        loop {
+            let mut inner = self.inner.lock();
+            let count = inner.guests.len();
+            match inner.guests.push_within_capacity(told) {
+                Ok(()) => return Ok(()),
+                Err(full) => told = full.0,
+            }
+            drop(inner);
+            // Allocated outside of the lock, which the notifier takes.
+            let more = count.saturating_mul(2).max(1);
+            let mut roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
+            let mut inner = self.inner.lock();
+            if inner.guests.len() < roomy.capacity() {
+                for guest in inner.guests.drain_all() {
+                    if roomy.push_within_capacity(guest).is_err() {
+                        return Err(ENOSPC); // Cannot be: there is room for all of them.
+                    }
+                }
+                mem::swap(&mut inner.guests, &mut roomy);
+            }
+            drop(inner);
+            drop(roomy);
+        }
+    }
+
+    /// The context of `events` does not have it any more: takes back what it has not read.
+    pub(crate) fn remove_guest(&self, events: &Arc<Queue>) {
+        let mut inner = self.inner.lock();
+        let index = inner
+            .guests
+            .iter()
+            .position(|guest| Arc::ptr_eq(&guest.events, events));
+        let told = index.and_then(|index| inner.guests.remove(index).ok());
+        drop(inner);
+        if let Some(ticket) = told.and_then(|told| told.ticket) {
+            events.withdraw(ticket);
+        }
+    }
+
+    /// Says to all who have it that its memory may have gone. In an MMU notifier; `false` if it would have
+    /// to sleep and must not.
+    pub(super) fn suspect(&self, may_sleep: bool) -> bool {
+        let handle = self.handle();
+        if handle != 0 {
+            self.events.generations().bump(handle);
+        }
+        if self.is_portable() {
+            let Some(inner) = self.lock(may_sleep) else {
+                return false;
+            };
+            for guest in &inner.guests {
+                guest.events.generations().bump(guest.handle);
+            }
+        }
+        true
     }
 
     /// Takes back an event that was not read yet, or the room for it.

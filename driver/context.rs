@@ -4,7 +4,7 @@
 //! Locks, outermost first: the device's list of contexts, `teardown`, `table`, a buffer's `inner`.
 
 use crate::{
-    buffer::{Buffer, State},
+    buffer::{Buffer, State, Tenant},
     device::Device,
     event::Queue,
     failure::Failure,
@@ -23,7 +23,11 @@ use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{aref::ARef, Arc, Mutex},
+    sync::{
+        aref::ARef,
+        atomic::{Acquire, Atomic, Release},
+        Arc, Mutex,
+    },
 };
 
 /// A handle and what it names.
@@ -166,6 +170,8 @@ pub(crate) struct Context {
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
     view_table: Arc<ViewTable>,
+    /// Whether it belongs to its process, and has all that is portable there.
+    admitted: Atomic<bool>,
     #[pin]
     table: Mutex<Table>,
     /// Who tears down; the other one waits until it is done.
@@ -204,11 +210,46 @@ impl Context {
                 space,
                 events,
                 view_table,
+                admitted: Atomic::new(false),
                 table <- new_mutex!(table, "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// To be called before anything is done with it; not by `open()`, during which no other misc device can
+    /// be opened. Fails if the device cannot have what is portable in the process; then it can be tried again.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result {
+        if self.admitted.load(Acquire) {
+            return Ok(());
+        }
+        Peers::join(self)
+    }
+
+    /// As [`admit`](Self::admit), by who has seen to it, under the lock of the process.
+    pub(crate) fn set_admitted(&self) {
+        self.admitted.store(true, Release);
+    }
+
+    /// Whether [`set_admitted`](Self::set_admitted) was called.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Acquire)
+    }
+
+    /// Whether it has ended, so that nothing can be added to it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.table.lock().gone
+    }
+
+    /// Whether the caller may add to it: `ENODEV`, the device is gone; `EPERM`, it belongs to another process.
+    pub(crate) fn check_caller(&self) -> Result {
+        self.device.check_here()?;
+        if self.account.is_current() {
+            Ok(())
+        } else {
+            Err(EPERM)
+        }
     }
 
     /// Its name among the contexts of the device.
@@ -234,6 +275,15 @@ impl Context {
     /// Who it is, and what it has.
     pub(crate) fn ledger(&self) -> &Ledger {
         self.events.ledger()
+    }
+
+    /// As whom it has what it calls `handle`.
+    pub(crate) fn tenant(&self, handle: u64) -> Tenant<'_> {
+        Tenant {
+            space: &self.space,
+            ledger: self.events.ledger(),
+            handle,
+        }
     }
 
     /// The device addresses that it has given out.
@@ -364,6 +414,11 @@ impl Context {
         if let Some(handle) = handle {
             table.remove(handle);
         }
+        drop(table);
+        if let Some(handle) = handle {
+            buffer.remove_guest(&self.events);
+            self.events.generations().bump(handle);
+        }
     }
 
     fn reserve_for(
@@ -429,7 +484,12 @@ impl Context {
     pub(crate) fn take(&self, handle: u64) -> Result<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         table.get(handle)?;
-        table.remove(handle).ok_or(ENOENT)
+        let (buffer, guest) = table.remove(handle).ok_or(ENOENT)?;
+        drop(table);
+        if guest {
+            buffer.remove_guest(&self.events);
+        }
+        Ok((buffer, guest))
     }
 
     /// Ends everything: the device stops, mappings go, pages are unpinned. What is being registered
@@ -437,18 +497,27 @@ impl Context {
     pub(crate) fn tear_down(&self) {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
+        let had_the_device = self.device.backend().is_owner(self.id);
         self.table.lock().gone = true;
         self.events.generations().bump_all();
         Peers::leave(self);
-        while let Some(buffer) = self.take_any() {
+        while let Some((buffer, guest)) = self.take_any() {
             // Whoever has to know of a failure was told by the mapping.
-            let _ = Buffer::end(&buffer, State::Gone);
+            let _ = if guest {
+                buffer.remove_guest(&self.events);
+                Buffer::leave(&buffer, &self.space)
+            } else {
+                Buffer::end_with_context(&buffer)
+            };
         }
         self.device.backend().disown(self.id);
+        if had_the_device {
+            Peers::hand_over(self);
+        }
     }
 
-    /// Takes a published buffer; those that are not are doomed.
-    fn take_any(&self) -> Option<Arc<Buffer>> {
+    /// Takes a published buffer, and says whether it is a guest; those that are not published are doomed.
+    fn take_any(&self) -> Option<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
@@ -456,10 +525,11 @@ impl Context {
                 published = Some(handle);
                 break;
             }
-            entry.buffer.doom();
+            if !entry.guest {
+                entry.buffer.doom();
+            }
         }
-        let (buffer, _) = published.and_then(|handle| table.remove(handle))?;
-        Some(buffer)
+        published.and_then(|handle| table.remove(handle))
     }
 
     /// The device is gone: says so.
@@ -510,6 +580,7 @@ impl Drop for Reserved {
                 buffer.withdraw_event();
             }
             Some((buffer, true)) => {
+                buffer.remove_guest(&self.context.events);
                 let _ = Buffer::leave(&buffer, self.context.space());
             }
             None => {}

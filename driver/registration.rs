@@ -7,7 +7,8 @@ use crate::{
     context::{Context, Reserved},
     failure::Failure,
     logic::{
-        request::{self, RegisterPlan},
+        place::Wish,
+        request::{self, RegisterPlan, Target},
         Refusal, PAGE_SIZE,
     },
     pinned,
@@ -124,10 +125,7 @@ pub(crate) fn register(
     )
     .map_err(errno)?;
     let timed = Timed::begin(What::Register);
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
@@ -142,11 +140,7 @@ pub(crate) fn register(
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(if plan.portable {
-        Pending::Portable(guests, reserved, claim)
-    } else {
-        Pending::Registration(reserved, claim)
-    })
+    Ok(pending(&plan, guests, reserved, claim))
 }
 
 /// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
@@ -162,10 +156,7 @@ pub(crate) fn register_fd(
         args.address_bits,
     )
     .map_err(errno)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
@@ -180,10 +171,24 @@ pub(crate) fn register_fd(
     })?;
     let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
-    args.device_addr = begin(context, &buffer, &plan)?.0;
+    let (device_addr, guests) = begin(context, &buffer, &plan)?;
+    args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(Pending::Registration(reserved, claim))
+    Ok(pending(&plan, guests, reserved, claim))
+}
+
+fn pending(
+    plan: &RegisterPlan,
+    guests: KVec<Guest>,
+    reserved: Reserved,
+    claim: Option<Claim>,
+) -> Pending {
+    if plan.portable {
+        Pending::Portable(guests, reserved, claim)
+    } else {
+        Pending::Registration(reserved, claim)
+    }
 }
 
 /// What is pinned is mapped as planned, and goes live. Returns the device address, and where else it is.
@@ -195,10 +200,20 @@ fn begin(
     let mut guests = KVec::new();
     let device_addr = match plan.target {
         Some(target) => {
-            let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+            let (device_addr, name) =
+                buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
             // Nobody can name the buffer yet.
             buffer.publish(name);
             if plan.portable {
+                let target = if buffer.is_user_memory() {
+                    target
+                } else {
+                    // Others cannot ask for it by an address: it is the same everywhere.
+                    Target {
+                        wish: Wish::Exactly(device_addr),
+                        ..target
+                    }
+                };
                 if let Some(others) = Peers::share(context, buffer, target, plan.write)? {
                     guests = others;
                 }
@@ -268,7 +283,12 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
         State::Building | State::Live => uapi::STATE_BUILDING,
         _ => uapi::STATE_STALE,
     };
-    args.out_offset = buffer.offset();
+    // Only the file that the memory was allocated by shows it.
+    args.out_offset = if buffer.tells(context.events()) || buffer.kind() == uapi::BUFFER_FILE {
+        buffer.offset()
+    } else {
+        0
+    };
     args.out_pinned = status.pinned.saturating_mul(PAGE_SIZE);
     args.out_nr_mappings = status.mappings as u32;
     args.out_generation = generation(status.state);
@@ -294,7 +314,7 @@ pub(crate) fn map(
     let target = plan.target(buffer.span()).map_err(errno)?;
     buffer.check_usable()?;
     let claim = Claim::new(context)?;
-    let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+    let (device_addr, name) = buffer.map(context.tenant(args.handle), target, plan.write)?;
     args.device_addr = device_addr;
     let mut fresh = FreshMapping {
         buffer: Some(buffer.clone()),
@@ -309,6 +329,8 @@ pub(crate) fn map(
             fresh.sharer = Some(context.clone());
         }
     }
+    // A guest may have been let go of meanwhile, which has removed what was mapped until then.
+    context.find(args.handle)?;
     Ok(Pending::Mapping(fresh, claim))
 }
 

@@ -105,10 +105,6 @@ impl Flat {
         Ok((bar, offset & ((1 << BAR_SHIFT) - 1)))
     }
 
-    fn is_owner(&self, context: u64) -> bool {
-        self.owner.lock().context == Some(context)
-    }
-
     fn set_access(&self, access: Access) {
         let mut now = self.access.lock();
         if *now != Access::Gone {
@@ -157,6 +153,16 @@ impl Backend for Flat {
         }
         owner.pending = owner.pending.saturating_add(1);
         Ok(())
+    }
+
+    fn check_claim(&self, context: u64) -> Result {
+        let owner = self.owner.lock();
+        match owner.context {
+            _ if owner.gone => Err(ENODEV),
+            Some(other) if other != context => Err(EBUSY),
+            _ if owner.cleaning => Err(EBUSY),
+            _ => Ok(()),
+        }
     }
 
     fn settle(&self, context: u64, keep: bool) {
@@ -210,6 +216,10 @@ impl Backend for Flat {
 
     fn is_in_use(&self) -> bool {
         self.owner.lock().context.is_some()
+    }
+
+    fn is_owner(&self, context: u64) -> bool {
+        self.owner.lock().context == Some(context)
     }
 
     fn needs_reset(&self) -> bool {

@@ -44,6 +44,12 @@ impl MemoryFile {
         Ok(this)
     }
 
+    /// Whether there may be no new way to write to it, now.
+    fn is_sealed(&self) -> bool {
+        // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked that.
+        unsafe { raw::pinmap_memfd_is_sealed(self.file.as_ptr()) }
+    }
+
     /// Bytes in it, now.
     pub(crate) fn size(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
@@ -75,8 +81,10 @@ pub(crate) struct PinnedFile {
     _charge: Charge,
 }
 
-/// Folios pinned at a time: what is done for them cannot be interrupted.
+/// Folios pinned at a time, and bytes, or one huge page if that is more: what is done for them, which
+/// may be to zero them, cannot be interrupted.
 const CHUNK: usize = 256;
+const CHUNK_BYTES: u64 = 8 << 20;
 
 impl PinnedFile {
     /// None yet, paid for by `charge`.
@@ -94,6 +102,10 @@ impl PinnedFile {
     /// asked now and then. Sleeps.
     pub(crate) fn fill(&mut self, span: Span, wanted: impl Fn() -> Result) -> Result {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
+        // SAFETY: The file is valid.
+        let step = unsafe { raw::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
+        // Folios are aligned to their size in the file, so that none is cut.
+        let step = step.max(CHUNK_BYTES);
         while self.pages < span.pages() {
             wanted()?;
             let at = span
@@ -105,7 +117,7 @@ impl PinnedFile {
                 raw::pinmap_memfd_pin(
                     self.file.file.as_ptr(),
                     at,
-                    span.last(),
+                    span.last().min(at | step.wrapping_sub(1)),
                     folios.as_mut_ptr(),
                     CHUNK as u32,
                     &mut inside,
@@ -166,6 +178,33 @@ impl PinnedFile {
         }
         self.pages = self.pages.saturating_add(run.pages());
         Ok(())
+    }
+}
+
+impl PinnedFile {
+    /// Whether the file has been sealed against new ways to write to it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.file.is_sealed()
+    }
+
+    /// Where each run begins, in pages: for [`pfn_at`](Self::pfn_at).
+    pub(crate) fn starts(&self) -> Result<KVVec<u64>> {
+        let mut starts = KVVec::with_capacity(self.runs.len(), GFP_KERNEL_ACCOUNT)?;
+        let mut next = 0_u64;
+        for run in &self.runs {
+            starts.push(next, GFP_KERNEL_ACCOUNT)?;
+            next = next.saturating_add(run.pages());
+        }
+        Ok(starts)
+    }
+
+    /// The page frame of page `index`, by its own `starts`.
+    pub(crate) fn pfn_at(&self, starts: &[u64], index: u64) -> Option<u64> {
+        let behind = starts.partition_point(|&start| start <= index);
+        let at = behind.checked_sub(1)?;
+        let inside = index.checked_sub(*starts.get(at)?)?;
+        let run = self.runs.get(at).filter(|run| inside < run.pages())?;
+        Some(run.pfn().saturating_add(inside))
     }
 }
 

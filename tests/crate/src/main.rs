@@ -106,6 +106,7 @@ const TESTS: &[Test] = tests! {
     command:
         command_info
         command_info_without_permission
+        command_info_asks_the_driver
         command_copy_test
         command_bind_and_unbind
         command_refuses_nonsense
@@ -115,6 +116,7 @@ const TESTS: &[Test] = tests! {
         doctor_all_is_well
         doctor_low_limit
         doctor_without_permission
+        doctor_of_an_old_session
         doctor_without_udev_rule
         doctor_of_a_function
         doctor_of_a_shared_group
@@ -134,6 +136,7 @@ const TESTS: &[Test] = tests! {
     sharing:
         alloc_of_all_kinds
         shared_allocation
+        shared_file
         sharing_refuses_what_cannot_be;
     kernels:
         copy_engines_copy_and_fill
