@@ -539,8 +539,10 @@ TEST(many_contexts, .seconds = 60)
 	}
 }
 
-/* The VMIDs go round: 64 contexts with unfinished work all the time, 960 kernels each. */
-/* It takes seconds, but a minute where a busy host lets each access to a register wait. */
+/*
+ * The VMIDs go round: 64 contexts with unfinished work all the time, 960 kernels each. It takes seconds, but a minute where a busy
+ * host lets each access to a register wait.
+ */
 TEST(contexts_take_turns, .seconds = 300)
 {
 	enum { CONTEXTS = 64, ROUNDS = 16, BATCH = 60 };
