@@ -148,6 +148,13 @@ impl Inner {
         }
     }
 
+    /// Whether the MMU of a device has some of them, too.
+    fn is_elsewhere(&self) -> bool {
+        self.mappings
+            .iter()
+            .any(|known| known.mapping.entries().is_some())
+    }
+
     /// How often the IOMMU's cache was flushed for all mappings.
     fn flushes(&self) -> u64 {
         self.mappings
@@ -522,13 +529,34 @@ impl Buffer {
         Ok(())
     }
 
-    /// Maps the pages for `tenant`. Returns the device address, and the name of the mapping until
-    /// [`publish`](Self::publish).
+    /// Maps the pages for `tenant`. Returns the device address.
     pub(crate) fn map(
         &self,
         tenant: Tenant<'_>,
         target: Target,
         write: bool,
+    ) -> core::result::Result<u64, Failure> {
+        let (device_addr, _) = self.map_as(tenant, target, write, false)?;
+        Ok(device_addr)
+    }
+
+    /// The same for a mapping that nobody knows before [`publish`](Self::publish). Returns the device address,
+    /// and its name until then.
+    pub(crate) fn map_fresh(
+        &self,
+        tenant: Tenant<'_>,
+        target: Target,
+        write: bool,
+    ) -> core::result::Result<(u64, u64), Failure> {
+        self.map_as(tenant, target, write, true)
+    }
+
+    fn map_as(
+        &self,
+        tenant: Tenant<'_>,
+        target: Target,
+        write: bool,
+        fresh: bool,
     ) -> core::result::Result<(u64, u64), Failure> {
         let timed = Timed::begin(What::Map);
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
@@ -546,7 +574,13 @@ impl Buffer {
         let mapping = Mapping::new(tenant.space, &memory, target, access, wanted)?;
         let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
         let counted = Counted::new(tenant.ledger, ledger::What::Mapped, self.span.length());
-        let name = self.add(mapping, tenant.handle, counted)?;
+        let name = self.add(Known {
+            mapping,
+            name: 0,
+            handle: tenant.handle,
+            fresh,
+            counted: Some(counted),
+        })?;
         timed.end(tenant.ledger, || Details {
             handle: tenant.handle,
             addr: self.span.start(),
@@ -566,20 +600,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
-    fn add(
-        &self,
-        mapping: Mapping,
-        handle: u64,
-        counted: Counted,
-    ) -> core::result::Result<u64, Failure> {
-        let mut known = Known {
-            mapping,
-            name: 0,
-            handle,
-            fresh: true,
-            counted: Some(counted),
-        };
+    /// Makes a mapping known to whoever revokes, or undoes it. Returns its name.
+    fn add(&self, mut known: Known) -> core::result::Result<u64, Failure> {
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
@@ -838,10 +860,12 @@ impl Buffer {
     }
 
     /// What is left after the mappings are undone: has devices forget them, frees their addresses,
-    /// lets go of the memory, un-charges.
-    pub(super) fn reap(&self) {
+    /// lets go of the memory, un-charges. Fails if something could not be unmapped, ever.
+    pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
+        let held = inner.held.take();
+        let failed = inner.failed;
         drop(inner);
         let forgotten = mappings
             .iter()
@@ -851,15 +875,21 @@ impl Buffer {
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
-        let exports = mem::take(&mut *self.exports.lock());
-        exports.revoke();
+        let exports = self.exports.lock().take();
+        if let Some(exports) = exports {
+            exports.revoke();
+        }
         let backing = self.backing.lock().take();
         if let Some(Backing::Import(_, source)) = &backing {
             source.exporter().forget_import(self);
         }
         drop(backing);
-        let held = self.inner.lock().held.take();
         drop(held);
+        if failed {
+            Err(EIO)
+        } else {
+            forgotten
+        }
     }
 
     /// What it was imported from went away: it goes stale. Not in an MMU notifier.
@@ -891,11 +921,16 @@ impl Buffer {
         if inner.state != State::Gone {
             inner.state = state;
         }
+        let is_elsewhere = inner.is_elsewhere();
         drop(inner);
         // Not before: who is mapping it, and has its pages, has seen the state and stops.
         let shape = trace::wanted(What::Release, || this.shape());
         let timed = Timed::begin(What::Release);
-        let forgotten = this.forget_all();
+        let forgotten = if is_elsewhere {
+            this.forget_all()
+        } else {
+            Ok(())
+        };
         let mut inner = this.inner.lock();
         let before = inner.flushes();
         inner.unmap_all(this);
@@ -908,7 +943,7 @@ impl Buffer {
         if this.looked_at.load(Acquire) {
             work::cancel(this);
         }
-        this.reap();
+        let result = this.reap();
         if was_known {
             timed.end(this.ledger(), || Details {
                 handle: this.handle(),
@@ -918,11 +953,7 @@ impl Buffer {
                 flushes,
             });
         }
-        if this.inner.lock().failed {
-            Err(EIO)
-        } else {
-            Ok(())
-        }
+        result.map_err(|_| EIO)
     }
 
     /// Its context ends: if user space knows it, it goes stale for the guests, who are told; otherwise it

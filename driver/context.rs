@@ -438,11 +438,18 @@ impl Context {
             None
         };
         let last = buffer.span().last();
-        let spare = self.table.lock().spare.take();
-        let nodes = spare.map_or_else(Nodes::new, Ok)?;
         let allowed = compat::max_registrations();
 
         let mut table = self.table.lock();
+        let nodes = match table.spare.take() {
+            Some(nodes) => nodes,
+            None => {
+                drop(table);
+                let nodes = Nodes::new()?;
+                table = self.table.lock();
+                nodes
+            }
+        };
         if table.gone {
             return Err(ENODEV.into());
         }

@@ -202,6 +202,11 @@ impl Exports {
         Ok(self.0.push(source.clone(), GFP_KERNEL_ACCOUNT)?)
     }
 
+    /// Those that there are, if any.
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        (!self.0.is_empty()).then(|| core::mem::take(self))
+    }
+
     /// Takes the memory away from everybody who has it by them.
     pub(crate) fn revoke(self) {
         for source in &self.0 {

@@ -535,8 +535,8 @@ impl Files for Context {
         this.device().close(&this);
     }
 
-    fn ioctl(this: ArcBorrow<'_, Self>, command: u32, argument: UserPtr) -> Result {
-        dispatch(&this.into(), command, argument)
+    fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result {
+        dispatch(this, command, argument)
     }
 
     fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize> {

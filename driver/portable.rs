@@ -93,12 +93,11 @@ impl Members {
         shared
             .buffer
             .add_guest(context.events(), reserved.handle())?;
-        let (_, name) = shared.buffer.map(
+        shared.buffer.map(
             context.tenant(reserved.handle()),
             shared.target,
             shared.write,
         )?;
-        shared.buffer.publish(name);
         Ok(Guest { reserved, claim })
     }
 

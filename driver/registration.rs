@@ -140,7 +140,7 @@ pub(crate) fn register(
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(pending(&plan, guests, reserved, claim))
+    Ok(pending(guests, reserved, claim))
 }
 
 /// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
@@ -175,19 +175,13 @@ pub(crate) fn register_fd(
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(pending(&plan, guests, reserved, claim))
+    Ok(pending(guests, reserved, claim))
 }
 
-fn pending(
-    plan: &RegisterPlan,
-    guests: KVec<Guest>,
-    reserved: Reserved,
-    claim: Option<Claim>,
-) -> Pending {
-    if plan.portable {
-        Pending::Portable(guests, reserved, claim)
-    } else {
-        Pending::Registration(reserved, claim)
+fn pending(guests: Option<KVec<Guest>>, reserved: Reserved, claim: Option<Claim>) -> Pending {
+    match guests {
+        Some(guests) => Pending::Portable(guests, reserved, claim),
+        None => Pending::Registration(reserved, claim),
     }
 }
 
@@ -196,14 +190,11 @@ fn begin(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     plan: &RegisterPlan,
-) -> core::result::Result<(u64, KVec<Guest>), Failure> {
-    let mut guests = KVec::new();
+) -> core::result::Result<(u64, Option<KVec<Guest>>), Failure> {
+    let mut guests = None;
     let device_addr = match plan.target {
         Some(target) => {
-            let (device_addr, name) =
-                buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
-            // Nobody can name the buffer yet.
-            buffer.publish(name);
+            let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
             if plan.portable {
                 let target = if buffer.is_user_memory() {
                     target
@@ -214,9 +205,7 @@ fn begin(
                         ..target
                     }
                 };
-                if let Some(others) = Peers::share(context, buffer, target, plan.write)? {
-                    guests = others;
-                }
+                guests = Peers::share(context, buffer, target, plan.write)?;
             }
             device_addr
         }
@@ -314,7 +303,7 @@ pub(crate) fn map(
     let target = plan.target(buffer.span()).map_err(errno)?;
     buffer.check_usable()?;
     let claim = Claim::new(context)?;
-    let (device_addr, name) = buffer.map(context.tenant(args.handle), target, plan.write)?;
+    let (device_addr, name) = buffer.map_fresh(context.tenant(args.handle), target, plan.write)?;
     args.device_addr = device_addr;
     let mut fresh = FreshMapping {
         buffer: Some(buffer.clone()),

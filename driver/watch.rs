@@ -63,7 +63,8 @@ impl WorkItem for Buffer {
             this.resolve_doubt();
         }
         if this.state() == State::Stale {
-            this.reap();
+            // A failure is told by who ends it.
+            let _ = this.reap();
         }
     }
 }

@@ -39,9 +39,11 @@ const _: () = assert!(crate::logic::PAGE_SHIFT as usize == kernel::page::PAGE_SH
 /// of each of the `behind` pages that follow it in its folio, too; otherwise `behind` is 0.
 pub(crate) struct Chunk {
     few: [PagePtr; Chunk::FEW],
-    many: KVec<PagePtr>,
+    many: Option<KVec<PagePtr>>,
     pinned: usize,
     behind: u64,
+    /// What was pinned last was one huge entry of the page table: the next one is likely to be, too.
+    huge: bool,
     write: bool,
 }
 
@@ -52,9 +54,9 @@ impl Chunk {
     /// Room for `pages` pages; `write`: they will be written to.
     pub(crate) fn new(pages: usize, write: bool) -> Result<Self> {
         let many = if pages > Self::FEW {
-            KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?
+            Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?)
         } else {
-            KVec::new()
+            None
         };
         // INVARIANT: None is pinned.
         Ok(Self {
@@ -62,23 +64,22 @@ impl Chunk {
             many,
             pinned: 0,
             behind: 0,
+            huge: false,
             write,
         })
     }
 
     fn room(&self) -> &[PagePtr] {
-        if self.many.is_empty() {
-            &self.few
-        } else {
-            &self.many
+        match &self.many {
+            Some(many) => many,
+            None => &self.few,
         }
     }
 
     fn room_mut(&mut self) -> &mut [PagePtr] {
-        if self.many.is_empty() {
-            &mut self.few
-        } else {
-            &mut self.many
+        match &mut self.many {
+            Some(many) => many,
+            None => &mut self.few,
         }
     }
 
@@ -88,11 +89,18 @@ impl Chunk {
         if self.pinned != 0 {
             return Err(EBUSY);
         }
-        // SAFETY: The current task has an address space, and it only looks.
-        let leaf = unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
-        if leaf > 1 && want > 1 {
+        let is_huge = || {
+            // SAFETY: The current task has an address space, and it only looks.
+            let leaf =
+                unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
+            leaf > 1
+        };
+        // A wrong guess costs one short chunk.
+        if want > 1 && (self.huge || is_huge()) {
             self.pin_some(address, 1)?;
-            self.pin_behind(address, want)
+            self.pin_behind(address, want)?;
+            self.huge = self.behind > 0;
+            Ok(())
         } else {
             self.pin_some(address, want)
         }

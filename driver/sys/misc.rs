@@ -12,7 +12,7 @@ use super::{
     vma::{NewArea, Views},
 };
 use crate::logic::span::Span;
-use core::{marker::PhantomData, pin::Pin};
+use core::{marker::PhantomData, mem::ManuallyDrop, pin::Pin};
 use kernel::{
     bindings, device,
     error::{from_result, to_result},
@@ -38,7 +38,7 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
     fn release(this: Arc<Self>);
 
     /// An ioctl.
-    fn ioctl(this: ArcBorrow<'_, Self>, command: u32, argument: UserPtr) -> Result;
+    fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result;
 
     /// Writes what there is to read; waits for it if `may_wait`. Returns the bytes written.
     fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize>;
@@ -223,6 +223,16 @@ impl<T: Files> Operations<T> {
         unsafe { ArcBorrow::from_raw((*file).private_data.cast::<T>()) }
     }
 
+    /// The same, to be cloned by who keeps it.
+    ///
+    /// # Safety
+    ///
+    /// As [`get`](Self::get).
+    unsafe fn get_arc(file: *mut bindings::file) -> ManuallyDrop<Arc<T>> {
+        // SAFETY: `open` put an `Arc` there, which stays there: this one is not dropped.
+        ManuallyDrop::new(unsafe { Arc::from_raw((*file).private_data.cast::<T>()) })
+    }
+
     /// # Safety
     ///
     /// Called by the misc core, with the misc device in `private_data`.
@@ -263,8 +273,8 @@ impl<T: Files> Operations<T> {
         argument: ffi::c_ulong,
     ) -> ffi::c_long {
         // SAFETY: By the requirements.
-        let this = unsafe { Self::get(file) };
-        from_result(|| T::ioctl(this, command, UserPtr::from_addr(argument)).map(|()| 0_isize))
+        let this = unsafe { Self::get_arc(file) };
+        from_result(|| T::ioctl(&this, command, UserPtr::from_addr(argument)).map(|()| 0_isize))
     }
 
     /// # Safety
