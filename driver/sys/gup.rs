@@ -26,10 +26,27 @@ type PagePtr = *mut bindings::page;
 
 #[cfg(not(CONFIG_SPARSEMEM_VMEMMAP))]
 compile_error!(
-    "runs are found by comparing addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed"
+    "pages are found, and runs of them, by the addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed"
 );
 
 const _: () = assert!(crate::logic::PAGE_SHIFT as usize == kernel::page::PAGE_SHIFT);
+
+/// The `struct page` of every frame, in one array: no call for each of them.
+#[derive(Clone, Copy)]
+pub(super) struct Frames(usize);
+
+impl Frames {
+    /// Where it begins.
+    pub(super) fn new() -> Self {
+        // SAFETY: It only calculates an address.
+        Self(unsafe { raw::pinmap_pfn_to_page(0) }.expose_provenance())
+    }
+
+    /// That of frame `pfn`, if that is one.
+    pub(super) fn page(self, pfn: u64) -> PagePtr {
+        ptr::with_exposed_provenance_mut::<bindings::page>(self.0).wrapping_add(pfn as usize)
+    }
+}
 
 /// Room for the pages of one chunk.
 ///
@@ -230,6 +247,7 @@ impl Drop for Chunk {
 ///
 /// The first `filled` entries are set.
 struct Unpinner {
+    frames: Frames,
     pages: [MaybeUninit<PagePtr>; Unpinner::ROOM],
     filled: usize,
     dirty: bool,
@@ -246,8 +264,7 @@ impl Unpinner {
     ///
     /// `run` must be pinned, and not be used any more.
     unsafe fn unpin(&mut self, run: Run) {
-        // SAFETY: A pinned run consists of pages.
-        let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
+        let first = self.frames.page(run.pfn());
         if run.pages() >= Self::LONG {
             let mut done = 0;
             while done < run.pages() {
@@ -297,6 +314,7 @@ impl Unpinner {
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
     // INVARIANT: None is set.
     let mut unpinner = Unpinner {
+        frames: Frames::new(),
         pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
         filled: 0,
         dirty,

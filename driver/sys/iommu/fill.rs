@@ -12,9 +12,9 @@ use crate::{
         PAGE_SIZE,
     },
     sys::{
-        gup,
+        gup::{self, Frames},
         pages::{Pages, BLOCK},
-        raw, work,
+        work,
     },
 };
 use kernel::{
@@ -46,6 +46,7 @@ pub(super) struct Part {
 /// What two processors map at once.
 struct Filling<'a> {
     domain: &'a Domain,
+    frames: Frames,
     pages: &'a dyn Pages,
     write: bool,
     /// Blocks that somebody has begun: so many at the front and at the back together.
@@ -117,9 +118,9 @@ impl Filling<'_> {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
         let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
         for (entry, run) in window.iter_mut().zip(block) {
-            let bytes = run.pages().wrapping_mul(PAGE_SIZE) as u32;
-            // SAFETY: A run consists of pages; the entry is zeroed or was used so before.
-            unsafe { raw::pinmap_sg_set_run(entry, run.pfn() as usize, bytes) };
+            // As sg_set_page(): no chain, no end, no offset.
+            entry.page_link = self.frames.page(run.pfn()).addr();
+            entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
         }
         let mut prot = bindings::IOMMU_READ;
         if self.write {
@@ -174,6 +175,7 @@ impl Domain {
     ) -> Result {
         let filling = Filling {
             domain: self,
+            frames: Frames::new(),
             pages,
             write,
             begun: Atomic::new(0),
