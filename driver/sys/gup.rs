@@ -172,6 +172,8 @@ impl Chunk {
     ///
     /// Each page is compared with the one before it. Looking at the ends of a huge page only would
     /// be wrong: any page in the middle may have been replaced, and is then another one.
+    // On its own, since most of the time of a large registration is spent here: a loop in few lines of the cache.
+    #[inline(never)]
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let Some((&base, rest)) = self.room().get(..self.pinned).and_then(<[_]>::split_first)
         else {

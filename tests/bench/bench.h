@@ -34,6 +34,9 @@ const char *error_name(int error);
 bool try_write_file(const char *path, const char *text);
 void write_file(const char *path, const char *text);
 
+/* What the kernel's slabs take. */
+uint64_t slab_bytes(void);
+
 /* Nanoseconds; in a VM that counts instructions, instructions. */
 uint64_t now(void);
 
@@ -116,6 +119,8 @@ struct samples {
 	size_t count;
 };
 void sample(struct samples *samples, uint64_t ns);
+/* Forgets them. */
+uint64_t median(struct samples *samples);
 /* Prints the record and forgets the samples. */
 void report(const char *operation, size_t length, enum kind kind, const char *system, struct samples *samples);
 extern const char *label;

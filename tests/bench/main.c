@@ -78,15 +78,34 @@ static void once(const struct system *system, const struct memory *memory, char 
 	*add_ns = between - began;
 }
 
+/* Tells what pinmap keeps while memory is registered, in the kernel's slabs: the tables of the IOMMU are not in there. */
+static void tell_metadata(const struct memory *memory, size_t length, size_t runs)
+{
+	static struct samples kept;
+	uint64_t token = 0, bytes;
+
+	for (unsigned int round = 0; round < 5; round++) {
+		uint64_t before = slab_bytes(), with;
+
+		pinmap_system.add(memory, memory->addr, length, &token);
+		with = slab_bytes();
+		pinmap_system.remove(memory->addr, length, token);
+		sample(&kept, with > before ? with - before : 0);
+	}
+	bytes = median(&kept);
+	fprintf(stderr, "bench: %s, %zu KiB: pinmap keeps %llu bytes, %.2f a run\n", kind_names[memory->kind], length / KIB,
+		(unsigned long long)bytes, (double)bytes / (double)runs);
+}
+
 /* Registering and releasing, again and again the same pages. */
 static void bench_register(enum kind kind, size_t length)
 {
 	static struct samples add[SYSTEMS], remove[SYSTEMS];
 	unsigned int repeat = length < MIB ? 16 : length < 64 * MIB ? 4 : 1;
 	struct memory memory = memory_new(kind, length);
+	size_t runs = memory_runs(&memory, length);
 
-	fprintf(stderr, "bench: %s, %zu KiB: %zu runs in %zu pages\n", kind_names[kind], length / KIB,
-		memory_runs(&memory, length), length / PAGE);
+	fprintf(stderr, "bench: %s, %zu KiB: %zu runs in %zu pages\n", kind_names[kind], length / KIB, runs, length / PAGE);
 	for (unsigned int round = 0; round <= rounds; round++) {
 		for (unsigned int turn = 0; turn < SYSTEMS; turn++) {
 			unsigned int i = (round + turn) % SYSTEMS;
@@ -112,6 +131,8 @@ static void bench_register(enum kind kind, size_t length)
 		report("register", length, kind, systems[i]->name, &add[i]);
 		report("release", length, kind, systems[i]->name, &remove[i]);
 	}
+	if (!only && length >= 64 * MIB)
+		tell_metadata(&memory, length, runs);
 	memory_free(&memory);
 }
 

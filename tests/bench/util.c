@@ -45,6 +45,20 @@ void write_file(const char *path, const char *text)
 		DIE("writing '%s' to %s: %s", text, path, error_name(errno));
 }
 
+uint64_t slab_bytes(void)
+{
+	unsigned long long kib = 0;
+	FILE *file = fopen("/proc/meminfo", "re");
+	char line[256];
+
+	if (!file)
+		DIE("/proc/meminfo cannot be read");
+	while (fgets(line, sizeof(line), file) && sscanf(line, "Slab: %llu", &kib) != 1)
+		;
+	fclose(file);
+	return kib * KIB;
+}
+
 uint64_t now(void)
 {
 	struct timespec time;
@@ -81,6 +95,21 @@ static uint64_t quantile(const struct samples *samples, unsigned int quarters)
 	return low + (high - low) * (position % 4) / 4;
 }
 
+static void put_in_order(struct samples *samples)
+{
+	qsort(samples->ns, samples->count, sizeof(*samples->ns), compare);
+}
+
+uint64_t median(struct samples *samples)
+{
+	uint64_t result;
+
+	put_in_order(samples);
+	result = quantile(samples, 2);
+	samples->count = 0;
+	return result;
+}
+
 static void size_name(char name[32], size_t length)
 {
 	if (length % GIB == 0)
@@ -98,7 +127,7 @@ void report(const char *operation, size_t length, enum kind kind, const char *sy
 	if (!samples->count)
 		return;
 	size_name(size, length);
-	qsort(samples->ns, samples->count, sizeof(*samples->ns), compare);
+	put_in_order(samples);
 	printf("{\"case\": \"%s/%s/%s/%s\", \"system\": \"%s\", \"median_ns\": %llu, \"q1_ns\": %llu, \"q3_ns\": %llu, \"rounds\": %zu}\n",
 	       operation, size, kind_names[kind], label, system, (unsigned long long)quantile(samples, 2),
 	       (unsigned long long)quantile(samples, 1), (unsigned long long)quantile(samples, 3), samples->count);
