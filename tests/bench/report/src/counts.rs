@@ -10,6 +10,12 @@ use crate::record::Record;
 /// More than this is a failure.
 const TOLERANCE: f64 = 1.05;
 
+/// How many runs there are is chance: among few pages that are scattered, some are neighbours.
+fn varies(record: &Record) -> bool {
+    let (kind, bytes) = (&*record.case.kind, record.case.bytes());
+    bytes > 4096 && (kind == "4k-natural" || kind == "4k-scattered" && bytes < 1 << 20)
+}
+
 /// `case instructions-a-page`, one a line, for what pinmap did.
 fn lines(records: &[Record]) -> Vec<(String, f64)> {
     let of_a_page = |record: &Record| {
@@ -19,8 +25,7 @@ fn lines(records: &[Record]) -> Vec<(String, f64)> {
     records
         .iter()
         .filter(|record| record.system == "pinmap")
-        // How many runs there are is chance.
-        .filter(|record| record.case.kind != "4k-natural" || record.case.operation == "pair")
+        .filter(|record| !varies(record))
         .map(of_a_page)
         .collect()
 }
