@@ -34,7 +34,9 @@ const char *error_name(int error);
 bool try_write_file(const char *path, const char *text);
 void write_file(const char *path, const char *text);
 
-/* What the kernel's slabs take. */
+/* Into a cgroup of its own, or back into the root's; false: cannot be. */
+bool try_enter_cgroup(bool own);
+/* What the own cgroup is charged for the kernel's small objects that cannot be reclaimed. */
 uint64_t slab_bytes(void);
 
 /* Nanoseconds; in a VM that counts instructions, instructions. */

@@ -78,12 +78,19 @@ static void once(const struct system *system, const struct memory *memory, char 
 	*add_ns = between - began;
 }
 
-/* Tells what pinmap keeps while memory is registered, in the kernel's slabs: the tables of the IOMMU are not in there. */
+/*
+ * Tells what pinmap keeps while memory is registered, by what a cgroup is charged for small kernel memory: not the
+ * tables of the IOMMU.
+ */
 static void tell_metadata(const struct memory *memory, size_t length, size_t runs)
 {
 	static struct samples kept;
 	uint64_t token = 0, bytes;
 
+	if (!try_enter_cgroup(true)) {
+		fprintf(stderr, "bench: without cgroup2 and its memory controller it cannot be told what is kept\n");
+		return;
+	}
 	for (unsigned int round = 0; round < 5; round++) {
 		uint64_t before = slab_bytes(), with;
 
@@ -92,6 +99,7 @@ static void tell_metadata(const struct memory *memory, size_t length, size_t run
 		pinmap_system.remove(memory->addr, length, token);
 		sample(&kept, with > before ? with - before : 0);
 	}
+	try_enter_cgroup(false);
 	bytes = median(&kept);
 	fprintf(stderr, "bench: %s, %zu KiB: pinmap keeps %llu bytes, %.2f a run\n", kind_names[memory->kind], length / KIB,
 		(unsigned long long)bytes, (double)bytes / (double)runs);
@@ -307,6 +315,32 @@ static void bench_threads(enum kind kind, size_t length)
 	memory_free(&memory);
 }
 
+/* One call of pinmap's, with and without a second processor that could help. */
+static void bench_processors(enum kind kind, size_t length)
+{
+	static const char *const second = "/sys/devices/system/cpu/cpu1/online";
+	static const char *const names[] = { "one-processor", "two-processors" };
+	static struct samples add[2];
+	struct memory memory;
+
+	if (!fits(&pinmap_system, &(struct memory){ .kind = kind, .fd = -1 }) || !try_write_file(second, "1"))
+		return;
+	memory = memory_new(kind, length);
+	for (unsigned int round = 0; round <= rounds; round++) {
+		for (unsigned int more = 0; more < 2; more++) {
+			uint64_t add_ns, remove_ns;
+
+			write_file(second, more ? "1" : "0");
+			once(&pinmap_system, &memory, memory.addr, length, &add_ns, &remove_ns);
+			if (round)
+				sample(&add[more], add_ns);
+		}
+	}
+	for (unsigned int more = 0; more < 2; more++)
+		report("register-by", length, kind, names[more], &add[more]);
+	memory_free(&memory);
+}
+
 static size_t parse_size(const char *text)
 {
 	char *end;
@@ -351,7 +385,7 @@ static void parse(int argc, char **argv)
 		default:
 			fprintf(stderr,
 				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] [--system NAME] [OPERATION[/KIND]...]\n"
-				"OPERATION: register, release-first, pair, alloc, threads; KIND: 4k-scattered, 4k-natural, thp, hugetlb, memfd-huge\n");
+				"OPERATION: register, release-first, pair, alloc, threads, processors; KIND: 4k-scattered, 4k-natural, thp, hugetlb, memfd-huge\n");
 			exit(2);
 		}
 	}
@@ -382,5 +416,9 @@ int main(int argc, char **argv)
 		bench_alloc(usual);
 	if (wanted("threads", NATURAL) && usual <= max_length)
 		bench_threads(NATURAL, usual);
+	for (enum kind kind = NATURAL; kind <= SCATTERED; kind++) {
+		if (wanted("processors", kind) && usual <= max_length)
+			bench_processors(kind, usual);
+	}
 	return 0;
 }

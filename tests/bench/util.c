@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -45,18 +46,33 @@ void write_file(const char *path, const char *text)
 		DIE("writing '%s' to %s: %s", text, path, error_name(errno));
 }
 
+#define CGROUP "/sys/fs/cgroup"
+
+bool try_enter_cgroup(bool own)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%d", getpid());
+	if (!own)
+		return try_write_file(CGROUP "/cgroup.procs", text);
+	if (!try_write_file(CGROUP "/cgroup.subtree_control", "+memory") ||
+	    (mkdir(CGROUP "/bench", 0755) && errno != EEXIST))
+		return false;
+	return try_write_file(CGROUP "/bench/cgroup.procs", text);
+}
+
 uint64_t slab_bytes(void)
 {
-	unsigned long long kib = 0;
-	FILE *file = fopen("/proc/meminfo", "re");
+	unsigned long long bytes = 0;
+	FILE *file = fopen(CGROUP "/bench/memory.stat", "re");
 	char line[256];
 
 	if (!file)
-		DIE("/proc/meminfo cannot be read");
-	while (fgets(line, sizeof(line), file) && sscanf(line, "Slab: %llu", &kib) != 1)
+		DIE("there is no memory.stat");
+	while (fgets(line, sizeof(line), file) && sscanf(line, "slab_unreclaimable %llu", &bytes) != 1)
 		;
 	fclose(file);
-	return kib * KIB;
+	return bytes;
 }
 
 uint64_t now(void)
