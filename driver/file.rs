@@ -18,8 +18,8 @@ use crate::{
         misc::Files,
         uapi::{
             self, Alloc, GetReserved, GpuCounters, GpuInfo, Info, Map, Query, QueueCreate,
-            QueueDestroy, QueueQuery, QueueSubmit, QueueWait, Register, Release, Reset, SetEventfd,
-            Unmap,
+            QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait, Register, Release,
+            Reset, SetEventfd, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -105,6 +105,7 @@ const TABLE: &[Command] = &[
     command::<QueueWait>(),
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
+    command::<QueueNotify>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -397,6 +398,7 @@ paged! {
     QueueSubmit, CMD_QUEUE_SUBMIT, true, false, |this, context| {
         done(queue::submit(context, this))
     };
+    QueueNotify, CMD_QUEUE_NOTIFY, false, false, |this, context| done(queue::notify(context, this));
 }
 
 impl Files for Context {

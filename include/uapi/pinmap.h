@@ -119,6 +119,7 @@ enum {
 	PINMAP_CMD_QUEUE_WAIT = 0x0e,
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
+	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
 };
 
 /** define PINMAP_NR_BARS - base address registers that a function can have */
@@ -838,7 +839,8 @@ enum pinmap_queue_flags {
  * There may be many more contexts and queues with work than the device can hold:
  * the driver takes turns, fairly among equal priorities.
  *
- * ``ENOSPC``: the device has no queue left.
+ * ``ENOSPC``: the device has no queue left for this context: one that has 256
+ * leaves the last 16 to others.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -977,6 +979,34 @@ struct pinmap_queue_submit {
 	__aligned_u64 out_index;
 };
 #define PINMAP_QUEUE_SUBMIT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_SUBMIT)
+
+/**
+ * struct pinmap_queue_notify - ioctl(PINMAP_QUEUE_NOTIFY)
+ * @size: sizeof(struct pinmap_queue_notify)
+ * @flags: must be 0
+ * @queue: the queue
+ * @fence: index of the fence, 0 to 511
+ * @fd: an eventfd
+ * @value: what the fence must be at least
+ *
+ * Has the eventfd signalled, once, when an interrupt packet of the queue finds
+ * the fence high enough, or when it will never be: the queue has stopped, was
+ * destroyed, or the device is gone. So that one thread can wait for many queues.
+ * If that is so already, it is signalled at once. Several may be asked for; the
+ * driver holds each eventfd until it was signalled, also if it was closed.
+ *
+ * ``EBADF``, ``EINVAL``: @fd is no eventfd; ``EINVAL``: there is no such fence.
+ * ``ENOSPC``: 64 notices of the queue are outstanding.
+ */
+struct pinmap_queue_notify {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+	__u32 fence;
+	__s32 fd;
+	__aligned_u64 value;
+};
+#define PINMAP_QUEUE_NOTIFY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_NOTIFY)
 
 /**
  * DOC: Mapping device memory

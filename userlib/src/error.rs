@@ -55,6 +55,8 @@ pub enum Operation {
     Submit,
     /// Destroying a queue.
     Destroy,
+    /// Making, resetting or waiting with a stream or its events.
+    Stream,
 }
 
 /// What went wrong. As text it is a sentence that says what failed and why, and one that says what

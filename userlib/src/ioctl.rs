@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
+use crate::host;
 use crate::sys;
 
 mod raw {
@@ -42,12 +43,17 @@ mod raw {
         queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
         queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
         queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
+        queue_notify = PINMAP_CMD_QUEUE_NOTIFY(pinmap_queue_notify);
     }
 }
 
 /// Sets the struct's size and makes the call.
 macro_rules! call {
     ($name:ident, $file:expr, $args:expr) => {{
+        if host::is_inside() && !matches!(stringify!($name), "release" | "unmap" | "queue_destroy") {
+            // What is dropped there may still end.
+            return Err(Errno::EDEADLK);
+        }
         $args.size = size_of_val($args) as u32;
         // SAFETY:
         // - `$args` is a `&mut` to a struct that begins with its size, set above, so the driver
@@ -87,6 +93,7 @@ safe! {
     queue_destroy(pinmap_queue_destroy);
     queue_wait(pinmap_queue_wait);
     queue_query(pinmap_queue_query);
+    queue_notify(pinmap_queue_notify);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it

@@ -304,6 +304,22 @@ impl Queue {
         }
     }
 
+    /// Packets submitted since the beginning.
+    pub(crate) fn written(&self) -> u64 {
+        self.ring.written()
+    }
+
+    /// Fences that what was submitted waits for.
+    pub(crate) fn needs(&self) -> &[Fence] {
+        &self.needs
+    }
+
+    /// Forgets fences that are reached. Only where the device does not wait for them by their
+    /// queue's own numbers.
+    pub(crate) fn forget_reached(&mut self) {
+        self.needs.retain(|fence| !fence.is_done());
+    }
+
     /// Waits for all that was submitted. False: the time was up first.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         let value = self.mark()?;
