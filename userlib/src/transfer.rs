@@ -14,6 +14,29 @@ use crate::slice::{DeviceSlice, DeviceSliceMut};
 /// What a copy is called in errors.
 const COPY: &str = "a copy";
 
+/// Where a copy goes. Each direction of the link has an engine of its own, so that copies in do
+/// not keep both from those that go out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// From host memory to the device's.
+    In,
+    /// From the device's memory to the host's.
+    Out,
+    /// Both ends are on one side: by whichever is free.
+    Inside,
+}
+
+impl Direction {
+    /// Whether source and target are in the device's memory.
+    fn of(source: bool, target: bool) -> Self {
+        match (source, target) {
+            (false, true) => Self::In,
+            (true, false) => Self::Out,
+            (true, true) | (false, false) => Self::Inside,
+        }
+    }
+}
+
 impl<'scope> Scope<'scope, '_> {
     /// Copies elements, by a copy engine, between any two kinds of memory. Waits if the ring is
     /// full.
@@ -98,7 +121,8 @@ impl Queue {
         let mut operands = Operands::new(self.progress().device(), COPY, u64::MAX);
         operands.demand("`to`", to.len(), from.len())?;
         let (source, target) = (operands.read(from)?, operands.write(to)?);
-        self.copy_bytes(source, target, from.bytes(), full)
+        let by = Direction::of(from.is_local(), to.as_slice().is_local());
+        self.copy_bytes(by, source, target, from.bytes(), full)
     }
 
     /// Copies elements from a device address. The caller has them live until it is done.
@@ -111,13 +135,28 @@ impl Queue {
         let mut operands = Operands::new(self.progress().device(), COPY, u64::MAX);
         operands.demand("`to`", to.len(), len)?;
         let target = operands.write(to)?;
-        self.copy_bytes(source, target, to.as_slice().bytes(), Full::Wait)
+        let by = Direction::of(false, to.as_slice().is_local());
+        self.copy_bytes(by, source, target, to.as_slice().bytes(), Full::Wait)
     }
 
-    fn copy_bytes(&mut self, source: u64, target: u64, bytes: u64, full: Full) -> Result<()> {
+    fn copy_bytes(
+        &mut self,
+        by: Direction,
+        source: u64,
+        target: u64,
+        bytes: u64,
+        full: Full,
+    ) -> Result<()> {
         self.demand(COPY, Engines::Copy)?;
         let (count, pieces) = pieces(bytes, self.limits().max_transfer);
-        let packets = pieces.map(|(at, len)| Packet::copy(source + at, target + at, len));
+        let packets = pieces.map(|(at, len)| {
+            let (source, target) = (source + at, target + at);
+            match by {
+                Direction::In => Packet::copy_by(0, source, target, len),
+                Direction::Out => Packet::copy_by(1, source, target, len),
+                Direction::Inside => Packet::copy(source, target, len),
+            }
+        });
         self.submit(count, packets, full)
     }
 

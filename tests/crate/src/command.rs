@@ -193,6 +193,9 @@ pub(crate) fn examples_of_queues() -> Outcome {
             ["nothing is mapped there", "A: nothing has changed"],
         ),
         ("page_walk", ["the device's MMU", "the IOMMU"]),
+        ("overlap", ["2 streams", "of the serial time"]),
+        ("event_loop", ["one thread", "all results right"]),
+        ("pipeline", ["100 %", "the two are equal"]),
     ] {
         let (status, out, err) = run(name)?;
         assert_eq!((status, &*err), (Some(0), ""), "{name}: {out}");

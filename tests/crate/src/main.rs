@@ -14,6 +14,7 @@ mod faults;
 mod gpu;
 mod harness;
 mod kernels;
+mod knobs;
 mod mapping;
 mod memory;
 #[path = "../../../userlib/src/bin/pinmap/pins.rs"]
@@ -22,6 +23,11 @@ mod queues;
 mod registration;
 mod setup;
 mod stale;
+mod stream_faults;
+mod stream_graph;
+mod stream_overlap;
+mod stream_scale;
+mod streams;
 mod submission;
 
 use std::process::ExitCode;
@@ -133,6 +139,38 @@ const TESTS: &[Test] = tests! {
     submission:
         submission_makes_no_system_call
         submission_cost;
+    streams:
+        stream_stays_in_order
+        memory_that_is_handed_over_comes_back
+        memory_in_flight_outlives_its_owner
+        scope_of_streams_waits_whatever_happens
+        busy_stream_is_dropped_at_once
+        events_tell_order_and_time
+        events_are_many
+        event_of_another_context
+        host_functions_run_in_order
+        host_functions_cannot_wait
+        completions_are_files
+        unregistered_memory_is_refused_or_registered;
+    stream_overlap:
+        copies_and_kernels_overlap
+        copies_of_one_direction_leave_the_other_free
+        pipeline_of_streams_takes_half
+        urgent_streams_go_first
+        stuck_stream_holds_up_nobody;
+    stream_faults:
+        failed_stream_tells_and_is_reset
+        hang_fails_the_stream
+        scope_gives_failed_streams_up
+        panicking_host_function_fails_its_stream
+        dropped_streams_that_fail_leave_nothing;
+    stream_scale:
+        million_packets_in_bounded_memory
+        thousand_streams_of_one_program
+        thousand_streams_of_twenty_programs
+        stream_is_used_by_two_threads;
+    stream_graph:
+        random_graphs_are_as_if_sequential;
 };
 
 /// Those that show whether anything works at all.
