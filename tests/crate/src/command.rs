@@ -196,6 +196,10 @@ pub(crate) fn examples_of_queues() -> Outcome {
         ("overlap", ["2 streams", "of the serial time"]),
         ("event_loop", ["one thread", "all results right"]),
         ("pipeline", ["100 %", "the two are equal"]),
+        (
+            "stream_costs",
+            ["submit_one_packet", "event_wait_across_streams"],
+        ),
     ] {
         let (status, out, err) = run(name)?;
         assert_eq!((status, &*err), (Some(0), ""), "{name}: {out}");

@@ -13,7 +13,8 @@ use nix::sys::ptrace;
 use nix::sys::signal::{raise, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, getppid, ForkResult, Pid};
-use pinmap::{kernel, Error, Packet, Queue, QueueOptions};
+use pinmap::stream::{Event, StreamOptions};
+use pinmap::{kernel, Allocation, Error, Packet, Queue, QueueOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -38,12 +39,53 @@ fn shared() -> Result<&'static AtomicU32, Box<dyn AnyError>> {
     Ok(unsafe { start.cast::<AtomicU32>().as_ref() })
 }
 
+/// Has two streams take turns with memory that is handed over.
+fn work_of_streams(
+    one: &Stream,
+    two: &Stream,
+    event: &Event,
+    mut floats: Allocation<f32>,
+) -> Result<Allocation<f32>, Error> {
+    for round in 0..100 {
+        let (from, to) = if round % 2 == 0 {
+            (one, two)
+        } else {
+            (two, one)
+        };
+        let pending = from.submit(floats, |work, floats| {
+            let data = &mut floats.slice_mut();
+            work.launch(kernel::IncrementF32 { data })
+        })?;
+        from.record(event)?;
+        to.wait_event(event)?;
+        // The device has its time; nobody sleeps.
+        let mut pending = Err(pending);
+        floats = loop {
+            match pending {
+                Ok(floats) => break floats,
+                Err(early) if early.is_done() => pending = early.try_into_memory(),
+                Err(early) => {
+                    spin_loop();
+                    pending = Err(early);
+                }
+            }
+        };
+    }
+    Ok(floats)
+}
+
 /// What the child does: works with the device, and tells what it is at.
 fn traced(phase: &AtomicU32) -> Result<(), Box<dyn AnyError>> {
     let gpu = gpu()?;
     let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
     let mut other = gpu.alloc_vram::<f32>(1000)?;
+    let streams = [(); 2].map(|()| gpu.stream(StreamOptions::new().packets(4096)));
+    let [one, two] = streams;
+    let (one, two, event) = (one?, two?, gpu.event()?);
+    let floats = gpu.device().alloc::<f32>(1000)?;
+    // What the streams keep for themselves is there then.
+    let floats = work_of_streams(&one, &two, &event, floats)?;
     ptrace::traceme()?;
     raise(Signal::SIGSTOP)?;
     phase.store(phase::CALL, Ordering::SeqCst);
@@ -66,6 +108,12 @@ fn traced(phase: &AtomicU32) -> Result<(), Box<dyn AnyError>> {
         phase.store(phase::OTHER, Ordering::SeqCst);
         Ok::<_, Error>(())
     })?;
+    phase.store(phase::SUBMIT, Ordering::SeqCst);
+    let floats = work_of_streams(&one, &two, &event, floats)?;
+    phase.store(phase::OTHER, Ordering::SeqCst);
+    if floats.to_vec().iter().any(|&float| float != 200.0) {
+        return Err("the results of the streams are wrong".into());
+    }
     match memory.to_vec().iter().all(|&float| float == 400.0) {
         true => Ok(()),
         false => Err("the results are wrong".into()),

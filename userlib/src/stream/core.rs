@@ -176,9 +176,6 @@ impl Core {
         let mut state = self.lock();
         let progress = Arc::clone(state.queue().progress());
         progress.check(Operation::Submit, "add to")?;
-        // There may be nothing to mark yet.
-        let queue = state.queue_mut();
-        queue.submit(1, std::iter::once(Packet::nop()), Full::Wait)?;
         let (fence, needs) = state.point()?;
         let calls = state.calls + 1;
         let packet = Packet::fence_wait(progress.calls_addr(), calls);

@@ -114,6 +114,11 @@ impl<M: Send + 'static> Pending<M> {
         }
     }
 
+    /// Whether the work is done, without asking the driver whether it ever will be: no system call.
+    pub fn is_done(&self) -> bool {
+        self.fence.is_done()
+    }
+
     /// Whether the work is done.
     ///
     /// # Errors
@@ -171,7 +176,9 @@ impl<M: Send + 'static> Pending<M> {
 impl<M: Send + 'static> Drop for Pending<M> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        if !self.fence.is_done() {
+        // What has nothing to drop, and of which nothing was registered, the device does not know.
+        let is_known = std::mem::needs_drop::<M>() || !held.kept.is_empty();
+        if is_known && !self.fence.is_done() {
             let needs = std::mem::take(&mut self.needs);
             // Without a thread it stays as long as the process: it may not be waited for here.
             let _ = host::when(self.fence.clone(), needs, Action::Drop(Box::new(held)));

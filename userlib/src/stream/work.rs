@@ -34,6 +34,12 @@ pub struct Work<'w> {
 pub(super) struct Kept(Mutex<Vec<RawRegistration>>);
 
 impl Kept {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.is_empty()
+    }
+
     /// Releases all of it: the work is done.
     pub(super) fn release(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
