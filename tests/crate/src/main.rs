@@ -23,6 +23,7 @@ mod queues;
 mod registration;
 mod setup;
 mod stale;
+mod stream_calls;
 mod stream_faults;
 mod stream_graph;
 mod stream_overlap;
@@ -148,10 +149,11 @@ const TESTS: &[Test] = tests! {
         events_tell_order_and_time
         events_are_many
         event_of_another_context
+        unregistered_memory_is_refused_or_registered;
+    stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait
-        completions_are_files
-        unregistered_memory_is_refused_or_registered;
+        completions_are_files;
     stream_overlap:
         copies_and_kernels_overlap
         copies_of_one_direction_leave_the_other_free

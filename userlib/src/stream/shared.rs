@@ -98,15 +98,8 @@ impl Shared {
     /// A slot that nobody has.
     pub(super) fn take(&self, device: &Device) -> Result<Slot> {
         let mut slots = lock(&self.slots);
-        let Slots { free, busy } = &mut *slots;
-        let mut index = 0;
-        while let Some((fence, _)) = busy.get(index) {
-            if fence.is_over() {
-                free.push(busy.swap_remove(index).1);
-            } else {
-                index += 1;
-            }
-        }
+        slots.sweep();
+        let free = &mut slots.free;
         if free.is_empty() {
             let page = Arc::new(Page {
                 registration: Buffer::new(page_size())?.register(device, Access::ReadWrite)?,
@@ -126,7 +119,10 @@ impl Shared {
 
     /// Takes a slot back, to which the device writes until the fence is reached.
     pub(super) fn give(&self, slot: Slot, fence: Fence) {
-        lock(&self.slots).busy.push((fence, slot));
+        let mut slots = lock(&self.slots);
+        slots.busy.push((fence, slot));
+        // A fence keeps part of a stream that may be no more.
+        slots.sweep();
     }
 
     /// Takes a slot back that was not used.
@@ -155,6 +151,21 @@ impl Shared {
             page: Arc::clone(page),
         });
         Ok(device_addr)
+    }
+}
+
+impl Slots {
+    /// Finds those that the device has written to since, or never will.
+    fn sweep(&mut self) {
+        let Self { free, busy } = self;
+        let mut index = 0;
+        while let Some((fence, _)) = busy.get(index) {
+            if fence.is_over() {
+                free.push(busy.swap_remove(index).1);
+            } else {
+                index += 1;
+            }
+        }
     }
 }
 
