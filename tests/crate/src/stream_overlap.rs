@@ -127,21 +127,28 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
     if gpu.info()?.link.bandwidth.is_none() {
         return skip("the link has no limit: a copy takes no time");
     }
-    // Whoever else has the processor makes all of it slower, and not to the same degree.
+    const CHUNKS: u32 = 12;
     let mut ratios = Vec::new();
-    for _ in 0..3 {
-        let result = measure::pipeline(&gpu, 12)?;
+    for _ in 0..5 {
+        let result = measure::pipeline(&gpu, CHUNKS as usize)?;
         let (two, three) = (result.ratio(&result.two), result.ratio(&result.three));
-        println!(
-            "of the serial {:?}: two streams {two:.2}, three {three:.2}",
-            result.serial.total
-        );
+        let serial = result.serial.total;
+        println!("of the serial {serial:?}: two streams {two:.2}, three {three:.2}");
+        // Where others have the processor, even one stream takes longer than the link does, and
+        // the ratio says nothing.
+        if serial > 3 * CHUNKS * measure::CHUNK * 13 / 10 {
+            continue;
+        }
+        // No two streams can do three parts at a time: half of it is the least for them.
         if two <= 0.6 && three <= 0.5 {
             return Ok(());
         }
         ratios.push((two, three));
     }
-    Err(format!("too much: {ratios:.2?}").into())
+    match ratios.is_empty() {
+        true => skip("the machine is too busy to measure"),
+        false => Err(format!("too much: {ratios:.2?}").into()),
+    }
 }
 
 pub(crate) fn urgent_streams_go_first() -> Outcome {

@@ -7,7 +7,7 @@ use pinmap::stream::{self, Event, StreamOptions};
 use pinmap::{kernel, Error, Gpu};
 
 /// What one chunk takes in each direction.
-const CHUNK: Duration = Duration::from_millis(20);
+pub(crate) const CHUNK: Duration = Duration::from_millis(20);
 
 /// When one of the three parts of a chunk began and ended, since all of it began. What waits for an
 /// engine has begun.

@@ -103,6 +103,8 @@ impl Event {
     }
 
     pub(super) fn wait_on(&self, core: &Core) -> Result<()> {
+        // Also where there is nothing to wait for, so that it does not work by chance.
+        host::check(Operation::Stream, || "wait for an event".to_owned())?;
         let recorded = self.lock();
         let Some(recorded) = &*recorded else {
             return Ok(());
