@@ -158,13 +158,14 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
     let make = |priority| gpu.stream(StreamOptions::new().priority(priority));
     let (lowest, highest) = (make(i32::MIN)?, make(i32::MAX)?);
     assert_eq!((lowest.priority(), highest.priority()), (0, *range.end()));
-    // Load: more low streams than there are slots, all of them with much to do.
+    // Load: more low streams than kernels run at once, all of them with much to do, and all in the
+    // device.
     let slots = gpu.info()?.compute_slots as usize;
     let packet = Duration::from_millis(2);
-    let load: Vec<_> = (0..4 * slots).map(|_| make(0)).collect::<Result<_, _>>()?;
+    let load: Vec<_> = (0..7 * slots).map(|_| make(0)).collect::<Result<_, _>>()?;
     let keep_busy = |stream: &Stream| {
         let pending = stream.submit((), |work, ()| {
-            (0..60).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
+            (0..40).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
         });
         pending.map(drop)
     };
