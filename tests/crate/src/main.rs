@@ -169,6 +169,7 @@ const TESTS: &[Test] = tests! {
     stream_scale:
         million_packets_in_bounded_memory
         thousand_streams_of_one_program
+        streams_of_one_program_leave_others_their_share
         thousand_streams_of_twenty_programs
         stream_is_used_by_two_threads;
     stream_graph:
