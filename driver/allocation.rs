@@ -23,8 +23,7 @@ pub(crate) fn host_memory(
     account: &Arc<Account>,
     pages: u64,
 ) -> core::result::Result<Arc<Folios>, Failure> {
-    let charge = Charge::new(account, pages)
-        .map_err(|over| Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed))?;
+    let charge = Charge::new(account, pages)?;
     Ok(Arc::new(Folios::new(pages, charge)?, GFP_KERNEL_ACCOUNT)?)
 }
 

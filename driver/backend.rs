@@ -8,6 +8,7 @@ use crate::{
     device::Device,
     mapping::{AddressSpace, Guardian, Local},
     sys::{
+        account::Account,
         compat,
         eventfd::EventFd,
         iommu::Domain,
@@ -45,7 +46,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// There is a new context. Its address space, if the device has an MMU that gives it one of its own.
     /// [`disown`](Self::disown) ends what this begins.
-    fn open(&self, _context: u64) -> Result<Option<Arc<AddressSpace>>> {
+    fn open(&self, _context: u64, _account: &Arc<Account>) -> Result<Option<Arc<AddressSpace>>> {
         Ok(None)
     }
 
@@ -101,6 +102,9 @@ pub(crate) trait Backend: Send + Sync {
 
     /// It was reset.
     fn after_reset(&self) {}
+
+    /// The system was asleep, while nobody had the device: it may have forgotten everything.
+    fn resume(&self) {}
 
     /// Fills in what it knows.
     fn describe(&self, context: u64, info: &mut Info);

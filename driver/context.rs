@@ -132,7 +132,7 @@ impl Context {
         };
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
         let events = Queue::new()?;
-        let space = Device::address_space(&device, id)?;
+        let space = Device::address_space(&device, id, &account)?;
         let view_table = ViewTable::new()?;
         let table = Table {
             gone: false,

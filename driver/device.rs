@@ -6,6 +6,7 @@ use crate::{
     context::Context,
     mapping::{AddressSpace, Guardian},
     sys::{
+        account::Account,
         compat,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
@@ -86,13 +87,14 @@ impl pci::Driver for Bound {
         let Some(group) = Group::of(&function) else {
             return Err(refuse(&function, None, Unfit::NoIommu));
         };
-        let enabled = Enabled::new(&function)?;
+        let mut enabled = Some(Enabled::new(&function)?);
         let allow_unsafe = compat::allow_unsafe_interrupts();
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
         let device = Device::new(&function, attachment)?;
         let started = device.backend.start(locked, &device.domain, device.clone());
-        let bound = started.and_then(|()| Self::publish(&device, dev, enabled));
+        // It stays switched on until the device has left.
+        let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
         if bound.is_err() {
             device.leave();
             work::disable(&device);
@@ -135,6 +137,10 @@ impl pci::Driver for Bound {
         }
         Ok(())
     }
+
+    fn resume(&self) {
+        self.device.backend.resume();
+    }
 }
 
 impl Bound {
@@ -142,18 +148,17 @@ impl Bound {
     fn publish(
         device: &Arc<Device>,
         parent: &device::Device,
-        enabled: Enabled,
+        enabled: &mut Option<Enabled>,
     ) -> Result<Pin<KBox<Self>>> {
         let device = device.clone();
-        let bound = KBox::try_pin_init(
+        KBox::try_pin_init(
             try_pin_init!(Self {
                 node <- Node::new("pinmap", NODE_MODE, parent, device.clone()),
                 device,
-                _enabled: enabled,
+                _enabled: enabled.take().ok_or(EINVAL)?,
             }? Error),
             GFP_KERNEL,
-        )?;
-        Ok(bound)
+        )
     }
 }
 
@@ -242,6 +247,14 @@ impl Device {
         }
     }
 
+    /// If it is gone: waits until everybody has lost it, and it does nothing any more. Not with a lock
+    /// that [`leave`](Self::leave) takes.
+    pub(crate) fn await_end(&self) {
+        if self.check_here().is_err() {
+            drop(self.contexts.lock());
+        }
+    }
+
     /// A new context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         let id = this.opened.fetch_add(1, Relaxed);
@@ -259,9 +272,13 @@ impl Device {
         opened
     }
 
-    /// The address space of the new context named `id`.
-    pub(crate) fn address_space(this: &Arc<Self>, id: u64) -> Result<Arc<AddressSpace>> {
-        match this.backend.open(id)? {
+    /// The address space of the new context named `id`, for which `account` pays.
+    pub(crate) fn address_space(
+        this: &Arc<Self>,
+        id: u64,
+        account: &Arc<Account>,
+    ) -> Result<Arc<AddressSpace>> {
+        match this.backend.open(id, account)? {
             Some(space) => Ok(space),
             None => AddressSpace::new(this.domain.clone(), this.clone()),
         }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! An errno, and what exactly failed.
 
-use crate::sys::uapi::{self, Fail};
+use crate::sys::{
+    account::OverLimit,
+    uapi::{self, Fail},
+};
 use kernel::{alloc::AllocError, prelude::*};
 
 /// Why a REGISTER or MAP failed.
@@ -46,6 +49,12 @@ impl From<Error> for Failure {
             0
         };
         Self::at(errno, reason, 0)
+    }
+}
+
+impl From<OverLimit> for Failure {
+    fn from(over: OverLimit) -> Self {
+        Self::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GpuCounters, GpuInfo, Info, Map, Query, QueueCreate,
+            self, Alloc, GetReserved, GpuCounters, GpuInfo, GpuWalk, Info, Map, Query, QueueCreate,
             QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait, Register, Release,
             Reset, SetEventfd, Unmap,
         },
@@ -106,6 +106,7 @@ const TABLE: &[Command] = &[
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
     command::<QueueNotify>(),
+    command::<GpuWalk>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -168,6 +169,10 @@ fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     }
 
     let outcome = (row.run)(context, &mut buffer);
+    if matches!(outcome.result, Err(error) if error == ENODEV) {
+        // Whoever is told so relies on it.
+        context.device().await_end();
+    }
     let told = if outcome.respond {
         let bytes = AsBytes::as_bytes(&buffer).get(..copy).ok_or(EINVAL)?;
         UserSlice::new(argument, copy).writer().write_slice(bytes)
@@ -389,6 +394,7 @@ paged! {
         gpu.ok_or_else(compat::unsupported)?.count(this);
         Ok(Pending::Done)
     };
+    GpuWalk, CMD_GPU_WALK, true, false, |this, context| done(queue::walk(context, this));
     QueueCreate, CMD_QUEUE_CREATE, true, false, |this, context| queue::create(context, this);
     QueueDestroy, CMD_QUEUE_DESTROY, false, false, |this, context| {
         done(queue::destroy(context, this))

@@ -1,55 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Paged devices: those with an MMU of their own, which many contexts use at once.
 //!
-//! What any of them needs is here: page tables (`vm.rs`), having the TLB forget (`tlb.rs`), sharing out
-//! slots and VMIDs (`schedule.rs`), memory of the device's own (`vram.rs`), queues (`queue.rs`). What one
-//! of them is like is behind [`Hardware`].
+//! What any of them needs is here: contexts (`member.rs`), page tables (`vm.rs`), having the TLB forget
+//! (`tlb.rs`), sharing out slots (`scheduler.rs`) and VMIDs (`vmids.rs`), memory of the device's own
+//! (`vram.rs`), queues (`queue.rs`). What one of them is like is behind [`Hardware`].
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables, then
 //! its VMID; `invalidates`; a queue's fate. `live`, `ids`, `known`, `bell` and the memory's bitmap are
 //! leaves. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
 
 use crate::{
-    backend::{Backend, LocalMemory},
-    logic::{
-        frames::{self, Frames},
-        handle::{Absent, Counter},
-    },
+    logic::frames::{self, Frames},
     mapping::{AddressSpace, Guardian},
     sys::{
         clock::{self, SECOND},
-        compat,
-        eventfd::EventFd,
         handler::{Handled, Handler},
         iommu::Domain,
         pci::{Function, Locked},
         thread::Thread,
-        uapi::{self, GpuCounters, GpuInfo, Info},
+        uapi::{GpuCounters, GpuInfo},
     },
-    view,
 };
 use kernel::{
     device, new_condvar, new_mutex, new_spinlock,
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
+    rbtree::RBTree,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
         Arc, CondVar, Mutex, SpinLock,
     },
 };
 
 pub(crate) mod hardware;
+pub(crate) mod member;
+mod paged;
 pub(crate) mod queue;
 mod schedule;
+mod scheduler;
 mod tlb;
 pub(crate) mod vm;
+mod vmids;
 mod vram;
 
+pub(crate) use paged::Paged;
+
 use hardware::{Cause, Hardware, Limits};
-use queue::{Doorbell, Queue};
+use member::Member;
+use queue::Queue;
 use schedule::Schedule;
-use vm::Vm;
-use vram::{Block, Vram};
+use vram::Vram;
 
 /// How long a device may take for what it does at once, in nanoseconds, before it is given up: many
 /// times what its manual promises, since it may be emulated on a busy machine.
@@ -77,32 +76,6 @@ struct Link {
     guardian: Arc<dyn Guardian>,
     /// The addresses on the bus, for all contexts.
     bus: Arc<AddressSpace>,
-}
-
-/// Queues of a context, by handle.
-struct Handles {
-    closed: bool,
-    counter: Counter,
-    by_handle: RBTree<u64, Named>,
-}
-
-/// A queue that has a handle.
-struct Named {
-    queue: Arc<Queue>,
-    /// Not before everything that can fail has succeeded.
-    published: bool,
-}
-
-/// A context.
-#[pin_data]
-pub(crate) struct Member {
-    vm: Arc<Vm>,
-    /// The part of its address space that is the driver's.
-    upper: Arc<AddressSpace>,
-    /// Queues, and doorbells of such that are closed but mapped.
-    queues: Atomic<u32>,
-    #[pin]
-    handles: Mutex<Handles>,
 }
 
 /// A paged device.
@@ -199,22 +172,21 @@ impl Gpu {
         Ok(())
     }
 
-    /// It did not do what it was told to: blocks its DMA, and has it be gone soon. Always fails.
+    /// It did not do what it was told to: blocks its DMA, and has it be gone soon. Fails, unless it was
+    /// reset meanwhile.
     fn lose(&self) -> Result {
-        if self
-            .condition
-            .cmpxchg(0, 2, kernel::sync::atomic::Full)
-            .is_ok()
-        {
-            let dev: &device::Device = self.function.as_ref();
-            dev_err!(dev, "it does not answer: given up\n");
-        }
         if self.condition() == Condition::Quiet {
             return Ok(());
         }
+        // Who sees that it is lost takes for granted that it reaches nothing.
         let guardian = self.link.lock().as_ref().map(|link| link.guardian.clone());
         if let Some(guardian) = guardian {
             guardian.cut_off();
+        }
+        let lost = self.condition.cmpxchg(0, 2, Full);
+        if lost.is_ok() {
+            let dev: &device::Device = self.function.as_ref();
+            dev_err!(dev, "it does not answer: given up\n");
         }
         Err(EIO)
     }
@@ -298,6 +270,22 @@ impl Gpu {
         Ok(())
     }
 
+    /// The system was asleep; there are no contexts.
+    fn resume(&self) {
+        if self.check_here().is_err() {
+            return;
+        }
+        if self.reset().is_err() {
+            let _ = self.lose();
+            return;
+        }
+        let mut schedule = self.schedule.lock();
+        schedule.forget_vmids();
+        schedule.set_epoch(self.hardware.time());
+        *self.invalidates.lock() = 0;
+        self.hardware.prepare();
+    }
+
     /// Resets the device. `EIO`: it does not answer.
     fn reset(&self) -> Result {
         self.hardware.reset();
@@ -327,6 +315,8 @@ impl Gpu {
             let _ = self.lose();
         }
         self.function.set_master(false);
+        // Otherwise who has one and the device would keep each other.
+        self.schedule.lock().forget_vmids();
         let link = self.link.lock().take();
         drop(link);
         self.hardware.revoke();
@@ -367,241 +357,8 @@ impl Handler for Gpu {
     }
 }
 
-impl Member {
-    /// A queue of the context. `ENOENT`: it never was one; `ESTALE`: it was.
-    pub(crate) fn find(&self, handle: u64) -> Result<Arc<Queue>> {
-        let handles = self.handles.lock();
-        if handles.closed {
-            return Err(ENODEV);
-        }
-        match handles.by_handle.get(&handle) {
-            Some(named) if named.published => Ok(named.queue.clone()),
-            Some(_) => Err(ENOENT),
-            None => match handles.counter.absent(handle) {
-                Absent::Never => Err(ENOENT),
-                Absent::Released => Err(compat::stale()),
-            },
-        }
-    }
-
-    /// Its address space.
-    pub(crate) fn vm(&self) -> &Arc<Vm> {
-        &self.vm
-    }
-
-    /// The part of that for rings and fences.
-    pub(crate) fn upper(&self) -> &Arc<AddressSpace> {
-        &self.upper
-    }
-
-    /// A new doorbell.
-    pub(crate) fn doorbell(this: &Arc<Self>, gpu: &Arc<Gpu>) -> Result<Arc<Doorbell>> {
-        let doorbell = Doorbell::new(gpu, this)?;
-        Ok(Arc::new(doorbell, GFP_KERNEL_ACCOUNT)?)
-    }
-
-    /// Gives `queue` a handle that nobody can use yet, and the device the queue.
-    pub(crate) fn add(&self, gpu: &Gpu, queue: &Arc<Queue>) -> Result<u64> {
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let mut handles = self.handles.lock();
-        if handles.closed {
-            return Err(ENODEV);
-        }
-        let handle = handles.counter.take().ok_or(ENOSPC)?;
-        queue.set_handle(handle);
-        gpu.add(queue)?;
-        handles.by_handle.insert(node.into_node(
-            handle,
-            Named {
-                queue: queue.clone(),
-                published: false,
-            },
-        ));
-        Ok(handle)
-    }
-
-    /// From now on `handle` can be used. `ENODEV`: the device is gone, and the queue is closed.
-    pub(crate) fn publish(&self, handle: u64) -> Result {
-        let mut handles = self.handles.lock();
-        let named = handles.by_handle.get_mut(&handle).ok_or(ENODEV)?;
-        named.published = true;
-        Ok(())
-    }
-
-    /// Gives up a handle that was not published.
-    pub(crate) fn forget(&self, handle: u64) {
-        let node = self.handles.lock().by_handle.remove_node(&handle);
-        drop(node);
-    }
-
-    /// Takes a queue from its handle, to close it.
-    pub(crate) fn take(&self, handle: u64) -> Result<Arc<Queue>> {
-        self.find(handle)?;
-        let node = self.handles.lock().by_handle.remove_node(&handle);
-        node.map(|node| node.to_key_value().1.queue)
-            .ok_or_else(compat::stale)
-    }
-
-    /// Takes any queue; from now on there are no new ones.
-    fn take_any(&self) -> Option<Arc<Queue>> {
-        let mut handles = self.handles.lock();
-        handles.closed = true;
-        let handle = handles
-            .by_handle
-            .cursor_front()
-            .map(|cursor| *cursor.current().0)?;
-        handles.by_handle.remove(&handle).map(|named| named.queue)
-    }
-}
-
-/// Ends `queue`: when it returns, the device does nothing for it any more.
+/// Ends `queue`: when it returns, the device does nothing for it any more, or is being taken away.
 pub(crate) fn close(gpu: &Gpu, queue: &Arc<Queue>) {
     gpu.remove(queue);
     queue.close();
-}
-
-/// The backend of paged devices.
-pub(crate) struct Paged(Arc<Gpu>);
-
-impl Paged {
-    pub(crate) fn new(gpu: Arc<Gpu>) -> Self {
-        Self(gpu)
-    }
-
-    fn member(&self, context: u64) -> Option<Arc<Member>> {
-        self.0.members.lock().get(&context).cloned()
-    }
-}
-
-impl Backend for Paged {
-    fn start(
-        &self,
-        locked: &Locked<'_>,
-        domain: &Arc<Domain>,
-        guardian: Arc<dyn Guardian>,
-    ) -> Result {
-        Gpu::start(&self.0, locked, domain, guardian)
-    }
-
-    fn open(&self, context: u64) -> Result<Option<Arc<AddressSpace>>> {
-        let gpu = &self.0;
-        gpu.check_here()?;
-        let bus = {
-            let link = gpu.link.lock();
-            link.as_ref().ok_or(ENODEV)?.bus.clone()
-        };
-        let vm = Vm::new(gpu)?;
-        let (lower, upper) = Vm::spaces(&vm, &bus)?;
-        let handles = Handles {
-            closed: false,
-            counter: Counter::new(),
-            by_handle: RBTree::new(),
-        };
-        let member = Arc::pin_init(
-            pin_init!(Member {
-                vm,
-                upper,
-                queues: Atomic::new(0),
-                handles <- new_mutex!(handles, "pinmap_queues"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let mut members = gpu.members.lock();
-        members.insert(node.into_node(context, member));
-        Ok(Some(lower))
-    }
-
-    fn gpu(&self) -> Option<&Arc<Gpu>> {
-        Some(&self.0)
-    }
-
-    fn has_memory(&self) -> bool {
-        true
-    }
-
-    fn allocate(&self, length: u64) -> Result<LocalMemory> {
-        let block = Arc::new(Block::new(&self.0, length)?, GFP_KERNEL_ACCOUNT)?;
-        Ok(LocalMemory {
-            local: block.clone(),
-            pages: block,
-        })
-    }
-
-    fn claim(&self, _context: u64) -> Result {
-        self.0.check_here()
-    }
-
-    fn settle(&self, _context: u64, _keep: bool) {}
-
-    fn stop(&self, context: u64) {
-        let Some(member) = self.member(context) else {
-            return;
-        };
-        while let Some(queue) = member.take_any() {
-            close(&self.0, &queue);
-        }
-        // If the device does not forget, it is blocked, and nobody can reach anything.
-        let _ = self.0.retire(&member.vm);
-    }
-
-    fn disown(&self, context: u64) {
-        let node = self.0.members.lock().remove_node(&context);
-        drop(node);
-    }
-
-    fn leave(&self) {
-        self.0.leave();
-    }
-
-    fn is_in_use(&self) -> bool {
-        self.0.uses.load(Relaxed) != 0
-    }
-
-    /// Its own reset, by which it was made quiet, leaves in its memory what contexts had there.
-    fn needs_reset(&self) -> bool {
-        self.0.function.can_reset()
-    }
-
-    /// It takes queues, page tables and device memory from everybody.
-    fn survives_reset(&self) -> bool {
-        false
-    }
-
-    fn describe(&self, _context: u64, info: &mut Info) {
-        info.out_kind = uapi::KIND_PAGED;
-    }
-
-    fn check_view(&self, offset: u64, _length: u64) -> Result<bool> {
-        // A BAR, and those are the driver's.
-        Err(if offset < view::START {
-            compat::unsupported()
-        } else {
-            EINVAL
-        })
-    }
-
-    fn fault(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
-        None
-    }
-
-    fn has_vectors(&self) -> bool {
-        false
-    }
-
-    fn has_vector(&self, _index: u32) -> bool {
-        false
-    }
-
-    fn set_vector(&self, _index: u32, _eventfd: Option<EventFd>) -> Result {
-        Err(compat::unsupported())
-    }
-
-    fn can_reset(&self) -> bool {
-        false
-    }
-
-    fn reset(&self) -> Result {
-        Err(compat::unsupported())
-    }
 }

@@ -19,7 +19,6 @@ use crate::{
         uapi,
     },
 };
-use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -40,7 +39,12 @@ pub(crate) trait Guardian: Send + Sync {
 pub(crate) trait Mmu: Send + Sync {
     /// Lets the device reach `memory`, contiguous, at `span`, of which nothing is mapped. On failure
     /// nothing of it is. Sleeps, and may wait for the device.
-    fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result;
+    fn enter(
+        &self,
+        span: Span,
+        memory: pte::Memory,
+        access: Access,
+    ) -> core::result::Result<(), Failure>;
 
     /// Takes away what was entered at `span`. When it returns `Ok`, the device has forgotten it:
     /// nothing that it translated before is still under way. `Err`: it did not say so in time. Waits
@@ -211,6 +215,8 @@ struct Place {
     space: Arc<AddressSpace>,
     span: Span,
     id: u64,
+    /// Not even when it is dropped.
+    forever: bool,
 }
 
 impl Place {
@@ -250,6 +256,7 @@ impl Place {
             space: space.clone(),
             span,
             id,
+            forever: false,
         })
     }
 
@@ -266,8 +273,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.space.taken.lock();
-        taken.free(self.span.last(), self.id);
+        if !self.forever {
+            let mut taken = self.space.taken.lock();
+            taken.free(self.span.last(), self.id);
+        }
     }
 }
 
@@ -430,8 +439,11 @@ impl Mapping {
 
     /// The addresses are never used again.
     fn keep_addresses(&mut self) {
-        mem::forget(self.bus.take());
-        mem::forget(self.place.take());
+        for place in [&mut self.bus, &mut self.place] {
+            if let Some(mut place) = place.take() {
+                place.forever = true;
+            }
+        }
     }
 
     /// Lets the address be used again, once it is unmapped. May sleep, but neither for an allocation

@@ -8,7 +8,6 @@ use crate::{
         account::{Account, Charge},
         compat,
         gup::{self, Chunk, PinnedRuns},
-        uapi,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -24,8 +23,7 @@ pub(crate) fn pin(
     span: Span,
     write: bool,
 ) -> core::result::Result<Arc<PinnedRuns>, Failure> {
-    let charge = Charge::new(account, span.pages())
-        .map_err(|over| Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed))?;
+    let charge = Charge::new(account, span.pages())?;
     let room = span.pages().min(CHUNK_PAGES) as usize;
     let mut chunk = Chunk::new(room, write)?;
     let mut runs = PinnedRuns::new(write, charge);

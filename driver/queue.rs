@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_NOTIFY, QUEUE_QUERY and QUEUE_SUBMIT.
+//! GPU_WALK, QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_NOTIFY, QUEUE_QUERY and QUEUE_SUBMIT.
 
 use crate::{
     allocation,
@@ -7,8 +7,9 @@ use crate::{
     failure::Failure,
     gpu::{
         self,
+        member::Member,
         queue::{Held, Parts, Queue},
-        Gpu, Member,
+        Gpu,
     },
     logic::{
         place::Wish,
@@ -23,7 +24,7 @@ use crate::{
         compat,
         eventfd::EventFd,
         pages::Folios,
-        uapi::{self, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait},
+        uapi::{self, GpuWalk, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait},
     },
     view::{Shown, ViewTable},
 };
@@ -68,6 +69,12 @@ fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, Arc<Member>)> {
     let gpu = gpu.ok_or_else(compat::unsupported)?;
     let member = gpu.member(context.id())?;
     Ok((gpu, member))
+}
+
+/// GPU_WALK.
+pub(crate) fn walk(context: &Context, args: &mut GpuWalk) -> Result {
+    check_flags(args.flags)?;
+    gpu_of(context)?.1.vm().walk(args)
 }
 
 /// The queue of `context` named `handle`.
@@ -161,7 +168,7 @@ pub(crate) fn destroy(context: &Context, args: &QueueDestroy) -> Result {
     let (gpu, member) = gpu_of(context)?;
     let queue = member.take(args.queue)?;
     gpu::close(gpu, &queue);
-    Ok(())
+    gpu.check_here()
 }
 
 /// QUEUE_WAIT. Tells in `args` how far it came, also if it fails.
@@ -236,6 +243,7 @@ pub(crate) fn submit(context: &Context, args: &mut QueueSubmit) -> Result {
         return Err(EIO);
     }
     let written = gpu.published(&queue);
+    gpu.check_here()?;
     let after = ring.add(written, executed, args.count).ok_or(EAGAIN)?;
     let mut index = written;
     for packet in packets.chunks_exact(ring::PACKET as usize) {

@@ -98,7 +98,7 @@ TEST(padding_zero)
 	CHECK_EQ(args.fail.allowed, 0);
 	munmap(page, PAGE);
 	event = next_event(fd);
-	CHECK_EQ(event.__reserved, 0);
+	CHECK_EQ(event.access, 0);
 }
 
 TEST(info_while_owned)

@@ -60,7 +60,7 @@ static void check_gone(int fd, const struct registration *registration)
 	CHECK_EQ(event.handle, 0);
 	CHECK_EQ(event.addr, 0);
 	CHECK_EQ(event.length, 0);
-	CHECK_EQ(event.__reserved, 0);
+	CHECK_EQ(event.access, 0);
 	for (int i = 0; i < 2; i++)
 		CHECK_EQ(try_read(fd, &event, sizeof(event)), 0);
 	poller.revents = 0;
@@ -189,7 +189,7 @@ TEST(remove_second)
 static void *read_event(void *argument)
 {
 	struct pinmap_event *event = argument;
-	int fd = event->__reserved;
+	int fd = event->access;
 
 	CHECK_EQ(try_read(fd, event, sizeof(*event)), sizeof(*event));
 	return NULL;
@@ -207,7 +207,7 @@ TEST(unbind_wakes)
 {
 	struct pci_device device = need_device(0);
 	int fd = open_device(0), other = open_device(0), eventfd_ = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-	struct pinmap_event event = { .__reserved = fd };
+	struct pinmap_event event = { .access = fd };
 	struct pollfd poller = { .fd = other };
 	pthread_t reader, waiter;
 	uint64_t count;

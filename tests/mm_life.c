@@ -124,7 +124,7 @@ TEST(many_at_once)
 static void *wait_in_read(void *argument)
 {
 	struct pinmap_event *event = argument;
-	int fd = event->__reserved;
+	int fd = event->access;
 
 	CHECK_EQ(read(fd, event, sizeof(*event)), sizeof(*event));
 	return NULL;
@@ -135,7 +135,7 @@ TEST(wakes_a_reader)
 	char *memory = anon(1);
 	int fd = open_device(0);
 	struct registration registration = register_memory(fd, memory, PAGE, NO_MAP);
-	struct pinmap_event event = { .__reserved = fd };
+	struct pinmap_event event = { .access = fd };
 	pthread_t thread;
 
 	CHECK_OK(-pthread_create(&thread, NULL, wait_in_read, &event));

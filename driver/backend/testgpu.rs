@@ -31,8 +31,12 @@ const WORD: u32 = u64::BITS;
 const WORDS: u32 = 16;
 /// What the driver wants to be told. Invalidations and resets it looks for itself.
 const ENABLED: u64 = INT_PENDING | INT_COMPLETION | INT_FAULT | INT_SLOT;
+/// Entries of the fault queue for which there can be registers.
+const MAX_FAULTS: u64 = 4096;
 /// How long a packet may run: the value after a reset.
 const MAX_RUN: u64 = 2_000_000_000;
+/// Bits of a device address: what tables of four levels translate.
+const VA_WIDTH: u32 = 48;
 /// Vectors of those causes: 0 to 3.
 const USED_VECTORS: u32 = 4;
 
@@ -53,6 +57,8 @@ pub(super) struct TestGpu {
     enabled: Mutex<[u64; WORDS as usize]>,
     /// `FAULT_READ`.
     faults: Atomic<u64>,
+    /// Entries of the fault queue.
+    fault_entries: u64,
 }
 
 /// Entry `index` of an array of registers.
@@ -109,6 +115,7 @@ impl TestGpu {
             let registers =
                 KBox::pin_init(Window::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
             let limits = Self::read_limits(&registers, &doorbell_bar, &vram_bar)?;
+            let fault_entries = registers.read(FAULT_ENTRIES).clamp(1, MAX_FAULTS);
             drop(registers);
             Ok(try_pin_init!(Self {
                 registers <- Window::new(&register_bar, Caching::Uncached),
@@ -119,6 +126,7 @@ impl TestGpu {
                 limits,
                 enabled <- new_mutex!([0; WORDS as usize], "pinmap_doorbells"),
                 faults: Atomic::new(0),
+                fault_entries,
             }? Error))
         })
     }
@@ -142,7 +150,9 @@ impl TestGpu {
         // What the code below, and whoever uses it, takes for granted.
         let fits = limits.queues <= WORD.saturating_mul(WORDS)
             && u64::from(limits.queues).saturating_mul(PAGE_SIZE) <= doorbells.length
-            && limits.slots <= u64::BITS
+            && (1..=u64::BITS).contains(&limits.slots)
+            && limits.queues != 0
+            && va_bits == VA_WIDTH
             && (2..=16).contains(&limits.vmids)
             && limits.vram <= vram.length
             && registers.read(VECTORS) >= USED_VECTORS.into();
@@ -247,6 +257,10 @@ impl Hardware for TestGpu {
         }
     }
 
+    fn load(&self, offset: u64) -> u64 {
+        self.vram.read(offset)
+    }
+
     fn store(&self, offset: u64, value: u64) {
         self.vram.write(offset, value);
     }
@@ -345,8 +359,10 @@ impl Hardware for TestGpu {
 
     fn each_fault(&self, visit: &mut dyn FnMut(u32, Stop)) {
         let written = self.known(FAULT_WRITE);
-        let mut read = self.faults.load(Relaxed);
-        let entries = self.known(FAULT_ENTRIES).max(1);
+        let entries = self.fault_entries;
+        // No more than there can be, whatever the device says.
+        let oldest = written.saturating_sub(entries);
+        let mut read = self.faults.load(Relaxed).max(oldest);
         if read >= written {
             return;
         }

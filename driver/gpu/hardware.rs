@@ -115,6 +115,9 @@ pub(crate) trait Hardware: Send + Sync {
     /// Bits of its page-table entries.
     fn format(&self) -> Format;
 
+    /// Loads 8 bytes from its memory.
+    fn load(&self, offset: u64) -> u64;
+
     /// Stores 8 bytes to its memory.
     fn store(&self, offset: u64, value: u64);
 

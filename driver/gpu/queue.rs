@@ -230,25 +230,26 @@ impl Queue {
         self.fate.lock().handle = handle;
     }
 
-    /// It stopped: tells its owner, once.
-    pub(super) fn stop(&self, stop: Stop) {
+    /// It stopped: tells its owner, once. `false`: that was known.
+    pub(super) fn stop(&self, stop: Stop) -> bool {
         let mut fate = self.fate.lock();
         if fate.stop.is_some() || fate.closed {
-            return;
+            return false;
         }
         fate.stop = Some(stop);
         let event = Event {
             type_: uapi::EVENT_FAULT,
             handle: fate.handle,
+            access: if stop.is_fault { stop.access } else { 0 },
             addr: stop.addr,
             length: stop.index,
-            ..Event::default()
         };
         fate.ticket = fate
             .room
             .take()
             .map(|room| self.parts.events.push(room, event));
         self.tell(&mut fate);
+        true
     }
 
     /// Why it stopped, if it has.

@@ -2,32 +2,38 @@
 //! A context's address space in the device: its page tables, which lie in the device's memory, and the
 //! VMID that it has at times.
 //!
-//! The tables are written, never read: what they contain is known by counting.
+//! The driver relies on nothing that it reads in the tables: what they contain is known by counting.
 
 use super::Gpu;
 use crate::{
+    failure::Failure,
     logic::{
-        pte::{self, Access, Leaves, Memory, ENTRIES, LARGE, ROOT_LEVEL},
+        pte::{self, Access, Leaves, Memory, Step, ENTRIES, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
     mapping::{AddressSpace, Mmu},
-    sys::gup,
+    sys::{
+        account::{Account, Charge},
+        gup,
+        uapi::{self, GpuWalk},
+    },
 };
 use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{Arc, Mutex},
+    sync::{atomic::Atomic, Arc, Mutex},
 };
 
 /// One table below the root.
-#[derive(Clone, Copy)]
 struct Table {
     /// In the device's memory.
     offset: u64,
     /// Entries that are valid.
     used: u64,
+    /// How many there are is up to the program.
+    _charge: Charge,
 }
 
 /// Names the table of `level` that has the entry for `va`.
@@ -36,6 +42,9 @@ fn key(level: u32, va: u64) -> u64 {
     u64::from(level).wrapping_shl(60) | number
 }
 
+/// Whether all tables are there.
+type Ready = core::result::Result<(), Failure>;
+
 /// Tables that were taken out of the tree, and may still be walked.
 type Removed = RBTree<u64, Table>;
 
@@ -43,6 +52,7 @@ type Removed = RBTree<u64, Table>;
 /// address space would be kept; so the device has forgotten all.
 struct Tables {
     gpu: Arc<Gpu>,
+    account: Arc<Account>,
     root: u64,
     below: RBTree<u64, Table>,
     /// The device uses them no more, and they are freed.
@@ -59,23 +69,28 @@ impl Tables {
     }
 
     /// The same, made where it is missing.
-    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> Result<u64> {
+    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> core::result::Result<u64, Failure> {
         if let Some(offset) = self.find(level, va) {
             return Ok(offset);
         }
         let above = level.saturating_add(1);
         let parent = self.make(gpu, above, va)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let charge = Charge::new(&self.account, 1)?;
         let offset = gpu.vram.take_table()?;
         let Some(entry) = gpu.hardware.format().table(offset) else {
-            gpu.vram.give(offset, PAGE_SIZE);
-            return Err(ENODEV);
+            gpu.vram.give_table(offset);
+            return Err(ENODEV.into());
         };
         gpu.hardware.zero(offset, PAGE_SIZE);
         gpu.hardware.order();
         let at = parent.saturating_add(pte::slot(above, va));
         gpu.hardware.store(at, entry);
-        let table = Table { offset, used: 0 };
+        let table = Table {
+            offset,
+            used: 0,
+            _charge: charge,
+        };
         self.below.insert(node.into_node(key(level, va), table));
         self.count(above, va, 1);
         Ok(offset)
@@ -135,9 +150,9 @@ impl Tables {
     fn free(&mut self) {
         if !self.dead {
             self.dead = true;
-            self.gpu.vram.give(self.root, PAGE_SIZE);
+            self.gpu.vram.give_table(self.root);
             for table in self.below.values() {
-                self.gpu.vram.give(table.offset, PAGE_SIZE);
+                self.gpu.vram.give_table(table.offset);
             }
             self.below = RBTree::new();
         }
@@ -174,16 +189,19 @@ pub(crate) struct Vm {
     /// bound; and taken after the device has forgotten all of it.
     #[pin]
     vmid: Mutex<Option<u32>>,
+    /// When one of its queues was put into a slot last, counted in such events. For the scheduler.
+    pub(super) served: Atomic<u64>,
 }
 
 impl Vm {
-    /// An empty one.
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Arc<Self>> {
+    /// An empty one, for whose tables `account` pays.
+    pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
         let root = gpu.vram.take_table()?;
         gpu.hardware.zero(root, PAGE_SIZE);
         gpu.hardware.order();
         let tables = Tables {
             gpu: gpu.clone(),
+            account: account.clone(),
             root,
             below: RBTree::new(),
             dead: false,
@@ -193,6 +211,7 @@ impl Vm {
                 gpu: gpu.clone(),
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
+                served: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -234,9 +253,52 @@ impl Vm {
         self.tables.lock().free();
     }
 
+    /// GPU_WALK: where `args.addr` leads, by what the device's memory says.
+    pub(crate) fn walk(&self, args: &mut GpuWalk) -> Result {
+        let gpu = &*self.gpu;
+        if !gpu.limits.addresses.contains(args.addr) {
+            return Err(EINVAL);
+        }
+        let format = gpu.hardware.format();
+        let tables = self.tables.lock();
+        gpu.check_here()?;
+        let mut table = tables.root;
+        for (levels, level) in (1..).zip((0..=ROOT_LEVEL).rev()) {
+            let at = table.saturating_add(pte::slot(level, args.addr));
+            match format.read(gpu.hardware.load(at), level, args.addr) {
+                Step::Absent => return Err(ENOENT),
+                Step::Table(next) => table = next,
+                Step::Leaf {
+                    memory,
+                    bytes,
+                    read,
+                    write,
+                    fetch,
+                    snoop,
+                } => {
+                    let is_host = matches!(memory, Memory::Host(_));
+                    let flags = [
+                        (read, uapi::WALK_READ),
+                        (write, uapi::WALK_WRITE),
+                        (fetch, uapi::WALK_FETCH),
+                        (is_host, uapi::WALK_HOST),
+                        (snoop, uapi::WALK_SNOOP),
+                    ];
+                    let set = flags.iter().filter(|(is_set, _)| *is_set);
+                    args.out_flags = set.fold(0, |all, (_, flag)| all | flag);
+                    args.out_levels = levels;
+                    args.out_target = memory.address();
+                    args.out_leaf_length = bytes;
+                    return Ok(());
+                }
+            }
+        }
+        Err(ENOENT)
+    }
+
     fn free(&self, removed: &Removed) {
         for table in removed.values() {
-            self.gpu.vram.give(table.offset, PAGE_SIZE);
+            self.gpu.vram.give_table(table.offset);
         }
     }
 
@@ -253,18 +315,24 @@ impl Vm {
 }
 
 impl Mmu for Vm {
-    fn enter(&self, span: Span, memory: Memory, access: Access) -> Result {
+    fn enter(
+        &self,
+        span: Span,
+        memory: Memory,
+        access: Access,
+    ) -> core::result::Result<(), Failure> {
         let gpu = &*self.gpu;
         let (format, snoop) = (gpu.hardware.format(), gpu.is_coherent());
         let mut tables = self.tables.lock();
         if tables.dead {
-            return Err(ENODEV);
+            return Err(ENODEV.into());
         }
         // All that can fail comes first.
-        let ready = Leaves::new(span, memory).try_for_each(|leaf| {
+        let ready = Leaves::new(span, memory).try_for_each(|leaf| -> Ready {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
             gup::breathe();
-            tables.make(gpu, leaf.level(), leaf.va).map(|_| ())
+            tables.make(gpu, leaf.level(), leaf.va)?;
+            Ok(())
         });
         if let Err(error) = ready {
             let mut removed = RBTree::new();

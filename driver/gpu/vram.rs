@@ -22,11 +22,22 @@ use kernel::{
 /// Bytes zeroed at a time.
 const PIECE: u64 = 16 * PAGE_SIZE;
 
+/// A 16th of it is for page tables only: programs that fill the rest do not keep others out.
+const TABLES_SHARE: u64 = 16;
+
+/// Frames, and how many of them tables have.
+struct Free {
+    frames: Frames<KVVec<u64>>,
+    tables: u64,
+}
+
 /// Which of it is free.
 #[pin_data]
 pub(super) struct Vram {
+    /// Frames that are kept for tables.
+    reserve: u64,
     #[pin]
-    frames: Mutex<Frames<KVVec<u64>>>,
+    free: Mutex<Free>,
 }
 
 impl Vram {
@@ -36,33 +47,54 @@ impl Vram {
             let count = bytes / PAGE_SIZE;
             let words = usize::try_from(frames::words(count)).map_err(|_| ENODEV)?;
             let frames = Frames::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
+            let free = Free { frames, tables: 0 };
             Ok(try_pin_init!(Self {
-                frames <- new_mutex!(frames, "pinmap_vram"),
+                reserve: count / TABLES_SHARE,
+                free <- new_mutex!(free, "pinmap_vram"),
             }? Error))
         })
     }
 
-    /// Bytes that are free.
+    /// Frames that programs can have.
+    fn available(&self, free: &Free) -> u64 {
+        let kept = self.reserve.saturating_sub(free.tables);
+        free.frames.free().saturating_sub(kept)
+    }
+
+    /// Bytes that programs can have.
     pub(super) fn free(&self) -> u64 {
-        self.frames.lock().free().saturating_mul(PAGE_SIZE)
+        self.available(&self.free.lock()).saturating_mul(PAGE_SIZE)
     }
 
     /// A page for a table, not zeroed.
     pub(super) fn take_table(&self) -> Result<u64> {
-        let frame = self.frames.lock().take_top().ok_or(ENOSPC)?;
+        let mut free = self.free.lock();
+        let frame = free.frames.take_top().ok_or(ENOSPC)?;
+        free.tables = free.tables.saturating_add(1);
         Ok(frame.saturating_mul(PAGE_SIZE))
     }
 
-    /// Gives whole pages back.
-    pub(super) fn give(&self, offset: u64, bytes: u64) {
-        let mut frames = self.frames.lock();
-        frames.give(offset / PAGE_SIZE, bytes / PAGE_SIZE);
+    /// Gives a table back.
+    pub(super) fn give_table(&self, offset: u64) {
+        let mut free = self.free.lock();
+        free.frames.give(offset / PAGE_SIZE, 1);
+        free.tables = free.tables.saturating_sub(1);
     }
 
     fn take(&self, bytes: u64) -> Option<u64> {
         let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
-        let frame = self.frames.lock().take(bytes / PAGE_SIZE, align)?;
+        let count = bytes / PAGE_SIZE;
+        let mut free = self.free.lock();
+        if self.available(&free) < count {
+            return None;
+        }
+        let frame = free.frames.take(count, align)?;
         Some(frame.saturating_mul(PAGE_SIZE))
+    }
+
+    fn give(&self, span: Span) {
+        let mut free = self.free.lock();
+        free.frames.give(span.start() / PAGE_SIZE, span.pages());
     }
 }
 
@@ -97,7 +129,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.gpu.vram.give(self.span.start(), self.span.length());
+        self.gpu.vram.give(self.span);
         self.gpu.leave_use();
     }
 }

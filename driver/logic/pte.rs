@@ -122,6 +122,59 @@ impl Format {
         };
         Some(address | self.valid | self.leaf | may | place)
     }
+
+    /// What the entry of `level` for `va` says.
+    pub const fn read(&self, entry: u64, level: u32, va: u64) -> Step {
+        if entry & self.valid == 0 {
+            return Step::Absent;
+        }
+        let address = entry & self.address;
+        if entry & self.leaf == 0 {
+            return if level == 0 {
+                Step::Absent
+            } else {
+                Step::Table(address)
+            };
+        }
+        let bytes = 1_u64.wrapping_shl(shift(level));
+        let target = address | va & bytes.wrapping_sub(1);
+        Step::Leaf {
+            memory: if entry & self.host != 0 {
+                Memory::Host(target)
+            } else {
+                Memory::Local(target)
+            },
+            bytes,
+            read: entry & self.read != 0,
+            write: entry & self.write != 0,
+            fetch: entry & self.execute != 0,
+            snoop: entry & self.snoop != 0,
+        }
+    }
+}
+
+/// What one entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing is there.
+    Absent,
+    /// The next table, at this offset of the device's memory.
+    Table(u64),
+    /// The end of the walk.
+    Leaf {
+        /// Where the address leads.
+        memory: Memory,
+        /// Bytes that the entry covers.
+        bytes: u64,
+        /// May be read.
+        read: bool,
+        /// May be written.
+        write: bool,
+        /// Commands may be fetched from it.
+        fetch: bool,
+        /// Accesses snoop the CPU's caches.
+        snoop: bool,
+    },
 }
 
 /// One leaf.

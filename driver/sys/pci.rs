@@ -224,6 +224,9 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
 
     /// The system wants to sleep.
     fn suspend(&self) -> Result;
+
+    /// It was asleep, or wanted to be; the function's configuration is as it was before.
+    fn resume(&self);
 }
 
 /// A registered driver. Dropping it unbinds all its functions.
@@ -273,6 +276,9 @@ impl<T: Driver> Registration<T> {
         suspend: Some(Self::suspend),
         freeze: Some(Self::suspend),
         poweroff: Some(Self::suspend),
+        resume: Some(Self::resume),
+        thaw: Some(Self::resume),
+        restore: Some(Self::resume),
         ..pin_init::zeroed()
     });
 
@@ -407,6 +413,17 @@ impl<T: Driver> Registration<T> {
             data.map_or(Ok(()), |data| data.get_ref().suspend())
                 .map(|()| 0)
         })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PM core.
+    unsafe extern "C" fn resume(dev: *mut bindings::device) -> ffi::c_int {
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(dev) } {
+            data.get_ref().resume();
+        }
+        0
     }
 }
 

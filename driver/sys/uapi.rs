@@ -7,9 +7,10 @@ use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use raw::{
     pinmap_alloc as Alloc, pinmap_event as Event, pinmap_fail as Fail,
-    pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo, pinmap_info as Info,
-    pinmap_map as Map, pinmap_query as Query, pinmap_queue_create as QueueCreate,
-    pinmap_queue_destroy as QueueDestroy, pinmap_queue_notify as QueueNotify,
+    pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo, pinmap_gpu_walk as GpuWalk,
+    pinmap_info as Info, pinmap_map as Map, pinmap_query as Query,
+    pinmap_queue_create as QueueCreate, pinmap_queue_destroy as QueueDestroy,
+    pinmap_queue_notify as QueueNotify,
     pinmap_queue_query as QueueQuery, pinmap_queue_submit as QueueSubmit,
     pinmap_queue_wait as QueueWait, pinmap_register as Register, pinmap_release as Release,
     pinmap_reserved as GetReserved, pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd,
@@ -21,7 +22,7 @@ pub(crate) use raw::{
     PINMAP_BUFFER_VRAM as BUFFER_VRAM, PINMAP_CMD_ALLOC as CMD_ALLOC,
     PINMAP_CMD_GET_INFO as CMD_GET_INFO, PINMAP_CMD_GET_RESERVED as CMD_GET_RESERVED,
     PINMAP_CMD_GPU_COUNTERS as CMD_GPU_COUNTERS, PINMAP_CMD_GPU_INFO as CMD_GPU_INFO,
-    PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
+    PINMAP_CMD_GPU_WALK as CMD_GPU_WALK, PINMAP_CMD_MAP as CMD_MAP, PINMAP_CMD_QUERY as CMD_QUERY,
     PINMAP_CMD_QUEUE_CREATE as CMD_QUEUE_CREATE, PINMAP_CMD_QUEUE_DESTROY as CMD_QUEUE_DESTROY,
     PINMAP_CMD_QUEUE_NOTIFY as CMD_QUEUE_NOTIFY, PINMAP_CMD_QUEUE_QUERY as CMD_QUEUE_QUERY,
     PINMAP_CMD_QUEUE_SUBMIT as CMD_QUEUE_SUBMIT, PINMAP_CMD_QUEUE_WAIT as CMD_QUEUE_WAIT,
@@ -48,6 +49,8 @@ pub(crate) use raw::{
     PINMAP_KIND_PAGED as KIND_PAGED, PINMAP_QUEUE_COMPUTE as QUEUE_COMPUTE,
     PINMAP_QUEUE_COPY as QUEUE_COPY, PINMAP_QUEUE_ERROR as QUEUE_ERROR,
     PINMAP_QUEUE_FAULTED as QUEUE_FAULTED, PINMAP_QUEUE_READY as QUEUE_READY,
+    PINMAP_WALK_FETCH as WALK_FETCH, PINMAP_WALK_HOST as WALK_HOST, PINMAP_WALK_READ as WALK_READ,
+    PINMAP_WALK_SNOOP as WALK_SNOOP, PINMAP_WALK_WRITE as WALK_WRITE,
 };
 
 const _: () = {
@@ -76,6 +79,7 @@ plain! {
     Event: 32,
     GpuCounters: 448,
     GpuInfo: 104,
+    GpuWalk: 40,
     QueueCreate: 64,
     QueueDestroy: 16,
     QueueNotify: 32,

@@ -45,7 +45,8 @@
  * context, and equal to user addresses: the device's MMU translates them to I/O
  * virtual addresses of the driver's choice, the IOMMU those to memory. Many
  * contexts use the device at once, through *queues*, and none reaches what
- * another has mapped. BARs, vectors and the reset belong to the driver
+ * another has mapped. Each of its page tables is charged to the context as a
+ * locked page. BARs, vectors and the reset belong to the driver
  * (``EOPNOTSUPP``). A reset by somebody else (in sysfs) takes every context's
  * queues and memory of the device: for them the device is gone; bound again,
  * it is there again.
@@ -82,7 +83,8 @@
  *  ``EOVERFLOW``    an address plus a length leaves the 64-bit range
  *  ``EINVAL``       a value that makes no sense: length 0, not whole pages,
  *                   an address outside user space, ...
- *  ``ENODEV``       the device is gone (unbound, removed or switched off)
+ *  ``ENODEV``       the device is gone (unbound, removed or switched off); by
+ *                   then it does nothing any more, and reaches no memory
  *  ``EPERM``        memory of another address space than the opener's
  *  ``EACCES``       mapping for writing what was registered for reading
  *  ``ENOENT``       no such handle, address, vector or range
@@ -120,6 +122,7 @@ enum {
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
 	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
+	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
 /** define PINMAP_NR_BARS - base address registers that a function can have */
@@ -635,7 +638,7 @@ enum pinmap_event_type {
 /**
  * struct pinmap_event - what read() returns
  * @type: enum pinmap_event_type
- * @__reserved: 0
+ * @access: for a fault, what the queue wanted to do: enum pinmap_access; or 0
  * @handle: the registration, or the queue, or 0
  * @addr: user address of the registration's first byte; for a fault, the device
  *        address that could not be accessed; or 0
@@ -654,7 +657,7 @@ enum pinmap_event_type {
  */
 struct pinmap_event {
 	__u32 type;
-	__u32 __reserved;
+	__u32 access;
 	__aligned_u64 handle;
 	__aligned_u64 addr;
 	__aligned_u64 length;
@@ -692,6 +695,9 @@ enum pinmap_alloc_flags {
  * not inherited by fork() and cannot be moved or grown. VRAM is mapped
  * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
  * memory stays.
+ *
+ * VRAM is not charged: who comes first has it, but for a 16th of it, which is kept
+ * for page tables.
  *
  * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device. ``ENOSPC``: no VRAM of that
  * length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
@@ -804,6 +810,50 @@ struct pinmap_gpu_counters {
 #define PINMAP_GPU_COUNTERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_COUNTERS)
 
 /**
+ * enum pinmap_walk_flags - what a device's page table says of an address
+ * @PINMAP_WALK_READ: may be read
+ * @PINMAP_WALK_WRITE: may be written
+ * @PINMAP_WALK_FETCH: packets may be fetched from it
+ * @PINMAP_WALK_HOST: is in host memory; without it: in VRAM
+ * @PINMAP_WALK_SNOOP: accesses snoop the CPU's caches
+ */
+enum pinmap_walk_flags {
+	PINMAP_WALK_READ = 1 << 0,
+	PINMAP_WALK_WRITE = 1 << 1,
+	PINMAP_WALK_FETCH = 1 << 2,
+	PINMAP_WALK_HOST = 1 << 3,
+	PINMAP_WALK_SNOOP = 1 << 4,
+};
+
+/**
+ * struct pinmap_gpu_walk - ioctl(PINMAP_GPU_WALK)
+ * @size: sizeof(struct pinmap_gpu_walk)
+ * @flags: must be 0
+ * @addr: a device address
+ * @out_flags: enum pinmap_walk_flags
+ * @out_levels: tables that were read on the way
+ * @out_target: where @addr leads: the I/O virtual address that the IOMMU
+ *              translates, or the offset in VRAM
+ * @out_leaf_length: bytes that the entry covers: 4096, or 2097152
+ *
+ * Walks the context's page table in the device's memory, as the device does when
+ * its TLB has nothing. To look at, and to test with: an address may lead
+ * elsewhere a moment later. ``ENOENT``: an entry on the way is not valid.
+ * ``EINVAL``: beyond what the tables can translate. ``EOPNOTSUPP``: not a paged
+ * device.
+ */
+struct pinmap_gpu_walk {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__u32 out_flags;
+	__u32 out_levels;
+	__aligned_u64 out_target;
+	__aligned_u64 out_leaf_length;
+};
+#define PINMAP_GPU_WALK _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_WALK)
+
+/**
  * enum pinmap_queue_flags - what a queue is for
  * @PINMAP_QUEUE_COPY: packets for the copy engines
  * @PINMAP_QUEUE_COMPUTE: kernels
@@ -837,10 +887,13 @@ enum pinmap_queue_flags {
  * can reach; they are charged to it.
  *
  * There may be many more contexts and queues with work than the device can hold:
- * the driver takes turns, fairly among equal priorities.
+ * contexts take turns, whatever their queues' number and priorities. Priorities
+ * count among the queues of one context: the highest goes first, at packet
+ * boundaries; equal ones take turns.
  *
- * ``ENOSPC``: the device has no queue left for this context: one that has 256
- * leaves the last 16 to others.
+ * ``ENOSPC``: the device has no queue left for this context: one that has 256,
+ * those counted that were destroyed and whose doorbell is still mapped, leaves the
+ * last 16 to others.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -864,7 +917,9 @@ struct pinmap_queue_create {
  *
  * Stops the queue, behind the packet that runs, and gives it up; what was not
  * executed never will be. When it returns the device does nothing for it any
- * more. Its doorbell can then be touched, to no effect.
+ * more; that takes as long as the packet, or, if that is stuck, as the reset of its
+ * engine: no signal shortens it, since the context could not be closed earlier
+ * either. Its doorbell can then be touched, to no effect.
  */
 struct pinmap_queue_destroy {
 	__u32 size;

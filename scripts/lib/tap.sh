@@ -18,16 +18,28 @@ result() {
 	echo "${1/-/ } $TESTS - $2${3:+ # $3}"
 }
 
-# tap_start NAME COMMAND...: starts a command that prints TAP; tap_finish NAME makes it part of ours. So several run at once.
+# tap_start NAME COMMAND...: starts a command that prints TAP; tap_finish NAME makes it part of ours. So several run at once, as
+# many as the processors can serve without tests taking a slow machine for a hang: they wait often, so one more than there are.
 tap_start() {
 	local name=$1
 	shift
+	until [ "$(tap_running)" -le "$(nproc)" ]; do
+		sleep 0.5
+	done
 	say "testing: $name"
 	: >"$TAP_DIR/${name//\//-}"
 	"$@" >"$TAP_DIR/${name//\//-}" </dev/null &
 	TAP_PIDS[$name]=$!
 }
 declare -A TAP_PIDS=()
+
+tap_running() {
+	local pid count=0
+	for pid in "${TAP_PIDS[@]}"; do
+		! kill -0 "$pid" 2>/dev/null || count=$((count + 1))
+	done
+	echo "$count"
+}
 
 # tap_finish NAME: that the command ended well and kept its plan is part of the test.
 tap_finish() {

@@ -132,7 +132,7 @@ int try_next_event(int fd, struct pinmap_event *event, unsigned int milliseconds
 	do {                                                                                                           \
 		struct pinmap_event stale_ = next_event(fd);                                                           \
 		CHECK_EQ(stale_.type, PINMAP_EVENT_STALE);                                                             \
-		CHECK_EQ(stale_.__reserved, 0);                                                                        \
+		CHECK_EQ(stale_.access, 0);                                                                        \
 		CHECK_EQ(stale_.handle, (registration).handle);                                                        \
 		CHECK_EQ(stale_.addr, (uintptr_t)(registration).addr);                                                 \
 		CHECK_EQ(stale_.length, (registration).length);                                                        \

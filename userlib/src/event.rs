@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
+use crate::fault::FaultAccess;
 use crate::sys::{self, pinmap_event};
 use crate::wait::wait;
 
@@ -35,6 +36,8 @@ pub enum Event {
     Fault {
         /// The queue: see [`Queue::id`](crate::Queue::id).
         queue: u64,
+        /// What it wanted to do; for an error that is no access, a read.
+        access: FaultAccess,
         /// The device address that could not be accessed, or 0.
         addr: u64,
         /// Index of the packet that stopped it.
@@ -53,6 +56,7 @@ impl Event {
         let handle = number(offset_of!(pinmap_event, handle));
         let addr = number(offset_of!(pinmap_event, addr));
         let length = number(offset_of!(pinmap_event, length));
+        let access = u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, access)));
         match u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, type_))) {
             sys::PINMAP_EVENT_STALE => Self::Stale {
                 handle,
@@ -61,6 +65,7 @@ impl Event {
             },
             sys::PINMAP_EVENT_FAULT => Self::Fault {
                 queue: handle,
+                access: FaultAccess::from_abi(access),
                 addr,
                 packet: length,
             },
@@ -163,6 +168,7 @@ mod tests {
         assert_eq!(Event::from_bytes(&bytes(2, [0; 3])), Event::Gone);
         let fault = Event::Fault {
             queue: 3,
+            access: FaultAccess::Read,
             addr: 0xdead_0000,
             packet: 17,
         };

@@ -67,7 +67,7 @@ pub enum FaultAccess {
 }
 
 impl FaultAccess {
-    fn from_abi(access: u32) -> Self {
+    pub(crate) fn from_abi(access: u32) -> Self {
         match access {
             sys::PINMAP_ACCESS_READ => Self::Read,
             sys::PINMAP_ACCESS_WRITE => Self::Write,

@@ -25,6 +25,8 @@ const FENCE: u32 = 0;
 const CALLS: u32 = 1;
 /// How often to look before going to sleep: some ten microseconds.
 const SPINS: u32 = 500;
+/// How often to ask the driver for what no interrupt tells.
+const LOOK: Duration = Duration::from_micros(200);
 /// How long to sleep before looking at what else may have happened.
 const STEP: Duration = Duration::from_millis(250);
 
@@ -49,6 +51,9 @@ pub(crate) struct Progress {
     destroyed: OnceLock<Option<Fault>>,
     /// Why it cannot go on, if that is not the device's doing.
     spoilt: OnceLock<&'static str>,
+    /// What the driver would say, once it was set.
+    #[cfg(test)]
+    fake_index: Option<std::sync::atomic::AtomicU64>,
 }
 
 impl Progress {
@@ -61,6 +66,8 @@ impl Progress {
             fence_addr,
             destroyed: OnceLock::new(),
             spoilt: OnceLock::new(),
+            #[cfg(test)]
+            fake_index: None,
         }
     }
 
@@ -190,13 +197,39 @@ impl Progress {
     }
 
     /// What the driver says about the queue.
-    fn query(&self) -> Result<Option<Fault>, Errno> {
+    fn ask(&self) -> Result<sys::pinmap_queue_query, Errno> {
         let mut args = sys::pinmap_queue_query {
             queue: self.id,
             ..Default::default()
         };
+        #[cfg(test)]
+        if let Some(index) = &self.fake_index {
+            args.out_state = sys::PINMAP_QUEUE_READY;
+            args.out_index = index.load(std::sync::atomic::Ordering::SeqCst);
+            return Ok(args);
+        }
         ioctl::queue_query(self.device.as_fd(), &mut args)?;
-        Ok(Fault::from_abi(&args))
+        Ok(args)
+    }
+
+    /// Why it has stopped, if it has.
+    fn query(&self) -> Result<Option<Fault>, Errno> {
+        self.ask().map(|args| Fault::from_abi(&args))
+    }
+
+    /// Waits until the device itself, not its fences, says that so many packets are executed.
+    pub(crate) fn confirm(&self, packets: u64) -> Result<()> {
+        let fail = |errno| self.fail(Operation::Wait, "wait for", errno);
+        loop {
+            let args = self.ask().map_err(fail)?;
+            if Fault::from_abi(&args).is_some() {
+                return Err(fail(Errno::EIO));
+            }
+            if args.out_index >= packets {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Why it has stopped, if it has. None inside: it was destroyed.
@@ -272,10 +305,27 @@ impl Progress {
         Self::new(Device::fake(), 7, Memory::anonymous(4096), 0xfe_0000)
     }
 
+    /// Of a queue about which the driver says what [`confirm_fake`](Self::confirm_fake) was told.
+    #[cfg(test)]
+    pub(crate) fn fake_with_index() -> Self {
+        let mut fake = Self::fake();
+        fake.fake_index = Some(0.into());
+        fake
+    }
+
     /// Does as if so many packets were executed.
     #[cfg(test)]
     pub(crate) fn execute(&self, packets: u64) {
         word::store(self.fences.words(), 0, packets.to_le());
+        self.confirm_fake(packets);
+    }
+
+    /// Does as if the device's registers said so.
+    #[cfg(test)]
+    pub(crate) fn confirm_fake(&self, packets: u64) {
+        if let Some(index) = &self.fake_index {
+            index.store(packets, std::sync::atomic::Ordering::SeqCst);
+        }
     }
 }
 

@@ -100,6 +100,54 @@ impl GpuInfo {
     }
 }
 
+/// What a device's page table says of an address: [`Gpu::walk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Walk {
+    /// Where the address leads.
+    pub target: Target,
+    /// Bytes that the entry covers: 4 KiB or 2 MiB.
+    pub leaf_len: u64,
+    /// Tables that were read on the way.
+    pub levels: u32,
+    /// Whether the device may read there,
+    pub read: bool,
+    /// write,
+    pub write: bool,
+    /// and fetch packets.
+    pub fetch: bool,
+    /// Whether accesses snoop the CPU's caches.
+    pub snoop: bool,
+}
+
+/// Where an address of a device leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Host memory, at this I/O virtual address, which the IOMMU translates.
+    Host(u64),
+    /// The device's own, at this offset.
+    Vram(u64),
+}
+
+impl Walk {
+    fn from_abi(args: &sys::pinmap_gpu_walk) -> Self {
+        let is = |flag| args.out_flags & flag != 0;
+        Self {
+            target: if is(sys::PINMAP_WALK_HOST) {
+                Target::Host(args.out_target)
+            } else {
+                Target::Vram(args.out_target)
+            },
+            leaf_len: args.out_leaf_length,
+            levels: args.out_levels,
+            read: is(sys::PINMAP_WALK_READ),
+            write: is(sys::PINMAP_WALK_WRITE),
+            fetch: is(sys::PINMAP_WALK_FETCH),
+            snoop: is(sys::PINMAP_WALK_SNOOP),
+        }
+    }
+}
+
 /// What a paged device has done since the driver was bound to it, for all contexts together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -294,6 +342,28 @@ impl Gpu {
             Error::new(Operation::Gpu, attempt, errno)
         })?;
         Ok(Counters::from_abi(&args, copy_engines))
+    }
+
+    /// Walks this context's page table in the device's memory, as the device does when its TLB has
+    /// nothing. None: nothing is mapped there. To look at, and to test with: an address may lead
+    /// elsewhere a moment later.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the tables cannot translate such an address; `ENODEV`: the device is gone.
+    pub fn walk(&self, device_addr: u64) -> Result<Option<Walk>> {
+        let mut args = sys::pinmap_gpu_walk {
+            addr: device_addr,
+            ..Default::default()
+        };
+        match ioctl::gpu_walk(self.device.as_fd(), &mut args) {
+            Ok(()) => Ok(Some(Walk::from_abi(&args))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => {
+                let attempt = format!("walk to {device_addr:#x} in {}", self.device);
+                Err(Error::new(Operation::Gpu, attempt, errno))
+            }
+        }
     }
 
     pub(crate) fn limits(&self) -> Limits {

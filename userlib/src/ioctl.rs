@@ -38,6 +38,7 @@ mod raw {
         alloc = PINMAP_CMD_ALLOC(pinmap_alloc);
         gpu_info = PINMAP_CMD_GPU_INFO(pinmap_gpu_info);
         gpu_counters = PINMAP_CMD_GPU_COUNTERS(pinmap_gpu_counters);
+        gpu_walk = PINMAP_CMD_GPU_WALK(pinmap_gpu_walk);
         queue_create = PINMAP_CMD_QUEUE_CREATE(pinmap_queue_create);
         queue_destroy = PINMAP_CMD_QUEUE_DESTROY(pinmap_queue_destroy);
         queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
@@ -89,6 +90,7 @@ safe! {
     alloc(pinmap_alloc);
     gpu_info(pinmap_gpu_info);
     gpu_counters(pinmap_gpu_counters);
+    gpu_walk(pinmap_gpu_walk);
     queue_create(pinmap_queue_create);
     queue_destroy(pinmap_queue_destroy);
     queue_wait(pinmap_queue_wait);

@@ -275,7 +275,7 @@ pub use event::Event;
 pub use failure::{Failure, Reason};
 pub use fault::{Fault, FaultAccess, FaultCode};
 pub use fence::Fence;
-pub use gpu::{Counters, EngineCounters, Gpu, GpuInfo, Link};
+pub use gpu::{Counters, EngineCounters, Gpu, GpuInfo, Link, Target, Walk};
 pub use info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
 pub use interrupt::Interrupt;
 pub use mapping::Mapping;

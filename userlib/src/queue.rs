@@ -42,6 +42,8 @@ pub struct Queue {
     executed: u64,
     /// How many there are who will publish what is put.
     held: u32,
+    /// Packets made by hand were put since the last scope ended.
+    by_hand: bool,
     /// Fences of other queues that something submitted waits for; it keeps them.
     needs: Vec<Fence>,
 }
@@ -154,6 +156,7 @@ impl Queue {
             progress: Arc::new(progress),
             ring,
             executed: 0,
+            by_hand: false,
             held: 0,
             needs: Vec::new(),
         }
@@ -304,6 +307,11 @@ impl Queue {
         }
     }
 
+    /// What follows are packets made by hand, which may write to any fence.
+    pub(crate) fn distrust(&mut self) {
+        self.by_hand = true;
+    }
+
     /// Packets submitted since the beginning.
     pub(crate) fn written(&self) -> u64 {
         self.ring.written()
@@ -341,11 +349,19 @@ impl Queue {
     /// cannot be waited for, the queue is destroyed.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.held = 0;
-        if self.ring.written() == self.executed_whole() {
+        let by_hand = std::mem::take(&mut self.by_hand);
+        if !by_hand && self.ring.written() == self.executed_whole() {
             return Ok(());
         }
-        match self.wait(None) {
-            Ok(_) => Ok(()),
+        let waited = self.wait(None).and_then(|_| {
+            // A fence may have been written by such a packet: the driver asks the device.
+            match by_hand {
+                true => self.progress.confirm(self.ring.written()),
+                false => Ok(()),
+            }
+        });
+        match waited {
+            Ok(()) => Ok(()),
             Err(error) => {
                 let destroyed = self.progress.destroy();
                 self.needs.clear();
@@ -369,7 +385,16 @@ pub(crate) mod tests {
     impl Queue {
         /// Without a driver: what it is told can be looked at.
         pub(crate) fn fake() -> Self {
-            let (gpu, progress) = (Gpu::fake(), Progress::fake());
+            Self::fake_of(Progress::fake())
+        }
+
+        /// The same, about which the driver says how far it has come.
+        pub(crate) fn fake_with_index() -> Self {
+            Self::fake_of(Progress::fake_with_index())
+        }
+
+        fn fake_of(progress: Progress) -> Self {
+            let gpu = Gpu::fake();
             Self::from_parts(gpu.limits(), Engines::Both, progress, ring(64))
         }
 

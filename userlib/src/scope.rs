@@ -137,7 +137,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn submit(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
-        self.queue.borrow_mut().submit(count, packets, Full::Wait)
+        let mut queue = self.queue.borrow_mut();
+        queue.distrust();
+        queue.submit(count, packets, Full::Wait)
     }
 
     /// As [`submit`](Self::submit), but does not wait, and submits all of them or none.
@@ -149,7 +151,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
-        self.queue.borrow_mut().submit(count, packets, Full::Refuse)
+        let mut queue = self.queue.borrow_mut();
+        queue.distrust();
+        queue.submit(count, packets, Full::Refuse)
     }
 
     /// The point behind all that was submitted, for others to wait for. Ends a [batch](Self::batch)
@@ -269,7 +273,7 @@ mod tests {
 
     /// A queue whose device has always executed everything, and two pieces of its memory.
     fn quick() -> (Queue, Arc<Progress>, Fake, Fake) {
-        let queue = Queue::fake();
+        let queue = Queue::fake_with_index();
         let progress = Arc::clone(queue.progress());
         progress.execute(u64::MAX);
         let (input, output) = (
@@ -331,6 +335,25 @@ mod tests {
     }
 
     #[test]
+    fn packets_made_by_hand_cannot_end_a_scope_early() {
+        let (mut queue, progress, ..) = quick();
+        // The fence says that all is done, as a packet may have written; the device does not.
+        progress.confirm_fake(0);
+        let finished = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                queue
+                    .scope(|scope| scope.submit(&[Packet::nop()]))
+                    .expect("done");
+                finished.store(true, std::sync::atomic::Ordering::SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!finished.load(std::sync::atomic::Ordering::SeqCst));
+            progress.confirm_fake(3);
+        });
+    }
+
+    #[test]
     fn a_queue_that_cannot_be_waited_for_fails_the_scope() {
         let mut queue = Queue::fake();
         let error = queue
@@ -367,7 +390,7 @@ mod tests {
     #[test]
     fn fences_order_queues() {
         let (mut first, progress, ..) = quick();
-        let mut second = Queue::fake();
+        let mut second = Queue::fake_with_index();
         second.progress().execute(u64::MAX);
         progress.execute(0);
         let error = first.scope(|scope| -> Result<()> {

@@ -28,6 +28,7 @@ pub const PINMAP_CMD_QUEUE_WAIT: _bindgen_ty_1 = 14;
 pub const PINMAP_CMD_QUEUE_QUERY: _bindgen_ty_1 = 15;
 pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
 pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
+pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
 pub const PINMAP_KIND_PAGED: pinmap_kind = 2;
@@ -423,7 +424,7 @@ pub type pinmap_event_type = ::core::ffi::c_uint;
 #[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_event {
     pub type_: __u32,
-    pub __reserved: __u32,
+    pub access: __u32,
     pub handle: __u64,
     pub addr: __u64,
     pub length: __u64,
@@ -433,8 +434,8 @@ const _: () = {
     ["Size of pinmap_event"][::core::mem::size_of::<pinmap_event>() - 32usize];
     ["Alignment of pinmap_event"][::core::mem::align_of::<pinmap_event>() - 8usize];
     ["Offset of field: pinmap_event::type_"][::core::mem::offset_of!(pinmap_event, type_) - 0usize];
-    ["Offset of field: pinmap_event::__reserved"]
-        [::core::mem::offset_of!(pinmap_event, __reserved) - 4usize];
+    ["Offset of field: pinmap_event::access"]
+        [::core::mem::offset_of!(pinmap_event, access) - 4usize];
     ["Offset of field: pinmap_event::handle"]
         [::core::mem::offset_of!(pinmap_event, handle) - 8usize];
     ["Offset of field: pinmap_event::addr"][::core::mem::offset_of!(pinmap_event, addr) - 16usize];
@@ -596,6 +597,42 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_gpu_counters, out_invalidates) - 56usize];
     ["Offset of field: pinmap_gpu_counters::out_engines"]
         [::core::mem::offset_of!(pinmap_gpu_counters, out_engines) - 64usize];
+};
+pub const PINMAP_WALK_READ: pinmap_walk_flags = 1;
+pub const PINMAP_WALK_WRITE: pinmap_walk_flags = 2;
+pub const PINMAP_WALK_FETCH: pinmap_walk_flags = 4;
+pub const PINMAP_WALK_HOST: pinmap_walk_flags = 8;
+pub const PINMAP_WALK_SNOOP: pinmap_walk_flags = 16;
+pub type pinmap_walk_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_gpu_walk {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub out_flags: __u32,
+    pub out_levels: __u32,
+    pub out_target: __u64,
+    pub out_leaf_length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_gpu_walk"][::core::mem::size_of::<pinmap_gpu_walk>() - 40usize];
+    ["Alignment of pinmap_gpu_walk"][::core::mem::align_of::<pinmap_gpu_walk>() - 8usize];
+    ["Offset of field: pinmap_gpu_walk::size"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, size) - 0usize];
+    ["Offset of field: pinmap_gpu_walk::flags"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, flags) - 4usize];
+    ["Offset of field: pinmap_gpu_walk::addr"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, addr) - 8usize];
+    ["Offset of field: pinmap_gpu_walk::out_flags"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, out_flags) - 16usize];
+    ["Offset of field: pinmap_gpu_walk::out_levels"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, out_levels) - 20usize];
+    ["Offset of field: pinmap_gpu_walk::out_target"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, out_target) - 24usize];
+    ["Offset of field: pinmap_gpu_walk::out_leaf_length"]
+        [::core::mem::offset_of!(pinmap_gpu_walk, out_leaf_length) - 32usize];
 };
 pub const PINMAP_QUEUE_COPY: pinmap_queue_flags = 1;
 pub const PINMAP_QUEUE_COMPUTE: pinmap_queue_flags = 2;

@@ -31,6 +31,7 @@ fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Err
     assert_eq!((fault.queue, fault.packet), (id, packets.len() as u64 - 1));
     let expected = Event::Fault {
         queue: id,
+        access: fault.access.unwrap_or(FaultAccess::Read),
         addr: fault.addr.unwrap_or(0),
         packet: fault.packet,
     };

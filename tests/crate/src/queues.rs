@@ -138,11 +138,14 @@ pub(crate) fn full_ring_is_back_pressure() -> Outcome {
         let mut launched = 0u16;
         queue.scope(|scope| -> Result<(), Error> {
             let mut data = memory.slice_mut();
-            scope.launch(SPIN)?;
-            // As long as it spins nothing is executed, and the ring fills up.
+            // As long as it spins nothing is executed, and the ring fills up. Long, since the machine may
+            // be busy: were it over before, the device would keep up for ever.
+            let time = Duration::from_millis(1500);
+            scope.launch(kernel::Spin { time })?;
             let refused = loop {
                 match scope.try_launch(kernel::IncrementF32 { data: &mut data }) {
-                    Ok(()) => launched += 1,
+                    Ok(()) if launched < 64 => launched += 1,
+                    Ok(()) => panic!("the ring does not fill up"),
                     Err(error) => break error,
                 }
             };

@@ -73,6 +73,8 @@ pub struct State {
     /// Who is to be woken up when the lock is released.
     pub wake: u64,
     served: u64,
+    /// When a queue of a VMID was served last, as such a count.
+    turns: [u64; regs::VMID_COUNT],
 }
 
 impl State {
@@ -98,6 +100,7 @@ impl State {
             closed: false,
             wake: 0,
             served: 0,
+            turns: [0; regs::VMID_COUNT],
         }
     }
 

@@ -53,9 +53,14 @@ fn parse(line: &str) -> Option<Leaf> {
 }
 
 impl Leaf {
-    /// The I/O virtual address that leads to a page frame, if this leaf has it.
-    pub(crate) fn iova_of(&self, frame: u64) -> Option<u64> {
-        let offset = frame.checked_sub(self.frame)? << 12;
-        (offset < self.len).then(|| self.iova + offset)
+    /// Whether it translates an I/O virtual address.
+    pub(crate) fn covers(&self, iova: u64) -> bool {
+        iova.checked_sub(self.iova)
+            .is_some_and(|offset| offset < self.len)
+    }
+
+    /// The page frame to which an address that it [covers](Self::covers) leads.
+    pub(crate) fn frame_at(&self, iova: u64) -> u64 {
+        self.frame + ((iova - self.iova) >> 12)
     }
 }

@@ -3,8 +3,8 @@
 //! address, and the IOMMU that to the same page. Shows what each has for memory that was
 //! registered, memory that the driver allocated, and memory of the device.
 //!
-//! No physical address is shown. Which I/O virtual address it is, only root can find out, where the
-//! kernel has Intel's IOMMU in debugfs.
+//! No physical address is shown. What the IOMMU has, only root can find out, where the kernel has
+//! Intel's in debugfs.
 //!
 //! ```sh
 //! pinmap bind 0000:00:10.0        # once, as root
@@ -20,7 +20,7 @@ use std::fs;
 use std::process::ExitCode;
 
 use frame::PAGE;
-use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Place, Queue, QueueOptions};
+use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Place, Queue, QueueOptions, Target};
 
 /// Bytes of each piece of memory, and which of them the pointer is for.
 const LEN: usize = 4 << 20;
@@ -53,21 +53,26 @@ impl Walk {
         };
         println!("  the CPU's MMU     {pointer:#x} -> {state}");
 
-        // By handle the driver would know all of it; by address, what was registered.
-        let known = self.gpu.device().query(pointer)?;
-        let access = match known.map_or(Access::ReadWrite, |info| info.access) {
-            Access::Read => "reading",
-            Access::ReadWrite => "reading and writing",
-        };
         let equal = if device_addr == pointer as u64 {
             "equal"
         } else {
             "not equal"
         };
-        println!("  the device's MMU  {device_addr:#x} ({equal}), for {access}");
-        match place {
-            Place::Host => self.iommu(frame::frame(entry), pointer % PAGE),
-            Place::Vram => {
+        let leaf = self.gpu.walk(device_addr)?;
+        let leaf = leaf.ok_or("the device's page table does not have it")?;
+        let leads = match leaf.target {
+            Target::Host(iova) => format!("IOVA {iova:#x}"),
+            Target::Vram(offset) => format!("byte {offset:#x} of its memory"),
+        };
+        println!(
+            "  the device's MMU  {device_addr:#x} ({equal}) -> {leads}, by {} tables, in a leaf of {} KiB, for reading{}",
+            leaf.levels,
+            leaf.leaf_len >> 10,
+            and_writing(leaf.write),
+        );
+        match leaf.target {
+            Target::Host(iova) => self.iommu(iova, frame::frame(entry))?,
+            Target::Vram(_) => {
                 println!("  the IOMMU         is not on the way to the device's own memory")
             }
         }
@@ -84,35 +89,39 @@ impl Walk {
         Ok(())
     }
 
-    /// What the IOMMU has for a byte of the page.
-    fn iommu(&self, frame: Option<u64>, offset: usize) {
+    /// What the IOMMU has for an I/O virtual address, and whether that is the page with this frame.
+    fn iommu(&self, iova: u64, frame: Option<u64>) -> Result<(), Box<dyn Error>> {
         let leaves = match &self.leaves {
             Ok(leaves) => leaves,
             Err(error) => {
                 println!("  the IOMMU         is not in debugfs for this user: {error}");
-                return;
+                return Ok(());
             }
         };
-        let Some(frame) = frame else {
-            println!("  the IOMMU         which page it is, this user may not see");
-            return;
+        let found = leaves.iter().find(|leaf| leaf.covers(iova));
+        let leaf = found.ok_or("the IOMMU does not have the address")?;
+        let page = match frame {
+            Some(frame) if leaf.frame_at(iova) == frame => "the same page as the CPU's",
+            Some(_) => return Err("the IOMMU leads to another page than the CPU's MMU".into()),
+            None => "a page, which one this user may not see",
         };
-        let found = leaves
-            .iter()
-            .find_map(|leaf| Some((leaf, leaf.iova_of(frame)? + offset as u64)));
-        match found {
-            Some((leaf, iova)) => {
-                let write = if leaf.writable { " and writing" } else { "" };
-                println!("                    -> IOVA {iova:#x}");
-                println!(
-                    "  the IOMMU         IOVA {iova:#x} -> the same page, in a leaf of {} KiB, for \
-                     reading{write}",
-                    leaf.len >> 10
-                );
-                println!("  the page          {}", flags(frame));
-            }
-            None => println!("  the IOMMU         does not have the page"),
+        println!(
+            "  the IOMMU         IOVA {iova:#x} -> {page}, in a leaf of {} KiB, for reading{}",
+            leaf.len >> 10,
+            and_writing(leaf.writable),
+        );
+        if let Some(frame) = frame {
+            println!("  the page          {}", flags(frame));
         }
+        Ok(())
+    }
+}
+
+fn and_writing(write: bool) -> &'static str {
+    if write {
+        " and writing"
+    } else {
+        ""
     }
 }
 

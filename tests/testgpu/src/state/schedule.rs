@@ -109,7 +109,12 @@ impl State {
                 next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
-            let rank = |slot: &Slot| (slot.priority(), u64::MAX - slot.served);
+            // Address spaces take turns; priorities count within one.
+            let turns = &self.turns;
+            let rank = |slot: &Slot| {
+                let waits = u64::MAX - turns[slot.vmid()];
+                (waits, slot.priority(), u64::MAX - slot.served)
+            };
             others |= best.is_some();
             if best.is_none_or(|best| rank(slot) > rank(&self.slots[best])) {
                 best = Some(number);
@@ -124,6 +129,8 @@ impl State {
         }
         self.served += 1;
         let served = self.served;
+        let vmid = self.slots[number].vmid();
+        self.turns[vmid] = served;
         let stuck = self.knobs.stuck & (1 << engine) != 0;
         self.change(number, |slot, _| {
             slot.engine = Some(engine);

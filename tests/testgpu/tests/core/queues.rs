@@ -229,6 +229,46 @@ fn equals_take_turns_and_a_higher_priority_goes_first() {
 }
 
 #[test]
+fn address_spaces_take_turns_whatever_their_priorities() {
+    let rig = Rig::new();
+    // One compute slot must do it all.
+    rig.w(regs::KNOB_STUCK, 0b11_1000);
+    let mut blockers: Vec<_> = (0..4)
+        .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
+        .collect();
+    let long = launch(regs::KERNEL_SPIN, &[60_000_000]);
+    blockers
+        .iter_mut()
+        .for_each(|queue| rig.submit(queue, &[&long]));
+    rig.until("full", || rig.r(regs::ENGINE_BUSY) == 0b11_1100);
+    let spin = launch(regs::KERNEL_SPIN, &[200_000]);
+    let queue = |id: u64, vmid: u64, priority: u64| {
+        let config = id | (vmid << 16) | (regs::CLASS_COMPUTE << 24) | (priority << 28);
+        rig.queue_with(id, config)
+    };
+    // Eight greedy queues of one address space, and one queue of another.
+    let mut greedy: Vec<_> = (8..16).map(|id| queue(id, 1, 3)).collect();
+    let mut modest = queue(20, 2, 0);
+    for queue in greedy.iter_mut().chain([&mut modest]) {
+        for _ in 0..20 {
+            rig.put(queue, &spin);
+        }
+    }
+    for queue in greedy.iter().chain([&modest]) {
+        rig.ring(queue);
+    }
+    rig.wait_idle(&modest);
+    let done: u64 = greedy
+        .iter()
+        .map(|queue| rig.slot(queue.slot, regs::SLOT_READ_INDEX))
+        .sum();
+    assert!(
+        (15..=30).contains(&done),
+        "20 packets of the one, {done} of the others"
+    );
+}
+
+#[test]
 fn a_storm_of_doorbells() {
     let rig = Rig::new();
     let mut queue = rig.queue(1, BOTH);

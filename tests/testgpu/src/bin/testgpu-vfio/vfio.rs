@@ -121,6 +121,49 @@ impl Drop for Window {
     }
 }
 
+/// A function that was given to vfio-pci. Dropping it gives it back to whatever driver had it.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    sysfs: PathBuf,
+    driver: String,
+}
+
+impl Taken {
+    pub(crate) fn new(sysfs: &Path) -> io::Result<Self> {
+        let driver = fs::read_link(sysfs.join("driver")).unwrap_or_default();
+        let driver = driver.file_name().unwrap_or_default();
+        let taken = Self {
+            sysfs: sysfs.to_owned(),
+            driver: driver.to_string_lossy().into_owned(),
+        };
+        taken.give("vfio-pci")?;
+        Ok(taken)
+    }
+
+    /// To a driver; to none with "".
+    fn give(&self, driver: &str) -> io::Result<()> {
+        let name = self.sysfs.file_name().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        fs::write(self.sysfs.join("driver_override"), format!("{driver}\n"))?;
+        let unbind = self.sysfs.join("driver/unbind");
+        if unbind.exists() {
+            fs::write(unbind, &name)?;
+        }
+        if driver.is_empty() {
+            return Ok(());
+        }
+        fs::write("/sys/bus/pci/drivers_probe", &name)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Err(error) = self.give(&self.driver) {
+            say(format_args!("# not given back to {}: {error}", self.driver));
+        }
+    }
+}
+
 /// A function that is bound to vfio-pci, with an IOMMU address space of its own.
 #[derive(Debug)]
 pub(crate) struct Function {
@@ -130,22 +173,13 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Takes a function from whatever driver has it.
+    /// Opens a function that vfio-pci has.
     pub(crate) fn open(sysfs: &Path) -> io::Result<Self> {
         let name = sysfs
             .file_name()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        fs::write(sysfs.join("driver_override"), "vfio-pci")?;
-        let bound = sysfs.join("driver");
-        let driver = fs::read_link(&bound).unwrap_or_default();
-        if driver.file_name().is_none_or(|driver| driver != "vfio-pci") {
-            if bound.exists() {
-                fs::write(bound.join("unbind"), &name)?;
-            }
-            fs::write("/sys/bus/pci/drivers_probe", &name)?;
-        }
         let group = fs::read_link(sysfs.join("iommu_group"))?;
         let node = Path::new("/dev/vfio").join(group.file_name().unwrap_or_default());
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);

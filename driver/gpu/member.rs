@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A context of a paged device: its address space and its queues.
+
+use super::{
+    queue::{Doorbell, Queue},
+    vm::Vm,
+    Gpu,
+};
+use crate::{
+    logic::handle::{Absent, Counter},
+    mapping::AddressSpace,
+    sys::compat,
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{atomic::Atomic, Arc, Mutex},
+};
+
+/// Queues of a context, by handle.
+struct Handles {
+    closed: bool,
+    counter: Counter,
+    by_handle: RBTree<u64, Named>,
+}
+
+/// A queue that has a handle.
+struct Named {
+    queue: Arc<Queue>,
+    /// Not before everything that can fail has succeeded.
+    published: bool,
+}
+
+/// A context.
+#[pin_data]
+pub(crate) struct Member {
+    vm: Arc<Vm>,
+    /// The part of its address space that is the driver's.
+    upper: Arc<AddressSpace>,
+    /// Queues, and doorbells of such that are closed but mapped.
+    pub(super) queues: Atomic<u32>,
+    #[pin]
+    handles: Mutex<Handles>,
+}
+
+impl Member {
+    /// With `vm`, of which `upper` is the part that is the driver's.
+    pub(super) fn new(vm: Arc<Vm>, upper: Arc<AddressSpace>) -> impl PinInit<Self> {
+        let handles = Handles {
+            closed: false,
+            counter: Counter::new(),
+            by_handle: RBTree::new(),
+        };
+        pin_init!(Self {
+            vm,
+            upper,
+            queues: Atomic::new(0),
+            handles <- new_mutex!(handles, "pinmap_queues"),
+        })
+    }
+
+    /// A queue of the context. `ENOENT`: it never was one; `ESTALE`: it was.
+    pub(crate) fn find(&self, handle: u64) -> Result<Arc<Queue>> {
+        let handles = self.handles.lock();
+        if handles.closed {
+            return Err(ENODEV);
+        }
+        match handles.by_handle.get(&handle) {
+            Some(named) if named.published => Ok(named.queue.clone()),
+            Some(_) => Err(ENOENT),
+            None => match handles.counter.absent(handle) {
+                Absent::Never => Err(ENOENT),
+                Absent::Released => Err(compat::stale()),
+            },
+        }
+    }
+
+    /// Its address space.
+    pub(crate) fn vm(&self) -> &Arc<Vm> {
+        &self.vm
+    }
+
+    /// The part of that for rings and fences.
+    pub(crate) fn upper(&self) -> &Arc<AddressSpace> {
+        &self.upper
+    }
+
+    /// A new doorbell.
+    pub(crate) fn doorbell(this: &Arc<Self>, gpu: &Arc<Gpu>) -> Result<Arc<Doorbell>> {
+        let doorbell = Doorbell::new(gpu, this)?;
+        Ok(Arc::new(doorbell, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Gives `queue` a handle that nobody can use yet, and the device the queue.
+    pub(crate) fn add(&self, gpu: &Gpu, queue: &Arc<Queue>) -> Result<u64> {
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let mut handles = self.handles.lock();
+        if handles.closed {
+            return Err(ENODEV);
+        }
+        let handle = handles.counter.take().ok_or(ENOSPC)?;
+        queue.set_handle(handle);
+        gpu.add(queue)?;
+        handles.by_handle.insert(node.into_node(
+            handle,
+            Named {
+                queue: queue.clone(),
+                published: false,
+            },
+        ));
+        Ok(handle)
+    }
+
+    /// From now on `handle` can be used. `ENODEV`: the device is gone, and the queue is closed.
+    pub(crate) fn publish(&self, handle: u64) -> Result {
+        let mut handles = self.handles.lock();
+        let named = handles.by_handle.get_mut(&handle).ok_or(ENODEV)?;
+        named.published = true;
+        Ok(())
+    }
+
+    /// Gives up a handle that was not published.
+    pub(crate) fn forget(&self, handle: u64) {
+        let node = self.handles.lock().by_handle.remove_node(&handle);
+        drop(node);
+    }
+
+    /// Takes a queue from its handle, to close it.
+    pub(crate) fn take(&self, handle: u64) -> Result<Arc<Queue>> {
+        self.find(handle)?;
+        let node = self.handles.lock().by_handle.remove_node(&handle);
+        node.map(|node| node.to_key_value().1.queue)
+            .ok_or_else(compat::stale)
+    }
+
+    /// Calls `visit` for every queue; from now on there are no new ones.
+    pub(super) fn close(&self, mut visit: impl FnMut(&Arc<Queue>)) {
+        let mut handles = self.handles.lock();
+        handles.closed = true;
+        for named in handles.by_handle.values() {
+            visit(&named.queue);
+        }
+    }
+
+    /// Takes any queue; from now on there are no new ones.
+    pub(super) fn take_any(&self) -> Option<Arc<Queue>> {
+        let mut handles = self.handles.lock();
+        handles.closed = true;
+        let handle = handles
+            .by_handle
+            .cursor_front()
+            .map(|cursor| *cursor.current().0)?;
+        handles.by_handle.remove(&handle).map(|named| named.queue)
+    }
+}
