@@ -309,6 +309,7 @@ impl Gpu {
                 .filter(|slot| slot.leaving.is_some())
                 .count(),
             vmids: schedule.vmids.iter().filter(|vmid| vmid.vacating).count(),
+            none: false,
         };
         let mut all = true;
         let mut after = None;
@@ -317,7 +318,12 @@ impl Gpu {
             if self.check_here().is_err() {
                 return true;
             }
+            coming.none = false;
             all &= self.try_bind(schedule, id, &mut coming);
+            // Those that were never served have one rank for all their contexts.
+            if coming.none && rank.0 != 0 {
+                after = Some((rank.0, u32::MAX, u64::MAX));
+            }
         }
         all
     }
@@ -420,8 +426,10 @@ impl Gpu {
                     priority: rival.priority(),
                 }
             });
-            let chosen = turns::choose(holders, queue.priority(), QUANTUM)?;
-            schedule.bound().nth(chosen).map(|(slot, ..)| slot)?
+            let chosen = turns::choose(holders, queue.priority(), QUANTUM);
+            let victim = chosen.and_then(|chosen| schedule.bound().nth(chosen));
+            coming.none = victim.is_none();
+            victim.map(|(slot, ..)| slot)?
         };
         self.begin_unbind(schedule, victim);
         self.look_at(schedule, victim);
