@@ -24,7 +24,10 @@ use crate::{
         compat,
         eventfd::EventFd,
         pages::Folios,
-        uapi::{self, GpuWalk, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait},
+        uapi::{
+            self, GpuWalk, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit,
+            QueueWait,
+        },
     },
     view::{Shown, ViewTable},
 };

@@ -10,11 +10,10 @@ pub(crate) use raw::{
     pinmap_gpu_counters as GpuCounters, pinmap_gpu_info as GpuInfo, pinmap_gpu_walk as GpuWalk,
     pinmap_info as Info, pinmap_map as Map, pinmap_query as Query,
     pinmap_queue_create as QueueCreate, pinmap_queue_destroy as QueueDestroy,
-    pinmap_queue_notify as QueueNotify,
-    pinmap_queue_query as QueueQuery, pinmap_queue_submit as QueueSubmit,
-    pinmap_queue_wait as QueueWait, pinmap_register as Register, pinmap_release as Release,
-    pinmap_reserved as GetReserved, pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd,
-    pinmap_unmap as Unmap,
+    pinmap_queue_notify as QueueNotify, pinmap_queue_query as QueueQuery,
+    pinmap_queue_submit as QueueSubmit, pinmap_queue_wait as QueueWait,
+    pinmap_register as Register, pinmap_release as Release, pinmap_reserved as GetReserved,
+    pinmap_reset as Reset, pinmap_set_eventfd as SetEventfd, pinmap_unmap as Unmap,
 };
 pub(crate) use raw::{
     PINMAP_BAR_MMAP as BAR_MMAP, PINMAP_BAR_PREFETCHABLE as BAR_PREFETCHABLE,

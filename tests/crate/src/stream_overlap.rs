@@ -219,8 +219,14 @@ fn unrelated(gpu: &Gpu) -> Result<Duration, Box<dyn AnyError>> {
         drop(registration.release()?);
         Ok(())
     })?;
-    timed(&|| Ok(drop(gpu.device().alloc::<u8>(1 << 20)?)))?;
-    timed(&|| Ok(drop(gpu.alloc_vram::<u8>(1 << 20)?)))?;
+    timed(&|| {
+        drop(gpu.device().alloc::<u8>(1 << 20)?);
+        Ok(())
+    })?;
+    timed(&|| {
+        drop(gpu.alloc_vram::<u8>(1 << 20)?);
+        Ok(())
+    })?;
     timed(&|| {
         let (stream, event) = (stream(gpu)?, gpu.event()?);
         stream.record(&event)?;

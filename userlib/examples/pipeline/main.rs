@@ -184,7 +184,7 @@ impl Crc {
 
 /// A matrix of bits times a vector of bits.
 fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
-    let columns = (0..32).filter(|bit| vector >> bit & 1 != 0);
+    let columns = (0..32).filter(|bit| (vector >> bit) & 1 != 0);
     columns.fold(0, |sum, bit| sum ^ matrix[bit])
 }
 
