@@ -11,7 +11,7 @@ use crate::{
     sys::{
         account::{Account, Charge},
         compat,
-        pages::Folios,
+        pages::{Folios, Kind},
         uapi::{self, Alloc},
     },
     view::{Shown, ViewTable},
@@ -23,8 +23,19 @@ pub(crate) fn host_memory(
     account: &Arc<Account>,
     pages: u64,
 ) -> core::result::Result<Arc<Folios>, Failure> {
+    host_memory_of_kind(account, pages, Kind::default())
+}
+
+fn host_memory_of_kind(
+    account: &Arc<Account>,
+    pages: u64,
+    kind: Kind,
+) -> core::result::Result<Arc<Folios>, Failure> {
     let charge = Charge::new(account, pages)?;
-    Ok(Arc::new(Folios::new(pages, charge)?, GFP_KERNEL_ACCOUNT)?)
+    Ok(Arc::new(
+        Folios::new(pages, kind, charge)?,
+        GFP_KERNEL_ACCOUNT,
+    )?)
 }
 
 /// ALLOC: memory, an offset to view it by, and a handle once the caller knows it.
@@ -32,7 +43,8 @@ pub(crate) fn alloc(
     context: &Arc<Context>,
     args: &mut Alloc,
 ) -> core::result::Result<Pending, Failure> {
-    let plan = request::alloc(args.flags, args.length).map_err(errno)?;
+    let plan = request::alloc(args.flags, args.__reserved, args.length, args.node);
+    let plan = plan.map_err(errno)?;
     let device = context.device();
     if plan.local && !device.backend().has_memory() {
         return Err(compat::unsupported().into());
@@ -52,16 +64,24 @@ pub(crate) fn alloc(
         let showing = ViewTable::show(context.view_table(), plan.span.length(), shown)?;
         (Backing::Local(memory.local, showing), Some(claim))
     } else {
-        let folios = host_memory(context.account(), plan.span.pages())?;
+        let kind = Kind {
+            write_combined: plan.write_combined,
+            node: plan.node,
+        };
+        let folios = host_memory_of_kind(context.account(), plan.span.pages(), kind)?;
         let shown = Shown::Host(folios.clone());
         let showing = ViewTable::show(context.view_table(), plan.span.length(), shown)?;
         (Backing::Host(folios, showing), None)
     };
     let offset = backing.offset();
     let account = context.account().clone();
-    let buffer = Buffer::allocated(plan.span, backing, account, context.events().clone())?;
+    let buffer = Buffer::allocated(plan.span, true, backing, account, context.events().clone())?;
+    if plan.portable {
+        buffer.make_portable();
+    }
     let reserved = context.reserve(&buffer)?;
-    Buffer::go_live(&buffer, reserved.handle())?;
+    Buffer::go_live(&buffer)?;
+    context.view_table().name(offset, reserved.handle());
     args.out_handle = reserved.handle();
     args.out_offset = offset;
     Ok(Pending::Registration(reserved, claim))

@@ -6,27 +6,40 @@
 //! `inner` only, and `inner` is never held across either, nor while waiting for a device.
 
 use crate::{
+    dmabuf::{Exports, Source},
     event::{Queue, Room, Ticket},
     failure::Failure,
-    logic::{pte::Access, request::Target, span::Span},
+    ledger::{self, Counted, Ledger},
+    logic::{
+        pte::Access,
+        request::{RegisterPlan, Target},
+        shape::Shape,
+        span::Span,
+    },
     mapping::{AddressSpace, Entries, Local, Mapping, Memory},
     pinned,
     sys::{
         account::Account,
         compat,
-        gup::PinnedRuns,
+        gup::{self, PinnedRuns},
+        memfd::PinnedFile,
         notifier::Interval,
-        pages::Folios,
+        pages::{Folios, Pages},
         uapi::{self, Event},
         work,
     },
+    trace::{self, Details, Timed, What},
     view::Showing,
 };
 use core::mem;
 use kernel::{
     new_mutex, new_spinlock, new_work,
     prelude::*,
-    sync::{lock::mutex::MutexBackend, lock::Guard, Arc, Mutex, SpinLock},
+    sync::{
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        lock::{mutex::MutexBackend, Guard},
+        Arc, Mutex, SpinLock,
+    },
     workqueue::Work,
 };
 
@@ -50,10 +63,16 @@ pub(crate) enum State {
     Gone,
 }
 
+impl State {
+    /// Whether its mappings are there, if it has any.
+    fn has_mappings(self) -> bool {
+        matches!(self, Self::Building | Self::Doomed | Self::Live)
+    }
+}
+
 /// What changes together.
 pub(super) struct Inner {
     state: State,
-    handle: u64,
     mappings: KVec<Known>,
     /// Mappings that there ever were.
     made: u64,
@@ -62,6 +81,9 @@ pub(super) struct Inner {
     ticket: Option<Ticket>,
     /// Something could not be unmapped.
     failed: bool,
+    /// Its memory, and that it has gone, for whoever looks.
+    held: Option<Counted>,
+    stale: Option<Counted>,
 }
 
 /// A mapping, and whether user space knows it.
@@ -70,20 +92,52 @@ pub(super) struct Known {
     name: u64,
     /// Not published yet.
     fresh: bool,
+    /// For whoever looks.
+    counted: Option<Counted>,
+}
+
+impl Known {
+    /// Unmaps it from the IOMMU: see [`Mapping::unmap`].
+    fn unmap(&mut self, buffer: &Buffer) -> Result {
+        let shape = trace::wanted(What::Unmap, || self.mapping.shape());
+        let before = self.mapping.flushes();
+        let timed = Timed::begin(What::Unmap);
+        let result = self.mapping.unmap();
+        if self.counted.take().is_some() {
+            timed.end(buffer.ledger(), || Details {
+                handle: buffer.handle(),
+                addr: buffer.span.start(),
+                device_addr: self.mapping.device_addr(),
+                shape,
+                flushes: self.mapping.flushes().saturating_sub(before),
+            });
+        }
+        result
+    }
 }
 
 impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
-    fn unmap_all(&mut self) {
+    fn unmap_all(&mut self, buffer: &Buffer) {
         for known in &mut self.mappings {
-            self.failed |= known.mapping.unmap().is_err();
+            self.failed |= known.unmap(buffer).is_err();
         }
+    }
+
+    /// How often the IOMMU's cache was flushed for all mappings.
+    fn flushes(&self) -> u64 {
+        self.mappings
+            .iter()
+            .map(|known| known.mapping.flushes())
+            .fold(0, u64::saturating_add)
     }
 }
 
 /// What QUERY tells.
 pub(crate) struct Status {
     pub(crate) state: State,
+    /// Pages that are pinned.
+    pub(crate) pinned: u64,
     pub(crate) mappings: usize,
     /// Device address of the first mapping.
     pub(crate) device_addr: Option<u64>,
@@ -93,16 +147,23 @@ pub(crate) struct Status {
 pub(crate) enum Backing {
     /// Pinned user memory.
     User(Arc<PinnedRuns>),
+    /// Pinned memory of a file.
+    File(Arc<PinnedFile>),
     /// Memory that the driver allocated.
     Host(Arc<Folios>, Showing),
     /// The device's own.
     Local(Arc<dyn Local>, Showing),
+    /// Another buffer's.
+    Import(Arc<dyn Pages>, Arc<Source>),
 }
 
 impl Backing {
-    fn memory(&self) -> Memory {
+    /// What is mapped.
+    pub(crate) fn memory(&self) -> Memory {
         match self {
             Self::User(runs) => Memory::Host(runs.clone()),
+            Self::Import(pages, _) => Memory::Host(pages.clone()),
+            Self::File(pages) => Memory::Host(pages.clone()),
             Self::Host(folios, _) => Memory::Host(folios.clone()),
             Self::Local(local, _) => Memory::Local(local.clone()),
         }
@@ -111,7 +172,7 @@ impl Backing {
     /// What to pass to `mmap()`; 0: cannot be.
     pub(crate) fn offset(&self) -> u64 {
         match self {
-            Self::User(_) => 0,
+            Self::User(_) | Self::File(_) | Self::Import(..) => 0,
             Self::Host(_, showing) | Self::Local(_, showing) => showing.offset(),
         }
     }
@@ -120,8 +181,10 @@ impl Backing {
     fn kind(&self) -> u32 {
         match self {
             Self::User(_) => uapi::BUFFER_USER,
+            Self::File(_) => uapi::BUFFER_FILE,
             Self::Host(..) => uapi::BUFFER_HOST,
             Self::Local(..) => uapi::BUFFER_VRAM,
+            Self::Import(..) => uapi::BUFFER_IMPORT,
         }
     }
 
@@ -129,7 +192,7 @@ impl Backing {
     pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
         match self {
             Self::User(runs) => Some(runs),
-            Self::Host(..) | Self::Local(..) => None,
+            Self::File(_) | Self::Host(..) | Self::Local(..) | Self::Import(..) => None,
         }
     }
 }
@@ -139,9 +202,19 @@ impl Backing {
 pub(crate) struct Buffer {
     span: Span,
     write: bool,
+    /// Any signal ends its registration.
+    interruptible: bool,
+    /// On every device that the process has open.
+    portable: Atomic<bool>,
+    /// User space knows it.
+    published: Atomic<bool>,
     kind: u32,
+    /// What its context calls it; 0: nothing yet.
+    handle: Atomic<u64>,
+    /// Pages that are pinned so far.
+    pinned: Atomic<u64>,
     pub(super) account: Arc<Account>,
-    events: Arc<Queue>,
+    pub(super) events: Arc<Queue>,
     #[pin]
     inner: Mutex<Inner>,
     /// What may have gone away, for the worker to look at.
@@ -150,6 +223,9 @@ pub(crate) struct Buffer {
     /// Set once it is there, taken when it is let go of.
     #[pin]
     pub(super) backing: Mutex<Option<Backing>>,
+    /// What goes with it. Never in an MMU notifier.
+    #[pin]
+    exports: Mutex<Exports>,
     #[pin]
     pub(super) interval: Interval<Buffer>,
     #[pin]
@@ -157,58 +233,91 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// For the user memory `span`, with nothing pinned yet.
+    /// For the user memory of `plan`, with nothing pinned yet.
     pub(crate) fn new(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, write, None, account, events)
+        Self::make(plan, None, account, events)
     }
 
-    /// Of memory that was allocated, whose addresses are `span` as far as it has any.
+    /// For the part of a file of `plan`, pinned.
+    pub(crate) fn of_file(
+        plan: &RegisterPlan,
+        pages: Arc<PinnedFile>,
+        account: Arc<Account>,
+        events: Arc<Queue>,
+    ) -> Result<Arc<Self>> {
+        Self::make(plan, Some(Backing::File(pages)), account, events)
+    }
+
+    /// Of memory that was allocated or imported, whose addresses are `span` as far as it has any.
     pub(crate) fn allocated(
         span: Span,
+        write: bool,
         backing: Backing,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(span, true, Some(backing), account, events)
+        let plan = RegisterPlan {
+            span,
+            write,
+            target: None,
+            interruptible: false,
+            portable: false,
+        };
+        Self::make(&plan, Some(backing), account, events)
     }
 
     fn make(
-        span: Span,
-        write: bool,
+        plan: &RegisterPlan,
         backing: Option<Backing>,
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
         let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
+        let held = backing.as_ref().map(|_| {
+            let what = ledger::What::of_kind(kind);
+            Counted::new(events.ledger(), what, plan.span.length())
+        });
+        let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
         let inner = Inner {
             state: State::Building,
-            handle: 0,
             mappings: KVec::with_capacity(1, GFP_KERNEL_ACCOUNT)?,
             made: 0,
             room: Some(Room::new()?),
             ticket: None,
             failed: false,
+            held,
+            stale: None,
         };
         Arc::pin_init(
             pin_init!(Self {
-                span,
-                write,
+                span: plan.span,
+                write: plan.write,
+                interruptible: plan.interruptible,
+                portable: Atomic::new(plan.portable),
+                published: Atomic::new(false),
                 kind,
+                handle: Atomic::new(0),
+                pinned: Atomic::new(pinned),
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
                 doubt <- new_spinlock!(None, "pinmap_doubt"),
                 backing <- new_mutex!(backing, "pinmap_backing"),
+                exports <- new_mutex!(Exports::default(), "pinmap_exports"),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Whose it is.
+    fn ledger(&self) -> &Arc<Ledger> {
+        self.events.ledger()
     }
 
     /// Its user addresses; from 0 on if it has none.
@@ -226,6 +335,45 @@ impl Buffer {
         self.kind == uapi::BUFFER_USER
     }
 
+    /// Whether it is memory of a device.
+    pub(crate) fn is_local(&self) -> bool {
+        self.kind == uapi::BUFFER_VRAM
+    }
+
+    /// Whether it is on every device that the process has open.
+    pub(crate) fn is_portable(&self) -> bool {
+        self.portable.load(Relaxed)
+    }
+
+    /// It is to be; before anybody knows it.
+    pub(crate) fn make_portable(&self) {
+        self.portable.store(true, Relaxed);
+    }
+
+    /// Whether `events` is where it tells what happens to it: its context's.
+    pub(crate) fn tells(&self, events: &Arc<Queue>) -> bool {
+        Arc::ptr_eq(&self.events, events)
+    }
+
+    /// Whether user space knows it.
+    pub(crate) fn is_published(&self) -> bool {
+        self.published.load(Acquire)
+    }
+
+    /// User space knows it from now on.
+    pub(crate) fn make_known(&self) {
+        self.published.store(true, Release);
+    }
+
+    /// Whether it is mapped in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .mappings
+            .iter()
+            .any(|known| known.mapping.is_in(space))
+    }
+
     /// Whether devices may write.
     pub(crate) fn writable(&self) -> bool {
         self.write
@@ -236,8 +384,8 @@ impl Buffer {
         self.inner.lock().state
     }
 
-    /// What there is to know.
-    pub(crate) fn status(&self) -> Status {
+    /// What there is to know, of the mappings in `space`.
+    pub(crate) fn status(&self, space: &Arc<AddressSpace>) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone; only their addresses are not free yet.
         let mappings: &[Known] = if inner.state == State::Live {
@@ -245,20 +393,104 @@ impl Buffer {
         } else {
             &[]
         };
-        let mut known = mappings.iter().filter(|known| !known.fresh);
+        let mut known = mappings
+            .iter()
+            .filter(|known| !known.fresh && known.mapping.is_in(space));
         let first = known.next();
         Status {
             state: inner.state,
+            pinned: match inner.state {
+                State::Building | State::Live => self.pinned.load(Relaxed),
+                _ => 0,
+            },
             mappings: known.count().saturating_add(usize::from(first.is_some())),
             device_addr: first.map(|known| known.mapping.device_addr()),
         }
     }
 
+    /// What to pass to `mmap()`, or the offset of a part of a file; 0: neither.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.kind {
+            uapi::BUFFER_USER => 0,
+            uapi::BUFFER_FILE => self.span.start(),
+            _ => self.backing.lock().as_ref().map_or(0, Backing::offset),
+        }
+    }
+
+    /// Waits until it is decided whether memory that changed has gone. Not by the worker.
+    pub(crate) fn settle(this: &Arc<Self>) {
+        if this.is_user_memory() {
+            work::wait(this);
+        }
+    }
+
+    /// How scattered its memory is; nothing if that was let go of. Waits for whoever maps it.
+    pub(crate) fn shape(&self) -> Shape {
+        let backing = self.backing.lock();
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
+    /// Calls `visit` with where devices see it, under the lock that the MMU notifier takes.
+    pub(crate) fn each_device_addr(&self, mut visit: impl FnMut(u64)) {
+        let inner = self.inner.lock();
+        for known in &inner.mappings {
+            if !known.fresh && known.counted.is_some() {
+                visit(known.mapping.device_addr());
+            }
+        }
+    }
+
+    /// What its context calls it, or will call it if it goes live; 0: nothing yet.
+    pub(super) fn handle(&self) -> u64 {
+        self.handle.load(Relaxed)
+    }
+
+    /// It will be `handle`, if it goes live.
+    pub(crate) fn set_handle(&self, handle: u64) {
+        self.handle.store(handle, Relaxed);
+    }
+
+    /// It was registered, by what began with `timed`.
+    pub(crate) fn trace_registered(&self, timed: &Timed, device_addr: u64) {
+        timed.end(self.ledger(), || {
+            let shape = self.shape();
+            let inner = self.inner.lock();
+            Details {
+                handle: self.handle(),
+                addr: self.span.start(),
+                device_addr,
+                shape,
+                flushes: inner.flushes(),
+            }
+        });
+    }
+
+    /// What `look` makes of the memory, if it is there still.
+    pub(crate) fn with_backing<T>(
+        &self,
+        look: impl FnOnce(&Backing) -> T,
+    ) -> core::result::Result<T, Failure> {
+        let backing = self.backing.lock();
+        let looked = backing.as_ref().map(look);
+        looked.ok_or_else(|| self.refusal(self.state()))
+    }
+
+    /// What is to be revoked with it.
+    pub(crate) fn exports(&self) -> &Mutex<Exports> {
+        &self.exports
+    }
+
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         Interval::insert(this, this.account.mm(), this.span)?;
-        let pinned = pinned::pin(&this.account, this.span, this.write)?;
+        let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
+            this.pinned.store(pages, Relaxed);
+            this.check_signal()
+        })?;
         *this.backing.lock() = Some(Backing::User(pinned));
+        let held = Counted::new(this.ledger(), ledger::What::Pinned, this.span.length());
+        this.inner.lock().held = Some(held);
         Ok(())
     }
 
@@ -270,6 +502,7 @@ impl Buffer {
         target: Target,
         write: bool,
     ) -> core::result::Result<(u64, u64), Failure> {
+        let timed = Timed::begin(What::Map);
         // Held until the mapping is known to whoever revokes, or undone: who ends the buffer waits for
         // that.
         let backing = self.backing.lock();
@@ -278,11 +511,30 @@ impl Buffer {
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
         let access = if write { Access::Write } else { Access::Read };
-        let wanted = || self.check_usable().map_err(|failure| failure.errno);
+        let wanted = || {
+            self.check_usable().map_err(|failure| failure.errno)?;
+            self.check_signal()
+        };
         let mapping = Mapping::new(space, &memory, target, access, wanted)?;
-        let device_addr = mapping.device_addr();
+        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
         let name = self.add(mapping)?;
+        timed.end(self.ledger(), || Details {
+            handle: self.handle(),
+            addr: self.span.start(),
+            device_addr,
+            shape: memory.shape(),
+            flushes,
+        });
         Ok((device_addr, name))
+    }
+
+    /// Whether a signal has come that ends its registration.
+    fn check_signal(&self) -> Result {
+        let building = self.interruptible && self.state() == State::Building;
+        if building && gup::has_signal() {
+            return Err(EINTR);
+        }
+        Ok(())
     }
 
     /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
@@ -291,6 +543,11 @@ impl Buffer {
             mapping,
             name: 0,
             fresh: true,
+            counted: Some(Counted::new(
+                self.ledger(),
+                ledger::What::Mapped,
+                self.span.length(),
+            )),
         };
         loop {
             let mut inner = self.inner.lock();
@@ -346,9 +603,31 @@ impl Buffer {
         }
     }
 
-    /// Removes the mapping at `device_addr`; flushed when it returns.
-    pub(crate) fn unmap(&self, device_addr: u64) -> Result {
-        self.remove(|known| !known.fresh && known.mapping.device_addr() == device_addr)
+    /// Removes the mapping at `device_addr` of `space`; flushed when it returns.
+    pub(crate) fn unmap(&self, space: &Arc<AddressSpace>, device_addr: u64) -> Result {
+        if self.state() != State::Live {
+            return Err(compat::stale());
+        }
+        self.remove(|known| {
+            let mapping = &known.mapping;
+            !known.fresh && mapping.device_addr() == device_addr && mapping.is_in(space)
+        })
+    }
+
+    /// Removes all mappings in `space`; none is made there meanwhile. Not by the worker.
+    pub(crate) fn leave(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+        loop {
+            match this.remove(|known| known.mapping.is_in(space)) {
+                Ok(()) => {}
+                Err(ENOENT) => return Ok(()),
+                Err(EIO) => return Err(EIO),
+                Err(_) => {
+                    // They are undone, and the worker does the rest.
+                    work::wait(this);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Removes a mapping that was not published.
@@ -360,7 +639,7 @@ impl Buffer {
         // The device is waited for without the lock.
         let (name, entries) = {
             let inner = self.inner.lock();
-            if inner.state != State::Live {
+            if !inner.state.has_mappings() {
                 return Err(compat::stale());
             }
             let known = inner.mappings.iter().find(|known| wanted(known));
@@ -369,7 +648,7 @@ impl Buffer {
         };
         let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
         let mut inner = self.inner.lock();
-        if inner.state != State::Live {
+        if !inner.state.has_mappings() {
             return Err(compat::stale());
         }
         // Somebody else may have been quicker, and have put another one there.
@@ -381,7 +660,7 @@ impl Buffer {
         // All of it under the lock, so that a munmap() or a RELEASE that comes meanwhile waits for it. The
         // pages stay: `backing` has them.
         let known = inner.mappings.get_mut(index).ok_or(ENOENT)?;
-        let result = forgotten.and(known.mapping.unmap());
+        let result = forgotten.and(known.unmap(self));
         known.mapping.free_address();
         inner.failed |= result.is_err();
         let known = inner.mappings.remove(index);
@@ -410,14 +689,13 @@ impl Buffer {
         result
     }
 
-    /// From now on it is in use, as `handle`, and can go stale.
-    pub(crate) fn go_live(this: &Arc<Self>, handle: u64) -> core::result::Result<(), Failure> {
+    /// From now on it is in use, and can go stale.
+    pub(crate) fn go_live(this: &Arc<Self>) -> core::result::Result<(), Failure> {
         let mut inner = this.inner.lock();
         match inner.state {
             State::Building => inner.state = State::Live,
             state => return Err(this.refusal(state)),
         }
-        inner.handle = handle;
         drop(inner);
         if this.doubt.lock().is_some() {
             this.look_later();
@@ -450,6 +728,19 @@ impl Buffer {
         }
     }
 
+    /// As [`shape`](Self::shape), for who has `inner` and must not wait for more.
+    fn shape_now(&self, inner: &Inner) -> Shape {
+        if let Some(known) = inner.mappings.first() {
+            return known.mapping.shape();
+        }
+        let Some(backing) = self.backing.try_lock() else {
+            return Shape::default();
+        };
+        // Gone before the lock is: ours is never the last reference.
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
     /// The memory went away: undoes all mappings, tells, and has the pages unpinned soon. Safe in an
     /// MMU notifier.
     pub(super) fn revoke(
@@ -460,28 +751,43 @@ impl Buffer {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
+                let before = inner.flushes();
+                let shape = trace::wanted(What::Stale, || this.shape_now(&inner));
+                let timed = Timed::begin(What::Stale);
                 inner.state = State::Stale;
-                inner.unmap_all();
+                inner.unmap_all(this);
+                timed.end(this.ledger(), || Details {
+                    handle: this.handle(),
+                    addr: this.span.start(),
+                    device_addr: 0,
+                    shape,
+                    flushes: inner.flushes().saturating_sub(before),
+                });
+                let bytes = this.span.length();
+                inner.stale = Some(Counted::new(this.ledger(), ledger::What::Stale, bytes));
                 if may_sleep {
                     // The same addresses may be registered again at once.
                     for known in &mut inner.mappings {
                         known.mapping.free_address();
                     }
                 }
+                let handle = this.handle();
                 let event = Event {
                     type_: uapi::EVENT_STALE,
-                    handle: inner.handle,
+                    handle,
                     addr: this.span.start(),
                     length: this.span.length(),
                     ..Event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
                 drop(inner);
+                // Not before QUERY says so.
+                this.events.generations().bump(handle);
                 this.look_later();
             }
             // Being ended, perhaps by somebody who waits for a device.
             State::Released | State::Gone => {
-                inner.unmap_all();
+                inner.unmap_all(this);
             }
             State::Doomed | State::Stale => {}
         }
@@ -501,8 +807,22 @@ impl Buffer {
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
+        let exports = mem::take(&mut *self.exports.lock());
+        exports.revoke();
         let backing = self.backing.lock().take();
+        if let Some(Backing::Import(_, source)) = &backing {
+            source.exporter().forget_import(self);
+        }
         drop(backing);
+        let held = self.inner.lock().held.take();
+        drop(held);
+    }
+
+    /// What it was imported from went away: it goes stale. Not in an MMU notifier.
+    pub(crate) fn revoke_import(this: &Arc<Self>) {
+        if let Some(inner) = this.lock(true) {
+            Self::revoke(this, inner, true);
+        }
     }
 
     /// The device is gone: its registration is not to succeed any more.
@@ -518,18 +838,34 @@ impl Buffer {
     /// Can be called again; not by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         let mut inner = this.inner.lock();
+        let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
             inner.state = state;
         }
         drop(inner);
+        // Not before: who is mapping it, and has its pages, has seen the state and stops.
+        let shape = trace::wanted(What::Release, || this.shape());
+        let timed = Timed::begin(What::Release);
         let forgotten = this.forget_all();
         let mut inner = this.inner.lock();
-        inner.unmap_all();
+        let before = inner.flushes();
+        inner.unmap_all(this);
         inner.failed |= forgotten.is_err();
+        let flushes = inner.flushes().saturating_sub(before);
+        inner.stale = None;
         drop(inner);
         this.interval.remove();
         work::cancel(this);
         this.reap();
+        if was_known {
+            timed.end(this.ledger(), || Details {
+                handle: this.handle(),
+                addr: this.span.start(),
+                device_addr: 0,
+                shape,
+                flushes,
+            });
+        }
         if this.inner.lock().failed {
             Err(EIO)
         } else {

@@ -8,12 +8,14 @@ use crate::{
     device::Device,
     event::Queue,
     failure::Failure,
+    ledger::Ledger,
     logic::{
         handle::{Absent, Counter},
         span::Span,
     },
     mapping::AddressSpace,
-    sys::{account::Account, compat, uapi},
+    portable::Peers,
+    sys::{account::Account, compat, misc, process::Process, uapi},
     view::ViewTable,
 };
 use kernel::{
@@ -29,6 +31,14 @@ struct Entry {
     buffer: Arc<Buffer>,
     /// Not before everything that can fail has succeeded.
     published: bool,
+    /// Another context registered it: it is portable.
+    guest: bool,
+}
+
+impl Entry {
+    fn is_visible(&self) -> bool {
+        self.published && (!self.guest || self.buffer.is_published())
+    }
 }
 
 /// The handles of a context.
@@ -40,6 +50,13 @@ struct Table {
     /// Disjoint registrations by their last user address. A stale one stays until it is released or
     /// in the way.
     by_last: RBTree<u64, u64>,
+    /// Handles of guests, by where the buffer is.
+    guests: RBTree<usize, u64>,
+}
+
+/// Names a buffer for as long as it is there.
+fn name(buffer: &Arc<Buffer>) -> usize {
+    core::ptr::from_ref(&**buffer).addr()
 }
 
 impl Table {
@@ -48,7 +65,7 @@ impl Table {
             return Err(ENODEV);
         }
         match self.by_handle.get(&handle) {
-            Some(entry) if entry.published => Ok(&entry.buffer),
+            Some(entry) if entry.is_visible() => Ok(&entry.buffer),
             Some(_) => Err(ENOENT),
             None => match self.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
@@ -66,8 +83,8 @@ impl Table {
             .map(|entry| (handle, &entry.buffer))
     }
 
-    /// Makes sure that no live registration overlaps `span`; forgets where stale ones were.
-    fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
+    /// Makes sure that no live registration overlaps `span`.
+    fn check_way(&self, span: Span) -> core::result::Result<(), Failure> {
         let mut from = span.start();
         while let Some((_, buffer)) = self.first_from(from) {
             let way = buffer.span();
@@ -82,6 +99,12 @@ impl Table {
             };
             from = next;
         }
+        Ok(())
+    }
+
+    /// The same; forgets where stale ones were.
+    fn make_way(&mut self, span: Span) -> core::result::Result<(), Failure> {
+        self.check_way(span)?;
         // Not before it is known that none is live: a call that fails changes nothing.
         while let Some(last) = self.first_last_in(span) {
             self.by_last.remove(&last);
@@ -95,14 +118,18 @@ impl Table {
         buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
-    fn remove(&mut self, handle: u64) -> Option<Arc<Buffer>> {
+    /// Returns whether it is a guest, too.
+    fn remove(&mut self, handle: u64) -> Option<(Arc<Buffer>, bool)> {
         let entry = self.by_handle.remove(&handle)?;
         let last = entry.buffer.span().last();
         if self.by_last.get(&last) == Some(&handle) {
             self.by_last.remove(&last);
         }
+        if entry.guest {
+            self.guests.remove(&name(&entry.buffer));
+        }
         self.count = self.count.saturating_sub(1);
-        Some(entry.buffer)
+        Some((entry.buffer, entry.guest))
     }
 }
 
@@ -112,6 +139,7 @@ pub(crate) struct Context {
     id: u64,
     device: Arc<Device>,
     account: Arc<Account>,
+    opener: Process,
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
     view_table: Arc<ViewTable>,
@@ -131,7 +159,8 @@ impl Context {
             mm.into()
         };
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
-        let events = Queue::new()?;
+        let opener = Process::current()?;
+        let events = Queue::new(device.ledger(id)?)?;
         let space = Device::address_space(&device, id, &account)?;
         let view_table = ViewTable::new()?;
         let table = Table {
@@ -140,12 +169,14 @@ impl Context {
             count: 0,
             by_handle: RBTree::new(),
             by_last: RBTree::new(),
+            guests: RBTree::new(),
         };
         Arc::pin_init(
             pin_init!(Self {
                 id,
                 device,
                 account,
+                opener,
                 space,
                 events,
                 view_table,
@@ -169,6 +200,16 @@ impl Context {
     /// Who pays.
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    /// Who opened it.
+    pub(crate) fn opener(&self) -> &Process {
+        &self.opener
+    }
+
+    /// Who it is, and what it has.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        self.events.ledger()
     }
 
     /// The device addresses that it has given out.
@@ -196,7 +237,20 @@ impl Context {
         self.table.lock().get(handle).cloned()
     }
 
-    /// The registration that contains the user address, and its handle.
+    /// The buffer with the lowest handle from `handle` on, and that.
+    pub(crate) fn find_from(&self, mut handle: u64) -> Option<(u64, Arc<Buffer>)> {
+        let table = self.table.lock();
+        loop {
+            let cursor = table.by_handle.cursor_lower_bound(&handle)?;
+            let (&found, entry) = cursor.current();
+            if entry.is_visible() {
+                return Some((found, entry.buffer.clone()));
+            }
+            handle = found.checked_add(1)?;
+        }
+    }
+
+    /// The registration that contains the user address, and its handle: 0 if it has none yet.
     pub(crate) fn find_address(&self, address: u64) -> Result<(u64, Arc<Buffer>)> {
         let table = self.table.lock();
         if table.gone {
@@ -206,8 +260,57 @@ impl Context {
         if !buffer.span().contains(address) {
             return Err(ENOENT);
         }
-        table.get(handle)?;
-        Ok((handle, buffer.clone()))
+        match table.get(handle) {
+            Ok(_) => Ok((handle, buffer.clone())),
+            Err(ENOENT) => Ok((0, buffer.clone())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the driver allocated that the current task has at `address`, if this context can name it: its
+    /// handle, and the offset of `address` in it.
+    pub(crate) fn find_view(&self, address: u64) -> Result<(u64, Arc<Buffer>, u64)> {
+        let (owner, offset) = misc::shown_at::<Self>(address).ok_or(ENOENT)?;
+        let (mut handle, first) = owner.view_table.named(offset).ok_or(ENOENT)?;
+        let mut buffer = owner.find(handle)?;
+        if !core::ptr::eq(&*owner, self) {
+            // Portable memory of another one.
+            let table = self.table.lock();
+            handle = table.guests.get(&name(&buffer)).copied().ok_or(ENOENT)?;
+            buffer = table.get(handle)?.clone();
+        }
+        Ok((handle, buffer, offset.saturating_sub(first)))
+    }
+
+    /// Fails if some of the memory at `span` is shown by this file: the driver's own is not to be
+    /// registered. Device memory cannot be pinned, and fails for that.
+    pub(crate) fn check_foreign(&self, span: Span) -> core::result::Result<(), Failure> {
+        let Some(address) = misc::first_shown(self, span) else {
+            return Ok(());
+        };
+        let known = self.find_view(address);
+        match known {
+            Ok((_, buffer, _)) if !buffer.is_local() => {
+                Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, address))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Registrations that there would be with one more, and that there may be; and whether `span` is
+    /// free of live ones.
+    pub(crate) fn try_reserve(&self, span: Span) -> (u64, u64, core::result::Result<(), Failure>) {
+        let table = self.table.lock();
+        let needed = u64::from(table.count).saturating_add(1);
+        let allowed = u64::from(compat::max_registrations());
+        let result = if table.gone {
+            Err(ENODEV.into())
+        } else if needed > allowed {
+            Err(Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed))
+        } else {
+            table.check_way(span)
+        };
+        (needed, allowed, result)
     }
 
     /// Gives `buffer` a handle that nobody can use yet, and its user addresses, if it has any, to nobody
@@ -216,10 +319,41 @@ impl Context {
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
     ) -> core::result::Result<Reserved, Failure> {
+        self.reserve_for(buffer, false)
+    }
+
+    /// The same for a portable buffer that another context registered.
+    pub(crate) fn reserve_guest(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> core::result::Result<Reserved, Failure> {
+        self.reserve_for(buffer, true)
+    }
+
+    /// The portable buffer that another context registered is not here any more.
+    pub(crate) fn forget_guest(&self, buffer: &Arc<Buffer>) {
+        let mut table = self.table.lock();
+        let handle = table.guests.get(&name(buffer)).copied();
+        if let Some(handle) = handle {
+            table.remove(handle);
+        }
+    }
+
+    fn reserve_for(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+        guest: bool,
+    ) -> core::result::Result<Reserved, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
         let entry = Entry {
             buffer: buffer.clone(),
             published: false,
+            guest,
+        };
+        let guest_node = if guest {
+            Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?)
+        } else {
+            None
         };
         let last = buffer.span().last();
         let by_handle = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
@@ -247,8 +381,14 @@ impl Context {
         if buffer.is_user_memory() {
             table.by_last.insert(by_last.into_node(last, handle));
         }
+        if let Some(node) = guest_node {
+            table.guests.insert(node.into_node(name(buffer), handle));
+        }
         table.count = table.count.saturating_add(1);
         drop(table);
+        if !guest {
+            buffer.set_handle(handle);
+        }
         Ok(Reserved {
             context: self.clone(),
             handle,
@@ -256,8 +396,8 @@ impl Context {
         })
     }
 
-    /// Takes the buffer from its handle, to release it.
-    pub(crate) fn take(&self, handle: u64) -> Result<Arc<Buffer>> {
+    /// Takes the buffer from its handle, to release it, or, if it is a guest, to let it go.
+    pub(crate) fn take(&self, handle: u64) -> Result<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         table.get(handle)?;
         table.remove(handle).ok_or(ENOENT)
@@ -269,6 +409,8 @@ impl Context {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
         self.table.lock().gone = true;
+        self.events.generations().bump_all();
+        Peers::leave(self);
         while let Some(buffer) = self.take_any() {
             // Whoever has to know of a failure was told by the mapping.
             let _ = Buffer::end(&buffer, State::Gone);
@@ -287,7 +429,8 @@ impl Context {
             }
             entry.buffer.doom();
         }
-        published.and_then(|handle| table.remove(handle))
+        let (buffer, _) = published.and_then(|handle| table.remove(handle))?;
+        Some(buffer)
     }
 
     /// The device is gone: says so.
@@ -317,6 +460,9 @@ impl Reserved {
         }
         let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
         entry.published = true;
+        if !entry.guest {
+            entry.buffer.make_known();
+        }
         drop(table);
         self.published = true;
         Ok(())
@@ -329,9 +475,15 @@ impl Drop for Reserved {
             return;
         }
         let buffer = self.context.table.lock().remove(self.handle);
-        if let Some(buffer) = buffer {
-            let _ = Buffer::end(&buffer, State::Released);
-            buffer.withdraw_event();
+        match buffer {
+            Some((buffer, false)) => {
+                let _ = Peers::end(&self.context, &buffer, State::Released);
+                buffer.withdraw_event();
+            }
+            Some((buffer, true)) => {
+                let _ = Buffer::leave(&buffer, self.context.space());
+            }
+            None => {}
         }
     }
 }

@@ -4,14 +4,18 @@
 use crate::{
     backend::{self, Backend},
     context::Context,
+    ledger::{self, Ledger, Totals},
     mapping::{AddressSpace, Guardian},
+    portable::Peers,
     sys::{
         account::Account,
         compat,
+        debugfs::{Listing, Root},
+        global,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
         pci::{self, Enabled, Function},
-        uapi::{self, GetReserved, Info},
+        uapi::{self, GetReserved, GetTotals, Info},
         vma::Views,
         work,
     },
@@ -20,6 +24,7 @@ use kernel::{
     device, impl_has_work, new_mutex, new_work,
     prelude::*,
     rbtree::{RBTree, RBTreeNode},
+    str::CString,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
@@ -35,11 +40,15 @@ const NODE_MODE: u16 = 0o660;
 pub(crate) struct Module {
     #[pin]
     driver: pci::Registration<Bound>,
+    /// After all that is in it.
+    debug: Root,
 }
 
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        global::init();
         try_pin_init!(Self {
+            debug: Root::new(),
             driver <- pci::Registration::new(),
         }? Error)
     }
@@ -51,6 +60,7 @@ impl kernel::InPlaceModule for Module {
 pub(crate) struct Bound {
     #[pin]
     node: Node<Context>,
+    _listing: Listing<Device>,
     device: Arc<Device>,
     _enabled: Enabled,
 }
@@ -66,6 +76,8 @@ pub(crate) struct Device {
     backend: Arc<dyn Backend>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
+    /// What all contexts have.
+    totals: Arc<Totals>,
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
     /// Its memory in user space, by context.
@@ -151,9 +163,12 @@ impl Bound {
         enabled: &mut Option<Enabled>,
     ) -> Result<Pin<KBox<Self>>> {
         let device = device.clone();
+        let place = ledger::Function::of(&device.identity);
+        let place = CString::try_from_fmt(fmt!("{}", place))?;
         KBox::try_pin_init(
             try_pin_init!(Self {
                 node <- Node::new("pinmap", NODE_MODE, parent, device.clone()),
+                _listing: Listing::new(&place, c"buffers", device.clone()),
                 device,
                 _enabled: enabled.take().ok_or(EINVAL)?,
             }? Error),
@@ -210,6 +225,7 @@ impl Device {
         let backend = backend::choose(function)?;
         let mut identity = Info::default();
         function.identify(&mut identity);
+        let totals = Arc::new(Totals::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 function: function.clone(),
@@ -219,6 +235,7 @@ impl Device {
                 backend,
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
+                totals,
                 contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
@@ -264,12 +281,31 @@ impl Device {
             this.check_here()?;
             contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
             this.views.lock().insert(node);
+            this.totals.add(ledger::What::Contexts, 0);
             Ok(context.clone())
         });
         if opened.is_err() {
             this.backend.disown(id);
         }
-        opened
+        let context = opened?;
+        if let Err(error) = Peers::join(&context) {
+            this.close(&context);
+            return Err(error);
+        }
+        Ok(context)
+    }
+
+    /// For the new context named `id`.
+    pub(crate) fn ledger(&self, id: u64) -> Result<Arc<Ledger>> {
+        let function = ledger::Function::of(&self.identity);
+        Ledger::new(function, id, self.totals.clone())
+    }
+
+    /// The context with the lowest name from `id` on.
+    pub(crate) fn context_from(&self, id: u64) -> Option<Arc<Context>> {
+        let contexts = self.contexts.lock();
+        let others = contexts.iter().filter(|context| context.id() >= id);
+        others.min_by_key(|context| context.id()).cloned()
     }
 
     /// The address space of the new context named `id`, for which `account` pays.
@@ -299,6 +335,7 @@ impl Device {
             .retain(|other| !Arc::ptr_eq(other, context));
         let views = self.views.lock().remove_node(&context.id());
         drop(views);
+        self.totals.remove(ledger::What::Contexts, 0);
     }
 
     /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
@@ -349,6 +386,13 @@ impl Device {
             info.out_flags |= uapi::INFO_GONE;
         }
         self.backend.describe(context.id(), info);
+    }
+
+    /// GET_TOTALS: of all contexts.
+    pub(crate) fn describe_totals(&self, args: &mut GetTotals) {
+        let contexts = self.totals.of(ledger::What::Contexts);
+        args.out_contexts = contexts.number as u32;
+        self.totals.describe(args);
     }
 
     /// What `context` cannot map.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What user space must learn, by read, poll and eventfd.
 
-use crate::sys::{
-    eventfd::EventFd,
-    misc::{HUNG_UP, READABLE},
-    uapi::{self, Event},
+use crate::{
+    generations::Generations,
+    ledger::Ledger,
+    sys::{
+        eventfd::EventFd,
+        misc::{HUNG_UP, READABLE},
+        uapi::{self, Event},
+    },
 };
 use kernel::{
     fs::File,
@@ -96,15 +100,18 @@ enum Next {
 /// The events of one context.
 #[pin_data]
 pub(crate) struct Queue {
+    ledger: Arc<Ledger>,
     #[pin]
     inner: SpinLock<Inner>,
     #[pin]
     waiters: PollCondVar,
+    #[pin]
+    generations: Generations,
 }
 
 impl Queue {
-    /// An empty one.
-    pub(crate) fn new() -> Result<Arc<Self>> {
+    /// An empty one, of the context of `ledger`.
+    pub(crate) fn new(ledger: Arc<Ledger>) -> Result<Arc<Self>> {
         let inner = Inner {
             ready: RBTree::new(),
             untaken: 0,
@@ -114,11 +121,23 @@ impl Queue {
         };
         Arc::pin_init(
             pin_init!(Self {
+                ledger,
                 inner <- new_spinlock!(inner, "pinmap_events"),
                 waiters <- new_poll_condvar!("pinmap_events"),
+                generations <- Generations::new(),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// Whose they are.
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// The same without a system call, and without details.
+    pub(crate) fn generations(&self) -> &Generations {
+        &self.generations
     }
 
     /// Queues `event`. From any context that may take a spinlock.

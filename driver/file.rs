@@ -8,29 +8,34 @@ use crate::{
     backend::Claim,
     context::Context,
     device::Device,
+    dmabuf,
     failure::Failure,
+    generations,
     logic::size::{self, Exchange},
+    preflight,
     registration::{self, check_flags, Pending},
+    show,
     sys::{
         account::Account,
         compat,
         eventfd::EventFd,
         misc::Files,
         uapi::{
-            self, Alloc, GetReserved, GpuCounters, GpuInfo, GpuWalk, Info, Map, Query, QueueCreate,
-            QueueDestroy, QueueNotify, QueueQuery, QueueSubmit, QueueWait, Register, Release,
-            Reset, SetEventfd, Unmap,
+            self, Alloc, Export, Generations, GetReserved, GetTotals, GpuCounters, GpuInfo,
+            GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueNotify,
+            QueueQuery, QueueSubmit, QueueWait, Register, RegisterFd, Release, Reset, SetEventfd,
+            Sync, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
     view,
 };
+use core::mem::offset_of;
 use kernel::{
     fs::File,
     ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
     prelude::*,
     seq_file::SeqFile,
-    seq_print,
     sync::{poll::PollTable, Arc, ArcBorrow},
     transmute::{AsBytes, FromBytes},
     uaccess::{UserPtr, UserSlice, UserSliceReader, UserSliceWriter},
@@ -107,6 +112,13 @@ const TABLE: &[Command] = &[
     command::<QueueSubmit>(),
     command::<QueueNotify>(),
     command::<GpuWalk>(),
+    command::<GetTotals>(),
+    command::<Export>(),
+    command::<Import>(),
+    command::<Sync>(),
+    command::<RegisterFd>(),
+    command::<Preflight>(),
+    command::<Generations>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut Room) -> Outcome {
@@ -228,6 +240,22 @@ impl Request for GetReserved {
     }
 }
 
+impl Request for GetTotals {
+    const NR: u32 = uapi::CMD_GET_TOTALS;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        check_flags((self.flags & !uapi::TOTALS_CONTEXT) | self.__reserved)?;
+        if self.flags & uapi::TOTALS_CONTEXT == 0 {
+            context.device().describe_totals(self);
+        } else {
+            self.out_contexts = 1;
+            context.ledger().totals().describe(self);
+        }
+        Ok(Pending::Done)
+    }
+}
+
 impl Request for Register {
     const NR: u32 = uapi::CMD_REGISTER;
     const FIRST_SIZE: usize = size_of::<Self>();
@@ -238,6 +266,41 @@ impl Request for Register {
 
     fn detail(&mut self) -> Option<&mut uapi::Fail> {
         Some(&mut self.fail)
+    }
+}
+
+impl Request for RegisterFd {
+    const NR: u32 = uapi::CMD_REGISTER_FD;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        registration::register_fd(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Preflight {
+    const NR: u32 = uapi::CMD_PREFLIGHT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        preflight::preflight(context, self)
+    }
+
+    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for Generations {
+    const NR: u32 = uapi::CMD_GENERATIONS;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        generations::generations(context, self)
     }
 }
 
@@ -253,7 +316,7 @@ impl Request for Release {
 
 impl Request for Query {
     const NR: u32 = uapi::CMD_QUERY;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = 72;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         done(registration::query(context, self))
@@ -346,7 +409,7 @@ impl Request for Reset {
 
 impl Request for Alloc {
     const NR: u32 = uapi::CMD_ALLOC;
-    const FIRST_SIZE: usize = size_of::<Self>();
+    const FIRST_SIZE: usize = offset_of!(Self, node);
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         allocation::alloc(context, self)
@@ -354,6 +417,34 @@ impl Request for Alloc {
 
     fn detail(&mut self) -> Option<&mut uapi::Fail> {
         Some(&mut self.fail)
+    }
+}
+
+impl Request for Export {
+    const NR: u32 = uapi::CMD_EXPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::export(context, self)
+    }
+}
+
+impl Request for Import {
+    const NR: u32 = uapi::CMD_IMPORT;
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        dmabuf::import(context, self)
+    }
+}
+
+impl Request for Sync {
+    const NR: u32 = uapi::CMD_SYNC;
+    const FIRST_SIZE: usize = size_of::<Self>();
+    const ANSWERS: bool = false;
+
+    fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
+        done(dmabuf::sync(context, self))
     }
 }
 
@@ -454,7 +545,7 @@ impl Files for Context {
     }
 
     fn show(&self, out: &SeqFile) {
-        seq_print!(out, "pinmap-registrations:\t{}\n", self.registrations());
+        show::fdinfo(self, out);
     }
 }
 

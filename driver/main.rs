@@ -25,14 +25,20 @@ mod context;
 #[forbid(unsafe_code)]
 mod device;
 #[forbid(unsafe_code)]
+mod dmabuf;
+#[forbid(unsafe_code)]
 mod event;
 #[forbid(unsafe_code)]
 mod failure;
 #[forbid(unsafe_code)]
 mod file;
+#[forbid(unsafe_code)]
+mod generations;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod gpu;
+#[forbid(unsafe_code)]
+mod ledger;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")
@@ -47,12 +53,22 @@ mod logic;
 mod mapping;
 #[forbid(unsafe_code)]
 mod pinned;
+#[forbid(unsafe_code)]
+mod portable;
+#[forbid(unsafe_code)]
+mod preflight;
 #[cfg(not(pinmap_flat))]
 #[forbid(unsafe_code)]
 mod queue;
 #[forbid(unsafe_code)]
 mod registration;
+#[forbid(unsafe_code)]
+mod show;
+#[forbid(unsafe_code)]
+mod spans;
 mod sys;
+#[forbid(unsafe_code)]
+mod trace;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")
@@ -68,6 +84,7 @@ kernel::prelude::module! {
     authors: ["The pinmap authors"],
     description: "User memory for PCI accelerators, without a copy",
     license: "GPL",
+    imports_ns: ["DMA_BUF"],
     params: {
         allow_unsafe_interrupts: u8 {
             default: 0,

@@ -7,12 +7,15 @@
 use crate::{
     failure::Failure,
     logic::{
-        place::{NoPlace, Space, Taken, Wish},
+        gaps::Bounds,
+        place::{NoPlace, Space, Wish},
         pte::{self, Access},
         request::Target,
+        shape::Shape,
         span::Span,
         PAGE_SIZE,
     },
+    spans::{Room, Spans},
     sys::{
         iommu::{Domain, Mapped},
         pages::Pages,
@@ -22,7 +25,6 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
     sync::{Arc, Mutex},
 };
 
@@ -74,59 +76,29 @@ impl Memory {
             Self::Local(local) => local.span().length(),
         }
     }
-}
 
-/// A span that is taken.
-struct TakenSpan {
-    span: Span,
-    /// Names the [`Place`]: another one may have the same span later.
-    place: u64,
-    /// Its memory went away, but the device has not forgotten it yet.
-    left: Option<Arc<Entries>>,
-}
-
-/// Disjoint spans by their last address, so that the first one not wholly below an address is the
-/// lower bound of that address.
-struct Spans {
-    by_last: RBTree<u64, TakenSpan>,
-    places: u64,
-}
-
-impl Taken for Spans {
-    fn from(&self, address: u64) -> Option<Span> {
-        self.by_last
-            .cursor_lower_bound(&address)
-            .map(|cursor| cursor.current().1.span)
-    }
-}
-
-impl Spans {
-    /// The first span in `within` whose memory went away: its place, and what the device still has.
-    fn leftover(&self, within: Span) -> Option<(u64, u64, Arc<Entries>)> {
-        let mut from = within.start();
-        loop {
-            let cursor = self.by_last.cursor_lower_bound(&from)?;
-            let (&last, taken) = cursor.current();
-            if !taken.span.overlaps(within) {
-                return None;
-            }
-            if let Some(entries) = &taken.left {
-                return Some((last, taken.place, entries.clone()));
-            }
-            from = last.checked_add(1)?;
+    /// How scattered it is. Takes as long as there are runs.
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Self::Host(pages) => shape_of(&**pages),
+            Self::Local(local) => shape_of_local(&**local),
         }
     }
+}
 
-    /// Frees the span that ends at `last`, if it is still that of `place`.
-    fn free(&mut self, last: u64, place: u64) {
-        if self
-            .by_last
-            .get(&last)
-            .is_some_and(|taken| taken.place == place)
-        {
-            self.by_last.remove(&last);
-        }
-    }
+fn shape_of(pages: &dyn Pages) -> Shape {
+    let mut shape = Shape::default();
+    // Adding never fails.
+    let _ = pages.each(&mut |run| {
+        shape = shape.add(run);
+        Ok(())
+    });
+    shape
+}
+
+fn shape_of_local(local: &dyn Local) -> Shape {
+    let span = local.span();
+    Shape::default().add_block(span.start() / PAGE_SIZE, span.pages())
 }
 
 /// What translates the addresses of a space before the IOMMU does.
@@ -143,8 +115,9 @@ pub(crate) struct AddressSpace {
     domain: Arc<Domain>,
     guardian: Arc<dyn Guardian>,
     front: Option<Front>,
+    /// What was left: the device has not forgotten it yet, though its memory went away.
     #[pin]
-    taken: Mutex<Spans>,
+    taken: Mutex<Spans<Arc<Entries>>>,
 }
 
 impl AddressSpace {
@@ -169,10 +142,7 @@ impl AddressSpace {
         guardian: Arc<dyn Guardian>,
         front: Option<Front>,
     ) -> Result<Arc<Self>> {
-        let spans = Spans {
-            by_last: RBTree::new(),
-            places: 0,
-        };
+        let spans = Spans::new(bounds(&domain, front.as_ref()))?;
         Arc::pin_init(
             pin_init!(Self {
                 domain,
@@ -192,13 +162,39 @@ impl AddressSpace {
         }
     }
 
+    /// Whether it is the device's, and not a context's of its own.
+    pub(crate) fn is_of_the_device(&self) -> bool {
+        self.front.is_none()
+    }
+
     /// Whether some of the aperture is reserved for the platform.
     pub(crate) fn has_reserved(&self) -> bool {
         self.front.is_none()
     }
 
+    /// Whether there is room for `length` bytes, as demanded.
+    pub(crate) fn check_room(
+        &self,
+        length: u64,
+        target: Target,
+    ) -> core::result::Result<(), Failure> {
+        let taken = self.taken.lock();
+        let space = self.space(&taken);
+        let place = space.place(length, target.wish, target.bits);
+        match place {
+            // It would be asked for first.
+            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(()),
+            place => place.map(drop).map_err(no_place),
+        }
+    }
+
+    /// What can be given out.
+    fn bounds(&self) -> Bounds<'_> {
+        bounds(&self.domain, self.front.as_ref())
+    }
+
     /// Where to place something, with `taken` taken.
-    fn space<'a>(&'a self, taken: &'a Spans) -> Space<'a, Spans> {
+    fn space<'a>(&'a self, taken: &'a Spans<Arc<Entries>>) -> Space<'a, Spans<Arc<Entries>>> {
         match &self.front {
             Some(front) => Space {
                 aperture: front.aperture,
@@ -207,6 +203,14 @@ impl AddressSpace {
             },
             None => self.domain.space(taken),
         }
+    }
+}
+
+/// What can be given out of `domain`, or of what is in `front` of it.
+fn bounds<'a>(domain: &'a Domain, front: Option<&Front>) -> Bounds<'a> {
+    match front {
+        Some(front) => Bounds::new(front.aperture, &[]),
+        None => Bounds::new(domain.aperture(), domain.reserved_spans()),
     }
 }
 
@@ -226,7 +230,7 @@ impl Place {
         target: Target,
     ) -> core::result::Result<Self, Failure> {
         // The memory for it is allocated outside of the lock.
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let room = Room::new()?;
         let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
         let mut taken = space.taken.lock();
         if let Ok(wish) = Span::new(wish, length) {
@@ -236,21 +240,14 @@ impl Place {
                 drop(taken);
                 entries.remove()?;
                 taken = space.taken.lock();
-                taken.free(last, place);
+                taken.free(space.bounds(), last, place);
             }
         }
         let span = space
             .space(&taken)
             .place(length, target.wish, target.bits)
             .map_err(no_place)?;
-        let id = taken.places;
-        taken.places = id.wrapping_add(1);
-        let entry = TakenSpan {
-            span,
-            place: id,
-            left: None,
-        };
-        taken.by_last.insert(node.into_node(span.last(), entry));
+        let id = taken.take(space.bounds(), span, room);
         drop(taken);
         Ok(Self {
             space: space.clone(),
@@ -263,11 +260,7 @@ impl Place {
     /// Whoever wants the span next may have it, after `entries` were removed.
     fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();
-        if let Some(entry) = taken.by_last.get_mut(&self.span.last()) {
-            if entry.place == self.id {
-                entry.left = Some(entries.clone());
-            }
-        }
+        taken.leave(self.span.last(), self.id, entries.clone());
     }
 }
 
@@ -275,7 +268,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         if !self.forever {
             let mut taken = self.space.taken.lock();
-            taken.free(self.span.last(), self.id);
+            taken.free(self.space.bounds(), self.span.last(), self.id);
         }
     }
 }
@@ -342,6 +335,7 @@ pub(crate) struct Mapping {
     /// `None` once the address is free, or must never be used again.
     place: Option<Place>,
     device_addr: u64,
+    space: Arc<AddressSpace>,
     guardian: Arc<dyn Guardian>,
     /// Memory of the device's own.
     local: Option<Arc<dyn Local>>,
@@ -365,6 +359,7 @@ impl Mapping {
             bus: None,
             device_addr: span.start(),
             place: Some(place),
+            space: space.clone(),
             guardian: space.guardian.clone(),
             local: None,
         };
@@ -409,6 +404,25 @@ impl Mapping {
     /// Where it is, or was.
     pub(crate) fn device_addr(&self) -> u64 {
         self.device_addr
+    }
+
+    /// How scattered the memory is that is mapped now.
+    pub(crate) fn shape(&self) -> Shape {
+        match (&self.mapped, &self.local) {
+            (Some(mapped), _) => mapped.runs().map_or(Shape::default(), shape_of),
+            (None, Some(local)) => shape_of_local(&**local),
+            (None, None) => Shape::default(),
+        }
+    }
+
+    /// How often the IOMMU's cache was flushed for it.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.mapped.as_ref().map_or(0, Mapped::flushes)
+    }
+
+    /// Whether it is in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        Arc::ptr_eq(&self.space, space)
     }
 
     /// What the device's MMU has, to be removed before [`unmap`](Self::unmap) by whoever may wait.

@@ -8,6 +8,8 @@ use crate::{
         account::{Account, Charge},
         compat,
         gup::{self, Chunk, PinnedRuns},
+        memfd::{MemoryFile, PinnedFile},
+        uapi,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -17,11 +19,12 @@ const CHUNK_PAGES: u64 = 1024;
 
 /// Charges for `span` of the current task and pins it, for writing if `write`. Sleeps; no lock may be
 /// held that a page fault, a FUSE daemon or a userfaultfd handler might wait for. A fatal signal stops
-/// it.
+/// it, and whatever `progress`, which is told how many pages there are, says.
 pub(crate) fn pin(
     account: &Arc<Account>,
     span: Span,
     write: bool,
+    progress: impl Fn(u64) -> Result,
 ) -> core::result::Result<Arc<PinnedRuns>, Failure> {
     let charge = Charge::new(account, span.pages())?;
     let room = span.pages().min(CHUNK_PAGES) as usize;
@@ -39,8 +42,32 @@ pub(crate) fn pin(
             .pin(at, left)
             .map_err(|errno| explain(errno, at, write))?;
         runs.take(&mut chunk)?;
+        progress(runs.pages())?;
     }
     Ok(Arc::new(runs, GFP_KERNEL_ACCOUNT)?)
+}
+
+/// Charges for `span` of `file` and pins it. Sleeps; a fatal signal stops it, and whatever `wanted` says.
+pub(crate) fn pin_file(
+    account: &Arc<Account>,
+    file: MemoryFile,
+    span: Span,
+    wanted: impl Fn() -> Result,
+) -> core::result::Result<Arc<PinnedFile>, Failure> {
+    let size = file.size();
+    if span.last() >= size {
+        let at = span.start().max(size & !(PAGE_SIZE - 1));
+        return Err(Failure::at(EFAULT, uapi::FAIL_FAULT, at));
+    }
+    let charge = Charge::new(account, span.pages())?;
+    let mut pinned = PinnedFile::new(file, charge);
+    pinned.fill(span, || {
+        if gup::must_die() {
+            return Err(EINTR);
+        }
+        wanted()
+    })?;
+    Ok(Arc::new(pinned, GFP_KERNEL_ACCOUNT)?)
 }
 
 /// The page at `at` could not be pinned: why?

@@ -6,12 +6,20 @@ use crate::{
     buffer::{Buffer, State},
     context::{Context, Reserved},
     failure::Failure,
-    logic::{request, Refusal},
+    logic::{
+        request::{self, RegisterPlan},
+        Refusal, PAGE_SIZE,
+    },
+    pinned,
+    portable::{Guest, Peers},
     sys::{
         compat, gup,
-        uapi::{self, Map, Query, Register, Release, Unmap},
+        memfd::MemoryFile,
+        uapi::{self, Map, Query, Register, RegisterFd, Release, Unmap},
     },
+    trace::{Timed, What},
 };
+use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
 /// What a call did and has not answered yet. Dropping it undoes it.
@@ -20,15 +28,15 @@ pub(crate) enum Pending {
     Done,
     /// A registration under a handle that cannot be used yet.
     Registration(Reserved, Option<Claim>),
+    /// The same, and in other contexts.
+    Portable(KVec<Guest>, Reserved, Option<Claim>),
     /// A mapping that nobody knows yet.
     Mapping(FreshMapping, Claim),
     /// Something of another kind.
-    #[cfg(not(pinmap_flat))]
     Other(KBox<dyn Publish>),
 }
 
 /// Something that is not visible yet. Dropping it undoes it.
-#[cfg(not(pinmap_flat))]
 pub(crate) trait Publish {
     /// The answer has reached the caller.
     fn publish(&mut self) -> Result;
@@ -45,13 +53,24 @@ impl Pending {
                     claim.keep();
                 }
             }
+            Self::Portable(guests, reserved, claim) => {
+                reserved.publish()?;
+                if let Some(claim) = claim {
+                    claim.keep();
+                }
+                for guest in guests {
+                    guest.publish();
+                }
+            }
             Self::Mapping(mut fresh, claim) => {
                 if let Some(buffer) = fresh.buffer.take() {
                     buffer.publish(fresh.name);
                 }
+                for guest in mem::replace(&mut fresh.guests, KVec::new()) {
+                    guest.publish();
+                }
                 claim.keep();
             }
-            #[cfg(not(pinmap_flat))]
             Self::Other(mut other) => other.publish()?,
         }
         Ok(())
@@ -62,11 +81,17 @@ impl Pending {
 pub(crate) struct FreshMapping {
     buffer: Option<Arc<Buffer>>,
     name: u64,
+    /// Where else it is, of a portable allocation; and the context that has shared it so.
+    guests: KVec<Guest>,
+    sharer: Option<Arc<Context>>,
 }
 
 impl Drop for FreshMapping {
     fn drop(&mut self) {
         if let Some(buffer) = &self.buffer {
+            if let Some(sharer) = &self.sharer {
+                Peers::unshare(sharer, buffer);
+            }
             // If it failed, somebody else has undone it.
             let _ = buffer.unmap_fresh(self.name);
         }
@@ -98,6 +123,7 @@ pub(crate) fn register(
         gup::user_last(),
     )
     .map_err(errno)?;
+    let timed = Timed::begin(What::Register);
     context.device().check_here()?;
     if !context.account().is_current() {
         return Err(EPERM.into());
@@ -107,30 +133,92 @@ pub(crate) fn register(
         None => None,
     };
     let account = context.account().clone();
-    let buffer = Buffer::new(plan.span, plan.write, account, context.events().clone())?;
+    let buffer = Buffer::new(&plan, account, context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
+    context.check_foreign(plan.span)?;
     Buffer::pin(&buffer)?;
-    let device_addr = match plan.target {
-        Some(target) => {
-            let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
-            // Nobody can name the buffer yet.
-            buffer.publish(name);
-            device_addr
-        }
-        None => 0,
-    };
-    Buffer::go_live(&buffer, reserved.handle())?;
+    let (device_addr, guests) = begin(context, &buffer, &plan)?;
+    buffer.trace_registered(&timed, device_addr);
     args.device_addr = device_addr;
+    args.out_handle = reserved.handle();
+    args.out_generation = generation(State::Live);
+    Ok(if plan.portable {
+        Pending::Portable(guests, reserved, claim)
+    } else {
+        Pending::Registration(reserved, claim)
+    })
+}
+
+/// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
+pub(crate) fn register_fd(
+    context: &Arc<Context>,
+    args: &mut RegisterFd,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::register_fd(
+        args.flags,
+        args.offset,
+        args.length,
+        args.device_addr,
+        args.address_bits,
+    )
+    .map_err(errno)?;
+    context.device().check_here()?;
+    if !context.account().is_current() {
+        return Err(EPERM.into());
+    }
+    let claim = match plan.target {
+        Some(_) => Some(Claim::new(context)?),
+        None => None,
+    };
+    let file = MemoryFile::from_fd(args.fd, plan.write)?;
+    let account = context.account();
+    let pages = pinned::pin_file(account, file, plan.span, || {
+        if plan.interruptible && gup::has_signal() {
+            return Err(EINTR);
+        }
+        Ok(())
+    })?;
+    let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
+    let reserved = context.reserve(&buffer)?;
+    args.device_addr = begin(context, &buffer, &plan)?.0;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
     Ok(Pending::Registration(reserved, claim))
 }
 
+/// What is pinned is mapped as planned, and goes live. Returns the device address, and where else it is.
+fn begin(
+    context: &Arc<Context>,
+    buffer: &Arc<Buffer>,
+    plan: &RegisterPlan,
+) -> core::result::Result<(u64, KVec<Guest>), Failure> {
+    let mut guests = KVec::new();
+    let device_addr = match plan.target {
+        Some(target) => {
+            let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+            // Nobody can name the buffer yet.
+            buffer.publish(name);
+            if plan.portable {
+                if let Some(others) = Peers::share(context, buffer, target, plan.write)? {
+                    guests = others;
+                }
+            }
+            device_addr
+        }
+        None => 0,
+    };
+    Buffer::go_live(buffer)?;
+    Ok((device_addr, guests))
+}
+
 /// RELEASE.
 pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
     check_flags(args.flags)?;
-    let buffer = context.take(args.handle)?;
-    let result = Buffer::end(&buffer, State::Released);
+    let (buffer, guest) = context.take(args.handle)?;
+    if guest {
+        return Buffer::leave(&buffer, context.space());
+    }
+    let result = Peers::end(context, &buffer, State::Released);
     buffer.withdraw_event();
     result
 }
@@ -138,31 +226,50 @@ pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
 /// QUERY.
 pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
     check_flags(args.flags)?;
-    let (handle, buffer, offset) = if args.handle != 0 {
-        (args.handle, context.find(args.handle)?, 0)
+    let (handle, buffer, base, offset) = if args.handle != 0 {
+        let buffer = context.find(args.handle)?;
+        let base = if buffer.is_user_memory() {
+            buffer.span().start()
+        } else {
+            0
+        };
+        (args.handle, buffer, base, 0)
     } else {
-        let (handle, buffer) = context.find_address(args.addr)?;
-        let offset = args.addr.saturating_sub(buffer.span().start());
-        (handle, buffer, offset)
+        match context.find_address(args.addr) {
+            Err(ENOENT) => {
+                let (handle, buffer, offset) = context.find_view(args.addr)?;
+                (handle, buffer, args.addr.saturating_sub(offset), offset)
+            }
+            found => {
+                let (handle, buffer) = found?;
+                let base = buffer.span().start();
+                (handle, buffer, base, args.addr.saturating_sub(base))
+            }
+        }
     };
-    let status = buffer.status();
+    Buffer::settle(&buffer);
+    let status = buffer.status(context.space());
     args.handle = handle;
-    args.out_base = buffer.span().start();
+    args.out_base = base;
     args.out_length = buffer.span().length();
     args.out_device_addr = status
         .device_addr
         .map_or(0, |start| start.saturating_add(offset));
-    args.out_flags = if buffer.writable() {
-        uapi::REGISTER_WRITE
-    } else {
-        0
-    };
+    args.out_flags = 0;
+    if buffer.writable() {
+        args.out_flags |= uapi::REGISTER_WRITE;
+    }
+    if buffer.is_portable() {
+        args.out_flags |= uapi::REGISTER_PORTABLE;
+    }
     args.out_kind = buffer.kind();
-    args.out_state = if status.state == State::Live {
-        uapi::STATE_LIVE
-    } else {
-        uapi::STATE_STALE
+    args.out_state = match status.state {
+        State::Live if handle != 0 => uapi::STATE_LIVE,
+        State::Building | State::Live => uapi::STATE_BUILDING,
+        _ => uapi::STATE_STALE,
     };
+    args.out_offset = buffer.offset();
+    args.out_pinned = status.pinned.saturating_mul(PAGE_SIZE);
     args.out_nr_mappings = status.mappings as u32;
     args.out_generation = generation(status.state);
     Ok(())
@@ -189,17 +296,27 @@ pub(crate) fn map(
     let claim = Claim::new(context)?;
     let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
     args.device_addr = device_addr;
-    let fresh = FreshMapping {
-        buffer: Some(buffer),
+    let mut fresh = FreshMapping {
+        buffer: Some(buffer.clone()),
         name,
+        guests: KVec::new(),
+        sharer: None,
     };
+    // What was registered so is there already.
+    if buffer.is_portable() && !buffer.is_user_memory() && buffer.tells(context.events()) {
+        if let Some(guests) = Peers::share(context, &buffer, target, plan.write)? {
+            fresh.guests = guests;
+            fresh.sharer = Some(context.clone());
+        }
+    }
     Ok(Pending::Mapping(fresh, claim))
 }
 
 /// UNMAP.
 pub(crate) fn unmap(context: &Arc<Context>, args: &mut Unmap) -> Result {
     check_flags(args.flags)?;
-    context.find(args.handle)?.unmap(args.device_addr)
+    let buffer = context.find(args.handle)?;
+    buffer.unmap(context.space(), args.device_addr)
 }
 
 /// No flags are known.
@@ -213,9 +330,8 @@ pub(crate) fn check_flags(flags: u32) -> Result {
 
 /// Counts the times that a registration changed state.
 fn generation(state: State) -> u64 {
-    if state == State::Live {
-        1
-    } else {
-        2
+    match state {
+        State::Building | State::Live => 1,
+        _ => 2,
     }
 }

@@ -30,9 +30,21 @@ pub(crate) trait DevicePages: Send + Sync {
 }
 
 /// Host memory at an offset.
-struct HostView {
+pub(crate) struct HostView {
     folios: Arc<Folios>,
     offset: u64,
+    read_only: bool,
+}
+
+impl HostView {
+    /// Shows `folios` from `offset` on.
+    pub(crate) fn new(folios: &Arc<Folios>, offset: u64) -> Self {
+        Self {
+            folios: folios.clone(),
+            offset,
+            read_only: false,
+        }
+    }
 }
 
 impl PageSource for HostView {
@@ -68,6 +80,8 @@ enum View {
 pub(crate) enum Shown {
     /// Memory of the driver's own.
     Host(Arc<Folios>),
+    /// The same, not to be written to.
+    ReadOnly(Arc<Folios>),
     /// Something of the device.
     Device(Arc<dyn DevicePages>),
 }
@@ -76,7 +90,14 @@ struct Offsets {
     /// Where the next one goes: none is used twice.
     next: u64,
     /// By the last offset.
-    by_last: RBTree<u64, (Span, View)>,
+    by_last: RBTree<u64, Entry>,
+}
+
+struct Entry {
+    span: Span,
+    view: View,
+    /// What it is a view of; 0: nothing that has a handle.
+    handle: u64,
 }
 
 /// The views of an open file.
@@ -106,23 +127,53 @@ impl ViewTable {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
+        let host = |folios, read_only| -> Result<View> {
+            let view = HostView {
+                folios,
+                offset,
+                read_only,
+            };
+            Ok(View::Host(Arc::new(view, GFP_KERNEL_ACCOUNT)?))
+        };
         let view = match what {
-            Shown::Host(folios) => {
-                View::Host(Arc::new(HostView { folios, offset }, GFP_KERNEL_ACCOUNT)?)
-            }
+            Shown::Host(folios) => host(folios, false)?,
+            Shown::ReadOnly(folios) => host(folios, true)?,
             Shown::Device(pages) => {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }
         };
         let mut offsets = this.offsets.lock();
-        offsets
-            .by_last
-            .insert(node.into_node(span.last(), (span, view)));
+        let entry = Entry {
+            span,
+            view,
+            handle: 0,
+        };
+        offsets.by_last.insert(node.into_node(span.last(), entry));
         drop(offsets);
         Ok(Showing {
             table: this.clone(),
             span,
         })
+    }
+
+    /// What is shown at `offset` is called `handle` from now on.
+    pub(crate) fn name(&self, offset: u64, handle: u64) {
+        let mut offsets = self.offsets.lock();
+        if let Some(mut cursor) = offsets.by_last.cursor_lower_bound_mut(&offset) {
+            let entry = cursor.current_mut().1;
+            if entry.span.start() == offset {
+                entry.handle = handle;
+            }
+        }
+    }
+
+    /// The handle of what is shown at `offset`, and the offset of its first byte.
+    pub(crate) fn named(&self, offset: u64) -> Option<(u64, u64)> {
+        let offsets = self.offsets.lock();
+        let cursor = offsets.by_last.cursor_lower_bound(&offset)?;
+        let entry = cursor.current().1;
+        let found = entry.span.contains(offset) && entry.handle != 0;
+        found.then(|| (entry.handle, entry.span.start()))
     }
 
     /// An offset that a huge page may have.
@@ -144,14 +195,22 @@ impl ViewTable {
             let offsets = self.offsets.lock();
             let cursor = offsets.by_last.cursor_lower_bound(&wanted.start());
             let cursor = cursor.ok_or(EINVAL)?;
-            let (_, (span, view)) = cursor.current();
-            if !span.covers(wanted) {
+            let entry = cursor.current().1;
+            if !entry.span.covers(wanted) {
                 return Err(EINVAL);
             }
-            view.clone()
+            entry.view.clone()
         };
         match view {
-            View::Host(host) => area.view_pages(host),
+            View::Host(host) => {
+                if host.read_only {
+                    if area.is_writable() {
+                        return Err(EACCES);
+                    }
+                    area.forbid_writing();
+                }
+                area.view_pages(host);
+            }
             View::Device(device) => {
                 let write_combine = device.pages.is_memory();
                 area.view_device_memory(device, write_combine);

@@ -37,6 +37,8 @@ impl Watcher for Buffer {
                 *doubt = Some(doubt.map_or(part, |noted| noted.union(part)));
                 drop(doubt);
                 this.look_later();
+                // Whoever asks from now on waits for the answer.
+                this.suspect();
             }
             Notice::Gone => {
                 let Some(inner) = this.lock(may_sleep) else {
@@ -71,6 +73,14 @@ impl Buffer {
     pub(super) fn look_later(self: &Arc<Self>) {
         // If it is queued already it will see the same.
         let _ = work::queue().enqueue(self.clone());
+    }
+
+    /// Says that its memory may have gone.
+    fn suspect(&self) {
+        let handle = self.handle();
+        if handle != 0 {
+            self.events.generations().bump(handle);
+        }
     }
 
     /// Revokes if a page that was noted is not there any more.

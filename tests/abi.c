@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Group A: the rules that hold for every ioctl. */
+#define _GNU_SOURCE
 #include "device.h"
 #include "edu.h"
 #include "harness.h"
@@ -19,12 +20,16 @@ _Static_assert(sizeof(struct pinmap_fail) == 32, "fail");
 _Static_assert(sizeof(struct pinmap_register) == 88, "register");
 _Static_assert(offsetof(struct pinmap_register, fail) == 56, "register.fail");
 _Static_assert(sizeof(struct pinmap_release) == 16, "release");
-_Static_assert(sizeof(struct pinmap_query) == 72, "query");
+_Static_assert(sizeof(struct pinmap_query) == 88, "query");
 _Static_assert(sizeof(struct pinmap_map) == 64, "map");
 _Static_assert(sizeof(struct pinmap_unmap) == 24, "unmap");
 _Static_assert(sizeof(struct pinmap_set_eventfd) == 24, "set_eventfd");
 _Static_assert(sizeof(struct pinmap_reset) == 8, "reset");
 _Static_assert(sizeof(struct pinmap_event) == 32, "event");
+_Static_assert(sizeof(struct pinmap_get_totals) == 112, "get_totals");
+_Static_assert(sizeof(struct pinmap_register_fd) == 88, "register_fd");
+_Static_assert(sizeof(struct pinmap_preflight) == 104, "preflight");
+_Static_assert(sizeof(struct pinmap_generations) == 24, "generations");
 
 union argument {
 	struct {
@@ -40,11 +45,16 @@ union argument {
 	struct pinmap_unmap unmap;
 	struct pinmap_set_eventfd eventfd;
 	struct pinmap_reset reset;
+	struct pinmap_get_totals totals;
+	struct pinmap_register_fd register_fd;
+	struct pinmap_preflight preflight;
+	struct pinmap_generations generations;
 };
 
 /* What a call may refer to. */
 struct context {
 	int fd;
+	int memfd;
 	char *page;
 	struct registration pinned;
 	struct registration mapped;
@@ -61,6 +71,20 @@ static void fill_register(const struct context *context, union argument *argumen
 	argument->register_.addr = (uintptr_t)context->page;
 	argument->register_.length = PAGE;
 	argument->register_.flags = WRITE;
+}
+
+static void fill_register_fd(const struct context *context, union argument *argument)
+{
+	argument->register_fd.fd = context->memfd;
+	argument->register_fd.length = PAGE;
+	argument->register_fd.flags = WRITE;
+}
+
+static void fill_preflight(const struct context *context, union argument *argument)
+{
+	argument->preflight.addr = (uintptr_t)context->page;
+	argument->preflight.length = PAGE;
+	argument->preflight.flags = WRITE;
 }
 
 static void fill_release(const struct context *context, union argument *argument)
@@ -95,28 +119,41 @@ static const struct command {
 	const char *name;
 	unsigned long number;
 	size_t size;
+	size_t first; /* size of the first version, if there is a later one */
 	uint32_t flags; /* those that are known */
 	size_t reserved; /* where it has a reserved field; 0: nowhere */
 	bool writes_back;
 	void (*fill)(const struct context *context, union argument *argument);
 } commands[] = {
-	{ "get_info", PINMAP_GET_INFO, sizeof(struct pinmap_info), 0, 0, true, fill_nothing },
-	{ "get_reserved", PINMAP_GET_RESERVED, sizeof(struct pinmap_reserved), 0, 0, true, fill_nothing },
-	{ "register", PINMAP_REGISTER, sizeof(struct pinmap_register), 15, offsetof(struct pinmap_register, __reserved),
-	  true, fill_register },
-	{ "release", PINMAP_RELEASE, sizeof(struct pinmap_release), 0, 0, false, fill_release },
-	{ "query", PINMAP_QUERY, sizeof(struct pinmap_query), 0, 0, true, fill_query },
-	{ "map", PINMAP_MAP, sizeof(struct pinmap_map), 3, offsetof(struct pinmap_map, __reserved), true, fill_map },
-	{ "unmap", PINMAP_UNMAP, sizeof(struct pinmap_unmap), 0, 0, false, fill_unmap },
-	{ "set_eventfd", PINMAP_SET_EVENTFD, sizeof(struct pinmap_set_eventfd), 0,
+	{ "get_info", PINMAP_GET_INFO, sizeof(struct pinmap_info), 0, 0, 0, true, fill_nothing },
+	{ "get_reserved", PINMAP_GET_RESERVED, sizeof(struct pinmap_reserved), 0, 0, 0, true, fill_nothing },
+	{ "register", PINMAP_REGISTER, sizeof(struct pinmap_register), 0, 15 | PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_INTERRUPTIBLE,
+	  offsetof(struct pinmap_register, __reserved), true, fill_register },
+	{ "release", PINMAP_RELEASE, sizeof(struct pinmap_release), 0, 0, 0, false, fill_release },
+	{ "query", PINMAP_QUERY, sizeof(struct pinmap_query), 72, 0, 0, true, fill_query },
+	{ "map", PINMAP_MAP, sizeof(struct pinmap_map), 0, 3, offsetof(struct pinmap_map, __reserved), true, fill_map },
+	{ "unmap", PINMAP_UNMAP, sizeof(struct pinmap_unmap), 0, 0, 0, false, fill_unmap },
+	{ "set_eventfd", PINMAP_SET_EVENTFD, sizeof(struct pinmap_set_eventfd), 0, 0,
 	  offsetof(struct pinmap_set_eventfd, __reserved), false, fill_eventfd },
-	{ "reset", PINMAP_RESET, sizeof(struct pinmap_reset), 0, 0, false, fill_nothing },
+	{ "reset", PINMAP_RESET, sizeof(struct pinmap_reset), 0, 0, 0, false, fill_nothing },
+	{ "register_fd", PINMAP_REGISTER_FD, sizeof(struct pinmap_register_fd), 0, 7 | PINMAP_REGISTER_INTERRUPTIBLE, 0,
+	  true, fill_register_fd },
+	{ "preflight", PINMAP_PREFLIGHT, sizeof(struct pinmap_preflight), 0, 15 | PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_INTERRUPTIBLE,
+	  offsetof(struct pinmap_preflight, __reserved), true, fill_preflight },
+	{ "generations", PINMAP_GENERATIONS, sizeof(struct pinmap_generations), 0, 0, 0, true, fill_nothing },
+	{ "get_totals", PINMAP_GET_TOTALS, sizeof(struct pinmap_get_totals), 0, PINMAP_TOTALS_CONTEXT,
+	  offsetof(struct pinmap_get_totals, __reserved), true, fill_nothing },
 };
 
 static struct context context_new(void)
 {
-	struct context context = { .fd = open_device(0), .page = anon(5) };
+	struct context context = {
+		.fd = open_device(0),
+		.memfd = SYS(memfd_create("abi", MFD_CLOEXEC)),
+		.page = anon(5),
+	};
 
+	SYS(ftruncate(context.memfd, PAGE));
 	context.pinned = register_memory(context.fd, context.page + PAGE, PAGE, WRITE | NO_MAP);
 	context.mapped = register_memory(context.fd, context.page + 3 * PAGE, PAGE, WRITE);
 	return context;
@@ -125,6 +162,7 @@ static struct context context_new(void)
 static void context_end(struct context *context)
 {
 	close(context->fd);
+	close(context->memfd);
 	munmap(context->page, 5 * PAGE);
 }
 
@@ -168,7 +206,7 @@ TEST_EACH(size, commands)
 
 	CHECK_ERR(EINVAL, call(&context, row, memory, 0, 0));
 	CHECK_ERR(EINVAL, call(&context, row, memory, 4, 0));
-	CHECK_ERR(EINVAL, call(&context, row, memory, row->size - 1, 0));
+	CHECK_ERR(EINVAL, call(&context, row, memory, (row->first ?: row->size) - 1, 0));
 
 	CHECK_ERR(E2BIG, call(&context, row, memory, row->size + 1, 0xff));
 	CHECK_ERR(E2BIG, call(&context, row, memory, row->size + 8, 0x01));
@@ -177,6 +215,8 @@ TEST_EACH(size, commands)
 	CHECK_ERR(E2BIG, call(&context, row, memory, UINT32_MAX, 0));
 	context_end(&context);
 
+	CHECK_EQ(call_once(row, memory, row->first ?: row->size), exact);
+	CHECK_EQ(call_once(row, memory, row->size - (row->first ? 1 : 0)), exact);
 	CHECK_EQ(call_once(row, memory, row->size + 1), exact);
 	CHECK_EQ(call_once(row, memory, row->size + 8), exact);
 	CHECK_EQ(call_once(row, memory, PAGE), exact);
@@ -241,7 +281,8 @@ TEST(unknown_numbers, .smoke = true)
 
 	for (unsigned int number = 0; number < 256; number++) {
 		*(uint32_t *)argument = 64;
-		if (number > PINMAP_CMD_QUEUE_SUBMIT && number != PINMAP_CMD_QUEUE_NOTIFY &&
+		if (number > PINMAP_CMD_GENERATIONS && number != PINMAP_CMD_GET_TOTALS &&
+		    number != PINMAP_CMD_QUEUE_NOTIFY &&
 		    number != PINMAP_CMD_GPU_WALK)
 			CHECK_ERR(ENOTTY, try_ioctl(fd, _IO(PINMAP_IOCTL_TYPE, number), argument));
 		/* the same numbers with a size, or of another driver */

@@ -7,6 +7,7 @@
  * hangs or crashes, and that a call that failed has changed nothing.
  */
 #define _GNU_SOURCE
+#include "alloc.h"
 #include "device.h"
 #include "edu.h"
 #include "file.h"
@@ -29,6 +30,7 @@ struct scene {
 	struct memory memory;
 	int fd;
 	int eventfd;
+	int dma_buf;
 	struct registration pinned;
 	uint64_t mapped;
 	uint64_t bar;
@@ -51,6 +53,48 @@ static int do_register(struct scene *scene, uint32_t flags)
 	struct registration registration;
 
 	return try_register_memory(scene->fd, scene->memory.addr, scene->memory.length, flags, &registration);
+}
+
+static int do_register_fd(struct scene *scene)
+{
+	struct pinmap_register_fd args = {
+		.size = sizeof(args),
+		.flags = WRITE,
+		.fd = scene->memory.fd,
+		.length = scene->memory.length,
+	};
+
+	return try_ioctl(scene->fd, PINMAP_REGISTER_FD, &args);
+}
+
+static int do_preflight(struct scene *scene)
+{
+	struct pinmap_preflight args = {
+		.size = sizeof(args),
+		.flags = WRITE,
+		.addr = (uintptr_t)scene->memory.addr,
+		.length = scene->memory.length,
+	};
+
+	return try_ioctl(scene->fd, PINMAP_PREFLIGHT, &args);
+}
+
+static int do_generations(struct scene *scene)
+{
+	struct pinmap_generations args = { .size = sizeof(args) };
+
+	return try_ioctl(scene->fd, PINMAP_GENERATIONS, &args);
+}
+
+static int do_register_portable(struct scene *scene)
+{
+	int other = try_open_device(1), result;
+
+	if (other < 0)
+		return other;
+	result = do_register(scene, WRITE | PINMAP_REGISTER_PORTABLE);
+	close(other);
+	return result;
 }
 
 static int do_register_write(struct scene *scene)
@@ -118,6 +162,48 @@ static int do_munmap(struct scene *scene)
 	return munmap(scene->memory.addr, scene->memory.length) ? -errno : 0;
 }
 
+/* Nothing of it may be left, so it is not kept. */
+static int do_alloc_kind(struct scene *scene, uint32_t flags)
+{
+	struct pinmap_alloc args;
+	int result = try_alloc(scene->fd, flags, HUGE + 17 * PAGE, &args);
+
+	return result ? result : try_release(scene->fd, args.out_handle);
+}
+
+static int do_alloc(struct scene *scene)
+{
+	return do_alloc_kind(scene, 0);
+}
+
+static int do_alloc_combined(struct scene *scene)
+{
+	return do_alloc_kind(scene, PINMAP_ALLOC_WRITE_COMBINED);
+}
+
+static int do_export(struct scene *scene)
+{
+	int dma_buf = try_export(scene->fd, scene->pinned.handle, PINMAP_EXPORT_WRITE);
+
+	if (dma_buf < 0)
+		return dma_buf;
+	close(dma_buf);
+	return 0;
+}
+
+static int do_import(struct scene *scene)
+{
+	struct pinmap_import args;
+	int result = try_import(scene->fd, scene->dma_buf, &args);
+
+	return result ? result : try_release(scene->fd, args.out_handle);
+}
+
+static int do_sync(struct scene *scene)
+{
+	return try_sync(scene->fd, scene->pinned.handle, PINMAP_SYNC_FOR_CPU | PINMAP_SYNC_NO_SNOOP, 0, 600 * PAGE);
+}
+
 static int do_close(struct scene *scene)
 {
 	close(scene->fd);
@@ -126,7 +212,7 @@ static int do_close(struct scene *scene)
 }
 
 /* What each scenario needs beforehand. */
-enum { NOTHING = 0, PINNED = 1, MAPPED = 2, STALE = 4 };
+enum { NOTHING = 0, PINNED = 1, MAPPED = 2, STALE = 4, EXPORTED = 8 };
 
 static const struct scenario {
 	const char *name;
@@ -142,6 +228,11 @@ static const struct scenario {
 	{ "register_hugetlb", HUGETLB, HUGE, NOTHING, do_register_write },
 	{ "register_private_file", MEMFD_PRIVATE, 16 * PAGE, NOTHING, do_register_write },
 	{ "register_no_map", ANON, 600 * PAGE, NOTHING, do_register_pin },
+	{ "register_fd", MEMFD, 600 * PAGE, NOTHING, do_register_fd },
+	{ "register_fd_hugetlb", HUGETLB, HUGE, NOTHING, do_register_fd },
+	{ "register_portable", ANON, 16 * PAGE, NOTHING, do_register_portable },
+	{ "preflight", ANON, 16 * PAGE, NOTHING, do_preflight },
+	{ "generations", ANON, PAGE, NOTHING, do_generations },
 	{ "map", ANON, 600 * PAGE, PINNED, do_map },
 	{ "get_info", ANON, PAGE, NOTHING, do_info },
 	{ "query", ANON, PAGE, PINNED, do_query },
@@ -153,6 +244,11 @@ static const struct scenario {
 	{ "release", ANON, 600 * PAGE, PINNED | MAPPED, do_release },
 	{ "munmap", ANON, 600 * PAGE, PINNED | MAPPED, do_munmap },
 	{ "close", ANON, 600 * PAGE, PINNED | MAPPED, do_close },
+	{ "alloc", ANON, PAGE, NOTHING, do_alloc },
+	{ "alloc_write_combined", ANON, PAGE, NOTHING, do_alloc_combined },
+	{ "export", ANON, 600 * PAGE, PINNED, do_export },
+	{ "import", ANON, 600 * PAGE, PINNED | EXPORTED, do_import },
+	{ "sync", ANON, 600 * PAGE, PINNED, do_sync },
 };
 
 static struct scene set(const struct scenario *scenario)
@@ -166,6 +262,9 @@ static struct scene set(const struct scenario *scenario)
 		scene.pinned = register_memory(scene.fd, scene.memory.addr, scene.memory.length, WRITE | NO_MAP);
 	if (scenario->before & MAPPED)
 		scene.mapped = map(scene.fd, scene.pinned.handle, PINMAP_MAP_WRITE, 0);
+	scene.dma_buf = -1;
+	if (scenario->before & EXPORTED)
+		scene.dma_buf = export_buffer(scene.fd, scene.pinned.handle, PINMAP_EXPORT_WRITE);
 	if (scenario->before & STALE) {
 		SYS(munmap(scene.memory.addr, PAGE));
 		CHECK(WAIT_FOR(2000, query_handle(scene.fd, scene.pinned.handle).out_state == PINMAP_STATE_STALE));
@@ -180,6 +279,8 @@ static void strike_set(struct scene *scene)
 	if (scene->fd >= 0)
 		close(scene->fd);
 	close(scene->eventfd);
+	if (scene->dma_buf >= 0)
+		close(scene->dma_buf);
 	memory_free(&scene->memory);
 }
 

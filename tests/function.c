@@ -4,6 +4,7 @@
  * that must not be mapped, a 64-bit BAR, and a reset. It is driven as far as to let it identify itself.
  */
 #define _GNU_SOURCE
+#include "alloc.h"
 #include "device.h"
 #include "edu.h"
 #include "file.h"
@@ -330,25 +331,6 @@ TEST(reset_without_owner)
 	nvme_close(&nvme);
 }
 
-/* The flags of the page-table entry for an address of ours, as the kernel prints them; false: it does not. */
-static bool page_flags(const volatile void *addr, char flags[256])
-{
-	FILE *file = fopen("/sys/kernel/debug/page_tables/current_kernel", "re");
-	unsigned long long start, end;
-	bool found = false;
-	char line[256];
-
-	while (file && !found && fgets(line, sizeof(line), file)) {
-		found = sscanf(line, "0x%llx-0x%llx", &start, &end) == 2 && (uintptr_t)addr >= start && (uintptr_t)addr < end &&
-			strstr(line, " pte");
-		if (found)
-			strcpy(flags, line);
-	}
-	if (file)
-		fclose(file);
-	return found;
-}
-
 /* A prefetchable BAR is mapped write-combined, any other uncached. */
 TEST(write_combined)
 {
@@ -360,8 +342,6 @@ TEST(write_combined)
 
 	if (!find_function(is_testdev, device.bdf))
 		SKIP("the machine has no pci-testdev");
-	if (access("/sys/kernel/debug/page_tables/current_kernel", R_OK))
-		SKIP("the kernel does not show page tables");
 	pci_bind(device.bdf);
 	pci_look(&device);
 	fd = SYS(open(device.node, O_RDWR | O_CLOEXEC));
@@ -373,10 +353,10 @@ TEST(write_combined)
 			continue;
 		views[combined] = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[bar].offset));
 		(void)*views[combined];
-		CHECK(page_flags(views[combined], flags));
+		CHECK(user_entry(views[combined], flags));
 		diag("BAR %u: %s", bar, flags);
-		/* the PAT's entries as Linux sets them up: 1 is write-combining, 2 and 3 are uncached */
-		CHECK_EQ(strstr(flags, " PWT ") && !strstr(flags, " PCD "), combined);
+		CHECK_EQ(is_write_combined(flags), combined);
+		/* entries 2 and 3 of the PAT are uncached */
 		CHECK_EQ(strstr(flags, " PCD ") != NULL, !combined);
 	}
 	CHECK(views[0] && views[1]);

@@ -17,6 +17,7 @@ use crate::{
         pages::Folios,
         uapi::{self, Event},
     },
+    trace,
     view::{DevicePages, Showing},
 };
 use kernel::{
@@ -237,6 +238,7 @@ impl Queue {
             return false;
         }
         fate.stop = Some(stop);
+        trace::fault(self.parts.events.ledger(), fate.handle, &stop);
         let event = Event {
             type_: uapi::EVENT_FAULT,
             handle: fate.handle,

@@ -8,12 +8,14 @@
 #![forbid(unsafe_code)]
 
 pub mod frames;
+pub mod gaps;
 pub mod handle;
 pub mod place;
 pub mod pte;
 pub mod request;
 pub mod ring;
 pub mod runs;
+pub mod shape;
 pub mod size;
 pub mod span;
 pub mod turns;

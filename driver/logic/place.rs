@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Where in the device's address space a buffer goes.
 
-use super::{span::Span, PAGE_SIZE};
+use super::{gaps, span::Span, PAGE_SIZE};
 
 /// 2 MiB and 1 GiB: the sizes of the larger leaves of x86 and of most other page tables.
 const LARGE: u64 = 1 << 21;
@@ -11,14 +11,10 @@ const GIGANTIC: u64 = 1 << 30;
 pub trait Taken {
     /// The lowest taken span that does not lie wholly below `address`.
     fn from(&self, address: u64) -> Option<Span>;
-}
 
-/// Sorted, disjoint spans.
-impl Taken for [Span] {
-    fn from(&self, address: u64) -> Option<Span> {
-        let below = self.partition_point(|span| span.last() < address);
-        self.get(below).copied()
-    }
+    /// The lowest gap of a [class](gaps::class) that begins at `from` or above. Reserved spans and the
+    /// page at address 0 are in no gap.
+    fn gap(&self, class: u32, from: u64) -> Option<Span>;
 }
 
 /// Where a caller wants its buffer.
@@ -57,10 +53,10 @@ pub struct Space<'a, T: ?Sized> {
 impl<T: Taken + ?Sized> Space<'_, T> {
     /// Finds a place for `length` bytes (whole pages) at addresses of at most `bits` bits.
     ///
-    /// Without an exact wish, first fit from the bottom, congruent to the wish modulo 2 MiB, or 1 GiB
+    /// Without an exact wish, low addresses first, congruent to the wish modulo 2 MiB, or 1 GiB
     /// from that length on, so that huge pages can stay huge. The page at address 0 is left out: too
     /// many devices take that address for "none". Buffers too short for a huge page fall back to any
-    /// page when nothing congruent is left.
+    /// page when room for something congruent is scarce.
     pub fn place(&self, length: u64, wish: Wish, bits: u32) -> Result<Span, NoPlace> {
         let unused = u64::BITS.saturating_sub(bits);
         let highest = u64::MAX.checked_shr(unused).unwrap_or(0);
@@ -68,15 +64,23 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         let Some(usable) = Span::from_bounds(self.aperture.start(), highest) else {
             return Err(NoPlace::Aperture(highest));
         };
+        let fit = |modulus| Fit {
+            length,
+            address: match wish {
+                Wish::Exactly(address) | Wish::Near(address) => address,
+            },
+            modulus,
+            usable,
+        };
         match wish {
             Wish::Exactly(address) => self.exactly(length, address, usable),
             Wish::Near(address) => match self.exactly(length, address, usable) {
                 Ok(span) if address >= PAGE_SIZE => Ok(span),
-                _ if length >= GIGANTIC => self.first_fit(length, address, GIGANTIC, usable),
-                _ if length >= LARGE => self.first_fit(length, address, LARGE, usable),
+                _ if length >= GIGANTIC => self.in_gaps(fit(GIGANTIC), u32::MAX),
+                _ if length >= LARGE => self.in_gaps(fit(LARGE), u32::MAX),
                 _ => self
-                    .first_fit(length, address, LARGE, usable)
-                    .or_else(|_| self.first_fit(length, address, PAGE_SIZE, usable)),
+                    .in_gaps(fit(LARGE), PATIENCE)
+                    .or_else(|_| self.in_gaps(fit(PAGE_SIZE), u32::MAX)),
             },
         }
     }
@@ -86,7 +90,8 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         if !usable.covers(span) {
             return Err(NoPlace::Aperture(usable.last()));
         }
-        if let Some(way) = self.reserved.from(address).filter(|way| way.overlaps(span)) {
+        let below = self.reserved.partition_point(|way| way.last() < address);
+        if let Some(&way) = self.reserved.get(below).filter(|way| way.overlaps(span)) {
             return Err(NoPlace::Reserved(way));
         }
         if let Some(way) = self.taken.from(address).filter(|way| way.overlaps(span)) {
@@ -95,24 +100,70 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         Ok(span)
     }
 
-    fn first_fit(
-        &self,
-        length: u64,
-        address: u64,
-        modulus: u64,
-        usable: Span,
-    ) -> Result<Span, NoPlace> {
-        let mut from = usable.start().max(PAGE_SIZE);
-        loop {
-            let start = congruent(from, address, modulus).ok_or(NoPlace::Full)?;
-            match self.exactly(length, start, usable) {
-                Ok(span) => return Ok(span),
-                Err(NoPlace::Reserved(way) | NoPlace::Taken(way)) => {
-                    from = way.last().checked_add(1).ok_or(NoPlace::Full)?;
+    /// The lowest place in a gap so long that `fit` fits in whatever lies where, or a lower one in one
+    /// that is long enough by chance: of those, `patience` of a class are tried, all if there is none of
+    /// the others and `patience` has no end.
+    fn in_gaps(&self, fit: Fit, patience: u32) -> Result<Span, NoPlace> {
+        let sure = fit.sure_length();
+        let mut best: Option<Span> = None;
+        let shortest = fit.length.checked_ilog2().unwrap_or(0);
+        for class in (shortest..gaps::CLASSES).rev() {
+            let tries = match 1_u64.checked_shl(class) {
+                Some(least) if least >= sure => 1,
+                _ if best.is_some() => PATIENCE,
+                _ => patience,
+            };
+            if let Some(span) = self.in_class(class, tries, fit) {
+                if best.is_none_or(|best| span.start() < best.start()) {
+                    best = Some(span);
                 }
-                Err(NoPlace::Aperture(_) | NoPlace::Full) => return Err(NoPlace::Full),
             }
         }
+        best.ok_or(NoPlace::Full)
+    }
+
+    fn in_class(&self, class: u32, tries: u32, fit: Fit) -> Option<Span> {
+        let mut from = 0;
+        for _ in 0..tries {
+            let gap = self.taken.gap(class, from)?;
+            if let Some(span) = fit.in_gap(gap) {
+                return Some(span);
+            }
+            if gap.start() > fit.usable.last() {
+                return None;
+            }
+            from = gap.start().checked_add(1)?;
+        }
+        None
+    }
+}
+
+/// How many gaps of a class are tried that may be too short, where something else will do.
+const PATIENCE: u32 = 16;
+
+/// What has to fit.
+#[derive(Clone, Copy)]
+struct Fit {
+    length: u64,
+    /// What the place has to be congruent to, modulo `modulus`, a power of two.
+    address: u64,
+    modulus: u64,
+    usable: Span,
+}
+
+impl Fit {
+    /// In a gap of this length it fits wherever that begins.
+    fn sure_length(self) -> u64 {
+        self.length
+            .saturating_add(self.modulus)
+            .saturating_sub(PAGE_SIZE)
+    }
+
+    fn in_gap(self, gap: Span) -> Option<Span> {
+        let room = gap.intersection(self.usable)?;
+        let start = congruent(room.start(), self.address, self.modulus)?;
+        let span = Span::new(start, self.length).ok()?;
+        room.covers(span).then_some(span)
     }
 }
 
@@ -125,6 +176,7 @@ fn congruent(from: u64, address: u64, modulus: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gaps::{model::Model, Book, Bounds};
     use proptest::prelude::*;
 
     const MSI: Span = match Span::from_bounds(0xfee0_0000, 0xfeef_ffff) {
@@ -136,9 +188,37 @@ mod tests {
         Span::new(start, length).unwrap()
     }
 
-    fn space(taken: &[Span]) -> Space<'_, [Span]> {
+    const APERTURE: Span = match Span::from_bounds(0, (1 << 48) - 1) {
+        Some(span) => span,
+        None => unreachable!(),
+    };
+
+    impl Taken for Model {
+        fn from(&self, address: u64) -> Option<Span> {
+            self.above(address)
+        }
+
+        fn gap(&self, class: u32, from: u64) -> Option<Span> {
+            self.gap(class, from)
+        }
+    }
+
+    fn model(aperture: Span, reserved: &[Span], used: &[Span]) -> Model {
+        let bounds = Bounds::new(aperture, reserved);
+        let mut model = Model::new(bounds);
+        for &used in used {
+            model.take(bounds, used);
+        }
+        model
+    }
+
+    fn used(used: &[Span]) -> Model {
+        model(APERTURE, &[MSI], used)
+    }
+
+    fn space(taken: &Model) -> Space<'_, Model> {
         Space {
-            aperture: Span::from_bounds(0, (1 << 48) - 1).unwrap(),
+            aperture: APERTURE,
             reserved: core::slice::from_ref(&MSI),
             taken,
         }
@@ -147,7 +227,8 @@ mod tests {
     #[test]
     fn exact_edges() {
         let used = [span(0x10_0000, 0x1000)];
-        let space = space(&used);
+        let taken = model(APERTURE, &[MSI], &used);
+        let space = space(&taken);
         let top = (1 << 48) - 1;
         let table = [
             (0x1000, 0x1000, 64, Ok(())),
@@ -176,11 +257,11 @@ mod tests {
 
     #[test]
     fn falls_back_to_a_congruent_address() {
-        let got = space(&[])
+        let got = space(&used(&[]))
             .place(4 << 20, Wish::Near(0x7f12_3456_7000), 32)
             .unwrap();
         assert_eq!(got.start(), 0x16_7000);
-        let got = space(&[])
+        let got = space(&used(&[]))
             .place(1 << 30, Wish::Near(0x7f12_3456_7000), 40)
             .unwrap();
         assert_eq!(got.start(), 0x3456_7000);
@@ -190,7 +271,7 @@ mod tests {
     #[test]
     fn never_hands_out_address_zero() {
         assert_eq!(
-            space(&[])
+            space(&used(&[]))
                 .place(0x1000, Wish::Near(1 << 50), 64)
                 .unwrap()
                 .start(),
@@ -200,15 +281,17 @@ mod tests {
 
     #[test]
     fn nearness_to_zero_is_no_demand() {
-        let got = space(&[]).place(0x1000, Wish::Near(0), 64).unwrap();
+        let got = space(&used(&[])).place(0x1000, Wish::Near(0), 64).unwrap();
         assert_eq!(got.start(), LARGE);
-        let got = space(&[]).place(0x1000, Wish::Exactly(0), 64).unwrap();
+        let got = space(&used(&[]))
+            .place(0x1000, Wish::Exactly(0), 64)
+            .unwrap();
         assert_eq!(got.start(), 0);
     }
 
     #[test]
     fn short_buffers_use_the_last_page() {
-        let used = [span(0, 0xff_f000)];
+        let used = used(&[span(0, 0xff_f000)]);
         let got = space(&used)
             .place(0x1000, Wish::Near(0x7f00_0000_0000), 24)
             .unwrap();
@@ -219,12 +302,46 @@ mod tests {
         );
     }
 
+    /// Counts how often a gap is asked for.
+    struct Counted<'a>(&'a Model, core::cell::Cell<u32>);
+
+    impl Taken for Counted<'_> {
+        fn from(&self, address: u64) -> Option<Span> {
+            Taken::from(self.0, address)
+        }
+
+        fn gap(&self, class: u32, from: u64) -> Option<Span> {
+            self.1.set(self.1.get() + 1);
+            self.0.gap(class, from)
+        }
+    }
+
+    #[test]
+    fn a_full_space_costs_no_more_than_an_empty_one() {
+        let bounds = Bounds::new(APERTURE, core::slice::from_ref(&MSI));
+        let mut model = used(&[]);
+        for index in 0..20_000 {
+            let counted = Counted(&model, Default::default());
+            let space = Space {
+                aperture: APERTURE,
+                reserved: core::slice::from_ref(&MSI),
+                taken: &counted,
+            };
+            // Every other page, so that nothing merges.
+            let wish = Wish::Near(0x7f00_0000_0000 + index * 2 * PAGE_SIZE);
+            let place = space.place(PAGE_SIZE, wish, 32).unwrap();
+            assert!(counted.1.get() < 400, "{index}: {}", counted.1.get());
+            model.take(bounds, place);
+        }
+    }
+
     #[test]
     fn no_bits_no_place() {
+        let aperture = Span::from_bounds(1 << 32, 1 << 40).unwrap();
         let high = Space {
-            aperture: Span::from_bounds(1 << 32, 1 << 40).unwrap(),
+            aperture,
             reserved: &[],
-            taken: &[][..],
+            taken: &model(aperture, &[], &[]),
         };
         assert_eq!(
             high.place(0x1000, Wish::Near(0x1000), 20),
@@ -249,7 +366,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_place_is_free_and_congruent(used in layout(), pages in 1u64..1500, wish in 0u64..1 << 36, bits in 20u32..36) {
-            let space = space(&used);
+            let taken: Vec<Span> = used.into_iter().filter(|used| !used.overlaps(MSI)).collect();
+            let model = model(APERTURE, &[MSI], &taken);
+            let (used, space) = (taken, space(&model));
             let wish = wish * PAGE_SIZE;
             let length = pages * PAGE_SIZE;
             match space.place(length, Wish::Near(wish), bits) {
@@ -283,7 +402,8 @@ mod tests {
             if let Some(aperture) = Span::from_bounds(start, last) {
                 let mut reserved: Vec<Span> = reserved.into_iter().filter_map(|(a, b)| Span::from_bounds(a, b)).collect();
                 reserved.sort_by_key(|s| s.start());
-                let space = Space { aperture, reserved: &reserved, taken: &[][..] };
+                reserved.dedup_by(|next, kept| kept.overlaps(*next));
+                let space = Space { aperture, reserved: &reserved, taken: &model(aperture, &reserved, &[]) };
                 let wish = if exact { Wish::Exactly(wish) } else { Wish::Near(wish) };
                 let _ = space.place(length, wish, bits);
             }

@@ -14,8 +14,12 @@ pub mod register_flags {
     pub const FIXED: u32 = 1 << 2;
     /// At the user address.
     pub const IDENTITY: u32 = 1 << 3;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 4;
+    /// Any signal ends it.
+    pub const INTERRUPTIBLE: u32 = 1 << 5;
     /// All of them.
-    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY;
+    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | PORTABLE | INTERRUPTIBLE;
 }
 
 /// `PINMAP_MAP_*`, as in the ABI's header.
@@ -32,6 +36,26 @@ pub mod map_flags {
 pub mod alloc_flags {
     /// Memory of the device.
     pub const VRAM: u32 = 1 << 0;
+    /// Past the CPU's caches.
+    pub const WRITE_COMBINED: u32 = 1 << 1;
+    /// Of one NUMA node.
+    pub const NODE: u32 = 1 << 2;
+    /// On every device that the process has open.
+    pub const PORTABLE: u32 = 1 << 3;
+    /// All of them.
+    pub const ALL: u32 = VRAM | WRITE_COMBINED | NODE | PORTABLE;
+}
+
+/// `PINMAP_SYNC_*`, as in the ABI's header.
+pub mod sync_flags {
+    /// The device reads next.
+    pub const FOR_DEVICE: u32 = 1 << 0;
+    /// The CPU reads next.
+    pub const FOR_CPU: u32 = 1 << 1;
+    /// Also where DMA is coherent.
+    pub const NO_SNOOP: u32 = 1 << 2;
+    /// All of them.
+    pub const ALL: u32 = FOR_DEVICE | FOR_CPU | NO_SNOOP;
 }
 
 /// Where to map.
@@ -52,6 +76,10 @@ pub struct RegisterPlan {
     pub write: bool,
     /// Where to map it, if at all.
     pub target: Option<Target>,
+    /// Whether any signal ends it.
+    pub interruptible: bool,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// A MAP that can be tried, once the buffer is known.
@@ -92,7 +120,7 @@ pub fn register(
     address_bits: u32,
     user_last: u64,
 ) -> Result<RegisterPlan, Refusal> {
-    use register_flags::{ALL, FIXED, IDENTITY, NO_MAP, WRITE};
+    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, PORTABLE, WRITE};
 
     if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
@@ -105,7 +133,8 @@ pub fn register(
         }
     }
     let span = Span::new(address, length)?;
-    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1;
+    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1
+        && flags & (NO_MAP | PORTABLE) != NO_MAP | PORTABLE;
     if !span.is_whole_pages() || span.last() > user_last || !one_way {
         return Err(Refusal::Invalid);
     }
@@ -120,7 +149,25 @@ pub fn register(
         span,
         write: flags & WRITE != 0,
         target,
+        interruptible: flags & INTERRUPTIBLE != 0,
+        portable: flags & PORTABLE != 0,
     })
+}
+
+/// Checks the arguments of REGISTER_FD: the span is one of offsets in the file.
+pub fn register_fd(
+    flags: u32,
+    offset: u64,
+    length: u64,
+    device_address: u64,
+    address_bits: u32,
+) -> Result<RegisterPlan, Refusal> {
+    // There is no address by which other contexts could name it.
+    if flags & (register_flags::IDENTITY | register_flags::PORTABLE) != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let last = i64::MAX as u64;
+    register(flags, 0, offset, length, device_address, address_bits, last)
 }
 
 /// Checks the arguments of MAP that do not depend on the buffer.
@@ -144,7 +191,6 @@ pub fn map(
     })
 }
 
-/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
 /// An ALLOC that can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocPlan {
@@ -152,25 +198,65 @@ pub struct AllocPlan {
     pub span: Span,
     /// The device's own memory.
     pub local: bool,
+    /// Past the CPU's caches.
+    pub write_combined: bool,
+    /// Of this NUMA node.
+    pub node: Option<u32>,
+    /// Whether every device is to have it that the process has open.
+    pub portable: bool,
 }
 
 /// Checks the arguments of ALLOC.
-pub fn alloc(flags: u32, length: u64) -> Result<AllocPlan, Refusal> {
-    use alloc_flags::VRAM;
+pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocPlan, Refusal> {
+    use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
 
-    if flags & !VRAM != 0 {
+    if flags & !ALL != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
-    if !span.is_whole_pages() {
+    let local = flags & VRAM != 0;
+    let on_node = flags & NODE != 0;
+    // What one device has, no other one can, and the CPU's flags mean nothing there.
+    let of_hosts = flags & (WRITE_COMBINED | NODE | PORTABLE) != 0;
+    if !span.is_whole_pages() || local && of_hosts || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
-        local: flags & VRAM != 0,
+        local,
+        write_combined: flags & WRITE_COMBINED != 0,
+        node: on_node.then_some(node),
+        portable: flags & PORTABLE != 0,
     })
 }
 
+/// A SYNC that can be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncPlan {
+    /// What part of the buffer.
+    pub part: Span,
+    /// Also where DMA is coherent.
+    pub always: bool,
+}
+
+/// Checks the arguments of SYNC that do not depend on the buffer.
+pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
+    use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
+
+    if flags & !ALL != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    let part = Span::new(offset, length)?;
+    if flags & (FOR_DEVICE | FOR_CPU) == 0 {
+        return Err(Refusal::Invalid);
+    }
+    Ok(SyncPlan {
+        part,
+        always: flags & NO_SNOOP != 0,
+    })
+}
+
+/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
 fn check_bits(bits: u32) -> Result<u32, Refusal> {
     match bits {
         0 => Ok(u64::BITS),
@@ -201,7 +287,7 @@ mod tests {
             ("plain", (0, 0, 0x1000, 0x1000, 0, 0), Ok(())),
             (
                 "unknown flag",
-                (1 << 4, 0, 0x1000, 0x1000, 0, 0),
+                (1 << 6, 0, 0x1000, 0x1000, 0, 0),
                 Err(Unsupported),
             ),
             (
@@ -356,21 +442,96 @@ mod tests {
     }
 
     #[test]
+    fn register_fd_edges() {
+        use Refusal::{Invalid, Overflow, Unsupported};
+        let table = [
+            (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
+            (
+                WRITE | INTERRUPTIBLE,
+                1 << 40,
+                8192,
+                0,
+                Ok(Some(Wish::Near(1 << 40))),
+            ),
+            (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
+            (NO_MAP, 4096, 4096, 0, Ok(None)),
+            (IDENTITY, 0, 4096, 0, Err(Unsupported)),
+            (PORTABLE, 0, 4096, 0, Err(Unsupported)),
+            (1 << 31, 0, 4096, 0, Err(Unsupported)),
+            (0, 0, 0, 0, Err(Invalid)),
+            (0, 1, 4096, 0, Err(Invalid)),
+            (0, 0, 4097, 0, Err(Invalid)),
+            (
+                0,
+                i64::MAX as u64 - 4095,
+                4096,
+                0,
+                Ok(Some(Wish::Near(i64::MAX as u64 - 4095))),
+            ),
+            (0, 1 << 63, 4096, 0, Err(Invalid)),
+            (0, u64::MAX - 4095, 8192, 0, Err(Overflow)),
+        ];
+        for (flags, offset, length, device, want) in table {
+            let got = register_fd(flags, offset, length, device, 0);
+            let got = got.map(|plan| plan.target.map(|target| target.wish));
+            assert_eq!(got, want, "{flags} {offset:#x} {length:#x}");
+        }
+    }
+
+    #[test]
     fn alloc_edges() {
+        use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
         let table = [
             (0, 0x1000, Ok(false)),
-            (alloc_flags::VRAM, 1 << 40, Ok(true)),
-            (2, 0x1000, Err(Refusal::Unsupported)),
-            (2, 0, Err(Refusal::Unsupported)),
+            (VRAM, 1 << 40, Ok(true)),
+            (WRITE_COMBINED, 0x1000, Ok(false)),
+            (NODE | WRITE_COMBINED, 0x1000, Ok(false)),
+            (PORTABLE, 1 << 40, Ok(false)),
+            (PORTABLE | WRITE_COMBINED, 0x1000, Ok(false)),
+            (VRAM | WRITE_COMBINED, 0x1000, Err(Refusal::Invalid)),
+            (VRAM | NODE, 0x1000, Err(Refusal::Invalid)),
+            (VRAM | PORTABLE, 1 << 40, Err(Refusal::Invalid)),
+            (1 << 31, 0x1000, Err(Refusal::Unsupported)),
+            (1 << 31, 0, Err(Refusal::Unsupported)),
             (0, 0, Err(Refusal::Invalid)),
             (0, 0x1001, Err(Refusal::Invalid)),
             (0, u64::MAX, Err(Refusal::Invalid)),
         ];
         for (flags, length, want) in table {
-            let got = alloc(flags, length);
+            let got = alloc(flags, 0, length, 0);
             assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
             if let Ok(plan) = got {
                 assert_eq!(plan.span.length(), length);
+                assert_eq!(plan.write_combined, flags & WRITE_COMBINED != 0);
+                assert_eq!(plan.node, (flags & NODE != 0).then_some(0));
+            }
+        }
+        assert_eq!(alloc(0, 1, 0x1000, 0), Err(Refusal::Unsupported));
+        assert_eq!(alloc(ALL + 1, 0, 0, 1), Err(Refusal::Unsupported));
+        assert_eq!(alloc(0, 0, 0x1000, 1), Err(Refusal::Invalid));
+        let node = alloc(NODE, 0, 0x1000, u32::MAX).map(|plan| plan.node);
+        assert_eq!(node, Ok(Some(u32::MAX)));
+    }
+
+    #[test]
+    fn sync_edges() {
+        use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
+        let table = [
+            (FOR_CPU, 0, 1, Ok(false)),
+            (FOR_DEVICE, u64::MAX, 1, Ok(false)),
+            (ALL, 1, u64::MAX, Ok(true)),
+            (FOR_CPU, 0, 0, Err(Refusal::Invalid)),
+            (0, 0, 1, Err(Refusal::Invalid)),
+            (NO_SNOOP, 0, 1, Err(Refusal::Invalid)),
+            (FOR_CPU, 1, u64::MAX, Ok(false)),
+            (FOR_CPU, 2, u64::MAX, Err(Refusal::Overflow)),
+            (ALL + 1, 2, u64::MAX, Err(Refusal::Unsupported)),
+        ];
+        for (flags, offset, length, want) in table {
+            let got = sync(flags, offset, length);
+            assert_eq!(got.map(|plan| plan.always), want, "{flags} {offset:#x}");
+            if let Ok(plan) = got {
+                assert_eq!((plan.part.start(), plan.part.length()), (offset, length));
             }
         }
     }

@@ -334,6 +334,28 @@ pub(crate) fn must_die() -> bool {
     unsafe { raw::pinmap_fatal_signal_pending() }
 }
 
+/// Whether any signal waits for the current task.
+pub(crate) fn has_signal() -> bool {
+    // SAFETY: No requirements.
+    unsafe { raw::pinmap_signal_pending() }
+}
+
+/// The first address in `span` of the current task that could not be pinned, as far as its areas tell,
+/// and why: a `PINMAP_FAIL_` reason. Touches nothing.
+pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
+    let mut address = 0;
+    // SAFETY: Called by a task with an address space.
+    let reason = unsafe {
+        raw::pinmap_survey(
+            span.start() as usize,
+            span.last() as usize,
+            write,
+            &mut address,
+        )
+    };
+    (reason != raw::PINMAP_FAIL_NONE).then_some((address, reason))
+}
+
 /// An inode, with a reference.
 struct Inode(NonNull<bindings::inode>);
 

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /* See inline.h. Nothing is decided here that could be decided in Rust. */
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/debugfs.h>
 #include <linux/delay.h>
+#include <linux/dma-resv.h>
 #include <linux/eventfd.h>
+#include <linux/fcntl.h>
 #include <linux/fs.h>
 #include <linux/idr.h>
 #include <linux/interrupt.h>
@@ -9,9 +14,16 @@
 #include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/user_namespace.h>
 #include <linux/shmem_fs.h>
 #include <linux/hugetlb.h>
+#ifdef CONFIG_X86
+#include <asm/cacheflush.h>
+#include <asm/set_memory.h>
+#endif
 #include "inline.h"
 
 unsigned long pinmap_page_to_pfn(const struct page *page)
@@ -85,6 +97,105 @@ u32 pinmap_explain(struct vm_area_struct *vma, bool write)
 	return PINMAP_FAIL_FAULT;
 }
 
+u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr)
+{
+	struct mm_struct *mm = current->mm;
+	u32 reason = PINMAP_FAIL_NONE;
+
+	*addr = start;
+	mmap_read_lock(mm);
+	while (*addr <= last) {
+		struct vm_area_struct *vma = vma_lookup(mm, *addr);
+
+		reason = vma ? pinmap_explain(vma, write) : PINMAP_FAIL_HOLE;
+		/* Which is what is left when nothing is seen from here. */
+		if (reason != PINMAP_FAIL_FAULT)
+			break;
+		reason = PINMAP_FAIL_NONE;
+		*addr = vma->vm_end;
+	}
+	mmap_read_unlock(mm);
+	return reason;
+}
+
+static unsigned int pinmap_seals(struct file *file)
+{
+#ifdef CONFIG_HUGETLBFS
+	if (is_file_hugepages(file))
+		return HUGETLBFS_I(file_inode(file))->seals;
+#endif
+	return SHMEM_I(file_inode(file))->seals;
+}
+
+/* Also says that the file is mapped for writing, if @write: then nobody can seal it against that. */
+int pinmap_memfd_begin(struct file *file, bool write)
+{
+	int ret;
+
+	if (!shmem_file(file) && !is_file_hugepages(file))
+		return -EINVAL;
+	if (!(file->f_mode & FMODE_READ) || (write && !(file->f_mode & FMODE_WRITE)))
+		return -EACCES;
+	if (!write)
+		return 0;
+	ret = mapping_map_writable(file->f_mapping);
+	if (ret)
+		return ret;
+	if (pinmap_seals(file) & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) {
+		mapping_unmap_writable(file->f_mapping);
+		return -EPERM;
+	}
+	return 0;
+}
+
+void pinmap_memfd_end(struct file *file)
+{
+	mapping_unmap_writable(file->f_mapping);
+}
+
+u64 pinmap_file_size(const struct file *file)
+{
+	return i_size_read(file_inode(file));
+}
+
+/* @inside: pages before @start in the first folio */
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
+		      u64 *inside)
+{
+	pgoff_t offset = 0;
+	long ret = memfd_pin_folios(file, start, last, folios, room, &offset);
+
+	*inside = offset >> PAGE_SHIFT;
+	return ret;
+}
+
+unsigned long pinmap_folio_pfn(const struct folio *folio)
+{
+	return folio_pfn(folio);
+}
+
+unsigned long pinmap_folio_pages(const struct folio *folio)
+{
+	return folio_nr_pages(folio);
+}
+
+/* Returns the first page behind the folio. */
+unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty)
+{
+	struct folio *folio = page_folio(pfn_to_page(pfn));
+	unsigned long end = folio_pfn(folio) + folio_nr_pages(folio);
+
+	if (dirty && !folio_test_dirty(folio))
+		folio_mark_dirty_lock(folio);
+	unpin_folio(folio);
+	return end;
+}
+
+bool pinmap_signal_pending(void)
+{
+	return signal_pending(current);
+}
+
 bool pinmap_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
@@ -149,6 +260,47 @@ void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int b
 	sg_set_page(sg, pfn_to_page(pfn), bytes, 0);
 }
 
+struct scatterlist *pinmap_sg_next(struct scatterlist *sg)
+{
+	return sg_next(sg);
+}
+
+void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_unmap_sgtable(dev, table, direction, 0);
+}
+
+void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_sync_sgtable_for_cpu(dev, table, direction);
+}
+
+void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction)
+{
+	dma_sync_sgtable_for_device(dev, table, direction);
+}
+
+bool pinmap_dma_may_write(enum dma_data_direction direction)
+{
+	return direction != DMA_TO_DEVICE;
+}
+
+/* The longest segment that the device takes, in whole pages. */
+unsigned int pinmap_dma_max_segment(struct device *dev)
+{
+	return max_t(unsigned int, dma_get_max_seg_size(dev) & PAGE_MASK, PAGE_SIZE);
+}
+
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf)
+{
+	dma_resv_lock(dma_buf->resv, NULL);
+	dma_buf_invalidate_mappings(dma_buf);
+	dma_resv_unlock(dma_buf->resv);
+}
+
 /*
  * Fills in the reserved regions of @dev, sorted by address. Returns how many there are, or -E2BIG if
  * there is no @room for them.
@@ -206,13 +358,55 @@ bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
  * Zeroed, charged to the current memory cgroup; NULL without a word if there is none of that order. How
  * much is asked for is up to user space: nobody is killed for it.
  */
-struct page *pinmap_alloc_folio(unsigned int order)
+struct page *pinmap_alloc_folio(unsigned int order, int node)
 {
-	gfp_t gfp = GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
+	gfp_t gfp = GFP_USER | __GFP_ACCOUNT | __GFP_ZERO | __GFP_NOWARN;
 	struct folio *folio;
 
-	folio = folio_alloc(gfp | (order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL), order);
+	gfp |= order ? __GFP_NORETRY : __GFP_RETRY_MAYFAIL;
+	if (node == NUMA_NO_NODE)
+		folio = folio_alloc(gfp, order);
+	else
+		folio = __folio_alloc_node(gfp | __GFP_THISNODE, order, node);
 	return folio ? folio_page(folio, 0) : NULL;
+}
+
+bool pinmap_node_has_memory(u32 node)
+{
+	return node < MAX_NUMNODES && node_state(node, N_MEMORY);
+}
+
+/* In the kernel's own mapping. After a failure some of them may be. */
+int pinmap_combine_writes(struct page **pages, int count)
+{
+#ifdef CONFIG_X86
+	/* It says -EINVAL also when there is no memory to split a large page of the kernel's mapping. */
+	return set_pages_array_wc(pages, count) ? -ENOMEM : 0;
+#else
+	return -EOPNOTSUPP;
+#endif
+}
+
+/* Takes that back. After a failure some of them may still be. */
+int pinmap_write_back(struct page **pages, int count)
+{
+#ifdef CONFIG_X86
+	return set_pages_array_wb(pages, count);
+#else
+	return 0;
+#endif
+}
+
+bool pinmap_can_flush(void)
+{
+	return IS_ENABLED(CONFIG_X86);
+}
+
+void pinmap_flush(void *address, unsigned int bytes)
+{
+#ifdef CONFIG_X86
+	clflush_cache_range(address, bytes);
+#endif
 }
 
 unsigned long pinmap_total_pages(void)
@@ -243,12 +437,19 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
  * Neither VM_MIXEDMAP nor VM_PFNMAP: these are struct pages, of which GUP may take references; and with
  * either, splitting a huge mapping leaks it.
  */
-void pinmap_vma_of_pages(struct vm_area_struct *vma)
+void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine)
 {
 	vm_flags_set(vma, VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
 	vm_flags_clear(vma, VM_MAYEXEC);
 	if (IS_ENABLED(CONFIG_TRANSPARENT_HUGEPAGE))
 		vm_flags_set(vma, VM_HUGEPAGE);
+	if (write_combine)
+		vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+}
+
+void pinmap_vma_forbid_writing(struct vm_area_struct *vma)
+{
+	vm_flags_clear(vma, VM_MAYWRITE);
 }
 
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)
@@ -462,4 +663,56 @@ void pinmap_sleep_us(unsigned long least, unsigned long most)
 unsigned long pinmap_ns_to_jiffies(u64 ns)
 {
 	return nsecs_to_jiffies(ns) + 1;
+}
+
+struct pid *pinmap_get_current_process(void)
+{
+	return get_task_pid(current, PIDTYPE_TGID);
+}
+
+int pinmap_process_number(struct pid *process)
+{
+	return pid_nr(process);
+}
+
+/* Its RLIMIT_MEMLOCK in bytes; false: it has none, or does not run any more. */
+bool pinmap_process_memlock(struct pid *process, u64 *limit)
+{
+	const struct cred *cred;
+	struct task_struct *task;
+	bool limited = false;
+
+	rcu_read_lock();
+	task = pid_task(process, PIDTYPE_TGID);
+	if (task) {
+		cred = __task_cred(task);
+		*limit = task_rlimit(task, RLIMIT_MEMLOCK);
+		/* As capable() sees it. */
+		limited = *limit != RLIM_INFINITY &&
+			  !(cred->user_ns == &init_user_ns && cap_raised(cred->cap_effective, CAP_IPC_LOCK));
+	}
+	rcu_read_unlock();
+	return limited;
+}
+
+static struct dentry *pinmap_debug_root;
+
+void pinmap_debug_begin(void)
+{
+	pinmap_debug_root = debugfs_create_dir("pinmap", NULL);
+}
+
+void pinmap_debug_end(void)
+{
+	debugfs_remove(pinmap_debug_root);
+}
+
+/* The directory, with one file that root may read. An error makes no difference to debugfs. */
+struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
+				  const struct file_operations *operations)
+{
+	struct dentry *dir = debugfs_create_dir(directory, pinmap_debug_root);
+
+	debugfs_create_file(name, 0400, dir, data, operations);
+	return dir;
 }

@@ -7,10 +7,14 @@
 #define PINMAP_INLINE_H
 
 #include <linux/types.h>
+#include <linux/debugfs.h>
+#include <linux/dma-buf.h>
+#include <linux/dma-mapping.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/iommu.h>
 #include <linux/pci.h>
+#include <linux/pid.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/user.h>
 #include <pinmap.h>
@@ -27,11 +31,24 @@ bool pinmap_inode_trylock_shared(struct inode *inode);
 void pinmap_inode_unlock_shared(struct inode *inode);
 void pinmap_put_page(struct page *page);
 
+/* files in memory */
+int pinmap_memfd_begin(struct file *file, bool write);
+void pinmap_memfd_end(struct file *file);
+u64 pinmap_file_size(const struct file *file);
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
+		      u64 *inside);
+unsigned long pinmap_folio_pfn(const struct folio *folio);
+unsigned long pinmap_folio_pages(const struct folio *folio);
+unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
+
 /* Why a page cannot be pinned: values of enum pinmap_fail_reason. The mmap lock is held. */
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);
+/* The same for a range of the current task: the first address that cannot be, or PINMAP_FAIL_NONE. */
+u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr);
 
 /* current */
 bool pinmap_fatal_signal_pending(void);
+bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
 void pinmap_sleep_ms(unsigned int ms);
 struct workqueue_struct *pinmap_unbound_queue(void);
@@ -51,6 +68,18 @@ void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned lo
 
 /* scatterlists */
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
+struct scatterlist *pinmap_sg_next(struct scatterlist *sg);
+void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+unsigned int pinmap_dma_max_segment(struct device *dev);
+bool pinmap_dma_may_write(enum dma_data_direction direction);
+
+/* dma-bufs */
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf);
 
 /* iommu */
 struct pinmap_region {
@@ -64,7 +93,12 @@ bool pinmap_is_coherent(struct device *dev);
 void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* memory of the driver's own */
-struct page *pinmap_alloc_folio(unsigned int order);
+struct page *pinmap_alloc_folio(unsigned int order, int node);
+bool pinmap_node_has_memory(u32 node);
+int pinmap_combine_writes(struct page **pages, int count);
+int pinmap_write_back(struct page **pages, int count);
+bool pinmap_can_flush(void);
+void pinmap_flush(void *address, unsigned int bytes);
 unsigned long pinmap_total_pages(void);
 unsigned int pinmap_huge_order(void);
 void *pinmap_page_address(const struct page *page);
@@ -77,7 +111,8 @@ enum {
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
-void pinmap_vma_of_pages(struct vm_area_struct *vma);
+void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
 vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);
@@ -119,5 +154,45 @@ u64 pinmap_now_ns(void);
 void pinmap_wmb(void);
 void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
+
+/* processes, whether or not they still run */
+struct pid *pinmap_get_current_process(void);
+int pinmap_process_number(struct pid *process);
+bool pinmap_process_memlock(struct pid *process, u64 *limit);
+
+/* debugfs: a directory for each function */
+void pinmap_debug_begin(void);
+void pinmap_debug_end(void);
+struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
+				  const struct file_operations *operations);
+
+/* tracepoints: see trace.h */
+enum pinmap_trace_what {
+	PINMAP_TRACE_REGISTER = 0,
+	PINMAP_TRACE_RELEASE = 1,
+	PINMAP_TRACE_MAP = 2,
+	PINMAP_TRACE_UNMAP = 3,
+	PINMAP_TRACE_STALE = 4,
+	PINMAP_TRACE_FAULT = 5,
+};
+struct pinmap_trace {
+	__u64 context;
+	__u64 handle;
+	__u64 addr;
+	__u64 device_addr;
+	__u64 bytes;
+	__u64 runs;
+	__u64 flushes;
+	__u64 ns;
+	__u64 index;
+	__u32 domain;
+	__u32 huge;
+	__u32 access;
+	__u32 code;
+	__u8 bus;
+	__u8 devfn;
+};
+bool pinmap_trace_enabled(u32 what);
+void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace);
 
 #endif

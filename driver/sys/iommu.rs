@@ -252,6 +252,11 @@ impl Domain {
         &self.reserved
     }
 
+    /// Their addresses.
+    pub(crate) fn reserved_spans(&self) -> &[Span] {
+        &self.reserved_spans
+    }
+
     /// Where to place something, with `taken` taken.
     pub(crate) fn space<'a, T: ?Sized>(&'a self, taken: &'a T) -> Space<'a, T> {
         Space {
@@ -272,7 +277,7 @@ impl Domain {
     }
 
     /// Maps `runs` from `start` on, one after the other, as long as `wanted`. Counts what is mapped in
-    /// `mapped`, also on failure. Sleeps.
+    /// `mapped`, also on failure, and flushes in `flushes`. Sleeps.
     fn fill(
         &self,
         start: u64,
@@ -280,12 +285,14 @@ impl Domain {
         write: bool,
         wanted: impl Fn() -> Result,
         mapped: &mut u64,
+        flushes: &mut u64,
     ) -> Result {
         let mut window = KVec::from_elem(bindings::scatterlist::default(), WINDOW, GFP_KERNEL)?;
         let mut filled = 0;
         runs.each(&mut |run| {
             if filled == WINDOW {
                 self.map_window(start, &mut window, write, mapped)?;
+                *flushes = flushes.saturating_add(1);
                 filled = 0;
                 gup::breathe();
                 if gup::must_die() {
@@ -307,7 +314,9 @@ impl Domain {
             window.get_mut(..filled).unwrap_or_default(),
             write,
             mapped,
-        )
+        )?;
+        *flushes = flushes.saturating_add(1);
+        Ok(())
     }
 
     /// Maps the entries of `window`, `mapped` bytes behind `start`, with one flush for all.
@@ -389,6 +398,8 @@ pub(crate) struct Mapped {
     domain: Arc<Domain>,
     start: u64,
     length: u64,
+    /// Of the IOMMU's cache, so far.
+    flushes: u64,
     runs: Option<Arc<dyn Pages>>,
 }
 
@@ -400,6 +411,7 @@ impl Mapped {
             domain: domain.clone(),
             start,
             length: 0,
+            flushes: 0,
             runs: None,
         }
     }
@@ -421,8 +433,14 @@ impl Mapped {
         }
         self.runs = Some(runs.clone());
         // INVARIANT: It counts in `length` what it maps.
-        self.domain
-            .fill(self.start, &**runs, write, wanted, &mut self.length)
+        self.domain.fill(
+            self.start,
+            &**runs,
+            write,
+            wanted,
+            &mut self.length,
+            &mut self.flushes,
+        )
     }
 
     /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they
@@ -435,11 +453,22 @@ impl Mapped {
             return Ok(());
         }
         let result = self.domain.unmap(self.start, length);
+        self.flushes = self.flushes.saturating_add(1);
         let runs = self.runs.take();
         if result.is_err() {
             mem::forget(runs);
         }
         result
+    }
+
+    /// How often the IOMMU's cache was flushed for it.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// What is mapped.
+    pub(crate) fn runs(&self) -> Option<&dyn Pages> {
+        self.runs.as_deref()
     }
 
     /// Whether anything is mapped.

@@ -11,6 +11,7 @@ use super::{
     compat, raw,
     vma::{NewArea, Views},
 };
+use crate::logic::span::Span;
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
     bindings, device,
@@ -146,6 +147,53 @@ impl<T: Files> PinnedDrop for Node<T> {
 struct Table(bindings::file_operations);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
+
+/// What the current task has at the user address `address`, if it is of a file of ours: which, and the
+/// offset as passed to `mmap()`.
+pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
+    let task = kernel::current!();
+    let lock = task.mm()?.mmap_read_lock();
+    let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
+    let area: *const bindings::vm_area_struct = area.as_ptr();
+    // SAFETY: The area is valid as long as the lock is held, and keeps its file.
+    unsafe {
+        let file = (*area).vm_file;
+        if file.is_null() || !core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0) {
+            return None;
+        }
+        let inside =
+            address.checked_sub((*area).__bindgen_anon_1.__bindgen_anon_1.vm_start as u64)?;
+        let first = ((*area).vm_pgoff as u64).wrapping_shl(bindings::PAGE_SHIFT);
+        Some((
+            Operations::<T>::get(file).into(),
+            first.saturating_add(inside),
+        ))
+    }
+}
+
+/// The first address in `span` of the current task, as far as that is mapped, that is of a mapping of
+/// `this`.
+pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
+    let task = kernel::current!();
+    let lock = task.mm()?.mmap_read_lock();
+    let mut address = span.start();
+    while address <= span.last() {
+        let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
+        let area: *const bindings::vm_area_struct = area.as_ptr();
+        // SAFETY: As in `shown_at`.
+        unsafe {
+            let file = (*area).vm_file;
+            if !file.is_null()
+                && core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
+                && core::ptr::eq((*file).private_data.cast(), this)
+            {
+                return Some(address);
+            }
+            address = (*area).__bindgen_anon_1.__bindgen_anon_1.vm_end as u64;
+        }
+    }
+    None
+}
 
 struct Operations<T>(PhantomData<T>);
 

@@ -5,24 +5,31 @@
 //! interface behind safe types, as it would go upstream; nothing here knows what pinmap is for.
 
 pub(crate) mod account;
+pub(crate) mod cache;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
 pub(crate) mod compat;
+pub(crate) mod debugfs;
+pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
+pub(crate) mod global;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod handler;
 pub(crate) mod iommu;
 pub(crate) mod irq;
+pub(crate) mod memfd;
 pub(crate) mod misc;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
 pub(crate) mod notifier;
 pub(crate) mod pages;
 pub(crate) mod pci;
+pub(crate) mod process;
 mod raw;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod thread;
+pub(crate) mod trace;
 pub(crate) mod uapi;
 pub(crate) mod vma;
 pub(crate) mod work;

@@ -6,6 +6,8 @@
 
 use super::{
     account::Charge,
+    cache::Combined,
+    compat,
     gup::{self, PinnedRuns},
     raw,
 };
@@ -13,7 +15,11 @@ use crate::logic::{runs::Run, PAGE_SIZE};
 #[cfg(not(pinmap_flat))]
 use core::ptr;
 use core::ptr::NonNull;
-use kernel::{bindings, prelude::*};
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::atomic::{Atomic, Full},
+};
 
 /// Host memory as physically contiguous runs.
 ///
@@ -26,6 +32,11 @@ pub(crate) unsafe trait Pages: Send + Sync {
 
     /// Whether a device may write to them.
     fn writable(&self) -> bool;
+
+    /// Whether CPUs cache them.
+    fn is_cached(&self) -> bool {
+        true
+    }
 
     /// Calls `visit` for the runs in order, until one fails.
     fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result;
@@ -55,15 +66,46 @@ unsafe impl Pages for PinnedRuns {
 pub(crate) struct Folios {
     folios: KVVec<Run>,
     pages: u64,
+    /// They are write-combined, as far as that went.
+    combined: Option<Combined>,
     _charge: Charge,
+}
+
+/// What kind of pages.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Kind {
+    /// Past the CPU's caches.
+    pub(crate) write_combined: bool,
+    /// Of this NUMA node only; otherwise the task's memory policy decides.
+    pub(crate) node: Option<u32>,
+}
+
+/// `NUMA_NO_NODE`.
+const ANY_NODE: i32 = -1;
+
+impl Kind {
+    /// The node as the allocator takes it; `EINVAL` if it has no memory.
+    fn node(self) -> Result<i32> {
+        match self.node {
+            None => Ok(ANY_NODE),
+            // SAFETY: Any number may be passed.
+            Some(node) if unsafe { raw::pinmap_node_has_memory(node) } => Ok(node as i32),
+            Some(_) => Err(EINVAL),
+        }
+    }
 }
 
 /// Orders of folios: the largest first. The one in between is a compromise of the kernel's own.
 const MIDDLE_ORDER: u32 = 4;
 
 impl Folios {
-    /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it.
-    pub(crate) fn new(pages: u64, charge: Charge) -> Result<Self> {
+    /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it. `EINVAL`: there is
+    /// no such node; `EOPNOTSUPP`: there is no such memory here.
+    pub(crate) fn new(pages: u64, kind: Kind, charge: Charge) -> Result<Self> {
+        let node = kind.node()?;
+        if kind.write_combined && !Combined::is_possible() {
+            return Err(compat::unsupported());
+        }
         // SAFETY: No requirements.
         let (huge, all) = unsafe { (raw::pinmap_huge_order(), raw::pinmap_total_pages()) };
         // Rather than find out page by page.
@@ -73,6 +115,7 @@ impl Folios {
         let mut this = Self {
             folios: KVVec::new(),
             pages: 0,
+            combined: None,
             _charge: charge,
         };
         let mut order = huge;
@@ -81,7 +124,7 @@ impl Folios {
                 return Err(EINTR);
             }
             let left = pages.saturating_sub(this.pages);
-            if left >= 1_u64.wrapping_shl(order) && this.add(order)? {
+            if left >= 1_u64.wrapping_shl(order) && this.add(order, node)? {
                 gup::breathe();
             } else if order == 0 {
                 return Err(ENOMEM);
@@ -93,14 +136,19 @@ impl Folios {
                 };
             }
         }
+        if kind.write_combined {
+            // They were zeroed; nobody has seen them yet.
+            let combined = this.combined.insert(Combined::new()?);
+            combined.combine(&this.folios)?;
+        }
         Ok(this)
     }
 
     /// Adds a folio; `false` if there is none of that order.
-    fn add(&mut self, order: u32) -> Result<bool> {
+    fn add(&mut self, order: u32, node: i32) -> Result<bool> {
         self.folios.reserve(1, GFP_KERNEL_ACCOUNT)?;
         // SAFETY: No requirements.
-        let page = unsafe { raw::pinmap_alloc_folio(order) };
+        let page = unsafe { raw::pinmap_alloc_folio(order, node) };
         let Some(page) = NonNull::new(page) else {
             return Ok(false);
         };
@@ -168,8 +216,16 @@ impl Folios {
             .flatten()
     }
 
+    /// Adds 1 to the 8 bytes at `offset`, a multiple of 8. From any context.
+    pub(crate) fn increment(&self, offset: u64) {
+        if let Some(word) = self.word(offset) {
+            // SAFETY: Aligned, in a page of ours, and only ever accessed atomically.
+            let word = unsafe { Atomic::<u64>::from_ptr(word) };
+            word.fetch_add(1, Full);
+        }
+    }
+
     /// Where the 8 bytes at `offset` are, if it is a multiple of 8 in the memory.
-    #[cfg(not(pinmap_flat))]
     fn word(&self, offset: u64) -> Option<*mut u64> {
         if offset % 8 != 0 {
             return None;
@@ -215,6 +271,10 @@ unsafe impl Pages for Folios {
         true
     }
 
+    fn is_cached(&self) -> bool {
+        self.combined.is_none()
+    }
+
     fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
         self.folios.iter().copied().try_for_each(visit)
     }
@@ -222,6 +282,16 @@ unsafe impl Pages for Folios {
 
 impl Drop for Folios {
     fn drop(&mut self) {
+        // No page may get back to the allocator before it is as the allocator gave it.
+        if let Some(combined) = &mut self.combined {
+            if combined.take_back(&self.folios).is_err() {
+                pr_err!(
+                    "{} pages stay write-combined; they are kept for ever\n",
+                    self.pages
+                );
+                return;
+            }
+        }
         for run in &self.folios {
             // SAFETY: We own a reference of the folio that begins there. Whatever lets a device reach
             // it has a reference to `self`, so nothing does any more.

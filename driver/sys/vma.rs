@@ -3,7 +3,10 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
-use super::{pages::Folios, raw};
+use super::{
+    pages::{Folios, Pages},
+    raw,
+};
 use core::{marker::PhantomData, mem, ptr::NonNull};
 use kernel::{
     bindings, ffi,
@@ -64,6 +67,17 @@ impl NewArea<'_> {
         self.flags() & bindings::VM_EXEC as bindings::vm_flags_t != 0
     }
 
+    /// PROT_WRITE.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.flags() & bindings::VM_WRITE as bindings::vm_flags_t != 0
+    }
+
+    /// It will never be writable.
+    pub(crate) fn forbid_writing(&self) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { raw::pinmap_vma_forbid_writing(self.area.as_ptr()) };
+    }
+
     /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
     /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
     pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {
@@ -73,10 +87,12 @@ impl NewArea<'_> {
     }
 
     /// Makes it a view of memory that the driver allocated: of struct pages, not inherited by fork,
-    /// neither growing nor moving. It keeps `viewed`.
+    /// neither growing nor moving; write-combined if they are so in the kernel's mapping. It keeps
+    /// `viewed`.
     pub(crate) fn view_pages<V: PageSource>(self, viewed: Arc<V>) {
+        let write_combine = !viewed.folios().is_cached();
         // SAFETY: Valid and exclusive by the type invariants.
-        unsafe { raw::pinmap_vma_of_pages(self.area.as_ptr()) };
+        unsafe { raw::pinmap_vma_of_pages(self.area.as_ptr(), write_combine) };
         self.become_view(viewed, &PageView::<V>::TABLE.0);
     }
 

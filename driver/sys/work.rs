@@ -24,6 +24,18 @@ where
     take_off(item, bindings::cancel_work_sync);
 }
 
+/// Waits until `item`, if it is queued or running, has run. Must not be called from its own `run`.
+pub(crate) fn wait<T>(item: &Arc<T>)
+where
+    T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
+{
+    // SAFETY: `item` is valid, and its work item initialised, as long as the call.
+    unsafe {
+        let work = Work::raw_get(T::raw_get_work(Arc::as_ptr(item).cast_mut()));
+        bindings::flush_work(work);
+    }
+}
+
 /// As [`cancel`]; and it never runs again.
 pub(crate) fn disable<T>(item: &Arc<T>)
 where

@@ -98,7 +98,8 @@
  *                   ``fail`` for which
  *  ``EIO``          the IOMMU did not unmap what it was told to, the device did
  *                   not confirm that it has forgotten it, or a queue has stopped
- *  ``EINTR``        a fatal signal arrived meanwhile
+ *  ``EINTR``        a fatal signal arrived meanwhile, or any signal where the
+ *                   caller asked for that
  *  ================ ======================================================
  */
 #define PINMAP_IOCTL_TYPE 0xBC
@@ -121,6 +122,13 @@ enum {
 	PINMAP_CMD_QUEUE_WAIT = 0x0e,
 	PINMAP_CMD_QUEUE_QUERY = 0x0f,
 	PINMAP_CMD_QUEUE_SUBMIT = 0x10,
+	PINMAP_CMD_EXPORT = 0x11,
+	PINMAP_CMD_IMPORT = 0x12,
+	PINMAP_CMD_SYNC = 0x13,
+	PINMAP_CMD_REGISTER_FD = 0x14,
+	PINMAP_CMD_PREFLIGHT = 0x15,
+	PINMAP_CMD_GENERATIONS = 0x16,
+	PINMAP_CMD_GET_TOTALS = 0x19,
 	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
@@ -280,6 +288,76 @@ struct pinmap_reserved {
 #define PINMAP_GET_RESERVED _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_RESERVED)
 
 /**
+ * enum pinmap_totals_flags - whose totals
+ * @PINMAP_TOTALS_CONTEXT: those of this context alone; otherwise those of all
+ *                         contexts of the device
+ */
+enum pinmap_totals_flags {
+	PINMAP_TOTALS_CONTEXT = 1 << 0,
+};
+
+/**
+ * struct pinmap_total - how much there is of something
+ * @number: of buffers, or of mappings
+ * @bytes: of all of them; what is mapped twice counts twice
+ */
+struct pinmap_total {
+	__aligned_u64 number;
+	__aligned_u64 bytes;
+};
+
+/**
+ * struct pinmap_get_totals - ioctl(PINMAP_GET_TOTALS)
+ * @size: sizeof(struct pinmap_get_totals)
+ * @flags: enum pinmap_totals_flags
+ * @out_contexts: open files of the device, this one included; 1 with
+ *                %PINMAP_TOTALS_CONTEXT
+ * @__reserved: must be 0
+ * @out_pinned: registered user memory, as long as it is pinned
+ * @out_allocated: host memory that the driver allocated
+ * @out_vram: memory of the device's own that is in use
+ * @out_shared: memory that belongs to somebody else
+ * @out_mapped: what devices can reach
+ * @out_stale: buffers whose memory went away and that were not released yet
+ *
+ * The numbers are of different moments where other calls are under way. Rings and
+ * fences of queues are not in them. The same is told of each open file in
+ * ``/proc/PID/fdinfo/FD``:
+ *
+ *  ======================== ===================================================
+ *  key                      value
+ *  ======================== ===================================================
+ *  ``pinmap-pdev``          the PCI function
+ *  ``pinmap-client-id``     names the context among those of the function
+ *  ``pinmap-objects``       buffers with a handle
+ *  ``pinmap-objects-limit`` how many there may be
+ *  ``pinmap-pinned``        bytes, as @out_pinned, in KiB; likewise
+ *                           ``pinmap-allocated``, ``pinmap-vram``,
+ *                           ``pinmap-shared`` and ``pinmap-mapped``
+ *  ``pinmap-mappings``      number of mappings
+ *  ``pinmap-stale``         number of stale buffers
+ *  ``pinmap-locked``        what the opener's user has locked, by all drivers, KiB
+ *  ``pinmap-limit``         RLIMIT_MEMLOCK of the process that opened the file,
+ *                           in KiB; missing: no limit, or it has ended
+ *  ======================== ===================================================
+ *
+ * Never fails for a well-formed struct.
+ */
+struct pinmap_get_totals {
+	__u32 size;
+	__u32 flags;
+	__u32 out_contexts;
+	__u32 __reserved;
+	struct pinmap_total out_pinned;
+	struct pinmap_total out_allocated;
+	struct pinmap_total out_vram;
+	struct pinmap_total out_shared;
+	struct pinmap_total out_mapped;
+	struct pinmap_total out_stale;
+};
+#define PINMAP_GET_TOTALS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_TOTALS)
+
+/**
  * enum pinmap_fail_reason - why a range could not be registered or mapped
  * @PINMAP_FAIL_NONE: nothing to add to the errno
  * @PINMAP_FAIL_HOLE: nothing is mapped at ``addr`` (EFAULT)
@@ -354,14 +432,34 @@ struct pinmap_fail {
  * @PINMAP_REGISTER_NO_MAP: pin only; map later with %PINMAP_MAP
  * @PINMAP_REGISTER_FIXED: map at exactly @device_addr or fail
  * @PINMAP_REGISTER_IDENTITY: map at exactly @addr or fail
+ * @PINMAP_REGISTER_PORTABLE: for every device that the process has open, see
+ *                            below
+ * @PINMAP_REGISTER_INTERRUPTIBLE: any signal that the process handles ends the
+ *                                 call (``EINTR``), not only a fatal one
  *
- * At most one of the last three (``EINVAL``).
+ * At most one of NO_MAP, FIXED and IDENTITY, and not NO_MAP with PORTABLE
+ * (``EINVAL``).
+ *
+ * Portable memory is mapped in every context that this address space has open,
+ * of all devices, and in those that it opens later, each time as demanded: the same
+ * flags, @device_addr and @address_bits hold. If one of them cannot have it, the
+ * registration fails, for its reason; or, later, the open() does, with its errno.
+ * It is pinned and charged once. Each context names it by a handle of its own,
+ * which %PINMAP_QUERY of an address tells; %PINMAP_MAP, %PINMAP_UNMAP and
+ * %PINMAP_RELEASE with that concern that context only. Released, or stale, in the
+ * context that registered it, it is gone from all of them; it is gone with that
+ * context, too. Only there its event is read. A device without an MMU gets it by
+ * the context that owns it, and by the first one if none does, which is the owner
+ * then; if another process owns it, that is a failure (``EBUSY``). Devices
+ * that are gone do not count.
  */
 enum pinmap_register_flags {
 	PINMAP_REGISTER_WRITE = 1 << 0,
 	PINMAP_REGISTER_NO_MAP = 1 << 1,
 	PINMAP_REGISTER_FIXED = 1 << 2,
 	PINMAP_REGISTER_IDENTITY = 1 << 3,
+	PINMAP_REGISTER_PORTABLE = 1 << 4,
+	PINMAP_REGISTER_INTERRUPTIBLE = 1 << 5,
 };
 
 /**
@@ -387,14 +485,15 @@ enum pinmap_register_flags {
  * The device address equals @addr whenever the IOMMU's aperture, the reserved
  * ranges, the mappings there and @address_bits allow. Otherwise it is
  * congruent to @addr modulo 2 MiB, or modulo 1 GiB for lengths from there on,
- * so that huge pages stay huge (when no such address is left, a length below
+ * so that huge pages stay huge (where such addresses are scarce, a length below
  * 2 MiB takes any); or the call fails, if it was told an exact address. The
  * page at device address 0 is given only to who demands it.
  *
  * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
  * for reading and writing; shared mappings of files on disk only read-only.
- * A range that touches a live registration of the same context is refused
- * (``EEXIST``); one that touches only stale ones is not.
+ * A range that touches a live registration of the same context, or host memory
+ * that the driver allocated for it, is refused (``EEXIST``); one that touches only
+ * stale ones is not.
  *
  * Registered memory goes *stale* when it leaves the address space or its
  * file: munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
@@ -414,7 +513,11 @@ enum pinmap_register_flags {
  * ``EOPNOTSUPP``, ``EBUSY``: the memory cannot be pinned for long (a file on
  * persistent memory, a page that somebody else keeps).
  *
- * Can be interrupted by a fatal signal only.
+ * It may take long: it reads what is swapped out, and zeroes what was never
+ * touched. Meanwhile %PINMAP_QUERY of any of its addresses tells how far it is, and
+ * nobody else waits for it. A fatal signal ends it, with
+ * %PINMAP_REGISTER_INTERRUPTIBLE any (within some megabytes, but not while it
+ * waits for one page); nothing of it is left then.
  */
 struct pinmap_register {
 	__u32 size;
@@ -429,6 +532,125 @@ struct pinmap_register {
 	struct pinmap_fail fail;
 };
 #define PINMAP_REGISTER _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_REGISTER)
+
+/**
+ * struct pinmap_register_fd - ioctl(PINMAP_REGISTER_FD)
+ * @size: sizeof(struct pinmap_register_fd)
+ * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY and
+ *         %PINMAP_REGISTER_PORTABLE
+ * @fd: a memfd, or a file of tmpfs or hugetlbfs (``EINVAL``; ``EBADF``), open for
+ *      reading, and for writing with %PINMAP_REGISTER_WRITE (``EACCES``)
+ * @address_bits: as in &struct pinmap_register
+ * @offset: of the first byte in the file; on a page boundary
+ * @length: bytes; whole pages
+ * @device_addr: as in &struct pinmap_register; without %PINMAP_REGISTER_FIXED it
+ *               is near @offset and congruent to that, for there is no user
+ *               address
+ * @out_handle: what to name the registration by
+ * @out_generation: see &struct pinmap_query.out_generation
+ * @fail: out: what failed; an ``addr`` is an offset in the file, except for
+ *        device addresses
+ *
+ * Registers a part of a file that need not be mapped anywhere. Pages that the
+ * file does not have yet are made. Pages behind its end: ``EFAULT``
+ * (%PINMAP_FAIL_FAULT).
+ *
+ * What is registered so belongs to no address space, and never goes stale: it is
+ * there until it is released, also after the process's memory is gone. There is
+ * nobody to tell a driver that pages leave a file unless they are mapped. So after
+ * truncation or hole punching the device keeps the pages that the file had, and
+ * the file has others, or none. Who cannot rule that out seals the file
+ * (``F_SEAL_SHRINK`` against truncation, ``F_SEAL_WRITE`` of a file that is
+ * registered for reading against punching, too), or maps it and registers the
+ * mapping. Registered for writing, the file counts as mapped for writing: it
+ * cannot be sealed against that (``EBUSY``), and a file that is sealed against
+ * writing cannot be registered so (``EPERM``).
+ *
+ * Charged and limited like %PINMAP_REGISTER. Overlaps are no matter: the same
+ * pages can be registered again. %PINMAP_QUERY finds it by its handle only.
+ */
+struct pinmap_register_fd {
+	__u32 size;
+	__u32 flags;
+	__s32 fd;
+	__u32 address_bits;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+	__aligned_u64 device_addr;
+	__aligned_u64 out_handle;
+	__aligned_u64 out_generation;
+	struct pinmap_fail fail;
+};
+#define PINMAP_REGISTER_FD _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_REGISTER_FD)
+
+/**
+ * struct pinmap_preflight - ioctl(PINMAP_PREFLIGHT)
+ * @size: sizeof(struct pinmap_preflight)
+ * @flags: as in &struct pinmap_register
+ * @addr: as in &struct pinmap_register
+ * @length: as in &struct pinmap_register
+ * @device_addr: as in &struct pinmap_register, in only
+ * @address_bits: as in &struct pinmap_register
+ * @__reserved: must be 0
+ * @out_memlock_needed: bytes that the user would have locked then
+ * @out_memlock_allowed: bytes that may be; ~0: no limit
+ * @out_objects_needed: registrations that the context would have then
+ * @out_objects_allowed: registrations that it may have
+ * @fail: out: what would fail
+ *
+ * What %PINMAP_REGISTER with these arguments would answer now, without pinning
+ * anything: the same errno, in the same order, for the same reason. It touches no
+ * page, so it does not find out that there is no memory, or that a page cannot
+ * be had (%PINMAP_FAIL_FAULT); nor does it ask other devices about portable
+ * memory. The numbers are filled in also when it fails with
+ * an errno that has a reason. Nothing is kept: another thread may be quicker.
+ */
+struct pinmap_preflight {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 device_addr;
+	__u32 address_bits;
+	__u32 __reserved;
+	__aligned_u64 out_memlock_needed;
+	__aligned_u64 out_memlock_allowed;
+	__aligned_u64 out_objects_needed;
+	__aligned_u64 out_objects_allowed;
+	struct pinmap_fail fail;
+};
+#define PINMAP_PREFLIGHT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_PREFLIGHT)
+
+/**
+ * struct pinmap_generations - ioctl(PINMAP_GENERATIONS)
+ * @size: sizeof(struct pinmap_generations)
+ * @flags: must be 0
+ * @out_offset: what to pass to mmap(), with PROT_READ and MAP_SHARED
+ * @out_length: bytes of it
+ *
+ * Shows numbers of 64 bits that tell without a system call whether a registration
+ * may have gone stale: the one of a registration is at its handle modulo how many
+ * there are. It grows whenever memory of one of the registrations that share it
+ * may have gone away: before munmap(), mremap(), madvise(), ftruncate() or
+ * fallocate() returns; and when the device is gone. Then %PINMAP_QUERY knows which.
+ *
+ * So a cache of registrations keeps with each the number, read before the
+ * registration was last known to be live. A lookup that finds the number as it was
+ * has found a registration that is live, if nobody frees the memory while it is
+ * looked up: that is the caller's to see to, as with any use of memory. Who has to
+ * know that it stayed so reads the number again afterwards.
+ *
+ * The page is made by the first call, and charged like registered memory. It is
+ * mapped as what %PINMAP_ALLOC makes, but cannot be mapped for writing
+ * (``EACCES``). Before the page is there nothing counts, so it comes first.
+ */
+struct pinmap_generations {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 out_offset;
+	__aligned_u64 out_length;
+};
+#define PINMAP_GENERATIONS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GENERATIONS)
 
 /**
  * struct pinmap_release - ioctl(PINMAP_RELEASE)
@@ -461,43 +683,59 @@ struct pinmap_release {
  * @PINMAP_BUFFER_USER: registered user memory
  * @PINMAP_BUFFER_HOST: host memory that the driver allocated
  * @PINMAP_BUFFER_VRAM: memory of the device
+ * @PINMAP_BUFFER_FILE: a part of a file (%PINMAP_REGISTER_FD)
+ * @PINMAP_BUFFER_IMPORT: memory of another buffer, by %PINMAP_IMPORT
  */
 enum pinmap_buffer_kind {
 	PINMAP_BUFFER_USER = 1,
 	PINMAP_BUFFER_HOST = 2,
 	PINMAP_BUFFER_VRAM = 3,
+	PINMAP_BUFFER_FILE = 5,
+	PINMAP_BUFFER_IMPORT = 6,
 };
 
 /**
  * enum pinmap_buffer_state - whether a buffer can be used
  * @PINMAP_STATE_LIVE: pinned; mapped if it has mappings
  * @PINMAP_STATE_STALE: its memory went away; only %PINMAP_RELEASE is left
+ * @PINMAP_STATE_BUILDING: %PINMAP_REGISTER has not returned yet
  */
 enum pinmap_buffer_state {
 	PINMAP_STATE_LIVE = 1,
 	PINMAP_STATE_STALE = 2,
+	PINMAP_STATE_BUILDING = 3,
 };
 
 /**
  * struct pinmap_query - ioctl(PINMAP_QUERY)
  * @size: sizeof(struct pinmap_query)
  * @flags: must be 0
- * @handle: in: the registration to ask about, or 0 to ask by @addr. Out: its
- *          handle
- * @addr: in, if @handle is 0: any user address inside of the registration
- * @out_base: user address of its first byte
+ * @handle: in: the registration or allocation to ask about, or 0 to ask by @addr.
+ *          Out: its handle; 0 while it is being registered
+ * @addr: in, if @handle is 0: any user address inside of the registration, or of
+ *        a mapping of memory that the driver allocated for this context
+ * @out_base: user address of its first byte; of an allocation, as far as @addr
+ *            tells; 0 if it has none
  * @out_length: bytes
  * @out_device_addr: device address of @addr, or of @out_base when asked by
  *                   handle, in its first mapping; 0 if there is none
- * @out_flags: %PINMAP_REGISTER_WRITE if it was registered so
+ * @out_flags: %PINMAP_REGISTER_WRITE and %PINMAP_REGISTER_PORTABLE, if it was
+ *             registered so
  * @out_kind: enum pinmap_buffer_kind
  * @out_state: enum pinmap_buffer_state
  * @out_nr_mappings: mappings it has now
  * @out_generation: 1 when registered, 2 when it has gone stale
+ * @out_offset: of an allocation: what to pass to mmap() for its first byte; of a
+ *              part of a file: where in the file it begins; otherwise 0
+ * @out_pinned: bytes of it that are pinned: less than @out_length while it is being
+ *              registered, 0 when it is stale
+ *
+ * If what happened to its memory is still being looked into, the answer waits
+ * for that.
  *
  * By address, a stale registration is found until some of its addresses are
  * registered again; by handle, until it is released. ``ENOENT``: no
- * registration there; ``ESTALE``: the handle was released.
+ * registration or allocation there; ``ESTALE``: the handle was released.
  */
 struct pinmap_query {
 	__u32 size;
@@ -512,6 +750,8 @@ struct pinmap_query {
 	__u32 out_state;
 	__u32 out_nr_mappings;
 	__aligned_u64 out_generation;
+	__aligned_u64 out_offset;
+	__aligned_u64 out_pinned;
 };
 #define PINMAP_QUERY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUERY)
 
@@ -667,9 +907,20 @@ struct pinmap_event {
  * enum pinmap_alloc_flags - what memory
  * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without it:
  *                     host memory, pinned, of whatever device
+ * @PINMAP_ALLOC_WRITE_COMBINED: the CPU writes it past its caches, and fast; it
+ *                               reads it slowly
+ * @PINMAP_ALLOC_NODE: of the NUMA node @node, and of no other
+ * @PINMAP_ALLOC_PORTABLE: as %PINMAP_REGISTER_PORTABLE: the first %PINMAP_MAP of it
+ *                         in this context maps it in all others as well, as
+ *                         demanded there, or fails
+ *
+ * The last three go together; none of them goes with the first (``EINVAL``).
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,
+	PINMAP_ALLOC_WRITE_COMBINED = 1 << 1,
+	PINMAP_ALLOC_NODE = 1 << 2,
+	PINMAP_ALLOC_PORTABLE = 1 << 3,
 };
 
 /**
@@ -680,15 +931,25 @@ enum pinmap_alloc_flags {
  * @out_handle: what to name the buffer by, as for a registration
  * @out_offset: what to pass to mmap() for its first byte
  * @fail: out: what failed
+ * @node: with %PINMAP_ALLOC_NODE: a node that has memory (``EINVAL``). Otherwise
+ *        must be 0
+ * @__reserved: must be 0
  *
  * Allocates memory, zeroed, readable and writable by CPU and device. Host memory
- * comes in huge pages where there are any, and is charged like registered
- * memory. Nothing is mapped: mmap() shows it to the CPU, %PINMAP_MAP with
+ * comes in huge pages where there are any, in smaller ones where there are not. It
+ * is charged like registered memory, and to the caller's memory cgroup. Nothing is
+ * mapped, since its user address, which is to be its device address, is not known
+ * yet: mmap() shows it to the CPU, %PINMAP_MAP with
  * %PINMAP_MAP_FIXED at the address that mmap() returned shows it to the device.
- * %PINMAP_MAP without it, and %PINMAP_QUERY, take the buffer's user address for 0.
+ * %PINMAP_MAP without it takes the buffer's user address for 0. %PINMAP_QUERY finds
+ * it by any address at which it is mapped.
+ *
+ * Without %PINMAP_ALLOC_NODE, the caller's memory policy (set_mempolicy()) says which
+ * nodes it comes from. With it the call fails when that node has not enough.
  *
  * %PINMAP_RELEASE unmaps it from the device and gives up the handle. The memory
- * is freed when the last mmap() of it is gone, too.
+ * is freed when the last mmap() and the last dma-buf (%PINMAP_EXPORT) of it are
+ * gone, too.
  *
  * mmap() takes any whole pages of it, MAP_SHARED, without PROT_EXEC, until it is
  * released; only in the process that opened the file (``EPERM``). The mapping is
@@ -696,11 +957,21 @@ enum pinmap_alloc_flags {
  * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
  * memory stays.
  *
+ * Host memory that is mapped so consists of ordinary pages: it can be used for
+ * O_DIRECT, as io_uring's registered buffers, by other drivers that pin memory.
+ *
+ * Write-combined memory is so for every CPU: also in the kernel's own mapping of
+ * it, until it is freed. A device sees what was written once the CPU's buffers are
+ * drained; a store fence (SFENCE) or any locked instruction does that.
+ *
  * VRAM is not charged: who comes first has it, but for a 16th of it, which is kept
  * for page tables.
  *
- * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device. ``ENOSPC``: no VRAM of that
- * length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
+ * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device, or
+ * %PINMAP_ALLOC_WRITE_COMBINED on another architecture than x86. ``ENOSPC``: no VRAM
+ * of that length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
+ * ``ENOMEM``: over RLIMIT_MEMLOCK (%PINMAP_FAIL_MEMLOCK), or the machine, the node or
+ * the memory cgroup has not so much (%PINMAP_FAIL_MEMORY).
  */
 struct pinmap_alloc {
 	__u32 size;
@@ -709,8 +980,138 @@ struct pinmap_alloc {
 	__aligned_u64 out_handle;
 	__aligned_u64 out_offset;
 	struct pinmap_fail fail;
+	__u32 node;
+	__u32 __reserved;
 };
 #define PINMAP_ALLOC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ALLOC)
+
+/**
+ * enum pinmap_export_flags - what others may do with it
+ * @PINMAP_EXPORT_WRITE: write to it; the buffer must be writable (``EACCES``)
+ */
+enum pinmap_export_flags {
+	PINMAP_EXPORT_WRITE = 1 << 0,
+};
+
+/**
+ * struct pinmap_export - ioctl(PINMAP_EXPORT)
+ * @size: sizeof(struct pinmap_export)
+ * @flags: enum pinmap_export_flags
+ * @handle: the buffer
+ * @out_fd: a descriptor of a new dma-buf, closed by exec(); all of the buffer
+ * @__reserved: must be 0
+ *
+ * Whoever has the descriptor has the memory: it can be sent to another process,
+ * given to %PINMAP_IMPORT of any device of this driver, and to other drivers that
+ * import dma-bufs. Without %PINMAP_EXPORT_WRITE it is open for reading only, and an
+ * importer that wants its device to write is refused (``EACCES``). A new dma-buf
+ * each time; nothing is pinned or charged again. Only by the process that opened
+ * the file (``EPERM``).
+ *
+ * Memory of %PINMAP_ALLOC: the dma-buf can be mapped with mmap(), MAP_SHARED, without
+ * PROT_EXEC, as %PINMAP_ALLOC says; DMA_BUF_IOCTL_SYNC, which importers without
+ * coherent DMA need, works as for any dma-buf. It keeps the memory, and the charge
+ * for it, whatever becomes of the handle, the context and the device.
+ *
+ * Registered memory, which can go stale: only importers that can be revoked
+ * (those with a callback for that; others are refused with ``EOPNOTSUPP`` when
+ * they attach), and no mmap() (``EINVAL``; who has the memory has it mapped). When
+ * the memory goes stale or is released, every importer is told to let go of it, and
+ * gets it no more (``ENODEV``); the pages stay pinned until the last one has.
+ * Imports by this driver are unmapped from their devices then: before
+ * %PINMAP_RELEASE returns, or very soon after the memory went away. What was imported,
+ * exported again and imported from that is, too, in both cases very soon after.
+ *
+ * ``EOPNOTSUPP``: VRAM, which other devices cannot reach.
+ */
+struct pinmap_export {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__s32 out_fd;
+	__u32 __reserved;
+};
+#define PINMAP_EXPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_EXPORT)
+
+/**
+ * struct pinmap_import - ioctl(PINMAP_IMPORT)
+ * @size: sizeof(struct pinmap_import)
+ * @flags: must be 0
+ * @fd: a dma-buf of %PINMAP_EXPORT, of whatever context, device and process
+ *      (``EBADF``: no descriptor; ``EINVAL``: no dma-buf)
+ * @out_flags: %PINMAP_EXPORT_WRITE if it was exported so; otherwise it can be mapped
+ *             for reading only
+ * @out_handle: what to name the buffer by
+ * @out_length: bytes of it
+ *
+ * Makes a buffer of the same pages, pinned once and charged once, to who pinned
+ * them. It is released by %PINMAP_RELEASE; the descriptor may be closed before.
+ * Nothing is mapped: mmap() of the descriptor shows the memory to the CPU,
+ * %PINMAP_MAP to the device. %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY
+ * and events take the buffer's user address for 0. Only in the process that opened the file
+ * (``EPERM``).
+ *
+ * If it is of registered memory that goes stale or is released, this goes stale,
+ * too (%PINMAP_EVENT_STALE). ``ESTALE``: it has already.
+ *
+ * ``EOPNOTSUPP``: a dma-buf of another driver. Such memory is mapped by its exporter,
+ * for the device that the importer names, by the kernel's DMA API, and that means
+ * in the default domain of the device. This driver has attached a domain of
+ * its own instead, in which the addresses that the exporter returns mean nothing.
+ * (Memory for both: export it here and import it there; or make a memfd, and give it
+ * to udmabuf and to %PINMAP_REGISTER.)
+ */
+struct pinmap_import {
+	__u32 size;
+	__u32 flags;
+	__s32 fd;
+	__u32 out_flags;
+	__aligned_u64 out_handle;
+	__aligned_u64 out_length;
+};
+#define PINMAP_IMPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_IMPORT)
+
+/**
+ * enum pinmap_sync_flags - who is next
+ * @PINMAP_SYNC_FOR_DEVICE: the device will read what the CPU wrote
+ * @PINMAP_SYNC_FOR_CPU: the CPU will read what the device wrote
+ * @PINMAP_SYNC_NO_SNOOP: also if DMA is coherent: for a device that asks for its
+ *                        transfers not to be snooped, where the IOMMU lets it
+ *
+ * At least one of the first two (``EINVAL``).
+ */
+enum pinmap_sync_flags {
+	PINMAP_SYNC_FOR_DEVICE = 1 << 0,
+	PINMAP_SYNC_FOR_CPU = 1 << 1,
+	PINMAP_SYNC_NO_SNOOP = 1 << 2,
+};
+
+/**
+ * struct pinmap_sync - ioctl(PINMAP_SYNC)
+ * @size: sizeof(struct pinmap_sync)
+ * @flags: enum pinmap_sync_flags
+ * @handle: the buffer
+ * @offset: first byte of it
+ * @length: bytes, at least 1
+ *
+ * Writes back and drops what the CPU's caches hold of a part of a buffer. Needed
+ * where %PINMAP_INFO_COHERENT is not set: for the device after the CPU has
+ * written and before the device reads; for the CPU after the device has written
+ * and before the CPU reads. Nothing beside the part must be in use by the other one
+ * in the same cache lines. Where DMA is coherent it does nothing, at once; also for
+ * VRAM and write-combined memory, which no cache holds.
+ *
+ * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to do,
+ * and the architecture is not x86. A fatal signal interrupts it.
+ */
+struct pinmap_sync {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 offset;
+	__aligned_u64 length;
+};
+#define PINMAP_SYNC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_SYNC)
 
 /** define PINMAP_MAX_ENGINES - engines that struct pinmap_gpu_counters knows */
 #define PINMAP_MAX_ENGINES 8

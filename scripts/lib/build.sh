@@ -61,6 +61,28 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	keep_newest 8 "$dir/results"
 }
 
+# importer_build: builds the importer of dma-bufs for the tests, for the kernel in KDIR, and sets IMPORTER, the path of its module.
+importer_build() {
+	local dir=$BUILDS/${KDIR##*/}/importer
+	IMPORTER=$dir/results/$(content_of "$TREE" '^\./tests/importer/').ko
+	[ -e "$IMPORTER" ] || locked "importer-${KDIR##*/}-${BUILDS##*/}" importer_make "$dir"
+	touch "$IMPORTER"
+}
+
+importer_make() { # DIR
+	[ ! -e "$IMPORTER" ] || return 0
+	rm -rf "$1/tree"
+	mkdir -p "$1"/{tree,results}
+	cp "$TREE"/tests/importer/* "$1/tree"
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$1/log" 2>&1; then
+		cat "$1/log" >&2
+		die "the importer for the tests cannot be built for ${KDIR##*/}"
+	fi
+	cp "$1/tree/importer.ko" "$IMPORTER.partial"
+	mv "$IMPORTER.partial" "$IMPORTER"
+	keep_newest 4 "$1/results"
+}
+
 # module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file came or went it starts afresh.
 module_copy() {
 	local file names

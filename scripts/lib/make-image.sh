@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Runs in the build root: makes the VM's initramfs.
-# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO    (either of the last two may be empty)
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO    (the last three may be empty)
 set -euo pipefail
 
-image=$1 modules=$2 programs=$3 module=$4
+image=$1 modules=$2 programs=$3 module=$4 importer=$5
 stage=$(mktemp -d)
 cd "$stage"
 mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run tmp root src out home/user lib/modules
@@ -29,6 +29,7 @@ END
 if [ -n "$programs" ]; then
 	cp -a "$programs/bin/." usr/bin
 	cp -a "$programs/tests" usr/lib/pinmap
+	[ -z "$importer" ] || cp "$importer" usr/lib/pinmap/tests/importer.ko
 fi
 cp -a "$modules/lib/modules/." lib/modules
 release=$(ls lib/modules)

@@ -2,10 +2,10 @@
 # shellcheck shell=bash
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and build.sh.
 
-# image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS and the modules.
+# image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests and the modules.
 image_build() {
 	local module=${1:-} content
-	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
+	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
 		sha256sum <"$TREE/scripts/guest/init"; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
 	IMAGE=$BUILDS/images/$content
 	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module"
@@ -20,7 +20,8 @@ image_make() {
 		cp "$1" "$IMAGE.ko"
 		module=$in_cache.ko
 	fi
-	in_root bash /src/scripts/lib/make-image.sh "$in_cache.partial" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" ||
+	in_root bash /src/scripts/lib/make-image.sh "$in_cache.partial" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
+		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$IMAGE.ko"
 	mv "$IMAGE.partial" "$IMAGE"

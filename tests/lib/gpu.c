@@ -138,12 +138,6 @@ uint32_t queue_stopped(const struct gpu_queue *queue)
 	return queue_query(queue).out_code;
 }
 
-int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args)
-{
-	*args = (struct pinmap_alloc){ .size = sizeof(*args), .flags = flags, .length = length };
-	return try_ioctl(fd, PINMAP_ALLOC, args);
-}
-
 struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length)
 {
 	struct gpu_memory memory;

@@ -3,6 +3,7 @@
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
+#include "alloc.h"
 #include "device.h"
 
 enum { GPU_VENDOR = 0x1234, GPU_DEVICE = 0x7e57 };
@@ -81,8 +82,6 @@ struct pinmap_queue_query queue_query(const struct gpu_queue *queue);
 
 /* Waits until the queue has stopped: the code. */
 uint32_t queue_stopped(const struct gpu_queue *queue);
-
-int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args);
 
 /**
  * struct gpu_memory - memory that the driver allocated, mapped at the same address for CPU and device

@@ -3,11 +3,13 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
+use crate::alloc_options::AllocOptions;
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Operation, Result};
@@ -33,7 +35,7 @@ pub enum Place {
 /// Memory for a number of elements that the driver allocated, zeroed; the CPU and the device both
 /// read and write it.
 ///
-/// Made by [`Device::alloc`] and [`Gpu::alloc_vram`](crate::Gpu::alloc_vram). On a paged device its
+/// Made by [`Device::alloc`], [`Device::import`] and [`Gpu::alloc_vram`](crate::Gpu::alloc_vram). On a paged device its
 /// device address equals its user address. The CPU copies elements in and out; there is no
 /// reference to them. Dropped, the device cannot reach it any more. It keeps the device open.
 ///
@@ -45,11 +47,13 @@ pub struct Allocation<T> {
     memory: Mapped,
     /// Elements.
     len: usize,
+    /// The device sees what CPUs have in their caches.
+    coherent: bool,
     elements: PhantomData<T>,
 }
 
 /// What the CPU sees of it.
-enum Mapped {
+pub(crate) enum Mapped {
     Host(Memory),
     Vram(Vram),
 }
@@ -69,7 +73,21 @@ impl Device {
     /// the device; `EPERM`: another process opened it; `ENODEV`: it is gone.
     /// [`Error::failure`](crate::Error::failure) has the details.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
-        Allocation::new(self, count, Place::Host)
+        self.alloc_with(count, AllocOptions::new())
+    }
+
+    /// As [`alloc`](Self::alloc), with a say in what memory it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`alloc`](Self::alloc); `EINVAL` also: there is no such NUMA node, or it has no memory;
+    /// `EOPNOTSUPP`: there is no write-combined memory on this architecture.
+    pub fn alloc_with<T: Element>(
+        &self,
+        count: usize,
+        options: AllocOptions,
+    ) -> Result<Allocation<T>> {
+        Allocation::new(self, count, Place::Host, options)
     }
 }
 
@@ -84,14 +102,20 @@ impl Gpu {
     /// address space; `EPERM`: another process opened the device; `ENODEV`: it is gone.
     /// [`Error::failure`](crate::Error::failure) has the details.
     pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
-        Allocation::new(self.device(), count, Place::Vram)
+        Allocation::new(self.device(), count, Place::Vram, AllocOptions::new())
     }
 }
 
 /// A handle that is released if nothing becomes of it.
-struct Handle<'a> {
+pub(crate) struct Handle<'a> {
     device: &'a Device,
     handle: u64,
+}
+
+impl<'a> Handle<'a> {
+    pub(crate) fn new(device: &'a Device, handle: u64) -> Self {
+        Self { device, handle }
+    }
 }
 
 impl Drop for Handle<'_> {
@@ -102,7 +126,7 @@ impl Drop for Handle<'_> {
 }
 
 impl<T: Element> Allocation<T> {
-    fn new(device: &Device, count: usize, place: Place) -> Result<Self> {
+    fn new(device: &Device, count: usize, place: Place, options: AllocOptions) -> Result<Self> {
         let what = match place {
             Place::Host => "pinned memory",
             Place::Vram => "memory of the device",
@@ -116,37 +140,41 @@ impl<T: Element> Allocation<T> {
         })?;
         let fail = |errno| Error::new(Operation::Allocate, attempt(), errno);
 
-        let mut args = sys::pinmap_alloc {
-            flags: match place {
-                Place::Host => 0,
-                Place::Vram => sys::PINMAP_ALLOC_VRAM,
-            },
-            length: length as u64,
-            ..Default::default()
-        };
+        let mut args = options.to_abi(length);
+        if place == Place::Vram {
+            args.flags |= sys::PINMAP_ALLOC_VRAM;
+        }
         ioctl::alloc(device.as_fd(), &mut args)
             .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
-        let handle = Handle {
-            device,
-            handle: args.out_handle,
-        };
+        let handle = Handle::new(device, args.out_handle);
         let map = MmapOptions::new()
             .offset(args.out_offset)
             .len(length)
             .map_raw(device.file())
             .map_err(|error| Error::from_io(Operation::Allocate, attempt(), &error))?;
-        let memory = Mapped::new(map, place);
-        let device_addr =
-            map_for(device, handle.handle, memory.addr()).map_err(|(errno, fail_args)| {
-                fail(errno).with_failure(Failure::from_abi(&fail_args))
-            })?;
+        Self::map(device, handle, Mapped::new(map, place), count)
+            .map_err(|(errno, failure)| fail(errno).with_failure(failure))
+    }
+
+    /// Maps memory of `len` elements for the device.
+    pub(crate) fn map(
+        device: &Device,
+        handle: Handle<'_>,
+        memory: Mapped,
+        len: usize,
+    ) -> Result<Self, (Errno, Option<Failure>)> {
+        let device_addr = map_for(device, handle.handle, memory.addr())
+            .map_err(|(errno, fail)| (errno, Failure::from_abi(&fail)))?;
+        // A device that cannot be asked is gone, and nothing is in its way.
+        let coherent = device.info().map_or(true, |info| info.coherent);
         let handle = std::mem::ManuallyDrop::new(handle).handle;
         Ok(Self {
             device: device.clone(),
             handle,
             device_addr,
             memory,
-            len: count,
+            len,
+            coherent,
             elements: PhantomData,
         })
     }
@@ -202,6 +230,52 @@ impl<T: Element> Allocation<T> {
         self.slice().write(index, from)
     }
 
+    /// Has the device see what the CPU wrote to these elements, if it does not see that by itself
+    /// (see [`Info::coherent`](crate::Info::coherent); otherwise this costs nothing): between the
+    /// last write and the start of the device's work.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: it would reach beyond the last element; `EOPNOTSUPP`: this architecture cannot;
+    /// `ENODEV`: the device is gone.
+    pub fn sync_for_device(&self, elements: Range<usize>) -> Result<()> {
+        self.sync(elements, sys::PINMAP_SYNC_FOR_DEVICE)
+    }
+
+    /// The other way round: between the end of the device's work and the first read of what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// As [`sync_for_device`](Self::sync_for_device).
+    pub fn sync_for_cpu(&self, elements: Range<usize>) -> Result<()> {
+        self.sync(elements, sys::PINMAP_SYNC_FOR_CPU)
+    }
+
+    fn sync(&self, elements: Range<usize>, flags: u32) -> Result<()> {
+        let attempt = || format!("synchronise elements {elements:?} of {self:?}");
+        if elements.start > elements.end || elements.end > self.len {
+            let cause = format!("there are {} elements", self.len);
+            return Err(Error::refused(
+                Operation::Sync,
+                attempt(),
+                Errno::EINVAL,
+                cause,
+            ));
+        }
+        if self.coherent || elements.is_empty() {
+            return Ok(());
+        }
+        let mut args = sys::pinmap_sync {
+            flags,
+            handle: self.handle,
+            offset: (elements.start * size_of::<T>()) as u64,
+            length: (elements.len() * size_of::<T>()) as u64,
+            ..Default::default()
+        };
+        ioctl::sync(self.device.as_fd(), &mut args)
+            .map_err(|errno| Error::new(Operation::Sync, attempt(), errno))
+    }
+
     /// A copy of all elements.
     pub fn to_vec(&self) -> Vec<T> {
         self.slice().to_vec()
@@ -213,6 +287,11 @@ impl<T> Allocation<T> {
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The device that reaches it.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// User address of the first element.
@@ -240,7 +319,7 @@ impl<T> Allocation<T> {
 }
 
 impl Mapped {
-    fn new(map: MmapRaw, place: Place) -> Self {
+    pub(crate) fn new(map: MmapRaw, place: Place) -> Self {
         match place {
             Place::Host => Self::Host(Memory::new(map)),
             Place::Vram => Self::Vram(Vram::new(map)),

@@ -29,6 +29,8 @@ pub enum Operation {
     Allocate,
     /// Registering memory.
     Register,
+    /// Looking for a registration in a [`Cache`](crate::Cache).
+    Cache,
     /// Releasing a registration.
     Release,
     /// Mapping a registration once more.
@@ -55,6 +57,12 @@ pub enum Operation {
     Submit,
     /// Destroying a queue.
     Destroy,
+    /// Making a dma-buf.
+    Export,
+    /// Importing a dma-buf.
+    Import,
+    /// Writing back and dropping what the CPU's caches hold.
+    Sync,
     /// Making, resetting or waiting with a stream or its events.
     Stream,
 }

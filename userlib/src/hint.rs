@@ -24,7 +24,20 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
             "only the process that opened the device can map what the driver allocates"
         }
+        (Operation::Cache, Errno::ENOTTY) => "the driver is older than this crate",
+        (Operation::Register, Errno::EACCES) => "the file is not open for that",
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
+        (Operation::Export | Operation::Import, Errno::EPERM) => {
+            "only the process that opened the device can share memory by it"
+        }
+        (Operation::Export, Errno::EOPNOTSUPP) => "other devices cannot reach memory of this one",
+        (Operation::Import, Errno::EOPNOTSUPP) => "it is a dma-buf of another driver",
+        (Operation::Import, Errno::EINVAL) => {
+            "it is no dma-buf, or of registered memory, which cannot be mapped here"
+        }
+        (Operation::Export | Operation::Import | Operation::Sync, Errno::ENOTTY) => {
+            "the driver is older than this crate"
+        }
         (Operation::Bar, Errno::EOPNOTSUPP) => {
             "it consists of I/O ports, or is smaller than a page"
         }
@@ -51,7 +64,7 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (_, Errno::E2BIG) => "the driver is older than this crate",
         (_, Errno::EOPNOTSUPP) => "the driver, the device or the IOMMU cannot do that",
         (_, Errno::EOVERFLOW) => "the end lies outside of the 64-bit address space",
-        (_, Errno::EINTR) => "a fatal signal arrived meanwhile",
+        (_, Errno::EINTR) => "a signal arrived meanwhile",
         _ => return errno.desc().to_lowercase(),
     };
     text.to_owned()
@@ -133,7 +146,10 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
             "demand another device address, or let the driver choose one"
         }
         Reason::Full => "release something first, or allow more address bits",
-        Reason::Objects => "release something first, or register larger ranges",
+        Reason::Objects => {
+            "release something first, register larger ranges, or load the module with a higher \
+             `max_registrations`"
+        }
         _ => return None,
     };
     Some(text.to_owned())

@@ -44,6 +44,13 @@ mod raw {
         queue_wait = PINMAP_CMD_QUEUE_WAIT(pinmap_queue_wait);
         queue_query = PINMAP_CMD_QUEUE_QUERY(pinmap_queue_query);
         queue_submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
+        get_totals = PINMAP_CMD_GET_TOTALS(pinmap_get_totals);
+        export = PINMAP_CMD_EXPORT(pinmap_export);
+        import = PINMAP_CMD_IMPORT(pinmap_import);
+        sync = PINMAP_CMD_SYNC(pinmap_sync);
+        register_fd = PINMAP_CMD_REGISTER_FD(pinmap_register_fd);
+        preflight = PINMAP_CMD_PREFLIGHT(pinmap_preflight);
+        generations = PINMAP_CMD_GENERATIONS(pinmap_generations);
         queue_notify = PINMAP_CMD_QUEUE_NOTIFY(pinmap_queue_notify);
     }
 }
@@ -95,6 +102,14 @@ safe! {
     queue_destroy(pinmap_queue_destroy);
     queue_wait(pinmap_queue_wait);
     queue_query(pinmap_queue_query);
+    get_totals(pinmap_get_totals);
+    // Memory that was exported, to which nothing refers.
+    import(pinmap_import);
+    sync(pinmap_sync);
+    // Pages of a file, which whoever has it open for writing can write to without this as well.
+    register_fd(pinmap_register_fd);
+    preflight(pinmap_preflight);
+    generations(pinmap_generations);
     queue_notify(pinmap_queue_notify);
 }
 
@@ -131,6 +146,20 @@ pub(crate) unsafe fn register(
     call!(register, file, args)
 }
 
+/// Makes memory reachable for whoever gets the descriptor.
+///
+/// # Safety
+///
+/// When it succeeds, others may read the memory at any time, for as long as it exists, and write it if
+/// `PINMAP_EXPORT_WRITE` is set: until then there must be no reference to any of it, except to
+/// atomics.
+pub(crate) unsafe fn export(
+    file: BorrowedFd<'_>,
+    args: &mut sys::pinmap_export,
+) -> Result<(), Errno> {
+    call!(export, file, args)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +177,10 @@ mod tests {
         assert_eq!(
             nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_QUEUE_SUBMIT),
             0xbc10
+        );
+        assert_eq!(
+            nix::request_code_none!(sys::PINMAP_IOCTL_TYPE, sys::PINMAP_CMD_SYNC),
+            0xbc13
         );
     }
 

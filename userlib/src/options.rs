@@ -44,6 +44,8 @@ pub struct RegisterOptions {
     placement: Placement,
     address_bits: u32,
     round_outwards: bool,
+    interruptible: bool,
+    portable: bool,
 }
 
 impl RegisterOptions {
@@ -54,6 +56,8 @@ impl RegisterOptions {
             placement: Placement::Preferred,
             address_bits: 0,
             round_outwards: false,
+            interruptible: false,
+            portable: false,
         }
     }
 
@@ -96,6 +100,25 @@ impl RegisterOptions {
         self
     }
 
+    /// On every device that the process has open, also on those that it opens later, with one pin and
+    /// one charge. If one of them cannot have it, registering fails; later, opening does. Any of
+    /// the [devices](crate::Device) then finds it by its address
+    /// ([`Device::query`](crate::Device::query)), also the device address, which is the same if
+    /// the IOMMUs allow. It goes with the registration. Not for parts of files.
+    #[must_use]
+    pub fn portable(mut self) -> Self {
+        self.portable = true;
+        self
+    }
+
+    /// Any signal that the process handles cancels registering (`EINTR`), not only a fatal one. The
+    /// driver looks for signals every few megabytes.
+    #[must_use]
+    pub fn interruptible(mut self) -> Self {
+        self.interruptible = true;
+        self
+    }
+
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -109,6 +132,12 @@ impl RegisterOptions {
             Access::Read => 0,
             Access::ReadWrite => sys::PINMAP_REGISTER_WRITE,
         };
+        if self.portable {
+            flags |= sys::PINMAP_REGISTER_PORTABLE;
+        }
+        if self.interruptible {
+            flags |= sys::PINMAP_REGISTER_INTERRUPTIBLE;
+        }
         let mut device_addr = 0;
         match self.placement {
             Placement::Preferred => {}
@@ -126,6 +155,33 @@ impl RegisterOptions {
             length,
             device_addr,
             address_bits,
+            ..Default::default()
+        }
+    }
+
+    /// The same for a part of a file.
+    pub(crate) fn to_abi_fd(self, fd: i32, offset: u64, length: u64) -> sys::pinmap_register_fd {
+        let args = self.to_abi(offset, length);
+        sys::pinmap_register_fd {
+            flags: args.flags,
+            fd,
+            address_bits: args.address_bits,
+            offset,
+            length,
+            device_addr: args.device_addr,
+            ..Default::default()
+        }
+    }
+
+    /// The same, only to be asked about.
+    pub(crate) fn to_abi_preflight(self, addr: u64, length: u64) -> sys::pinmap_preflight {
+        let args = self.to_abi(addr, length);
+        sys::pinmap_preflight {
+            flags: args.flags,
+            addr,
+            length,
+            device_addr: args.device_addr,
+            address_bits: args.address_bits,
             ..Default::default()
         }
     }
@@ -236,6 +292,34 @@ mod tests {
             (write | PINMAP_REGISTER_NO_MAP, 0, 0)
         );
         assert_eq!(register(options.address_bits(28)), (write, 0, 28));
+        assert_eq!(
+            register(options.portable()),
+            (write | PINMAP_REGISTER_PORTABLE, 0, 0)
+        );
+        assert_eq!(
+            register(options.interruptible()),
+            (write | PINMAP_REGISTER_INTERRUPTIBLE, 0, 0)
+        );
+    }
+
+    #[test]
+    fn the_same_options_go_with_files_and_preflights() {
+        let options = RegisterOptions::new(Access::ReadWrite)
+            .at(0x5000)
+            .address_bits(40);
+        let fd = options.to_abi_fd(3, 0x1000, 0x2000);
+        let flags = sys::PINMAP_REGISTER_WRITE | sys::PINMAP_REGISTER_FIXED;
+        assert_eq!((fd.flags, fd.fd, fd.address_bits), (flags, 3, 40));
+        assert_eq!(
+            (fd.offset, fd.length, fd.device_addr),
+            (0x1000, 0x2000, 0x5000)
+        );
+        let asked = options.to_abi_preflight(0x1000, 0x2000);
+        assert_eq!(
+            (asked.flags, asked.addr, asked.length),
+            (flags, 0x1000, 0x2000)
+        );
+        assert_eq!((asked.device_addr, asked.address_bits), (0x5000, 40));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Device {
 }
 
 /// The whole pages around a range, as address and length.
-fn outwards(addr: usize, len: usize, page: usize) -> Option<(usize, usize)> {
+pub(crate) fn outwards(addr: usize, len: usize, page: usize) -> Option<(usize, usize)> {
     let start = addr - addr % page;
     let end = addr.checked_add(len)?.checked_next_multiple_of(page)?;
     // Of nothing there are no pages: that is for the driver to refuse.
@@ -105,15 +105,36 @@ impl RawRegistration {
             Error::new(Operation::Register, attempt(device, addr, len), errno)
                 .with_failure(Failure::from_abi(&args.fail))
         })?;
-        Ok(Self {
-            device: device.clone(),
-            handle: args.out_handle,
+        let device_addr = options.maps().then_some(args.device_addr);
+        let access = options.access();
+        Ok(Self::made(
+            device,
+            args.out_handle,
             addr,
             len,
-            device_addr: options.maps().then_some(args.device_addr),
-            access: options.access(),
+            device_addr,
+            access,
+        ))
+    }
+
+    /// What the driver has registered under a handle.
+    pub(crate) fn made(
+        device: &Device,
+        handle: u64,
+        addr: usize,
+        len: usize,
+        device_addr: Option<u64>,
+        access: Access,
+    ) -> Self {
+        Self {
+            device: device.clone(),
+            handle,
+            addr,
+            len,
+            device_addr,
+            access,
             released: false,
-        })
+        }
     }
 
     /// Makes the memory unreachable for the device. All its mappings are gone then. The same once

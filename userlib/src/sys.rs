@@ -27,6 +27,13 @@ pub const PINMAP_CMD_QUEUE_DESTROY: _bindgen_ty_1 = 13;
 pub const PINMAP_CMD_QUEUE_WAIT: _bindgen_ty_1 = 14;
 pub const PINMAP_CMD_QUEUE_QUERY: _bindgen_ty_1 = 15;
 pub const PINMAP_CMD_QUEUE_SUBMIT: _bindgen_ty_1 = 16;
+pub const PINMAP_CMD_EXPORT: _bindgen_ty_1 = 17;
+pub const PINMAP_CMD_IMPORT: _bindgen_ty_1 = 18;
+pub const PINMAP_CMD_SYNC: _bindgen_ty_1 = 19;
+pub const PINMAP_CMD_REGISTER_FD: _bindgen_ty_1 = 20;
+pub const PINMAP_CMD_PREFLIGHT: _bindgen_ty_1 = 21;
+pub const PINMAP_CMD_GENERATIONS: _bindgen_ty_1 = 22;
+pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
 pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
@@ -176,6 +183,61 @@ const _: () = {
     ["Offset of field: pinmap_reserved::out_last"]
         [::core::mem::offset_of!(pinmap_reserved, out_last) - 24usize];
 };
+pub const PINMAP_TOTALS_CONTEXT: pinmap_totals_flags = 1;
+pub type pinmap_totals_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_total {
+    pub number: __u64,
+    pub bytes: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_total"][::core::mem::size_of::<pinmap_total>() - 16usize];
+    ["Alignment of pinmap_total"][::core::mem::align_of::<pinmap_total>() - 8usize];
+    ["Offset of field: pinmap_total::number"]
+        [::core::mem::offset_of!(pinmap_total, number) - 0usize];
+    ["Offset of field: pinmap_total::bytes"][::core::mem::offset_of!(pinmap_total, bytes) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_get_totals {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_contexts: __u32,
+    pub __reserved: __u32,
+    pub out_pinned: pinmap_total,
+    pub out_allocated: pinmap_total,
+    pub out_vram: pinmap_total,
+    pub out_shared: pinmap_total,
+    pub out_mapped: pinmap_total,
+    pub out_stale: pinmap_total,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_get_totals"][::core::mem::size_of::<pinmap_get_totals>() - 112usize];
+    ["Alignment of pinmap_get_totals"][::core::mem::align_of::<pinmap_get_totals>() - 8usize];
+    ["Offset of field: pinmap_get_totals::size"]
+        [::core::mem::offset_of!(pinmap_get_totals, size) - 0usize];
+    ["Offset of field: pinmap_get_totals::flags"]
+        [::core::mem::offset_of!(pinmap_get_totals, flags) - 4usize];
+    ["Offset of field: pinmap_get_totals::out_contexts"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_contexts) - 8usize];
+    ["Offset of field: pinmap_get_totals::__reserved"]
+        [::core::mem::offset_of!(pinmap_get_totals, __reserved) - 12usize];
+    ["Offset of field: pinmap_get_totals::out_pinned"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_pinned) - 16usize];
+    ["Offset of field: pinmap_get_totals::out_allocated"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_allocated) - 32usize];
+    ["Offset of field: pinmap_get_totals::out_vram"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_vram) - 48usize];
+    ["Offset of field: pinmap_get_totals::out_shared"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_shared) - 64usize];
+    ["Offset of field: pinmap_get_totals::out_mapped"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_mapped) - 80usize];
+    ["Offset of field: pinmap_get_totals::out_stale"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_stale) - 96usize];
+};
 pub const PINMAP_FAIL_NONE: pinmap_fail_reason = 0;
 pub const PINMAP_FAIL_HOLE: pinmap_fail_reason = 1;
 pub const PINMAP_FAIL_PERMISSION: pinmap_fail_reason = 2;
@@ -218,6 +280,8 @@ pub const PINMAP_REGISTER_WRITE: pinmap_register_flags = 1;
 pub const PINMAP_REGISTER_NO_MAP: pinmap_register_flags = 2;
 pub const PINMAP_REGISTER_FIXED: pinmap_register_flags = 4;
 pub const PINMAP_REGISTER_IDENTITY: pinmap_register_flags = 8;
+pub const PINMAP_REGISTER_PORTABLE: pinmap_register_flags = 16;
+pub const PINMAP_REGISTER_INTERRUPTIBLE: pinmap_register_flags = 32;
 pub type pinmap_register_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -260,6 +324,111 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_register_fd {
+    pub size: __u32,
+    pub flags: __u32,
+    pub fd: __s32,
+    pub address_bits: __u32,
+    pub offset: __u64,
+    pub length: __u64,
+    pub device_addr: __u64,
+    pub out_handle: __u64,
+    pub out_generation: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_register_fd"][::core::mem::size_of::<pinmap_register_fd>() - 88usize];
+    ["Alignment of pinmap_register_fd"][::core::mem::align_of::<pinmap_register_fd>() - 8usize];
+    ["Offset of field: pinmap_register_fd::size"]
+        [::core::mem::offset_of!(pinmap_register_fd, size) - 0usize];
+    ["Offset of field: pinmap_register_fd::flags"]
+        [::core::mem::offset_of!(pinmap_register_fd, flags) - 4usize];
+    ["Offset of field: pinmap_register_fd::fd"]
+        [::core::mem::offset_of!(pinmap_register_fd, fd) - 8usize];
+    ["Offset of field: pinmap_register_fd::address_bits"]
+        [::core::mem::offset_of!(pinmap_register_fd, address_bits) - 12usize];
+    ["Offset of field: pinmap_register_fd::offset"]
+        [::core::mem::offset_of!(pinmap_register_fd, offset) - 16usize];
+    ["Offset of field: pinmap_register_fd::length"]
+        [::core::mem::offset_of!(pinmap_register_fd, length) - 24usize];
+    ["Offset of field: pinmap_register_fd::device_addr"]
+        [::core::mem::offset_of!(pinmap_register_fd, device_addr) - 32usize];
+    ["Offset of field: pinmap_register_fd::out_handle"]
+        [::core::mem::offset_of!(pinmap_register_fd, out_handle) - 40usize];
+    ["Offset of field: pinmap_register_fd::out_generation"]
+        [::core::mem::offset_of!(pinmap_register_fd, out_generation) - 48usize];
+    ["Offset of field: pinmap_register_fd::fail"]
+        [::core::mem::offset_of!(pinmap_register_fd, fail) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_preflight {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub device_addr: __u64,
+    pub address_bits: __u32,
+    pub __reserved: __u32,
+    pub out_memlock_needed: __u64,
+    pub out_memlock_allowed: __u64,
+    pub out_objects_needed: __u64,
+    pub out_objects_allowed: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_preflight"][::core::mem::size_of::<pinmap_preflight>() - 104usize];
+    ["Alignment of pinmap_preflight"][::core::mem::align_of::<pinmap_preflight>() - 8usize];
+    ["Offset of field: pinmap_preflight::size"]
+        [::core::mem::offset_of!(pinmap_preflight, size) - 0usize];
+    ["Offset of field: pinmap_preflight::flags"]
+        [::core::mem::offset_of!(pinmap_preflight, flags) - 4usize];
+    ["Offset of field: pinmap_preflight::addr"]
+        [::core::mem::offset_of!(pinmap_preflight, addr) - 8usize];
+    ["Offset of field: pinmap_preflight::length"]
+        [::core::mem::offset_of!(pinmap_preflight, length) - 16usize];
+    ["Offset of field: pinmap_preflight::device_addr"]
+        [::core::mem::offset_of!(pinmap_preflight, device_addr) - 24usize];
+    ["Offset of field: pinmap_preflight::address_bits"]
+        [::core::mem::offset_of!(pinmap_preflight, address_bits) - 32usize];
+    ["Offset of field: pinmap_preflight::__reserved"]
+        [::core::mem::offset_of!(pinmap_preflight, __reserved) - 36usize];
+    ["Offset of field: pinmap_preflight::out_memlock_needed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_memlock_needed) - 40usize];
+    ["Offset of field: pinmap_preflight::out_memlock_allowed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_memlock_allowed) - 48usize];
+    ["Offset of field: pinmap_preflight::out_objects_needed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_objects_needed) - 56usize];
+    ["Offset of field: pinmap_preflight::out_objects_allowed"]
+        [::core::mem::offset_of!(pinmap_preflight, out_objects_allowed) - 64usize];
+    ["Offset of field: pinmap_preflight::fail"]
+        [::core::mem::offset_of!(pinmap_preflight, fail) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_generations {
+    pub size: __u32,
+    pub flags: __u32,
+    pub out_offset: __u64,
+    pub out_length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_generations"][::core::mem::size_of::<pinmap_generations>() - 24usize];
+    ["Alignment of pinmap_generations"][::core::mem::align_of::<pinmap_generations>() - 8usize];
+    ["Offset of field: pinmap_generations::size"]
+        [::core::mem::offset_of!(pinmap_generations, size) - 0usize];
+    ["Offset of field: pinmap_generations::flags"]
+        [::core::mem::offset_of!(pinmap_generations, flags) - 4usize];
+    ["Offset of field: pinmap_generations::out_offset"]
+        [::core::mem::offset_of!(pinmap_generations, out_offset) - 8usize];
+    ["Offset of field: pinmap_generations::out_length"]
+        [::core::mem::offset_of!(pinmap_generations, out_length) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_release {
     pub size: __u32,
     pub flags: __u32,
@@ -279,9 +448,12 @@ const _: () = {
 pub const PINMAP_BUFFER_USER: pinmap_buffer_kind = 1;
 pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;
 pub const PINMAP_BUFFER_VRAM: pinmap_buffer_kind = 3;
+pub const PINMAP_BUFFER_FILE: pinmap_buffer_kind = 5;
+pub const PINMAP_BUFFER_IMPORT: pinmap_buffer_kind = 6;
 pub type pinmap_buffer_kind = ::core::ffi::c_uint;
 pub const PINMAP_STATE_LIVE: pinmap_buffer_state = 1;
 pub const PINMAP_STATE_STALE: pinmap_buffer_state = 2;
+pub const PINMAP_STATE_BUILDING: pinmap_buffer_state = 3;
 pub type pinmap_buffer_state = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -298,10 +470,12 @@ pub struct pinmap_query {
     pub out_state: __u32,
     pub out_nr_mappings: __u32,
     pub out_generation: __u64,
+    pub out_offset: __u64,
+    pub out_pinned: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_query"][::core::mem::size_of::<pinmap_query>() - 72usize];
+    ["Size of pinmap_query"][::core::mem::size_of::<pinmap_query>() - 88usize];
     ["Alignment of pinmap_query"][::core::mem::align_of::<pinmap_query>() - 8usize];
     ["Offset of field: pinmap_query::size"][::core::mem::offset_of!(pinmap_query, size) - 0usize];
     ["Offset of field: pinmap_query::flags"][::core::mem::offset_of!(pinmap_query, flags) - 4usize];
@@ -324,6 +498,10 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_query, out_nr_mappings) - 60usize];
     ["Offset of field: pinmap_query::out_generation"]
         [::core::mem::offset_of!(pinmap_query, out_generation) - 64usize];
+    ["Offset of field: pinmap_query::out_offset"]
+        [::core::mem::offset_of!(pinmap_query, out_offset) - 72usize];
+    ["Offset of field: pinmap_query::out_pinned"]
+        [::core::mem::offset_of!(pinmap_query, out_pinned) - 80usize];
 };
 pub const PINMAP_MAP_WRITE: pinmap_map_flags = 1;
 pub const PINMAP_MAP_FIXED: pinmap_map_flags = 2;
@@ -443,6 +621,9 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_event, length) - 24usize];
 };
 pub const PINMAP_ALLOC_VRAM: pinmap_alloc_flags = 1;
+pub const PINMAP_ALLOC_WRITE_COMBINED: pinmap_alloc_flags = 2;
+pub const PINMAP_ALLOC_NODE: pinmap_alloc_flags = 4;
+pub const PINMAP_ALLOC_PORTABLE: pinmap_alloc_flags = 8;
 pub type pinmap_alloc_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -453,10 +634,12 @@ pub struct pinmap_alloc {
     pub out_handle: __u64,
     pub out_offset: __u64,
     pub fail: pinmap_fail,
+    pub node: __u32,
+    pub __reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_alloc"][::core::mem::size_of::<pinmap_alloc>() - 64usize];
+    ["Size of pinmap_alloc"][::core::mem::size_of::<pinmap_alloc>() - 72usize];
     ["Alignment of pinmap_alloc"][::core::mem::align_of::<pinmap_alloc>() - 8usize];
     ["Offset of field: pinmap_alloc::size"][::core::mem::offset_of!(pinmap_alloc, size) - 0usize];
     ["Offset of field: pinmap_alloc::flags"][::core::mem::offset_of!(pinmap_alloc, flags) - 4usize];
@@ -467,6 +650,84 @@ const _: () = {
     ["Offset of field: pinmap_alloc::out_offset"]
         [::core::mem::offset_of!(pinmap_alloc, out_offset) - 24usize];
     ["Offset of field: pinmap_alloc::fail"][::core::mem::offset_of!(pinmap_alloc, fail) - 32usize];
+    ["Offset of field: pinmap_alloc::node"][::core::mem::offset_of!(pinmap_alloc, node) - 64usize];
+    ["Offset of field: pinmap_alloc::__reserved"]
+        [::core::mem::offset_of!(pinmap_alloc, __reserved) - 68usize];
+};
+pub const PINMAP_EXPORT_WRITE: pinmap_export_flags = 1;
+pub type pinmap_export_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_export {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handle: __u64,
+    pub out_fd: __s32,
+    pub __reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_export"][::core::mem::size_of::<pinmap_export>() - 24usize];
+    ["Alignment of pinmap_export"][::core::mem::align_of::<pinmap_export>() - 8usize];
+    ["Offset of field: pinmap_export::size"][::core::mem::offset_of!(pinmap_export, size) - 0usize];
+    ["Offset of field: pinmap_export::flags"]
+        [::core::mem::offset_of!(pinmap_export, flags) - 4usize];
+    ["Offset of field: pinmap_export::handle"]
+        [::core::mem::offset_of!(pinmap_export, handle) - 8usize];
+    ["Offset of field: pinmap_export::out_fd"]
+        [::core::mem::offset_of!(pinmap_export, out_fd) - 16usize];
+    ["Offset of field: pinmap_export::__reserved"]
+        [::core::mem::offset_of!(pinmap_export, __reserved) - 20usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_import {
+    pub size: __u32,
+    pub flags: __u32,
+    pub fd: __s32,
+    pub out_flags: __u32,
+    pub out_handle: __u64,
+    pub out_length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_import"][::core::mem::size_of::<pinmap_import>() - 32usize];
+    ["Alignment of pinmap_import"][::core::mem::align_of::<pinmap_import>() - 8usize];
+    ["Offset of field: pinmap_import::size"][::core::mem::offset_of!(pinmap_import, size) - 0usize];
+    ["Offset of field: pinmap_import::flags"]
+        [::core::mem::offset_of!(pinmap_import, flags) - 4usize];
+    ["Offset of field: pinmap_import::fd"][::core::mem::offset_of!(pinmap_import, fd) - 8usize];
+    ["Offset of field: pinmap_import::out_flags"]
+        [::core::mem::offset_of!(pinmap_import, out_flags) - 12usize];
+    ["Offset of field: pinmap_import::out_handle"]
+        [::core::mem::offset_of!(pinmap_import, out_handle) - 16usize];
+    ["Offset of field: pinmap_import::out_length"]
+        [::core::mem::offset_of!(pinmap_import, out_length) - 24usize];
+};
+pub const PINMAP_SYNC_FOR_DEVICE: pinmap_sync_flags = 1;
+pub const PINMAP_SYNC_FOR_CPU: pinmap_sync_flags = 2;
+pub const PINMAP_SYNC_NO_SNOOP: pinmap_sync_flags = 4;
+pub type pinmap_sync_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_sync {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handle: __u64,
+    pub offset: __u64,
+    pub length: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_sync"][::core::mem::size_of::<pinmap_sync>() - 32usize];
+    ["Alignment of pinmap_sync"][::core::mem::align_of::<pinmap_sync>() - 8usize];
+    ["Offset of field: pinmap_sync::size"][::core::mem::offset_of!(pinmap_sync, size) - 0usize];
+    ["Offset of field: pinmap_sync::flags"][::core::mem::offset_of!(pinmap_sync, flags) - 4usize];
+    ["Offset of field: pinmap_sync::handle"][::core::mem::offset_of!(pinmap_sync, handle) - 8usize];
+    ["Offset of field: pinmap_sync::offset"]
+        [::core::mem::offset_of!(pinmap_sync, offset) - 16usize];
+    ["Offset of field: pinmap_sync::length"]
+        [::core::mem::offset_of!(pinmap_sync, length) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -11,7 +11,7 @@ use crate::stale::while_unbound;
 /// Exit status, stdout, stderr.
 type Output = (Option<i32>, String, String);
 
-fn run(line: &str) -> Result<Output, Box<dyn std::error::Error>> {
+pub(crate) fn run(line: &str) -> Result<Output, Box<dyn std::error::Error>> {
     let words: Vec<_> = line.split(' ').collect();
     let output = Command::new(words[0]).args(&words[1..]).output()?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -32,6 +32,7 @@ pub(crate) fn command_info() -> Outcome {
         &node,
         &pci.to_string(),
         "flat, free",
+        "  in use          by no program",
         "(MSI)",
         "BAR 0",
     ] {
@@ -43,6 +44,7 @@ pub(crate) fn command_info() -> Outcome {
         &format!("\"node\": \"{node}\""),
         "\"driver_loaded\": true",
         "\"kind\": \"flat\"",
+        "\"totals\": {",
     ] {
         assert!(out.contains(part), "{part}: {out}");
     }
@@ -135,7 +137,7 @@ pub(crate) fn command_bind_and_unbind() -> Outcome {
 }
 
 /// A function without a driver that shares its IOMMU group with others: the driver refuses it.
-fn function_in_company() -> Result<Option<String>, Box<dyn std::error::Error>> {
+pub(crate) fn function_in_company() -> Result<Option<String>, Box<dyn std::error::Error>> {
     for entry in std::fs::read_dir("/sys/bus/pci/devices")? {
         let entry = entry?;
         let members = std::fs::read_dir(entry.path().join("iommu_group/devices"));

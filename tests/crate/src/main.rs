@@ -5,12 +5,15 @@
 //! usage: `crate-test [PATTERN...]`: part of a test's name, its whole name, a name with `*` and `?`,
 //! or `smoke`.
 
+mod cache;
 mod command;
 mod device;
+mod doctor;
 #[path = "../../../userlib/examples/edu/driver.rs"]
 mod edu;
 mod failure;
 mod faults;
+mod files;
 mod gpu;
 mod harness;
 mod kernels;
@@ -22,6 +25,7 @@ mod pins;
 mod queues;
 mod registration;
 mod setup;
+mod sharing;
 mod stale;
 mod stream_calls;
 mod stream_faults;
@@ -30,6 +34,7 @@ mod stream_overlap;
 mod stream_scale;
 mod streams;
 mod submission;
+mod syscalls;
 
 use std::process::ExitCode;
 
@@ -74,6 +79,22 @@ const TESTS: &[Test] = tests! {
         failure_names_memlock
         failure_names_other_process
         owned_device_says_what_to_do;
+    cache:
+        cache_hits_make_no_system_call
+        cache_hit_costs_little
+        cache_sees_memory_go
+        cache_is_not_fooled_by_neighbours
+        cache_keeps_its_limit
+        cache_makes_way
+        cache_gives_back_what_the_user_may_not_lock;
+    files:
+        file_is_shared_with_the_device
+        file_errors_say_what_to_do
+        preflight_says_what_registering_would
+        preflight_names_the_limit
+        progress_is_reported
+        query_knows_every_kind
+        portable_memory_is_on_all_devices;
     stale:
         munmap_makes_stale
         events_signal_eventfd
@@ -97,6 +118,17 @@ const TESTS: &[Test] = tests! {
         command_refuses_nonsense
         example_edu
         examples_of_queues;
+    doctor:
+        doctor_all_is_well
+        doctor_low_limit
+        doctor_without_permission
+        doctor_without_udev_rule
+        doctor_of_a_function
+        doctor_of_a_shared_group
+        doctor_without_devices
+        doctor_without_module
+        doctor_of_a_kernel_without_options
+        noiommu_doctor;
     gpu:
         gpu_info_is_plausible
         flat_device_has_no_queues
@@ -106,6 +138,10 @@ const TESTS: &[Test] = tests! {
         vram_is_given_back
         queue_options_are_checked
         queues_run_out_and_come_back;
+    sharing:
+        alloc_of_all_kinds
+        shared_allocation
+        sharing_refuses_what_cannot_be;
     kernels:
         copy_engines_copy_and_fill
         kernel_copy_and_fill
@@ -139,6 +175,7 @@ const TESTS: &[Test] = tests! {
         gone_device_ends_a_scope;
     submission:
         submission_makes_no_system_call
+        streams_make_no_system_call
         submission_cost;
     streams:
         stream_stays_in_order

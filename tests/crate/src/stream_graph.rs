@@ -248,7 +248,7 @@ fn check_calls(nodes: &[Node], called: &[usize]) -> Result<(), String> {
 pub(crate) fn random_graphs_are_as_if_sequential() -> Outcome {
     let seed = match std::env::var("PINMAP_SEED") {
         Ok(seed) => seed.parse()?,
-        Err(_) => u64::from(std::process::id()) << 32 | 1,
+        Err(_) => (u64::from(std::process::id()) << 32) | 1,
     };
     println!("seed {seed} (PINMAP_SEED={seed} runs the same graphs)");
     let gpu = gpu()?;

@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What submitting costs: no system call, and less than one.
 
-use std::error::Error as AnyError;
 use std::hint::spin_loop;
-use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use nix::libc;
-use nix::sys::mman::{mmap_anonymous, MapFlags, ProtFlags};
-use nix::sys::ptrace;
-use nix::sys::signal::{raise, Signal};
-use nix::sys::wait::{waitpid, WaitStatus};
-use nix::unistd::{fork, getppid, ForkResult, Pid};
 use pinmap::stream::{Event, StreamOptions};
 use pinmap::{kernel, Allocation, Error, Packet, Queue, QueueOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::syscalls::{self, Phase};
 
-/// What the traced child is at.
-mod phase {
-    /// What is not looked at.
-    pub(super) const OTHER: u32 = 0;
-    /// One system call, which must be seen.
-    pub(super) const CALL: u32 = 1;
-    /// Submitting, and looking whether it is done.
-    pub(super) const SUBMIT: u32 = 2;
-}
-
-/// A number that parent and child share.
-fn shared() -> Result<&'static AtomicU32, Box<dyn AnyError>> {
-    let len = NonZeroUsize::MIN.saturating_add(4095);
-    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    // SAFETY: A new mapping, where there is none.
-    let start = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_SHARED)? };
-    // SAFETY: Zeroed, aligned, and never unmapped.
-    Ok(unsafe { start.cast::<AtomicU32>().as_ref() })
+/// Works with the device, and tells when it submits.
+fn traced(phase: &Phase) -> Outcome {
+    let gpu = gpu()?;
+    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
+    let mut memory = gpu.device().alloc::<f32>(1000)?;
+    let mut other = gpu.alloc_vram::<f32>(1000)?;
+    phase.begin()?;
+    queue.scope(|scope| {
+        let (mut data, mut other) = (memory.slice_mut(), other.slice_mut());
+        phase.quiet(true);
+        for _ in 0..200 {
+            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.copy(&data, &mut other)?;
+            let batch = scope.batch();
+            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.fill(&mut other, 0.0)?;
+            drop(batch);
+        }
+        let fence = scope.fence()?;
+        while !fence.is_done() {
+            spin_loop();
+        }
+        phase.quiet(false);
+        Ok::<_, Error>(())
+    })?;
+    match memory.to_vec().iter().all(|&float| float == 400.0) {
+        true => Ok(()),
+        false => Err("the results are wrong".into()),
+    }
 }
 
 /// Has two streams take turns with memory that is handed over.
@@ -74,100 +77,33 @@ fn work_of_streams(
     Ok(floats)
 }
 
-/// What the child does: works with the device, and tells what it is at.
-fn traced(phase: &AtomicU32) -> Result<(), Box<dyn AnyError>> {
+/// Works with two streams, and tells when it submits.
+fn traced_streams(phase: &Phase) -> Outcome {
     let gpu = gpu()?;
-    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
-    let mut memory = gpu.device().alloc::<f32>(1000)?;
-    let mut other = gpu.alloc_vram::<f32>(1000)?;
     let streams = [(); 2].map(|()| gpu.stream(StreamOptions::new().packets(4096)));
     let [one, two] = streams;
     let (one, two, event) = (one?, two?, gpu.event()?);
     let floats = gpu.device().alloc::<f32>(1000)?;
     // What the streams keep for themselves is there then.
     let floats = work_of_streams(&one, &two, &event, floats)?;
-    ptrace::traceme()?;
-    raise(Signal::SIGSTOP)?;
-    phase.store(phase::CALL, Ordering::SeqCst);
-    let _ = getppid();
-    queue.scope(|scope| {
-        let (mut data, mut other) = (memory.slice_mut(), other.slice_mut());
-        phase.store(phase::SUBMIT, Ordering::SeqCst);
-        for _ in 0..200 {
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
-            scope.copy(&data, &mut other)?;
-            let batch = scope.batch();
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
-            scope.fill(&mut other, 0.0)?;
-            drop(batch);
-        }
-        let fence = scope.fence()?;
-        while !fence.is_done() {
-            spin_loop();
-        }
-        phase.store(phase::OTHER, Ordering::SeqCst);
-        Ok::<_, Error>(())
-    })?;
-    phase.store(phase::SUBMIT, Ordering::SeqCst);
+    phase.begin()?;
+    phase.quiet(true);
     let floats = work_of_streams(&one, &two, &event, floats)?;
-    phase.store(phase::OTHER, Ordering::SeqCst);
-    if floats.to_vec().iter().any(|&float| float != 200.0) {
-        return Err("the results of the streams are wrong".into());
-    }
-    match memory.to_vec().iter().all(|&float| float == 400.0) {
+    phase.quiet(false);
+    match floats.to_vec().iter().all(|&float| float == 200.0) {
         true => Ok(()),
-        false => Err("the results are wrong".into()),
-    }
-}
-
-/// Has the child go on until its end; how often a system call began or ended in each phase.
-fn trace(child: Pid, phase: &AtomicU32) -> Result<[u32; 3], Box<dyn AnyError>> {
-    let mut calls = [0; 3];
-    loop {
-        match waitpid(child, None)? {
-            WaitStatus::PtraceSyscall(_) => {
-                // It stands still, so this is what it is at.
-                calls[phase.load(Ordering::SeqCst) as usize] += 1;
-                ptrace::syscall(child, None)?;
-            }
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => {
-                ptrace::setoptions(child, ptrace::Options::PTRACE_O_TRACESYSGOOD)?;
-                ptrace::syscall(child, None)?;
-            }
-            WaitStatus::Stopped(_, signal) => ptrace::syscall(child, signal)?,
-            WaitStatus::Exited(_, 0) => return Ok(calls),
-            other => return Err(format!("the child ended: {other:?}").into()),
-        }
+        false => Err("the results of the streams are wrong".into()),
     }
 }
 
 pub(crate) fn submission_makes_no_system_call() -> Outcome {
     drop(gpu()?);
-    let phase = shared()?;
-    // SAFETY: This process has one thread, so that the child can use whatever it likes.
-    match unsafe { fork()? } {
-        ForkResult::Child => {
-            let result = traced(phase);
-            if let Err(error) = &result {
-                eprintln!("{error}");
-            }
-            // SAFETY: Ends the child without what the parent would do at its end.
-            unsafe { libc::_exit(i32::from(result.is_err())) }
-        }
-        ForkResult::Parent { child } => {
-            let calls = trace(child, phase)?;
-            let [_, one, none] = calls;
-            assert_eq!(
-                one, 2,
-                "the beginning and the end of one system call: {calls:?}"
-            );
-            assert_eq!(
-                none, 0,
-                "system calls while submitting 800 packets: {calls:?}"
-            );
-            Ok(())
-        }
-    }
+    syscalls::check(traced)
+}
+
+pub(crate) fn streams_make_no_system_call() -> Outcome {
+    drop(gpu()?);
+    syscalls::check(traced_streams)
 }
 
 /// Packets for each measurement.

@@ -181,11 +181,8 @@ fn impossible_write_indexes() {
     assert_eq!(rig.slot(queue.slot, regs::SLOT_READ_INDEX), 1);
 }
 
-#[test]
-fn equals_take_turns_and_a_higher_priority_goes_first() {
-    let rig = Rig::new();
-    let spin = launch(regs::KERNEL_SPIN, &[500_000]);
-    // One compute slot must do it all, and is busy at first, so that what follows queues up.
+/// From now on one compute slot must do it all, and it is busy at first, so that what follows queues up.
+fn keep_one_compute_slot(rig: &Rig) {
     rig.w(regs::KNOB_STUCK, 0b11_1000);
     let mut blockers: Vec<_> = (0..4)
         .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
@@ -195,6 +192,13 @@ fn equals_take_turns_and_a_higher_priority_goes_first() {
         .iter_mut()
         .for_each(|queue| rig.submit(queue, &[&long]));
     rig.until("full", || rig.r(regs::ENGINE_BUSY) == 0b11_1100);
+}
+
+#[test]
+fn equals_take_turns_and_a_higher_priority_goes_first() {
+    let rig = Rig::new();
+    let spin = launch(regs::KERNEL_SPIN, &[500_000]);
+    keep_one_compute_slot(&rig);
     let mut low: Vec<_> = (8..16)
         .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
         .collect();
@@ -231,16 +235,7 @@ fn equals_take_turns_and_a_higher_priority_goes_first() {
 #[test]
 fn address_spaces_take_turns_whatever_their_priorities() {
     let rig = Rig::new();
-    // One compute slot must do it all.
-    rig.w(regs::KNOB_STUCK, 0b11_1000);
-    let mut blockers: Vec<_> = (0..4)
-        .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
-        .collect();
-    let long = launch(regs::KERNEL_SPIN, &[60_000_000]);
-    blockers
-        .iter_mut()
-        .for_each(|queue| rig.submit(queue, &[&long]));
-    rig.until("full", || rig.r(regs::ENGINE_BUSY) == 0b11_1100);
+    keep_one_compute_slot(&rig);
     let spin = launch(regs::KERNEL_SPIN, &[200_000]);
     let queue = |id: u64, vmid: u64, priority: u64| {
         let config = id | (vmid << 16) | (regs::CLASS_COMPUTE << 24) | (priority << 28);

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     CopyTest(CopyOptions),
     /// Show what zero-copy is worth.
     Demo(DemoOptions),
+    /// Say what is missing.
+    Doctor(DoctorOptions),
 }
 
 /// What `info` is to show.
@@ -62,6 +64,15 @@ impl Default for CopyOptions {
             identity: false,
         }
     }
+}
+
+/// What `doctor` is to look at.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct DoctorOptions {
+    /// Bytes that must be allowed.
+    pub(crate) need: Option<u64>,
+    /// Only this function, whether or not the driver has it.
+    pub(crate) function: Option<PciAddress>,
 }
 
 /// What `demo` is to use.
@@ -136,7 +147,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
     let mut args = args.into_iter();
     let Some(command) = args.next() else {
         return Err(Error(
-            "which command? info, bind, unbind, copy-test or demo".into(),
+            "which command? info, doctor, bind, unbind, copy-test or demo".into(),
         ));
     };
     let mut words = Words::new(args);
@@ -144,6 +155,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
         "--help" | "-h" => words.none(Command::Help(Topic::All)),
         "--version" | "-V" => words.none(Command::Version),
         "info" => info(&mut words),
+        "doctor" => doctor(&mut words),
         "bind" => function(&mut words, Topic::Bind, Command::Bind),
         "unbind" => function(&mut words, Topic::Unbind, Command::Unbind),
         "copy-test" => copy_test(&mut words),
@@ -165,6 +177,21 @@ fn info(words: &mut Words) -> Result<Command, Error> {
         options.device = Some(Target::parse(&device)?);
     }
     Ok(Command::Info(options))
+}
+
+fn doctor(words: &mut Words) -> Result<Command, Error> {
+    let mut options = DoctorOptions::default();
+    while let Some(option) = words.option()? {
+        match option.as_str() {
+            "--need" => options.need = Some(words.bytes(&option)?),
+            _ => return common(&option, Topic::Doctor),
+        }
+    }
+    if let Some(text) = words.at_most_one("BDF")? {
+        let pci = text.parse();
+        options.function = Some(pci.map_err(|error| Error(format!("`{text}` is {error}")))?);
+    }
+    Ok(Command::Doctor(options))
 }
 
 fn function(
@@ -310,6 +337,24 @@ mod tests {
         };
         let line = "copy-test --device /dev/pinmap1 --size 8K --address-bits 28 --identity";
         assert_eq!(parsed(line), Ok(Command::CopyTest(options)));
+    }
+
+    #[test]
+    fn doctor_has_its_options() {
+        let options = DoctorOptions {
+            need: Some(1 << 20),
+            function: Some(pci()),
+        };
+        assert_eq!(
+            parsed("doctor --need 1M 00:10.0"),
+            Ok(Command::Doctor(options))
+        );
+        assert_eq!(
+            parsed("doctor"),
+            Ok(Command::Doctor(DoctorOptions::default()))
+        );
+        assert!(refused("doctor /dev/pinmap0").contains("not a PCI address"));
+        assert!(refused("doctor --json").contains("no option"));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(crate) enum Topic {
     CopyTest,
     /// `pinmap demo`.
     Demo,
+    /// `pinmap doctor`.
+    Doctor,
 }
 
 /// The text about a topic.
@@ -27,6 +29,7 @@ pub(crate) fn text(topic: Topic) -> &'static str {
         Topic::Unbind => UNBIND,
         Topic::CopyTest => COPY_TEST,
         Topic::Demo => DEMO,
+        Topic::Doctor => DOCTOR,
     }
 }
 
@@ -34,6 +37,7 @@ const ALL: &str = "\
 Shows and sets up the devices of the driver pinmap, which maps user memory for PCI devices.
 
 usage: pinmap info [--json] [--need SIZE] [DEVICE]
+       pinmap doctor [--need SIZE] [BDF]
        pinmap bind BDF
        pinmap unbind BDF
        pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--identity]
@@ -42,6 +46,7 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
        pinmap --help | --version
 
   info       shows the devices, the IOMMU, and the limits for locked memory
+  doctor     says what is missing for pinmap to work here, and how to put it right
   bind       gives a PCI function to the driver (as root)
   unbind     takes it away again (as root)
   copy-test  has QEMU's device edu copy memory, and checks every byte
@@ -66,6 +71,22 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
 
 Exit status: 0, shown; 1, DEVICE is not there or cannot be opened, or what is needed is not
 allowed; 2, the command line makes no sense. That there is no device at all is no failure.
+";
+
+const DOCTOR: &str = "\
+Looks at all that pinmap needs on this machine, in the order in which to put it right: the kernel, the
+IOMMU, the driver, the PCI functions, the device nodes, the limits; and registers a page with each
+device. Says of each whether it is well, and if not, why and what to do. Changes nothing.
+
+usage: pinmap doctor [--need SIZE] [BDF]
+
+  BDF          look at this function only, which the driver need not have yet (0000:00:10.0)
+  --need SIZE  this user is to be able to register so many bytes more (1M)
+
+Run it as the user who is to use the device; as root it sees more of the machine, but not what that
+user may do.
+
+Exit status: 0, all is well; 1, something is missing; 2, the command line makes no sense.
 ";
 
 const BIND: &str = "\

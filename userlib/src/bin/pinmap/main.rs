@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command `pinmap`: shows the devices, gives functions to the driver, tests it with `edu`, shows
+//! The command `pinmap`: shows the devices, says what is missing, gives functions to the driver, tests it with `edu`, shows
 //! what zero-copy is worth with the test GPU.
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod args;
 mod bind;
 mod copy_test;
 mod demo;
+mod doctor;
 #[path = "../../../examples/edu/driver.rs"]
 mod edu;
 mod help;
@@ -40,6 +41,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::Unbind(pci) => bind::unbind(&sysfs::Sysfs::system(), pci, out)?,
         Command::CopyTest(options) => copy_test::run(&options, out)?,
         Command::Demo(options) => demo::run(&options, out)?,
+        Command::Doctor(options) => doctor::run(&options, out)?,
     }
     Ok(out.flush()?)
 }

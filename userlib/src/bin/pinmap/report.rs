@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
-use pinmap::{Device, GpuInfo, Info, Kind, Memlock, PciAddress, Reserved};
+use pinmap::{Device, GpuInfo, Info, Kind, Memlock, PciAddress, Reserved, Totals};
 
 use crate::args::{InfoOptions, Target};
 use crate::report_json;
@@ -45,6 +45,8 @@ pub(crate) struct Details {
     pub(crate) reserved: Vec<Reserved>,
     /// For a paged device.
     pub(crate) gpu: Option<GpuInfo>,
+    /// Of all contexts; none with an older driver.
+    pub(crate) totals: Option<Totals>,
 }
 
 impl Details {
@@ -58,6 +60,7 @@ impl Details {
             info,
             reserved: device.reserved()?,
             gpu,
+            totals: device.totals().ok(),
         })
     }
 }
@@ -153,7 +156,7 @@ impl Report {
 }
 
 /// The limit of this process, where no device can be asked; what is used is not known then.
-fn own_memlock() -> Memlock {
+pub(crate) fn own_memlock() -> Memlock {
     let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
     let exempt = fs::read_to_string("/proc/self/status").is_ok_and(|status| may_lock(&status));
     Memlock {

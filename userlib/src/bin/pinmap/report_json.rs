@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pinmap::{BarInfo, GpuInfo, Link, Reserved};
+use pinmap::{BarInfo, GpuInfo, Link, Reserved, Total, Totals};
 
 use crate::json::Json;
 use crate::report::{Details, Entry, Report};
@@ -57,6 +57,7 @@ fn details(
         info,
         reserved: ranges,
         gpu: engines,
+        totals: all,
     }: &Details,
 ) -> Vec<(&'static str, Json)> {
     let bars = (0u32..).zip(&info.bars);
@@ -73,11 +74,31 @@ fn details(
         ("max_registrations", info.max_registrations.into()),
         ("vectors", info.vectors.into()),
         ("gpu", engines.as_ref().map(gpu).into()),
+        ("totals", all.as_ref().map(totals).into()),
         (
             "bars",
             Json::list(bars.filter_map(|(number, info)| Some(bar(number, info.as_ref()?)))),
         ),
     ]
+}
+
+fn totals(totals: &Totals) -> Json {
+    let total = |total: Total| {
+        Json::Object(vec![
+            ("number", total.number.into()),
+            ("bytes", total.bytes.into()),
+        ])
+    };
+    Json::Object(vec![
+        // Without the one that asks.
+        ("programs", totals.contexts.saturating_sub(1).into()),
+        ("pinned", total(totals.pinned)),
+        ("allocated", total(totals.allocated)),
+        ("vram", total(totals.vram)),
+        ("shared", total(totals.shared)),
+        ("mapped", total(totals.mapped)),
+        ("stale", total(totals.stale)),
+    ])
 }
 
 fn range(range: &RangeInclusive<u64>) -> Vec<(&'static str, Json)> {

@@ -19,7 +19,7 @@ impl Sysfs {
         }
     }
 
-    #[cfg(test)]
+    /// That of another root.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }

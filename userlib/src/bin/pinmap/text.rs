@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use pinmap::{BarInfo, GpuInfo, Info, Kind, Memlock, Reserved, ReservedKind};
+use pinmap::{BarInfo, GpuInfo, Info, Kind, Memlock, Reserved, ReservedKind, Total, Totals};
 
 use crate::report::{Details, Entry, Report};
 use crate::size::format as bytes;
@@ -58,9 +58,13 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
             info,
             reserved,
             gpu,
+            totals,
         }) => {
             details(info, reserved, out)?;
-            gpu.as_ref().map_or(Ok(()), |info| engines(info, out))
+            if let Some(info) = gpu {
+                engines(info, out)?;
+            }
+            totals.map_or(Ok(()), |totals| line(out, "  in use", in_use(&totals)))
         }
         Err(error) => line(out, "  not usable", error.to_string()),
     }
@@ -140,6 +144,31 @@ fn engines(info: &GpuInfo, out: &mut impl Write) -> io::Result<()> {
         "  memory",
         format!("{}, {} free", bytes(info.vram_len), bytes(info.vram_free)),
     )
+}
+
+/// What all programs have of a device; the one that asks has nothing.
+fn in_use(totals: &Totals) -> String {
+    let programs = match totals.contexts.saturating_sub(1) {
+        0 => "by no program".to_owned(),
+        1 => "by 1 program".to_owned(),
+        n => format!("by {n} programs"),
+    };
+    let kinds = [
+        ("registered", totals.pinned),
+        ("allocated", totals.allocated),
+        ("of the device's memory", totals.vram),
+        ("shared", totals.shared),
+        ("mapped", totals.mapped),
+        ("stale", totals.stale),
+    ];
+    let some = |(what, total): (&str, Total)| {
+        (total.number != 0).then(|| format!("{} {what} ({})", bytes(total.bytes), total.number))
+    };
+    let parts: Vec<_> = [programs]
+        .into_iter()
+        .chain(kinds.into_iter().filter_map(some))
+        .collect();
+    parts.join(", ")
 }
 
 fn describe(bar: &BarInfo) -> String {
@@ -229,6 +258,19 @@ mod tests {
             ),
             "no limit, 0 bytes used"
         );
+    }
+
+    #[test]
+    fn what_is_in_use_is_told() {
+        let mut totals = Totals::default();
+        totals.contexts = 1;
+        assert_eq!(in_use(&totals), "by no program");
+        totals.contexts = 3;
+        totals.pinned = Total {
+            number: 2,
+            bytes: 8192,
+        };
+        assert_eq!(in_use(&totals), "by 2 programs, 8 KiB registered (2)");
     }
 
     #[test]

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Portable memory: on every device that the process has open.
+//!
+//! The contexts of one address space share their portable buffers. Whoever joins gets those that there
+//! are, and a new one goes to whoever is there: both under one lock, so that none is missed. It is held
+//! while memory is mapped and unmapped, but not while pages are pinned or user space is asked for anything;
+//! it comes behind a context's `teardown` and before its `table`.
+
+use crate::{
+    backend::Claim,
+    buffer::{Buffer, State},
+    context::{Context, Reserved},
+    failure::Failure,
+    logic::request::Target,
+    sys::global,
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
+};
+
+/// The contexts of an address space that has files open.
+#[pin_data]
+pub(crate) struct Peers {
+    /// Names the address space, for as long as a context keeps it.
+    key: usize,
+    /// Contexts that belong to it; changed under the lock of all processes.
+    uses: Atomic<usize>,
+    #[pin]
+    members: Mutex<Members>,
+}
+
+struct Members {
+    contexts: KVec<Arc<Context>>,
+    shared: KVec<Shared>,
+}
+
+/// A portable buffer.
+struct Shared {
+    buffer: Arc<Buffer>,
+    /// The context that registered it.
+    home: usize,
+    target: Target,
+    write: bool,
+}
+
+/// A portable buffer in a context that did not register it. Dropping it takes it away there.
+pub(crate) struct Guest {
+    reserved: Reserved,
+    claim: Claim,
+}
+
+impl Guest {
+    /// The registration has succeeded. If the context is gone meanwhile, it is not there.
+    pub(crate) fn publish(self) {
+        if self.reserved.publish().is_ok() {
+            self.claim.keep();
+        }
+    }
+}
+
+/// Names a context among those of its process.
+fn name(context: &Context) -> usize {
+    core::ptr::from_ref(context).addr()
+}
+
+impl Members {
+    /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and is
+    /// reached by another context of the process.
+    fn invite(
+        &self,
+        context: &Arc<Context>,
+        shared: &Shared,
+    ) -> core::result::Result<Option<Guest>, Failure> {
+        if self.is_there(context, shared) {
+            return Ok(None);
+        }
+        match Self::bring(context, shared) {
+            Err(failure) if failure.errno == ENODEV => Ok(None),
+            result => result.map(Some),
+        }
+    }
+
+    fn bring(context: &Arc<Context>, shared: &Shared) -> core::result::Result<Guest, Failure> {
+        context.device().check_here()?;
+        let claim = Claim::new(context)?;
+        let reserved = context.reserve_guest(&shared.buffer)?;
+        let (_, name) = shared
+            .buffer
+            .map(context.space(), shared.target, shared.write)?;
+        shared.buffer.publish(name);
+        Ok(Guest { reserved, claim })
+    }
+
+    /// Whether the device of `context`, if it has no MMU, is reached by a context already.
+    fn is_there(&self, context: &Context, shared: &Shared) -> bool {
+        context.space().is_of_the_device()
+            && self.contexts.iter().any(|other| {
+                let same = Arc::ptr_eq(other.device(), context.device());
+                same && shared.buffer.is_in(other.space())
+            })
+    }
+
+    /// Lets all but its home have `shared`.
+    fn invite_all(&self, shared: &Shared) -> core::result::Result<KVec<Guest>, Failure> {
+        let mut guests = KVec::new();
+        let others = || {
+            self.contexts
+                .iter()
+                .filter(|other| name(other) != shared.home)
+        };
+        for other in others() {
+            match self.invite(other, shared) {
+                Ok(Some(guest)) => guests.push(guest, GFP_KERNEL_ACCOUNT)?,
+                Ok(None) => {}
+                // Another context of the process may be the owner: see below.
+                Err(failure) if failure.errno == EBUSY && other.space().is_of_the_device() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        for other in others() {
+            let flat = other.space().is_of_the_device();
+            if flat && other.device().check_here().is_ok() && !self.is_there(other, shared) {
+                return Err(EBUSY.into());
+            }
+        }
+        Ok(guests)
+    }
+
+    fn find(&self, buffer: &Arc<Buffer>) -> Option<usize> {
+        self.shared
+            .iter()
+            .position(|shared| Arc::ptr_eq(&shared.buffer, buffer))
+    }
+
+    /// Ends a buffer everywhere.
+    fn end(&mut self, index: usize, state: State) -> Result {
+        let Ok(shared) = self.shared.remove(index) else {
+            return Ok(());
+        };
+        for context in &self.contexts {
+            context.forget_guest(&shared.buffer);
+        }
+        Buffer::end(&shared.buffer, state)
+    }
+}
+
+impl Peers {
+    fn key_of(context: &Context) -> usize {
+        core::ptr::from_ref(context.account().mm()).addr()
+    }
+
+    fn of(context: &Context) -> Option<Arc<Self>> {
+        let key = Self::key_of(context);
+        global::with_peers(|all| all.iter().find(|process| process.key == key).cloned())
+    }
+
+    /// The process of `context`, which uses it from now on.
+    fn take(context: &Context) -> Result<Arc<Self>> {
+        let key = Self::key_of(context);
+        let members = Members {
+            contexts: KVec::new(),
+            shared: KVec::new(),
+        };
+        let fresh = Arc::pin_init(
+            pin_init!(Self {
+                key,
+                uses: Atomic::new(0),
+                members <- new_mutex!(members, "pinmap_process"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        global::with_peers(|all| {
+            let known = all.iter().find(|process| process.key == key).cloned();
+            let process = match known {
+                Some(process) => process,
+                None => {
+                    all.push(fresh.clone(), GFP_KERNEL_ACCOUNT)?;
+                    fresh
+                }
+            };
+            process.uses.add(1, Relaxed);
+            Ok(process)
+        })
+    }
+
+    fn give_up(&self) {
+        global::with_peers(|all| {
+            if self.uses.fetch_sub(1, Relaxed) == 1 {
+                all.retain(|other| other.key != self.key);
+            }
+        });
+    }
+
+    /// `context` is open: it gets all portable buffers of its process, or fails; then it has to
+    /// [`leave`](Self::leave) all the same.
+    pub(crate) fn join(context: &Arc<Context>) -> Result {
+        let process = Self::take(context)?;
+        let mut members = process.members.lock();
+        let pushed = members.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT);
+        if pushed.is_err() {
+            drop(members);
+            process.give_up();
+            return Err(ENOMEM);
+        }
+        for shared in &members.shared {
+            let guest = members.invite(context, shared);
+            if let Some(guest) = guest.map_err(|failure| failure.errno)? {
+                guest.publish();
+            }
+        }
+        Ok(())
+    }
+
+    /// `context` ends: what it registered ends everywhere, and it has nothing of others any more. Can be
+    /// called again.
+    pub(crate) fn leave(context: &Context) {
+        let Some(process) = Self::of(context) else {
+            return;
+        };
+        let mut members = process.members.lock();
+        let before = members.contexts.len();
+        members
+            .contexts
+            .retain(|other| name(other) != name(context));
+        if members.contexts.len() == before {
+            return;
+        }
+        while let Some(index) = members
+            .shared
+            .iter()
+            .position(|shared| shared.home == name(context))
+        {
+            // Whoever has to know of a failure was told by the mapping.
+            let _ = members.end(index, State::Gone);
+        }
+        for shared in &members.shared {
+            context.forget_guest(&shared.buffer);
+            let _ = Buffer::leave(&shared.buffer, context.space());
+        }
+        drop(members);
+        process.give_up();
+    }
+
+    /// Shares `buffer`, of `context`, with all others, once: not visible there until the guests are
+    /// published. `None`: it is shared already.
+    pub(crate) fn share(
+        context: &Arc<Context>,
+        buffer: &Arc<Buffer>,
+        target: Target,
+        write: bool,
+    ) -> core::result::Result<Option<KVec<Guest>>, Failure> {
+        let process = Self::of(context).ok_or(ENODEV)?;
+        let mut members = process.members.lock();
+        let shared = Shared {
+            buffer: buffer.clone(),
+            home: name(context),
+            target,
+            write,
+        };
+        if !members
+            .contexts
+            .iter()
+            .any(|other| name(other) == shared.home)
+        {
+            return Err(ENODEV.into());
+        }
+        if members.find(buffer).is_some() {
+            return Ok(None);
+        }
+        let guests = members.invite_all(&shared)?;
+        // From now on also for those who come later.
+        members.shared.push(shared, GFP_KERNEL_ACCOUNT)?;
+        Ok(Some(guests))
+    }
+
+    /// Takes `buffer`, of `context`, away from all others.
+    pub(crate) fn unshare(context: &Context, buffer: &Arc<Buffer>) {
+        let Some(process) = Self::of(context) else {
+            return;
+        };
+        let mut members = process.members.lock();
+        if let Some(index) = members.find(buffer) {
+            let _ = members.shared.remove(index);
+        }
+        for other in &members.contexts {
+            if name(other) != name(context) {
+                other.forget_guest(buffer);
+                // Whoever has to know of a failure was told by the mapping.
+                let _ = Buffer::leave(buffer, other.space());
+            }
+        }
+    }
+
+    /// Ends `buffer`, which `context` registered, everywhere.
+    pub(crate) fn end(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
+        let Some(process) = Self::of(context).filter(|_| buffer.is_portable()) else {
+            return Buffer::end(buffer, state);
+        };
+        let mut members = process.members.lock();
+        match members.find(buffer) {
+            Some(index) => members.end(index, state),
+            None => Buffer::end(buffer, state),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+//! PREFLIGHT: what REGISTER would answer, without doing it.
+
+use crate::{
+    backend::Claim,
+    context::Context,
+    failure::Failure,
+    logic::request,
+    registration::{errno, Pending},
+    sys::{
+        account::Account,
+        gup,
+        uapi::{self, Preflight},
+    },
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// PREFLIGHT, in the order of REGISTER.
+pub(crate) fn preflight(
+    context: &Arc<Context>,
+    args: &mut Preflight,
+) -> core::result::Result<Pending, Failure> {
+    let plan = request::register(
+        args.flags,
+        args.__reserved,
+        args.addr,
+        args.length,
+        args.device_addr,
+        args.address_bits,
+        gup::user_last(),
+    )
+    .map_err(errno)?;
+    context.device().check_here()?;
+    if !context.account().is_current() {
+        return Err(EPERM.into());
+    }
+    // Dropped, it was never made.
+    let _claim = match plan.target {
+        Some(_) => Some(Claim::new(context)?),
+        None => None,
+    };
+    let needed = context.account().used().saturating_add(args.length);
+    let limit = Account::limit();
+    args.out_memlock_needed = needed;
+    args.out_memlock_allowed = limit.unwrap_or(u64::MAX);
+    let (objects, allowed, reserved) = context.try_reserve(plan.span);
+    args.out_objects_needed = objects;
+    args.out_objects_allowed = allowed;
+    reserved?;
+    context.check_foreign(plan.span)?;
+    if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
+        return Err(Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, needed, allowed));
+    }
+    if let Some((address, reason)) = gup::survey(plan.span, plan.write) {
+        return Err(Failure::at(EFAULT, reason, address));
+    }
+    if let Some(target) = plan.target {
+        context.space().check_room(plan.span.length(), target)?;
+    }
+    Ok(Pending::Done)
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What people see: `/proc/PID/fdinfo` of an open file, and each buffer of a device in debugfs.
+
+use crate::{
+    buffer::{Buffer, State},
+    context::Context,
+    device::Device,
+    ledger::What,
+    sys::{
+        compat,
+        debugfs::Show,
+        gup,
+        uapi::{self, Total},
+    },
+};
+use kernel::{seq_file::SeqFile, seq_print};
+
+const KIB: u64 = 1024;
+
+/// The lines of fdinfo, in the style of DRM's: `key: value [unit]`, and the keys begin with the
+/// driver's name.
+pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
+    let ledger = context.ledger();
+    let totals = ledger.totals();
+    let size = |key: &str, bytes: u64| seq_print!(out, "pinmap-{}:\t{} KiB\n", key, bytes / KIB);
+    let number = |key: &str, number: u64| seq_print!(out, "pinmap-{}:\t{}\n", key, number);
+
+    seq_print!(out, "pinmap-pdev:\t{}\n", ledger.function());
+    number("client-id", ledger.context());
+    number("objects", context.registrations().into());
+    number("objects-limit", compat::max_registrations().into());
+    let each: [(&str, What); 4] = [
+        ("pinned", What::Pinned),
+        ("allocated", What::Allocated),
+        ("vram", What::Local),
+        ("shared", What::Shared),
+    ];
+    for (key, what) in each {
+        size(key, totals.of(what).bytes);
+    }
+    let Total {
+        number: mappings,
+        bytes,
+    } = totals.of(What::Mapped);
+    size("mapped", bytes);
+    number("mappings", mappings);
+    number("stale", totals.of(What::Stale).number);
+    size("locked", context.account().used());
+    if let Some(limit) = context.opener().memlock() {
+        size("limit", limit);
+    }
+}
+
+impl Show for Device {
+    /// A line for each buffer that has a handle. Whoever comes or goes meanwhile may be missing: nothing
+    /// is locked from one line to the next.
+    fn show(&self, out: &SeqFile) {
+        seq_print!(
+            out,
+            "# device context pid handle kind access state address length runs huge mapped-at\n"
+        );
+        let mut context_from = 0;
+        while let Some(context) = self.context_from(context_from) {
+            context_from = context.id().saturating_add(1);
+            let mut handle_from = 0;
+            while let Some((handle, buffer)) = context.find_from(handle_from) {
+                handle_from = handle.saturating_add(1);
+                gup::breathe();
+                if gup::must_die() {
+                    return;
+                }
+                line(out, &context, handle, &buffer);
+            }
+        }
+    }
+}
+
+fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
+    let status = buffer.status(context.space());
+    let shape = buffer.shape();
+    let kind = match buffer.kind() {
+        uapi::BUFFER_USER => "registered",
+        uapi::BUFFER_FILE => "file",
+        uapi::BUFFER_HOST => "allocated",
+        uapi::BUFFER_VRAM => "vram",
+        _ => "shared",
+    };
+    let access = if buffer.writable() { "rw" } else { "r" };
+    let state = match status.state {
+        State::Live => "live",
+        State::Stale => "stale",
+        State::Building | State::Doomed => "new",
+        State::Released | State::Gone => "ending",
+    };
+    seq_print!(
+        out,
+        "{} {} {} {} {} {} {} ",
+        context.ledger().function(),
+        context.id(),
+        context.opener().number(),
+        handle,
+        kind,
+        access,
+        state
+    );
+    if buffer.is_user_memory() {
+        seq_print!(out, "{:#x}", buffer.span().start());
+    } else {
+        seq_print!(out, "-");
+    }
+    seq_print!(
+        out,
+        " {} {} {}%",
+        buffer.span().length(),
+        shape.runs,
+        shape.huge_percent()
+    );
+    let mut separator = ' ';
+    buffer.each_device_addr(|device_addr| {
+        seq_print!(out, "{}{:#x}", separator, device_addr);
+        separator = ',';
+    });
+    let nowhere = if separator == ' ' { " -" } else { "" };
+    seq_print!(out, "{}\n", nowhere);
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which addresses of a space are taken and which are free, each found in logarithmic time.
+
+use crate::logic::{
+    gaps::{self, Book, Bounds},
+    place::Taken,
+    span::Span,
+};
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+};
+
+/// A span that is taken.
+struct TakenSpan<L> {
+    span: Span,
+    /// Names who has it: another one may have the same span later.
+    owner: u64,
+    /// What it left behind when it went.
+    left: Option<L>,
+}
+
+/// Disjoint spans, and the gaps between them.
+pub(crate) struct Spans<L> {
+    /// By the last address, so that the first one not wholly below an address is the lower bound of
+    /// that address.
+    taken: RBTree<u64, TakenSpan<L>>,
+    gaps: Gaps,
+    owners: u64,
+}
+
+/// Gaps by class and address. There are never more than at first and one for each taken span; as many
+/// nodes there are, since freeing must not allocate. Those without a gap wait under a class of their own.
+struct Gaps {
+    nodes: RBTree<(u32, u64), Option<Span>>,
+    spare: u64,
+}
+
+/// The class of nodes without a gap.
+const SPARE: u32 = u32::MAX;
+
+/// Memory for a span that will be taken.
+pub(crate) struct Room<L> {
+    taken: RBTreeNodeReservation<u64, TakenSpan<L>>,
+    gap: RBTreeNodeReservation<(u32, u64), Option<Span>>,
+}
+
+impl<L> Room<L> {
+    /// Allocates it.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self {
+            taken: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+            gap: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+        })
+    }
+}
+
+impl Gaps {
+    fn add_spare(&mut self, room: RBTreeNodeReservation<(u32, u64), Option<Span>>) {
+        self.nodes.insert(room.into_node((SPARE, self.spare), None));
+        self.spare = self.spare.saturating_add(1);
+    }
+
+    fn take_spare(&mut self) -> Option<RBTreeNodeReservation<(u32, u64), Option<Span>>> {
+        self.spare = self.spare.checked_sub(1)?;
+        let node = self.nodes.remove_node(&(SPARE, self.spare))?;
+        Some(node.into_reservation())
+    }
+
+    fn put(&mut self, gap: Span) {
+        // There is one: see the type.
+        if let Some(room) = self.take_spare() {
+            let key = (gaps::class(gap), gap.start());
+            self.nodes.insert(room.into_node(key, Some(gap)));
+        }
+    }
+
+    fn remove(&mut self, gap: Span) {
+        if let Some(node) = self.nodes.remove_node(&(gaps::class(gap), gap.start())) {
+            self.add_spare(node.into_reservation());
+        }
+    }
+
+    fn lowest(&self, class: u32, from: u64) -> Option<Span> {
+        let cursor = self.nodes.cursor_lower_bound(&(class, from))?;
+        let (key, gap) = cursor.current();
+        gap.filter(|_| key.0 == class)
+    }
+}
+
+impl<L> Book for Spans<L> {
+    fn below(&self, address: u64) -> Option<Span> {
+        match self.taken.cursor_lower_bound(&address) {
+            Some(cursor) => cursor.peek_prev().map(|(_, taken)| taken.span),
+            None => {
+                let highest = self.taken.cursor_back()?;
+                Some(highest.current().1.span)
+            }
+        }
+    }
+
+    fn above(&self, address: u64) -> Option<Span> {
+        self.taken
+            .cursor_lower_bound(&address)
+            .map(|cursor| cursor.current().1.span)
+    }
+
+    fn put(&mut self, gap: Span) {
+        self.gaps.put(gap);
+    }
+
+    fn remove(&mut self, gap: Span) {
+        self.gaps.remove(gap);
+    }
+}
+
+impl<L> Taken for Spans<L> {
+    fn from(&self, address: u64) -> Option<Span> {
+        self.above(address)
+    }
+
+    fn gap(&self, class: u32, from: u64) -> Option<Span> {
+        self.gaps.lowest(class, from)
+    }
+}
+
+impl<L: Clone> Spans<L> {
+    /// None yet. The same `bounds` go with every call.
+    pub(crate) fn new(bounds: Bounds<'_>) -> Result<Self> {
+        let mut gaps = Gaps {
+            nodes: RBTree::new(),
+            spare: 0,
+        };
+        let mut result = Ok(());
+        bounds.each(|gap| {
+            match RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT) {
+                Ok(room) => gaps.add_spare(room),
+                Err(error) => result = Err(error),
+            }
+            gaps.put(gap);
+        });
+        result?;
+        Ok(Self {
+            taken: RBTree::new(),
+            gaps,
+            owners: 0,
+        })
+    }
+
+    /// Takes `span`, which is free. Returns the owner's name.
+    pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, room: Room<L>) -> u64 {
+        self.gaps.add_spare(room.gap);
+        bounds.take(self, span);
+        let owner = self.owners;
+        self.owners = owner.wrapping_add(1);
+        let entry = TakenSpan {
+            span,
+            owner,
+            left: None,
+        };
+        self.taken.insert(room.taken.into_node(span.last(), entry));
+        owner
+    }
+
+    /// Frees the span that ends at `last`, if it is still that of `owner`. Does not allocate.
+    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
+        let Some(taken) = self.taken.get(&last).filter(|taken| taken.owner == owner) else {
+            return;
+        };
+        let span = taken.span;
+        self.taken.remove(&last);
+        bounds.free(self, span);
+        drop(self.gaps.take_spare());
+    }
+
+    /// Whoever wants the span of `owner` that ends at `last` next may have it, once it has dealt with
+    /// what is `left`.
+    pub(crate) fn leave(&mut self, last: u64, owner: u64, left: L) {
+        if let Some(taken) = self.taken.get_mut(&last) {
+            if taken.owner == owner {
+                taken.left = Some(left);
+            }
+        }
+    }
+
+    /// The first span that overlaps `within` and that was left: its last address, its owner, and what
+    /// is left.
+    pub(crate) fn leftover(&self, within: Span) -> Option<(u64, u64, L)> {
+        let mut from = within.start();
+        loop {
+            let cursor = self.taken.cursor_lower_bound(&from)?;
+            let (&last, taken) = cursor.current();
+            if !taken.span.overlaps(within) {
+                return None;
+            }
+            if let Some(left) = &taken.left {
+                return Some((last, taken.owner, left.clone()));
+            }
+            from = last.checked_add(1)?;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What CPUs cache of memory: write-combined pages, and flushing.
+//!
+//! C headers: [`arch/x86/include/asm/set_memory.h`](srctree/arch/x86/include/asm/set_memory.h),
+//! [`arch/x86/include/asm/cacheflush.h`](srctree/arch/x86/include/asm/cacheflush.h).
+
+use super::{compat, gup, pages::Pages, raw};
+use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
+use core::ptr;
+use kernel::{bindings, error::to_result, ffi, prelude::*};
+
+/// Pages whose type is changed at a time: those of a huge page, an array of one page.
+const BATCH: usize = 512;
+
+/// Makes pages write-combined in the kernel's own mapping, and takes that back without having to allocate.
+pub(crate) struct Combined {
+    batch: KVec<*mut bindings::page>,
+}
+
+// SAFETY: The pointers are scratch; they are not used between calls.
+unsafe impl Send for Combined {}
+// SAFETY: As above.
+unsafe impl Sync for Combined {}
+
+type Change = unsafe extern "C" fn(*mut *mut bindings::page, ffi::c_int) -> ffi::c_int;
+
+impl Combined {
+    /// Whether this architecture has such memory.
+    pub(crate) fn is_possible() -> bool {
+        cfg!(CONFIG_X86)
+    }
+
+    /// Room for a batch.
+    pub(crate) fn new() -> Result<Self> {
+        let batch = KVec::from_elem(ptr::null_mut(), BATCH, GFP_KERNEL_ACCOUNT)?;
+        Ok(Self { batch })
+    }
+
+    /// Makes `folios` write-combined. After a failure some may be. A fatal signal stops it. The folios are
+    /// the caller's alone.
+    pub(super) fn combine(&mut self, folios: &[Run]) -> Result {
+        self.change(folios, raw::pinmap_combine_writes, true)
+    }
+
+    /// Makes them cached again, also those that never were otherwise.
+    pub(super) fn take_back(&mut self, folios: &[Run]) -> Result {
+        self.change(folios, raw::pinmap_write_back, false)
+    }
+
+    fn change(&mut self, folios: &[Run], change: Change, may_stop: bool) -> Result {
+        let mut filled = 0_usize;
+        for run in folios {
+            for index in 0..run.pages() {
+                if filled == BATCH {
+                    self.change_batch(filled, change)?;
+                    filled = 0;
+                    if may_stop && gup::must_die() {
+                        return Err(EINTR);
+                    }
+                }
+                let pfn = run.pfn().saturating_add(index);
+                if let Some(slot) = self.batch.get_mut(filled) {
+                    // SAFETY: A run consists of pages.
+                    *slot = unsafe { raw::pinmap_pfn_to_page(pfn as usize) };
+                    filled = filled.saturating_add(1);
+                }
+            }
+        }
+        self.change_batch(filled, change)
+    }
+
+    fn change_batch(&mut self, filled: usize, change: Change) -> Result {
+        // SAFETY: So many entries are pages, which their owner lets nobody else use meanwhile in a way that
+        // depends on their type.
+        to_result(unsafe { change(self.batch.as_mut_ptr(), filled as ffi::c_int) })?;
+        gup::breathe();
+        Ok(())
+    }
+}
+
+/// Bytes flushed at a time: others must be able to run in between.
+const FLUSH: u64 = 1 << 20;
+
+/// Writes back and drops what CPUs hold of `part` of `pages`. `EINTR`: a fatal signal came; `EOPNOTSUPP`:
+/// not on this architecture.
+pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
+    if !pages.is_cached() {
+        return Ok(());
+    }
+    // SAFETY: No requirements.
+    if !unsafe { raw::pinmap_can_flush() } {
+        return Err(compat::unsupported());
+    }
+    let mut at = 0_u64;
+    pages.each(&mut |run| {
+        let start = at;
+        let length = run.pages().saturating_mul(PAGE_SIZE);
+        at = at.saturating_add(length);
+        let inside = Span::new(start, length)
+            .ok()
+            .and_then(|span| span.intersection(part));
+        let Some(inside) = inside else {
+            return Ok(());
+        };
+        // SAFETY: A run consists of pages, which the kernel has mapped one after the other (there is no
+        // high memory with 64 bits).
+        let first =
+            unsafe { raw::pinmap_page_address(raw::pinmap_pfn_to_page(run.pfn() as usize)) };
+        let mut offset = inside.start().saturating_sub(start);
+        let end = offset.saturating_add(inside.length());
+        while offset < end {
+            if gup::must_die() {
+                return Err(EINTR);
+            }
+            let bytes = end.saturating_sub(offset).min(FLUSH);
+            // SAFETY: So much of the run is left. Flushing changes no content.
+            unsafe { raw::pinmap_flush(first.wrapping_byte_add(offset as usize), bytes as u32) };
+            offset = offset.saturating_add(bytes);
+            gup::breathe();
+        }
+        Ok(())
+    })
+}

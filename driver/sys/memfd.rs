@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Pinning pages of files that live in memory, which need not be mapped anywhere.
+//!
+//! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h), `memfd_pin_folios()`.
+
+use super::{account::Charge, gup, pages::Pages, raw};
+use crate::logic::{runs::Run, span::Span, PAGE_SHIFT, PAGE_SIZE};
+use core::ptr::{self, NonNull};
+use kernel::{bindings, error::to_result, prelude::*};
+
+/// A memfd, or a file of tmpfs or hugetlbfs, with a reference.
+///
+/// # Invariants
+///
+/// The pointer is valid and we own a reference. If `write`, it counts as mapped for writing.
+pub(crate) struct MemoryFile {
+    file: NonNull<bindings::file>,
+    write: bool,
+}
+
+// SAFETY: Files are reference-counted and may be used from any thread.
+unsafe impl Send for MemoryFile {}
+// SAFETY: As above.
+unsafe impl Sync for MemoryFile {}
+
+impl MemoryFile {
+    /// From a file descriptor of the current task. `EBADF`: not open; `EINVAL`: another kind of file;
+    /// `EACCES`: not open for that; `EPERM`: sealed against writing.
+    pub(crate) fn from_fd(fd: i32, write: bool) -> Result<Self> {
+        let fd = u32::try_from(fd).map_err(|_| EBADF)?;
+        // SAFETY: Any number may be passed.
+        let file = NonNull::new(unsafe { bindings::fget(fd) }).ok_or(EBADF)?;
+        // INVARIANT: The call took a reference.
+        let mut this = Self { file, write: false };
+        // SAFETY: Valid by the type invariants.
+        to_result(unsafe { raw::pinmap_memfd_begin(this.file.as_ptr(), write) })?;
+        // INVARIANT: Counted by the call.
+        this.write = write;
+        Ok(this)
+    }
+
+    /// Bytes in it, now.
+    pub(crate) fn size(&self) -> u64 {
+        // SAFETY: Valid by the type invariants.
+        unsafe { raw::pinmap_file_size(self.file.as_ptr()) }
+    }
+}
+
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        // SAFETY: Counted, and owned, by the type invariants.
+        unsafe {
+            if self.write {
+                raw::pinmap_memfd_end(self.file.as_ptr());
+            }
+            bindings::fput(self.file.as_ptr());
+        }
+    }
+}
+
+/// Pinned pages of a file, as runs, and the charge for them. Dropping it unpins them.
+///
+/// # Invariants
+///
+/// Each folio that a run has a part of is pinned once for it; no two runs have parts of the same.
+pub(crate) struct PinnedFile {
+    runs: KVVec<Run>,
+    pages: u64,
+    file: MemoryFile,
+    _charge: Charge,
+}
+
+/// Folios pinned at a time: what is done for them cannot be interrupted.
+const CHUNK: usize = 256;
+
+impl PinnedFile {
+    /// None yet, paid for by `charge`.
+    pub(crate) fn new(file: MemoryFile, charge: Charge) -> Self {
+        // INVARIANT: Empty.
+        Self {
+            runs: KVVec::new(),
+            pages: 0,
+            file,
+            _charge: charge,
+        }
+    }
+
+    /// Pins `span`, offsets in the file; those that the file does not have are made. Once. `wanted` is
+    /// asked now and then. Sleeps.
+    pub(crate) fn fill(&mut self, span: Span, wanted: impl Fn() -> Result) -> Result {
+        let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
+        while self.pages < span.pages() {
+            wanted()?;
+            let at = span
+                .start()
+                .saturating_add(self.pages.saturating_mul(PAGE_SIZE));
+            let mut inside = 0;
+            // SAFETY: The file is valid, and there is room for so many.
+            let got = unsafe {
+                raw::pinmap_memfd_pin(
+                    self.file.file.as_ptr(),
+                    at,
+                    span.last(),
+                    folios.as_mut_ptr(),
+                    CHUNK as u32,
+                    &mut inside,
+                )
+            };
+            if got < 0 {
+                return Err(Error::from_errno(got as i32));
+            }
+            let got = got.unsigned_abs();
+            if got == 0 {
+                return Err(EFAULT);
+            }
+            let left = span.pages().saturating_sub(self.pages);
+            self.take(folios.get_mut(..got).unwrap_or_default(), inside, left)?;
+            gup::breathe();
+        }
+        Ok(())
+    }
+
+    /// Adds pinned folios, from page `skip` of the first on, up to `left` pages. On failure those that
+    /// could not be stored are unpinned.
+    fn take(&mut self, folios: &mut [*mut bindings::folio], skip: u64, left: u64) -> Result {
+        let (mut skip, mut left) = (skip, left);
+        for index in 0..folios.len() {
+            let Some(&folio) = folios.get(index) else {
+                break;
+            };
+            // SAFETY: It is pinned.
+            let (pfn, pages) = unsafe {
+                (
+                    raw::pinmap_folio_pfn(folio) as u64,
+                    raw::pinmap_folio_pages(folio) as u64,
+                )
+            };
+            let part = pages.saturating_sub(skip).min(left);
+            let stored = Run::new(pfn.saturating_add(skip), part)
+                .ok_or(ERANGE)
+                .and_then(|run| self.push(run));
+            if let Err(error) = stored {
+                if let Some(rest) = folios.get_mut(index..) {
+                    // SAFETY: Pinned, and stored nowhere.
+                    unsafe { bindings::unpin_folios(rest.as_mut_ptr(), rest.len()) };
+                }
+                return Err(error);
+            }
+            left = left.saturating_sub(part);
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, run: Run) -> Result {
+        let joined = self.runs.last().and_then(|last| last.join(run));
+        // INVARIANT: The folio is stored with the run, once.
+        match (joined, self.runs.last_mut()) {
+            (Some(joined), Some(last)) => *last = joined,
+            _ => self.runs.push(run, GFP_KERNEL_ACCOUNT)?,
+        }
+        self.pages = self.pages.saturating_add(run.pages());
+        Ok(())
+    }
+}
+
+// SAFETY: The runs are pinned as long as it lives.
+unsafe impl Pages for PinnedFile {
+    fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn writable(&self) -> bool {
+        self.file.write
+    }
+
+    fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
+        self.runs.iter().copied().try_for_each(visit)
+    }
+}
+
+impl Drop for PinnedFile {
+    fn drop(&mut self) {
+        for run in &self.runs {
+            let mut pfn = run.pfn();
+            let end = pfn.saturating_add(run.pages());
+            while pfn < end {
+                // SAFETY: A part of a folio that is pinned for this run, by the type invariants; whatever
+                // lets a device reach it has a reference to `self`, so nothing does any more.
+                pfn = unsafe { raw::pinmap_unpin_folio_of(pfn as usize, self.file.write) } as u64;
+                gup::breathe();
+            }
+        }
+    }
+}
+
+const _: () = assert!(1 << PAGE_SHIFT == kernel::page::PAGE_SIZE);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Processes, to name them later, when they may have ended.
+//!
+//! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h).
+
+use super::raw;
+use core::ptr::NonNull;
+use kernel::{bindings, ffi, prelude::*};
+
+/// A process that runs or has ended.
+///
+/// # Invariants
+///
+/// The pointer is valid and we own a reference.
+pub(crate) struct Process(NonNull<bindings::pid>);
+
+// SAFETY: `struct pid` is reference-counted and may be used from any thread.
+unsafe impl Send for Process {}
+// SAFETY: As above.
+unsafe impl Sync for Process {}
+
+impl Process {
+    /// That of the current task.
+    pub(crate) fn current() -> Result<Self> {
+        // SAFETY: There is a current task.
+        let process = unsafe { raw::pinmap_get_current_process() };
+        // INVARIANT: The call took a reference.
+        NonNull::new(process).map(Self).ok_or(ESRCH)
+    }
+
+    /// Its number in the first pid namespace. It may be another one's when it has ended.
+    pub(crate) fn number(&self) -> ffi::c_int {
+        // SAFETY: Valid by the type invariants.
+        unsafe { raw::pinmap_process_number(self.0.as_ptr()) }
+    }
+
+    /// Bytes that it may lock (RLIMIT_MEMLOCK); `None`: no limit, or it has ended.
+    pub(crate) fn memlock(&self) -> Option<u64> {
+        let mut limit = 0;
+        // SAFETY: Valid by the type invariants; `limit` is written during the call.
+        let limited = unsafe { raw::pinmap_process_memlock(self.0.as_ptr(), &raw mut limit) };
+        limited.then_some(limit)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SAFETY: We own a reference by the type invariants.
+        unsafe { bindings::put_pid(self.0.as_ptr()) };
+    }
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The tracepoints, /sys/kernel/tracing/events/pinmap: what happens to buffers, and devices that fault.
+ *
+ * No physical address and no kernel pointer is in them.
+ */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM pinmap
+
+#if !defined(PINMAP_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define PINMAP_TRACE_H
+
+#include <linux/pci.h>
+#include <linux/tracepoint.h>
+#include "inline.h"
+
+#define PINMAP_TRACE_CONTEXT								\
+	__field(u32, domain)								\
+	__field(u8, bus)								\
+	__field(u8, devfn)								\
+	__field(u64, context)								\
+	__field(u64, handle)
+
+#define PINMAP_TRACE_ASSIGN								\
+	__entry->domain = trace->domain;						\
+	__entry->bus = trace->bus;							\
+	__entry->devfn = trace->devfn;							\
+	__entry->context = trace->context;						\
+	__entry->handle = trace->handle
+
+#define PINMAP_TRACE_FORMAT "device=%04x:%02x:%02x.%x context=%llu handle=%llu "
+#define PINMAP_TRACE_VALUES								\
+	__entry->domain, __entry->bus, PCI_SLOT(__entry->devfn), PCI_FUNC(__entry->devfn),	\
+	__entry->context, __entry->handle
+
+DECLARE_EVENT_CLASS(pinmap_buffer,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace),
+	TP_STRUCT__entry(
+		PINMAP_TRACE_CONTEXT
+		__field(u64, addr)
+		__field(u64, device_addr)
+		__field(u64, bytes)
+		__field(u64, runs)
+		__field(u32, huge)
+		__field(u64, flushes)
+		__field(u64, ns)
+	),
+	TP_fast_assign(
+		PINMAP_TRACE_ASSIGN;
+		__entry->addr = trace->addr;
+		__entry->device_addr = trace->device_addr;
+		__entry->bytes = trace->bytes;
+		__entry->runs = trace->runs;
+		__entry->huge = trace->huge;
+		__entry->flushes = trace->flushes;
+		__entry->ns = trace->ns;
+	),
+	TP_printk(PINMAP_TRACE_FORMAT
+		  "addr=%#llx device_addr=%#llx bytes=%llu runs=%llu huge=%u%% flushes=%llu ns=%llu",
+		  PINMAP_TRACE_VALUES, __entry->addr, __entry->device_addr, __entry->bytes,
+		  __entry->runs, __entry->huge, __entry->flushes, __entry->ns)
+);
+
+#define PINMAP_BUFFER_EVENT(name)							\
+	DEFINE_EVENT(pinmap_buffer, name,						\
+		TP_PROTO(const struct pinmap_trace *trace),				\
+		TP_ARGS(trace))
+
+/* REGISTER has succeeded: charged, pinned, and mapped if that was asked for. */
+PINMAP_BUFFER_EVENT(pinmap_register);
+/* A registration or an allocation has ended, however. */
+PINMAP_BUFFER_EVENT(pinmap_release);
+/* A device was given a buffer; also as a part of REGISTER. */
+PINMAP_BUFFER_EVENT(pinmap_map);
+/* It was taken away from the IOMMU and flushed; also as a part of RELEASE, or because it is stale. */
+PINMAP_BUFFER_EVENT(pinmap_unmap);
+/* Memory has gone, and its mappings with it. */
+PINMAP_BUFFER_EVENT(pinmap_stale);
+
+/* A queue has stopped: an access that nothing allowed, or a packet that makes no sense. */
+TRACE_EVENT(pinmap_fault,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace),
+	TP_STRUCT__entry(
+		PINMAP_TRACE_CONTEXT
+		__field(u64, device_addr)
+		__field(u32, access)
+		__field(u32, code)
+		__field(u64, index)
+	),
+	TP_fast_assign(
+		PINMAP_TRACE_ASSIGN;
+		__entry->device_addr = trace->device_addr;
+		__entry->access = trace->access;
+		__entry->code = trace->code;
+		__entry->index = trace->index;
+	),
+	TP_printk(PINMAP_TRACE_FORMAT "device_addr=%#llx access=%s code=%u index=%llu",
+		  PINMAP_TRACE_VALUES, __entry->device_addr,
+		  __print_symbolic(__entry->access, { 0, "read" }, { 1, "write" }, { 2, "fetch" },
+				   { 3, "none" }),
+		  __entry->code, __entry->index)
+);
+
+#endif
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE trace
+#include <trace/define_trace.h>

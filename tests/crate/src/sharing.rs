@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kinds of host memory, and allocations that devices share.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use nix::libc;
+use pinmap::{Access, AllocOptions, Device, DmaBuf, Operation};
+
+use crate::harness::Outcome;
+use crate::setup::{device, device_content, edu, pattern, PAGE};
+
+fn errno<T>(result: pinmap::Result<T>) -> i32 {
+    result.map_or_else(|error| error.errno(), |_| 0)
+}
+
+pub(crate) fn alloc_of_all_kinds() -> Outcome {
+    let mut edu = edu()?;
+    let combined = AllocOptions::new().write_combined(true);
+    for options in [AllocOptions::new(), combined, combined.node(0)] {
+        let mut memory = edu.device().alloc_with::<u8>(2 * PAGE, options)?;
+        assert!(memory.to_vec().iter().all(|&byte| byte == 0), "{options:?}");
+        memory.write(100, &pattern(9, 700))?;
+        memory.sync_for_device(100..800)?;
+        edu.fetch(memory.device_addr() + 100, 0, 700)?;
+        assert_eq!(
+            device_content(&mut edu, 700)?,
+            pattern(9, 700),
+            "{options:?}"
+        );
+        memory.sync_for_cpu(0..0)?;
+        let error = memory.sync_for_cpu(0..2 * PAGE + 1).expect_err("too many");
+        assert_eq!(
+            (error.operation(), error.errno()),
+            (Operation::Sync, libc::EINVAL)
+        );
+    }
+    let nowhere = AllocOptions::new().node(1 << 20);
+    assert_eq!(
+        errno(edu.device().alloc_with::<u8>(1, nowhere)),
+        libc::EINVAL
+    );
+    Ok(())
+}
+
+pub(crate) fn shared_allocation() -> Outcome {
+    let mut edu = edu()?;
+    let mut memory = edu.device().alloc::<u16>(2 * PAGE)?;
+    let dma_buf = memory.export(Access::ReadWrite)?;
+    // As another process would get it.
+    let dma_buf = DmaBuf::from(OwnedFd::from(dma_buf.try_clone()?));
+    let mut shared = edu.device().import::<u8>(&dma_buf)?;
+    drop(dma_buf);
+    assert_eq!((shared.len(), memory.len()), (4 * PAGE, 2 * PAGE));
+    assert_ne!(
+        (shared.addr(), shared.device_addr()),
+        (memory.addr(), memory.device_addr())
+    );
+    shared.write(0, &pattern(3, 600))?;
+    edu.fetch(memory.device_addr(), 0, 600)?;
+    assert_eq!(device_content(&mut edu, 600)?, pattern(3, 600));
+    memory.set(9, 0x0201)?;
+    drop(memory);
+    assert_eq!([shared.get(18)?, shared.get(19)?], [1, 2]);
+    edu.fetch(shared.device_addr() + 18, 0, 2)?;
+    assert_eq!(device_content(&mut edu, 2)?, [1, 2]);
+    Ok(())
+}
+
+pub(crate) fn sharing_refuses_what_cannot_be() -> Outcome {
+    let device = device()?;
+    let memory = device.alloc::<u64>(1)?;
+    let readable = memory.export(Access::Read)?;
+    assert_eq!(errno(device.import::<u64>(&readable)), libc::EACCES);
+    let file = DmaBuf::from(OwnedFd::from(File::open("/dev/null")?));
+    assert_eq!(errno(device.import::<u64>(&file)), libc::EINVAL);
+    let other = Device::open(device.path())?;
+    let shared = memory.export(Access::ReadWrite)?;
+    let busy = other
+        .import::<u64>(&shared)
+        .expect_err("a flat device has one owner");
+    assert_eq!(
+        (busy.operation(), busy.errno()),
+        (Operation::Import, libc::EBUSY)
+    );
+    let registrations = device.info()?.registrations;
+    assert_eq!(registrations, 1);
+    Ok(())
+}

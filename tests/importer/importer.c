@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A driver that does with a dma-buf what drivers of real devices do: it attaches a device, maps, reaches the memory by the
+ * addresses that it gets, and lets go, when it is told to or later. For the tests only.
+ */
+#include <linux/dma-buf.h>
+#include <linux/dma-direct.h>
+#include <linux/dma-mapping.h>
+#include <linux/dma-resv.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include "importer.h"
+
+struct import {
+	struct mutex lock;
+	struct dma_buf *dma_buf;
+	struct dma_buf_attachment *attachment;
+	/* under the dma-buf's reservation */
+	struct sg_table *table;
+	unsigned int told;
+	u32 flags;
+};
+
+static struct miscdevice importer_device;
+
+static enum dma_data_direction direction(const struct import *import)
+{
+	return import->flags & IMPORTER_WRITE ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
+static void unmap(struct import *import)
+{
+	if (import->table)
+		dma_buf_unmap_attachment(import->attachment, import->table, direction(import));
+	import->table = NULL;
+}
+
+static void told(struct dma_buf_attachment *attachment)
+{
+	struct import *import = attachment->importer_priv;
+
+	import->told++;
+	if (!(import->flags & IMPORTER_LAZY))
+		unmap(import);
+}
+
+static const struct dma_buf_attach_ops attach_ops = {
+	.allow_peer2peer = false,
+	.invalidate_mappings = told,
+};
+
+static void let_go(struct import *import)
+{
+	if (!import->dma_buf)
+		return;
+	dma_resv_lock(import->dma_buf->resv, NULL);
+	unmap(import);
+	dma_resv_unlock(import->dma_buf->resv);
+	dma_buf_detach(import->dma_buf, import->attachment);
+	dma_buf_put(import->dma_buf);
+	import->dma_buf = NULL;
+}
+
+static long map(struct import *import, const struct importer_args *args)
+{
+	struct device *dev = importer_device.this_device;
+	struct sg_table *table;
+	long result = 0;
+
+	if (import->dma_buf)
+		return -EBUSY;
+	import->flags = args->flags;
+	import->told = 0;
+	import->dma_buf = dma_buf_get(args->fd);
+	if (IS_ERR(import->dma_buf)) {
+		result = PTR_ERR(import->dma_buf);
+		import->dma_buf = NULL;
+		return result;
+	}
+	import->attachment = args->flags & IMPORTER_DYNAMIC ?
+				     dma_buf_dynamic_attach(import->dma_buf, dev, &attach_ops, import) :
+				     dma_buf_attach(import->dma_buf, dev);
+	if (IS_ERR(import->attachment)) {
+		result = PTR_ERR(import->attachment);
+		dma_buf_put(import->dma_buf);
+		import->dma_buf = NULL;
+		return result;
+	}
+	dma_resv_lock(import->dma_buf->resv, NULL);
+	table = dma_buf_map_attachment(import->attachment, direction(import));
+	if (IS_ERR(table))
+		result = PTR_ERR(table);
+	else
+		import->table = table;
+	dma_resv_unlock(import->dma_buf->resv);
+	if (result)
+		let_go(import);
+	return result;
+}
+
+/* Where the byte at @offset is, by the device's addresses. */
+static u8 *byte_at(struct import *import, u64 offset)
+{
+	struct scatterlist *entry;
+	unsigned int i;
+
+	if (!import->table)
+		return NULL;
+	for_each_sgtable_dma_sg(import->table, entry, i) {
+		if (offset < sg_dma_len(entry))
+			return phys_to_virt(dma_to_phys(importer_device.this_device, sg_dma_address(entry) + offset));
+		offset -= sg_dma_len(entry);
+	}
+	return NULL;
+}
+
+static long with_table(struct import *import, unsigned int command, struct importer_args *args)
+{
+	struct scatterlist *entry;
+	unsigned int i;
+	u8 *byte;
+
+	if (command == IMPORTER_STATE) {
+		args->out_told = import->told;
+		args->out_length = 0;
+		args->out_entries = 0;
+		if (!import->table)
+			return 0;
+		for_each_sgtable_dma_sg(import->table, entry, i) {
+			args->out_length += sg_dma_len(entry);
+			args->out_entries++;
+		}
+		return 0;
+	}
+	byte = byte_at(import, args->offset);
+	if (!byte)
+		return -EFAULT;
+	if (command == IMPORTER_LOAD)
+		args->value = READ_ONCE(*byte);
+	else
+		WRITE_ONCE(*byte, args->value);
+	return 0;
+}
+
+static long call(struct import *import, unsigned int command, struct importer_args *args)
+{
+	long result;
+
+	if (command == IMPORTER_MAP)
+		return map(import, args);
+	if (!import->dma_buf)
+		return -ENOENT;
+	switch (command) {
+	case IMPORTER_UNMAP:
+		let_go(import);
+		return 0;
+	case IMPORTER_STATE:
+	case IMPORTER_LOAD:
+	case IMPORTER_STORE:
+		dma_resv_lock(import->dma_buf->resv, NULL);
+		result = with_table(import, command, args);
+		dma_resv_unlock(import->dma_buf->resv);
+		return result;
+	case IMPORTER_BEGIN:
+		return dma_buf_begin_cpu_access(import->dma_buf, DMA_BIDIRECTIONAL);
+	case IMPORTER_END:
+		return dma_buf_end_cpu_access(import->dma_buf, DMA_BIDIRECTIONAL);
+	}
+	return -ENOTTY;
+}
+
+static long importer_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	struct import *import = file->private_data;
+	struct importer_args args;
+	long result;
+
+	if (copy_from_user(&args, (void __user *)argument, sizeof(args)))
+		return -EFAULT;
+	mutex_lock(&import->lock);
+	result = call(import, command, &args);
+	mutex_unlock(&import->lock);
+	if (copy_to_user((void __user *)argument, &args, sizeof(args)))
+		return -EFAULT;
+	return result;
+}
+
+static int importer_open(struct inode *inode, struct file *file)
+{
+	struct import *import = kzalloc(sizeof(*import), GFP_KERNEL);
+
+	if (!import)
+		return -ENOMEM;
+	mutex_init(&import->lock);
+	file->private_data = import;
+	return 0;
+}
+
+static int importer_release(struct inode *inode, struct file *file)
+{
+	struct import *import = file->private_data;
+
+	let_go(import);
+	kfree(import);
+	return 0;
+}
+
+static const struct file_operations importer_operations = {
+	.owner = THIS_MODULE,
+	.open = importer_open,
+	.release = importer_release,
+	.unlocked_ioctl = importer_ioctl,
+};
+
+static struct miscdevice importer_device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "importer",
+	.fops = &importer_operations,
+};
+
+static int __init importer_init(void)
+{
+	int result = misc_register(&importer_device);
+
+	if (!result)
+		result = dma_coerce_mask_and_coherent(importer_device.this_device, DMA_BIT_MASK(64));
+	return result;
+}
+
+static void __exit importer_exit(void)
+{
+	misc_deregister(&importer_device);
+}
+
+module_init(importer_init);
+module_exit(importer_exit);
+MODULE_DESCRIPTION("An importer of dma-bufs, for tests");
+MODULE_LICENSE("GPL");
+MODULE_IMPORT_NS("DMA_BUF");

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What tests say to the importer, /dev/importer: one dma-buf for each open file. */
+#ifndef IMPORTER_H
+#define IMPORTER_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+enum importer_flags {
+	IMPORTER_DYNAMIC = 1, /* can be told to let go */
+	IMPORTER_WRITE = 2, /* its device writes */
+	IMPORTER_LAZY = 4, /* told to let go, does so when IMPORTER_UNMAP is called */
+};
+
+/**
+ * struct importer_args - arguments of all calls
+ * @fd: MAP: the dma-buf
+ * @flags: MAP: enum importer_flags
+ * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has
+ * @value: LOAD, STORE: what it is
+ * @out_length: STATE: bytes that are mapped
+ * @out_entries: STATE: in so many pieces
+ * @out_told: STATE: how often it was told to let go
+ */
+struct importer_args {
+	__s32 fd;
+	__u32 flags;
+	__u64 offset;
+	__u64 value;
+	__u64 out_length;
+	__u32 out_entries;
+	__u32 out_told;
+};
+
+#define IMPORTER_MAP _IOWR('I', 1, struct importer_args)
+#define IMPORTER_UNMAP _IOWR('I', 2, struct importer_args)
+#define IMPORTER_STATE _IOWR('I', 3, struct importer_args)
+#define IMPORTER_LOAD _IOWR('I', 4, struct importer_args)
+#define IMPORTER_STORE _IOWR('I', 5, struct importer_args)
+#define IMPORTER_BEGIN _IOWR('I', 6, struct importer_args)
+#define IMPORTER_END _IOWR('I', 7, struct importer_args)
+
+#endif

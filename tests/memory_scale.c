@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Group B: no size and no number is built in, and none makes the next call dearer. */
+#define _GNU_SOURCE
+#include "edu.h"
+#include "file.h"
+#include "gpu.h"
+#include "memory.h"
+#include "pci.h"
+#include "pins.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MANY = 65536, SAMPLE = 1000 };
+
+static uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	SYS(clock_gettime(CLOCK_MONOTONIC, &time));
+	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static int compare(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return (a > b) - (a < b);
+}
+
+static uint64_t median(uint64_t *times)
+{
+	qsort(times, SAMPLE, sizeof(*times), compare);
+	return times[SAMPLE / 2];
+}
+
+static const struct many {
+	const char *name;
+	uint32_t flags, address_bits;
+	unsigned int step;
+	bool beside;
+} manies[] = {
+	{ "pinned", NO_MAP, 0, 1, false },
+	{ "at_their_own_addresses", 0, 0, 1, false },
+	/* none is at its own, so that room must be found for each */
+	{ "at_low_addresses", 0, 32, 1, false },
+	{ "with_gaps_between_them", 0, 32, 2, false },
+	/* a paged device: the other context has the same addresses on the bus */
+	{ "beside_another_context", 0, 0, 1, true },
+};
+
+/* The first and the last thousand of 65,536 cost the same to register, to find and to release. */
+TEST_EACH(many, manies, .seconds = 120)
+{
+	static uint64_t handles[MANY], first[3][SAMPLE], last[3][SAMPLE];
+	const char *const calls[] = { "register", "query", "release" };
+	char *memory;
+	int fd = open_device(0), other = open_device(0);
+
+	if (debug_kernel())
+		SKIP("takes too long on a debug kernel");
+	if (row->beside && get_info(fd).out_kind != PINMAP_KIND_PAGED)
+		SKIP("for devices with an MMU of their own");
+	memory = tiled((size_t)MANY * row->step * PAGE, HUGE);
+	for (unsigned int i = 0; i < MANY; i++) {
+		struct pinmap_register args = register_args(memory + (size_t)i * row->step * PAGE, PAGE, row->flags);
+		uint64_t begin;
+
+		args.address_bits = row->address_bits;
+		if (row->beside)
+			CHECK_OK(try_ioctl(other, PINMAP_REGISTER, &(struct pinmap_register){
+				.size = sizeof(args), .addr = args.addr, .length = args.length }));
+		begin = now_ns();
+		CHECK_OK(try_register_args(fd, &args));
+		if (i < SAMPLE)
+			first[0][i] = now_ns() - begin;
+		if (i >= MANY - SAMPLE)
+			last[0][i - (MANY - SAMPLE)] = now_ns() - begin;
+		handles[i] = args.out_handle;
+	}
+	CHECK_EQ(get_info(fd).out_registrations, MANY);
+	for (unsigned int i = 0; i < SAMPLE; i++) {
+		uint64_t begin = now_ns();
+
+		CHECK_EQ(query_addr(fd, memory + (size_t)i * row->step * PAGE + 17).handle, handles[i]);
+		first[1][i] = now_ns() - begin;
+		begin = now_ns();
+		CHECK_EQ(query_addr(fd, memory + (size_t)(MANY - 1 - i) * row->step * PAGE).handle,
+			 handles[MANY - 1 - i]);
+		last[1][i] = now_ns() - begin;
+	}
+	for (unsigned int i = 0; i < MANY; i++) {
+		/* from the middle outwards, so that neighbours of all kinds become one */
+		unsigned int index = i % 2 ? MANY / 2 + i / 2 : MANY / 2 - 1 - i / 2;
+		uint64_t begin = now_ns();
+
+		release(fd, handles[index]);
+		if (i < SAMPLE)
+			first[2][i] = now_ns() - begin;
+		if (i >= MANY - SAMPLE)
+			last[2][i - (MANY - SAMPLE)] = now_ns() - begin;
+	}
+	for (unsigned int call = 0; call < ARRAY_SIZE(calls); call++) {
+		uint64_t early = median(first[call]), late = median(last[call]);
+
+		diag("%s: %llu ns each of the first %d, %llu ns of the last (medians)", calls[call],
+		     (unsigned long long)early, SAMPLE, (unsigned long long)late);
+		CHECK(late < 3 * early + 5000 && early < 3 * late + 5000);
+	}
+	/* all of the room is there again */
+	register_memory(fd, memory, (size_t)MANY * row->step * PAGE, row->flags);
+}
+
+/* A file of 1 TiB of which next to nothing is there: registering a part costs what the part does. */
+TEST(sparse_tebibyte)
+{
+	size_t length = (size_t)1 << 40, part = MIB;
+	int file = SYS(memfd_create("sparse", MFD_CLOEXEC)), fd = open_device(0);
+	long long before = file_field("/proc/meminfo", "Shmem:");
+	struct registration registration;
+	long long pins = pins_held();
+	char *memory;
+
+	if (sizeof(void *) == 4)
+		SKIP("not for 32-bit programs");
+	SYS(ftruncate(file, (off_t)length));
+	memory = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0));
+	for (size_t at = 0; at < length; at += length / 4) {
+		registration = register_memory(fd, memory + at + 3 * PAGE, part, WRITE);
+		CHECK_PINS(pins + (long long)(part / PAGE));
+		release(fd, registration.handle);
+	}
+	registration = register_memory(fd, memory + length - part, part, WRITE);
+	CHECK_EQ(query_addr(fd, memory + length - 1).out_base, (uintptr_t)memory + length - part);
+	CHECK(file_field("/proc/meminfo", "Shmem:") - before < 64 * 1024);
+	release(fd, registration.handle);
+	CHECK_PINS(pins);
+}

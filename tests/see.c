@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* What people see: fdinfo, the totals, and each buffer in debugfs. */
+#define _GNU_SOURCE
+#include "edu.h"
+#include "file.h"
+#include "memory.h"
+#include "module.h"
+#include "pci.h"
+#include "process.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct pinmap_get_totals totals(int fd, uint32_t flags)
+{
+	struct pinmap_get_totals args = { .size = sizeof(args), .flags = flags };
+
+	CHECK_OK(try_ioctl(fd, PINMAP_GET_TOTALS, &args));
+	return args;
+}
+
+/* The number behind "pinmap-KEY:" in the fdinfo of a descriptor of this process; -1: no such key. */
+static long long fdinfo(int fd, const char *key)
+{
+	char path[64], word[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	snprintf(word, sizeof(word), "pinmap-%s:", key);
+	return file_field(path, word);
+}
+
+#define CHECK_TOTAL(total, number_, bytes_)                                                                            \
+	do {                                                                                                           \
+		CHECK_EQ((total).number, number_);                                                                     \
+		CHECK_EQ((total).bytes, bytes_);                                                                       \
+	} while (0)
+
+/* Of one context, and of all of them: each number moves with what it counts, and with nothing else. */
+TEST(totals, .smoke = true)
+{
+	char *memory = anon(8);
+	int fd, other;
+	struct registration one;
+	struct pinmap_alloc alloc = { .size = sizeof(alloc), .length = 16 * PAGE };
+	struct pinmap_get_totals all, own;
+	struct pinmap_release end = { .size = sizeof(end) };
+
+	need_device(0);
+	fd = open_device(0);
+	other = open_device(0);
+	all = totals(fd, 0);
+	CHECK_EQ(all.out_contexts, 2);
+	CHECK_EQ(totals(fd, PINMAP_TOTALS_CONTEXT).out_contexts, 1);
+	one = register_memory(fd, memory, 2 * PAGE, WRITE);
+	register_memory(other, memory + 4 * PAGE, 3 * PAGE, NO_MAP);
+	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &alloc));
+	own = totals(fd, PINMAP_TOTALS_CONTEXT);
+	CHECK_TOTAL(own.out_pinned, 1, 2 * PAGE);
+	CHECK_TOTAL(own.out_allocated, 1, 16 * PAGE);
+	CHECK_TOTAL(own.out_vram, 0, 0);
+	CHECK_TOTAL(own.out_shared, 0, 0);
+	CHECK_TOTAL(own.out_mapped, 1, 2 * PAGE);
+	CHECK_TOTAL(own.out_stale, 0, 0);
+	own = totals(other, PINMAP_TOTALS_CONTEXT);
+	CHECK_TOTAL(own.out_pinned, 1, 3 * PAGE);
+	CHECK_TOTAL(own.out_mapped, 0, 0);
+	all = totals(other, 0);
+	CHECK_TOTAL(all.out_pinned, 2, 5 * PAGE);
+	CHECK_TOTAL(all.out_allocated, 1, 16 * PAGE);
+	CHECK_TOTAL(all.out_mapped, 1, 2 * PAGE);
+
+	/* a second mapping; one less; none */
+	map(fd, one.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, 0x40000000);
+	CHECK_TOTAL(totals(fd, 0).out_mapped, 2, 4 * PAGE);
+	unmap(fd, one.handle, 0x40000000);
+	CHECK_TOTAL(totals(fd, 0).out_mapped, 1, 2 * PAGE);
+
+	/* memory that goes is not mapped, soon not pinned, and stale until it is released */
+	SYS(munmap(memory, PAGE));
+	CHECK_TOTAL(totals(fd, 0).out_mapped, 0, 0);
+	CHECK_TOTAL(totals(fd, 0).out_stale, 1, 2 * PAGE);
+	CHECK(WAIT_FOR(2000, totals(fd, PINMAP_TOTALS_CONTEXT).out_pinned.number == 0));
+	release(fd, one.handle);
+	CHECK_TOTAL(totals(fd, 0).out_stale, 0, 0);
+	end.handle = alloc.out_handle;
+	CHECK_OK(try_ioctl(fd, PINMAP_RELEASE, &end));
+	CHECK_TOTAL(totals(fd, 0).out_allocated, 0, 0);
+	CHECK_TOTAL(totals(fd, 0).out_pinned, 1, 3 * PAGE);
+	close(other);
+	all = totals(fd, 0);
+	CHECK_EQ(all.out_contexts, 1);
+	CHECK_TOTAL(all.out_pinned, 0, 0);
+}
+
+/* What fails leaves nothing in the numbers. */
+TEST(totals_after_failure)
+{
+	struct registration registration;
+	char *memory = anon(4);
+	int fd;
+
+	need_device(0);
+	fd = open_device(0);
+	SYS(munmap(memory + 2 * PAGE, PAGE));
+	CHECK_ERR(EFAULT, try_register_memory(fd, memory, 4 * PAGE, WRITE, &registration));
+	CHECK_TOTAL(totals(fd, 0).out_pinned, 0, 0);
+	register_memory(fd, memory, PAGE, WRITE);
+	CHECK_ERR(EEXIST, try_register_memory(fd, memory, 2 * PAGE, WRITE, &registration));
+	CHECK_TOTAL(totals(fd, 0).out_pinned, 1, PAGE);
+	CHECK_TOTAL(totals(fd, 0).out_mapped, 1, PAGE);
+}
+
+/* Each line is `key:<blank>value[ unit]`, and the keys are the driver's own. */
+TEST(fdinfo_grammar, .smoke = true)
+{
+	struct pci_device device = need_device(0);
+	char *memory = anon(2), text[4096], path[64], *line, *rest = text, pdev[32] = "";
+	int fd = open_device(0);
+	unsigned int ours = 0;
+
+	register_memory(fd, memory, 2 * PAGE, WRITE);
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	file_read(path, text, sizeof(text));
+	while ((line = strsep(&rest, "\n"))) {
+		char *colon = strchr(line, ':'), *value;
+		char unit[8];
+		unsigned long long number;
+		int fields;
+
+		CHECK(colon);
+		*colon = 0;
+		CHECK(!strpbrk(line, " \t"));
+		if (strncmp(line, "pinmap-", 7)) {
+			CHECK(strstr("pos flags mnt_id ino", line));
+			continue;
+		}
+		ours++;
+		CHECK(strspn(line, "abcdefghijklmnopqrstuvwxyz-") == strlen(line));
+		value = colon + 1 + strspn(colon + 1, " \t");
+		if (!strcmp(line, "pinmap-pdev")) {
+			snprintf(pdev, sizeof(pdev), "%s", value);
+			continue;
+		}
+		fields = sscanf(value, "%llu %7s", &number, unit);
+		CHECK(fields == 1 || (fields == 2 && !strcmp(unit, "KiB")));
+	}
+	CHECK(ours >= 12);
+	CHECK(!strcmp(pdev, device.bdf));
+}
+
+TEST(fdinfo_follows)
+{
+	struct registration registration;
+	struct pinmap_info info;
+	char *memory = anon(8);
+	int fd;
+
+	need_device(0);
+	fd = open_device(0);
+	info = get_info(fd);
+	CHECK_EQ(fdinfo(fd, "objects"), 0);
+	CHECK_EQ(fdinfo(fd, "objects-limit"), info.out_max_registrations);
+	CHECK_EQ(fdinfo(fd, "pinned"), 0);
+	registration = register_memory(fd, memory, 8 * PAGE, WRITE);
+	CHECK_EQ(fdinfo(fd, "objects"), 1);
+	CHECK_EQ(fdinfo(fd, "pinned"), 32);
+	CHECK_EQ(fdinfo(fd, "mapped"), 32);
+	CHECK_EQ(fdinfo(fd, "mappings"), 1);
+	CHECK_EQ(fdinfo(fd, "stale"), 0);
+	unmap(fd, registration.handle, registration.device_addr);
+	CHECK_EQ(fdinfo(fd, "pinned"), 32);
+	CHECK_EQ(fdinfo(fd, "mapped"), 0);
+	SYS(munmap(memory, 8 * PAGE));
+	CHECK_EQ(fdinfo(fd, "stale"), 1);
+	CHECK(WAIT_FOR(2000, fdinfo(fd, "pinned") == 0));
+	CHECK_EQ(fdinfo(fd, "objects"), 1);
+	release(fd, registration.handle);
+	CHECK_EQ(fdinfo(fd, "objects"), 0);
+	CHECK_EQ(fdinfo(fd, "stale"), 0);
+}
+
+/* The limit is that of the process that opened the file, whoever reads; without a limit there is no line. */
+TEST(fdinfo_limit)
+{
+	struct gate ready = gate_new(), done = gate_new();
+	char path[64];
+	pid_t child;
+	int fd;
+
+	need_device(0);
+	child = SYS(fork());
+	if (!child) {
+		char *memory = anon(4);
+
+		set_memlock(64 * 1024);
+		become_user(true);
+		fd = SYS(dup2(open_device(0), 100));
+		register_memory(fd, memory, 4 * PAGE, WRITE);
+		CHECK_EQ(fdinfo(fd, "limit"), 64);
+		CHECK_EQ(fdinfo(fd, "locked"), 16);
+		gate_open(&ready);
+		gate_pass(&done);
+		_exit(0);
+	}
+	gate_pass(&ready);
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/100", child);
+	CHECK_EQ(file_field(path, "pinmap-limit:"), 64);
+	CHECK_EQ(file_field(path, "pinmap-locked:"), 16);
+	gate_open(&done);
+	join(child);
+	/* this process is root's */
+	CHECK_EQ(fdinfo(open_device(0), "limit"), -1);
+}
+
+static void debugfs_path(const struct pci_device *device, char path[128])
+{
+	snprintf(path, 128, "/sys/kernel/debug/pinmap/%s/buffers", device->bdf);
+	if (access("/sys/kernel/debug/pinmap", F_OK))
+		SKIP("there is no debugfs");
+}
+
+/**
+ * struct line - a buffer as debugfs shows it
+ * @words: device context pid handle kind access state address length runs huge mapped-at
+ */
+struct line {
+	char words[12][160];
+};
+
+/* The line of a buffer of this process that begins at @addr; false: there is none. */
+static bool find_line(const char *path, const void *addr, struct line *line)
+{
+	char text[65536], *rest = text, *next, wanted[32];
+
+	snprintf(wanted, sizeof(wanted), "%#llx", (unsigned long long)(uintptr_t)addr);
+	file_read(path, text, sizeof(text));
+	while ((next = strsep(&rest, "\n"))) {
+		int words;
+
+		if (next[0] == '#')
+			continue;
+		words = sscanf(next, "%159s %159s %159s %159s %159s %159s %159s %159s %159s %159s %159s %159s",
+			       line->words[0], line->words[1], line->words[2], line->words[3], line->words[4],
+			       line->words[5], line->words[6], line->words[7], line->words[8], line->words[9],
+			       line->words[10], line->words[11]);
+		if (words != 12)
+			FAIL("%d words: %s", words, next);
+		if (!strcmp(line->words[7], wanted) && atoi(line->words[2]) == getpid())
+			return true;
+	}
+	return false;
+}
+
+TEST(debugfs_buffer, .smoke = true)
+{
+	struct pci_device device = need_device(0);
+	struct memory memory = memory_new(THP, HUGE);
+	int fd = open_device(0);
+	struct registration registration;
+	struct line line;
+	char path[128], expected[64];
+	bool huge;
+
+	debugfs_path(&device, path);
+	CHECK(!find_line(path, memory.addr, &line));
+	huge = is_thp(memory.addr);
+	registration = register_memory(fd, memory.addr, HUGE, WRITE);
+	CHECK(find_line(path, memory.addr, &line));
+	CHECK(!strcmp(line.words[0], device.bdf));
+	CHECK_EQ(atoll(line.words[1]), fdinfo(fd, "client-id"));
+	CHECK_EQ(strtoull(line.words[3], NULL, 0), registration.handle);
+	CHECK(!strcmp(line.words[4], "registered"));
+	CHECK(!strcmp(line.words[5], "rw"));
+	CHECK(!strcmp(line.words[6], "live"));
+	CHECK_EQ(atoll(line.words[8]), HUGE);
+	if (huge) {
+		CHECK_EQ(atoll(line.words[9]), 1);
+		CHECK(!strcmp(line.words[10], "100%"));
+	}
+	CHECK_EQ(strtoull(line.words[11], NULL, 0), registration.device_addr);
+
+	map(fd, registration.handle, PINMAP_MAP_FIXED, 0x40000000);
+	CHECK(find_line(path, memory.addr, &line));
+	snprintf(expected, sizeof(expected), "%#llx,0x40000000", (unsigned long long)registration.device_addr);
+	CHECK(!strcmp(line.words[11], expected));
+
+	SYS(munmap(memory.addr, PAGE));
+	CHECK(find_line(path, memory.addr, &line));
+	CHECK(!strcmp(line.words[6], "stale"));
+	CHECK(!strcmp(line.words[11], "-"));
+	release(fd, registration.handle);
+	CHECK(!find_line(path, memory.addr, &line));
+}
+
+/* Scattered, read-only and unmapped memory; nothing of where it lies in the machine. */
+TEST(debugfs_tells_no_secrets)
+{
+	struct pci_device device = need_device(0);
+	enum { PAGES = 8 };
+	char *memory = anon(PAGES), path[128], text[65536], number[32];
+	uint64_t frames[PAGES];
+	int fd = open_device(0);
+	struct line line;
+	struct stat status;
+	unsigned int runs = 1;
+
+	debugfs_path(&device, path);
+	register_memory(fd, memory, PAGES * PAGE, NO_MAP);
+	page_frames(memory, PAGES, frames);
+	for (int i = 1; i < PAGES; i++)
+		runs += frames[i] != frames[i - 1] + 1;
+	CHECK(find_line(path, memory, &line));
+	CHECK(!strcmp(line.words[5], "r"));
+	CHECK_EQ(atoi(line.words[9]), runs);
+	CHECK(!strcmp(line.words[10], "0%"));
+	CHECK(!strcmp(line.words[11], "-"));
+	file_read(path, text, sizeof(text));
+	CHECK(!strstr(text, "0xffff"));
+	SYS(stat(path, &status));
+	CHECK_EQ(status.st_mode & 0777, 0400);
+	for (int i = 0; i < PAGES; i++) {
+		snprintf(number, sizeof(number), "0x%llx", (unsigned long long)frames[i] << 12);
+		CHECK(!strstr(text, number));
+	}
+	become_user(true);
+	CHECK_EQ(open(path, O_RDONLY), -1);
+	CHECK_EQ(errno, EACCES);
+}
+
+/* More than fits a page, and none missing. */
+TEST(debugfs_many)
+{
+	struct pci_device device = need_device(0);
+	enum { COUNT = 300 };
+	static char text[256 * 1024];
+	char *memory = anon(2 * COUNT), path[128], *at = text;
+	int fd = open_device(0);
+	unsigned int lines = 0;
+
+	debugfs_path(&device, path);
+	for (int i = 0; i < COUNT; i++)
+		register_memory(fd, memory + 2 * i * PAGE, PAGE, WRITE);
+	file_read(path, text, sizeof(text));
+	while ((at = strstr(at, " registered "))) {
+		at++;
+		lines++;
+	}
+	CHECK_EQ(lines, COUNT);
+}
+
+struct reader {
+	char path[128];
+	volatile bool stop;
+	volatile unsigned int reads;
+};
+
+static void *read_on(void *argument)
+{
+	struct reader *reader = argument;
+	char text[4096];
+
+	while (!reader->stop) {
+		int fd = open(reader->path, O_RDONLY);
+
+		while (fd >= 0 && read(fd, text, sizeof(text)) > 0)
+			;
+		if (fd >= 0)
+			close(fd);
+		reader->reads++;
+	}
+	return NULL;
+}
+
+/* Whoever reads, meanwhile buffers, files and the device come and go. */
+TEST(debugfs_while_things_go, .seconds = 60)
+{
+	struct pci_device device = need_device(0);
+	struct reader reader = {};
+	pthread_t threads[2];
+	char *memory = anon(64);
+	unsigned int reads;
+
+	debugfs_path(&device, reader.path);
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, read_on, &reader), 0);
+	for (unsigned int round = 0; round < rounds(10); round++) {
+		int fd = open_device(0);
+		struct registration registrations[16];
+
+		for (int i = 0; i < 16; i++)
+			registrations[i] = register_memory(fd, memory + 4 * i * PAGE, 3 * PAGE, WRITE);
+		for (int i = 0; i < 8; i++)
+			release(fd, registrations[i].handle);
+		madvise(memory + 4 * 12 * PAGE, PAGE, MADV_DONTNEED);
+		reads = reader.reads;
+		CHECK(WAIT_FOR(5000, reader.reads > reads));
+		if (round % 3) {
+			close(fd);
+		} else {
+			pci_unbind(device.bdf);
+			close(fd);
+			pci_bind(device.bdf);
+			pci_adopt(device.bdf);
+		}
+	}
+	reader.stop = true;
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* Who has the file open holds the module, not the device; what he reads then is an error. */
+TEST(debugfs_open_file)
+{
+	struct pci_device device = need_device(0);
+	char path[128], text[256];
+	int fd;
+
+	need_module();
+	debugfs_path(&device, path);
+	fd = SYS(open(path, O_RDONLY));
+	CHECK(read(fd, text, sizeof(text)) > 0);
+	CHECK(try_module_unload() < 0);
+	pci_unbind(device.bdf);
+	CHECK_EQ(access(path, F_OK), -1);
+	CHECK_EQ(pread(fd, text, sizeof(text), 0), -1);
+	CHECK_EQ(errno, EIO);
+	CHECK(try_module_unload() < 0);
+	close(fd);
+	module_unload();
+	CHECK_EQ(access("/sys/kernel/debug/pinmap", F_OK), -1);
+	module_load();
+	CHECK_EQ(access(path, F_OK), 0);
+}

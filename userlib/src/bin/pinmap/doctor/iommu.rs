@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The IOMMU: whether one is in use, and if not, why.
+
+use super::system::System;
+use super::Finding;
+
+const WHAT: &str = "IOMMU";
+
+/// How the firmware describes an IOMMU, and what switches that one on.
+const TABLES: [(&str, &str, &str); 3] = [
+    ("DMAR", "Intel VT-d", "intel_iommu=on"),
+    ("IVRS", "AMD-Vi", "amd_iommu=on"),
+    ("VIOT", "virtio-iommu", ""),
+];
+
+/// What switches it off.
+const OFF: [&str; 4] = ["iommu=off", "intel_iommu=off", "amd_iommu=off", "noiommu"];
+
+/// What there is to say of it.
+pub(super) fn examine(system: &System) -> Vec<Finding> {
+    let names = system.sysfs().iommus();
+    if names.is_empty() {
+        return vec![missing(system)];
+    }
+    let mut findings = vec![Finding::good(WHAT, names.join(", "))];
+    findings.extend(interrupts(system));
+    findings
+}
+
+fn missing(system: &System) -> Finding {
+    let off: Vec<_> = OFF
+        .into_iter()
+        .filter(|word| system.booted_with(word))
+        .collect();
+    if !off.is_empty() {
+        return Finding::wrong(
+            WHAT,
+            format!(
+                "switched off by `{}` on the kernel's command line",
+                off.join(" ")
+            ),
+            "take that out in the boot loader's configuration, and restart",
+        );
+    }
+    let tables = system.list("sys/firmware/acpi/tables");
+    let described = TABLES
+        .into_iter()
+        .find(|(table, ..)| tables.iter().any(|name| name == table));
+    match described {
+        Some((table, name, "")) => Finding::wrong(
+            WHAT,
+            format!("the firmware describes one ({name}, ACPI table {table}), and the kernel does not use it"),
+            "boot a kernel with a driver for it (CONFIG_VIRTIO_IOMMU)",
+        ),
+        Some((table, name, on)) => Finding::wrong(
+            WHAT,
+            format!("the firmware describes one ({name}, ACPI table {table}), and the kernel does not use it"),
+            format!("add `{on}` to the kernel's command line and restart; if that does not help, the kernel lacks its driver"),
+        ),
+        None => Finding::wrong(
+            WHAT,
+            "none: neither the kernel nor the firmware shows one, and without it a device could reach all memory",
+            "switch on VT-d (Intel) or AMD-Vi in the firmware's set-up and restart; to a virtual machine give \
+             one (QEMU: `-device intel-iommu,intremap=on,caching-mode=on`)",
+        ),
+    }
+}
+
+/// Interrupts must be isolated too; a function that is bound shows that they are, or that it was
+/// accepted.
+fn interrupts(system: &System) -> Option<Finding> {
+    let bound = system.list("sys/bus/pci/drivers/pinmap");
+    if bound.iter().any(|name| name.contains(':')) {
+        return None;
+    }
+    let remapped = system
+        .read("proc/interrupts")
+        .is_some_and(|text| text.contains("IR-"));
+    (!remapped).then(|| {
+        Finding::note(
+            "interrupts",
+            "no interrupt is remapped now, so the driver may refuse to bind",
+            "switch on interrupt remapping (x2APIC) in the firmware's set-up; or load the driver with \
+             `allow_unsafe_interrupts=1`, which lets whoever drives the device raise any interrupt",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_anything_the_firmware_is_to_blame() {
+        let findings = examine(&System::at("/nonexistent"));
+        assert_eq!(findings.len(), 1);
+        let fix = findings[0].fix.as_deref().unwrap_or_default();
+        assert!(fix.contains("VT-d") && fix.contains("AMD-Vi"), "{fix}");
+    }
+}

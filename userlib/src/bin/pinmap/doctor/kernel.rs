@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel: its version, its options, the driver in it.
+
+use super::system::System;
+use super::Finding;
+
+/// The versions that the driver is made for.
+const VERSIONS: [(u32, u32); 2] = [(7, 2), (7, 3)];
+
+/// What the driver cannot be built without, or refuses everything without.
+const OPTIONS: [&str; 6] = [
+    "CONFIG_MODULES",
+    "CONFIG_RUST",
+    "CONFIG_SPARSEMEM_VMEMMAP",
+    "CONFIG_MMU_NOTIFIER",
+    "CONFIG_IOMMU_API",
+    "CONFIG_PCI_MSI",
+];
+
+/// One of them drives the IOMMU.
+const DRIVERS: [&str; 5] = [
+    "CONFIG_INTEL_IOMMU",
+    "CONFIG_AMD_IOMMU",
+    "CONFIG_VIRTIO_IOMMU",
+    "CONFIG_ARM_SMMU",
+    "CONFIG_ARM_SMMU_V3",
+];
+
+/// What there is to say of it.
+pub(super) fn examine(system: &System) -> Vec<Finding> {
+    let loaded = system.sysfs().driver_loaded();
+    let mut findings = vec![version(system, loaded)];
+    findings.extend(options(system, loaded));
+    findings.extend(huge_pages(system));
+    findings
+}
+
+fn version(system: &System, loaded: bool) -> Finding {
+    const WHAT: &str = "kernel";
+    let known = VERSIONS.map(|(major, minor)| format!("{major}.{minor}"));
+    let Some(release) = system.release() else {
+        return Finding::note(
+            WHAT,
+            "its version cannot be read",
+            format!("it should be Linux {}", known.join(" or ")),
+        );
+    };
+    let text = format!("Linux {release}");
+    match numbers(&release) {
+        _ if loaded => Finding::good(WHAT, text),
+        Some(version) if VERSIONS.contains(&version) => Finding::good(WHAT, text),
+        Some(version) if version < VERSIONS[0] => Finding::wrong(
+            WHAT,
+            format!("{text} is too old"),
+            format!("boot Linux {}", known.join(" or ")),
+        ),
+        _ => Finding::note(
+            WHAT,
+            format!("{text} is not one that the driver was made for"),
+            format!(
+                "if the driver does not compile, boot Linux {}",
+                known.join(" or ")
+            ),
+        ),
+    }
+}
+
+/// The first two numbers of a version.
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn options(system: &System, loaded: bool) -> Vec<Finding> {
+    const WHAT: &str = "kernel options";
+    if loaded {
+        // It was built for this kernel, so it found what it needs.
+        return Vec::new();
+    }
+    let Some(config) = system.kernel_config() else {
+        let fix = format!("make sure that it has {}", OPTIONS.join(", "));
+        let text = "neither /boot nor /proc/config.gz tells them";
+        return vec![Finding::note(WHAT, text, fix)];
+    };
+    let missing = missing(&config);
+    if missing.is_empty() {
+        return vec![Finding::good(WHAT, "all that the driver needs")];
+    }
+    vec![Finding::wrong(
+        WHAT,
+        format!("the kernel was built without {}", missing.join(", ")),
+        "boot a kernel that has them; there is no way around it",
+    )]
+}
+
+/// What a configuration lacks.
+fn missing(config: &str) -> Vec<String> {
+    let has = |option: &str| {
+        config.lines().any(|line| {
+            let value = line.strip_prefix(option);
+            value.is_some_and(|value| value == "=y" || value == "=m")
+        })
+    };
+    let single = OPTIONS.iter().filter(|option| !has(option));
+    let mut missing: Vec<_> = single.map(|&option| option.to_owned()).collect();
+    if !DRIVERS.iter().any(|option| has(option)) {
+        missing.push(format!("a driver for the IOMMU ({})", DRIVERS.join(" or ")));
+    }
+    missing
+}
+
+/// Whether the driver is there.
+pub(super) fn driver(system: &System) -> Finding {
+    const WHAT: &str = "driver";
+    if system.sysfs().driver_loaded() {
+        return Finding::good(WHAT, "loaded");
+    }
+    let release = system.release().unwrap_or_default();
+    let modules = system.read(format!("lib/modules/{release}/modules.dep"));
+    if modules.is_some_and(|modules| modules.contains("/pinmap.ko")) {
+        return Finding::wrong(
+            WHAT,
+            "the module is not loaded",
+            "`modprobe pinmap`, as root",
+        );
+    }
+    Finding::wrong(
+        WHAT,
+        "there is no module pinmap for this kernel",
+        format!(
+            "build it in pinmap's sources and install it, as root: `make \
+             KDIR=/lib/modules/{release}/build modules modules_install && depmod && modprobe pinmap`"
+        ),
+    )
+}
+
+/// Not needed, but it makes a difference.
+fn huge_pages(system: &System) -> Option<Finding> {
+    let setting = system.read("sys/kernel/mm/transparent_hugepage/enabled")?;
+    setting.contains("[never]").then(|| {
+        Finding::note(
+            "huge pages",
+            "the kernel does not use transparent huge pages, so large memory is registered page by page",
+            "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`, as root",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(numbers("7.3.4+deb14-amd64"), Some((7, 3)));
+        assert_eq!(numbers("7.2"), Some((7, 2)));
+        assert_eq!(numbers("linux"), None);
+    }
+
+    #[test]
+    fn what_is_off_is_missing() {
+        let all = OPTIONS.map(|option| format!("{option}=y\n")).concat();
+        assert_eq!(missing(&format!("{all}CONFIG_AMD_IOMMU=y\n")), [""; 0]);
+        let without = all.replace("CONFIG_RUST=y", "# CONFIG_RUST is not set");
+        let missing = missing(&without);
+        assert_eq!(missing[0], "CONFIG_RUST");
+        assert!(missing[1].contains("CONFIG_INTEL_IOMMU or"), "{missing:?}");
+        // not a longer name that begins so
+        assert!(super::missing("CONFIG_RUST_IS_AVAILABLE=y").contains(&"CONFIG_RUST".to_owned()));
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The files that say what a machine is like.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::sysfs::Sysfs;
+
+/// A machine: this one, or a made-up one in a test.
+pub(super) struct System {
+    root: PathBuf,
+}
+
+impl System {
+    pub(super) fn this() -> Self {
+        Self { root: "/".into() }
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Its sysfs.
+    pub(super) fn sysfs(&self) -> Sysfs {
+        Sysfs::at(self.path("sys"))
+    }
+
+    /// A file, by its path without the first slash.
+    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// The content of a file; nothing if it cannot be read.
+    pub(super) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
+        let text = fs::read_to_string(self.path(path)).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+
+    /// The names in a directory, sorted.
+    pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.path(path)) else {
+            return Vec::new();
+        };
+        let mut names: Vec<_> = entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The kernel's release, such as `7.3.4-amd64`.
+    pub(super) fn release(&self) -> Option<String> {
+        self.read("proc/sys/kernel/osrelease")
+    }
+
+    /// The kernel's options, from wherever there are.
+    pub(super) fn kernel_config(&self) -> Option<String> {
+        let release = self.release().unwrap_or_default();
+        let plain = [
+            format!("boot/config-{release}"),
+            format!("lib/modules/{release}/config"),
+            format!("lib/modules/{release}/build/.config"),
+        ];
+        plain
+            .iter()
+            .find_map(|path| self.read(path))
+            .or_else(|| self.unpacked("proc/config.gz"))
+    }
+
+    fn unpacked(&self, path: &str) -> Option<String> {
+        let path = self.path(path);
+        if !path.exists() {
+            return None;
+        }
+        let output = Command::new("gzip")
+            .arg("-dc")
+            .arg(path)
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        (output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Whether a word stands on the kernel's command line.
+    pub(super) fn booted_with(&self, word: &str) -> bool {
+        let line = self.read("proc/cmdline").unwrap_or_default();
+        line.split_whitespace().any(|given| given == word)
+    }
+}
