@@ -217,6 +217,11 @@ impl Progress {
         self.ask().map(|args| Fault::from_abi(&args))
     }
 
+    /// Whether the device itself, not its fences, says that so many packets are executed.
+    pub(crate) fn is_confirmed(&self, packets: u64) -> bool {
+        self.ask().is_ok_and(|args| args.out_index >= packets)
+    }
+
     /// Waits until the device itself, not its fences, says that so many packets are executed.
     pub(crate) fn confirm(&self, packets: u64) -> Result<()> {
         let fail = |errno| self.fail(Operation::Wait, "wait for", errno);

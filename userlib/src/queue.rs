@@ -312,6 +312,11 @@ impl Queue {
         self.by_hand = true;
     }
 
+    /// Whether there were such packets since the last scope.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.by_hand
+    }
+
     /// Packets submitted since the beginning.
     pub(crate) fn written(&self) -> u64 {
         self.ring.written()

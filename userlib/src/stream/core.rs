@@ -159,11 +159,21 @@ impl Core {
     /// Ends a scope: afterwards the device does nothing any more of what was submitted. If it
     /// cannot be waited for, the queue is destroyed.
     pub(super) fn finish(&self) -> Result<()> {
+        let mut state = self.lock();
+        let by_hand = state.queue().is_by_hand();
         // Also if it has failed, or this is refused: it must come to an end.
-        let Ok((fence, needs)) = self.lock().point() else {
-            return self.lock().queue().progress().destroy();
+        let Ok((fence, needs)) = state.point() else {
+            return state.queue().progress().destroy();
         };
-        match fence.progress().wait_for_ever(fence.value(), &needs) {
+        drop(state);
+        let progress = fence.progress();
+        let waited = progress.wait_for_ever(fence.value(), &needs);
+        // A fence may have been written by a packet made by hand: the driver asks the device.
+        let waited = waited.and_then(|()| match by_hand {
+            true => progress.confirm(fence.value()),
+            false => Ok(()),
+        });
+        match waited {
             Ok(()) => Ok(()),
             Err(error) => {
                 fence.progress().destroy()?;

@@ -19,6 +19,8 @@ use super::work::{Kept, Work};
 pub struct Pending<M: Send + 'static> {
     fence: Fence,
     needs: Vec<Fence>,
+    /// The fence may have been written by a packet made by hand: the device is asked as well.
+    by_hand: bool,
     /// None only once it was taken.
     held: Option<Held<M>>,
 }
@@ -60,6 +62,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
         let mut state = self.core.lock();
         // What goes wrong here, waiting tells: the point is never reached.
         let _ = state.queue_mut().unhold();
+        let by_hand = state.queue().is_by_hand();
         let (fence, needs) = match state.point() {
             Ok(point) => point,
             Err(_) => (
@@ -70,6 +73,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
         Some(Pending {
             fence,
             needs,
+            by_hand,
             held: Some(held),
         })
     }
@@ -138,7 +142,12 @@ impl<M: Send + 'static> Pending<M> {
     /// this is a host function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let progress = self.fence.progress();
-        match progress.wait_for_ever(self.fence.value(), &self.needs) {
+        let waited = progress.wait_for_ever(self.fence.value(), &self.needs);
+        let waited = waited.and_then(|()| match self.by_hand {
+            true => progress.confirm(self.fence.value()),
+            false => Ok(()),
+        });
+        match waited {
             Ok(()) => Ok(self.into_memory()),
             Err(error) => {
                 if !host::is_inside() && progress.stopped().is_ok_and(|stop| stop.is_none()) {
@@ -157,7 +166,12 @@ impl<M: Send + 'static> Pending<M> {
     ///
     /// This itself: not yet.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        let is_over = self.fence.is_done() || !matches!(self.fence.progress().stopped(), Ok(None));
+        let progress = self.fence.progress();
+        let is_done = match self.by_hand {
+            true => progress.is_confirmed(self.fence.value()),
+            false => self.fence.is_done(),
+        };
+        let is_over = is_done || !matches!(progress.stopped(), Ok(None));
         if is_over {
             Ok(self.into_memory())
         } else {

@@ -154,7 +154,9 @@ impl<'w> Work<'w> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.core.lock();
-        state.queue_mut().submit(count, packets, Full::Wait)
+        let queue = state.queue_mut();
+        queue.distrust();
+        queue.submit(count, packets, Full::Wait)
     }
 }
 
