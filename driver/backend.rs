@@ -89,6 +89,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Whether any context has the device.
     fn is_in_use(&self) -> bool;
 
+    /// Whether `context` has the device, and so nobody else.
+    fn is_owner(&self, _context: u64) -> bool {
+        false
+    }
+
     /// Whether what a context began may still be going on, and a reset would end it.
     fn needs_reset(&self) -> bool;
 

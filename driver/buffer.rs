@@ -79,11 +79,22 @@ pub(super) struct Inner {
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
+    /// Who else is told.
+    guests: KVec<Told>,
     /// Something could not be unmapped.
     failed: bool,
     /// Its memory, and that it has gone, for whoever looks.
     held: Option<Counted>,
     stale: Option<Counted>,
+}
+
+/// Another context that has it.
+struct Told {
+    events: Arc<Queue>,
+    /// What it is called there.
+    handle: u64,
+    room: Option<Room>,
+    ticket: Option<Ticket>,
 }
 
 /// A mapping, and whether user space knows it.
@@ -288,6 +299,7 @@ impl Buffer {
             made: 0,
             room: Some(Room::new()?),
             ticket: None,
+            guests: KVec::new(),
             failed: false,
             held,
             stale: None,
@@ -780,6 +792,14 @@ impl Buffer {
                     ..Event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
+                for guest in &mut inner.guests {
+                    let handle = guest.handle;
+                    let event = Event { handle, ..event };
+                    let room = guest.room.take();
+                    guest.ticket = room.map(|room| guest.events.push(room, event));
+                    // Who asks QUERY now waits for the lock.
+                    guest.events.generations().bump(handle);
+                }
                 drop(inner);
                 // Not before QUERY says so.
                 this.events.generations().bump(handle);
@@ -870,6 +890,74 @@ impl Buffer {
             Err(EIO)
         } else {
             Ok(())
+        }
+    }
+
+    /// Its context ends: if user space knows it, it goes stale for the guests, who are told; otherwise it
+    /// was never there. As [`end`](Self::end).
+    pub(crate) fn end_with_context(this: &Arc<Self>) -> Result {
+        if !this.is_portable() || !this.is_published() {
+            return Self::end(this, State::Gone);
+        }
+        let mut inner = this.inner.lock();
+        if inner.state == State::Live {
+            // Its own context is told that it is gone itself.
+            let room = inner.room.take();
+            Self::revoke(this, inner, true);
+            drop(room);
+        } else {
+            drop(inner);
+        }
+        match this.state() {
+            State::Stale => Self::end(this, State::Stale),
+            _ => Self::end(this, State::Gone),
+        }
+    }
+
+    /// From now on the context of `events`, which calls it `handle`, is told as well what happens to it.
+    pub(crate) fn add_guest(&self, events: &Arc<Queue>, handle: u64) -> Result {
+        let mut told = Told {
+            events: events.clone(),
+            handle,
+            room: Some(Room::new()?),
+            ticket: None,
+        };
+        loop {
+            let mut inner = self.inner.lock();
+            let count = inner.guests.len();
+            match inner.guests.push_within_capacity(told) {
+                Ok(()) => return Ok(()),
+                Err(full) => told = full.0,
+            }
+            drop(inner);
+            // Allocated outside of the lock, which the notifier takes.
+            let more = count.saturating_mul(2).max(1);
+            let mut roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
+            let mut inner = self.inner.lock();
+            if inner.guests.len() < roomy.capacity() {
+                for guest in inner.guests.drain_all() {
+                    if roomy.push_within_capacity(guest).is_err() {
+                        return Err(ENOSPC); // Cannot be: there is room for all of them.
+                    }
+                }
+                mem::swap(&mut inner.guests, &mut roomy);
+            }
+            drop(inner);
+            drop(roomy);
+        }
+    }
+
+    /// The context of `events` does not have it any more: takes back what it has not read.
+    pub(crate) fn remove_guest(&self, events: &Arc<Queue>) {
+        let mut inner = self.inner.lock();
+        let index = inner
+            .guests
+            .iter()
+            .position(|guest| Arc::ptr_eq(&guest.events, events));
+        let told = index.and_then(|index| inner.guests.remove(index).ok());
+        drop(inner);
+        if let Some(ticket) = told.and_then(|told| told.ticket) {
+            events.withdraw(ticket);
         }
     }
 

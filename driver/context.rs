@@ -337,6 +337,11 @@ impl Context {
         if let Some(handle) = handle {
             table.remove(handle);
         }
+        drop(table);
+        if let Some(handle) = handle {
+            buffer.remove_guest(&self.events);
+            self.events.generations().bump(handle);
+        }
     }
 
     fn reserve_for(
@@ -400,7 +405,12 @@ impl Context {
     pub(crate) fn take(&self, handle: u64) -> Result<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         table.get(handle)?;
-        table.remove(handle).ok_or(ENOENT)
+        let (buffer, guest) = table.remove(handle).ok_or(ENOENT)?;
+        drop(table);
+        if guest {
+            buffer.remove_guest(&self.events);
+        }
+        Ok((buffer, guest))
     }
 
     /// Ends everything: the device stops, mappings go, pages are unpinned. What is being registered
@@ -408,18 +418,27 @@ impl Context {
     pub(crate) fn tear_down(&self) {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
+        let had_the_device = self.device.backend().is_owner(self.id);
         self.table.lock().gone = true;
         self.events.generations().bump_all();
         Peers::leave(self);
-        while let Some(buffer) = self.take_any() {
+        while let Some((buffer, guest)) = self.take_any() {
             // Whoever has to know of a failure was told by the mapping.
-            let _ = Buffer::end(&buffer, State::Gone);
+            let _ = if guest {
+                buffer.remove_guest(&self.events);
+                Buffer::leave(&buffer, &self.space)
+            } else {
+                Buffer::end_with_context(&buffer)
+            };
         }
         self.device.backend().disown(self.id);
+        if had_the_device {
+            Peers::hand_over(self);
+        }
     }
 
-    /// Takes a published buffer; those that are not are doomed.
-    fn take_any(&self) -> Option<Arc<Buffer>> {
+    /// Takes a published buffer, and says whether it is a guest; those that are not published are doomed.
+    fn take_any(&self) -> Option<(Arc<Buffer>, bool)> {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
@@ -427,10 +446,11 @@ impl Context {
                 published = Some(handle);
                 break;
             }
-            entry.buffer.doom();
+            if !entry.guest {
+                entry.buffer.doom();
+            }
         }
-        let (buffer, _) = published.and_then(|handle| table.remove(handle))?;
-        Some(buffer)
+        published.and_then(|handle| table.remove(handle))
     }
 
     /// The device is gone: says so.
@@ -481,6 +501,7 @@ impl Drop for Reserved {
                 buffer.withdraw_event();
             }
             Some((buffer, true)) => {
+                buffer.remove_guest(&self.context.events);
                 let _ = Buffer::leave(&buffer, self.context.space());
             }
             None => {}

@@ -19,7 +19,7 @@ use crate::{
         uapi::{self, Export as ExportArgs, Import as ImportArgs, Sync as SyncArgs},
         vma::NewArea,
     },
-    view::HostView,
+    view::{FileView, HostView},
 };
 use core::mem;
 use kernel::{
@@ -31,11 +31,21 @@ use kernel::{
 /// Memory that was exported, and who has imported it here.
 pub(crate) struct Export {
     write: bool,
-    /// To be viewed: what the driver allocated.
-    folios: Option<Arc<Folios>>,
+    view: View,
     /// Can go away.
     revocable: bool,
     state: Pin<KBox<Mutex<State>>>,
+}
+
+/// How it can be mapped by CPUs.
+#[derive(Clone)]
+enum View {
+    /// Not at all: it can go away, and who has it has it mapped.
+    None,
+    /// What the driver allocated.
+    Host(Arc<Folios>),
+    /// Pages of a file.
+    File(Arc<FileView>),
 }
 
 struct State {
@@ -74,8 +84,19 @@ impl Exporter for Export {
         if area.is_executable() {
             return Err(EACCES);
         }
-        let folios = self.folios.as_ref().ok_or(EINVAL)?;
-        area.view_pages(Arc::new(HostView::new(folios, 0), GFP_KERNEL_ACCOUNT)?);
+        if !self.write {
+            if area.is_writable() {
+                return Err(EACCES);
+            }
+            area.forbid_writing();
+        }
+        match &self.view {
+            View::None => return Err(EINVAL),
+            View::Host(folios) => {
+                area.view_pages(Arc::new(HostView::new(folios, 0), GFP_KERNEL_ACCOUNT)?);
+            }
+            View::File(file) => FileView::show(file, area)?,
+        }
         Ok(())
     }
 }
@@ -88,7 +109,7 @@ impl Export {
         };
         Ok(Self {
             write,
-            folios: parts.folios,
+            view: parts.view,
             revocable: parts.revocable,
             state: KBox::pin_init(new_mutex!(state, "pinmap_export"), GFP_KERNEL_ACCOUNT)?,
         })
@@ -140,26 +161,27 @@ fn revoke(source: &Source) {
 /// What of a buffer can be exported.
 pub(crate) struct Parts {
     pages: Arc<dyn Pages>,
-    folios: Option<Arc<Folios>>,
+    view: View,
     revocable: bool,
 }
 
 impl Backing {
     /// What others can be given; `EOPNOTSUPP`: nothing.
     fn parts(&self) -> Result<Parts> {
-        let (folios, revocable) = match self {
-            Self::User(_) => (None, true),
-            Self::Host(folios, _) => (Some(folios.clone()), false),
+        let (view, revocable) = match self {
+            Self::User(_) => (View::None, true),
+            Self::Host(folios, _) => (View::Host(folios.clone()), false),
+            Self::File(pages) => (View::File(FileView::new(pages)?), false),
             Self::Import(_, source) => {
                 let export = source.exporter();
-                (export.folios.clone(), export.revocable)
+                (export.view.clone(), export.revocable)
             }
-            Self::File(_) | Self::Local(..) => (None, false),
+            Self::Local(..) => (View::None, false),
         };
         match self.memory() {
             Memory::Host(pages) => Ok(Parts {
                 pages,
-                folios,
+                view,
                 revocable,
             }),
             Memory::Local(_) => Err(compat::unsupported()),

@@ -69,14 +69,14 @@ fn name(context: &Context) -> usize {
 }
 
 impl Members {
-    /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and is
-    /// reached by another context of the process.
+    /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and
+    /// belongs to another context of the process, which has it or has let go of it.
     fn invite(
         &self,
         context: &Arc<Context>,
         shared: &Shared,
     ) -> core::result::Result<Option<Guest>, Failure> {
-        if self.is_there(context, shared) {
+        if self.is_there(context, shared) || self.is_a_sibling_s(context) {
             return Ok(None);
         }
         match Self::bring(context, shared) {
@@ -89,11 +89,23 @@ impl Members {
         context.device().check_here()?;
         let claim = Claim::new(context)?;
         let reserved = context.reserve_guest(&shared.buffer)?;
+        shared
+            .buffer
+            .add_guest(context.events(), reserved.handle())?;
         let (_, name) = shared
             .buffer
             .map(context.space(), shared.target, shared.write)?;
         shared.buffer.publish(name);
         Ok(Guest { reserved, claim })
+    }
+
+    /// Whether another context of the process has the device of `context`.
+    fn is_a_sibling_s(&self, context: &Context) -> bool {
+        self.contexts.iter().any(|other| {
+            let same = Arc::ptr_eq(other.device(), context.device());
+            let another = name(other) != name(context);
+            same && another && other.device().backend().is_owner(other.id())
+        })
     }
 
     /// Whether the device of `context`, if it has no MMU, is reached by a context already.
@@ -216,8 +228,8 @@ impl Peers {
         Ok(())
     }
 
-    /// `context` ends: what it registered ends everywhere, and it has nothing of others any more. Can be
-    /// called again.
+    /// `context` ends: what it registered goes stale for the others, and it has nothing of others any more.
+    /// Can be called again.
     pub(crate) fn leave(context: &Context) {
         let Some(process) = Self::of(context) else {
             return;
@@ -235,8 +247,15 @@ impl Peers {
             .iter()
             .position(|shared| shared.home == name(context))
         {
-            // Whoever has to know of a failure was told by the mapping.
-            let _ = members.end(index, State::Gone);
+            if let Ok(shared) = members.shared.remove(index) {
+                // Whoever has to know of a failure was told by the mapping.
+                let _ = Buffer::end_with_context(&shared.buffer);
+                if shared.buffer.state() != State::Stale {
+                    for other in &members.contexts {
+                        other.forget_guest(&shared.buffer);
+                    }
+                }
+            }
         }
         for shared in &members.shared {
             context.forget_guest(&shared.buffer);
@@ -244,6 +263,24 @@ impl Peers {
         }
         drop(members);
         process.give_up();
+    }
+
+    /// The device that `context`, which has left, had alone is free again: whoever else of the process has it
+    /// open gets there what is portable. Not if another process was quicker: then it cannot use the device.
+    pub(crate) fn hand_over(context: &Context) {
+        let Some(process) = Self::of(context) else {
+            return;
+        };
+        let members = process.members.lock();
+        for shared in &members.shared {
+            for other in &members.contexts {
+                if Arc::ptr_eq(other.device(), context.device()) && name(other) != shared.home {
+                    if let Ok(Some(guest)) = members.invite(other, shared) {
+                        guest.publish();
+                    }
+                }
+            }
+        }
     }
 
     /// Shares `buffer`, of `context`, with all others, once: not visible there until the guests are

@@ -7,7 +7,8 @@ use crate::{
     context::{Context, Reserved},
     failure::Failure,
     logic::{
-        request::{self, RegisterPlan},
+        place::Wish,
+        request::{self, RegisterPlan, Target},
         Refusal, PAGE_SIZE,
     },
     pinned,
@@ -142,11 +143,7 @@ pub(crate) fn register(
     args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(if plan.portable {
-        Pending::Portable(guests, reserved, claim)
-    } else {
-        Pending::Registration(reserved, claim)
-    })
+    Ok(pending(&plan, guests, reserved, claim))
 }
 
 /// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
@@ -180,10 +177,24 @@ pub(crate) fn register_fd(
     })?;
     let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
     let reserved = context.reserve(&buffer)?;
-    args.device_addr = begin(context, &buffer, &plan)?.0;
+    let (device_addr, guests) = begin(context, &buffer, &plan)?;
+    args.device_addr = device_addr;
     args.out_handle = reserved.handle();
     args.out_generation = generation(State::Live);
-    Ok(Pending::Registration(reserved, claim))
+    Ok(pending(&plan, guests, reserved, claim))
+}
+
+fn pending(
+    plan: &RegisterPlan,
+    guests: KVec<Guest>,
+    reserved: Reserved,
+    claim: Option<Claim>,
+) -> Pending {
+    if plan.portable {
+        Pending::Portable(guests, reserved, claim)
+    } else {
+        Pending::Registration(reserved, claim)
+    }
 }
 
 /// What is pinned is mapped as planned, and goes live. Returns the device address, and where else it is.
@@ -199,6 +210,15 @@ fn begin(
             // Nobody can name the buffer yet.
             buffer.publish(name);
             if plan.portable {
+                let target = if buffer.is_user_memory() {
+                    target
+                } else {
+                    // Others cannot ask for it by an address: it is the same everywhere.
+                    Target {
+                        wish: Wish::Exactly(device_addr),
+                        ..target
+                    }
+                };
                 if let Some(others) = Peers::share(context, buffer, target, plan.write)? {
                     guests = others;
                 }

@@ -2,9 +2,10 @@
 //! What `mmap()` of an open file shows, besides BARs: offsets, and what is there.
 
 use crate::{
-    logic::{pte::LARGE, span::Span},
+    logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
-        pages::Folios,
+        memfd::PinnedFile,
+        pages::{Folios, Pages},
         vma::{Faults, NewArea, PageSource},
     },
 };
@@ -54,6 +55,46 @@ impl PageSource for HostView {
 
     fn offset(&self) -> u64 {
         self.offset
+    }
+}
+
+/// Pinned pages of a file, from the offset 0 on.
+pub(crate) struct FileView {
+    pages: Arc<PinnedFile>,
+    starts: KVVec<u64>,
+}
+
+impl FileView {
+    /// Shows all of `pages`.
+    pub(crate) fn new(pages: &Arc<PinnedFile>) -> Result<Arc<Self>> {
+        let this = Self {
+            pages: pages.clone(),
+            starts: pages.starts()?,
+        };
+        Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Makes `area` a view of it. A seal against writing holds here, too.
+    pub(crate) fn show(this: &Arc<Self>, area: NewArea<'_>) -> Result {
+        let last = area.offset().checked_add(area.length()).ok_or(EINVAL)?;
+        if last > this.pages.pages().saturating_mul(PAGE_SIZE) {
+            return Err(EINVAL);
+        }
+        if this.pages.is_sealed() {
+            if area.is_writable() {
+                return Err(EPERM);
+            }
+            area.forbid_writing();
+        }
+        area.view_pinned_file(this.clone());
+        Ok(())
+    }
+}
+
+impl Faults for FileView {
+    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        let pfn = self.pages.pfn_at(&self.starts, offset / PAGE_SIZE)?;
+        Some(insert(pfn))
     }
 }
 

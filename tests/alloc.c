@@ -159,7 +159,7 @@ TEST(parts)
 TEST(limit)
 {
 	struct pinmap_alloc args;
-	struct registration memory;
+	void *view;
 	int fd;
 
 	set_memlock(16 * PAGE);
@@ -169,13 +169,14 @@ TEST(limit)
 	CHECK_EQ(args.fail.reason, PINMAP_FAIL_MEMLOCK);
 	CHECK_EQ(args.fail.needed, 17 * PAGE);
 	CHECK_EQ(args.fail.allowed, 16 * PAGE);
-	memory = alloc_memory(fd, COMBINED, 16 * PAGE);
+	CHECK_OK(try_alloc(fd, COMBINED, 16 * PAGE, &args));
+	view = alloc_view(fd, &args);
 	CHECK_EQ(get_info(fd).out_memlock_used, 16 * PAGE);
-	CHECK_ERR(ENOMEM, try_alloc(fd, 0, PAGE, &args));
+	CHECK_ERR(ENOMEM, try_alloc(fd, 0, PAGE, &(struct pinmap_alloc){ 0 }));
 	/* mapped, it is there still, and so is the charge */
-	release(fd, memory.handle);
+	release(fd, args.out_handle);
 	CHECK_EQ(get_info(fd).out_memlock_used, 16 * PAGE);
-	SYS(munmap(memory.addr, memory.length));
+	SYS(munmap(view, 16 * PAGE));
 	CHECK_EQ(get_info(fd).out_memlock_used, 0);
 }
 

@@ -6,29 +6,12 @@
 #include "file.h"
 #include "importer/importer.h"
 #include "memory.h"
+#include "module.h"
 #include "pins.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#define IMPORTER "/dev/importer"
-
-static int importer_open(void)
-{
-	int module;
-
-	if (access(IMPORTER, F_OK)) {
-		module = open("/usr/lib/pinmap/tests/importer.ko", O_RDONLY | O_CLOEXEC);
-		if (module < 0 || syscall(SYS_finit_module, module, "", 0))
-			SKIP("needs the importer for the tests");
-		close(module);
-		CHECK(WAIT_FOR(2000, !access(IMPORTER, F_OK)));
-	}
-	return SYS(open(IMPORTER, O_RDWR | O_CLOEXEC));
-}
 
 static int try_importer_map(int importer, int dma_buf, uint32_t flags)
 {

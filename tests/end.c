@@ -16,20 +16,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Some device that is bound to the driver; with none, the test is skipped. */
-static struct pci_device any_device(void)
-{
-	struct pci_device device;
-
-	if (!pci_bound(0, &device)) {
-		snprintf(device.bdf, sizeof(device.bdf), "%s", need_gpu());
-		/* another driver had it meanwhile */
-		pci_adopt(device.bdf);
-		pci_look(&device);
-	}
-	return device;
-}
-
 static int open_node(const struct pci_device *device)
 {
 	return SYS(open(device->node, O_RDWR | O_CLOEXEC));
@@ -46,7 +32,7 @@ TEST(full_limit)
 {
 	/* a paged device's tables are charged: 64 pages need five at most */
 	const unsigned int tables = 5;
-	struct pci_device device = any_device();
+	struct pci_device device = need_device(0);
 	char *memory = anon(64);
 	bool paged;
 	int fd;
@@ -63,7 +49,7 @@ TEST(full_limit)
 
 TEST(devices_are_idle)
 {
-	struct pci_device device = any_device();
+	struct pci_device device = need_device(0);
 	unsigned int i = 0;
 
 	do {
@@ -85,7 +71,7 @@ TEST(module_unloads, .smoke = true)
 	module_unload();
 	CHECK_EQ(module_users(), -1);
 	module_load();
-	any_device();
+	need_device(0);
 }
 
 /* Lists what was allocated and that nothing points to. */

@@ -105,10 +105,6 @@ impl Flat {
         Ok((bar, offset & ((1 << BAR_SHIFT) - 1)))
     }
 
-    fn is_owner(&self, context: u64) -> bool {
-        self.owner.lock().context == Some(context)
-    }
-
     fn set_access(&self, access: Access) {
         let mut now = self.access.lock();
         if *now != Access::Gone {
@@ -210,6 +206,10 @@ impl Backend for Flat {
 
     fn is_in_use(&self) -> bool {
         self.owner.lock().context.is_some()
+    }
+
+    fn is_owner(&self, context: u64) -> bool {
+        self.owner.lock().context == Some(context)
     }
 
     fn needs_reset(&self) -> bool {

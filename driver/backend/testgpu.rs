@@ -4,7 +4,7 @@
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
     logic::{
-        pte::{Format, Memory},
+        pte::{self, Format, Memory},
         span::Span,
         PAGE_SHIFT, PAGE_SIZE,
     },
@@ -35,8 +35,8 @@ const ENABLED: u64 = INT_PENDING | INT_COMPLETION | INT_FAULT | INT_SLOT;
 const MAX_FAULTS: u64 = 4096;
 /// How long a packet may run: the value after a reset.
 const MAX_RUN: u64 = 2_000_000_000;
-/// Bits of a device address: what tables of four levels translate.
-const VA_WIDTH: u32 = 48;
+/// Bits of a device address: what the tables translate.
+const VA_WIDTH: u32 = pte::shift(pte::ROOT_LEVEL + 1);
 /// Vectors of those causes: 0 to 3.
 const USED_VECTORS: u32 = 4;
 

@@ -143,10 +143,9 @@ impl Member {
         }
     }
 
-    /// Takes any queue; from now on there are no new ones.
+    /// Takes any queue.
     pub(super) fn take_any(&self) -> Option<Arc<Queue>> {
         let mut handles = self.handles.lock();
-        handles.closed = true;
         let handle = handles
             .by_handle
             .cursor_front()

@@ -87,7 +87,9 @@ impl Backend for Paged {
             return;
         };
         // All of them at once, so that it takes no longer than the longest packet.
-        member.close(|queue| self.0.begin_remove(queue));
+        member.close(|queue| {
+            self.0.try_remove(queue);
+        });
         while let Some(queue) = member.take_any() {
             close(&self.0, &queue);
         }

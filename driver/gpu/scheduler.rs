@@ -71,11 +71,6 @@ impl Gpu {
         Ok(())
     }
 
-    /// Begins to take `queue` out: [`remove`](Self::remove) without the waiting.
-    pub(super) fn begin_remove(&self, queue: &Arc<Queue>) {
-        self.try_remove(queue);
-    }
-
     /// Takes `queue` out. When it returns, the device does nothing for it any more, or is being taken away.
     /// Waits for the packet that runs; a device that does not let go of it is given up in bounded time.
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
@@ -87,7 +82,7 @@ impl Gpu {
     }
 
     /// Whether `queue` is out; if not, it is told to leave.
-    fn try_remove(&self, queue: &Arc<Queue>) -> bool {
+    pub(super) fn try_remove(&self, queue: &Arc<Queue>) -> bool {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
         let ours = |entry: &&mut Entry| Arc::ptr_eq(&entry.queue, queue);

@@ -162,8 +162,8 @@ pub fn register_fd(
     device_address: u64,
     address_bits: u32,
 ) -> Result<RegisterPlan, Refusal> {
-    // There is no address by which other contexts could name it.
-    if flags & (register_flags::IDENTITY | register_flags::PORTABLE) != 0 {
+    // There is no user address that it could have.
+    if flags & register_flags::IDENTITY != 0 {
         return Err(Refusal::Unsupported);
     }
     let last = i64::MAX as u64;
@@ -298,7 +298,7 @@ mod tests {
             ("reserved", (0, 1, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
             (
                 "unsupported before overflow",
-                (1 << 4, 0, u64::MAX, 2, 0, 0),
+                (1 << 6, 0, u64::MAX, 2, 0, 0),
                 Err(Unsupported),
             ),
             (
@@ -456,7 +456,8 @@ mod tests {
             (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
             (NO_MAP, 4096, 4096, 0, Ok(None)),
             (IDENTITY, 0, 4096, 0, Err(Unsupported)),
-            (PORTABLE, 0, 4096, 0, Err(Unsupported)),
+            (PORTABLE, 4096, 4096, 0, Ok(Some(Wish::Near(4096)))),
+            (PORTABLE | NO_MAP, 0, 4096, 0, Err(Invalid)),
             (1 << 31, 0, 4096, 0, Err(Unsupported)),
             (0, 0, 0, 0, Err(Invalid)),
             (0, 1, 4096, 0, Err(Invalid)),
@@ -480,7 +481,7 @@ mod tests {
 
     #[test]
     fn alloc_edges() {
-        use alloc_flags::{ALL, NODE, VRAM, WRITE_COMBINED};
+        use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
         let table = [
             (0, 0x1000, Ok(false)),
             (VRAM, 1 << 40, Ok(true)),
@@ -501,6 +502,7 @@ mod tests {
             let got = alloc(flags, 0, length, 0);
             assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
             if let Ok(plan) = got {
+                assert_eq!(plan.portable, flags & PORTABLE != 0);
                 assert_eq!(plan.span.length(), length);
                 assert_eq!(plan.write_combined, flags & WRITE_COMBINED != 0);
                 assert_eq!(plan.node, (flags & NODE != 0).then_some(0));

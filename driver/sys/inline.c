@@ -148,6 +148,12 @@ int pinmap_memfd_begin(struct file *file, bool write)
 	return 0;
 }
 
+/* Whether there may be no new way to write to it. */
+bool pinmap_memfd_is_sealed(struct file *file)
+{
+	return pinmap_seals(file) & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE);
+}
+
 void pinmap_memfd_end(struct file *file)
 {
 	mapping_unmap_writable(file->f_mapping);
@@ -371,6 +377,12 @@ struct page *pinmap_alloc_folio(unsigned int order, int node)
 	return folio ? folio_page(folio, 0) : NULL;
 }
 
+/* For kvfree(). In a full memory cgroup it fails, where others have the OOM killer end somebody. */
+void *pinmap_kvmalloc_or_fail(size_t size)
+{
+	return kvmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+}
+
 bool pinmap_node_has_memory(u32 node)
 {
 	return node < MAX_NUMNODES && node_state(node, N_MEMORY);
@@ -431,6 +443,16 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 	vm_flags_clear(vma, VM_MAYEXEC);
 	vma->vm_page_prot = write_combine ? pgprot_writecombine(vma->vm_page_prot) :
 					    pgprot_noncached(vma->vm_page_prot);
+}
+
+/*
+ * Pages of a file, in an area that the file does not know: no page of it may count as mapped here, for who
+ * truncates the file would find it so after having unmapped it everywhere.
+ */
+void pinmap_vma_of_file(struct vm_area_struct *vma)
+{
+	vm_flags_set(vma, VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY);
+	vm_flags_clear(vma, VM_MAYEXEC);
 }
 
 /*

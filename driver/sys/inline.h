@@ -34,6 +34,7 @@ void pinmap_put_page(struct page *page);
 /* files in memory */
 int pinmap_memfd_begin(struct file *file, bool write);
 void pinmap_memfd_end(struct file *file);
+bool pinmap_memfd_is_sealed(struct file *file);
 u64 pinmap_file_size(const struct file *file);
 long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
 		      u64 *inside);
@@ -94,6 +95,7 @@ void pinmap_enforce_coherency(struct iommu_domain *domain);
 
 /* memory of the driver's own */
 struct page *pinmap_alloc_folio(unsigned int order, int node);
+void *pinmap_kvmalloc_or_fail(size_t size);
 bool pinmap_node_has_memory(u32 node);
 int pinmap_combine_writes(struct page **pages, int count);
 int pinmap_write_back(struct page **pages, int count);
@@ -111,6 +113,7 @@ enum {
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_of_file(struct vm_area_struct *vma);
 void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
 void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);

@@ -39,6 +39,12 @@ impl MemoryFile {
         Ok(this)
     }
 
+    /// Whether there may be no new way to write to it, now.
+    fn is_sealed(&self) -> bool {
+        // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked that.
+        unsafe { raw::pinmap_memfd_is_sealed(self.file.as_ptr()) }
+    }
+
     /// Bytes in it, now.
     pub(crate) fn size(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
@@ -161,6 +167,33 @@ impl PinnedFile {
         }
         self.pages = self.pages.saturating_add(run.pages());
         Ok(())
+    }
+}
+
+impl PinnedFile {
+    /// Whether the file has been sealed against new ways to write to it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.file.is_sealed()
+    }
+
+    /// Where each run begins, in pages: for [`pfn_at`](Self::pfn_at).
+    pub(crate) fn starts(&self) -> Result<KVVec<u64>> {
+        let mut starts = KVVec::with_capacity(self.runs.len(), GFP_KERNEL_ACCOUNT)?;
+        let mut next = 0_u64;
+        for run in &self.runs {
+            starts.push(next, GFP_KERNEL_ACCOUNT)?;
+            next = next.saturating_add(run.pages());
+        }
+        Ok(starts)
+    }
+
+    /// The page frame of page `index`, by its own `starts`.
+    pub(crate) fn pfn_at(&self, starts: &[u64], index: u64) -> Option<u64> {
+        let behind = starts.partition_point(|&start| start <= index);
+        let at = behind.checked_sub(1)?;
+        let inside = index.checked_sub(*starts.get(at)?)?;
+        let run = self.runs.get(at).filter(|run| inside < run.pages())?;
+        Some(run.pfn().saturating_add(inside))
     }
 }
 

@@ -146,7 +146,7 @@ impl Folios {
 
     /// Adds a folio; `false` if there is none of that order.
     fn add(&mut self, order: u32, node: i32) -> Result<bool> {
-        self.folios.reserve(1, GFP_KERNEL_ACCOUNT)?;
+        self.make_room()?;
         // SAFETY: No requirements.
         let page = unsafe { raw::pinmap_alloc_folio(order, node) };
         let Some(page) = NonNull::new(page) else {
@@ -158,7 +158,7 @@ impl Folios {
         // INVARIANT: The call gave us a reference.
         let stored = Run::new(pfn, count)
             .ok_or(ERANGE)
-            .and_then(|run| Ok(self.folios.push(run, GFP_KERNEL_ACCOUNT)?));
+            .and_then(|run| self.folios.push_within_capacity(run).map_err(|_| ENOMEM));
         if let Err(error) = stored {
             // SAFETY: Ours, and nobody knows it.
             unsafe { raw::pinmap_put_page(page.as_ptr()) };
@@ -166,6 +166,31 @@ impl Folios {
         }
         self.pages = self.pages.saturating_add(count);
         Ok(true)
+    }
+
+    /// For one more folio. As for the pages themselves, a memory cgroup that is full says no: that
+    /// of `reserve()` would have somebody killed.
+    fn make_room(&mut self) -> Result {
+        let (length, capacity) = (self.folios.len(), self.folios.capacity());
+        if length < capacity {
+            return Ok(());
+        }
+        let more = capacity.saturating_mul(2).max(64);
+        let size = more
+            .checked_mul(size_of::<Run>())
+            .filter(|size| *size <= isize::MAX as usize)
+            .ok_or(ENOMEM)?;
+        // SAFETY: No requirements.
+        let room = unsafe { raw::pinmap_kvmalloc_or_fail(size) }.cast::<Run>();
+        if room.is_null() {
+            return Err(ENOMEM);
+        }
+        // SAFETY: `length` runs fit, which have no destructor; and it is what KVmalloc allocates.
+        self.folios = unsafe {
+            room.copy_from_nonoverlapping(self.folios.as_ptr(), length);
+            KVVec::from_raw_parts(room, length, more)
+        };
+        Ok(())
     }
 
     /// Its folio around page `index`, and the index of that folio's first page.

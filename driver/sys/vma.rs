@@ -86,6 +86,14 @@ impl NewArea<'_> {
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
+    /// Makes it a view of pages of a file that are pinned: not as struct pages, for the file does not know the
+    /// area; neither inherited by fork, nor growing, nor moving. It keeps `viewed`.
+    pub(crate) fn view_pinned_file<V: Faults>(self, viewed: Arc<V>) {
+        // SAFETY: Valid and exclusive by the type invariants.
+        unsafe { raw::pinmap_vma_of_file(self.area.as_ptr()) };
+        self.become_view(viewed, &DeviceView::<V>::TABLE.0);
+    }
+
     /// Makes it a view of memory that the driver allocated: of struct pages, not inherited by fork,
     /// neither growing nor moving; write-combined if they are so in the kernel's mapping. It keeps
     /// `viewed`.
@@ -109,7 +117,7 @@ impl NewArea<'_> {
 /// What a fault answers that did nothing: it happens again.
 pub(crate) const TRY_AGAIN: u32 = raw::PINMAP_VM_FAULT_NOPAGE;
 
-/// Who answers page faults in views of device memory.
+/// Who answers page faults in views that are not of struct pages.
 pub(crate) trait Faults: Send + Sync + 'static {
     /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
     /// `insert` does is revoked by [`Views::zap`].

@@ -1013,6 +1013,14 @@ enum pinmap_export_flags {
  * coherent DMA need, works as for any dma-buf. It keeps the memory, and the charge
  * for it, whatever becomes of the handle, the context and the device.
  *
+ * A part of a file (%PINMAP_REGISTER_FD): the same, and its pages stay pinned until the
+ * last dma-buf and the last mmap() of it are gone. What mmap() shows are the pages that
+ * the device has, whatever becomes of the file meanwhile (see there). It cannot be mapped
+ * for writing if it was registered or exported for reading (``EACCES``), or if the file
+ * has been sealed against writing, or against writing in future, since (``EPERM``). The
+ * file does not know of such a mapping, so the pages cannot be pinned by way of it
+ * (``EFAULT`` from O_DIRECT, io_uring and %PINMAP_REGISTER): map the file for that.
+ *
  * Registered memory, which can go stale: only importers that can be revoked
  * (those with a callback for that; others are refused with ``EOPNOTSUPP`` when
  * they attach), and no mmap() (``EINVAL``; who has the memory has it mapped). When

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A driver that does with a dma-buf what drivers of real devices do: it attaches a device, maps, reaches the memory by the
- * addresses that it gets, and lets go, when it is told to or later. For the tests only.
+ * addresses that it gets, and lets go, when it is told to or later. It also holds the lock of a PCI function, as whoever resets
+ * or unbinds it does. For the tests only.
  */
+#include <linux/delay.h>
 #include <linux/dma-buf.h>
 #include <linux/dma-direct.h>
 #include <linux/dma-mapping.h>
@@ -10,6 +12,7 @@
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/pci.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include "importer.h"
@@ -145,12 +148,27 @@ static long with_table(struct import *import, unsigned int command, struct impor
 	return 0;
 }
 
+static long hold(u64 function, u64 milliseconds)
+{
+	struct pci_dev *pci = pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
+
+	if (!pci)
+		return -ENODEV;
+	device_lock(&pci->dev);
+	msleep(min(milliseconds, 10000));
+	device_unlock(&pci->dev);
+	pci_dev_put(pci);
+	return 0;
+}
+
 static long call(struct import *import, unsigned int command, struct importer_args *args)
 {
 	long result;
 
 	if (command == IMPORTER_MAP)
 		return map(import, args);
+	if (command == IMPORTER_HOLD)
+		return hold(args->offset, args->value);
 	if (!import->dma_buf)
 		return -ENOENT;
 	switch (command) {

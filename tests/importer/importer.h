@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What tests say to the importer, /dev/importer: one dma-buf for each open file. */
+/* What tests say to /dev/importer, the other driver: one dma-buf for each open file. */
 #ifndef IMPORTER_H
 #define IMPORTER_H
 
@@ -16,8 +16,9 @@ enum importer_flags {
  * struct importer_args - arguments of all calls
  * @fd: MAP: the dma-buf
  * @flags: MAP: enum importer_flags
- * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has
- * @value: LOAD, STORE: what it is
+ * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has; HOLD: the PCI function whose device lock to
+ *	take, domain << 16 | bus << 8 | device << 3 | function
+ * @value: LOAD, STORE: what it is; HOLD: for so many milliseconds
  * @out_length: STATE: bytes that are mapped
  * @out_entries: STATE: in so many pieces
  * @out_told: STATE: how often it was told to let go
@@ -39,5 +40,6 @@ struct importer_args {
 #define IMPORTER_STORE _IOWR('I', 5, struct importer_args)
 #define IMPORTER_BEGIN _IOWR('I', 6, struct importer_args)
 #define IMPORTER_END _IOWR('I', 7, struct importer_args)
+#define IMPORTER_HOLD _IOWR('I', 8, struct importer_args)
 
 #endif

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SYSFS "/sys/module/pinmap"
+#define IMPORTER "/dev/importer"
 
 static char parameters[128];
 
@@ -61,4 +62,18 @@ int try_module_load(void)
 	if (!result)
 		pci_restore();
 	return result;
+}
+
+int importer_open(void)
+{
+	int file;
+
+	if (access(IMPORTER, F_OK)) {
+		file = open("/usr/lib/pinmap/tests/importer.ko", O_RDONLY | O_CLOEXEC);
+		if (file < 0 || syscall(SYS_finit_module, file, "", 0))
+			SKIP("needs the importer for the tests");
+		close(file);
+		CHECK(WAIT_FOR(2000, !access(IMPORTER, F_OK)));
+	}
+	return SYS(open(IMPORTER, O_RDWR | O_CLOEXEC));
 }

@@ -18,4 +18,7 @@ int try_module_load(void);
 /* The test is skipped if the module cannot be loaded again. */
 void need_module(void);
 
+/* A file of the other driver, tests/importer, which is loaded if it is not; skips the test if it cannot be. */
+int importer_open(void);
+
 #endif

@@ -3,6 +3,7 @@
 #include "pci.h"
 
 #include "file.h"
+#include "gpu.h"
 #include "process.h"
 
 #include <dirent.h>
@@ -30,17 +31,27 @@ const char *pci_path(const char *bdf, const char *file)
 	return path;
 }
 
-static int is_edu(const struct dirent *entry)
+static bool is(const struct dirent *entry, unsigned int vendor, unsigned int device)
 {
-	return entry->d_name[0] != '.' && file_number(pci_path(entry->d_name, "vendor"), 0) == EDU_VENDOR &&
-	       file_number(pci_path(entry->d_name, "device"), 0) == EDU_DEVICE;
+	return entry->d_name[0] != '.' && file_number(pci_path(entry->d_name, "vendor"), 0) == vendor &&
+	       file_number(pci_path(entry->d_name, "device"), 0) == device;
 }
 
-/* The addresses of all edus: looked for once, since that takes long, and they are always at the same. */
-static unsigned int scan(char bdfs[MOST][16])
+static int is_edu(const struct dirent *entry)
+{
+	return is(entry, EDU_VENDOR, EDU_DEVICE);
+}
+
+static int is_gpu(const struct dirent *entry)
+{
+	return is(entry, GPU_VENDOR, GPU_DEVICE);
+}
+
+/* The addresses of all that fit: looked for once, since that takes long, and they are always at the same. */
+static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[MOST][16])
 {
 	struct dirent **entries;
-	int count = scandir(DEVICES, &entries, is_edu, alphasort);
+	int count = scandir(DEVICES, &entries, fits, alphasort);
 	unsigned int found = 0;
 
 	for (int i = 0; i < count; i++) {
@@ -69,7 +80,9 @@ void pci_look(struct pci_device *device)
 static bool find(unsigned int index, bool bound, struct pci_device *device)
 {
 	if (!known)
-		known = scan(addresses);
+		known = scan(is_edu, addresses);
+	if (!known)
+		known = scan(is_gpu, addresses);
 	for (unsigned int i = 0; i < known; i++) {
 		/* it may be removed for the moment */
 		if (access(pci_path(addresses[i], "vendor"), F_OK))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The PCI functions for the tests (QEMU's edu), and the driver's hold on them, by sysfs. */
+/* The PCI functions for the tests (QEMU's edu; where there is none, the test GPU), and the driver's hold on them, by sysfs. */
 #ifndef TESTS_PCI_H
 #define TESTS_PCI_H
 
@@ -20,13 +20,13 @@ struct pci_device {
 /* Finds the node of the function with this address. */
 void pci_look(struct pci_device *device);
 
-/* The n-th edu of the machine, bound or not. */
+/* The n-th of them, bound or not. */
 bool pci_find(unsigned int index, struct pci_device *device);
 
-/* The n-th function that the driver is bound to. */
+/* The n-th of them that the driver is bound to. */
 bool pci_bound(unsigned int index, struct pci_device *device);
 
-/* The n-th function that the driver is bound to; the test is skipped if there are not that many. */
+/* The n-th of them that the driver is bound to; the test is skipped if there are not that many. */
 struct pci_device need_device(unsigned int index);
 
 /* The path of a file of the function in sysfs; a static buffer. */
@@ -46,7 +46,7 @@ bool pci_is_master(const char *bdf);
 /* Makes it a bus master behind the driver's back. */
 void pci_set_master(const char *bdf);
 
-/* Gives every edu back to the driver, if it is loaded; returns how many it had lost. */
+/* Gives all of them back to the driver, if it is loaded; returns how many it had lost. */
 unsigned int pci_restore(void);
 
 #endif

@@ -40,7 +40,7 @@ use crate::raw::{outwards, RawRegistration};
 ///     let cached = unsafe { cache.get(memory, 8192)? };
 ///     let address = cached.device_addr();
 ///     // ... have the device work there, and wait for it ...
-///     assert!(cached.is_live(), "somebody has unmapped it meanwhile");
+///     assert!(cached.is_live()?, "somebody has unmapped it meanwhile");
 /// }
 /// # Ok(()) }
 /// ```

@@ -135,11 +135,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
     pub fn submit(&self, packets: &[Packet]) -> Result<()> {
-        let count = packets.len() as u64;
-        let packets = packets.iter().copied();
-        let mut queue = self.queue.borrow_mut();
-        queue.distrust();
-        queue.submit(count, packets, Full::Wait)
+        self.submit_by_hand(packets, Full::Wait)
     }
 
     /// As [`submit`](Self::submit), but does not wait, and submits all of them or none.
@@ -149,11 +145,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: they are too many for
     /// the ring at once.
     pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
-        let count = packets.len() as u64;
-        let packets = packets.iter().copied();
+        self.submit_by_hand(packets, Full::Refuse)
+    }
+
+    /// Nobody knows what such packets write: what memory says about the queue proves nothing from now on.
+    fn submit_by_hand(&self, packets: &[Packet], full: Full) -> Result<()> {
         let mut queue = self.queue.borrow_mut();
         queue.distrust();
-        queue.submit(count, packets, Full::Refuse)
+        queue.submit(packets.len() as u64, packets.iter().copied(), full)
     }
 
     /// The point behind all that was submitted, for others to wait for. Ends a [batch](Self::batch)

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Bytes that are compared to see whether guest memory is shared.
 const SAMPLE: usize = 64;
@@ -25,19 +25,18 @@ const TRIES: u32 = 16;
 #[derive(Debug)]
 struct Backing {
     memory: Mapping,
-    /// What is read from it was seen to be what the guest has there.
-    verified: AtomicBool,
-    /// It was seen not to be, so that it is of no use: DMA goes by messages.
-    foreign: AtomicBool,
+    /// Whether what is read from it was seen to be what the guest has there. If it is not, it is of no use, and DMA goes by
+    /// messages.
+    shared: OnceLock<bool>,
 }
 
 impl Backing {
     fn is_verified(&self) -> bool {
-        self.verified.load(Ordering::Relaxed) && !self.is_foreign()
+        self.shared.get() == Some(&true)
     }
 
     fn is_foreign(&self) -> bool {
-        self.foreign.load(Ordering::Relaxed)
+        self.shared.get() == Some(&false)
     }
 }
 
@@ -139,8 +138,7 @@ impl Guest {
         let memory = Mapping::new(&file, metadata.len())?;
         let backing = Arc::new(Backing {
             memory,
-            verified: AtomicBool::new(false),
-            foreign: AtomicBool::new(false),
+            shared: OnceLock::new(),
         });
         files.insert(key, Arc::clone(&backing));
         Ok(backing)
@@ -276,12 +274,12 @@ impl Guest {
             if before == theirs || after == theirs {
                 // Zeros may be those of memory that nobody has touched.
                 if theirs != [0; SAMPLE] {
-                    backing.verified.store(true, Ordering::Relaxed);
+                    let _ = backing.shared.set(true);
                 }
                 return true;
             }
         }
-        if !backing.foreign.swap(true, Ordering::Relaxed) {
+        if backing.shared.set(false).is_ok() {
             eprintln!(
                 "testgpu: guest memory is not shared with this process: QEMU needs share=on for its memory \
                  backend. DMA goes by messages, slowly"
