@@ -89,6 +89,8 @@ pub(super) struct Coming {
     pub(super) vmids: usize,
     /// Nobody gives a slot up for who asked last, so for none that comes after it in its context either.
     pub(super) none: bool,
+    /// Whether it is known what the queues in the slots do.
+    pub(super) looked: bool,
 }
 
 impl Schedule {

@@ -296,7 +296,6 @@ impl Gpu {
         if schedule.next_turn(None).is_none() {
             return true;
         }
-        self.look_around(schedule);
         let mut coming = Coming {
             slots: schedule
                 .slots
@@ -305,6 +304,7 @@ impl Gpu {
                 .count(),
             vmids: schedule.vmids.iter().filter(|vmid| vmid.vacating).count(),
             none: false,
+            looked: false,
         };
         let mut all = true;
         let mut after = None;
@@ -367,8 +367,12 @@ impl Gpu {
         true
     }
 
-    /// Looks at what the queues in the slots do, once for all that ask for one.
-    fn look_around(&self, schedule: &mut Schedule) {
+    /// Looks at what the queues in the slots do, once for all that somebody has to make way for.
+    pub(super) fn look_around(&self, schedule: &mut Schedule, coming: &mut Coming) {
+        if coming.looked {
+            return;
+        }
+        coming.looked = true;
         for (slot, entry) in (0_u32..).zip(&mut schedule.slots) {
             if entry.queue.is_none() {
                 continue;
@@ -407,6 +411,7 @@ impl Gpu {
             coming.slots = coming.slots.saturating_sub(1);
             return None;
         }
+        self.look_around(schedule, coming);
         let now = clock::now();
         let victim = {
             let holders = schedule.bound().map(|(_, entry, bound)| {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What streams cost and what they gain, as numbers: one a line, `name value unit`, for other
-//! programs to read.
+//! What streams cost and what they gain: as a table, or as records for other programs to read.
 //!
-//! usage: `stream_costs`
+//! usage: `stream_costs [--json]`
 
 #[path = "overlap/measure.rs"]
 #[expect(dead_code, reason = "the example overlap also draws it")]
@@ -11,56 +10,124 @@ mod measure;
 use std::time::{Duration, Instant};
 
 use pinmap::stream::StreamOptions;
-use pinmap::{kernel, Gpu, Packet, Result};
+use pinmap::{kernel, Gpu, Packet};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// How often something is measured.
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
+/// How often the overlap is measured, and of how many chunks.
+const RUNS: usize = 5;
+const CHUNKS: usize = 12;
+
+/// What was measured several times.
+struct Record {
+    name: &'static str,
+    unit: &'static str,
+    clock: &'static str,
+    /// In order.
+    values: Vec<f64>,
+}
+
+impl Record {
+    fn new(name: &'static str, unit: &'static str, clock: &'static str, values: Vec<f64>) -> Self {
+        let mut values = values;
+        values.sort_by(f64::total_cmp);
+        Self {
+            name,
+            unit,
+            clock,
+            values,
+        }
+    }
+
+    fn times(name: &'static str, clock: &'static str, times: &[Duration]) -> Self {
+        let values = times.iter().map(|time| time.as_secs_f64() * 1e9);
+        Self::new(name, "ns", clock, values.collect())
+    }
+
+    /// The value that so many quarters of the others are below.
+    fn quartile(&self, quarters: usize) -> f64 {
+        let last = self.values.len().saturating_sub(1);
+        self.values.get(last * quarters / 4).copied().unwrap_or(0.0)
+    }
+}
 
 fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let json = match &arguments.iter().map(|text| &**text).collect::<Vec<_>>()[..] {
+        [] => false,
+        ["--json"] => true,
+        _ => return Err("usage: stream_costs [--json]".into()),
+    };
     let gpu = Gpu::find()?;
-    let [one, many] = submission(&gpu)?;
-    line("submit_one_packet", nanos(one), "ns");
-    line("submit_packet_in_batch", nanos(many), "ns");
-    line("record_event", nanos(record(&gpu)?), "ns");
-    line("event_wait_across_streams", nanos(event_wait(&gpu)?), "ns");
-    line("host_function_round_trip", nanos(call(&gpu)?), "ns");
-    if gpu.info()?.link.bandwidth.is_some() {
-        let result = measure::pipeline(&gpu, 12)?;
-        line(
-            "overlap_two_streams",
-            result.ratio(&result.two),
-            "of serial",
-        );
-        line(
-            "overlap_three_streams",
-            result.ratio(&result.three),
-            "of serial",
-        );
+    let link = gpu.info()?.link;
+    let mut records = Vec::new();
+    submission(&gpu, &mut records)?;
+    record(&gpu, &mut records)?;
+    event_wait(&gpu, &mut records)?;
+    call(&gpu, &mut records)?;
+    if link.bandwidth.is_some() {
+        overlap(&gpu, &mut records)?;
     }
+    if json {
+        print_json(&records);
+        return Ok(());
+    }
+    match link.bandwidth {
+        Some(bandwidth) => println!(
+            "link: {} MB/s in each direction, {} ns latency",
+            bandwidth / 1_000_000,
+            link.latency.as_nanos()
+        ),
+        None => println!("the link has no limit: no overlap is measured"),
+    }
+    println!(
+        "{:<28} {:>12} {:>12} {:>12}  unit",
+        "", "median", "lower", "upper"
+    );
+    for record in &records {
+        let [lower, median, upper] = [1, 2, 3].map(|quarters| record.quartile(quarters));
+        let Record {
+            name, unit, clock, ..
+        } = record;
+        println!("{name:<28} {median:>12.3} {lower:>12.3} {upper:>12.3}  {unit} ({clock})");
+    }
+    println!("lower and upper: the quartiles");
     Ok(())
 }
 
-fn line(name: &str, value: f64, unit: &str) {
-    println!("{name} {value:.3} {unit}");
+/// Names, units and clocks need no escapes.
+fn print_json(records: &[Record]) {
+    println!("[");
+    for (number, record) in records.iter().enumerate() {
+        let [q1, median, q3] = [1, 2, 3].map(|quarters| record.quartile(quarters));
+        let Record {
+            name,
+            unit,
+            clock,
+            values,
+        } = record;
+        let rounds = values.len();
+        let comma = if number + 1 < records.len() { "," } else { "" };
+        println!(
+            "  {{\"operation\": \"{name}\", \"median\": {median:.3}, \"q1\": {q1:.3}, \"q3\": {q3:.3}, \
+             \"unit\": \"{unit}\", \"clock\": \"{clock}\", \"rounds\": {rounds}}}{comma}"
+        );
+    }
+    println!("]");
 }
 
-fn nanos(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e9
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort();
-    times[times.len() / 2]
-}
-
-/// What it takes the CPU to submit a packet: alone, and as one of many. By the CPU's clock.
-fn submission(gpu: &Gpu) -> Result<[Duration; 2]> {
+/// What it takes the CPU to submit a packet: alone, and as one of many.
+fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
     let packets = vec![Packet::nop(); BATCH];
-    let mut results = [Duration::ZERO; 2];
-    for (packets, result) in [&packets[..1], &packets[..]].into_iter().zip(&mut results) {
+    for (name, packets) in [
+        ("submit a packet", &packets[..1]),
+        ("submit a packet, 64 at once", &packets[..]),
+    ] {
         let mut times = Vec::new();
         for _ in 0..TIMES {
             let start = Instant::now();
@@ -69,33 +136,41 @@ fn submission(gpu: &Gpu) -> Result<[Duration; 2]> {
             drop(pending);
         }
         stream.synchronize()?;
-        *result = median(times);
+        records.push(Record::times(name, "CPU", &times));
     }
-    Ok(results)
+    Ok(())
 }
 
-/// What it takes the CPU to record an event. By the CPU's clock.
-fn record(gpu: &Gpu) -> Result<Duration> {
-    let stream = gpu.stream(StreamOptions::new().packets(65536))?;
-    let events = (0..TIMES)
-        .map(|_| gpu.event())
-        .collect::<Result<Vec<_>>>()?;
-    let mut times = Vec::new();
+/// What it takes the CPU to record an event, and to have a stream wait for one.
+fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let options = StreamOptions::new().packets(65536);
+    let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
+    let mut events = Vec::new();
+    for _ in 0..TIMES {
+        events.push(gpu.event()?);
+    }
+    let (mut recorded, mut waited) = (Vec::new(), Vec::new());
+    // So that there is something to wait for.
+    let time = Duration::from_millis(300);
+    drop(stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
     for event in &events {
         let start = Instant::now();
         stream.record(event)?;
-        times.push(start.elapsed());
+        recorded.push(start.elapsed());
+        let start = Instant::now();
+        other.wait_event(event)?;
+        waited.push(start.elapsed());
     }
-    stream.synchronize()?;
-    Ok(median(times))
+    other.synchronize()?;
+    records.push(Record::times("record an event", "CPU", &recorded));
+    records.push(Record::times("submit a wait", "CPU", &waited));
+    Ok(())
 }
 
-/// From an event in one stream to what waits for it in another. By the device's clock.
-fn event_wait(gpu: &Gpu) -> Result<Duration> {
-    let (first, second) = (
-        gpu.stream(StreamOptions::new())?,
-        gpu.stream(StreamOptions::new())?,
-    );
+/// From an event in one stream to what waits for it in another.
+fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let options = StreamOptions::new();
+    let (first, second) = (gpu.stream(options)?, gpu.stream(options)?);
     let (event, after) = (gpu.event()?, gpu.event()?);
     let mut times = Vec::new();
     for _ in 0..TIMES {
@@ -108,11 +183,12 @@ fn event_wait(gpu: &Gpu) -> Result<Duration> {
         second.synchronize()?;
         times.push(after.elapsed_since(&event)?);
     }
-    Ok(median(times))
+    records.push(Record::times("event to who waits for it", "device", &times));
+    Ok(())
 }
 
-/// A host function, and back to the stream. By the CPU's clock.
-fn call(gpu: &Gpu) -> Result<Duration> {
+/// A host function, and back to the stream.
+fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
     let mut times = Vec::new();
     for _ in 0..TIMES {
@@ -121,5 +197,20 @@ fn call(gpu: &Gpu) -> Result<Duration> {
         stream.synchronize()?;
         times.push(start.elapsed());
     }
-    Ok(median(times))
+    records.push(Record::times("host function and back", "CPU", &times));
+    Ok(())
+}
+
+/// What streams save where the link and the kernels take as long as one another.
+fn overlap(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let (mut two, mut three) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let result = measure::pipeline(gpu, CHUNKS)?;
+        two.push(result.ratio(&result.two));
+        three.push(result.ratio(&result.three));
+    }
+    let unit = "of serial";
+    records.push(Record::new("two streams", unit, "device", two));
+    records.push(Record::new("three streams", unit, "device", three));
+    Ok(())
 }

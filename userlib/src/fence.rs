@@ -402,6 +402,22 @@ impl Fence {
         self.is_done() || self.progress.destroyed.get().is_some()
     }
 
+    /// Whether it has been reached; where packets made by hand may have written it, whether the device
+    /// says so as well.
+    pub(crate) fn is_passed(&self, by_hand: bool) -> bool {
+        self.is_done() && (!by_hand || self.progress.is_confirmed(self.value))
+    }
+
+    /// Waits for that, as long as it takes; an error when it cannot be any more, also because one of
+    /// `needs` cannot be reached.
+    pub(crate) fn wait_for_ever(&self, needs: &[Self], by_hand: bool) -> Result<()> {
+        self.progress.wait_for_ever(self.value, needs)?;
+        match by_hand {
+            true => self.progress.confirm(self.value),
+            false => Ok(()),
+        }
+    }
+
     /// How many packets are executed then.
     pub(crate) fn value(&self) -> u64 {
         self.value

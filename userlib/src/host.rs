@@ -47,8 +47,9 @@ pub(crate) fn check(operation: Operation, attempt: impl FnOnce() -> String) -> R
 pub(crate) enum Action {
     /// Runs a host function, the how manyeth of its queue.
     Call(u64, Box<dyn FnOnce() + Send>),
-    /// Drops what the work needed; if the fence cannot be reached, once the device has let go.
-    Drop(Box<dyn Any + Send>),
+    /// Drops what the work needed; if the fence cannot be reached, once the device has let go. True:
+    /// the fence may have been written by a packet made by hand.
+    Drop(Box<dyn Any + Send>, bool),
     /// Tells that the fence cannot be reached, if so.
     Tell(Arc<EventFd>),
 }
@@ -81,7 +82,7 @@ impl fmt::Debug for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Call(..) => "Call",
-            Self::Drop(_) => "Drop",
+            Self::Drop(..) => "Drop",
             Self::Tell(_) => "Tell",
         })
     }
@@ -132,7 +133,7 @@ pub(crate) fn when(fence: Fence, needs: Vec<Fence>, action: Action) -> Result<()
         Ok(waiter) => waiter,
         Err(error) => {
             // What the device may still use stays.
-            if let Action::Drop(what) = action {
+            if let Action::Drop(what, _) = action {
                 std::mem::forget(what);
             }
             return Err(error);
@@ -214,7 +215,8 @@ impl Waiter {
 
 impl Item {
     fn look(&mut self, eventfd: &EventFd, thorough: bool) -> Outcome {
-        if self.fence.is_done() {
+        let by_hand = matches!(self.action, Action::Drop(_, true));
+        if self.fence.is_passed(by_hand) {
             return Outcome::Reached;
         }
         if !self.asked {
@@ -244,7 +246,7 @@ impl Item {
             Action::Call(_, function) => {
                 quietly(|| drop(function));
             }
-            Action::Drop(what) => {
+            Action::Drop(what, _) => {
                 // A queue that has stopped does nothing any more; one that waits might.
                 if !reached && !matches!(fence.progress().stopped(), Ok(Some(_))) {
                     fence

@@ -125,18 +125,34 @@ impl Queue {
         self.copy_bytes(by, source, target, from.bytes(), full)
     }
 
-    /// Copies elements from a device address. The caller has them live until it is done.
-    pub(crate) fn copy_addr<T: Element>(
+    /// Copies to elements from host memory at device addresses: pieces of so many bytes, which are
+    /// all of them together. The caller has them live until it is done.
+    pub(crate) fn copy_in<T: Element>(
         &mut self,
-        source: u64,
-        len: usize,
+        pieces: &[(u64, u64)],
         to: &DeviceSliceMut<'_, T>,
     ) -> Result<()> {
         let mut operands = Operands::new(self.progress().device(), COPY, u64::MAX);
-        operands.demand("`to`", to.len(), len)?;
-        let target = operands.write(to)?;
+        let mut target = operands.write(to)?;
         let by = Direction::of(false, to.as_slice().is_local());
-        self.copy_bytes(by, source, target, to.as_slice().bytes(), Full::Wait)
+        for &(source, bytes) in pieces {
+            self.copy_bytes(by, source, target, bytes, Full::Wait)?;
+            target += bytes;
+        }
+        Ok(())
+    }
+
+    /// Copies elements to host memory at a device address. The caller has them live until it is
+    /// done.
+    pub(crate) fn copy_out<T: Element>(
+        &mut self,
+        from: &DeviceSlice<'_, T>,
+        target: u64,
+    ) -> Result<()> {
+        let mut operands = Operands::new(self.progress().device(), COPY, u64::MAX);
+        let source = operands.read(from)?;
+        let by = Direction::of(from.is_local(), false);
+        self.copy_bytes(by, source, target, from.bytes(), Full::Wait)
     }
 
     fn copy_bytes(

@@ -117,7 +117,10 @@ const TESTS: &[Test] = tests! {
         command_bind_and_unbind
         command_refuses_nonsense
         example_edu
-        examples_of_queues;
+        examples_of_queues
+        examples_of_streams
+        example_pipeline
+        example_stream_costs;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -186,7 +189,8 @@ const TESTS: &[Test] = tests! {
         events_tell_order_and_time
         events_are_many
         event_of_another_context
-        unregistered_memory_is_refused_or_registered;
+        unregistered_memory_is_refused_or_registered
+        unregistered_memory_is_shared_and_written;
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use pinmap::stream::{self, Event, StreamOptions, Unregistered};
-use pinmap::{kernel, Allocation, Device, Error, Gpu, Packet, Stream};
+use pinmap::{kernel, Allocation, Buffer, Device, Error, Gpu, Packet, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
-use crate::setup::pattern;
+use crate::setup::{pattern, PAGE};
 
 /// Long enough for whoever should not wait for it to be told from who does.
 const LONG: Duration = Duration::from_millis(800);
@@ -332,6 +332,65 @@ pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
         gpu.device().query(content.as_ptr().addr())?.is_none(),
         "it is released"
     );
+    Ok(())
+}
+
+pub(crate) fn unregistered_memory_is_shared_and_written() -> Outcome {
+    let gpu = gpu()?;
+    let streams = [stream(&gpu)?, stream(&gpu)?];
+    let content = pattern(7, 25 * PAGE);
+    let pinned = || -> Result<u64, Error> { Ok(gpu.device().own_totals()?.pinned.bytes) };
+    let before = pinned()?;
+    // Neighbours, which share pages, and have nothing to do with one another, at the same time.
+    let mut local = gpu.alloc_vram::<u8>(content.len())?;
+    stream::scope(|scope| -> Result<(), Error> {
+        let (mut one, mut two) = local.slice_mut().split_at(10 * PAGE + 99)?;
+        let (first, second) = content.split_at(10 * PAGE + 99);
+        for (stream, from, to) in [
+            (&streams[0], first, &mut one),
+            (&streams[1], second, &mut two),
+        ] {
+            let work = scope.on(stream);
+            work.launch(kernel::Spin { time: AT_ONCE })?;
+            work.copy_from(from, to, Unregistered::Register)?;
+        }
+        Ok(())
+    })?;
+    assert!(local.to_vec() == content);
+    assert_eq!(pinned()?, before, "it is released");
+    // To the program's memory: whole pages, or the device could write to what is beside it.
+    let mut back = Buffer::new(content.len())?;
+    let mut shared = Buffer::new(2 * PAGE)?;
+    let mut refused = 0;
+    stream::scope(|scope| -> Result<(), Error> {
+        let (work, from) = (scope.on(&streams[0]), local.slice());
+        let part = from.part(..PAGE)?;
+        let (one, other) = shared.split_at_mut(PAGE + 8);
+        for (to, unregistered, errno) in [
+            (&mut one[8..], Unregistered::Register, libc::EINVAL),
+            (&mut other[..PAGE - 8], Unregistered::Refuse, libc::EPERM),
+        ] {
+            let part = part.part(..to.len())?;
+            let error = work.copy_to(part, to, unregistered).expect_err("refused");
+            assert_eq!(error.errno(), errno, "{error}");
+            assert!(error.hint().is_some(), "{error}");
+            refused += 1;
+        }
+        work.copy_to(from, &mut back, Unregistered::Register)
+    })?;
+    assert_eq!(refused, 2);
+    assert!(back[..] == content[..]);
+    assert!(shared.iter().all(|&byte| byte == 0));
+    assert_eq!(pinned()?, before, "it is released");
+    // Handed over and forgotten, nothing of it is ever used for something else.
+    let pending = streams[0].submit((back, local), |work, (back, local)| {
+        work.launch(kernel::Spin { time: AT_ONCE })?;
+        work.copy_to(local.slice(), &mut back[..], Unregistered::Register)
+    })?;
+    std::mem::forget(pending);
+    gpu.device().synchronize()?;
+    let forgotten = 25 * PAGE as u64;
+    assert_eq!(pinned()?, before + forgotten, "it stays registered");
     Ok(())
 }
 

@@ -3,12 +3,13 @@
 //! the device and checksummed there, by two streams in turn. While the device works on a chunk, the
 //! next one is read.
 //!
-//! usage: `pipeline [FILE]`: without one, of more bytes than the device has memory, made up.
+//! usage: `pipeline [FILE]`: without one, made-up bytes in memory, more than the device has.
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Seek, Write};
 
+use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::stream::{Pending, StreamOptions};
 use pinmap::{kernel, Allocation, Gpu, Stream};
 
@@ -86,40 +87,33 @@ impl Worker {
     }
 }
 
-/// Bytes to be checksummed.
-struct Source {
-    file: Option<File>,
-    left: u64,
-    /// For bytes that are made up.
-    seed: u64,
+/// Reads as much of a buffer as there is.
+fn read(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read(&mut buffer[done..])? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
 }
 
-impl Source {
-    /// Fills as much of the buffer as there is.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let len = buffer
-            .len()
-            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let mut done = 0;
-        while done < len {
-            match &mut self.file {
-                Some(file) => match file.read(&mut buffer[done..len])? {
-                    0 => break,
-                    count => done += count,
-                },
-                None => {
-                    for word in buffer[..len].chunks_mut(8) {
-                        self.seed =
-                            self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.seed >> 29);
-                        word.copy_from_slice(&self.seed.to_le_bytes()[..word.len()]);
-                    }
-                    done = len;
-                }
-            }
+/// A file in memory, with bytes that are made up.
+fn made_up(len: u64) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"pipeline", MFdFlags::MFD_CLOEXEC)?);
+    let (mut buffer, mut seed, mut left) = (vec![0; CHUNK], 1u64, len);
+    while left != 0 {
+        for word in buffer.chunks_exact_mut(8) {
+            seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed >> 29);
+            word.copy_from_slice(&seed.to_le_bytes());
         }
-        self.left -= done as u64;
-        Ok(done)
+        let count = left.min(CHUNK as u64);
+        file.write_all(&buffer[..count as usize])?;
+        left -= count;
     }
+    file.rewind()?;
+    Ok(file)
 }
 
 /// The CRC-32C of bytes, by the CPU, as a table of bytes has it.
@@ -191,23 +185,11 @@ fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
 fn main() -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::find()?;
     let vram = gpu.info()?.vram_len;
-    let mut source = match std::env::args_os().nth(1) {
-        Some(path) => {
-            let file = File::open(path)?;
-            let left = file.metadata()?.len();
-            Source {
-                file: Some(file),
-                left,
-                seed: 0,
-            }
-        }
-        None => Source {
-            file: None,
-            left: vram + vram / 8 + 12_345,
-            seed: 1,
-        },
+    let mut file = match std::env::args_os().nth(1) {
+        Some(path) => File::open(path)?,
+        None => made_up(vram + vram / 8 + 12_345)?,
     };
-    let total = source.left;
+    let total = file.metadata()?.len();
     println!(
         "{} MiB, with {} MiB of device memory",
         total >> 20,
@@ -222,7 +204,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut last = workers.len();
     for turn in 0.. {
         let worker = &mut workers[turn % 2];
-        let len = source.read(&mut buffer)?;
+        let len = read(&mut file, &mut buffer)?;
         let (mut lane, found) = worker.take()?;
         if let Some((piece, len)) = found {
             device = crc.join(device, piece, len);

@@ -91,6 +91,13 @@ impl State {
     }
 }
 
+/// The end of a scope, as far as one stream goes.
+pub(super) struct Ending {
+    /// The fence may have been written by a packet made by hand: the device is asked as well.
+    by_hand: bool,
+    point: Result<(Fence, Vec<Fence>)>,
+}
+
 impl Core {
     pub(super) fn new(gpu: &Gpu, options: StreamOptions) -> Result<Arc<Self>> {
         host::prepare()?;
@@ -156,24 +163,23 @@ impl Core {
             .wait_needing(fence.value(), &needs, timeout)
     }
 
+    /// Begins to end a scope: tells the device to say when it is there.
+    pub(super) fn begin_finish(&self) -> Ending {
+        let mut state = self.lock();
+        Ending {
+            by_hand: state.queue().is_by_hand(),
+            point: state.point(),
+        }
+    }
+
     /// Ends a scope: afterwards the device does nothing any more of what was submitted. If it
     /// cannot be waited for, the queue is destroyed.
-    pub(super) fn finish(&self) -> Result<()> {
-        let mut state = self.lock();
-        let by_hand = state.queue().is_by_hand();
+    pub(super) fn finish(&self, ending: Ending) -> Result<()> {
         // Also if it has failed, or this is refused: it must come to an end.
-        let Ok((fence, needs)) = state.point() else {
-            return state.queue().progress().destroy();
+        let Ok((fence, needs)) = ending.point else {
+            return self.lock().queue().progress().destroy();
         };
-        drop(state);
-        let progress = fence.progress();
-        let waited = progress.wait_for_ever(fence.value(), &needs);
-        // A fence may have been written by a packet made by hand: the driver asks the device.
-        let waited = waited.and_then(|()| match by_hand {
-            true => progress.confirm(fence.value()),
-            false => Ok(()),
-        });
-        match waited {
+        match fence.wait_for_ever(&needs, ending.by_hand) {
             Ok(()) => Ok(()),
             Err(error) => {
                 fence.progress().destroy()?;
@@ -221,16 +227,14 @@ impl Drop for Core {
             _shared: Arc::clone(&self.shared),
         };
         let Ok(value) = marked else { return };
-        if progress.executed() >= value {
+        let by_hand = end.queue.is_by_hand();
+        let fence = Fence::new(progress, value);
+        if fence.is_passed(by_hand) {
             return;
         }
         let needs = end.queue.needs().to_vec();
         // Without a thread it stays as long as the process: it may not be waited for here.
-        let _ = host::when(
-            Fence::new(progress, value),
-            needs,
-            Action::Drop(Box::new(end)),
-        );
+        let _ = host::when(fence, needs, Action::Drop(Box::new(end), by_hand));
     }
 }
 
@@ -245,6 +249,19 @@ impl Drop for End {
     fn drop(&mut self) {
         // Events and the like may still look how far it came.
         let _ = self.queue.progress().destroy();
+    }
+}
+
+#[cfg(test)]
+impl Core {
+    /// Without a driver: what it is told can be looked at.
+    pub(super) fn fake(queue: Queue) -> Arc<Self> {
+        Arc::new(Self {
+            gpu: Gpu::fake(),
+            options: StreamOptions::new(),
+            shared: Arc::default(),
+            state: Mutex::new(State::new(queue)),
+        })
     }
 }
 

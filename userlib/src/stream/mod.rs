@@ -145,6 +145,7 @@ use std::time::Duration;
 
 use crate::device::Device;
 use crate::error::{Operation, Result};
+use crate::fence::Fence;
 use crate::gpu::Gpu;
 use crate::host;
 
@@ -191,13 +192,13 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         host::check(Operation::Stream, || format!("wait for the work of {self}"))?;
         let dropped = host::outstanding(|fence| fence.device().is_same(self));
+        let cores = Shared::find(self).map_or_else(Vec::new, |shared| shared.members());
+        // All of them are told before one is waited for, or they would come to it one by one.
+        let points: Vec<_> = cores.iter().map(|core| core.point()).collect();
+        let wait = |(fence, needs): (Fence, Vec<Fence>)| fence.wait_for_ever(&needs, false);
         let mut result = Ok(());
-        for core in Shared::find(self).map_or_else(Vec::new, |shared| shared.members()) {
-            result = result.and(core.wait(None).map(drop));
-        }
-        for (fence, needs) in dropped {
-            let progress = fence.progress();
-            result = result.and(progress.wait_for_ever(fence.value(), &needs));
+        for point in points.into_iter().chain(dropped.into_iter().map(Ok)) {
+            result = result.and(point.and_then(wait));
         }
         result
     }

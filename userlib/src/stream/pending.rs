@@ -142,12 +142,7 @@ impl<M: Send + 'static> Pending<M> {
     /// this is a host function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let progress = self.fence.progress();
-        let waited = progress.wait_for_ever(self.fence.value(), &self.needs);
-        let waited = waited.and_then(|()| match self.by_hand {
-            true => progress.confirm(self.fence.value()),
-            false => Ok(()),
-        });
-        match waited {
+        match self.fence.wait_for_ever(&self.needs, self.by_hand) {
             Ok(()) => Ok(self.into_memory()),
             Err(error) => {
                 if !host::is_inside() && progress.stopped().is_ok_and(|stop| stop.is_none()) {
@@ -166,12 +161,8 @@ impl<M: Send + 'static> Pending<M> {
     ///
     /// This itself: not yet.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        let progress = self.fence.progress();
-        let is_done = match self.by_hand {
-            true => progress.is_confirmed(self.fence.value()),
-            false => self.fence.is_done(),
-        };
-        let is_over = is_done || !matches!(progress.stopped(), Ok(None));
+        let is_over = self.fence.is_passed(self.by_hand)
+            || !matches!(self.fence.progress().stopped(), Ok(None));
         if is_over {
             Ok(self.into_memory())
         } else {
@@ -192,10 +183,11 @@ impl<M: Send + 'static> Drop for Pending<M> {
         let Some(held) = self.held.take() else { return };
         // What has nothing to drop, and of which nothing was registered, the device does not know.
         let is_known = std::mem::needs_drop::<M>() || !held.kept.is_empty();
-        if is_known && !self.fence.is_done() {
+        if is_known && !self.fence.is_passed(self.by_hand) {
             let needs = std::mem::take(&mut self.needs);
+            let action = Action::Drop(Box::new(held), self.by_hand);
             // Without a thread it stays as long as the process: it may not be waited for here.
-            let _ = host::when(self.fence.clone(), needs, Action::Drop(Box::new(held)));
+            let _ = host::when(self.fence.clone(), needs, action);
         }
     }
 }

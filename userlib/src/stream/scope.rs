@@ -68,8 +68,10 @@ impl<'scope> Scope<'scope, '_> {
 
     fn finish(&self) -> Result<()> {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        // All of them are told before one is waited for, or they would come to it one by one.
+        let ends: Vec<_> = used.iter().map(|core| core.begin_finish()).collect();
         // Every one of them, also after an error.
-        let ends = used.iter().map(|core| core.finish());
+        let ends = used.iter().zip(ends).map(|(core, end)| core.finish(end));
         let result = ends.fold(Ok(()), Result::and);
         self.kept.release();
         result

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::Result;
 use crate::fence::Fence;
@@ -25,6 +26,8 @@ pub(crate) struct Shared {
     /// Pages of other contexts that this one's streams wait at.
     foreign: Mutex<Vec<Foreign>>,
     members: Mutex<Vec<Weak<Core>>>,
+    /// Memory that is registered for copies, as long as they last.
+    borrowed: Mutex<Option<Arc<Cache>>>,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +88,18 @@ impl Shared {
         let mut members = lock(&self.members);
         members.retain(|core| core.strong_count() != 0);
         members.push(Arc::downgrade(core));
+    }
+
+    /// The registrations of memory that copies read. What nobody uses is not kept.
+    pub(super) fn borrowed(&self, device: &Device) -> Result<Arc<Cache>> {
+        let mut borrowed = lock(&self.borrowed);
+        match &*borrowed {
+            Some(cache) => Ok(Arc::clone(cache)),
+            None => {
+                let cache = Arc::new(Cache::new(device, Access::Read, usize::MAX)?);
+                Ok(Arc::clone(borrowed.insert(cache)))
+            }
+        }
     }
 
     /// All streams.
