@@ -49,10 +49,7 @@ pub(crate) fn alloc(
     if plan.local && !device.backend().has_memory() {
         return Err(compat::unsupported().into());
     }
-    device.check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let (backing, claim) = if plan.local {
         let claim = Claim::new(context)?;
         let memory = device.backend().allocate(plan.span.length());

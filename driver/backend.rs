@@ -71,6 +71,11 @@ pub(crate) trait Backend: Send + Sync {
     /// [`Claim`] only, which calls [`settle`](Self::settle) once for each success.
     fn claim(&self, context: u64) -> Result;
 
+    /// Whether [`claim`](Self::claim) would succeed now, as far as can be told without doing anything.
+    fn check_claim(&self, _context: u64) -> Result {
+        Ok(())
+    }
+
     /// The call that claimed has succeeded (`keep`) or failed. If none of a context's has succeeded
     /// when the last one fails, the device is free again.
     fn settle(&self, context: u64, keep: bool);
@@ -161,6 +166,15 @@ impl Claim {
             context: context.id(),
             keep: false,
         })
+    }
+
+    /// Whether [`new`](Self::new) would succeed now; does nothing to the device.
+    pub(crate) fn check(context: &Context) -> Result {
+        let device = context.device();
+        if device.domain().is_broken() {
+            return Err(ENODEV);
+        }
+        device.backend().check_claim(context.id())
     }
 
     /// The call has succeeded.

@@ -845,6 +845,11 @@ impl Buffer {
         }
     }
 
+    /// Waits for whoever is mapping it.
+    pub(crate) fn await_mappers(&self) {
+        drop(self.backing.lock());
+    }
+
     /// The device is gone: its registration is not to succeed any more.
     pub(crate) fn doom(&self) {
         let mut inner = self.inner.lock();

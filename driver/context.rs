@@ -23,7 +23,11 @@ use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{aref::ARef, Arc, Mutex},
+    sync::{
+        aref::ARef,
+        atomic::{Acquire, Atomic, Release},
+        Arc, Mutex,
+    },
 };
 
 /// A handle and what it names.
@@ -143,6 +147,8 @@ pub(crate) struct Context {
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
     view_table: Arc<ViewTable>,
+    /// Whether it belongs to its process, and has all that is portable there.
+    admitted: Atomic<bool>,
     #[pin]
     table: Mutex<Table>,
     /// Who tears down; the other one waits until it is done.
@@ -180,11 +186,46 @@ impl Context {
                 space,
                 events,
                 view_table,
+                admitted: Atomic::new(false),
                 table <- new_mutex!(table, "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
             }),
             GFP_KERNEL_ACCOUNT,
         )
+    }
+
+    /// To be called before anything is done with it; not by `open()`, during which no other misc device can
+    /// be opened. Fails if the device cannot have what is portable in the process; then it can be tried again.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result {
+        if self.admitted.load(Acquire) {
+            return Ok(());
+        }
+        Peers::join(self)
+    }
+
+    /// As [`admit`](Self::admit), by who has seen to it, under the lock of the process.
+    pub(crate) fn set_admitted(&self) {
+        self.admitted.store(true, Release);
+    }
+
+    /// Whether [`set_admitted`](Self::set_admitted) was called.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Acquire)
+    }
+
+    /// Whether it has ended, so that nothing can be added to it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.table.lock().gone
+    }
+
+    /// Whether the caller may add to it: `ENODEV`, the device is gone; `EPERM`, it belongs to another process.
+    pub(crate) fn check_caller(&self) -> Result {
+        self.device.check_here()?;
+        if self.account.is_current() {
+            Ok(())
+        } else {
+            Err(EPERM)
+        }
     }
 
     /// Its name among the contexts of the device.

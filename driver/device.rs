@@ -6,7 +6,6 @@ use crate::{
     context::Context,
     ledger::{self, Ledger, Totals},
     mapping::{AddressSpace, Guardian},
-    portable::Peers,
     sys::{
         account::Account,
         compat,
@@ -287,12 +286,7 @@ impl Device {
         if opened.is_err() {
             this.backend.disown(id);
         }
-        let context = opened?;
-        if let Err(error) = Peers::join(&context) {
-            this.close(&context);
-            return Err(error);
-        }
-        Ok(context)
+        opened
     }
 
     /// For the new context named `id`.

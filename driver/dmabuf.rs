@@ -152,6 +152,8 @@ fn revoke(source: &Source) {
     drop(state);
     for import in &imports {
         Buffer::revoke_import(import);
+        // Who is mapping it undoes that.
+        import.await_mappers();
     }
     source.invalidate();
     // Whoever imported them and has not let go of them yet has them still.
@@ -227,10 +229,7 @@ pub(crate) fn export(
 ) -> core::result::Result<Pending, Failure> {
     check_flags((args.flags & !uapi::EXPORT_WRITE) | args.__reserved)?;
     let write = args.flags & uapi::EXPORT_WRITE != 0;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let buffer = context.find(args.handle)?;
     if write && !buffer.writable() {
         return Err(EACCES.into());
@@ -258,10 +257,7 @@ pub(crate) fn import(
     args: &mut ImportArgs,
 ) -> core::result::Result<Pending, Failure> {
     check_flags(args.flags)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let (source, length) = Source::from_fd(args.fd)?;
     let export = source.exporter();
     let pages = export.memory().map_err(|_| compat::stale())?;

@@ -180,6 +180,7 @@ fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
         size.copy_from_slice(&given.to_ne_bytes());
     }
 
+    context.admit()?;
     let outcome = (row.run)(context, &mut buffer);
     if matches!(outcome.result, Err(error) if error == ENODEV) {
         // Whoever is told so relies on it.
@@ -529,10 +530,7 @@ impl Files for Context {
             return Err(EACCES);
         }
         if area.offset() >= view::START {
-            this.device().check_here()?;
-            if !this.account().is_current() {
-                return Err(EPERM);
-            }
+            this.check_caller()?;
             return this.view_table().view(area);
         }
         let write_combine = this

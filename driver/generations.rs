@@ -74,10 +74,7 @@ pub(crate) fn generations(
     args: &mut Args,
 ) -> core::result::Result<Pending, Failure> {
     check_flags(args.flags)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     args.out_offset = context.events().generations().offset(context)?;
     args.out_length = PAGE_SIZE;
     Ok(Pending::Done)

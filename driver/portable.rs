@@ -70,17 +70,18 @@ fn name(context: &Context) -> usize {
 
 impl Members {
     /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and
-    /// belongs to another context of the process, which has it or has let go of it.
+    /// belongs to another context of the process, which has it or has let go of it; or the memory went away.
     fn invite(
         &self,
         context: &Arc<Context>,
         shared: &Shared,
     ) -> core::result::Result<Option<Guest>, Failure> {
-        if self.is_there(context, shared) || self.is_a_sibling_s(context) {
+        let is_usable = || shared.buffer.check_usable().is_ok();
+        if self.is_there(context, shared) || self.is_a_sibling_s(context) || !is_usable() {
             return Ok(None);
         }
         match Self::bring(context, shared) {
-            Err(failure) if failure.errno == ENODEV => Ok(None),
+            Err(failure) if failure.errno == ENODEV || !is_usable() => Ok(None),
             result => result.map(Some),
         }
     }
@@ -141,6 +142,42 @@ impl Members {
             }
         }
         Ok(guests)
+    }
+
+    /// Adds `context`, with all that there is.
+    fn admit(&mut self, context: &Arc<Context>) -> Result {
+        self.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+        let result = self.shared.iter().try_for_each(|shared| {
+            if let Some(guest) = self.invite(context, shared)? {
+                guest.publish();
+            }
+            Ok::<_, Failure>(())
+        });
+        if result.is_ok() {
+            context.set_admitted();
+        } else {
+            self.dismiss(context);
+        }
+        result.map_err(|failure| failure.errno)
+    }
+
+    /// Takes `context` out, and from it what it has of others; `false` if it is none of them.
+    fn dismiss(&mut self, context: &Context) -> bool {
+        let before = self.contexts.len();
+        self.contexts.retain(|other| name(other) != name(context));
+        if self.contexts.len() == before {
+            return false;
+        }
+        for shared in self
+            .shared
+            .iter()
+            .filter(|shared| shared.home != name(context))
+        {
+            context.forget_guest(&shared.buffer);
+            // Whoever has to know of a failure was told by the mapping.
+            let _ = Buffer::leave(&shared.buffer, context.space());
+        }
+        true
     }
 
     fn find(&self, buffer: &Arc<Buffer>) -> Option<usize> {
@@ -208,24 +245,21 @@ impl Peers {
         });
     }
 
-    /// `context` is open: it gets all portable buffers of its process, or fails; then it has to
-    /// [`leave`](Self::leave) all the same.
+    /// `context` is about to be used: it gets all portable buffers of its process, or none.
     pub(crate) fn join(context: &Arc<Context>) -> Result {
         let process = Self::take(context)?;
         let mut members = process.members.lock();
-        let pushed = members.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT);
-        if pushed.is_err() {
-            drop(members);
+        // Its end waits for the lock to take it out.
+        let result = if context.is_admitted() || context.is_gone() {
+            Ok(false)
+        } else {
+            members.admit(context).map(|()| true)
+        };
+        drop(members);
+        if result != Ok(true) {
             process.give_up();
-            return Err(ENOMEM);
         }
-        for shared in &members.shared {
-            let guest = members.invite(context, shared);
-            if let Some(guest) = guest.map_err(|failure| failure.errno)? {
-                guest.publish();
-            }
-        }
-        Ok(())
+        result.map(|_| ())
     }
 
     /// `context` ends: what it registered goes stale for the others, and it has nothing of others any more.
@@ -235,11 +269,7 @@ impl Peers {
             return;
         };
         let mut members = process.members.lock();
-        let before = members.contexts.len();
-        members
-            .contexts
-            .retain(|other| name(other) != name(context));
-        if members.contexts.len() == before {
+        if !members.dismiss(context) {
             return;
         }
         while let Some(index) = members
@@ -256,10 +286,6 @@ impl Peers {
                     }
                 }
             }
-        }
-        for shared in &members.shared {
-            context.forget_guest(&shared.buffer);
-            let _ = Buffer::leave(&shared.buffer, context.space());
         }
         drop(members);
         process.give_up();
@@ -310,6 +336,8 @@ impl Peers {
             return Ok(None);
         }
         let guests = members.invite_all(&shared)?;
+        // Not if it was released meanwhile: that looked for it here.
+        buffer.check_usable()?;
         // From now on also for those who come later.
         members.shared.push(shared, GFP_KERNEL_ACCOUNT)?;
         Ok(Some(guests))

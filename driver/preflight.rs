@@ -30,15 +30,10 @@ pub(crate) fn preflight(
         gup::user_last(),
     )
     .map_err(errno)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
+    context.check_caller()?;
+    if plan.target.is_some() {
+        Claim::check(context)?;
     }
-    // Dropped, it was never made.
-    let _claim = match plan.target {
-        Some(_) => Some(Claim::new(context)?),
-        None => None,
-    };
     let needed = context.account().used().saturating_add(args.length);
     let limit = Account::limit();
     args.out_memlock_needed = needed;

@@ -125,10 +125,7 @@ pub(crate) fn register(
     )
     .map_err(errno)?;
     let timed = Timed::begin(What::Register);
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
@@ -159,10 +156,7 @@ pub(crate) fn register_fd(
         args.address_bits,
     )
     .map_err(errno)?;
-    context.device().check_here()?;
-    if !context.account().is_current() {
-        return Err(EPERM.into());
-    }
+    context.check_caller()?;
     let claim = match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,
@@ -288,7 +282,12 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
         State::Building | State::Live => uapi::STATE_BUILDING,
         _ => uapi::STATE_STALE,
     };
-    args.out_offset = buffer.offset();
+    // Only the file that the memory was allocated by shows it.
+    args.out_offset = if buffer.tells(context.events()) || buffer.kind() == uapi::BUFFER_FILE {
+        buffer.offset()
+    } else {
+        0
+    };
     args.out_pinned = status.pinned.saturating_mul(PAGE_SIZE);
     args.out_nr_mappings = status.mappings as u32;
     args.out_generation = generation(status.state);
@@ -329,6 +328,8 @@ pub(crate) fn map(
             fresh.sharer = Some(context.clone());
         }
     }
+    // A guest may have been let go of meanwhile, which has removed what was mapped until then.
+    context.find(args.handle)?;
     Ok(Pending::Mapping(fresh, claim))
 }
 

@@ -150,6 +150,8 @@ static const struct source {
 } sources[] = {
 	{ "allocated", true, 0 },
 	{ "write_combined", true, PINMAP_ALLOC_WRITE_COMBINED },
+	{ "portable", true, PINMAP_ALLOC_PORTABLE },
+	{ "portable_write_combined", true, PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_WRITE_COMBINED },
 	{ "registered", false, 0 },
 };
 

@@ -162,3 +162,49 @@ TEST_EACH(importer_revoked, ends)
 	CHECK_OK(try_importer(lazy, IMPORTER_UNMAP));
 	CHECK_PINS_SOON(0);
 }
+
+static const struct {
+	const char *name;
+	uint32_t flags;
+} file_ways[] = {
+	{ "static", IMPORTER_WRITE },
+	{ "dynamic", IMPORTER_WRITE | IMPORTER_DYNAMIC },
+};
+
+/* A part of a file does not go away, so every importer may have it, and keeps it. */
+TEST_EACH(importer_file, file_ways)
+{
+	int importer = importer_open(), fd = open_device(0), file = new_memfd(40 * PAGE, 0), dma_buf;
+	struct pinmap_register_fd part = register_fd(fd, file, 3 * PAGE, 33 * PAGE, WRITE | NO_MAP);
+	char *view;
+
+	dma_buf = export_buffer(fd, part.out_handle, PINMAP_EXPORT_WRITE);
+	CHECK_OK(try_importer_map(importer, dma_buf, row->flags));
+	view = SYS(mmap(NULL, 33 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, dma_buf, 0));
+	check_mapped(importer, view, 33 * PAGE);
+	SYS(munmap(view, 33 * PAGE));
+	view = SYS(mmap(NULL, 33 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 3 * PAGE));
+	check_mapped(importer, view, 33 * PAGE);
+	close(dma_buf);
+	release(fd, part.out_handle);
+	close(fd);
+	SYS(ftruncate(file, 0));
+	CHECK_EQ(importer_state(importer).out_told, 0);
+	CHECK_EQ(importer_load(importer, PAGE + 7), 1);
+	CHECK_PINS(33);
+	CHECK_OK(try_importer(importer, IMPORTER_UNMAP));
+	CHECK_PINS_SOON(0);
+}
+
+/* What was registered for reading is so for importers, too. */
+TEST(importer_file_read_only)
+{
+	int importer = importer_open(), fd = open_device(0), file = new_memfd(PAGE, 0), dma_buf;
+	struct pinmap_register_fd part = register_fd(fd, file, 0, PAGE, NO_MAP);
+
+	dma_buf = export_buffer(fd, part.out_handle, 0);
+	CHECK_ERR(EACCES, try_importer_map(importer, dma_buf, IMPORTER_WRITE));
+	CHECK_OK(try_importer_map(importer, dma_buf, 0));
+	CHECK_EQ(pwrite(file, "x", 1, 3), 1);
+	CHECK_EQ(importer_load(importer, 3), 'x');
+}

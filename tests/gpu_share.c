@@ -70,8 +70,11 @@ TEST(other_process, .smoke = true)
 	}
 }
 
-/* Registered memory that is released by who has it is out of reach for who has imported it. */
-TEST(revoked)
+/*
+ * Registered memory that is released by who has it is out of reach for who has imported it: the IOMMU stops the device until
+ * it has forgotten the address, too.
+ */
+TEST(revoked, .faults = true)
 {
 	int fd = open_gpu(), other = open_gpu(), dma_buf;
 	struct memory memory = memory_new(ANON, 4 * PAGE);

@@ -15,41 +15,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static struct pinmap_register_fd fd_args(int file, uint64_t offset, uint64_t length, uint32_t flags)
-{
-	struct pinmap_register_fd args;
-
-	memset(&args, 0xaa, sizeof(args));
-	args.size = sizeof(args);
-	args.flags = flags;
-	args.fd = file;
-	args.address_bits = 0;
-	args.offset = offset;
-	args.length = length;
-	args.device_addr = 0;
-	return args;
-}
-
-static int try_register_fd(int fd, struct pinmap_register_fd *args)
-{
-	return try_ioctl(fd, PINMAP_REGISTER_FD, args);
-}
-
-#define register_fd(fd, file, offset, length, flags)                                                                   \
-	({                                                                                                             \
-		struct pinmap_register_fd args_ = fd_args(file, offset, length, flags);                                \
-		CHECK_OK(try_register_fd(fd, &args_));                                                                 \
-		args_;                                                                                                 \
-	})
-
-static int new_memfd(size_t length, unsigned int flags)
-{
-	int file = SYS(memfd_create("test", MFD_CLOEXEC | flags));
-
-	SYS(ftruncate(file, (off_t)length));
-	return file;
-}
-
 static void skip_without_dma(int fd)
 {
 	if (get_info(fd).out_kind != PINMAP_KIND_FLAT)

@@ -110,6 +110,7 @@ TEST(portable_refused)
 	struct registration in_the_way;
 	struct pinmap_register args;
 	struct gate owned = gate_new(), checked = gate_new();
+	struct pinmap_query query;
 	long long pins;
 	char *memory;
 	int fd, other;
@@ -155,11 +156,14 @@ TEST(portable_refused)
 	close(other);
 	/* it is not open: no matter */
 	register_memory(fd, memory, PAGE, WRITE | PORTABLE);
-	CHECK_ERR(EBUSY, try_open_device(1) < 0 ? -EBUSY : 0);
-	CHECK(try_open_device(1) == -EBUSY);
+	CHECK_EQ(try_use_device(1), -EBUSY);
+	/* open() itself does nothing to the device, and what failed can be tried again */
+	other = SYS(try_open_device(1));
+	CHECK_ERR(EBUSY, try_query_addr(other, memory, &query));
+	CHECK_ERR(EBUSY, try_query_addr(other, memory, &query));
 	gate_open(&checked);
 	join(pid);
-	CHECK(WAIT_FOR(2000, (other = try_open_device(1)) >= 0));
+	CHECK(WAIT_FOR(2000, !try_query_addr(other, memory, &query)));
 	CHECK_EQ(query_addr(other, memory).out_state, PINMAP_STATE_LIVE);
 	CHECK_ERR(EINVAL, try_register_memory(fd, memory + PAGE, PAGE, NO_MAP | PORTABLE, &in_the_way));
 }
@@ -189,9 +193,11 @@ TEST(portable_stale, .faults = true)
 	read_kept_page(kept, copy);
 	CHECK(bytes_are(copy, PAGE, 0x77));
 	CHECK_STALE_EVENT(fd, registration);
-	CHECK_NO_EVENT(other);
+	CHECK_EQ(next_event(other).type, PINMAP_EVENT_STALE);
 	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
 	CHECK_PINS_SOON(pins);
+	/* a device that is opened now needs nothing of it */
+	close(open_device(1));
 	release(fd, registration.handle);
 	CHECK_EQ(get_info(other).out_registrations, 0);
 }
@@ -241,9 +247,224 @@ TEST(portable_ends)
 	edu_close(&first);
 	close(fd);
 	CHECK_PINS(pins);
-	CHECK_EQ(get_info(other).out_registrations, 0);
-	CHECK_ERR(ENOENT, try_query_addr(other, memory, &query));
+	/* the other one is told of both, and its device does not reach them any more */
+	for (int i = 0; i < 2; i++) {
+		struct pinmap_event event = next_event(other);
+
+		CHECK_EQ(event.type, PINMAP_EVENT_STALE);
+		CHECK_EQ(query_handle(other, event.handle).out_state, PINMAP_STATE_STALE);
+		CHECK_EQ(query_handle(other, event.handle).out_nr_mappings, 0);
+		CHECK_ERR(ESTALE, try_unmap(other, event.handle, event.addr));
+		if (event.addr == (uintptr_t)memory)
+			CHECK_EQ(event.length, 4 * PAGE);
+		else
+			release(other, event.handle);
+	}
+	CHECK_NO_EVENT(other);
+	CHECK_EQ(get_info(other).out_registrations, 1);
+	query = query_addr(other, memory);
+	CHECK_EQ(query.out_state, PINMAP_STATE_STALE);
+	/* what is stale is not in the way */
 	register_memory(other, memory, 4 * PAGE, WRITE | IDENTITY);
+	release(other, query.handle);
+	CHECK_EQ(get_info(other).out_registrations, 1);
+}
+
+enum portable_end { UNMAPPED, CLOSED, UNBOUND, RELEASED };
+
+static const struct {
+	const char *name;
+	enum portable_end how;
+} portable_ends_of[] = {
+	{ "munmap", UNMAPPED }, { "close", CLOSED }, { "unbind", UNBOUND }, { "release", RELEASED },
+};
+
+/* Who did not register it learns that it is gone: by an event and by its generations; and that it was released, by those. */
+TEST_EACH(portable_told, portable_ends_of)
+{
+	struct pinmap_generations generations = { .size = sizeof(generations) };
+	struct registration registration, late;
+	const volatile uint64_t *numbers;
+	struct pci_device device;
+	struct pinmap_query query;
+	uint64_t before;
+	long long pins;
+	int fd, other;
+	char *memory;
+
+	need_two();
+	device = need_device(0);
+	fd = open_device(0);
+	other = open_device(1);
+	CHECK_OK(try_ioctl(other, PINMAP_GENERATIONS, &generations));
+	numbers = SYS(mmap(NULL, generations.out_length, PROT_READ, MAP_SHARED, other, (off_t)generations.out_offset));
+	memory = anon(4);
+	pins = pins_held();
+	registration = register_memory(fd, memory, 4 * PAGE, WRITE | PORTABLE);
+	query = query_addr(other, memory);
+	/* handles of the two are not the same */
+	late = registration;
+	late.handle = query.handle;
+	before = numbers[query.handle % (generations.out_length / 8)];
+	switch (row->how) {
+	case UNMAPPED: SYS(munmap(memory + PAGE, PAGE)); break;
+	case CLOSED: close(fd); break;
+	case UNBOUND: pci_unbind(device.bdf); break;
+	case RELEASED: release(fd, registration.handle); break;
+	}
+	CHECK(numbers[query.handle % (generations.out_length / 8)] != before);
+	if (row->how == RELEASED) {
+		CHECK_NO_EVENT(other);
+		CHECK_ERR(ESTALE, try_query_handle(other, query.handle, &query));
+	} else {
+		CHECK_STALE_EVENT(other, late);
+		CHECK_NO_EVENT(other);
+		query = query_handle(other, late.handle);
+		CHECK_EQ(query.out_state, PINMAP_STATE_STALE);
+		CHECK_EQ(query.out_nr_mappings, 0);
+		release(other, late.handle);
+	}
+	CHECK_PINS_SOON(pins);
+	CHECK_EQ(get_info(other).out_registrations, 0);
+	if (row->how == UNBOUND) {
+		struct pinmap_event event = next_event(fd);
+
+		CHECK_EQ(event.type, PINMAP_EVENT_GONE);
+		pci_bind(device.bdf);
+	}
+}
+
+/* Releasing it, here or there, takes back an event that was not read. */
+TEST(portable_withdrawn)
+{
+	struct registration registration;
+	struct pinmap_query query;
+	int fd, other;
+	char *memory;
+
+	need_two();
+	fd = open_device(0);
+	other = open_device(1);
+	for (int round = 0; round < 2; round++) {
+		memory = anon(1);
+		registration = register_memory(fd, memory, PAGE, PORTABLE);
+		query = query_addr(other, memory);
+		SYS(munmap(memory, PAGE));
+		CHECK_EQ(query_handle(other, query.handle).out_state, PINMAP_STATE_STALE);
+		if (round)
+			release(other, query.handle);
+		release(fd, registration.handle);
+		CHECK_NO_EVENT(other);
+		CHECK_NO_EVENT(fd);
+		CHECK_EQ(get_info(other).out_registrations, 0);
+	}
+}
+
+/* A device without an MMU has it by one context of the process; when that goes, by the next. */
+TEST(portable_handed_over)
+{
+	struct registration registration;
+	struct pinmap_query query;
+	int fd, siblings[3];
+	struct edu edu;
+	char *memory;
+
+	need_two();
+	fd = open_device(0);
+	for (int i = 0; i < 3; i++)
+		siblings[i] = open_device(1);
+	memory = anon(4);
+	registration = register_memory(fd, memory, 4 * PAGE, WRITE | PORTABLE);
+	for (int i = 0; i < 3; i++) {
+		int owner = -1;
+
+		for (int j = i; j < 3; j++) {
+			if (get_info(siblings[j]).out_flags & PINMAP_INFO_OWNER) {
+				CHECK(owner < 0);
+				owner = j;
+			} else {
+				CHECK_ERR(ENOENT, try_query_addr(siblings[j], memory, &query));
+			}
+		}
+		CHECK(owner >= 0);
+		CHECK_EQ(query_addr(siblings[owner], memory + 5).out_device_addr, (uintptr_t)memory + 5);
+		edu = edu_open(siblings[owner]);
+		CHECK_REACHES(&edu, (uintptr_t)memory + PAGE, memory + PAGE, PAGE);
+		edu_close(&edu);
+		close(siblings[owner]);
+		siblings[owner] = siblings[i];
+	}
+	/* whose owner has let go of it does not need it: others can be opened */
+	siblings[0] = open_device(1);
+	release(siblings[0], query_addr(siblings[0], memory).handle);
+	siblings[1] = open_device(1);
+	CHECK_ERR(ENOENT, try_query_addr(siblings[1], memory, &query));
+	close(siblings[0]);
+	CHECK_EQ(query_addr(siblings[1], memory).out_nr_mappings, 1);
+	close(siblings[1]);
+	CHECK_EQ(query_handle(fd, registration.handle).out_nr_mappings, 1);
+}
+
+/* A part of a file: at the same address everywhere, for others can name it by nothing else. */
+TEST(portable_file)
+{
+	int fd, other, file = new_memfd(8 * PAGE, 0);
+	struct pinmap_register_fd part, refused;
+	struct registration taken;
+	struct pinmap_event event;
+	struct edu first, second;
+	long long pins, kib;
+	char *view, buffer[4096];
+
+	need_two();
+	fd = open_device(0);
+	other = open_device(1);
+	first = edu_open(fd);
+	second = edu_open(other);
+	view = SYS(mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+	pins = pins_held();
+	kib = pinned_kib();
+	part = register_fd(fd, file, 2 * PAGE, 4 * PAGE, WRITE | PORTABLE);
+	CHECK_PINS(pins + 4);
+	CHECK_EQ(pinned_kib(), kib + 16);
+	CHECK_EQ(query_handle(fd, part.out_handle).out_flags, WRITE | PORTABLE);
+	CHECK_EQ(get_info(other).out_registrations, 1);
+	edu_load(&first, 31);
+	edu_writes(&first, part.device_addr + PAGE, PAGE);
+	CHECK(pattern_is(view + 3 * PAGE, PAGE, 31));
+	edu_reads(&second, part.device_addr + PAGE, PAGE);
+	edu_store(&second, buffer);
+	CHECK(pattern_is(buffer, PAGE, 31));
+	/* also later */
+	edu_close(&second);
+	close(other);
+	other = open_device(1);
+	second = edu_open(other);
+	CHECK_REACHES(&second, part.device_addr, view + 2 * PAGE, PAGE);
+	release(fd, part.out_handle);
+	CHECK_PINS(pins);
+	CHECK_EQ(get_info(other).out_registrations, 0);
+	CHECK_NO_EVENT(other);
+	/* where it cannot be, it fails */
+	taken = register_memory(other, anon(1), PAGE, WRITE);
+	refused = fd_args(file, 0, PAGE, WRITE | PORTABLE | FIXED);
+	refused.device_addr = taken.device_addr;
+	check_fail(__FILE__, __LINE__, try_register_fd(fd, &refused), EEXIST, &refused.fail, PINMAP_FAIL_OVERLAP,
+		   taken.device_addr);
+	CHECK_EQ(get_info(fd).out_registrations, 0);
+	refused = fd_args(file, 0, PAGE, PORTABLE | NO_MAP);
+	CHECK_ERR(EINVAL, try_register_fd(fd, &refused));
+	release(other, taken.handle);
+	/* and goes with who has it */
+	register_fd(fd, file, 0, PAGE, WRITE | PORTABLE);
+	edu_close(&first);
+	close(fd);
+	event = next_event(other);
+	CHECK_EQ(event.type, PINMAP_EVENT_STALE);
+	CHECK_EQ(event.length, PAGE);
+	release(other, event.handle);
+	CHECK_PINS(pins);
+	edu_close(&second);
 }
 
 /* Two contexts of one device: with an MMU each has the memory; without, the device has it by one of them. */
@@ -295,6 +516,9 @@ TEST(portable_allocation)
 	CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
 	CHECK_EQ(query.out_flags, WRITE | PORTABLE);
 	CHECK_EQ(query.out_base, (uintptr_t)memory);
+	/* only the file that it was allocated by shows it */
+	CHECK_EQ(query.out_offset, 0);
+	CHECK_EQ(query_handle(fd, args.out_handle).out_offset, args.out_offset);
 	CHECK_REACHES(&second, (uintptr_t)memory + PAGE, memory + PAGE, PAGE);
 	/* once more here is only here */
 	map(fd, args.out_handle, PINMAP_MAP_WRITE, 0);
@@ -338,12 +562,102 @@ struct race {
 	unsigned int good, bad;
 };
 
+/* What one thread lets go of while another maps it. */
+struct contest {
+	int fd;
+	uint64_t handle;
+	uint64_t device_addr;
+	pthread_barrier_t *start;
+};
+
+static void *contest_map(void *argument)
+{
+	struct contest *contest = argument;
+	struct pinmap_fail fail;
+
+	pthread_barrier_wait(contest->start);
+	try_map(contest->fd, contest->handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, &contest->device_addr, &fail);
+	return NULL;
+}
+
+static void *contest_release(void *argument)
+{
+	struct contest *contest = argument;
+
+	pthread_barrier_wait(contest->start);
+	release(contest->fd, contest->handle);
+	return NULL;
+}
+
+static void compete(struct contest *contest)
+{
+	pthread_barrier_t start;
+	pthread_t mapper, releaser;
+
+	CHECK_OK(-pthread_barrier_init(&start, NULL, 2));
+	contest->start = &start;
+	CHECK_OK(-pthread_create(&mapper, NULL, contest_map, contest));
+	CHECK_OK(-pthread_create(&releaser, NULL, contest_release, contest));
+	CHECK_OK(-pthread_join(mapper, NULL));
+	CHECK_OK(-pthread_join(releaser, NULL));
+	pthread_barrier_destroy(&start);
+}
+
+/* A context that lets go of another one's memory does not reach it any more, also by what is being mapped. */
+TEST(portable_released_while_mapped, .seconds = 60, .faults = true)
+{
+	struct contest contest = { .device_addr = 64 * MIB };
+	char *memory = anon(2);
+	long long pins;
+	struct edu edu;
+
+	need_two();
+	contest.fd = open_device(1);
+	edu = edu_open(contest.fd);
+	pins = pins_held();
+	memset(memory, 0x5a, 2 * PAGE);
+	for (unsigned int round = 0; round < rounds(60); round++) {
+		int fd = open_device(0);
+
+		register_memory(fd, memory, 2 * PAGE, WRITE | PORTABLE);
+		contest.handle = query_addr(contest.fd, memory).handle;
+		compete(&contest);
+		edu_load(&edu, 7);
+		edu_writes(&edu, contest.device_addr, PAGE);
+		CHECK(bytes_are(memory, 2 * PAGE, 0x5a));
+		CHECK_EQ(get_info(contest.fd).out_registrations, 0);
+		close(fd);
+		CHECK_PINS_SOON(pins);
+	}
+}
+
+/* Nor is memory shared that was released meanwhile. */
+TEST(portable_released_while_shared, .seconds = 60)
+{
+	struct contest contest = { .device_addr = 64 * MIB };
+	struct pinmap_alloc args;
+	long long pins;
+
+	need_two();
+	contest.fd = open_device(0);
+	pins = pins_held();
+	for (unsigned int round = 0; round < rounds(100); round++) {
+		args = (struct pinmap_alloc){ .size = sizeof(args), .flags = PINMAP_ALLOC_PORTABLE, .length = 4 * PAGE };
+		CHECK_OK(try_ioctl(contest.fd, PINMAP_ALLOC, &args));
+		contest.handle = args.out_handle;
+		compete(&contest);
+		close(open_device(1));
+		CHECK_EQ(get_info(contest.fd).out_registrations, 0);
+	}
+	CHECK_PINS_SOON(pins);
+}
+
 static void *open_and_close(void *argument)
 {
 	struct race *race = argument;
 
 	while (!race->stop) {
-		int fd = try_open_device(1);
+		int fd = try_use_device(1);
 
 		if (fd >= 0)
 			close(fd);

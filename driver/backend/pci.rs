@@ -155,6 +155,16 @@ impl Backend for Flat {
         Ok(())
     }
 
+    fn check_claim(&self, context: u64) -> Result {
+        let owner = self.owner.lock();
+        match owner.context {
+            _ if owner.gone => Err(ENODEV),
+            Some(other) if other != context => Err(EBUSY),
+            _ if owner.cleaning => Err(EBUSY),
+            _ => Ok(()),
+        }
+    }
+
     fn settle(&self, context: u64, keep: bool) {
         let mut owner = self.owner.lock();
         if owner.context != Some(context) {

@@ -164,6 +164,12 @@ u64 pinmap_file_size(const struct file *file)
 	return i_size_read(file_inode(file));
 }
 
+/* Bytes in the largest folios that the file can have: a power of two. */
+u64 pinmap_memfd_folio_size(struct file *file)
+{
+	return is_file_hugepages(file) ? huge_page_size(hstate_file(file)) : PAGE_SIZE << MAX_PAGECACHE_ORDER;
+}
+
 /* @inside: pages before @start in the first folio */
 long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
 		      u64 *inside)
@@ -197,9 +203,10 @@ unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty)
 	return end;
 }
 
+/* One that user space would see: task work, as io_uring's, is none. */
 bool pinmap_signal_pending(void)
 {
-	return signal_pending(current);
+	return task_sigpending(current);
 }
 
 bool pinmap_fatal_signal_pending(void)

@@ -36,6 +36,7 @@ int pinmap_memfd_begin(struct file *file, bool write);
 void pinmap_memfd_end(struct file *file);
 bool pinmap_memfd_is_sealed(struct file *file);
 u64 pinmap_file_size(const struct file *file);
+u64 pinmap_memfd_folio_size(struct file *file);
 long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
 		      u64 *inside);
 unsigned long pinmap_folio_pfn(const struct folio *folio);

@@ -76,8 +76,10 @@ pub(crate) struct PinnedFile {
     _charge: Charge,
 }
 
-/// Folios pinned at a time: what is done for them cannot be interrupted.
+/// Folios pinned at a time, and bytes, or one huge page if that is more: what is done for them, which
+/// may be to zero them, cannot be interrupted.
 const CHUNK: usize = 256;
+const CHUNK_BYTES: u64 = 8 << 20;
 
 impl PinnedFile {
     /// None yet, paid for by `charge`.
@@ -95,6 +97,10 @@ impl PinnedFile {
     /// asked now and then. Sleeps.
     pub(crate) fn fill(&mut self, span: Span, wanted: impl Fn() -> Result) -> Result {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
+        // SAFETY: The file is valid.
+        let step = unsafe { raw::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
+        // Folios are aligned to their size in the file, so that none is cut.
+        let step = step.max(CHUNK_BYTES);
         while self.pages < span.pages() {
             wanted()?;
             let at = span
@@ -106,7 +112,7 @@ impl PinnedFile {
                 raw::pinmap_memfd_pin(
                     self.file.file.as_ptr(),
                     at,
-                    span.last(),
+                    span.last().min(at | step.wrapping_sub(1)),
                     folios.as_mut_ptr(),
                     CHUNK as u32,
                     &mut inside,

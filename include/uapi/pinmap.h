@@ -313,10 +313,11 @@ struct pinmap_total {
  * @out_contexts: open files of the device, this one included; 1 with
  *                %PINMAP_TOTALS_CONTEXT
  * @__reserved: must be 0
- * @out_pinned: registered user memory, as long as it is pinned
+ * @out_pinned: registered user memory and parts of files, as long as they are pinned.
+ *              Portable memory counts where it was registered
  * @out_allocated: host memory that the driver allocated
  * @out_vram: memory of the device's own that is in use
- * @out_shared: memory that belongs to somebody else
+ * @out_shared: memory that belongs to somebody else: what was imported
  * @out_mapped: what devices can reach
  * @out_stale: buffers whose memory went away and that were not released yet
  *
@@ -442,16 +443,26 @@ struct pinmap_fail {
  *
  * Portable memory is mapped in every context that this address space has open,
  * of all devices, and in those that it opens later, each time as demanded: the same
- * flags, @device_addr and @address_bits hold. If one of them cannot have it, the
- * registration fails, for its reason; or, later, the open() does, with its errno.
+ * flags, @device_addr and @address_bits hold. A file counts as open from its first
+ * ioctl() on. If one of them cannot have it, the registration fails, for its reason;
+ * or, later, that first ioctl() does, whichever it is, with its errno and without
+ * details, and so does every ioctl() until the device can have it.
  * It is pinned and charged once. Each context names it by a handle of its own,
  * which %PINMAP_QUERY of an address tells; %PINMAP_MAP, %PINMAP_UNMAP and
- * %PINMAP_RELEASE with that concern that context only. Released, or stale, in the
- * context that registered it, it is gone from all of them; it is gone with that
- * context, too. Only there its event is read. A device without an MMU gets it by
+ * %PINMAP_RELEASE with that concern that context only. When its memory goes away, it
+ * is stale in all of them, and a %PINMAP_EVENT_STALE with the handle there is queued in
+ * each. Released in the context that registered it, it is gone from all of
+ * them, at once and without an event. It does not outlive that context: when that is
+ * closed, or its device is gone, it goes stale in the others, as if its memory had gone
+ * (who wants it longer than any device registers it by a file that stays open).
+ *
+ * A device without an MMU gets it by
  * the context that owns it, and by the first one if none does, which is the owner
- * then; if another process owns it, that is a failure (``EBUSY``). Devices
- * that are gone do not count.
+ * then; if another process owns it, that is a failure (``EBUSY``). The owner may
+ * release it, and then that device does not have it. When the owner is closed, the
+ * next context of the process that has the device open becomes the owner, and has what
+ * is portable; if another process is quicker, none of them has the device, and
+ * whatever needs it fails (``EBUSY``). Devices that are gone do not count.
  */
 enum pinmap_register_flags {
 	PINMAP_REGISTER_WRITE = 1 << 0,
@@ -536,8 +547,7 @@ struct pinmap_register {
 /**
  * struct pinmap_register_fd - ioctl(PINMAP_REGISTER_FD)
  * @size: sizeof(struct pinmap_register_fd)
- * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY and
- *         %PINMAP_REGISTER_PORTABLE
+ * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY
  * @fd: a memfd, or a file of tmpfs or hugetlbfs (``EINVAL``; ``EBADF``), open for
  *      reading, and for writing with %PINMAP_REGISTER_WRITE (``EACCES``)
  * @address_bits: as in &struct pinmap_register
@@ -564,7 +574,12 @@ struct pinmap_register {
  * registered for reading against punching, too), or maps it and registers the
  * mapping. Registered for writing, the file counts as mapped for writing: it
  * cannot be sealed against that (``EBUSY``), and a file that is sealed against
- * writing cannot be registered so (``EPERM``).
+ * writing cannot be registered so (``EPERM``). While any of it is pinned, for
+ * reading too, the kernel may refuse to seal the file against writing (``EBUSY``).
+ *
+ * With %PINMAP_REGISTER_PORTABLE it has the same device address in all contexts, that
+ * of this one, or fails. There is no user address by which the others could ask for
+ * their handle of it; they learn it when it goes stale with this context.
  *
  * Charged and limited like %PINMAP_REGISTER. Overlaps are no matter: the same
  * pages can be registered again. %PINMAP_QUERY finds it by its handle only.
@@ -604,6 +619,14 @@ struct pinmap_register_fd {
  * be had (%PINMAP_FAIL_FAULT); nor does it ask other devices about portable
  * memory. The numbers are filled in also when it fails with
  * an errno that has a reason. Nothing is kept: another thread may be quicker.
+ *
+ * @out_memlock_needed counts what this user has locked by all devices and all drivers that
+ * charge the user, for that is what the limit is compared with. A memory cgroup is
+ * not in the numbers. Pages that exist already were charged to it when they were
+ * first touched, and pinning charges nothing; for pages that do not exist yet there is
+ * no number to compare: what a cgroup may still have depends on what can be reclaimed
+ * from it then, and on the limits of all cgroups above it. Who goes over it while
+ * pages are made meets the OOM killer or ``ENOMEM``, as by touching them.
  */
 struct pinmap_preflight {
 	__u32 size;
@@ -725,8 +748,8 @@ enum pinmap_buffer_state {
  * @out_state: enum pinmap_buffer_state
  * @out_nr_mappings: mappings it has now
  * @out_generation: 1 when registered, 2 when it has gone stale
- * @out_offset: of an allocation: what to pass to mmap() for its first byte; of a
- *              part of a file: where in the file it begins; otherwise 0
+ * @out_offset: of an allocation of this file: what to pass to mmap() for its first
+ *              byte; of a part of a file: where in the file it begins; otherwise 0
  * @out_pinned: bytes of it that are pinned: less than @out_length while it is being
  *              registered, 0 when it is stale
  *
@@ -914,7 +937,8 @@ struct pinmap_event {
  *                         in this context maps it in all others as well, as
  *                         demanded there, or fails
  *
- * The last three go together; none of them goes with the first (``EINVAL``).
+ * The last three go together in every combination, with huge pages where there are any;
+ * none of them goes with the first (``EINVAL``).
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,

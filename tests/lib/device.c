@@ -23,6 +23,19 @@ int try_open_device(unsigned int index)
 	return fd < 0 ? -errno : fd;
 }
 
+int try_use_device(unsigned int index)
+{
+	struct pinmap_info info;
+	int fd = try_open_device(index), result;
+
+	if (fd < 0)
+		return fd;
+	result = try_get_info(fd, &info);
+	if (result)
+		close(fd);
+	return result ? result : fd;
+}
+
 int try_ioctl(int fd, unsigned long number, void *argument)
 {
 	int result = ioctl(fd, number, argument);

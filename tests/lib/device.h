@@ -26,9 +26,12 @@ enum {
 
 /* A descriptor of the n-th device that is bound now, in the order of the PCI addresses. */
 int try_open_device(unsigned int index);
+
+/* The same, in use: with all that is portable in the process. */
+int try_use_device(unsigned int index);
 #define open_device(index)                                                                                             \
 	({                                                                                                             \
-		int device_ = try_open_device(index);                                                                  \
+		int device_ = try_use_device(index);                                                                   \
 		if (device_ < 0)                                                                                       \
 			FAIL("opening device %u: %s", (unsigned int)(index), error_name(-device_));                    \
 		device_;                                                                                               \

@@ -2,8 +2,12 @@
 #define _GNU_SOURCE
 #include "edu.h"
 
+#include "pci.h"
+
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum {
 	DMA_SOURCE = 0x80,
@@ -54,6 +58,16 @@ static void set_long(const struct edu *edu, unsigned int offset, uint64_t value)
 bool edu_busy(const struct edu *edu)
 {
 	return edu_register(edu, DMA_COMMAND) & DMA_RUN;
+}
+
+void edu_settle(const char *bdf)
+{
+	int file = SYS(open(pci_path(bdf, "resource0"), O_RDWR | O_CLOEXEC));
+	struct edu edu = { .bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) };
+
+	edu_wait(&edu);
+	edu_close(&edu);
+	close(file);
 }
 
 void edu_wait(const struct edu *edu)

@@ -58,6 +58,9 @@ void edu_set_register(const struct edu *edu, unsigned int offset, uint32_t value
 /* Gives the order for a transfer; @irq: with an interrupt at its end. */
 void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t device_addr, size_t length, bool irq);
 void edu_wait(const struct edu *edu);
+
+/* Waits for the end of a transfer whoever has the function: it cannot be reset, and the next owner would make it a bus master again. */
+void edu_settle(const char *bdf);
 bool edu_busy(const struct edu *edu);
 
 /* Waits for the end of a transfer; whether it was in flight still when this was called. */

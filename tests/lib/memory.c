@@ -253,3 +253,31 @@ int touch_write(volatile void *addr)
 {
 	return touch(addr, true);
 }
+
+int new_memfd(size_t length, unsigned int flags)
+{
+	int file = SYS(memfd_create("test", MFD_CLOEXEC | flags));
+
+	SYS(ftruncate(file, (off_t)length));
+	return file;
+}
+
+struct pinmap_register_fd fd_args(int file, uint64_t offset, uint64_t length, uint32_t flags)
+{
+	struct pinmap_register_fd args;
+
+	memset(&args, 0xaa, sizeof(args));
+	args.size = sizeof(args);
+	args.flags = flags;
+	args.fd = file;
+	args.address_bits = 0;
+	args.offset = offset;
+	args.length = length;
+	args.device_addr = 0;
+	return args;
+}
+
+int try_register_fd(int fd, struct pinmap_register_fd *args)
+{
+	return try_ioctl(fd, PINMAP_REGISTER_FD, args);
+}

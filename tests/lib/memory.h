@@ -65,6 +65,19 @@ bool is_thp(const void *addr);
 int keep_page(const void *page);
 void read_kept_page(int pipe, char content[4096]);
 
+/* A memfd of so many bytes, none of them there yet. */
+int new_memfd(size_t length, unsigned int flags);
+
+/* The arguments of REGISTER_FD; outputs are filled with junk. */
+struct pinmap_register_fd fd_args(int file, uint64_t offset, uint64_t length, uint32_t flags);
+int try_register_fd(int fd, struct pinmap_register_fd *args);
+#define register_fd(fd, file, offset, length, flags)                                                                   \
+	({                                                                                                             \
+		struct pinmap_register_fd args_ = fd_args(file, offset, length, flags);                                \
+		CHECK_OK(try_register_fd(fd, &args_));                                                                 \
+		args_;                                                                                                 \
+	})
+
 /* Touches memory; the number of the signal that it raises, or 0. */
 int touch_read(const volatile void *addr);
 int touch_write(volatile void *addr);

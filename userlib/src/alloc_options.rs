@@ -10,6 +10,7 @@ use crate::sys;
 pub struct AllocOptions {
     write_combined: bool,
     node: Option<u32>,
+    portable: bool,
 }
 
 impl AllocOptions {
@@ -32,6 +33,14 @@ impl AllocOptions {
         self
     }
 
+    /// On every device that the process has open, also on those that it opens later, at the same
+    /// address and with one charge. If one of them cannot have it, allocating fails; later, opening
+    /// does. It goes with the allocation.
+    pub fn portable(mut self) -> Self {
+        self.portable = true;
+        self
+    }
+
     pub(crate) fn to_abi(self, length: usize) -> sys::pinmap_alloc {
         let mut flags = 0;
         if self.write_combined {
@@ -39,6 +48,9 @@ impl AllocOptions {
         }
         if self.node.is_some() {
             flags |= sys::PINMAP_ALLOC_NODE;
+        }
+        if self.portable {
+            flags |= sys::PINMAP_ALLOC_PORTABLE;
         }
         sys::pinmap_alloc {
             flags,
@@ -60,5 +72,8 @@ mod tests {
         let all = AllocOptions::new().write_combined(true).node(3).to_abi(1);
         let flags = sys::PINMAP_ALLOC_WRITE_COMBINED | sys::PINMAP_ALLOC_NODE;
         assert_eq!((all.flags, all.node), (flags, 3));
+        let portable = AllocOptions::new().portable().write_combined(true);
+        let flags = sys::PINMAP_ALLOC_PORTABLE | sys::PINMAP_ALLOC_WRITE_COMBINED;
+        assert_eq!(portable.to_abi(1).flags, flags);
     }
 }

@@ -49,7 +49,7 @@ pub struct Cache {
     options: RegisterOptions,
     generations: Arc<Generations>,
     limit: usize,
-    kept: Mutex<Kept>,
+    kept: Arc<Mutex<Kept>>,
 }
 
 /// What is kept.
@@ -73,6 +73,8 @@ struct Entry {
     seen: AtomicU64,
     /// When it was used last.
     used: AtomicU64,
+    /// Larger than all that may be kept: it is there to be found as long as it is in use.
+    too_large: bool,
 }
 
 /// What a [`Cache`] has done so far, and what it keeps.
@@ -151,7 +153,9 @@ impl Kept {
 
     fn insert(&mut self, entry: &Arc<Entry>) {
         let (addr, _) = entry.range();
-        self.bytes += entry.registration.len();
+        if !entry.too_large {
+            self.bytes += entry.registration.len();
+        }
         self.entries.insert(addr, entry.clone());
         self.touch(entry);
     }
@@ -159,7 +163,9 @@ impl Kept {
     /// Takes an entry out. It is released when nobody uses it any more.
     fn remove(&mut self, entry: &Entry) {
         if self.entries.remove(&entry.range().0).is_some() {
-            self.bytes -= entry.registration.len();
+            if !entry.too_large {
+                self.bytes -= entry.registration.len();
+            }
             self.order.remove(&entry.used.load(Ordering::Relaxed));
         }
     }
@@ -200,7 +206,7 @@ impl Cache {
             options: options.into(),
             generations: Arc::new(Generations::of(device)?),
             limit,
-            kept: Mutex::default(),
+            kept: Arc::default(),
         })
     }
 
@@ -209,7 +215,8 @@ impl Cache {
     /// # Errors
     ///
     /// As for [`Device::register_raw`]; `EBUSY`: a registration that has only a part of it is in
-    /// use, by a [`Cached`].
+    /// use, by a [`Cached`]. `EEXIST` only if the program has registered some of it itself, beside the
+    /// cache.
     ///
     /// # Safety
     ///
@@ -232,7 +239,7 @@ impl Cache {
             if live && entry.covers(addr, last) {
                 kept.statistics.hits += 1;
                 kept.touch(&entry);
-                return Ok(Cached { entry, start });
+                return Ok(self.found(entry, start));
             }
             // Another one is the loop's.
             if live && Arc::strong_count(&entry) > 2 {
@@ -249,7 +256,10 @@ impl Cache {
             }
             gone.push(entry);
         }
-        gone.extend(kept.shrink(self.limit.saturating_sub(len)));
+        let too_large = len > self.limit;
+        if !too_large {
+            gone.extend(kept.shrink(self.limit - len));
+        }
         // Released before they are registered again.
         drop(gone);
         kept.statistics.misses += 1;
@@ -270,16 +280,25 @@ impl Cache {
         let entry = Entry {
             seen: AtomicU64::new(self.generations.of_handle(registration.handle())),
             used: AtomicU64::new(u64::MAX),
+            too_large,
             generations: self.generations.clone(),
             registration,
         };
         // What has happened before its number was read, the number does not tell.
         let live = entry.registration.state()? == State::Live;
         let entry = Arc::new(entry);
-        if live && len <= self.limit {
+        if live {
             kept.insert(&entry);
         }
-        Ok(Cached { entry, start })
+        Ok(self.found(entry, start))
+    }
+
+    fn found(&self, entry: Arc<Entry>, start: usize) -> Cached {
+        Cached {
+            entry: Some(entry),
+            start,
+            kept: self.kept.clone(),
+        }
     }
 
     /// # Safety
@@ -307,9 +326,13 @@ impl Cache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Nothing that is half done can be seen: who panics has only looked.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.kept)
     }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    // Nothing that is half done can be seen: who panics has only looked.
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Cache {
@@ -326,9 +349,31 @@ impl fmt::Debug for Cache {
 /// the memory goes away.
 #[derive(Clone)]
 pub struct Cached {
-    entry: Arc<Entry>,
+    /// Until it is dropped.
+    entry: Option<Arc<Entry>>,
     /// What was asked for.
     start: usize,
+    /// Where it is kept.
+    kept: Arc<Mutex<Kept>>,
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        if !self.entry().too_large {
+            return;
+        }
+        // Released under the lock, if it was the last use, so that a lookup finds it or can register.
+        let mut kept = lock(&self.kept);
+        if let Some(entry) = self.entry.take() {
+            let known = kept.entries.get(&entry.range().0);
+            // Two: the cache's and this one.
+            if known.is_some_and(|known| Arc::ptr_eq(known, &entry))
+                && Arc::strong_count(&entry) == 2
+            {
+                kept.remove(&entry);
+            }
+        }
+    }
 }
 
 impl Cached {
@@ -338,13 +383,21 @@ impl Cached {
     ///
     /// `EINVAL`: the cache registers [`unmapped`](RegisterOptions::unmapped).
     pub fn device_addr(&self) -> Result<u64> {
-        let first = self.entry.registration.device_addr()?;
-        Ok(first + (self.start - self.entry.registration.addr()) as u64)
+        let registration = self.registration();
+        let first = registration.device_addr()?;
+        Ok(first + (self.start - registration.addr()) as u64)
     }
 
     /// The registration, of whole pages, and perhaps of more than what was asked for.
     pub fn registration(&self) -> &RawRegistration {
-        &self.entry.registration
+        &self.entry().registration
+    }
+
+    fn entry(&self) -> &Entry {
+        match &self.entry {
+            Some(entry) => entry,
+            None => unreachable!("it is there until it is dropped"),
+        }
     }
 
     /// Whether the device could reach the memory all the time since it was looked up: without a
@@ -355,18 +408,16 @@ impl Cached {
     ///
     /// `ENODEV`: the device is gone.
     pub fn is_live(&self) -> Result<bool> {
-        if self.entry.is_unchanged() {
+        if self.entry().is_unchanged() {
             return Ok(true);
         }
-        Ok(self.entry.is_live()?.0)
+        Ok(self.entry().is_live()?.0)
     }
 }
 
 impl fmt::Debug for Cached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Cached")
-            .field(&self.entry.registration)
-            .finish()
+        f.debug_tuple("Cached").field(self.registration()).finish()
     }
 }
 
@@ -382,6 +433,7 @@ mod tests {
             generations: Arc::new(Generations::fake(numbers.into())),
             seen: AtomicU64::new(0),
             used: AtomicU64::new(u64::MAX),
+            too_large: false,
         })
     }
 

@@ -13,6 +13,7 @@ use crate::allocation::{Allocation, Handle, Mapped, Place};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, Operation, Result};
+use crate::file::FileRegistration;
 use crate::ioctl;
 use crate::options::Access;
 use crate::sys;
@@ -20,7 +21,7 @@ use crate::sys;
 /// The memory of an [`Allocation`] for others: for other devices, other processes, and other drivers
 /// that import dma-bufs.
 ///
-/// Made by [`Allocation::export`]. It keeps the memory, which is gone when the last of its
+/// Made by [`Allocation::export`] and [`FileRegistration::export`]. It keeps the memory, which is gone when the last of its
 /// allocations, imports and dma-bufs is. Sent to another process as a file descriptor, it is
 /// [made from it](Self::from) again there.
 ///
@@ -50,29 +51,57 @@ impl<T> Allocation<T> {
     /// `EOPNOTSUPP`: it is memory of the device; `EPERM`: another process opened the device;
     /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
-        let device = self.device();
-        let mut args = sys::pinmap_export {
-            flags: match access {
-                Access::Read => 0,
-                Access::ReadWrite => sys::PINMAP_EXPORT_WRITE,
-            },
-            handle: self.handle(),
-            ..Default::default()
-        };
         // SAFETY: It is memory of the driver's own, which this crate accesses by atomics only, as
         // long as it exists.
-        unsafe { ioctl::export(device.as_fd(), &mut args) }.map_err(|errno| {
-            let attempt = format!("export {self:?} of {device}");
-            Error::new(Operation::Export, attempt, errno)
-        })?;
-        // SAFETY: The driver has just made it, for us.
-        Ok(DmaBuf(unsafe { OwnedFd::from_raw_fd(args.out_fd) }))
+        unsafe { export(self.device(), self.handle(), access, self) }
     }
 }
 
+impl FileRegistration {
+    /// A dma-buf of the part of the file, which keeps those pages pinned. Imported as an
+    /// [allocation](Device::import), or mapped, it shows the pages that the device has, whatever
+    /// becomes of the file.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: it was registered for reading only; `EPERM`: another process opened the device;
+    /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
+    pub fn export(&self, access: Access) -> Result<DmaBuf> {
+        // SAFETY: Nobody has a reference into it: it is not mapped here, and whoever has the file
+        // mapped shares it with all others who have the file open.
+        unsafe { export(self.device(), self.handle(), access, self) }
+    }
+}
+
+/// # Safety
+///
+/// As for [`ioctl::export`].
+unsafe fn export(
+    device: &Device,
+    handle: u64,
+    access: Access,
+    what: &dyn fmt::Debug,
+) -> Result<DmaBuf> {
+    let mut args = sys::pinmap_export {
+        flags: match access {
+            Access::Read => 0,
+            Access::ReadWrite => sys::PINMAP_EXPORT_WRITE,
+        },
+        handle,
+        ..Default::default()
+    };
+    // SAFETY: As the caller promises.
+    unsafe { ioctl::export(device.as_fd(), &mut args) }.map_err(|errno| {
+        let attempt = format!("export {what:?} of {device}");
+        Error::new(Operation::Export, attempt, errno)
+    })?;
+    // SAFETY: The driver has just made it, for us.
+    Ok(DmaBuf(unsafe { OwnedFd::from_raw_fd(args.out_fd) }))
+}
+
 impl Device {
-    /// The memory of a dma-buf that was exported by [`Allocation::export`], by this or another
-    /// process and device, mapped for this device and this process as [`alloc`](Self::alloc) does.
+    /// The memory of a dma-buf that was exported by [`Allocation::export`] or
+    /// [`FileRegistration::export`], by this or another process and device, mapped for this device and this process as [`alloc`](Self::alloc) does.
     /// As many elements as fit. On a flat device this makes the context the owner.
     ///
     /// It is pinned and charged once, to who allocated it.

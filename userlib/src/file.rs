@@ -92,6 +92,10 @@ impl FileRegistration {
         self.raw.map(options)
     }
 
+    pub(crate) fn device(&self) -> &Device {
+        self.raw.device()
+    }
+
     /// Where in the file it begins.
     pub fn offset(&self) -> u64 {
         self.offset

@@ -104,7 +104,8 @@ impl RegisterOptions {
     /// one charge. If one of them cannot have it, registering fails; later, opening does. Any of
     /// the [devices](crate::Device) then finds it by its address
     /// ([`Device::query`](crate::Device::query)), also the device address, which is the same if
-    /// the IOMMUs allow. It goes with the registration. Not for parts of files.
+    /// the IOMMUs allow. It goes with the registration. A part of a file has the same device address
+    /// everywhere, or registering fails.
     #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;

@@ -160,6 +160,11 @@ pub(crate) fn cache_keeps_its_limit() -> Outcome {
     // What is in use stays, and what does not fit is not kept.
     let used = at(16, 8)?;
     let more = at(32, 16)?;
+    // As long as it is in use it is found, and nothing is registered over it.
+    assert_eq!(handle(&at(32, 16)?), handle(&more));
+    assert_eq!(handle(&at(40, 2)?), handle(&more));
+    let partly = at(30, 4).expect_err("in use");
+    assert_eq!(partly.errno(), Errno::EBUSY as i32);
     assert_eq!(
         device
             .query(memory.addr() + 16 * PAGE)?

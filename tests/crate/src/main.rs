@@ -144,6 +144,7 @@ const TESTS: &[Test] = tests! {
     sharing:
         alloc_of_all_kinds
         shared_allocation
+        shared_file
         sharing_refuses_what_cannot_be;
     kernels:
         copy_engines_copy_and_fill

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 
 use nix::libc;
-use pinmap::{Access, AllocOptions, Device, DmaBuf, Operation};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use pinmap::{Access, AllocOptions, Device, DmaBuf, Operation, RegisterOptions};
 
 use crate::harness::Outcome;
 use crate::setup::{device, device_content, edu, pattern, PAGE};
@@ -14,10 +16,17 @@ fn errno<T>(result: pinmap::Result<T>) -> i32 {
     result.map_or_else(|error| error.errno(), |_| 0)
 }
 
+fn memfd(len: usize) -> Result<File, Box<dyn std::error::Error>> {
+    let file = File::from(memfd_create(c"test", MFdFlags::MFD_CLOEXEC)?);
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
 pub(crate) fn alloc_of_all_kinds() -> Outcome {
     let mut edu = edu()?;
     let combined = AllocOptions::new().write_combined(true);
-    for options in [AllocOptions::new(), combined, combined.node(0)] {
+    let portable = combined.node(0).portable();
+    for options in [AllocOptions::new(), combined, combined.node(0), portable] {
         let mut memory = edu.device().alloc_with::<u8>(2 * PAGE, options)?;
         assert!(memory.to_vec().iter().all(|&byte| byte == 0), "{options:?}");
         memory.write(100, &pattern(9, 700))?;
@@ -64,6 +73,36 @@ pub(crate) fn shared_allocation() -> Outcome {
     assert_eq!([shared.get(18)?, shared.get(19)?], [1, 2]);
     edu.fetch(shared.device_addr() + 18, 0, 2)?;
     assert_eq!(device_content(&mut edu, 2)?, [1, 2]);
+    Ok(())
+}
+
+/// A part of a file, as an allocation of another context would have it; it outlives what it was made from.
+pub(crate) fn shared_file() -> Outcome {
+    let mut edu = edu()?;
+    let file = memfd(8 * PAGE)?;
+    let part = edu
+        .device()
+        .register_file(&file, PAGE as u64, 2 * PAGE, Access::ReadWrite)?;
+    let mut shared = edu
+        .device()
+        .import::<u8>(&part.export(Access::ReadWrite)?)?;
+    assert_eq!(shared.len(), 2 * PAGE);
+    shared.write(PAGE, &pattern(4, 500))?;
+    edu.fetch(part.device_addr()? + PAGE as u64, 0, 500)?;
+    assert_eq!(device_content(&mut edu, 500)?, pattern(4, 500));
+    let mut content = vec![0; 500];
+    file.read_exact_at(&mut content, 2 * PAGE as u64)?;
+    assert_eq!(content, pattern(4, 500));
+    drop(part);
+    file.set_len(0)?;
+    assert_eq!(shared.get(PAGE)?, pattern(4, 1)[0]);
+    let readable = edu.device().register_file(
+        &memfd(PAGE)?,
+        0,
+        PAGE,
+        RegisterOptions::new(Access::Read).portable(),
+    )?;
+    assert_eq!(errno(readable.export(Access::ReadWrite)), libc::EACCES);
     Ok(())
 }
 
