@@ -90,13 +90,13 @@ impl Shared {
         members.push(Arc::downgrade(core));
     }
 
-    /// The registrations of memory that copies read. What nobody uses is not kept.
+    /// The registrations of memory that copies read. There they are found as long as they are in use.
     pub(super) fn borrowed(&self, device: &Device) -> Result<Arc<Cache>> {
         let mut borrowed = lock(&self.borrowed);
         match &*borrowed {
             Some(cache) => Ok(Arc::clone(cache)),
             None => {
-                let cache = Arc::new(Cache::new(device, Access::Read, usize::MAX)?);
+                let cache = Arc::new(Cache::new(device, Access::Read, 0)?);
                 Ok(Arc::clone(borrowed.insert(cache)))
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use crate::cache::{Cache, Cached};
+use crate::cache::Cached;
 use crate::element::Element;
 use crate::error::{Error, Operation, Result};
 use crate::kernel::Kernel;
@@ -38,8 +38,8 @@ pub(super) struct Kept(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    /// What is read, and whose it is. Others may read from the same pages.
-    read: Vec<(Cached, Arc<Cache>)>,
+    /// What is read. Others may read from the same pages.
+    read: Vec<Cached>,
     /// What is written.
     written: Vec<RawRegistration>,
 }
@@ -57,14 +57,8 @@ impl Kept {
 
     /// Releases all of it: the work is done.
     pub(super) fn release(&self) {
-        let Registered { read, written } = std::mem::take(&mut *self.lock());
-        drop(written);
-        // They are all of one context.
-        let cache = read.first().map(|(_, cache)| Arc::clone(cache));
-        drop(read);
-        if let Some(cache) = cache {
-            cache.clear();
-        }
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
     }
 }
 
@@ -136,7 +130,7 @@ impl<'w> Work<'w> {
             // by hand could name, and those only read.
             let cached = unsafe { cache.get(memory, len)? };
             sources.push((cached.device_addr()?, len as u64));
-            self.kept.lock().read.push((cached, Arc::clone(&cache)));
+            self.kept.lock().read.push(cached);
         }
         self.core.lock().queue_mut().copy_in(&sources, to)
     }
