@@ -95,12 +95,25 @@ struct Told {
     handle: u64,
     room: Option<Room>,
     ticket: Option<Ticket>,
+    /// That it has gone, for whoever looks.
+    stale: Option<Counted>,
+}
+
+/// For whom a buffer is mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenant<'a> {
+    pub(crate) space: &'a Arc<AddressSpace>,
+    pub(crate) ledger: &'a Arc<Ledger>,
+    /// What it is called there.
+    pub(crate) handle: u64,
 }
 
 /// A mapping, and whether user space knows it.
 pub(super) struct Known {
     mapping: Mapping,
     name: u64,
+    /// What the buffer is called by whoever has it so.
+    handle: u64,
     /// Not published yet.
     fresh: bool,
     /// For whoever looks.
@@ -114,9 +127,9 @@ impl Known {
         let before = self.mapping.flushes();
         let timed = Timed::begin(What::Unmap);
         let result = self.mapping.unmap();
-        if self.counted.take().is_some() {
-            timed.end(buffer.ledger(), || Details {
-                handle: buffer.handle(),
+        if let Some(counted) = self.counted.take() {
+            timed.end(counted.ledger(), || Details {
+                handle: self.handle,
                 addr: buffer.span.start(),
                 device_addr: self.mapping.device_addr(),
                 shape,
@@ -443,18 +456,18 @@ impl Buffer {
         memory.map_or(Shape::default(), |memory| memory.shape())
     }
 
-    /// Calls `visit` with where devices see it, under the lock that the MMU notifier takes.
-    pub(crate) fn each_device_addr(&self, mut visit: impl FnMut(u64)) {
+    /// Calls `visit` with where `space` has it, under the lock that the MMU notifier takes.
+    pub(crate) fn each_device_addr(&self, space: &Arc<AddressSpace>, mut visit: impl FnMut(u64)) {
         let inner = self.inner.lock();
         for known in &inner.mappings {
-            if !known.fresh && known.counted.is_some() {
+            if !known.fresh && known.counted.is_some() && known.mapping.is_in(space) {
                 visit(known.mapping.device_addr());
             }
         }
     }
 
     /// What its context calls it, or will call it if it goes live; 0: nothing yet.
-    pub(super) fn handle(&self) -> u64 {
+    pub(crate) fn handle(&self) -> u64 {
         self.handle.load(Relaxed)
     }
 
@@ -506,11 +519,11 @@ impl Buffer {
         Ok(())
     }
 
-    /// Maps the pages in `space`. Returns the device address, and the name of the mapping until
+    /// Maps the pages for `tenant`. Returns the device address, and the name of the mapping until
     /// [`publish`](Self::publish).
     pub(crate) fn map(
         &self,
-        space: &Arc<AddressSpace>,
+        tenant: Tenant<'_>,
         target: Target,
         write: bool,
     ) -> core::result::Result<(u64, u64), Failure> {
@@ -527,11 +540,12 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        let mapping = Mapping::new(space, &memory, target, access, wanted)?;
+        let mapping = Mapping::new(tenant.space, &memory, target, access, wanted)?;
         let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
-        let name = self.add(mapping)?;
-        timed.end(self.ledger(), || Details {
-            handle: self.handle(),
+        let counted = Counted::new(tenant.ledger, ledger::What::Mapped, self.span.length());
+        let name = self.add(mapping, tenant.handle, counted)?;
+        timed.end(tenant.ledger, || Details {
+            handle: tenant.handle,
             addr: self.span.start(),
             device_addr,
             shape: memory.shape(),
@@ -550,16 +564,18 @@ impl Buffer {
     }
 
     /// Makes `mapping` known to whoever revokes, or undoes it. Returns its name.
-    fn add(&self, mapping: Mapping) -> core::result::Result<u64, Failure> {
+    fn add(
+        &self,
+        mapping: Mapping,
+        handle: u64,
+        counted: Counted,
+    ) -> core::result::Result<u64, Failure> {
         let mut known = Known {
             mapping,
             name: 0,
+            handle,
             fresh: true,
-            counted: Some(Counted::new(
-                self.ledger(),
-                ledger::What::Mapped,
-                self.span.length(),
-            )),
+            counted: Some(counted),
         };
         loop {
             let mut inner = self.inner.lock();
@@ -797,6 +813,8 @@ impl Buffer {
                     let event = Event { handle, ..event };
                     let room = guest.room.take();
                     guest.ticket = room.map(|room| guest.events.push(room, event));
+                    let ledger = guest.events.ledger();
+                    guest.stale = Some(Counted::new(ledger, ledger::What::Stale, bytes));
                     // Who asks QUERY now waits for the lock.
                     guest.events.generations().bump(handle);
                 }
@@ -926,6 +944,7 @@ impl Buffer {
             handle,
             room: Some(Room::new()?),
             ticket: None,
+            stale: None,
         };
         loop {
             let mut inner = self.inner.lock();
@@ -964,6 +983,24 @@ impl Buffer {
         if let Some(ticket) = told.and_then(|told| told.ticket) {
             events.withdraw(ticket);
         }
+    }
+
+    /// Says to all who have it that its memory may have gone. In an MMU notifier; `false` if it would have
+    /// to sleep and must not.
+    pub(super) fn suspect(&self, may_sleep: bool) -> bool {
+        let handle = self.handle();
+        if handle != 0 {
+            self.events.generations().bump(handle);
+        }
+        if self.is_portable() {
+            let Some(inner) = self.lock(may_sleep) else {
+                return false;
+            };
+            for guest in &inner.guests {
+                guest.events.generations().bump(guest.handle);
+            }
+        }
+        true
     }
 
     /// Takes back an event that was not read yet.

@@ -4,7 +4,7 @@
 //! Locks, outermost first: the device's list of contexts, `teardown`, `table`, a buffer's `inner`.
 
 use crate::{
-    buffer::{Buffer, State},
+    buffer::{Buffer, State, Tenant},
     device::Device,
     event::Queue,
     failure::Failure,
@@ -251,6 +251,15 @@ impl Context {
     /// Who it is, and what it has.
     pub(crate) fn ledger(&self) -> &Ledger {
         self.events.ledger()
+    }
+
+    /// As whom it has what it calls `handle`.
+    pub(crate) fn tenant(&self, handle: u64) -> Tenant<'_> {
+        Tenant {
+            space: &self.space,
+            ledger: self.events.ledger(),
+            handle,
+        }
     }
 
     /// The device addresses that it has given out.

@@ -183,6 +183,11 @@ impl Counted {
             bytes,
         }
     }
+
+    /// Whose it is.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
 }
 
 impl Drop for Counted {

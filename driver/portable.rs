@@ -93,9 +93,11 @@ impl Members {
         shared
             .buffer
             .add_guest(context.events(), reserved.handle())?;
-        let (_, name) = shared
-            .buffer
-            .map(context.space(), shared.target, shared.write)?;
+        let (_, name) = shared.buffer.map(
+            context.tenant(reserved.handle()),
+            shared.target,
+            shared.write,
+        )?;
         shared.buffer.publish(name);
         Ok(Guest { reserved, claim })
     }

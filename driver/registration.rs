@@ -200,7 +200,8 @@ fn begin(
     let mut guests = KVec::new();
     let device_addr = match plan.target {
         Some(target) => {
-            let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+            let (device_addr, name) =
+                buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
             // Nobody can name the buffer yet.
             buffer.publish(name);
             if plan.portable {
@@ -313,7 +314,7 @@ pub(crate) fn map(
     let target = plan.target(buffer.span()).map_err(errno)?;
     buffer.check_usable()?;
     let claim = Claim::new(context)?;
-    let (device_addr, name) = buffer.map(context.space(), target, plan.write)?;
+    let (device_addr, name) = buffer.map(context.tenant(args.handle), target, plan.write)?;
     args.device_addr = device_addr;
     let mut fresh = FreshMapping {
         buffer: Some(buffer.clone()),

@@ -116,7 +116,7 @@ fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
         shape.huge_percent()
     );
     let mut separator = ' ';
-    buffer.each_device_addr(|device_addr| {
+    buffer.each_device_addr(context.space(), |device_addr| {
         seq_print!(out, "{}{:#x}", separator, device_addr);
         separator = ',';
     });

@@ -38,7 +38,7 @@ impl Watcher for Buffer {
                 drop(doubt);
                 this.look_later();
                 // Whoever asks from now on waits for the answer.
-                this.suspect();
+                return this.suspect(may_sleep);
             }
             Notice::Gone => {
                 let Some(inner) = this.lock(may_sleep) else {
@@ -73,14 +73,6 @@ impl Buffer {
     pub(super) fn look_later(self: &Arc<Self>) {
         // If it is queued already it will see the same.
         let _ = work::queue().enqueue(self.clone());
-    }
-
-    /// Says that its memory may have gone.
-    fn suspect(&self) {
-        let handle = self.handle();
-        if handle != 0 {
-            self.events.generations().bump(handle);
-        }
     }
 
     /// Revokes if a page that was noted is not there any more.

@@ -22,6 +22,7 @@ enum {
 	COMBINED = PINMAP_ALLOC_WRITE_COMBINED,
 	NODE = PINMAP_ALLOC_NODE,
 	VRAM = PINMAP_ALLOC_VRAM,
+	PORTABLE = PINMAP_ALLOC_PORTABLE,
 };
 
 static long long pinned_kib(void)
@@ -29,20 +30,49 @@ static long long pinned_kib(void)
 	return file_field("/proc/self/status", "VmPin:");
 }
 
-/* All of it is zero, the CPU can write it all, and the device reaches both ends. */
-static void check_whole(int fd, uint32_t flags, size_t length)
+/* The device of @fd reaches both ends of what is at @device_addr. */
+static void check_ends(int fd, uint64_t device_addr, char *memory, size_t length)
 {
-	struct registration memory = alloc_memory(fd, flags, length);
 	struct edu edu = edu_open(fd);
 
+	CHECK_REACHES(&edu, device_addr, memory, PAGE);
+	CHECK_REACHES(&edu, device_addr + length - PAGE, memory + length - PAGE, PAGE);
+	edu_close(&edu);
+}
+
+/* All of it is zero, the CPU can write it all, QUERY knows it, and the device, or both, reach both ends. */
+static void check_whole(uint32_t flags, size_t length)
+{
+	int fd = open_device(0), other = flags & PORTABLE ? open_device(1) : -1;
+	struct registration memory = alloc_memory(fd, flags, length);
+	struct pinmap_query query = query_handle(fd, memory.handle);
+
+	CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
+	CHECK_EQ(query.out_flags, WRITE | (flags & PORTABLE ? PINMAP_REGISTER_PORTABLE : 0));
+	CHECK_EQ(query.out_length, length);
+	CHECK_EQ(query.out_device_addr, memory.device_addr);
+	CHECK_EQ(query.out_state, PINMAP_STATE_LIVE);
+	CHECK_EQ(query.out_nr_mappings, 1);
 	CHECK(bytes_are(memory.addr, length, 0));
 	pattern_fill(memory.addr, length, 3);
 	CHECK(pattern_is(memory.addr, length, 3));
-	CHECK_REACHES(&edu, memory.device_addr, memory.addr, PAGE);
-	CHECK_REACHES(&edu, memory.device_addr + length - PAGE, memory.addr + length - PAGE, PAGE);
+	check_ends(fd, memory.device_addr, memory.addr, length);
+	if (flags & PORTABLE) {
+		query = query_addr(other, memory.addr + length - 1);
+		CHECK_EQ(query.out_kind, PINMAP_BUFFER_HOST);
+		CHECK_EQ(query.out_flags, WRITE | PINMAP_REGISTER_PORTABLE);
+		CHECK_EQ(query.out_length, length);
+		CHECK_EQ(query.out_device_addr, memory.device_addr + length - 1);
+		check_ends(other, memory.device_addr, memory.addr, length);
+		/* one charge */
+		CHECK_EQ(pinned_kib(), (long long)length / 1024);
+	}
 	SYS(munmap(memory.addr, length));
 	release(fd, memory.handle);
-	edu_close(&edu);
+	if (flags & PORTABLE) {
+		CHECK_EQ(get_info(other).out_registrations, 0);
+		close(other);
+	}
 	close(fd);
 }
 
@@ -54,15 +84,21 @@ static const struct kind {
 	{ "write_combined", COMBINED },
 	{ "node", NODE },
 	{ "write_combined_node", COMBINED | NODE },
+	{ "portable", PORTABLE },
+	{ "portable_write_combined", PORTABLE | COMBINED },
+	{ "portable_node", PORTABLE | NODE },
+	{ "portable_write_combined_node", PORTABLE | COMBINED | NODE },
 };
 
-/* Of one page, of pages of all sizes. */
+/* Each combination that there can be; of one page, of pages of all sizes. */
 TEST_EACH(kind, kinds, .smoke = true)
 {
 	static const size_t lengths[] = { PAGE, 17 * PAGE, HUGE, HUGE + 16 * PAGE + PAGE };
 
+	if (row->flags & PORTABLE)
+		need_device(1);
 	for (size_t i = 0; i < ARRAY_SIZE(lengths); i++)
-		check_whole(open_device(0), row->flags, lengths[i]);
+		check_whole(row->flags, lengths[i]);
 	CHECK_EQ(pinned_kib(), 0);
 }
 
@@ -91,6 +127,7 @@ TEST(values)
 	CHECK_ERR(EINVAL, try_alloc(fd, 0, PAGE + 1, &args));
 	CHECK_ERR(EINVAL, try_alloc(fd, VRAM | COMBINED, PAGE, &args));
 	CHECK_ERR(EINVAL, try_alloc(fd, VRAM | NODE, PAGE, &args));
+	CHECK_ERR(EINVAL, try_alloc(fd, VRAM | PORTABLE, PAGE, &args));
 	CHECK_ERR(EOPNOTSUPP, try_alloc(fd, 1U << 31, PAGE, &args));
 	/* more than there is, and more than there could be */
 	CHECK_ERR(ENOMEM, try_alloc(fd, 0, 1ULL << 50, &args));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Group G: paged devices: memory and queues. */
 #define _GNU_SOURCE
+#include "edu.h"
 #include "gpu.h"
 #include "memory.h"
 #include "pci.h"
@@ -148,6 +149,55 @@ TEST(alloc_copy, .smoke = true)
 	queue_push(&queue, GPU_FILL, (uintptr_t)back.addr, PAGE, 0xee);
 	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
 	CHECK_EQ(back.addr[0], host.addr[0]);
+}
+
+static const struct gpu_kind {
+	const char *name;
+	uint32_t flags;
+} gpu_kinds[] = {
+	{ "plain", 0 },
+	{ "write_combined", PINMAP_ALLOC_WRITE_COMBINED },
+	{ "node", PINMAP_ALLOC_NODE },
+	{ "write_combined_node", PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE },
+	{ "portable", PINMAP_ALLOC_PORTABLE },
+	{ "portable_write_combined", PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_WRITE_COMBINED },
+	{ "portable_node", PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_NODE },
+	{ "portable_write_combined_node",
+	  PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE },
+	{ "vram", PINMAP_ALLOC_VRAM },
+};
+
+/* Each combination of flags that there can be: zeroed, told by QUERY, and reached in the contexts that are to have it. */
+TEST_EACH(alloc_kind, gpu_kinds)
+{
+	int fd = open_gpu(), other = open_gpu();
+	struct gpu_queue queue = queue_new(fd), others = queue_new(other);
+	struct gpu_memory memory = gpu_alloc(fd, row->flags, 17 * PAGE);
+	struct pinmap_query query = query_addr(fd, memory.addr + 5);
+	bool portable = row->flags & PINMAP_ALLOC_PORTABLE;
+	uint64_t addr = (uintptr_t)memory.addr;
+
+	CHECK_EQ(query.handle, memory.args.out_handle);
+	CHECK_EQ(query.out_kind, row->flags & PINMAP_ALLOC_VRAM ? PINMAP_BUFFER_VRAM : PINMAP_BUFFER_HOST);
+	CHECK_EQ(query.out_flags, WRITE | (portable ? PINMAP_REGISTER_PORTABLE : 0));
+	CHECK_EQ(query.out_length, 17 * PAGE);
+	CHECK_EQ(query.out_device_addr, addr + 5);
+	CHECK(bytes_are(memory.addr, 17 * PAGE, 0));
+	queue_push(&queue, GPU_FILL, addr, 17 * PAGE, 0x51);
+	queue_finish(&queue);
+	CHECK(bytes_are(memory.addr, 17 * PAGE, 0x51));
+	if (portable) {
+		CHECK_EQ(query_addr(other, memory.addr + 5).out_device_addr, addr + 5);
+		queue_push(&others, GPU_FILL, addr + 16 * PAGE, PAGE, 0x52);
+		queue_finish(&others);
+		CHECK(bytes_are(memory.addr, 16 * PAGE, 0x51));
+		CHECK(bytes_are(memory.addr + 16 * PAGE, PAGE, 0x52));
+	} else {
+		CHECK_ERR(ENOENT, try_query_addr(other, memory.addr, &query));
+	}
+	release(fd, memory.args.out_handle);
+	CHECK_ERR(ENOENT, try_query_addr(other, memory.addr, &query));
+	SYS(munmap(memory.addr, 17 * PAGE));
 }
 
 TEST(alloc_too_much)

@@ -270,13 +270,14 @@ TEST(portable_ends)
 	CHECK_EQ(get_info(other).out_registrations, 1);
 }
 
-enum portable_end { UNMAPPED, CLOSED, UNBOUND, RELEASED };
+enum portable_end { UNMAPPED, DISCARDED, CLOSED, UNBOUND, RELEASED };
 
 static const struct {
 	const char *name;
 	enum portable_end how;
 } portable_ends_of[] = {
-	{ "munmap", UNMAPPED }, { "close", CLOSED }, { "unbind", UNBOUND }, { "release", RELEASED },
+	{ "munmap", UNMAPPED }, { "madvise", DISCARDED }, { "close", CLOSED },
+	{ "unbind", UNBOUND }, { "release", RELEASED },
 };
 
 /* Who did not register it learns that it is gone: by an event and by its generations; and that it was released, by those. */
@@ -308,6 +309,7 @@ TEST_EACH(portable_told, portable_ends_of)
 	before = numbers[query.handle % (generations.out_length / 8)];
 	switch (row->how) {
 	case UNMAPPED: SYS(munmap(memory + PAGE, PAGE)); break;
+	case DISCARDED: SYS(madvise(memory + PAGE, PAGE, MADV_DONTNEED)); break;
 	case CLOSED: close(fd); break;
 	case UNBOUND: pci_unbind(device.bdf); break;
 	case RELEASED: release(fd, registration.handle); break;

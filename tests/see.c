@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* What people see: fdinfo, the totals, and each buffer in debugfs. */
 #define _GNU_SOURCE
+#include "alloc.h"
 #include "edu.h"
 #include "file.h"
 #include "memory.h"
@@ -237,12 +238,11 @@ struct line {
 	char words[12][160];
 };
 
-/* The line of a buffer of this process that begins at @addr; false: there is none. */
-static bool find_line(const char *path, const void *addr, struct line *line)
+/* The first line of this process with that in that word; false: there is none. */
+static bool find_word(const char *path, unsigned int word, const char *wanted, struct line *line)
 {
-	char text[65536], *rest = text, *next, wanted[32];
+	char text[65536], *rest = text, *next;
 
-	snprintf(wanted, sizeof(wanted), "%#llx", (unsigned long long)(uintptr_t)addr);
 	file_read(path, text, sizeof(text));
 	while ((next = strsep(&rest, "\n"))) {
 		int words;
@@ -255,10 +255,35 @@ static bool find_line(const char *path, const void *addr, struct line *line)
 			       line->words[10], line->words[11]);
 		if (words != 12)
 			FAIL("%d words: %s", words, next);
-		if (!strcmp(line->words[7], wanted) && atoi(line->words[2]) == getpid())
+		if (!strcmp(line->words[word], wanted) && atoi(line->words[2]) == getpid())
 			return true;
 	}
 	return false;
+}
+
+/* The line of a buffer that begins at @addr. */
+static bool find_line(const char *path, const void *addr, struct line *line)
+{
+	char wanted[32];
+
+	snprintf(wanted, sizeof(wanted), "%#llx", (unsigned long long)(uintptr_t)addr);
+	return find_word(path, 7, wanted, line);
+}
+
+/* The line of one that the context of @fd, which has no other of that kind, calls @handle. */
+static void check_line(const char *path, int fd, const char *kind, uint64_t handle, const char *access,
+		       const char *state, const char *mapped_at)
+{
+	struct line line;
+
+	if (!find_word(path, 4, kind, &line))
+		FAIL("nothing is %s", kind);
+	CHECK_EQ(atoll(line.words[1]), fdinfo(fd, "client-id"));
+	CHECK_EQ(strtoull(line.words[3], NULL, 0), handle);
+	CHECK(!strcmp(line.words[5], access));
+	CHECK(!strcmp(line.words[6], state));
+	if (strcmp(line.words[11], mapped_at))
+		FAIL("%s is mapped at %s, not %s", kind, line.words[11], mapped_at);
 }
 
 TEST(debugfs_buffer, .smoke = true)
@@ -335,6 +360,152 @@ TEST(debugfs_tells_no_secrets)
 	become_user(true);
 	CHECK_EQ(open(path, O_RDONLY), -1);
 	CHECK_EQ(errno, EACCES);
+}
+
+static const char *hexadecimal(uint64_t number)
+{
+	static char text[4][32];
+	static unsigned int next;
+	char *at = text[next++ % 4];
+
+	snprintf(at, sizeof(text[0]), "%#llx", (unsigned long long)number);
+	return at;
+}
+
+/* A part of a file is pinned memory, whatever becomes of the file; it has no user address. */
+TEST(file_is_seen)
+{
+	struct pci_device device = need_device(0);
+	int fd = open_device(0), file = new_memfd(8 * PAGE, 0);
+	struct pinmap_register_fd part = register_fd(fd, file, 2 * PAGE, 4 * PAGE, 0);
+	struct pinmap_get_totals own = totals(fd, PINMAP_TOTALS_CONTEXT);
+	char path[128];
+
+	CHECK_TOTAL(own.out_pinned, 1, 4 * PAGE);
+	CHECK_TOTAL(own.out_mapped, 1, 4 * PAGE);
+	CHECK_EQ(fdinfo(fd, "pinned"), 16);
+	CHECK_EQ(fdinfo(fd, "mappings"), 1);
+	debugfs_path(&device, path);
+	check_line(path, fd, "file", part.out_handle, "r", "live", hexadecimal(part.device_addr));
+	SYS(ftruncate(file, 0));
+	check_line(path, fd, "file", part.out_handle, "r", "live", hexadecimal(part.device_addr));
+	CHECK_TOTAL(totals(fd, 0).out_stale, 0, 0);
+	release(fd, part.out_handle);
+	CHECK_TOTAL(totals(fd, 0).out_pinned, 0, 0);
+	CHECK_EQ(fdinfo(fd, "mapped"), 0);
+}
+
+/* What was imported belongs elsewhere, and is stale when that is. */
+TEST(import_is_seen)
+{
+	struct pci_device device = need_device(0);
+	struct memory memory = memory_new(ANON, 4 * PAGE);
+	int fd = open_device(0), dma_buf;
+	struct registration registration = register_memory(fd, memory.addr, memory.length, WRITE);
+	struct pinmap_import import;
+	struct pinmap_get_totals own;
+	uint64_t device_addr;
+	char path[128];
+
+	debugfs_path(&device, path);
+	dma_buf = export_buffer(fd, registration.handle, PINMAP_EXPORT_WRITE);
+	own = totals(fd, PINMAP_TOTALS_CONTEXT);
+	CHECK_TOTAL(own.out_shared, 0, 0);
+	import = import_buffer(fd, dma_buf);
+	check_line(path, fd, "shared", import.out_handle, "rw", "live", "-");
+	device_addr = map(fd, import.out_handle, PINMAP_MAP_WRITE, 0);
+	check_line(path, fd, "shared", import.out_handle, "rw", "live", hexadecimal(device_addr));
+	own = totals(fd, PINMAP_TOTALS_CONTEXT);
+	CHECK_TOTAL(own.out_pinned, 1, 4 * PAGE);
+	CHECK_TOTAL(own.out_shared, 1, 4 * PAGE);
+	CHECK_TOTAL(own.out_mapped, 2, 8 * PAGE);
+	CHECK_EQ(fdinfo(fd, "shared"), 16);
+	CHECK_EQ(fdinfo(fd, "objects"), 2);
+	close(dma_buf);
+	CHECK_EQ(fdinfo(fd, "shared"), 16);
+	SYS(munmap(memory.addr, PAGE));
+	CHECK(WAIT_FOR(2000, fdinfo(fd, "stale") == 2 && !fdinfo(fd, "shared") && !fdinfo(fd, "pinned")));
+	check_line(path, fd, "shared", import.out_handle, "rw", "stale", "-");
+	own = totals(fd, PINMAP_TOTALS_CONTEXT);
+	CHECK_TOTAL(own.out_stale, 2, 8 * PAGE);
+	CHECK_TOTAL(own.out_mapped, 0, 0);
+	release(fd, import.out_handle);
+	release(fd, registration.handle);
+	CHECK_TOTAL(totals(fd, 0).out_stale, 0, 0);
+	CHECK_EQ(fdinfo(fd, "objects"), 0);
+}
+
+/*
+ * Portable memory counts as pinned where it was registered, and has a handle, a mapping and, in the end, the name of
+ * stale in each context that has it.
+ */
+TEST(guest_is_seen)
+{
+	struct pci_device device = need_device(0);
+	char *memory = anon(4), path[128], elsewhere[128];
+	struct registration registration;
+	struct pinmap_query query;
+	struct line line;
+	int fd, other;
+	bool paged;
+
+	fd = open_device(0);
+	debugfs_path(&device, path);
+	/* without an MMU it is one context's */
+	paged = get_info(fd).out_kind == PINMAP_KIND_PAGED;
+	if (!paged)
+		device = need_device(1);
+	debugfs_path(&device, elsewhere);
+	other = open_device(paged ? 0 : 1);
+	registration = register_memory(fd, memory, 4 * PAGE, WRITE | PINMAP_REGISTER_PORTABLE);
+	query = query_addr(other, memory);
+	CHECK_TOTAL(totals(fd, PINMAP_TOTALS_CONTEXT).out_mapped, 1, 4 * PAGE);
+	CHECK_TOTAL(totals(fd, PINMAP_TOTALS_CONTEXT).out_pinned, 1, 4 * PAGE);
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_mapped, 1, 4 * PAGE);
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_pinned, 0, 0);
+	CHECK_EQ(totals(other, 0).out_mapped.number, paged ? 2 : 1);
+	CHECK_EQ(totals(other, 0).out_pinned.number, paged ? 1 : 0);
+	CHECK_EQ(fdinfo(other, "objects"), 1);
+	CHECK_EQ(fdinfo(other, "pinned"), 0);
+	CHECK_EQ(fdinfo(other, "mapped"), 16);
+	CHECK_EQ(fdinfo(other, "mappings"), 1);
+	/* of each its own addresses */
+	map(other, query.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, 0x40000000);
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_mapped, 2, 8 * PAGE);
+	CHECK_TOTAL(totals(fd, PINMAP_TOTALS_CONTEXT).out_mapped, 1, 4 * PAGE);
+	if (!paged) {
+		char both[64];
+
+		check_line(path, fd, "registered", registration.handle, "rw", "live",
+			   hexadecimal(registration.device_addr));
+		snprintf(both, sizeof(both), "%s,0x40000000", hexadecimal(query.out_device_addr));
+		check_line(elsewhere, other, "registered", query.handle, "rw", "live", both);
+	}
+	unmap(other, query.handle, 0x40000000);
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_mapped, 1, 4 * PAGE);
+	/* stale in both, until it is released there */
+	SYS(munmap(memory, PAGE));
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_mapped, 0, 0);
+	CHECK_TOTAL(totals(other, PINMAP_TOTALS_CONTEXT).out_stale, 1, 4 * PAGE);
+	CHECK_EQ(fdinfo(other, "stale"), 1);
+	CHECK_EQ(fdinfo(fd, "stale"), 1);
+	CHECK(find_line(elsewhere, memory, &line));
+	CHECK(!strcmp(line.words[6], "stale"));
+	CHECK(!strcmp(line.words[11], "-"));
+	release(other, query.handle);
+	CHECK_EQ(fdinfo(other, "stale"), 0);
+	CHECK_EQ(fdinfo(fd, "stale"), 1);
+	release(fd, registration.handle);
+	CHECK_EQ(fdinfo(fd, "stale"), 0);
+	/* or until it is closed */
+	register_memory(fd, memory + PAGE, PAGE, PINMAP_REGISTER_PORTABLE);
+	query = query_addr(other, memory + PAGE);
+	close(fd);
+	CHECK_TOTAL(totals(other, 0).out_stale, 1, PAGE);
+	CHECK_TOTAL(totals(other, 0).out_pinned, 0, 0);
+	CHECK_TOTAL(totals(other, 0).out_mapped, 0, 0);
+	release(other, query.handle);
+	CHECK_TOTAL(totals(other, 0).out_stale, 0, 0);
 }
 
 /* More than fits a page, and none missing. */

@@ -314,7 +314,8 @@ struct pinmap_total {
  *                %PINMAP_TOTALS_CONTEXT
  * @__reserved: must be 0
  * @out_pinned: registered user memory and parts of files, as long as they are pinned.
- *              Portable memory counts where it was registered
+ *              Portable memory counts where it was registered or allocated; its
+ *              mappings, and that it is stale, count in each context
  * @out_allocated: host memory that the driver allocated
  * @out_vram: memory of the device's own that is in use
  * @out_shared: memory that belongs to somebody else: what was imported

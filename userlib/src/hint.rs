@@ -134,6 +134,13 @@ fn load(sysfs: &Sysfs, then: &str) -> String {
 pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
     let text = match failure.reason {
         Reason::Memlock => return Some(raise_memlock(failure.needed)),
+        Reason::Hole => "map the whole range before",
+        Reason::Fault => "make the file long enough, and leave out guard pages",
+        Reason::Memory => {
+            "free memory, or raise the limit of the memory cgroup (`memory.max`, or `MemoryMax=` in the \
+             service's systemd unit)"
+        }
+        Reason::Stale => "keep the memory mapped until it is registered",
         Reason::Permission => {
             "use memory that is mapped readable, and writable if the device is to write"
         }
@@ -181,6 +188,40 @@ mod tests {
         assert!(hint.contains("`ulimit -l 2`"), "{hint}");
         assert!(hint.contains("memlock 2`"), "{hint}");
         assert!(hint.contains("`LimitMEMLOCK=1025`"), "{hint}");
+    }
+
+    #[test]
+    fn every_failure_says_what_to_do() {
+        let hint = |reason| {
+            for_failure(&Failure {
+                reason,
+                addr: 0x1000,
+                needed: 2,
+                allowed: 1,
+            })
+        };
+        for reason in [
+            Reason::Hole,
+            Reason::Permission,
+            Reason::File,
+            Reason::Secret,
+            Reason::Device,
+            Reason::Fault,
+            Reason::Memlock,
+            Reason::Memory,
+            Reason::Overlap,
+            Reason::Aperture,
+            Reason::Reserved,
+            Reason::Full,
+            Reason::Objects,
+            Reason::Stale,
+        ] {
+            assert!(hint(reason).is_some(), "{reason:?}");
+        }
+        assert!(hint(Reason::Objects).is_some_and(|hint| hint.contains("max_registrations")));
+        assert!(hint(Reason::Memory).is_some_and(|hint| hint.contains("MemoryMax=")));
+        // Nobody knows yet.
+        assert_eq!(hint(Reason::Other(99)), None);
     }
 
     #[test]

@@ -4,9 +4,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use nix::sys::resource::{setrlimit, Resource};
+use pinmap::{Access, Buffer};
+
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
-use crate::setup::{become_user, device, devices, is_slow, pattern};
+use crate::setup::{become_user, device, devices, is_slow, pattern, PAGE};
 use crate::stale::while_unbound;
 
 /// Exit status, stdout, stderr.
@@ -74,6 +77,54 @@ pub(crate) fn command_info_without_permission() -> Outcome {
     let (status, _, err) = run("pinmap info --need 1T")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("ulimit -l 1073741824"), "{err}");
+    Ok(())
+}
+
+/// What registering would take, by PREFLIGHT: also while somebody else has the device.
+pub(crate) fn command_info_asks_the_driver() -> Outcome {
+    let device = device()?;
+    let node = device.path().display().to_string();
+    let most = device.info()?.max_registrations;
+    let _owned = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let (status, out, err) = run(&format!("pinmap info --need 5000 {node}"))?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    let says = format!("5000 bytes more can be registered: 8 KiB locked, without a limit, 1 of {most} registrations");
+    assert!(out.contains(&says), "{out}");
+    // More than any machine has, without touching it.
+    let (status, out, err) = run(&format!("pinmap info --json --need 1T {node}"))?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    assert!(out.contains("\"memlock_needed\": 1099511627776"), "{out}");
+
+    setrlimit(Resource::RLIMIT_MEMLOCK, 1 << 20, 1 << 20)?;
+    become_user(Some(device.path()))?;
+    let (status, out, err) = run(&format!("pinmap info --need 1M {node}"))?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    assert!(out.contains(": 1 MiB of 1 MiB locked, 1 of"), "{out}");
+    // How to get more is told anyway.
+    assert!(
+        out.contains("1 MiB allowed (RLIMIT_MEMLOCK), 0 bytes used")
+            && out.contains("ulimit -l 65536"),
+        "{out}"
+    );
+    let (status, out, err) = run(&format!("pinmap info --need 1048577 {node}"))?;
+    assert_eq!(status, Some(1), "{out}");
+    for part in [
+        "would make 1052672 bytes locked",
+        "RLIMIT_MEMLOCK allows 1048576",
+        "`ulimit -l 1028`",
+        "LimitMEMLOCK=1052672",
+    ] {
+        assert!(err.contains(part), "{part}: {err}");
+    }
+    let (status, out, _) = run(&format!("pinmap info --json --need 2M {node}"))?;
+    assert_eq!(status, Some(1));
+    for part in [
+        "\"enough\": false",
+        "\"preflight\": {",
+        "LimitMEMLOCK=2097152",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
     Ok(())
 }
 

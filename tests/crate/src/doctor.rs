@@ -119,6 +119,36 @@ pub(crate) fn doctor_without_permission() -> Outcome {
     )
 }
 
+/// Made a member of the group just now, with a session from before.
+pub(crate) fn doctor_of_an_old_session() -> Outcome {
+    const GROUPS: &str = "/etc/group";
+    let pci = device()?.info()?.pci;
+    let before = std::fs::read_to_string(GROUPS)?;
+    let line = before
+        .lines()
+        .find(|line| line.starts_with("pinmap:"))
+        .ok_or("there is no group pinmap")?;
+    std::fs::write(GROUPS, before.replace(line, &format!("{line}user")))?;
+    let output = Command::new("pinmap")
+        .args(["doctor", &pci.to_string()])
+        .uid(1000)
+        .gid(1000)
+        .output();
+    std::fs::write(GROUPS, &before)?;
+    let output = output?;
+    check_wrong(
+        output.status.code(),
+        &String::from_utf8(output.stdout)?,
+        &String::from_utf8(output.stderr)?,
+        &["permission"],
+        &[
+            "user is a member of the group pinmap, but this session is older",
+            "log out and in again",
+        ],
+    );
+    Ok(())
+}
+
 pub(crate) fn doctor_without_udev_rule() -> Outcome {
     let device = device()?;
     let (node, pci) = (device.path(), device.info()?.pci);

@@ -113,6 +113,7 @@ const TESTS: &[Test] = tests! {
     command:
         command_info
         command_info_without_permission
+        command_info_asks_the_driver
         command_copy_test
         command_bind_and_unbind
         command_refuses_nonsense
@@ -125,6 +126,7 @@ const TESTS: &[Test] = tests! {
         doctor_all_is_well
         doctor_low_limit
         doctor_without_permission
+        doctor_of_an_old_session
         doctor_without_udev_rule
         doctor_of_a_function
         doctor_of_a_shared_group

@@ -67,7 +67,8 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
 
   DEVICE       only this one: a node (/dev/pinmap0), its name (pinmap0) or a BDF (0000:00:10.0)
   --json       as JSON: sizes and limits are numbers, null for no limit; addresses are strings
-  --need SIZE  fail unless this user may register so many bytes more (RLIMIT_MEMLOCK)
+  --need SIZE  fail unless this user may register so many bytes more; a device is asked, if there is
+               one: what that would take, what is allowed, which limit it is, and how to raise it
 
 Exit status: 0, shown; 1, DEVICE is not there or cannot be opened, or what is needed is not
 allowed; 2, the command line makes no sense. That there is no device at all is no failure.

@@ -4,8 +4,12 @@
 use std::fs;
 use std::io::Write;
 
+use memmap2::MmapOptions;
 use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
-use pinmap::{Device, GpuInfo, Info, Kind, Memlock, PciAddress, Reserved, Totals};
+use pinmap::{
+    Access, Device, GpuInfo, Info, Kind, Memlock, PciAddress, Preflight, RegisterOptions, Reserved,
+    Totals,
+};
 
 use crate::args::{InfoOptions, Target};
 use crate::report_json;
@@ -21,6 +25,8 @@ pub(crate) struct Report {
     pub(crate) memlock: Memlock,
     /// Whether a device could be asked for it; otherwise what is used is not known.
     pub(crate) used_known: bool,
+    /// What the driver says of registering what is needed; none: nobody asks, or it cannot be asked.
+    pub(crate) preflight: Option<pinmap::Result<Preflight>>,
     pub(crate) devices: Vec<Entry>,
     /// What to do when there is no device.
     pub(crate) hint: Option<String>,
@@ -47,10 +53,15 @@ pub(crate) struct Details {
     pub(crate) gpu: Option<GpuInfo>,
     /// Of all contexts; none with an older driver.
     pub(crate) totals: Option<Totals>,
+    /// Whether what is needed could be registered.
+    pub(crate) preflight: Option<pinmap::Result<Preflight>>,
 }
 
+/// With less to be locked, it is said how to get more.
+pub(crate) const COMFORT: u64 = 64 << 20;
+
 impl Details {
-    fn of(device: &Device) -> pinmap::Result<Self> {
+    fn of(device: &Device, need: Option<u64>) -> pinmap::Result<Self> {
         let info = device.info()?;
         let gpu = match info.kind {
             Kind::Paged => Some(device.gpu()?.info()?),
@@ -61,36 +72,56 @@ impl Details {
             reserved: device.reserved()?,
             gpu,
             totals: device.totals().ok(),
+            preflight: need.and_then(|need| preflight(device, need)),
         })
     }
 }
+
+/// What registering so many bytes would take; none if there is no address space for them.
+fn preflight(device: &Device, need: u64) -> Option<pinmap::Result<Preflight>> {
+    // Nobody touches them: only the addresses are needed.
+    let len = usize::try_from(need).ok()?;
+    let map = MmapOptions::new().len(len).no_reserve_swap().map_anon();
+    let addr = map.as_ref().ok()?.as_ptr() as usize;
+    // The device may be somebody else's now.
+    let options = RegisterOptions::new(Access::ReadWrite).unmapped();
+    Some(device.preflight(addr, len.checked_next_multiple_of(PAGE)?, options))
+}
+
+/// The driver counts in pages, of that size wherever it runs.
+const PAGE: usize = 4096;
 
 /// Writes the report; an error after that says what is not as demanded.
 pub(crate) fn run(options: &InfoOptions, out: &mut impl Write) -> Result<()> {
     let sysfs = Sysfs::system();
     let devices = match &options.device {
-        Some(target) => vec![one(&sysfs, target)?],
-        None => all(&sysfs)?,
+        Some(target) => vec![one(&sysfs, target, options.need)?],
+        None => all(&sysfs, options.need)?,
     };
-    let report = Report::new(&sysfs, devices);
+    let mut report = Report::new(&sysfs, devices);
     if options.json {
         writeln!(out, "{}", report_json::render(&report, options.need))?;
     } else {
         text::write(&report, out)?;
     }
-    if let Some(need) = options.need {
+    let Some(need) = options.need else {
+        return Ok(());
+    };
+    let found = report.preflight.take().transpose()?;
+    if found.is_none() {
         report.memlock.check(need)?;
-        if !options.json {
-            writeln!(out, "{} more can be registered", crate::size::format(need))?;
-        }
+    }
+    if !options.json {
+        let need = crate::size::format(need);
+        writeln!(out, "{need} more can be registered{}", text::taken(found))?;
     }
     Ok(())
 }
 
 /// The device that was asked for, which must be there.
-fn one(sysfs: &Sysfs, target: &Target) -> Result<Entry> {
+fn one(sysfs: &Sysfs, target: &Target, need: Option<u64>) -> Result<Entry> {
     let device = target.open()?;
-    let details = Details::of(&device)?;
+    let details = Details::of(&device, need)?;
     Ok(Entry::new(
         sysfs,
         device.path().display().to_string(),
@@ -99,10 +130,10 @@ fn one(sysfs: &Sysfs, target: &Target) -> Result<Entry> {
     ))
 }
 
-fn all(sysfs: &Sysfs) -> Result<Vec<Entry>> {
+fn all(sysfs: &Sysfs, need: Option<u64>) -> Result<Vec<Entry>> {
     let nodes = Device::list()?.into_iter();
     let entry = |node: pinmap::DeviceNode| {
-        let details = Device::open(&node.path).and_then(|device| Details::of(&device));
+        let details = Device::open(&node.path).and_then(|device| Details::of(&device, need));
         Entry::new(sysfs, node.path.display().to_string(), node.pci, details)
     };
     Ok(nodes.map(entry).collect())
@@ -133,12 +164,15 @@ impl Entry {
 }
 
 impl Report {
-    fn new(sysfs: &Sysfs, devices: Vec<Entry>) -> Self {
+    fn new(sysfs: &Sysfs, mut devices: Vec<Entry>) -> Self {
         let driver_loaded = sysfs.driver_loaded();
         // The driver counts for this user; all devices say the same.
         let known = devices
             .iter()
             .find_map(|entry| Some(entry.details.as_ref().ok()?.info.memlock));
+        let preflight = devices
+            .iter_mut()
+            .find_map(|entry| entry.details.as_mut().ok()?.preflight.take());
         let iommus = sysfs.iommus();
         let hint = devices
             .is_empty()
@@ -149,9 +183,18 @@ impl Report {
             iommus,
             memlock,
             used_known: known.is_some(),
+            preflight,
             devices,
             hint,
         }
+    }
+}
+
+impl Report {
+    /// How to be allowed to lock more, if that is not much.
+    pub(crate) fn raise(&self) -> Option<String> {
+        let refused = self.memlock.check(COMFORT).err()?;
+        refused.hint().map(str::to_owned)
     }
 }
 
@@ -199,6 +242,32 @@ mod tests {
         let text = String::from_utf8(text).expect("text");
         assert!(text.contains("/dev/pinmap0  0000:00:10.0"), "{text}");
         assert!(text.contains("cannot open /dev/null"), "{text}");
+    }
+
+    #[test]
+    fn a_low_limit_is_shown_with_the_way_to_raise_it() {
+        let mut report = Report::new(&Sysfs::at("/nonexistent"), Vec::new());
+        let mut shown = |limit| {
+            report.memlock = Memlock { limit, used: 0 };
+            let mut text = Vec::new();
+            text::write(&report, &mut text).expect("written");
+            let json = report_json::render(&report, None).to_string();
+            (String::from_utf8(text).expect("text"), json)
+        };
+        let (text, json) = shown(Some(8 << 20));
+        for shown in [text, json] {
+            assert!(
+                shown.contains("ulimit -l 65536") && shown.contains("LimitMEMLOCK=67108864"),
+                "{shown}"
+            );
+        }
+        for limit in [None, Some(COMFORT)] {
+            let (text, json) = shown(limit);
+            assert!(
+                !text.contains("ulimit") && !json.contains("ulimit"),
+                "{text}{json}"
+            );
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pinmap::{BarInfo, GpuInfo, Link, Reserved, Total, Totals};
+use pinmap::{BarInfo, GpuInfo, Link, Preflight, Reserved, Total, Totals};
 
 use crate::json::Json;
 use crate::report::{Details, Entry, Report};
@@ -16,9 +16,13 @@ pub(crate) fn render(report: &Report, need: Option<u64>) -> Json {
     let mut memlock = vec![
         ("limit", report.memlock.limit.into()),
         ("used", used.into()),
+        ("hint", report.raise().into()),
     ];
     if let Some(need) = need {
-        let enough = report.memlock.check(need).is_ok();
+        let enough = match &report.preflight {
+            Some(found) => found.is_ok(),
+            None => report.memlock.check(need).is_ok(),
+        };
         memlock.extend([("needed", need.into()), ("enough", enough.into())]);
     }
     Json::Object(vec![
@@ -26,9 +30,26 @@ pub(crate) fn render(report: &Report, need: Option<u64>) -> Json {
         ("driver_loaded", report.driver_loaded.into()),
         ("iommus", Json::list(report.iommus.iter().cloned())),
         ("memlock", Json::Object(memlock)),
+        ("preflight", report.preflight.as_ref().map(preflight).into()),
         ("devices", Json::list(report.devices.iter().map(entry))),
         ("hint", report.hint.clone().into()),
     ])
+}
+
+/// What registering as much as is needed would take, or why it would fail.
+fn preflight(result: &pinmap::Result<Preflight>) -> Json {
+    Json::Object(match result {
+        Ok(found) => vec![
+            ("memlock_needed", found.memlock_needed.into()),
+            ("memlock_allowed", found.memlock_allowed.into()),
+            ("registrations_needed", found.registrations_needed.into()),
+            ("registrations_allowed", found.registrations_allowed.into()),
+        ],
+        Err(error) => vec![
+            ("error", error.to_string().into()),
+            ("hint", error.hint().map(str::to_owned).into()),
+        ],
+    })
 }
 
 fn entry(entry: &Entry) -> Json {
@@ -58,6 +79,7 @@ fn details(
         reserved: ranges,
         gpu: engines,
         totals: all,
+        ..
     }: &Details,
 ) -> Vec<(&'static str, Json)> {
     let bars = (0u32..).zip(&info.bars);

@@ -3,9 +3,11 @@
 
 use std::io::{self, Write};
 
-use pinmap::{BarInfo, GpuInfo, Info, Kind, Memlock, Reserved, ReservedKind, Total, Totals};
+use pinmap::{
+    BarInfo, GpuInfo, Info, Kind, Memlock, Preflight, Reserved, ReservedKind, Total, Totals,
+};
 
-use crate::report::{Details, Entry, Report};
+use crate::report::{Details, Entry, Report, COMFORT};
 use crate::size::format as bytes;
 
 /// Writes the report.
@@ -26,6 +28,9 @@ pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
         "locked memory",
         memlock(report.memlock, report.used_known),
     )?;
+    if let Some(raise) = report.raise() {
+        line(out, "", format!("for {}, {raise}", bytes(COMFORT)))?;
+    }
     for entry in &report.devices {
         writeln!(out)?;
         device(entry, out)?;
@@ -59,6 +64,7 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
             reserved,
             gpu,
             totals,
+            ..
         }) => {
             details(info, reserved, out)?;
             if let Some(info) = gpu {
@@ -195,6 +201,25 @@ fn memlock(memlock: Memlock, used_known: bool) -> String {
     } else {
         allowed
     }
+}
+
+/// How much of what is allowed is taken then.
+pub(crate) fn taken(found: Option<Preflight>) -> String {
+    let Some(found) = found else {
+        return String::new();
+    };
+    let locked = match found.memlock_allowed {
+        Some(allowed) => format!(
+            "{} of {} locked",
+            bytes(found.memlock_needed),
+            bytes(allowed)
+        ),
+        None => format!("{} locked, without a limit", bytes(found.memlock_needed)),
+    };
+    format!(
+        ": {locked}, {} of {} registrations of a program",
+        found.registrations_needed, found.registrations_allowed
+    )
 }
 
 /// What a kind of device is called.

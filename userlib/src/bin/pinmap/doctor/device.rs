@@ -10,13 +10,11 @@ use nix::unistd::{Gid, Group, Uid, User};
 use pinmap::{Access, Buffer, Device, DeviceNode, Memlock, PciAddress, RegisterOptions};
 
 use super::Finding;
-use crate::report::own_memlock;
+use crate::report::{own_memlock, COMFORT};
 use crate::size::format as bytes;
 
 /// With less, hardly anything can be registered.
 const LEAST: u64 = 1 << 20;
-/// With less, much cannot.
-const COMFORT: u64 = 64 << 20;
 
 /// What there is to say of all devices, or of that of one function, and of the limit.
 pub(super) fn examine(pci: Option<PciAddress>, need: Option<u64>) -> Vec<Finding> {

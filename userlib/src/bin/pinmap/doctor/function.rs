@@ -127,7 +127,79 @@ fn describe(system: &System, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::system::tests::Fake;
+    use super::super::Level;
     use super::*;
+
+    const FUNCTION: &str = "sys/bus/pci/devices/0000:00:10.0";
+
+    /// What is said of a function in group 7, of which these are the members.
+    fn found(fake: &Fake, driver: Option<&str>, members: &[&str]) -> Vec<Finding> {
+        fake.write(&format!("{FUNCTION}/vendor"), "0x1234\n");
+        fake.link(
+            &format!("{FUNCTION}/iommu_group"),
+            "sys/kernel/iommu_groups/7",
+        );
+        for member in members {
+            fake.write(&format!("sys/kernel/iommu_groups/7/devices/{member}"), "");
+        }
+        if let Some(driver) = driver {
+            let driver = format!("sys/bus/pci/drivers/{driver}");
+            fake.link(&format!("{FUNCTION}/driver"), &driver);
+        }
+        examine(&fake.system(), "0000:00:10.0".parse().ok())
+    }
+
+    #[test]
+    fn a_function_of_another_driver_is_told() {
+        let findings = found(&Fake::new(&[]), Some("vfio-pci"), &["0000:00:10.0"]);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].text, "vfio-pci has 0000:00:10.0");
+        assert_eq!(
+            findings[0].fix.as_deref(),
+            Some("`pinmap bind 0000:00:10.0`, as root")
+        );
+    }
+
+    #[test]
+    fn a_function_of_ours_is_well() {
+        let findings = found(&Fake::new(&[]), Some("pinmap"), &["0000:00:10.0"]);
+        let good = Finding::good("function", "the driver has 0000:00:10.0");
+        assert_eq!(findings, [good]);
+    }
+
+    #[test]
+    fn company_is_named_with_its_drivers() {
+        let fake = Fake::new(&[("sys/bus/pci/devices/0000:00:10.1/vendor", "0x1234\n")]);
+        fake.link(
+            "sys/bus/pci/devices/0000:00:10.1/driver",
+            "sys/bus/pci/drivers/snd_hda_intel",
+        );
+        let members = ["0000:00:10.0", "0000:00:10.1", "0000:00:10.2"];
+        let findings = found(&fake, None, &members);
+        assert_eq!(findings.len(), 2);
+        for part in [
+            "shares group 7",
+            "0000:00:10.1 (snd_hda_intel), 0000:00:10.2 (no driver)",
+        ] {
+            assert!(findings[0].text.contains(part), "{}", findings[0].text);
+        }
+        assert_eq!(findings[1].text, "no driver has 0000:00:10.0");
+        assert_eq!(findings[1].fix.as_deref(), Some("first see to the group"));
+    }
+
+    #[test]
+    fn memory_of_the_firmware_is_told() {
+        let path = "sys/kernel/iommu_groups/7/reserved_regions";
+        let msi = "0x00000000fee00000 0x00000000feefffff msi\n";
+        let direct = "0x000000007f000000 0x000000007fffffff direct\n";
+        let fake = Fake::new(&[(path, &format!("{direct}{msi}"))]);
+        let findings = found(&fake, None, &["0000:00:10.0"]);
+        assert_eq!((findings.len(), findings[0].level), (2, Level::Wrong));
+        assert!(findings[0].text.contains("0x000000007f000000"));
+        let fake = Fake::new(&[(path, msi)]);
+        assert_eq!(found(&fake, None, &["0000:00:10.0"]).len(), 1);
+    }
 
     #[test]
     fn a_function_that_is_not_there_is_told() {

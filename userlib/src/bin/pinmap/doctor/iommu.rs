@@ -88,7 +88,74 @@ fn interrupts(system: &System) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::system::tests::Fake;
+    use super::super::Level;
     use super::*;
+
+    fn fix_of(files: &[(&str, &str)]) -> (String, String) {
+        let findings = examine(&Fake::new(files).system());
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].level, Level::Wrong);
+        (
+            findings[0].text.clone(),
+            findings[0].fix.clone().unwrap_or_default(),
+        )
+    }
+
+    #[test]
+    fn what_switches_it_off_is_named() {
+        for (line, word) in [
+            ("quiet intel_iommu=off root=/dev/vda", "intel_iommu=off"),
+            ("iommu=off\n", "iommu=off"),
+            ("amd_iommu=off splash", "amd_iommu=off"),
+        ] {
+            // Whatever the firmware has.
+            let (text, fix) = fix_of(&[
+                ("proc/cmdline", line),
+                ("sys/firmware/acpi/tables/DMAR", ""),
+            ]);
+            assert!(text.contains(&format!("by `{word}`")), "{text}");
+            assert!(fix.contains("boot loader"), "{fix}");
+        }
+    }
+
+    #[test]
+    fn what_the_firmware_has_is_switched_on() {
+        for (table, name, on) in [
+            ("DMAR", "Intel VT-d", "`intel_iommu=on`"),
+            ("IVRS", "AMD-Vi", "`amd_iommu=on`"),
+            ("VIOT", "virtio-iommu", "CONFIG_VIRTIO_IOMMU"),
+        ] {
+            let path = format!("sys/firmware/acpi/tables/{table}");
+            let (text, fix) = fix_of(&[
+                ("sys/firmware/acpi/tables/FACP", ""),
+                (&path, ""),
+                ("proc/cmdline", "quiet intel_iommu=sm_on"),
+            ]);
+            assert!(text.contains(name) && text.contains(table), "{text}");
+            assert!(fix.contains(on), "{fix}");
+        }
+    }
+
+    #[test]
+    fn interrupts_are_looked_at_until_a_function_is_bound() {
+        let fake = Fake::new(&[
+            ("sys/class/iommu/dmar0/x", ""),
+            ("proc/interrupts", " 24: 0 PCI-MSI-0000:00:10.0 edu\n"),
+        ]);
+        let findings = examine(&fake.system());
+        assert_eq!(findings[0], Finding::good(WHAT, "dmar0"));
+        assert_eq!(findings[1].level, Level::Note);
+        let fix = findings[1].fix.as_deref().unwrap_or_default();
+        assert!(fix.contains("allow_unsafe_interrupts=1"), "{fix}");
+        fake.write("sys/bus/pci/drivers/pinmap/0000:00:10.0", "");
+        assert_eq!(examine(&fake.system()).len(), 1);
+        let fake = Fake::new(&[
+            ("sys/class/iommu/dmar0/x", ""),
+            ("proc/interrupts", " 24: 0 IR-PCI-MSI-0000:00:10.0 edu\n"),
+        ]);
+        assert_eq!(examine(&fake.system()).len(), 1);
+    }
 
     #[test]
     fn without_anything_the_firmware_is_to_blame() {

@@ -148,7 +148,70 @@ fn huge_pages(system: &System) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::system::tests::Fake;
+    use super::super::Level;
     use super::*;
+
+    fn release(release: &str) -> Fake {
+        Fake::new(&[("proc/sys/kernel/osrelease", release)])
+    }
+
+    #[test]
+    fn versions_are_judged() {
+        for (text, loaded, level) in [
+            ("6.12.9-amd64", false, Level::Wrong),
+            ("7.1.0", false, Level::Wrong),
+            ("7.2.12", false, Level::Good),
+            ("7.3.4-amd64", false, Level::Good),
+            ("7.4.0", false, Level::Note),
+            ("8.0", false, Level::Note),
+            ("strange", false, Level::Note),
+            // It is there, so it fits.
+            ("7.4.0", true, Level::Good),
+        ] {
+            let finding = version(&release(text).system(), loaded);
+            assert_eq!(finding.level, level, "{finding:?}");
+        }
+        assert_eq!(
+            version(&System::at("/nonexistent"), false).level,
+            Level::Note
+        );
+    }
+
+    #[test]
+    fn options_that_nobody_tells_are_named() {
+        let findings = options(&release("7.3.4").system(), false);
+        assert_eq!(findings[0].level, Level::Note);
+        let fix = findings[0].fix.as_deref().unwrap_or_default();
+        assert!(OPTIONS.iter().all(|option| fix.contains(option)), "{fix}");
+    }
+
+    #[test]
+    fn the_module_is_loaded_or_built() {
+        let fake = release("7.3.4");
+        let fix = |fake: &Fake| driver(&fake.system()).fix.unwrap_or_default();
+        assert!(
+            fix(&fake).contains("make KDIR=/lib/modules/7.3.4/build"),
+            "{}",
+            fix(&fake)
+        );
+        fake.write("lib/modules/7.3.4/modules.dep", "kernel/fs/ext4/ext4.ko:\n");
+        assert!(fix(&fake).contains("make KDIR="), "{}", fix(&fake));
+        fake.write("lib/modules/7.3.4/modules.dep", "updates/pinmap.ko:\n");
+        assert_eq!(fix(&fake), "`modprobe pinmap`, as root");
+        fake.write("sys/bus/pci/drivers/pinmap/bind", "");
+        assert_eq!(driver(&fake.system()), Finding::good("driver", "loaded"));
+    }
+
+    #[test]
+    fn huge_pages_that_are_off_are_noted() {
+        const PATH: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+        let found = |text| huge_pages(&Fake::new(&[(PATH, text)]).system());
+        assert!(found("always madvise [never]").is_some_and(|found| found.level == Level::Note));
+        assert_eq!(found("always [madvise] never"), None);
+        assert_eq!(found("[always] madvise never"), None);
+        assert_eq!(huge_pages(&System::at("/nonexistent")), None);
+    }
 
     #[test]
     fn versions_are_read() {

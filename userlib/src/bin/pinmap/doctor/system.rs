@@ -89,3 +89,70 @@ impl System {
         line.split_whitespace().any(|given| given == word)
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A made-up machine, removed at the end.
+    pub(in super::super) struct Fake(PathBuf);
+
+    impl Fake {
+        /// One with files of this content.
+        pub(in super::super) fn new(files: &[(&str, &str)]) -> Self {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("pinmap-doctor-{}-{number}", std::process::id());
+            let fake = Self(std::env::temp_dir().join(name));
+            fs::create_dir_all(&fake.0).expect("a directory");
+            for (path, content) in files {
+                fake.write(path, content);
+            }
+            fake
+        }
+
+        pub(in super::super) fn write(&self, path: &str, content: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::write(path, content).expect("a file");
+        }
+
+        pub(in super::super) fn link(&self, path: &str, to: &str) {
+            let (path, to) = (self.0.join(path), self.0.join(to));
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::create_dir_all(&to).expect("a directory");
+            symlink(to, path).expect("a link");
+        }
+
+        pub(in super::super) fn system(&self) -> System {
+            System::at(&self.0)
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn options_are_found_wherever_they_are() {
+        const RELEASE: (&str, &str) = ("proc/sys/kernel/osrelease", "7.3.4\n");
+        assert_eq!(Fake::new(&[RELEASE]).system().kernel_config(), None);
+        for path in [
+            "boot/config-7.3.4",
+            "lib/modules/7.3.4/config",
+            "lib/modules/7.3.4/build/.config",
+        ] {
+            let fake = Fake::new(&[RELEASE, (path, "CONFIG_RUST=y\n")]);
+            assert_eq!(
+                fake.system().kernel_config().as_deref(),
+                Some("CONFIG_RUST=y")
+            );
+        }
+        let other = Fake::new(&[RELEASE, ("boot/config-7.2.1", "CONFIG_RUST=y\n")]);
+        assert_eq!(other.system().kernel_config(), None);
+    }
+}
