@@ -599,23 +599,26 @@ impl Buffer {
                 Err(full) => known = full.0,
             }
             drop(inner);
-            self.make_room(count.saturating_mul(2).max(1))?;
+            self.make_room(count, |inner| &mut inner.mappings)?;
         }
     }
 
-    /// Room for `capacity` mappings, allocated outside of the lock.
-    fn make_room(&self, capacity: usize) -> Result {
-        let mut roomy = KVec::with_capacity(capacity, GFP_KERNEL_ACCOUNT)?;
+    /// Room for more than `count` entries of a list, allocated outside of the lock, which the notifier
+    /// takes.
+    fn make_room<T>(&self, count: usize, list: impl Fn(&mut Inner) -> &mut KVec<T>) -> Result {
+        let more = count.saturating_mul(2).max(1);
+        let mut roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
         let mut inner = self.inner.lock();
-        if inner.mappings.len() >= roomy.capacity() {
+        let full = list(&mut inner);
+        if full.len() >= roomy.capacity() {
             return Ok(());
         }
-        for mapping in inner.mappings.drain_all() {
-            if roomy.push_within_capacity(mapping).is_err() {
+        for entry in full.drain_all() {
+            if roomy.push_within_capacity(entry).is_err() {
                 return Err(ENOSPC); // Cannot be: there is room for all of them.
             }
         }
-        let old = mem::replace(&mut inner.mappings, roomy);
+        let old = mem::replace(full, roomy);
         drop(inner);
         drop(old);
         Ok(())
@@ -954,20 +957,7 @@ impl Buffer {
                 Err(full) => told = full.0,
             }
             drop(inner);
-            // Allocated outside of the lock, which the notifier takes.
-            let more = count.saturating_mul(2).max(1);
-            let mut roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
-            let mut inner = self.inner.lock();
-            if inner.guests.len() < roomy.capacity() {
-                for guest in inner.guests.drain_all() {
-                    if roomy.push_within_capacity(guest).is_err() {
-                        return Err(ENOSPC); // Cannot be: there is room for all of them.
-                    }
-                }
-                mem::swap(&mut inner.guests, &mut roomy);
-            }
-            drop(inner);
-            drop(roomy);
+            self.make_room(count, |inner| &mut inner.guests)?;
         }
     }
 

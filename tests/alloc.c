@@ -293,11 +293,11 @@ TEST(huge)
 	CHECK_EQ(page_frame(memory.addr + HUGE + 3 * PAGE), frames[3]);
 }
 
-/* Where there are no huge pages, nor pages of any other order, it takes small ones. */
+/* Where there are neither huge pages nor those of the other order that it tries, it takes small ones. Slabs are left alone. */
 TEST(fallback)
 {
 	static const char *const settings[][2] = {
-		{ "task-filter", "Y" }, { "ignore-gfp-wait", "N" }, { "min-order", "1" },
+		{ "task-filter", "Y" }, { "ignore-gfp-wait", "N" }, { "min-order", "4" },
 		{ "probability", "100" }, { "verbose", "0" }, { "times", "-1" },
 	};
 	const char *const directory = "/sys/kernel/debug/fail_page_alloc/";

@@ -40,6 +40,19 @@ struct Owner {
     gone: bool,
 }
 
+impl Owner {
+    /// Whether `context` is it, or may become it.
+    fn check(&self, context: u64) -> Result {
+        if self.gone {
+            return Err(ENODEV);
+        }
+        if self.cleaning || self.context.is_some_and(|other| other != context) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+}
+
 /// Whether device memory may be given out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
@@ -125,12 +138,7 @@ impl Flat {
 impl Backend for Flat {
     fn claim(&self, context: u64) -> Result {
         let mut owner = self.owner.lock();
-        if owner.gone {
-            return Err(ENODEV);
-        }
-        if owner.cleaning {
-            return Err(EBUSY);
-        }
+        owner.check(context)?;
         if owner.context.is_none() && owner.used && self.function.can_reset() {
             // It could not be reset when its last owner went.
             owner.cleaning = true;
@@ -143,26 +151,17 @@ impl Backend for Flat {
             }
             result.map_err(|_| EBUSY)?;
         }
-        match owner.context {
-            Some(other) if other != context => return Err(EBUSY),
-            Some(_) => {}
-            None => {
-                owner.context = Some(context);
-                self.function.set_master(true);
-            }
+        // Nobody else had a chance while it was cleaned.
+        if owner.context.is_none() {
+            owner.context = Some(context);
+            self.function.set_master(true);
         }
         owner.pending = owner.pending.saturating_add(1);
         Ok(())
     }
 
     fn check_claim(&self, context: u64) -> Result {
-        let owner = self.owner.lock();
-        match owner.context {
-            _ if owner.gone => Err(ENODEV),
-            Some(other) if other != context => Err(EBUSY),
-            _ if owner.cleaning => Err(EBUSY),
-            _ => Ok(()),
-        }
+        self.owner.lock().check(context)
     }
 
     fn settle(&self, context: u64, keep: bool) {

@@ -174,9 +174,7 @@ impl PinnedFile {
         self.pages = self.pages.saturating_add(run.pages());
         Ok(())
     }
-}
 
-impl PinnedFile {
     /// Whether the file has been sealed against new ways to write to it.
     pub(crate) fn is_sealed(&self) -> bool {
         self.file.is_sealed()

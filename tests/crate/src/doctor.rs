@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use nix::sys::resource::{setrlimit, Resource};
-use pinmap::{Access, Buffer, Device};
+use pinmap::{Access, Buffer, Device, PciAddress};
 
 use crate::command::{function_in_company, run};
 use crate::harness::{skip, Outcome};
@@ -129,17 +129,13 @@ pub(crate) fn doctor_of_an_old_session() -> Outcome {
         .find(|line| line.starts_with("pinmap:"))
         .ok_or("there is no group pinmap")?;
     std::fs::write(GROUPS, before.replace(line, &format!("{line}user")))?;
-    let output = Command::new("pinmap")
-        .args(["doctor", &pci.to_string()])
-        .uid(1000)
-        .gid(1000)
-        .output();
+    let output = doctor_of_user(pci);
     std::fs::write(GROUPS, &before)?;
-    let output = output?;
+    let (status, out, err) = output?;
     check_wrong(
-        output.status.code(),
-        &String::from_utf8(output.stdout)?,
-        &String::from_utf8(output.stderr)?,
+        status,
+        &out,
+        &err,
         &["permission"],
         &[
             "user is a member of the group pinmap, but this session is older",
@@ -149,22 +145,32 @@ pub(crate) fn doctor_of_an_old_session() -> Outcome {
     Ok(())
 }
 
+/// What it says to the tests' user: exit status, stdout, stderr.
+fn doctor_of_user(pci: PciAddress) -> Result<(Option<i32>, String, String), Box<dyn Error>> {
+    let output = Command::new("pinmap")
+        .args(["doctor", &pci.to_string()])
+        .uid(1000)
+        .gid(1000)
+        .output()?;
+    let (out, err) = (
+        String::from_utf8(output.stdout)?,
+        String::from_utf8(output.stderr)?,
+    );
+    Ok((output.status.code(), out, err))
+}
+
 pub(crate) fn doctor_without_udev_rule() -> Outcome {
     let device = device()?;
     let (node, pci) = (device.path(), device.info()?.pci);
     let group = node.metadata()?.gid();
     chown(node, None, Some(0))?;
-    let output = Command::new("pinmap")
-        .args(["doctor", &pci.to_string()])
-        .uid(1000)
-        .gid(1000)
-        .output();
+    let output = doctor_of_user(pci);
     chown(node, None, Some(group))?;
-    let output = output?;
+    let (status, out, err) = output?;
     check_wrong(
-        output.status.code(),
-        &String::from_utf8(output.stdout)?,
-        &String::from_utf8(output.stderr)?,
+        status,
+        &out,
+        &err,
         &["permission"],
         &["belongs to root alone", "udev/60-pinmap.rules"],
     );
