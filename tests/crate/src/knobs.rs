@@ -14,12 +14,13 @@ use crate::harness::skip;
 
 const BAR0: usize = 64 << 10;
 const ENGINE_BUSY: usize = 0x0128;
+const LOSE_INTERRUPTS: usize = 0xa000;
 const STUCK: usize = 0xa028;
 
 /// The engines of the test GPU that run kernels; the two before them copy.
 pub(crate) const COMPUTE_SLOTS: u64 = 0b11_1100;
 
-/// The registers of the test GPU. Dropped, nothing is stuck any more.
+/// The registers of the test GPU. Dropped, nothing is stuck or lost any more.
 pub(crate) struct Knobs(NonNull<c_void>);
 
 impl Knobs {
@@ -51,6 +52,12 @@ impl Knobs {
         unsafe { self.register(STUCK).write_volatile(engines) };
     }
 
+    /// So many of the next interrupts are not sent.
+    pub(crate) fn lose_interrupts(&self, count: u64) {
+        // SAFETY: As above.
+        unsafe { self.register(LOSE_INTERRUPTS).write_volatile(count) };
+    }
+
     /// Engines that hold a packet.
     pub(crate) fn busy(&self) -> u64 {
         // SAFETY: As above.
@@ -61,6 +68,7 @@ impl Knobs {
 impl Drop for Knobs {
     fn drop(&mut self) {
         self.stuck(0);
+        self.lose_interrupts(0);
         // SAFETY: Nobody has a pointer into it any more.
         let _ = unsafe { munmap(self.0, BAR0) };
     }

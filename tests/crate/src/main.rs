@@ -212,7 +212,8 @@ const TESTS: &[Test] = tests! {
         dropped_streams_that_fail_leave_nothing;
     stream_scale:
         million_packets_in_bounded_memory
-        hundreds_of_streams_of_one_program
+        thousand_streams_of_one_program
+        streams_that_begin_all_at_once_are_all_seen
         streams_of_one_program_leave_others_their_share
         thousand_streams_of_twenty_programs
         stream_is_used_by_two_threads;

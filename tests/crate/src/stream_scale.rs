@@ -8,6 +8,7 @@ use pinmap::{kernel, Device, Error, Gpu, Packet, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::knobs::Knobs;
 use crate::setup::is_slow;
 use crate::streams::stream;
 
@@ -79,10 +80,35 @@ fn all_at_once(gpu: &Gpu, count: usize) -> Outcome {
     Ok(())
 }
 
-/// More than its share, and ten times as many as the device holds at once.
-pub(crate) fn hundreds_of_streams_of_one_program() -> Outcome {
+/// More than its share, and thirty times as many as the device holds at once.
+pub(crate) fn thousand_streams_of_one_program() -> Outcome {
     let gpu = gpu()?;
-    all_at_once(&gpu, 320)
+    all_at_once(&gpu, 1000)
+}
+
+/// So many that the device notes in one word of a register, and none of them seen before the last: a
+/// word of ones says that, and not that the device is not there.
+pub(crate) fn streams_that_begin_all_at_once_are_all_seen() -> Outcome {
+    const COUNT: usize = 192;
+    let gpu = gpu()?;
+    let knobs = Knobs::of(&gpu)?;
+    let streams: Vec<Stream> = (0..COUNT)
+        .map(|_| gpu.stream(StreamOptions::new().packets(64)))
+        .collect::<Result<_, _>>()?;
+    for _ in 0..5 {
+        // The driver looks for itself only now and then.
+        knobs.lose_interrupts(2 * COUNT as u64);
+        for stream in &streams {
+            drop(stream.submit((), |work, ()| work.packets(&[Packet::nop()]))?);
+        }
+        knobs.lose_interrupts(0);
+        for stream in &streams {
+            if !stream.synchronize_timeout(Duration::from_secs(10))? {
+                return Err("a stream is not executed".into());
+            }
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn streams_of_one_program_leave_others_their_share() -> Outcome {
