@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What streams cost and what they gain: as a table, or as records for other programs to read.
+//! What streams cost and what they gain, as a table; and as records for other programs to read, one a
+//! line.
 //!
-//! usage: `stream_costs [--json]`
+//! usage: `stream_costs [--json FILE]`
 
 #[path = "overlap/measure.rs"]
 #[expect(dead_code, reason = "the example overlap also draws it")]
 mod measure;
 
+use std::fs::File;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pinmap::stream::StreamOptions;
@@ -18,49 +21,56 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
-/// How often the overlap is measured, and of how many chunks.
+/// How often the overlap is measured.
 const RUNS: usize = 5;
-const CHUNKS: usize = 12;
 
-/// What was measured several times.
+/// What was measured several times: one way of doing what the case says. The first way of a case is what the
+/// others are compared with.
 struct Record {
-    name: &'static str,
-    unit: &'static str,
-    clock: &'static str,
-    /// In order.
-    values: Vec<f64>,
+    case: String,
+    system: &'static str,
+    /// Nanoseconds, in order.
+    values: Vec<u64>,
 }
 
 impl Record {
-    fn new(name: &'static str, unit: &'static str, clock: &'static str, values: Vec<f64>) -> Self {
-        let mut values = values;
-        values.sort_by(f64::total_cmp);
+    /// `case` is the operation, the size and the kind of what it is done with.
+    fn new(case: impl Into<String>, system: &'static str, times: &[Duration]) -> Self {
+        let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut values: Vec<u64> = times.iter().map(nanos).collect();
+        values.sort_unstable();
         Self {
-            name,
-            unit,
-            clock,
+            case: case.into(),
+            system,
             values,
         }
     }
 
-    fn times(name: &'static str, clock: &'static str, times: &[Duration]) -> Self {
-        let values = times.iter().map(|time| time.as_secs_f64() * 1e9);
-        Self::new(name, "ns", clock, values.collect())
+    /// The value that so many quarters of the others are below.
+    fn quartile(&self, quarters: usize) -> u64 {
+        let last = self.values.len().saturating_sub(1);
+        self.values.get(last * quarters / 4).copied().unwrap_or(0)
     }
 
-    /// The value that so many quarters of the others are below.
-    fn quartile(&self, quarters: usize) -> f64 {
-        let last = self.values.len().saturating_sub(1);
-        self.values.get(last * quarters / 4).copied().unwrap_or(0.0)
+    /// Cases and systems need no escapes.
+    fn json(&self) -> String {
+        let [q1, median, q3] = [1, 2, 3].map(|quarters| self.quartile(quarters));
+        format!(
+            "{{\"case\": \"{}/testgpu\", \"system\": \"{}\", \"median_ns\": {median}, \"q1_ns\": {q1}, \
+             \"q3_ns\": {q3}, \"rounds\": {}}}",
+            self.case,
+            self.system,
+            self.values.len()
+        )
     }
 }
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let json = match &arguments.iter().map(|text| &**text).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["--json"] => true,
-        _ => return Err("usage: stream_costs [--json]".into()),
+    let file = match &arguments.iter().map(|text| &**text).collect::<Vec<_>>()[..] {
+        [] => None,
+        ["--json", path] => Some(File::create(path)?),
+        _ => return Err("usage: stream_costs [--json FILE]".into()),
     };
     let gpu = Gpu::find()?;
     let link = gpu.info()?.link;
@@ -69,65 +79,48 @@ fn main() -> Result<()> {
     record(&gpu, &mut records)?;
     event_wait(&gpu, &mut records)?;
     call(&gpu, &mut records)?;
-    if link.bandwidth.is_some() {
-        overlap(&gpu, &mut records)?;
-    }
-    if json {
-        print_json(&records);
-        return Ok(());
-    }
     match link.bandwidth {
-        Some(bandwidth) => println!(
-            "link: {} MB/s in each direction, {} ns latency",
-            bandwidth / 1_000_000,
-            link.latency.as_nanos()
-        ),
+        Some(bandwidth) => {
+            println!(
+                "link: {} MB/s in each direction, {} ns latency",
+                bandwidth / 1_000_000,
+                link.latency.as_nanos()
+            );
+            overlap(&gpu, &mut records)?;
+        }
         None => println!("the link has no limit: no overlap is measured"),
     }
+    if let Some(mut file) = file {
+        for record in &records {
+            writeln!(file, "{}", record.json())?;
+        }
+    }
     println!(
-        "{:<28} {:>12} {:>12} {:>12}  unit",
-        "", "median", "lower", "upper"
+        "{:<28} {:<16} {:>12} {:>12} {:>12} {:>8}",
+        "case", "way", "median", "lower", "upper", "x first"
     );
     for record in &records {
+        let first = records.iter().find(|first| first.case == record.case);
+        let first = first.map_or(1, |first| first.quartile(2).max(1));
         let [lower, median, upper] = [1, 2, 3].map(|quarters| record.quartile(quarters));
-        let Record {
-            name, unit, clock, ..
-        } = record;
-        println!("{name:<28} {median:>12.3} {lower:>12.3} {upper:>12.3}  {unit} ({clock})");
-    }
-    println!("lower and upper: the quartiles");
-    Ok(())
-}
-
-/// Names, units and clocks need no escapes.
-fn print_json(records: &[Record]) {
-    println!("[");
-    for (number, record) in records.iter().enumerate() {
-        let [q1, median, q3] = [1, 2, 3].map(|quarters| record.quartile(quarters));
-        let Record {
-            name,
-            unit,
-            clock,
-            values,
-        } = record;
-        let rounds = values.len();
-        let comma = if number + 1 < records.len() { "," } else { "" };
         println!(
-            "  {{\"operation\": \"{name}\", \"median\": {median:.3}, \"q1\": {q1:.3}, \"q3\": {q3:.3}, \
-             \"unit\": \"{unit}\", \"clock\": \"{clock}\", \"rounds\": {rounds}}}{comma}"
+            "{:<28} {:<16} {median:>12} {lower:>12} {upper:>12} {:>8.2}",
+            record.case,
+            record.system,
+            median as f64 / first as f64
         );
     }
-    println!("]");
+    println!(
+        "in ns; lower and upper: the quartiles; stream-event-wait and stream-pipeline by the device's clock"
+    );
+    Ok(())
 }
 
 /// What it takes the CPU to submit a packet: alone, and as one of many.
 fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
     let packets = vec![Packet::nop(); BATCH];
-    for (name, packets) in [
-        ("submit a packet", &packets[..1]),
-        ("submit a packet, 64 at once", &packets[..]),
-    ] {
+    for (way, packets) in [("alone", &packets[..1]), ("64-at-once", &packets[..])] {
         let mut times = Vec::new();
         for _ in 0..TIMES {
             let start = Instant::now();
@@ -136,7 +129,7 @@ fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
             drop(pending);
         }
         stream.synchronize()?;
-        records.push(Record::times(name, "CPU", &times));
+        records.push(Record::new("stream-submit/0KiB/packet", way, &times));
     }
     Ok(())
 }
@@ -162,8 +155,9 @@ fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
         waited.push(start.elapsed());
     }
     other.synchronize()?;
-    records.push(Record::times("record an event", "CPU", &recorded));
-    records.push(Record::times("submit a wait", "CPU", &waited));
+    let case = "stream-event/0KiB/packet";
+    records.push(Record::new(case, "record", &recorded));
+    records.push(Record::new(case, "submit-a-wait", &waited));
     Ok(())
 }
 
@@ -183,7 +177,8 @@ fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
         second.synchronize()?;
         times.push(after.elapsed_since(&event)?);
     }
-    records.push(Record::times("event to who waits for it", "device", &times));
+    let case = "stream-event-wait/0KiB/packet";
+    records.push(Record::new(case, "another-stream", &times));
     Ok(())
 }
 
@@ -197,20 +192,26 @@ fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
         stream.synchronize()?;
         times.push(start.elapsed());
     }
-    records.push(Record::times("host function and back", "CPU", &times));
+    let case = "stream-call/0KiB/packet";
+    records.push(Record::new(case, "there-and-back", &times));
     Ok(())
 }
 
 /// What streams save where the link and the kernels take as long as one another.
 fn overlap(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
-    let (mut two, mut three) = (Vec::new(), Vec::new());
+    let mut all = [const { Vec::new() }; 4];
+    let mut size = 0;
     for _ in 0..RUNS {
-        let result = measure::pipeline(gpu, CHUNKS)?;
-        two.push(result.ratio(&result.two));
-        three.push(result.ratio(&result.three));
+        let result = measure::pipeline(gpu, measure::CHUNKS)?;
+        size = result.chunk * measure::CHUNKS;
+        for (times, run) in all.iter_mut().zip(result.runs()) {
+            times.push(run.total);
+        }
     }
-    let unit = "of serial";
-    records.push(Record::new("two streams", unit, "device", two));
-    records.push(Record::new("three streams", unit, "device", three));
+    let ways = ["serial", "one-stream", "two-streams", "three-streams"];
+    for (way, times) in ways.into_iter().zip(&all) {
+        let case = format!("stream-pipeline/{}KiB/gpu", size >> 10);
+        records.push(Record::new(case, way, times));
+    }
     Ok(())
 }

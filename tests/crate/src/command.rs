@@ -260,7 +260,7 @@ pub(crate) fn examples_of_queues() -> Outcome {
 
 pub(crate) fn examples_of_streams() -> Outcome {
     gpu()?;
-    example("overlap 4", &["2 streams", "of the serial time"])?;
+    example("overlap 4", &["two streams", "of the serial time"])?;
     example(
         "event_loop",
         &["200 streams", "one thread", "all results right"],
@@ -282,31 +282,41 @@ pub(crate) fn example_pipeline() -> Outcome {
 pub(crate) fn example_stream_costs() -> Outcome {
     let limited = gpu()?.info()?.link.bandwidth.is_some();
     let names = [
-        "submit a packet",
-        "submit a packet, 64 at once",
-        "record an event",
-        "submit a wait",
-        "event to who waits for it",
-        "host function and back",
-        "two streams",
-        "three streams",
+        ("stream-submit/0KiB/packet", "alone"),
+        ("stream-submit/0KiB/packet", "64-at-once"),
+        ("stream-event/0KiB/packet", "record"),
+        ("stream-event/0KiB/packet", "submit-a-wait"),
+        ("stream-event-wait/0KiB/packet", "another-stream"),
+        ("stream-call/0KiB/packet", "there-and-back"),
+        ("stream-pipeline/", "serial"),
+        ("stream-pipeline/", "one-stream"),
+        ("stream-pipeline/", "two-streams"),
+        ("stream-pipeline/", "three-streams"),
     ];
-    let names = &names[..if limited { 8 } else { 6 }];
-    let (status, out, err) = run("stream_costs --json")?;
-    assert_eq!((status, &*err), (Some(0), ""), "{out}");
-    let records: Vec<&str> = out.lines().filter(|line| line.contains('{')).collect();
-    assert_eq!(records.len(), names.len(), "{out}");
-    for (record, name) in records.iter().zip(names) {
+    let names = &names[..if limited { 10 } else { 6 }];
+    let path = "/tmp/stream_costs";
+    example(
+        &format!("stream_costs --json {path}"),
+        &["x first", "another-stream"],
+    )?;
+    let out = std::fs::read_to_string(path)?;
+    std::fs::remove_file(path)?;
+    assert_eq!(out.lines().count(), names.len(), "{out}");
+    for (record, (case, system)) in out.lines().zip(names) {
         assert!(
-            record.contains(&format!("\"operation\": \"{name}\"")),
+            record.starts_with(&format!("{{\"case\": \"{case}"))
+                && record.contains(&format!("/testgpu\", \"system\": \"{system}\"")),
             "{record}"
         );
-        let median = record
-            .split("\"median\": ")
-            .nth(1)
-            .and_then(|text| text.split(',').next());
-        let median: f64 = median.ok_or("no median")?.parse()?;
-        assert!(median > 0.0, "{record}");
+        let number = |name: &str| -> Result<u64, Box<dyn std::error::Error>> {
+            let rest = record.split(&format!("\"{name}\": ")).nth(1);
+            let text = rest.and_then(|text| text.split([',', '}']).next());
+            Ok(text.ok_or("a number is missing")?.parse()?)
+        };
+        let [lower, median, upper] = ["q1_ns", "median_ns", "q3_ns"].map(number);
+        let (lower, median, upper) = (lower?, median?, upper?);
+        assert!(0 < lower && lower <= median && median <= upper, "{record}");
+        assert!(number("rounds")? >= 5, "{record}");
     }
     let (status, _, err) = run("stream_costs --frob")?;
     assert!(status != Some(0) && err.contains("usage"), "{err}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same work by one stream, two and three: chunks are copied in, worked on and copied out.
+//! The same work one step at a time, and by one stream, two and three: chunks are copied in, worked on and
+//! copied out.
 
 use std::time::Duration;
 
@@ -7,7 +8,9 @@ use pinmap::stream::{self, Event, StreamOptions};
 use pinmap::{kernel, Error, Gpu};
 
 /// What one chunk takes in each direction.
-pub(crate) const CHUNK: Duration = Duration::from_millis(20);
+pub(crate) const CHUNK: Duration = Duration::from_millis(8);
+/// Chunks: so many that the beginning and the end, when not all streams have something to do, hardly count.
+pub(crate) const CHUNKS: usize = 32;
 
 /// When one of the three parts of a chunk began and ended, since all of it began. What waits for an
 /// engine has begun.
@@ -24,6 +27,7 @@ pub(crate) struct Step {
 /// What so many streams took, by the device's clock.
 #[derive(Debug)]
 pub(crate) struct Run {
+    pub(crate) name: &'static str,
     pub(crate) streams: usize,
     pub(crate) total: Duration,
     pub(crate) steps: Vec<Step>,
@@ -34,10 +38,13 @@ pub(crate) struct Run {
 pub(crate) struct Pipeline {
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
+    /// As a program without streams does it: each step is waited for before the next is submitted.
     pub(crate) serial: Run,
-    /// Two streams: at most two of the three parts at a time, so half of it at best.
+    /// One stream, to which all is submitted at once.
+    pub(crate) one: Run,
+    /// Two: each does one of the three parts at a time, so half of what one stream takes is the least.
     pub(crate) two: Run,
-    /// Three: all three parts at a time, so a third at best.
+    /// Three: all three parts at a time, so a third of that is the least.
     pub(crate) three: Run,
 }
 
@@ -46,22 +53,39 @@ impl Pipeline {
     pub(crate) fn ratio(&self, run: &Run) -> f64 {
         run.total.as_secs_f64() / self.serial.total.as_secs_f64()
     }
+
+    /// All of it, the slowest first.
+    pub(crate) fn runs(&self) -> [&Run; 4] {
+        [&self.serial, &self.one, &self.two, &self.three]
+    }
+
+    /// As much of the time as is drawn.
+    pub(crate) fn drawn(&self) -> Duration {
+        self.serial.total / 4
+    }
 }
 
-/// Measures one, two and three streams.
+/// Measures it one step at a time, and by one, two and three streams.
 pub(crate) fn pipeline(gpu: &Gpu, chunks: usize) -> Result<Pipeline, Error> {
     let bandwidth = gpu.info()?.link.bandwidth.unwrap_or(1 << 30) as f64;
     let chunk = (bandwidth * CHUNK.as_secs_f64()) as usize / 4096 * 4096;
+    let run = |name, streams, wait| run(gpu, name, (streams, wait), (chunk, chunks));
     Ok(Pipeline {
         chunk,
-        serial: run(gpu, 1, chunk, chunks)?,
-        two: run(gpu, 2, chunk, chunks)?,
-        three: run(gpu, 3, chunk, chunks)?,
+        serial: run("serial", 1, true)?,
+        one: run("one stream", 1, false)?,
+        two: run("two streams", 2, false)?,
+        three: run("three streams", 3, false)?,
     })
 }
 
-/// Has streams take turns with the chunks.
-fn run(gpu: &Gpu, streams: usize, chunk: usize, chunks: usize) -> Result<Run, Error> {
+/// Has streams take turns with the chunks; perhaps waits for each step.
+fn run(
+    gpu: &Gpu,
+    name: &'static str,
+    (streams, wait): (usize, bool),
+    (chunk, chunks): (usize, usize),
+) -> Result<Run, Error> {
     let input = gpu.device().alloc::<u8>(chunk)?;
     let mut lanes = Vec::new();
     for _ in 0..streams {
@@ -89,14 +113,21 @@ fn run(gpu: &Gpu, streams: usize, chunk: usize, chunks: usize) -> Result<Run, Er
             .collect();
         for (number, [before, copied, done, out]) in marks.iter().enumerate() {
             let (stream, work, local, output) = &mut lanes[number % streams];
+            let end = |event| -> Result<(), Error> {
+                stream.record(event)?;
+                match wait {
+                    true => stream.synchronize(),
+                    false => Ok(()),
+                }
+            };
             stream.record(before)?;
             work.copy(input.slice(), local)?;
-            stream.record(copied)?;
+            end(copied)?;
             // As long as the copies.
             work.launch(kernel::Spin { time: CHUNK })?;
-            stream.record(done)?;
+            end(done)?;
             work.copy(&*local, output)?;
-            stream.record(out)?;
+            end(out)?;
         }
         Ok(())
     })?;
@@ -114,21 +145,22 @@ fn run(gpu: &Gpu, streams: usize, chunk: usize, chunks: usize) -> Result<Run, Er
     }
     let total = steps.iter().map(|step| step.end).max().unwrap_or_default();
     Ok(Run {
+        name,
         streams,
         total,
         steps,
     })
 }
 
-/// What the streams did when: a row for each, in so many columns, with `>`, `#` and `<` for what
-/// was copied in, worked on and copied out.
+/// What the streams did when, until then: a row for each, in so many columns, with `>`, `#` and `<` for
+/// what was copied in, worked on and copied out.
 pub(crate) fn timeline(run: &Run, until: Duration, columns: usize) -> Vec<String> {
     let column = |time: Duration| {
         let part = time.as_secs_f64() / until.as_secs_f64();
         ((part * columns as f64) as usize).min(columns - 1)
     };
     let mut rows = vec![vec![b'.'; columns]; run.streams];
-    for step in &run.steps {
+    for step in run.steps.iter().filter(|step| step.begin < until) {
         let cells = &mut rows[step.lane][column(step.begin)..=column(step.end)];
         cells.fill(b">#<"[step.part]);
     }
