@@ -28,6 +28,7 @@ mod setup;
 mod sharing;
 mod stale;
 mod stream_calls;
+mod stream_devices;
 mod stream_faults;
 mod stream_graph;
 mod stream_overlap;
@@ -198,6 +199,9 @@ const TESTS: &[Test] = tests! {
         host_functions_run_in_order
         host_functions_cannot_wait
         completions_are_files;
+    stream_devices:
+        streams_of_two_gpus_wait_for_each_other
+        failure_is_told_to_a_stream_of_another_of_two_gpus;
     stream_overlap:
         copies_and_kernels_overlap
         copies_of_one_direction_leave_the_other_free

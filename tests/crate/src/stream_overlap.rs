@@ -10,7 +10,7 @@ use pinmap::{kernel, Error, Gpu, Packet, Stream};
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::knobs::{Knobs, COMPUTE_SLOTS};
-use crate::setup::buffer;
+use crate::setup::{buffer, is_slow};
 use crate::streams::{spin, stream, until};
 
 #[path = "../../../userlib/examples/overlap/measure.rs"]
@@ -73,7 +73,11 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
     for Span(from, to) in &spans[1..] {
         let took = to.elapsed_since(from)?;
         let alone = Duration::from_secs_f64(len as f64 / bandwidth as f64);
-        assert!(took < alone * 17 / 10, "{took:?} for what takes {alone:?}");
+        // By messages it is not the link that takes the time.
+        assert!(
+            is_slow() || took < alone * 17 / 10,
+            "{took:?} for what takes {alone:?}"
+        );
     }
     // As many kernels as there are slots.
     let mut spans = Vec::new();
@@ -126,6 +130,9 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
     let gpu = gpu()?;
     if gpu.info()?.link.bandwidth.is_none() {
         return skip("the link has no limit: a copy takes no time");
+    }
+    if is_slow() {
+        return skip("it is not the link that takes the time here");
     }
     let mut ratios = Vec::new();
     for _ in 0..5 {
