@@ -473,15 +473,7 @@ TEST(wait_ends)
 
 static int try_notify(const struct gpu_queue *queue, uint32_t fence, uint64_t value, int eventfd)
 {
-	struct pinmap_queue_notify args = {
-		.size = sizeof(args),
-		.queue = queue->args.out_queue,
-		.fence = fence,
-		.fd = eventfd,
-		.value = value,
-	};
-
-	return try_ioctl(queue->fd, PINMAP_QUEUE_NOTIFY, &args);
+	return try_queue_notify(queue->fd, queue->args.out_queue, fence, value, eventfd);
 }
 
 /* How often an eventfd was signalled, after so many milliseconds at most. */

@@ -213,7 +213,8 @@ const TESTS: &[Test] = tests! {
         hang_fails_the_stream
         scope_gives_failed_streams_up
         panicking_host_function_fails_its_stream
-        dropped_streams_that_fail_leave_nothing;
+        dropped_streams_that_fail_leave_nothing
+        process_ends_with_work_in_flight;
     stream_scale:
         million_packets_in_bounded_memory
         thousand_streams_of_one_program

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams that fail: what they say, who does not notice, and how they are made good.
+//! Streams that fail: what they say, who does not notice, and how they are made good; and those whose process
+//! ends.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -201,4 +204,73 @@ pub(crate) fn dropped_streams_that_fail_leave_nothing() -> Outcome {
     until("all memory is given back", || {
         gpu.info().is_ok_and(|info| info.vram_free + tables >= free)
     })
+}
+
+/// What the process that ends does: has much in flight, says so, and returns or waits for its end.
+fn end_busy(how: &str) -> Outcome {
+    let gpu = gpu()?;
+    let streams = (0..50)
+        .map(|_| stream(&gpu))
+        .collect::<Result<Vec<_>, _>>()?;
+    for stream in &streams {
+        let memory = gpu.alloc_vram::<u8>(1 << 16)?;
+        let pending = stream.submit(memory, |work, memory| {
+            let mut data = memory.slice_mut();
+            for _ in 0..20 {
+                work.launch(kernel::Spin {
+                    time: Duration::from_millis(100),
+                })?;
+                work.fill(&mut data, 1)?;
+            }
+            Ok(())
+        })?;
+        drop(pending);
+    }
+    // One that would wait for ever.
+    let word = gpu.device().alloc::<u64>(1)?;
+    let wait = [Packet::fence_wait(word.device_addr(), 1)];
+    drop(streams[0].submit(word, |work, _| work.packets(&wait))?);
+    println!("busy");
+    match how {
+        "exits" => std::process::exit(0),
+        "returns" => Ok(()),
+        _ => loop {
+            std::thread::park();
+        },
+    }
+}
+
+pub(crate) fn process_ends_with_work_in_flight() -> Outcome {
+    const HOW: &str = "PINMAP_TEST_END";
+    if let Ok(how) = std::env::var(HOW) {
+        return end_busy(&how);
+    }
+    let gpu = gpu()?;
+    let before = gpu.info()?.vram_free;
+    for how in ["exits", "returns", "is killed"] {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["--run", "process_ends_with_work_in_flight"])
+            .env(HOW, how)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let out = process.stdout.take().ok_or("no output")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        assert_eq!(line, "busy\n", "{how}");
+        let start = Instant::now();
+        if how == "is killed" {
+            process.kill()?;
+        }
+        let status = process.wait()?;
+        assert_eq!(status.success(), how != "is killed", "{how}");
+        // After the packets that run, rather than after all of them.
+        assert!(start.elapsed() < Duration::from_secs(20), "{how}");
+        // But for tables of our own context.
+        until("the device's memory is given back", || {
+            gpu.info()
+                .is_ok_and(|info| info.vram_free + (64 << 10) >= before)
+        })?;
+        works(&stream(&gpu)?)?;
+    }
+    Ok(())
 }
