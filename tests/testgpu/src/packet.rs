@@ -211,7 +211,7 @@ mod tests {
             Reason::BadLength
         );
         assert_eq!(bad([2, 1, 2, 3, 4, 0, 0, 0]), Reason::BadField);
-        assert_eq!(bad([0x102, 1, 2, 3, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([0x101, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(
             decode([0x203, 8, 16, 0x1234_5678, 0, 0, 0, 0]),
             Ok(Packet::Fill {
