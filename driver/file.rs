@@ -22,8 +22,9 @@ use crate::{
         misc::Files,
         uapi::{
             self, Alloc, Export, Generations, GetReserved, GetTotals, GpuCounters, GpuInfo,
-            GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueQuery,
-            QueueSubmit, QueueWait, Register, RegisterFd, Release, Reset, SetEventfd, Sync, Unmap,
+            GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueNotify,
+            QueueQuery, QueueSubmit, QueueWait, Register, RegisterFd, Release, Reset, SetEventfd,
+            Sync, Unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -110,6 +111,7 @@ const TABLE: &[Command] = &[
     command::<QueueWait>(),
     command::<QueueQuery>(),
     command::<QueueSubmit>(),
+    command::<QueueNotify>(),
     command::<GpuWalk>(),
     command::<GetTotals>(),
     command::<Export>(),
@@ -522,6 +524,7 @@ paged! {
     QueueSubmit, CMD_QUEUE_SUBMIT, true, false, |this, context| {
         done(queue::submit(context, this))
     };
+    QueueNotify, CMD_QUEUE_NOTIFY, false, false, |this, context| done(queue::notify(context, this));
 }
 
 impl Files for Context {

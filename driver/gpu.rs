@@ -331,6 +331,12 @@ impl Gpu {
         }
     }
 
+    /// Wakes those whose queues asked for an interrupt.
+    fn complete(&self) {
+        self.hardware.acknowledge(Cause::Completion);
+        self.hardware.each_completion(&mut |id| self.wake(id));
+    }
+
     fn wake(&self, id: u32) {
         let queue = {
             let known = self.known.lock();
@@ -346,10 +352,7 @@ impl Handler for Gpu {
     fn interrupt(&self, index: u32) {
         match self.hardware.cause(index) {
             Cause::Schedule => self.ring_bell(),
-            Cause::Completion => {
-                self.hardware.acknowledge(Cause::Completion);
-                self.hardware.each_completion(&mut |id| self.wake(id));
-            }
+            Cause::Completion => self.complete(),
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! GPU_WALK, QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_QUERY and QUEUE_SUBMIT.
+//! GPU_WALK, QUEUE_CREATE, QUEUE_DESTROY, QUEUE_WAIT, QUEUE_NOTIFY, QUEUE_QUERY and QUEUE_SUBMIT.
 
 use crate::{
     allocation,
@@ -22,8 +22,12 @@ use crate::{
     registration::{check_flags, errno, Pending, Publish},
     sys::{
         compat,
+        eventfd::EventFd,
         pages::Folios,
-        uapi::{self, GpuWalk, QueueCreate, QueueDestroy, QueueQuery, QueueSubmit, QueueWait},
+        uapi::{
+            self, GpuWalk, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit,
+            QueueWait,
+        },
     },
     view::{Shown, ViewTable},
 };
@@ -183,6 +187,19 @@ pub(crate) fn wait(context: &Context, args: &mut QueueWait) -> Result {
     args.timeout_ns = waited.left;
     args.out_value = waited.value;
     waited.result
+}
+
+/// QUEUE_NOTIFY.
+pub(crate) fn notify(context: &Context, args: &QueueNotify) -> Result {
+    check_flags(args.flags)?;
+    let device = context.device().backend().gpu();
+    device.ok_or_else(compat::unsupported)?;
+    if u64::from(args.fence) >= FENCES {
+        return Err(EINVAL);
+    }
+    let (_, queue) = find(context, args.queue)?;
+    let eventfd = EventFd::from_fd(args.fd)?;
+    queue.notify(args.fence.into(), args.value, eventfd)
 }
 
 /// QUEUE_QUERY.

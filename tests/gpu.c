@@ -8,8 +8,10 @@
 #include "pins.h"
 #include "process.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -65,6 +67,7 @@ static const struct call {
 	{ "queue_wait", PINMAP_QUEUE_WAIT, sizeof(struct pinmap_queue_wait), ENOENT },
 	{ "queue_query", PINMAP_QUEUE_QUERY, sizeof(struct pinmap_queue_query), ENOENT },
 	{ "queue_submit", PINMAP_QUEUE_SUBMIT, sizeof(struct pinmap_queue_submit), ENOENT },
+	{ "queue_notify", PINMAP_QUEUE_NOTIFY, sizeof(struct pinmap_queue_notify), ENOENT },
 };
 
 TEST_EACH(abi, calls)
@@ -466,6 +469,82 @@ TEST(wait_ends)
 	CHECK_EQ(queue_stopped(&queue), GPU_BAD_OPCODE);
 	queue.fence = 2;
 	CHECK_ERR(EIO, try_queue_wait(&queue, 1000));
+}
+
+static int try_notify(const struct gpu_queue *queue, uint32_t fence, uint64_t value, int eventfd)
+{
+	return try_queue_notify(queue->fd, queue->args.out_queue, fence, value, eventfd);
+}
+
+/* How often an eventfd was signalled, after so many milliseconds at most. */
+static uint64_t signals(int eventfd, int milliseconds)
+{
+	struct pollfd file = { .fd = eventfd, .events = POLLIN };
+	uint64_t count = 0;
+
+	SYS(poll(&file, 1, milliseconds));
+	if (read(eventfd, &count, sizeof(count)) != sizeof(count))
+		return 0;
+	return count;
+}
+
+TEST(notify)
+{
+	int fd = open_gpu(), tells = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	struct gpu_queue queue = queue_new(fd), other = queue_new(fd);
+
+	CHECK_ERR(EBADF, try_notify(&queue, 0, 1, -1));
+	CHECK_ERR(EINVAL, try_notify(&queue, 0, 1, fd));
+	CHECK_ERR(EINVAL, try_notify(&queue, 512, 1, tells));
+	/* a fence that is high enough */
+	CHECK_OK(try_notify(&queue, 0, 0, tells));
+	CHECK_EQ(signals(tells, 0), 1);
+	/* one that comes, once; another queue's interrupts and fences do not count */
+	CHECK_OK(try_notify(&queue, 0, queue.fence + 1, tells));
+	CHECK_OK(try_notify(&queue, 511, 1, tells));
+	queue_finish(&other);
+	CHECK_EQ(signals(tells, 100), 0);
+	queue_finish(&queue);
+	CHECK_EQ(signals(tells, slow(5000)), 1);
+	queue_finish(&queue);
+	CHECK_EQ(signals(tells, 100), 0);
+	/* as many as there may be; one that was closed meanwhile is no matter */
+	for (int i = 0; i < 63; i++) {
+		int closed = SYS(eventfd(0, EFD_CLOEXEC));
+
+		CHECK_OK(try_notify(&queue, 0, queue.fence + 1, closed));
+		SYS(close(closed));
+	}
+	CHECK_ERR(ENOSPC, try_notify(&queue, 0, queue.fence + 1, tells));
+	queue_finish(&queue);
+	CHECK_OK(WAIT_FOR(slow(5000), !try_notify(&queue, 0, queue.fence + 2, tells)) ? 0 : -ETIMEDOUT);
+	/* a queue that stops tells all of them, and from then on at once */
+	queue_push(&queue, 0, 0, 0, 0);
+	queue_ring(&queue);
+	CHECK_EQ(signals(tells, slow(5000)), 2);
+	CHECK_OK(try_notify(&queue, 0, ~0ULL, tells));
+	CHECK_EQ(signals(tells, 0), 1);
+	/* as does one that is destroyed */
+	CHECK_OK(try_notify(&other, 0, ~0ULL, tells));
+	CHECK_EQ(signals(tells, 0), 0);
+	CHECK_OK(try_queue_destroy(fd, other.args.out_queue));
+	CHECK_EQ(signals(tells, 0), 1);
+	CHECK_ERR(ESTALE, try_notify(&other, 0, 1, tells));
+}
+
+/* A message that gets lost delays, and does no more. */
+TEST(notify_without_interrupt)
+{
+	int fd = open_gpu(), tells = SYS(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+	struct gpu_queue queue = queue_new(fd);
+
+	for (int i = 0; i < 3; i++) {
+		CHECK_OK(try_notify(&queue, 0, queue.fence + 1, tells));
+		gpu_set_register(GPU_LOSE_INTERRUPTS, 1000);
+		queue_submit(&queue);
+		CHECK_EQ(signals(tells, slow(5000)), 1);
+		gpu_set_register(GPU_LOSE_INTERRUPTS, 0);
+	}
 }
 
 TEST(submit)

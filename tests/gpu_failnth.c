@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ struct scene {
 	uint64_t mapped;
 	struct pinmap_alloc host;
 	struct pinmap_queue_create queue;
+	int tells;
 	void *view;
 };
 
@@ -69,6 +71,11 @@ static int do_queue_create(struct scene *scene)
 static int do_queue_destroy(struct scene *scene)
 {
 	return try_queue_destroy(scene->fd, scene->queue.out_queue);
+}
+
+static int do_queue_notify(struct scene *scene)
+{
+	return try_queue_notify(scene->fd, scene->queue.out_queue, 0, ~0ULL, scene->tells);
 }
 
 static int do_register(struct scene *scene)
@@ -129,6 +136,7 @@ static const struct scenario {
 	{ "queue_create", NOTHING, do_queue_create },
 	{ "queue_create_second", QUEUE, do_queue_create },
 	{ "queue_destroy", QUEUE, do_queue_destroy },
+	{ "queue_notify", QUEUE, do_queue_notify },
 	{ "register", NOTHING, do_register },
 	{ "register_in_use", QUEUE, do_register },
 	{ "map", PINNED, do_map },
@@ -150,7 +158,7 @@ static uint64_t vram_free(int fd)
 
 static struct scene set(const struct scenario *scenario, const char *node)
 {
-	struct scene scene = { .node = node, .fd = SYS(open(node, O_RDWR | O_CLOEXEC)), .memory = anon(PAGES) };
+	struct scene scene = { .node = node, .fd = SYS(open(node, O_RDWR | O_CLOEXEC)), .memory = anon(PAGES), .tells = -1 };
 
 	if (scenario->before & PINNED)
 		scene.pinned = register_memory(scene.fd, scene.memory, PAGES * PAGE, WRITE | NO_MAP);
@@ -163,6 +171,7 @@ static struct scene set(const struct scenario *scenario, const char *node)
 		struct gpu_queue queue = queue_new(scene.fd);
 
 		scene.queue = queue.args;
+		scene.tells = SYS(eventfd(0, EFD_CLOEXEC));
 		queue_finish(&queue);
 		munmap((void *)queue.ring, queue.args.out_ring_length);
 		munmap((void *)queue.fences, PAGE);
@@ -177,6 +186,8 @@ static void strike_set(struct scene *scene)
 		munmap(scene->view, 20 * PAGE);
 	if (scene->fd >= 0)
 		close(scene->fd);
+	if (scene->tells >= 0)
+		close(scene->tells);
 	munmap(scene->memory, PAGES * PAGE);
 }
 

@@ -13,6 +13,7 @@ use crate::{
     sys::{
         clock::{self, MILLISECOND},
         compat,
+        eventfd::EventFd,
         pages::Folios,
         uapi::{self, Event},
     },
@@ -30,8 +31,12 @@ use kernel::{
 
 /// How often a waiter looks for itself: interrupts may get lost.
 const LOOK: u64 = 20 * MILLISECOND;
-/// Queues that a context may have, those counted whose doorbell is still mapped.
-const MAX_QUEUES: u32 = 256;
+/// Queues that a context may have in any case, those counted whose doorbell is still mapped;
+const FAIR_QUEUES: u32 = 256;
+/// one that wants more leaves so many to others.
+const SPARE_QUEUES: u32 = 16;
+/// Notices that a queue may owe.
+const MAX_NOTICES: usize = 64;
 
 /// The id of a queue, and its doorbell. It is somebody else's only when nobody has the doorbell mapped
 /// any more: dropping it gives it back.
@@ -44,13 +49,19 @@ pub(crate) struct Doorbell {
 impl Doorbell {
     /// A free one, which is not heard yet. `ENOSPC`: there is none.
     pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>) -> Result<Self> {
-        if member.queues.fetch_add(1, Relaxed) >= MAX_QUEUES {
-            member.queues.fetch_sub(1, Relaxed);
-            return Err(ENOSPC);
-        }
-        let Some(id) = gpu.ids.lock().take(1, 1) else {
-            member.queues.fetch_sub(1, Relaxed);
-            return Err(ENOSPC);
+        let id = {
+            let mut ids = gpu.ids.lock();
+            let spare = if member.queues.load(Relaxed) < FAIR_QUEUES {
+                0
+            } else {
+                SPARE_QUEUES.into()
+            };
+            if ids.free() <= spare {
+                return Err(ENOSPC);
+            }
+            let id = ids.take(1, 1).ok_or(ENOSPC)?;
+            member.queues.fetch_add(1, Relaxed);
+            id
         };
         Ok(Self {
             gpu: gpu.clone(),
@@ -86,6 +97,13 @@ impl DevicePages for Doorbell {
     }
 }
 
+/// Somebody who is to be told.
+struct Notice {
+    fence: u64,
+    value: u64,
+    eventfd: EventFd,
+}
+
 /// What became of a queue.
 struct Fate {
     stop: Option<Stop>,
@@ -94,6 +112,7 @@ struct Fate {
     /// For the one event that it can have.
     room: Option<Room>,
     ticket: Option<Ticket>,
+    notices: KVec<Notice>,
 }
 
 /// What a queue is made of.
@@ -154,6 +173,7 @@ impl Queue {
             handle: 0,
             room: Some(parts.events.room()?),
             ticket: None,
+            notices: KVec::new(),
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -230,7 +250,7 @@ impl Queue {
             .room
             .take()
             .map(|room| self.parts.events.push(room, event));
-        self.changed.notify_all();
+        self.tell(&mut fate);
         true
     }
 
@@ -242,8 +262,52 @@ impl Queue {
     /// It asked for an interrupt, or the device is gone.
     pub(super) fn wake(&self) {
         // Under the lock: who has looked at the fence and is about to sleep must hear it.
-        let _fate = self.fate.lock();
+        self.tell(&mut self.fate.lock());
+    }
+
+    /// Wakes those who wait, and notifies those who have nothing to wait for any more.
+    fn tell(&self, fate: &mut Fate) {
         self.changed.notify_all();
+        let over = self.is_over(fate);
+        fate.notices.retain(|notice| {
+            let due = over || self.fence(notice.fence) >= notice.value;
+            if due {
+                notice.eventfd.signal();
+            }
+            !due
+        });
+    }
+
+    /// Whether no fence of it will be written any more.
+    fn is_over(&self, fate: &Fate) -> bool {
+        let gpu = &self.parts.doorbell.gpu;
+        fate.stop.is_some() || fate.closed || gpu.check_here().is_err()
+    }
+
+    /// The fence of that index.
+    fn fence(&self, index: u64) -> u64 {
+        let offset = index.saturating_mul(8);
+        self.parts.fences.load(offset).unwrap_or(0)
+    }
+
+    /// Has `eventfd` signalled when the fence is at least `value`, or never will be. `ENOSPC`: too many
+    /// are to be.
+    pub(crate) fn notify(&self, fence: u64, value: u64, eventfd: EventFd) -> Result {
+        let mut fate = self.fate.lock();
+        if fate.notices.len() >= MAX_NOTICES {
+            return Err(ENOSPC);
+        }
+        // Looked at under the lock: an interrupt that comes after that tells.
+        if self.is_over(&fate) || self.fence(fence) >= value {
+            eventfd.signal();
+            return Ok(());
+        }
+        let notice = Notice {
+            fence,
+            value,
+            eventfd,
+        };
+        Ok(fate.notices.push(notice, GFP_KERNEL_ACCOUNT)?)
     }
 
     /// The device does nothing for it any more: it has no place in its address space, and no event.
@@ -251,7 +315,7 @@ impl Queue {
         let mut fate = self.fate.lock();
         fate.closed = true;
         let ticket = fate.ticket.take();
-        self.changed.notify_all();
+        self.tell(&mut fate);
         drop(fate);
         if let Some(ticket) = ticket {
             self.parts.events.withdraw(ticket);
@@ -267,7 +331,7 @@ impl Queue {
         let left = || deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(clock::now()));
         let mut fate = self.fate.lock();
         loop {
-            let seen = self.parts.fences.load(fence.saturating_mul(8)).unwrap_or(0);
+            let seen = self.fence(fence);
             let left = left();
             let end = |result| Waited {
                 result,

@@ -87,6 +87,10 @@ pub(super) type Rank = (u64, u32, u64);
 pub(super) struct Coming {
     pub(super) slots: usize,
     pub(super) vmids: usize,
+    /// Nobody gives a slot up for who asked last, so for none that comes after it in its context either.
+    pub(super) none: bool,
+    /// Whether it is known what the queues in the slots do.
+    pub(super) looked: bool,
 }
 
 impl Schedule {

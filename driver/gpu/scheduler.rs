@@ -134,6 +134,8 @@ impl Gpu {
         let watch = now.saturating_sub(schedule.watched_at) >= WATCH;
         if watch {
             schedule.watched_at = now;
+            // Who waits by an eventfd does not look for itself.
+            self.complete();
         }
         for slot in 0..self.limits.slots {
             let told = events & 1_u64.wrapping_shl(slot) != 0;
@@ -294,7 +296,6 @@ impl Gpu {
         if schedule.next_turn(None).is_none() {
             return true;
         }
-        self.look_around(schedule);
         let mut coming = Coming {
             slots: schedule
                 .slots
@@ -302,6 +303,8 @@ impl Gpu {
                 .filter(|slot| slot.leaving.is_some())
                 .count(),
             vmids: schedule.vmids.iter().filter(|vmid| vmid.vacating).count(),
+            none: false,
+            looked: false,
         };
         let mut all = true;
         let mut after = None;
@@ -310,7 +313,12 @@ impl Gpu {
             if self.check_here().is_err() {
                 return true;
             }
+            coming.none = false;
             all &= self.try_bind(schedule, id, &mut coming);
+            // Those that were never served have one rank for all their contexts.
+            if coming.none && rank.0 != 0 {
+                after = Some((rank.0, u32::MAX, u64::MAX));
+            }
         }
         all
     }
@@ -359,8 +367,12 @@ impl Gpu {
         true
     }
 
-    /// Looks at what the queues in the slots do, once for all that ask for one.
-    fn look_around(&self, schedule: &mut Schedule) {
+    /// Looks at what the queues in the slots do, once for all that somebody has to make way for.
+    pub(super) fn look_around(&self, schedule: &mut Schedule, coming: &mut Coming) {
+        if coming.looked {
+            return;
+        }
+        coming.looked = true;
         for (slot, entry) in (0_u32..).zip(&mut schedule.slots) {
             if entry.queue.is_none() {
                 continue;
@@ -399,6 +411,7 @@ impl Gpu {
             coming.slots = coming.slots.saturating_sub(1);
             return None;
         }
+        self.look_around(schedule, coming);
         let now = clock::now();
         let victim = {
             let holders = schedule.bound().map(|(_, entry, bound)| {
@@ -413,8 +426,10 @@ impl Gpu {
                     priority: rival.priority(),
                 }
             });
-            let chosen = turns::choose(holders, queue.priority(), QUANTUM)?;
-            schedule.bound().nth(chosen).map(|(slot, ..)| slot)?
+            let chosen = turns::choose(holders, queue.priority(), QUANTUM);
+            let victim = chosen.and_then(|chosen| schedule.bound().nth(chosen));
+            coming.none = victim.is_none();
+            victim.map(|(slot, ..)| slot)?
         };
         self.begin_unbind(schedule, victim);
         self.look_at(schedule, victim);

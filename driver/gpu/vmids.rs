@@ -39,6 +39,7 @@ impl Gpu {
             coming.vmids = coming.vmids.saturating_sub(1);
             return None;
         }
+        self.look_around(schedule, coming);
         let vmid = Self::choose_vmid(schedule)?;
         let old = schedule.vmids.get_mut(vmid as usize).and_then(|entry| {
             entry.vacating = true;

@@ -129,6 +129,7 @@ enum {
 	PINMAP_CMD_PREFLIGHT = 0x15,
 	PINMAP_CMD_GENERATIONS = 0x16,
 	PINMAP_CMD_GET_TOTALS = 0x19,
+	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
@@ -1324,8 +1325,9 @@ enum pinmap_queue_flags {
  * count among the queues of one context: the highest goes first, at packet
  * boundaries; equal ones take turns.
  *
- * ``ENOSPC``: the device has no queue left, or the context has 256, those counted
- * that were destroyed and whose doorbell is still mapped.
+ * ``ENOSPC``: the device has no queue left for this context: one that has 256,
+ * those counted that were destroyed and whose doorbell is still mapped, leaves the
+ * last 16 to others.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -1466,6 +1468,34 @@ struct pinmap_queue_submit {
 	__aligned_u64 out_index;
 };
 #define PINMAP_QUEUE_SUBMIT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_SUBMIT)
+
+/**
+ * struct pinmap_queue_notify - ioctl(PINMAP_QUEUE_NOTIFY)
+ * @size: sizeof(struct pinmap_queue_notify)
+ * @flags: must be 0
+ * @queue: the queue
+ * @fence: index of the fence, 0 to 511
+ * @fd: an eventfd
+ * @value: what the fence must be at least
+ *
+ * Has the eventfd signalled, once, when an interrupt packet of the queue finds
+ * the fence high enough, or when it will never be: the queue has stopped, was
+ * destroyed, or the device is gone. So that one thread can wait for many queues.
+ * If that is so already, it is signalled at once. Several may be asked for; the
+ * driver holds each eventfd until it was signalled, also if it was closed.
+ *
+ * ``EBADF``, ``EINVAL``: @fd is no eventfd; ``EINVAL``: there is no such fence.
+ * ``ENOSPC``: 64 notices of the queue are outstanding.
+ */
+struct pinmap_queue_notify {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 queue;
+	__u32 fence;
+	__s32 fd;
+	__aligned_u64 value;
+};
+#define PINMAP_QUEUE_NOTIFY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_NOTIFY)
 
 /**
  * DOC: Mapping device memory

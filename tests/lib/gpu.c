@@ -76,6 +76,19 @@ int try_queue_destroy(int fd, uint64_t queue)
 	return try_ioctl(fd, PINMAP_QUEUE_DESTROY, &args);
 }
 
+int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int eventfd)
+{
+	struct pinmap_queue_notify args = {
+		.size = sizeof(args),
+		.queue = queue,
+		.fence = fence,
+		.fd = eventfd,
+		.value = value,
+	};
+
+	return try_ioctl(fd, PINMAP_QUEUE_NOTIFY, &args);
+}
+
 void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3)
 {
 	uint64_t *packet = queue->ring[queue->written++ % GPU_PACKETS];

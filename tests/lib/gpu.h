@@ -65,6 +65,7 @@ int open_gpu(void);
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args);
 struct gpu_queue queue_new(int fd);
 int try_queue_destroy(int fd, uint64_t queue);
+int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int eventfd);
 
 /* Writes a packet; rings the bell for all that were written. */
 void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3);

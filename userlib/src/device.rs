@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
@@ -18,6 +18,7 @@ use crate::hint;
 use crate::info::{Info, Kind, Reserved};
 use crate::ioctl;
 use crate::pci::PciAddress;
+use crate::stream::Shared;
 use crate::sys;
 use crate::sysfs::{DeviceNode, Sysfs};
 
@@ -42,6 +43,8 @@ struct Context {
     path: PathBuf,
     /// Vectors that an `Interrupt` has; a second one would take the eventfd of the first away.
     vectors: Mutex<BTreeSet<u32>>,
+    /// What its streams share, as long as there are any.
+    streams: Mutex<Weak<Shared>>,
 }
 
 impl Device {
@@ -64,6 +67,7 @@ impl Device {
             file,
             path: path.into(),
             vectors: Mutex::default(),
+            streams: Mutex::default(),
         }));
         // Anything can be opened by a path; only the driver answers this.
         device
@@ -131,6 +135,11 @@ impl Device {
     /// As for [`info`](Self::info).
     pub fn kind(&self) -> Result<Kind> {
         Ok(self.info()?.kind)
+    }
+
+    /// Where what its streams share is found.
+    pub(crate) fn streams(&self) -> &Mutex<Weak<Shared>> {
+        &self.0.streams
     }
 
     /// Whether two are the same context: clones of one another.
@@ -212,6 +221,7 @@ impl Device {
             file,
             path,
             vectors: Mutex::default(),
+            streams: Mutex::default(),
         }))
     }
 }

@@ -63,6 +63,8 @@ pub enum Operation {
     Import,
     /// Writing back and dropping what the CPU's caches hold.
     Sync,
+    /// Making, resetting or waiting with a stream or its events.
+    Stream,
 }
 
 /// What went wrong. As text it is a sentence that says what failed and why, and one that says what

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::hint::spin_loop;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::bar::after_read;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::fault::Fault;
+use crate::host;
 use crate::ioctl;
 use crate::pages::Memory;
 use crate::sys;
@@ -20,6 +21,8 @@ use crate::word;
 
 /// Which of the queue's fences says how far it has come.
 const FENCE: u32 = 0;
+/// Which of them counts the host functions that have run.
+const CALLS: u32 = 1;
 /// How often to look before going to sleep: some ten microseconds.
 const SPINS: u32 = 500;
 /// How often to ask the driver for what no interrupt tells.
@@ -46,6 +49,8 @@ pub(crate) struct Progress {
     fence_addr: u64,
     /// Set when the queue was destroyed before its end: why it had stopped, if it had.
     destroyed: OnceLock<Option<Fault>>,
+    /// Why it cannot go on, if that is not the device's doing.
+    spoilt: OnceLock<&'static str>,
     /// What the driver would say, once it was set.
     #[cfg(test)]
     fake_index: Option<std::sync::atomic::AtomicU64>,
@@ -60,6 +65,7 @@ impl Progress {
             fences,
             fence_addr,
             destroyed: OnceLock::new(),
+            spoilt: OnceLock::new(),
             #[cfg(test)]
             fake_index: None,
         }
@@ -76,6 +82,36 @@ impl Progress {
     /// Device address of the number of packets executed.
     pub(crate) fn addr(&self) -> u64 {
         self.fence_addr + 8 * u64::from(FENCE)
+    }
+
+    /// Device address of the number of host functions that have run.
+    pub(crate) fn calls_addr(&self) -> u64 {
+        self.fence_addr + 8 * u64::from(CALLS)
+    }
+
+    /// So many host functions have run: the device may go on.
+    pub(crate) fn called(&self, calls: u64) {
+        word::store(self.fences.words(), 8 * CALLS as usize, calls.to_le());
+    }
+
+    /// Ends it for a reason that is not the device's.
+    pub(crate) fn spoil(&self, cause: &'static str) {
+        // The first reason is the reason.
+        let _ = self.spoilt.set(cause);
+        // If it fails, it cannot be made to do anything more either.
+        let _ = self.destroy();
+    }
+
+    /// Has an eventfd signalled when so many packets are executed, or never will be.
+    pub(crate) fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut args = sys::pinmap_queue_notify {
+            queue: self.id,
+            fence: FENCE,
+            fd: eventfd.as_raw_fd(),
+            value,
+            ..Default::default()
+        };
+        ioctl::queue_notify(self.device.as_fd(), &mut args)
     }
 
     /// How many packets have been executed at least. What they wrote is seen then.
@@ -119,17 +155,42 @@ impl Progress {
     /// Waits until so many packets are executed, as long as it takes; an error when that cannot
     /// be any more, also because one of the fences that the queue waits for cannot be reached.
     pub(crate) fn wait_for_ever(&self, value: u64, needs: &[Fence]) -> Result<()> {
-        while !self.wait(value, Some(STEP))? {
-            for fence in needs {
-                if let Some(stop) = fence.stopped()? {
-                    let cause = "it waits for a queue that has stopped";
-                    let attempt = self.attempt("wait for");
-                    let error = Error::refused(Operation::Wait, attempt, Errno::EIO, cause);
-                    return Err(match stop {
-                        Some(fault) => error.with_fault(fault),
-                        None => error,
-                    });
-                }
+        self.wait_needing(value, needs, None).map(drop)
+    }
+
+    /// As [`wait_for_ever`](Self::wait_for_ever), but not for longer than that. False: the time was
+    /// up first.
+    pub(crate) fn wait_needing(
+        &self,
+        value: u64,
+        needs: &[Fence],
+        timeout: Option<Duration>,
+    ) -> Result<bool> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let step = left.map_or(STEP, |left| left.min(STEP));
+            if self.wait(value, Some(step))? {
+                return Ok(true);
+            }
+            self.check_needs(needs)?;
+            if left.is_some_and(|left| left <= step) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// An error if one of the fences that the queue waits for cannot be reached.
+    pub(crate) fn check_needs(&self, needs: &[Fence]) -> Result<()> {
+        for fence in needs {
+            if let Some(stop) = fence.stopped()? {
+                let cause = "it waits for a queue that has stopped";
+                let attempt = self.attempt("wait for");
+                let error = Error::refused(Operation::Wait, attempt, Errno::EIO, cause);
+                return Err(match stop {
+                    Some(fault) => error.with_fault(fault),
+                    None => error,
+                });
             }
         }
         Ok(())
@@ -154,6 +215,11 @@ impl Progress {
     /// Why it has stopped, if it has.
     fn query(&self) -> Result<Option<Fault>, Errno> {
         self.ask().map(|args| Fault::from_abi(&args))
+    }
+
+    /// Whether the device itself, not its fences, says that so many packets are executed.
+    pub(crate) fn is_confirmed(&self, packets: u64) -> bool {
+        self.ask().is_ok_and(|args| args.out_index >= packets)
     }
 
     /// Waits until the device itself, not its fences, says that so many packets are executed.
@@ -181,12 +247,14 @@ impl Progress {
         Ok(fault.map(Some))
     }
 
-    /// An error if it was destroyed: then no system call is of use.
+    /// An error if it was destroyed: then no system call is of use. Or in a host function, for
+    /// which the queue may wait.
     pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
-        match self.destroyed.get() {
-            None => Ok(()),
-            Some(_) => Err(self.fail(operation, verb, Errno::EIO)),
+        host::check(operation, || self.attempt(verb))?;
+        if self.destroyed.get().is_none() && self.spoilt.get().is_none() {
+            return Ok(());
         }
+        Err(self.fail(operation, verb, Errno::EIO))
     }
 
     /// What went wrong, with why the queue stopped if it did.
@@ -196,6 +264,9 @@ impl Progress {
             None if errno == Errno::EIO => self.query().ok().flatten(),
             None => None,
         };
+        if let Some(cause) = self.spoilt.get() {
+            return Error::refused(operation, self.attempt(verb), Errno::EIO, *cause);
+        }
         let error = Error::new(operation, self.attempt(verb), errno);
         match fault {
             Some(fault) => error.with_fault(fault),
@@ -318,6 +389,51 @@ impl Fence {
 
     pub(crate) fn device(&self) -> &Device {
         &self.progress.device
+    }
+
+    /// The queue.
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
+    /// Whether the device does nothing any more that comes before it: it is reached, or the queue
+    /// was destroyed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_done() || self.progress.destroyed.get().is_some()
+    }
+
+    /// Whether it has been reached; where packets made by hand may have written it, whether the device
+    /// says so as well.
+    pub(crate) fn is_passed(&self, by_hand: bool) -> bool {
+        self.is_done() && (!by_hand || self.progress.is_confirmed(self.value))
+    }
+
+    /// Waits for that, as long as it takes; an error when it cannot be any more, also because one of
+    /// `needs` cannot be reached.
+    pub(crate) fn wait_for_ever(&self, needs: &[Self], by_hand: bool) -> Result<()> {
+        self.progress.wait_for_ever(self.value, needs)?;
+        match by_hand {
+            true => self.progress.confirm(self.value),
+            false => Ok(()),
+        }
+    }
+
+    /// How many packets are executed then.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
+
+    /// Whether it has been reached; an error if it never will be, also because one of `needs`
+    /// will not.
+    pub(crate) fn query(&self, needs: &[Self]) -> Result<bool> {
+        if self.is_done() {
+            return Ok(true);
+        }
+        if self.stopped()?.is_some() {
+            return Err(self.progress.fail(Operation::Wait, "wait for", Errno::EIO));
+        }
+        self.progress.check_needs(needs)?;
+        Ok(self.is_done())
     }
 
     /// Why it will never be reached, if so.

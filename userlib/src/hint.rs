@@ -52,6 +52,9 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate, Errno::ENOTTY) => "the driver is older than this crate",
         (Operation::Allocate, Errno::EOPNOTSUPP) => "the device has no memory of its own",
         (Operation::Queue, Errno::ENOSPC) => "the device has no queue left",
+        (Operation::Stream, Errno::ENOSPC) => "too many are waited for at once",
+        (Operation::Stream, Errno::EAGAIN) => "the device has not come to it yet",
+        (_, Errno::EDEADLK) => "this is a host function, for which a stream waits",
         (Operation::Submit, Errno::EAGAIN) => "the ring is full",
         (Operation::Submit | Operation::Wait, Errno::EIO) => "the queue has stopped",
         (Operation::Release, Errno::ESTALE) => "it was released before",
@@ -90,6 +93,7 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "a device with an MMU of its own is needed: `pinmap info` shows the kind of each"
         }
         (Operation::Queue, Errno::ENOSPC) => "drop a queue first",
+        (_, Errno::EDEADLK) => "have another thread do it, or the one that submitted",
         (Operation::Submit, Errno::EAGAIN) => "wait for some of the work, or make a longer ring",
         (_, Errno::EBUSY) => {
             "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows which)"

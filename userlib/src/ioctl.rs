@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
+use crate::host;
 use crate::sys;
 
 mod raw {
@@ -50,12 +51,17 @@ mod raw {
         register_fd = PINMAP_CMD_REGISTER_FD(pinmap_register_fd);
         preflight = PINMAP_CMD_PREFLIGHT(pinmap_preflight);
         generations = PINMAP_CMD_GENERATIONS(pinmap_generations);
+        queue_notify = PINMAP_CMD_QUEUE_NOTIFY(pinmap_queue_notify);
     }
 }
 
 /// Sets the struct's size and makes the call.
 macro_rules! call {
     ($name:ident, $file:expr, $args:expr) => {{
+        if host::is_inside() && !matches!(stringify!($name), "release" | "unmap" | "queue_destroy") {
+            // What is dropped there may still end.
+            return Err(Errno::EDEADLK);
+        }
         $args.size = size_of_val($args) as u32;
         // SAFETY:
         // - `$args` is a `&mut` to a struct that begins with its size, set above, so the driver
@@ -104,6 +110,7 @@ safe! {
     register_fd(pinmap_register_fd);
     preflight(pinmap_preflight);
     generations(pinmap_generations);
+    queue_notify(pinmap_queue_notify);
 }
 
 /// Submits packets to a queue whose ring is not mapped. Whatever they have the device do, it

@@ -79,6 +79,9 @@
 //! # }
 //! ```
 //!
+//! A [`Stream`] takes work of that kind and returns at once; its module [`mod@stream`] has events, host
+//! functions, and files that tell when it is done.
+//!
 //! A thousand atomic additions of the device and of the CPU to the same number need not add up:
 //! nothing makes an operation of the device one with one of the CPU, except that aligned 8
 //! bytes are read and written whole. Kernels and CPU take turns by waiting.
@@ -240,6 +243,7 @@ mod file;
 mod generations;
 mod gpu;
 mod hint;
+mod host;
 mod info;
 mod interrupt;
 mod ioctl;
@@ -261,6 +265,7 @@ mod registration;
 mod ring;
 mod scope;
 mod slice;
+pub mod stream;
 mod sys;
 mod sysfs;
 mod totals;
@@ -299,6 +304,7 @@ pub use raw::RawRegistration;
 pub use registration::Registration;
 pub use scope::{Batch, Scope};
 pub use slice::{DeviceSlice, DeviceSliceMut};
+pub use stream::Stream;
 pub use sysfs::DeviceNode;
 pub use totals::{Total, Totals};
 pub use word::Word;

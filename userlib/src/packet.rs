@@ -59,6 +59,12 @@ impl Packet {
         Self::new(opcode::COPY, [source, destination, bytes])
     }
 
+    /// As [`copy`](Self::copy), by one of the two copy engines: 0 or 1.
+    pub const fn copy_by(engine: u8, source: u64, destination: u64, bytes: u64) -> Self {
+        let flags = (1 + (engine & 1) as u64) << 8;
+        Self::new(opcode::COPY | flags, [source, destination, bytes])
+    }
+
     /// Fills bytes with elements of `1 << log2` bytes, by a copy engine: `log2` is 0 to 3, `bytes` a
     /// multiple of that size, and the bits of `pattern` above it are zero.
     pub const fn fill(destination: u64, bytes: u64, pattern: u64, log2: u8) -> Self {
@@ -133,6 +139,15 @@ pub(crate) mod tests {
                     (1, ADDR_BYTES),
                     (2, OTHER_BYTES),
                     (3, [1, 0, 0, 4, 0, 0, 0, 0]),
+                ],
+            ),
+            (
+                Packet::copy_by(1, ADDR, OTHER, 7),
+                vec![
+                    (0, [2, 2, 0, 0, 0, 0, 0, 0]),
+                    (1, ADDR_BYTES),
+                    (2, OTHER_BYTES),
+                    (3, [7, 0, 0, 0, 0, 0, 0, 0]),
                 ],
             ),
             (

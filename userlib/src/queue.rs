@@ -312,6 +312,27 @@ impl Queue {
         self.by_hand = true;
     }
 
+    /// Whether there were such packets since the last scope.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.by_hand
+    }
+
+    /// Packets submitted since the beginning.
+    pub(crate) fn written(&self) -> u64 {
+        self.ring.written()
+    }
+
+    /// Fences that what was submitted waits for.
+    pub(crate) fn needs(&self) -> &[Fence] {
+        &self.needs
+    }
+
+    /// Forgets fences that are reached. Only where the device does not wait for them by their
+    /// queue's own numbers.
+    pub(crate) fn forget_reached(&mut self) {
+        self.needs.retain(|fence| !fence.is_done());
+    }
+
     /// Waits for all that was submitted. False: the time was up first.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
         let value = self.mark()?;

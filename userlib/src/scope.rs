@@ -13,10 +13,8 @@ use nix::errno::Errno;
 use crate::error::{Error, Operation, Result};
 use crate::fence::Fence;
 use crate::kernel::{self, Kernel};
-use crate::operand::Operands;
 use crate::packet::Packet;
 use crate::queue::{Full, Queue};
-use crate::queue_options::Engines;
 use crate::slice::DeviceSliceMut;
 
 /// A scope in which work is submitted to a queue: see [`Queue::scope`].
@@ -109,11 +107,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     fn launch_if<K: kernel::sealed::Kernel>(&self, kernel: K, full: Full) -> Result<()> {
-        let mut queue = self.queue.borrow_mut();
-        queue.demand(K::NAME, Engines::Compute)?;
-        let device = queue.progress().device();
-        let packet = kernel.encode(&mut Operands::new(device, K::NAME, kernel::LONGEST))?;
-        queue.submit(1, std::iter::once(packet), full)
+        self.queue.borrow_mut().launch(kernel, full)
     }
 
     /// Stores the device's clock, in nanoseconds, in one element, when everything before is done.
@@ -127,14 +121,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         to: &mut DeviceSliceMut<'b, u64>,
         index: usize,
     ) -> Result<()> {
-        let one = index.checked_add(1).map_or_else(
-            || to.as_slice().part(index..),
-            |end| to.as_slice().part(index..end),
-        )?;
-        let mut queue = self.queue.borrow_mut();
-        let device = queue.progress().device();
-        let addr = Operands::new(device, "a timestamp", 8).read(&one)?;
-        queue.submit(1, std::iter::once(Packet::timestamp(addr)), Full::Wait)
+        self.queue.borrow_mut().timestamp(to, index)
     }
 
     /// Submits packets as they are: for what this crate has no words for. Waits if the ring is
@@ -277,6 +264,7 @@ mod tests {
     use super::*;
     use crate::fence::Progress;
     use crate::gpu::Gpu;
+    use crate::queue_options::Engines;
     use crate::slice::tests::Fake;
 
     const IN: u64 = 0x10_0000;

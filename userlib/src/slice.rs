@@ -189,6 +189,11 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     pub(crate) fn device(&self) -> &'a Device {
         self.device
     }
+
+    /// Whether it is in the device's own memory.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.view, View::Vram(_))
+    }
 }
 
 impl<'a, T: Element> DeviceSliceMut<'a, T> {

@@ -34,6 +34,7 @@ pub const PINMAP_CMD_REGISTER_FD: _bindgen_ty_1 = 20;
 pub const PINMAP_CMD_PREFLIGHT: _bindgen_ty_1 = 21;
 pub const PINMAP_CMD_GENERATIONS: _bindgen_ty_1 = 22;
 pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
+pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
@@ -1060,4 +1061,31 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_queue_submit, __reserved) - 28usize];
     ["Offset of field: pinmap_queue_submit::out_index"]
         [::core::mem::offset_of!(pinmap_queue_submit, out_index) - 32usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_queue_notify {
+    pub size: __u32,
+    pub flags: __u32,
+    pub queue: __u64,
+    pub fence: __u32,
+    pub fd: __s32,
+    pub value: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_queue_notify"][::core::mem::size_of::<pinmap_queue_notify>() - 32usize];
+    ["Alignment of pinmap_queue_notify"][::core::mem::align_of::<pinmap_queue_notify>() - 8usize];
+    ["Offset of field: pinmap_queue_notify::size"]
+        [::core::mem::offset_of!(pinmap_queue_notify, size) - 0usize];
+    ["Offset of field: pinmap_queue_notify::flags"]
+        [::core::mem::offset_of!(pinmap_queue_notify, flags) - 4usize];
+    ["Offset of field: pinmap_queue_notify::queue"]
+        [::core::mem::offset_of!(pinmap_queue_notify, queue) - 8usize];
+    ["Offset of field: pinmap_queue_notify::fence"]
+        [::core::mem::offset_of!(pinmap_queue_notify, fence) - 16usize];
+    ["Offset of field: pinmap_queue_notify::fd"]
+        [::core::mem::offset_of!(pinmap_queue_notify, fd) - 20usize];
+    ["Offset of field: pinmap_queue_notify::value"]
+        [::core::mem::offset_of!(pinmap_queue_notify, value) - 24usize];
 };

@@ -7,8 +7,9 @@ use std::process::Command;
 use nix::sys::resource::{setrlimit, Resource};
 use pinmap::{Access, Buffer};
 
+use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
-use crate::setup::{become_user, device, devices, PAGE};
+use crate::setup::{become_user, device, devices, is_slow, pattern, PAGE};
 use crate::stale::while_unbound;
 
 /// Exit status, stdout, stderr.
@@ -234,24 +235,90 @@ pub(crate) fn example_edu() -> Outcome {
     Ok(())
 }
 
-pub(crate) fn examples_of_queues() -> Outcome {
-    crate::gpu::gpu()?;
-    for (name, parts) in [
-        (
-            "zero_copy",
-            ["[1.0, 2.0, 3.0,", "128 ints copied: [0, 1, 2,"],
-        ),
-        (
-            "two_contexts",
-            ["nothing is mapped there", "A: nothing has changed"],
-        ),
-        ("page_walk", ["the device's MMU", "the IOMMU"]),
-    ] {
-        let (status, out, err) = run(name)?;
-        assert_eq!((status, &*err), (Some(0), ""), "{name}: {out}");
-        for part in parts {
-            assert!(out.contains(part), "{part}: {out}");
-        }
+/// Runs an example: it succeeds, and says these things.
+fn example(line: &str, parts: &[&str]) -> Outcome {
+    let (status, out, err) = run(line)?;
+    assert_eq!((status, &*err), (Some(0), ""), "{line}: {out}");
+    for part in parts {
+        assert!(out.contains(part), "{part}: {out}");
     }
+    Ok(())
+}
+
+pub(crate) fn examples_of_queues() -> Outcome {
+    gpu()?;
+    example(
+        "zero_copy",
+        &["[1.0, 2.0, 3.0,", "128 ints copied: [0, 1, 2,"],
+    )?;
+    example(
+        "two_contexts",
+        &["nothing is mapped there", "A: nothing has changed"],
+    )?;
+    example("page_walk", &["the device's MMU", "the IOMMU"])
+}
+
+pub(crate) fn examples_of_streams() -> Outcome {
+    gpu()?;
+    example("overlap 4", &["two streams", "of the serial time"])?;
+    example(
+        "event_loop",
+        &["200 streams", "one thread", "all results right"],
+    )
+}
+
+pub(crate) fn example_pipeline() -> Outcome {
+    gpu()?;
+    if !is_slow() {
+        return example("pipeline", &["100 %", "the two are equal"]);
+    }
+    // A few chunks and a bit.
+    let path = "/tmp/pipeline";
+    std::fs::write(path, pattern(3, (9 << 20) + 12_345))?;
+    example("pipeline /tmp/pipeline", &["100 %", "the two are equal"])?;
+    Ok(std::fs::remove_file(path)?)
+}
+
+pub(crate) fn example_stream_costs() -> Outcome {
+    let limited = gpu()?.info()?.link.bandwidth.is_some();
+    let names = [
+        ("stream-submit/0KiB/packet", "alone"),
+        ("stream-submit/0KiB/packet", "64-at-once"),
+        ("stream-event/0KiB/packet", "record"),
+        ("stream-event/0KiB/packet", "submit-a-wait"),
+        ("stream-event-wait/0KiB/packet", "another-stream"),
+        ("stream-call/0KiB/packet", "there-and-back"),
+        ("stream-pipeline/", "serial"),
+        ("stream-pipeline/", "one-stream"),
+        ("stream-pipeline/", "two-streams"),
+        ("stream-pipeline/", "three-streams"),
+    ];
+    let names = &names[..if limited { 10 } else { 6 }];
+    let path = "/tmp/stream_costs";
+    example(
+        &format!("stream_costs --json {path}"),
+        &["x first", "another-stream"],
+    )?;
+    let out = std::fs::read_to_string(path)?;
+    std::fs::remove_file(path)?;
+    assert_eq!(out.lines().count(), names.len(), "{out}");
+    for (record, (case, system)) in out.lines().zip(names) {
+        assert!(
+            record.starts_with(&format!("{{\"case\": \"{case}"))
+                && record.contains(&format!("/testgpu\", \"system\": \"{system}\"")),
+            "{record}"
+        );
+        let number = |name: &str| -> Result<u64, Box<dyn std::error::Error>> {
+            let rest = record.split(&format!("\"{name}\": ")).nth(1);
+            let text = rest.and_then(|text| text.split([',', '}']).next());
+            Ok(text.ok_or("a number is missing")?.parse()?)
+        };
+        let [lower, median, upper] = ["q1_ns", "median_ns", "q3_ns"].map(number);
+        let (lower, median, upper) = (lower?, median?, upper?);
+        assert!(0 < lower && lower <= median && median <= upper, "{record}");
+        assert!(number("rounds")? >= 5, "{record}");
+    }
+    let (status, _, err) = run("stream_costs --frob")?;
+    assert!(status != Some(0) && err.contains("usage"), "{err}");
     Ok(())
 }

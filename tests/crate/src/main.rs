@@ -17,6 +17,7 @@ mod files;
 mod gpu;
 mod harness;
 mod kernels;
+mod knobs;
 mod mapping;
 mod memory;
 #[path = "../../../userlib/src/bin/pinmap/pins.rs"]
@@ -26,6 +27,13 @@ mod registration;
 mod setup;
 mod sharing;
 mod stale;
+mod stream_calls;
+mod stream_devices;
+mod stream_faults;
+mod stream_graph;
+mod stream_overlap;
+mod stream_scale;
+mod streams;
 mod submission;
 mod syscalls;
 
@@ -111,7 +119,10 @@ const TESTS: &[Test] = tests! {
         command_bind_and_unbind
         command_refuses_nonsense
         example_edu
-        examples_of_queues;
+        examples_of_queues
+        examples_of_streams
+        example_pipeline
+        example_stream_costs;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -171,7 +182,48 @@ const TESTS: &[Test] = tests! {
         gone_device_ends_a_scope;
     submission:
         submission_makes_no_system_call
+        streams_make_no_system_call
         submission_cost;
+    streams:
+        stream_stays_in_order
+        memory_that_is_handed_over_comes_back
+        memory_in_flight_outlives_its_owner
+        scope_of_streams_waits_whatever_happens
+        busy_stream_is_dropped_at_once
+        events_tell_order_and_time
+        events_are_many
+        event_of_another_context
+        unregistered_memory_is_refused_or_registered
+        unregistered_memory_is_shared_and_written;
+    stream_calls:
+        host_functions_run_in_order
+        host_functions_cannot_wait
+        completions_are_files;
+    stream_devices:
+        streams_of_two_gpus_wait_for_each_other
+        failure_is_told_to_a_stream_of_another_of_two_gpus;
+    stream_overlap:
+        copies_and_kernels_overlap
+        copies_of_one_direction_leave_the_other_free
+        pipeline_of_streams_takes_half
+        urgent_streams_go_first
+        stuck_stream_holds_up_nobody;
+    stream_faults:
+        failed_stream_tells_and_is_reset
+        hang_fails_the_stream
+        scope_gives_failed_streams_up
+        panicking_host_function_fails_its_stream
+        dropped_streams_that_fail_leave_nothing
+        process_ends_with_work_in_flight;
+    stream_scale:
+        million_packets_in_bounded_memory
+        thousand_streams_of_one_program
+        streams_that_begin_all_at_once_are_all_seen
+        streams_of_one_program_leave_others_their_share
+        thousand_streams_of_twenty_programs
+        stream_is_used_by_two_threads;
+    stream_graph:
+        random_graphs_are_as_if_sequential;
 };
 
 /// Those that show whether anything works at all.

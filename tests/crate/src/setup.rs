@@ -16,6 +16,13 @@ use crate::harness::skip;
 
 pub(crate) const PAGE: usize = 4096;
 
+/// Whether everything takes several times as long here: the debug kernel, or a test GPU each access
+/// of which is a message.
+pub(crate) fn is_slow() -> bool {
+    let is = |name, value: &str| std::env::var(name).is_ok_and(|is| is == value);
+    is("PINMAP_KERNEL", "debug") || is("PINMAP_DMA", "message")
+}
+
 /// The first `edu`, driven by this process.
 pub(crate) fn edu() -> Result<Edu, Box<dyn Error>> {
     Ok(Edu::new(device()?)?)

@@ -4,7 +4,8 @@
 use std::hint::spin_loop;
 use std::time::Instant;
 
-use pinmap::{kernel, Error, Packet, Queue, QueueOptions};
+use pinmap::stream::{Event, StreamOptions};
+use pinmap::{kernel, Allocation, Error, Packet, Queue, QueueOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -41,9 +42,68 @@ fn traced(phase: &Phase) -> Outcome {
     }
 }
 
+/// Has two streams take turns with memory that is handed over.
+fn work_of_streams(
+    one: &Stream,
+    two: &Stream,
+    event: &Event,
+    mut floats: Allocation<f32>,
+) -> Result<Allocation<f32>, Error> {
+    for round in 0..100 {
+        let (from, to) = if round % 2 == 0 {
+            (one, two)
+        } else {
+            (two, one)
+        };
+        let pending = from.submit(floats, |work, floats| {
+            let data = &mut floats.slice_mut();
+            work.launch(kernel::IncrementF32 { data })
+        })?;
+        from.record(event)?;
+        to.wait_event(event)?;
+        // The device has its time; nobody sleeps.
+        let mut pending = Err(pending);
+        floats = loop {
+            match pending {
+                Ok(floats) => break floats,
+                Err(early) if early.is_done() => pending = early.try_into_memory(),
+                Err(early) => {
+                    spin_loop();
+                    pending = Err(early);
+                }
+            }
+        };
+    }
+    Ok(floats)
+}
+
+/// Works with two streams, and tells when it submits.
+fn traced_streams(phase: &Phase) -> Outcome {
+    let gpu = gpu()?;
+    let streams = [(); 2].map(|()| gpu.stream(StreamOptions::new().packets(4096)));
+    let [one, two] = streams;
+    let (one, two, event) = (one?, two?, gpu.event()?);
+    let floats = gpu.device().alloc::<f32>(1000)?;
+    // What the streams keep for themselves is there then.
+    let floats = work_of_streams(&one, &two, &event, floats)?;
+    phase.begin()?;
+    phase.quiet(true);
+    let floats = work_of_streams(&one, &two, &event, floats)?;
+    phase.quiet(false);
+    match floats.to_vec().iter().all(|&float| float == 200.0) {
+        true => Ok(()),
+        false => Err("the results of the streams are wrong".into()),
+    }
+}
+
 pub(crate) fn submission_makes_no_system_call() -> Outcome {
     drop(gpu()?);
     syscalls::check(traced)
+}
+
+pub(crate) fn streams_make_no_system_call() -> Outcome {
+    drop(gpu()?);
+    syscalls::check(traced_streams)
 }
 
 /// Packets for each measurement.

@@ -16,7 +16,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 fn check(packet: Packet) {
-    assert_ne!(packet.classes(), 0);
+    assert_ne!(packet.kinds(), 0);
     match packet {
         Packet::Copy { bytes, .. } | Packet::Fill { bytes, .. } => {
             assert!(bytes <= regs::TRANSFER_LIMIT);

@@ -4,7 +4,7 @@
 use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
 use crate::regs;
-use crate::state::{Reset, State, WAKE_CONTROL};
+use crate::state::{kinds_in, Reset, State, WAKE_CONTROL};
 use crate::{control, engine, registers};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,8 +158,11 @@ impl Device {
     pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State>) {
         let wake = std::mem::take(&mut state.wake);
         drop(state);
+        if wake & kinds_in(regs::CLASS_COPY) != 0 {
+            // Which of them can do it the packet says.
+            self.copy.notify_all();
+        }
         for (bit, condition) in [
-            (regs::CLASS_COPY, &self.copy),
             (regs::CLASS_COMPUTE, &self.compute),
             (WAKE_CONTROL, &self.control),
         ] {

@@ -8,7 +8,7 @@ use crate::kernel;
 use crate::packet::{decode, words, Arguments, Packet, PACKET_SIZE};
 use crate::port::{Port, Stop};
 use crate::regs;
-use crate::state::{class_of, Job, Outcome, Pick};
+use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick};
 use crate::sys::memory::wake_on_time;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -116,10 +116,10 @@ impl Execution<'_> {
         let packet = decode(words(&bytes));
         self.opcode = bytes[0];
         let packet = packet.map_err(Fault::error)?;
-        if packet.classes() & class_of(self.engine) == 0 {
-            return match packet.classes() & job.classes {
+        if packet.kinds() & kinds_of(self.engine) == 0 {
+            return match packet.kinds() & kinds_in(job.classes) {
                 0 => Err(Reason::BadClass.into()),
-                classes => Ok(Outcome::Elsewhere(classes)),
+                kinds => Ok(Outcome::Elsewhere(kinds)),
             };
         }
         let outcome = self.execute(&mut port, packet, buffers)?;
@@ -141,6 +141,7 @@ impl Execution<'_> {
                 source,
                 destination,
                 bytes,
+                ..
             } => {
                 compute::copy(port, buffers, (source, destination, bytes), progress)?;
             }

@@ -8,6 +8,7 @@
 
 use crate::fault::Reason;
 use crate::regs;
+use crate::state::copy_kinds;
 
 /// Bytes of a packet.
 pub const PACKET_SIZE: usize = 64;
@@ -21,6 +22,8 @@ pub enum Packet {
         source: u64,
         destination: u64,
         bytes: u64,
+        /// Kinds of engine that can do it.
+        kinds: u64,
     },
     Fill {
         destination: u64,
@@ -55,10 +58,11 @@ pub enum Arguments {
 }
 
 impl Packet {
-    /// The engine classes that can execute it.
-    pub fn classes(&self) -> u64 {
+    /// The kinds of engine that can execute it.
+    pub fn kinds(&self) -> u64 {
         match self {
-            Packet::Copy { .. } | Packet::Fill { .. } => regs::CLASS_COPY,
+            Packet::Copy { kinds, .. } => *kinds,
+            Packet::Fill { .. } => regs::CLASS_COPY,
             Packet::Launch { .. } => regs::CLASS_COMPUTE,
             _ => regs::CLASS_COPY | regs::CLASS_COMPUTE,
         }
@@ -82,7 +86,7 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
     let flags = (head >> 8) & 0xff;
     let (flags_allowed, words_used) = match opcode {
         regs::NOP | regs::INTERRUPT => (0, 0),
-        regs::COPY => (0, 3),
+        regs::COPY => (regs::COPY_ENGINE_0 | regs::COPY_ENGINE_1, 3),
         regs::FILL => (3, 3),
         regs::LAUNCH => (regs::LAUNCH_INDIRECT, if flags == 0 { 7 } else { 1 }),
         regs::FENCE_WRITE | regs::FENCE_WAIT => (0, 2),
@@ -106,6 +110,7 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
                 source: a,
                 destination: b,
                 bytes: c,
+                kinds: copy_kinds(flags),
             }
         }
         regs::FILL => {
@@ -193,15 +198,20 @@ mod tests {
             Ok(Packet::Copy {
                 source: 1,
                 destination: 2,
-                bytes: 3
+                bytes: 3,
+                kinds: regs::CLASS_COPY
             })
         );
+        let on_one =
+            decode([2 | (regs::COPY_ENGINE_1 << 8), 1, 2, 3, 0, 0, 0, 0]).map(|copy| copy.kinds());
+        assert_eq!(on_one, Ok(copy_kinds(regs::COPY_ENGINE_1)));
+        assert_eq!(bad([2 | (4 << 8), 1, 2, 3, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(
             bad([2, 1, 2, (64 << 20) + 1, 0, 0, 0, 0]),
             Reason::BadLength
         );
         assert_eq!(bad([2, 1, 2, 3, 4, 0, 0, 0]), Reason::BadField);
-        assert_eq!(bad([0x102, 1, 2, 3, 0, 0, 0, 0]), Reason::BadField);
+        assert_eq!(bad([0x101, 0, 0, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(
             decode([0x203, 8, 16, 0x1234_5678, 0, 0, 0, 0]),
             Ok(Packet::Fill {

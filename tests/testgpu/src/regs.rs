@@ -149,6 +149,8 @@ constants! {
     TIMESTAMP = 7,
     INTERRUPT = 8,
     LAUNCH_INDIRECT = 0x01,
+    COPY_ENGINE_0 = 0x01,
+    COPY_ENGINE_1 = 0x02,
     // 9. Kernels
     KERNEL_COPY = 1,
     KERNEL_FILL = 2,

@@ -50,7 +50,7 @@ pub struct Slot {
     pub unbinding: bool,
     /// When UNBIND, which has nothing left to wait for, completes.
     pub free_at: Option<Instant>,
-    /// The engine classes that can go on with it.
+    /// The kinds of engine that can go on with it.
     pub wants: u64,
     /// When it was served last, as a count of all times.
     pub served: u64,
@@ -139,9 +139,9 @@ impl Slot {
         }
     }
 
-    /// When an engine of these classes may take it; `None` if that is not to be foreseen.
-    pub fn runnable_at(&self, classes: u64, now: Instant) -> Option<Instant> {
-        if self.engine.is_some() || self.unbinding || self.wants & classes == 0 {
+    /// When an engine of these kinds may take it; `None` if that is not to be foreseen.
+    pub fn runnable_at(&self, kinds: u64, now: Instant) -> Option<Instant> {
+        if self.engine.is_some() || self.unbinding || self.wants & kinds == 0 {
             return None;
         }
         match self.phase {

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 mod schedule;
 
-pub use schedule::{class_of, Job, Outcome, Pick};
+pub use schedule::{class_of, copy_kinds, kinds_in, kinds_of, Job, Outcome, Pick};
 
 /// Who must be woken up besides engines of a class, as a further bit.
 pub const WAKE_CONTROL: u64 = 1 << 2;

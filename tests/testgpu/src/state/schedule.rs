@@ -37,7 +37,7 @@ pub enum Outcome {
     },
     /// Its fence is not reached.
     Waiting,
-    /// It needs an engine of another class.
+    /// It needs an engine of another kind.
     Elsewhere(u64),
     /// It stopped.
     Stopped(Fault),
@@ -63,6 +63,33 @@ pub fn class_of(engine: usize) -> u64 {
     }
 }
 
+/// One of the copy engines, where a packet names it; the first is the lowest bit.
+const ONE_COPY_ENGINE: u64 = 0x100;
+
+/// What an engine is: its class, and which one of it.
+pub fn kinds_of(engine: usize) -> u64 {
+    match class_of(engine) {
+        regs::CLASS_COPY => regs::CLASS_COPY | (ONE_COPY_ENGINE << engine),
+        class => class,
+    }
+}
+
+/// Which engines can take a copy, by the packet's flags.
+pub fn copy_kinds(flags: u64) -> u64 {
+    match flags {
+        0 => regs::CLASS_COPY,
+        flags => flags * ONE_COPY_ENGINE,
+    }
+}
+
+/// The kinds of engine that a queue of these classes may use.
+pub fn kinds_in(classes: u64) -> u64 {
+    match classes & regs::CLASS_COPY {
+        0 => classes,
+        _ => classes | (ONE_COPY_ENGINE * (regs::COPY_ENGINE_0 | regs::COPY_ENGINE_1)),
+    }
+}
+
 impl State {
     /// The next packet for an engine.
     pub fn pick(&mut self, engine: usize) -> Pick {
@@ -70,12 +97,12 @@ impl State {
             return Pick::Wait(None);
         }
         let now = Instant::now();
-        let class = class_of(engine);
+        let (class, kinds) = (class_of(engine), kinds_of(engine));
         let mut best: Option<usize> = None;
         let mut next: Option<Instant> = None;
         let mut others = false;
         for (number, slot) in self.slots.iter().enumerate() {
-            let Some(at) = slot.runnable_at(class, now) else {
+            let Some(at) = slot.runnable_at(kinds, now) else {
                 continue;
             };
             if at > now {

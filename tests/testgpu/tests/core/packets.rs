@@ -277,6 +277,29 @@ fn all_engines_at_once() {
 }
 
 #[test]
+fn copies_that_name_an_engine_leave_the_other_free() {
+    let rig = Rig::new();
+    // Engine 0 takes a packet and does not move.
+    rig.w(regs::KNOB_STUCK, 1);
+    let copy = |flags: u64| [regs::COPY | (flags << 8), DATA, DATA + MIB, 4096];
+    let mut first = rig.queue(1, BOTH);
+    rig.submit(&mut first, &[&copy(regs::COPY_ENGINE_0)]);
+    rig.until("engine 0 is busy", || rig.r(regs::ENGINE_BUSY) == 1);
+    // More for it, of other queues, waits; what is for the other one, or for both, does not.
+    let mut second = rig.queue(2, BOTH);
+    rig.submit(&mut second, &[&copy(regs::COPY_ENGINE_0)]);
+    let before = rig.r(regs::ENGINE + regs::ENGINE_STRIDE + regs::ENGINE_PACKETS);
+    let mut third = rig.queue(3, BOTH);
+    rig.run(&mut third, &[&copy(regs::COPY_ENGINE_1), &copy(0)]);
+    let after = rig.r(regs::ENGINE + regs::ENGINE_STRIDE + regs::ENGINE_PACKETS);
+    assert!(after >= before + 2, "{before} {after}");
+    assert_eq!(rig.r(regs::ENGINE_BUSY) & 1, 1);
+    rig.w(regs::KNOB_STUCK, 0);
+    rig.wait_idle(&first);
+    rig.wait_idle(&second);
+}
+
+#[test]
 fn malformed_packets_stop_only_their_queue() {
     let rig = Rig::new();
     let mut good = rig.queue(1, BOTH);

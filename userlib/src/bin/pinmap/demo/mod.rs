@@ -4,9 +4,12 @@
 mod checks;
 #[path = "../../../../examples/page_walk/frame.rs"]
 mod frame;
+#[path = "../../../../examples/overlap/measure.rs"]
+mod overlap;
 #[path = "../../../../examples/zero_copy/programs.rs"]
 mod programs;
 mod rows;
+mod streams;
 mod table;
 
 use std::io::Write;
@@ -31,6 +34,7 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     describe(&gpu, &info, out)?;
     let mut checks = Checks::default();
     zero_copy(&gpu, &mut checks, out)?;
+    streams::run(&gpu, &mut checks, out)?;
     let rows = rows::measure(&gpu, started)?;
     table::write(&rows, &info, out)?;
     table::check(&rows, &mut checks, out)?;

@@ -18,7 +18,7 @@ const LARGE: u64 = 64 << 10;
 pub(crate) fn write(rows: &[Row], info: &GpuInfo, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
-        "\n3. add 1 to floats: in host memory (zero-copy), or copied to device memory, there, and \
+        "\n4. add 1 to floats: in host memory (zero-copy), or copied to device memory, there, and \
          copied back (copy).\n   Host memory: {}; device memory: {}. Medians.\n",
         super::link(info.link),
         super::link(info.vram)

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams of two devices, for a machine that has two with queues.
+
+use std::time::Duration;
+
+use nix::libc;
+use pinmap::{Access, Buffer, Device, Gpu, Kind, Packet, RegisterOptions, Stream};
+
+use crate::gpu::gpu;
+use crate::harness::{skip, Outcome};
+use crate::setup::PAGE;
+use crate::streams::{spin, stream};
+
+/// The second device with queues, and its context.
+fn second(first: &Gpu) -> Result<Gpu, Box<dyn std::error::Error>> {
+    for node in Device::list()? {
+        if node.path == first.device().path() {
+            continue;
+        }
+        let device = Device::open(&node.path)?;
+        if device.kind()? == Kind::Paged {
+            return Ok(device.gpu()?);
+        }
+    }
+    skip("there is only one device with queues")
+}
+
+/// A number goes from word to word, by one device and the other in turns. Each waits for the other's event,
+/// and is late: whoever does not wait copies a word too soon.
+pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
+    const STEPS: u64 = 60;
+    let one = gpu()?;
+    let two = second(&one)?;
+    let options = RegisterOptions::new(Access::ReadWrite).portable();
+    let mut buffer = Buffer::new(PAGE)?;
+    buffer[..8].copy_from_slice(&7u64.to_le_bytes());
+    let memory = buffer.register(one.device(), options)?;
+    let there = two.device().query(memory.addr())?.ok_or("not found")?;
+    let there = there.device_addr.ok_or("not mapped")?;
+    let lanes: [(&Gpu, Stream, u64); 2] = [
+        (&one, stream(&one)?, memory.device_addr()?),
+        (&two, stream(&two)?, there),
+    ];
+    // Each is used again, and again waited for.
+    let events = [one.event()?, two.event()?];
+    for step in 0..STEPS {
+        let mine = (step % 2) as usize;
+        let (_, stream, addr) = &lanes[mine];
+        stream.wait_event(&events[1 - mine])?;
+        spin(stream, Duration::from_millis(2))?;
+        let (from, to) = (addr + 8 * step, addr + 8 * (step + 1));
+        let copy = [Packet::copy(from, to, 8)];
+        drop(stream.submit((), |work, ()| work.packets(&copy))?);
+        stream.record(&events[mine])?;
+    }
+    let last = &lanes[(STEPS - 1) as usize % 2].1;
+    assert!(!last.query()?, "the CPU waited");
+    last.synchronize()?;
+    assert!(events[0].query()? && events[1].query()?);
+    for (gpu, stream, _) in &lanes {
+        stream.synchronize()?;
+        gpu.device().synchronize()?;
+    }
+    // Each has a clock of its own.
+    let error = events[1].elapsed_since(&events[0]).expect_err("two clocks");
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    let memory = memory.release()?;
+    for word in memory[..8 * STEPS as usize + 8].chunks(8) {
+        assert_eq!(word, 7u64.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// What one device cannot do is known to a stream of the other that waits for it.
+pub(crate) fn failure_is_told_to_a_stream_of_another_of_two_gpus() -> Outcome {
+    let one = gpu()?;
+    let two = second(&one)?;
+    let (failing, waiting) = (stream(&one)?, stream(&two)?);
+    let event = one.event()?;
+    drop(failing.submit((), |work, ()| work.packets(&[Packet::copy(0x10, 0x20, 8)]))?);
+    failing.record(&event)?;
+    waiting.wait_event(&event)?;
+    let error = waiting.synchronize().expect_err("what it waits for failed");
+    let addr = error.fault().and_then(|fault| fault.addr);
+    assert_eq!(addr, Some(0x10), "{error}");
+    waiting.reset()?;
+    spin(&waiting, Duration::ZERO)?;
+    Ok(waiting.synchronize()?)
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams work at the same time: the device's own clock says so.
+
+use std::error::Error as AnyError;
+use std::time::{Duration, Instant};
+
+use pinmap::stream::{self, Event, StreamOptions};
+use pinmap::{kernel, Error, Gpu, Packet, Stream};
+
+use crate::gpu::gpu;
+use crate::harness::{skip, Outcome};
+use crate::knobs::{Knobs, COMPUTE_SLOTS};
+use crate::setup::{buffer, is_slow};
+use crate::streams::{spin, stream, until};
+
+#[path = "../../../userlib/examples/overlap/measure.rs"]
+#[expect(dead_code, reason = "the example also draws it")]
+mod measure;
+
+/// When something began and ended, by the device's clock.
+struct Span(Event, Event);
+
+impl Span {
+    /// Records what is submitted meanwhile.
+    fn of(
+        gpu: &Gpu,
+        stream: &Stream,
+        work: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let span = Self(gpu.event()?, gpu.event()?);
+        stream.record(&span.0)?;
+        work()?;
+        stream.record(&span.1)?;
+        Ok(span)
+    }
+}
+
+/// Whether all of them were under way at one time.
+fn intersect(spans: &[Span]) -> Result<bool, Error> {
+    let mut begin = Duration::ZERO;
+    let mut end = Duration::MAX;
+    for Span(from, to) in spans {
+        begin = begin.max(from.time()?);
+        end = end.min(to.time()?);
+    }
+    Ok(begin < end)
+}
+
+pub(crate) fn copies_and_kernels_overlap() -> Outcome {
+    let gpu = gpu()?;
+    let info = gpu.info()?;
+    let Some(bandwidth) = info.link.bandwidth else {
+        return skip("the link has no limit: a copy takes no time");
+    };
+    // A fifth of a second.
+    let len = usize::try_from(bandwidth / 5)?.min(info.max_transfer as usize);
+    let time = Duration::from_millis(200);
+    let device = gpu.device();
+    let (host, mut back) = (device.alloc::<u8>(len)?, device.alloc::<u8>(len)?);
+    let (mut one, two) = (gpu.alloc_vram::<u8>(len)?, gpu.alloc_vram::<u8>(len)?);
+    let (up, down, run) = (stream(&gpu)?, stream(&gpu)?, stream(&gpu)?);
+    let spans = stream::scope(|scope| -> Result<_, Error> {
+        let (up_work, down_work, run_work) = (scope.on(&up), scope.on(&down), scope.on(&run));
+        let (mut one, mut back) = (one.slice_mut(), back.slice_mut());
+        Ok([
+            Span::of(&gpu, &run, || run_work.launch(kernel::Spin { time }))?,
+            Span::of(&gpu, &up, || up_work.copy(host.slice(), &mut one))?,
+            Span::of(&gpu, &down, || down_work.copy(two.slice(), &mut back))?,
+        ])
+    })?;
+    assert!(intersect(&spans)?, "a kernel, a copy in, a copy out");
+    // Both directions have the link for themselves: neither copy took much longer than alone.
+    for Span(from, to) in &spans[1..] {
+        let took = to.elapsed_since(from)?;
+        let alone = Duration::from_secs_f64(len as f64 / bandwidth as f64);
+        // By messages it is not the link that takes the time.
+        assert!(
+            is_slow() || took < alone * 17 / 10,
+            "{took:?} for what takes {alone:?}"
+        );
+    }
+    // As many kernels as there are slots.
+    let mut spans = Vec::new();
+    let streams: Vec<_> = (0..info.compute_slots)
+        .map(|_| stream(&gpu))
+        .collect::<Result<_, _>>()?;
+    for stream in &streams {
+        spans.push(Span::of(&gpu, stream, || spin(stream, time))?);
+    }
+    device.synchronize()?;
+    assert!(intersect(&spans)?, "{} kernels", info.compute_slots);
+    Ok(())
+}
+
+pub(crate) fn copies_of_one_direction_leave_the_other_free() -> Outcome {
+    let gpu = gpu()?;
+    let info = gpu.info()?;
+    let Some(bandwidth) = info.link.bandwidth else {
+        return skip("the link has no limit: a copy takes no time");
+    };
+    let len = usize::try_from(bandwidth / 4)?.min(info.max_transfer as usize);
+    let device = gpu.device();
+    let host = device.alloc::<u8>(len)?;
+    let mut back = device.alloc::<u8>(4096)?;
+    let (mut one, mut two) = (gpu.alloc_vram::<u8>(len)?, gpu.alloc_vram::<u8>(len)?);
+    let source = gpu.alloc_vram::<u8>(4096)?;
+    let streams = [stream(&gpu)?, stream(&gpu)?, stream(&gpu)?];
+    let (in_done, out_done) = ([gpu.event()?, gpu.event()?], gpu.event()?);
+    stream::scope(|scope| -> Result<_, Error> {
+        let work = streams.each_ref().map(|stream| scope.on(stream));
+        work[0].copy(host.slice(), &mut one.slice_mut())?;
+        streams[0].record(&in_done[0])?;
+        work[1].copy(host.slice(), &mut two.slice_mut())?;
+        streams[1].record(&in_done[1])?;
+        // Both are under way, or would be.
+        std::thread::sleep(Duration::from_millis(50));
+        work[2].copy(source.slice(), &mut back.slice_mut())?;
+        streams[2].record(&out_done)
+    })?;
+    for event in &in_done {
+        assert!(
+            out_done.time()? < event.time()?,
+            "a copy out waited for copies in"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
+    let gpu = gpu()?;
+    if gpu.info()?.link.bandwidth.is_none() {
+        return skip("the link has no limit: a copy takes no time");
+    }
+    if is_slow() {
+        return skip("it is not the link that takes the time here");
+    }
+    let mut ratios = Vec::new();
+    for _ in 0..5 {
+        let result = measure::pipeline(&gpu, measure::CHUNKS)?;
+        let (two, three) = (result.ratio(&result.two), result.ratio(&result.three));
+        let (serial, one) = (result.serial.total, result.one.total);
+        println!(
+            "of the serial {serial:?} ({one:?} by one stream): two {two:.3}, three {three:.3}"
+        );
+        // Where others have the processor, even one stream takes longer than the link does, and
+        // the ratio says nothing.
+        if one > 3 * measure::CHUNK * measure::CHUNKS as u32 * 12 / 10 {
+            continue;
+        }
+        if two <= 0.5 && three <= 0.45 {
+            return Ok(());
+        }
+        ratios.push((two, three));
+    }
+    match ratios.is_empty() {
+        true => skip("the machine is too busy to measure"),
+        false => Err(format!("too much: {ratios:.2?}").into()),
+    }
+}
+
+pub(crate) fn urgent_streams_go_first() -> Outcome {
+    let gpu = gpu()?;
+    let range = gpu.priorities();
+    assert!(*range.end() > 0, "{range:?}");
+    let make = |priority| gpu.stream(StreamOptions::new().priority(priority));
+    let (lowest, highest) = (make(i32::MIN)?, make(i32::MAX)?);
+    assert_eq!((lowest.priority(), highest.priority()), (0, *range.end()));
+    // Load: more low streams than kernels run at once, all of them with much to do, and all in the
+    // device.
+    let slots = gpu.info()?.compute_slots as usize;
+    let packet = Duration::from_millis(2);
+    let load: Vec<_> = (0..7 * slots).map(|_| make(0)).collect::<Result<_, _>>()?;
+    let keep_busy = |stream: &Stream| {
+        let pending = stream.submit((), |work, ()| {
+            (0..40).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
+        });
+        pending.map(drop)
+    };
+    load.iter().try_for_each(keep_busy)?;
+    // How long one more packet waits, by the device's clock, in a stream of each priority.
+    let mut waits = [Vec::new(), Vec::new()];
+    for _ in 0..15 {
+        for (stream, waits) in [&lowest, &highest].into_iter().zip(&mut waits) {
+            let end = gpu.event()?;
+            let asked = gpu.info()?.time;
+            let pending = stream.submit((), |work, ()| {
+                work.launch(kernel::Spin {
+                    time: Duration::ZERO,
+                })
+            })?;
+            stream.record(&end)?;
+            waits.push((asked, end));
+            drop(pending);
+        }
+        highest.synchronize()?;
+        std::thread::sleep(packet);
+    }
+    assert!(!load[0].query()?, "the load has ended too soon");
+    gpu.device().synchronize()?;
+    let median = |waits: &[(u64, Event)]| -> Result<Duration, Error> {
+        let mut all = Vec::new();
+        for (asked, end) in waits {
+            all.push(end.time()?.saturating_sub(Duration::from_nanos(*asked)));
+        }
+        all.sort();
+        Ok(all[all.len() / 2])
+    };
+    let (low, high) = (median(&waits[0])?, median(&waits[1])?);
+    println!("median wait of low priority {low:?}, of high priority {high:?}");
+    assert!(high * 10 <= low, "{high:?} {low:?}");
+    Ok(())
+}
+
+/// Does all that must not wait for other streams; how long the longest of it took.
+fn unrelated(gpu: &Gpu) -> Result<Duration, Box<dyn AnyError>> {
+    let mut longest = Duration::ZERO;
+    let mut timed = |what: &dyn Fn() -> Result<(), Box<dyn AnyError>>| {
+        let before = Instant::now();
+        let result = what();
+        longest = longest.max(before.elapsed());
+        result
+    };
+    timed(&|| {
+        let registration =
+            buffer(&[1; 100_000])?.register(gpu.device(), pinmap::Access::ReadWrite)?;
+        drop(registration.release()?);
+        Ok(())
+    })?;
+    timed(&|| {
+        drop(gpu.device().alloc::<u8>(1 << 20)?);
+        Ok(())
+    })?;
+    timed(&|| {
+        drop(gpu.alloc_vram::<u8>(1 << 20)?);
+        Ok(())
+    })?;
+    timed(&|| {
+        let (stream, event) = (stream(gpu)?, gpu.event()?);
+        stream.record(&event)?;
+        stream.synchronize()?;
+        assert!(event.query()?);
+        stream.call(|| ())?;
+        stream.synchronize()?;
+        stream.reset()?;
+        drop((stream, event));
+        Ok(())
+    })?;
+    Ok(longest)
+}
+
+pub(crate) fn stuck_stream_holds_up_nobody() -> Outcome {
+    let gpu = gpu()?;
+    let knobs = Knobs::of(&gpu)?;
+    // On an engine that does not move, for less long than the driver puts up with.
+    let stuck = stream(&gpu)?;
+    let mut longest = Duration::ZERO;
+    for _ in 0..3 {
+        knobs.stuck(COMPUTE_SLOTS);
+        spin(&stuck, Duration::ZERO)?;
+        until("an engine has the packet", || {
+            knobs.busy() & COMPUTE_SLOTS != 0
+        })?;
+        // Engines that are free again do not get stuck.
+        knobs.stuck(knobs.busy() & COMPUTE_SLOTS);
+        let before = Instant::now();
+        longest = longest.max(unrelated(&gpu)?);
+        assert!(!stuck.query()?, "it was let go");
+        assert!(
+            before.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            before.elapsed()
+        );
+        knobs.stuck(0);
+        stuck.synchronize()?;
+    }
+    // And one that waits on the device for a number that only this program writes.
+    let word = gpu.device().alloc::<u64>(1)?;
+    let addr = word.device_addr();
+    let pending = stuck.submit(word, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;
+    longest = longest.max(unrelated(&gpu)?);
+    let other = stream(&gpu)?;
+    assert!(!pending.query()?, "nobody has written it");
+    let write = [Packet::fence_write(addr, 1)];
+    drop(other.submit((), |work, ()| work.packets(&write))?);
+    pending.wait()?;
+    println!("the longest of what must not wait took {longest:?}");
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    Ok(())
+}

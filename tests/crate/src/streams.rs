@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams: order, memory in flight, events.
+
+use std::error::Error as AnyError;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use pinmap::stream::{self, Event, StreamOptions, Unregistered};
+use pinmap::{kernel, Allocation, Buffer, Device, Error, Gpu, Packet, Stream};
+
+use crate::gpu::gpu;
+use crate::harness::Outcome;
+use crate::setup::{pattern, PAGE};
+
+/// Long enough for whoever should not wait for it to be told from who does.
+const LONG: Duration = Duration::from_millis(800);
+/// What takes no longer than this did not wait for that.
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(300);
+
+pub(crate) fn stream(gpu: &Gpu) -> Result<Stream, Error> {
+    gpu.stream(StreamOptions::new())
+}
+
+pub(crate) fn spin(stream: &Stream, time: Duration) -> Result<(), Error> {
+    let pending = stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?;
+    drop(pending);
+    Ok(())
+}
+
+/// Waits for something that comes, but not for ever.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Outcome {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        if Instant::now() > deadline {
+            return Err(format!("not after 20 s: {what}").into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+pub(crate) fn stream_stays_in_order() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    const LEN: usize = 20_000;
+    let content: Vec<f32> = (0..LEN).map(|number| number as f32).collect();
+    let mut host = gpu.device().alloc::<f32>(LEN)?;
+    let mut result = gpu.device().alloc::<f32>(LEN)?;
+    let (mut one, mut two) = (gpu.alloc_vram::<f32>(LEN)?, gpu.alloc_vram::<f32>(LEN)?);
+    host.write(0, &content)?;
+    // Each step needs the one before, on another engine.
+    stream::scope(|scope| -> Result<(), Error> {
+        let work = scope.on(&stream);
+        let (mut one, mut two) = (one.slice_mut(), two.slice_mut());
+        let mut result = result.slice_mut();
+        for _ in 0..20 {
+            work.copy(host.slice(), &mut one)?;
+            work.launch(kernel::IncrementF32 { data: &mut one })?;
+            work.copy(&one, &mut two)?;
+            work.launch(kernel::IncrementF32 { data: &mut two })?;
+            work.copy(&two, &mut result)?;
+            work.fill(&mut one, -1.0)?;
+        }
+        work.packets(&[Packet::nop()])
+    })?;
+    assert!(stream.query()?, "the scope waits");
+    let expected: Vec<f32> = content.iter().map(|number| number + 2.0).collect();
+    assert!(result.to_vec() == expected);
+    assert!(one.to_vec().iter().all(|&number| number == -1.0));
+    Ok(())
+}
+
+pub(crate) fn memory_that_is_handed_over_comes_back() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let memory = gpu.device().alloc::<u32>(5000)?;
+    let before = Instant::now();
+    let pending = stream.submit(memory, |work, memory| {
+        work.launch(kernel::Spin { time: LONG })?;
+        work.fill(&mut memory.slice_mut(), 7)
+    })?;
+    assert!(!pending.query()? && !stream.query()?);
+    let pending = pending.try_into_memory().expect_err("the device has it");
+    assert!(before.elapsed() < AT_ONCE, "{:?}", before.elapsed());
+    let memory = pending.wait()?;
+    assert!(before.elapsed() >= LONG);
+    assert!(memory.to_vec().iter().all(|&number| number == 7));
+    // What was done meanwhile is done: no waiting.
+    let pending = stream.submit(memory, |_, _| Ok(()))?;
+    assert!(pending.wait()?.get(4999)? == 7);
+    Ok(())
+}
+
+pub(crate) fn memory_in_flight_outlives_its_owner() -> Outcome {
+    let gpu = gpu()?;
+    let (stream, len) = (stream(&gpu)?, 1 << 20);
+    let tables = 64 << 10;
+    let free = gpu.info()?.vram_free;
+    let is_back = || gpu.info().is_ok_and(|info| info.vram_free + tables >= free);
+    let slow = |work: &stream::Work<'_>, memory: &mut Allocation<u8>| {
+        let _ = memory;
+        work.launch(kernel::Spin { time: LONG })
+    };
+    // Dropped: at once, and the memory goes when the device is done.
+    let before = Instant::now();
+    drop(stream.submit(gpu.alloc_vram::<u8>(len)?, slow)?);
+    assert!(before.elapsed() < AT_ONCE);
+    assert!(!is_back(), "the device may still use it");
+    until("the memory is given back", is_back)?;
+    assert!(before.elapsed() >= LONG);
+    // A panic, after something was submitted.
+    let memory = gpu.alloc_vram::<u8>(len)?;
+    let before = Instant::now();
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        stream.submit(memory, |work, memory| {
+            slow(work, memory)?;
+            panic!("on purpose");
+        })
+    }));
+    assert!(panic.is_err() && before.elapsed() < AT_ONCE);
+    assert!(!is_back(), "the device may still use it");
+    until("the memory is given back", is_back)?;
+    // An error.
+    let memory = gpu.alloc_vram::<u8>(len)?;
+    let refused = stream.submit(memory, |work, memory| {
+        slow(work, memory)?;
+        memory.slice().part(len + 1..).map(drop)
+    });
+    assert_eq!(
+        refused.map(drop).expect_err("no part").errno(),
+        libc::EINVAL
+    );
+    assert!(!is_back(), "the device may still use it");
+    until("the memory is given back", is_back)?;
+    // Forgotten: it stays.
+    std::mem::forget(stream.submit(gpu.alloc_vram::<u8>(len)?, slow)?);
+    stream.synchronize()?;
+    std::thread::sleep(AT_ONCE);
+    assert!(!is_back(), "what is forgotten is nobody's");
+    Ok(())
+}
+
+pub(crate) fn scope_of_streams_waits_whatever_happens() -> Outcome {
+    let gpu = gpu()?;
+    let mut memory = gpu.device().alloc::<u32>(1000)?;
+    let mut run = |mode: u32| {
+        let before = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            stream::scope(|scope| -> Result<(), Error> {
+                let stream = stream(&gpu)?;
+                let work = scope.on(&stream);
+                // Dropping does not wait, nor does forgetting take anything away.
+                match mode {
+                    3 => drop(stream),
+                    _ => std::mem::forget(stream),
+                }
+                work.launch(kernel::Spin { time: AT_ONCE })?;
+                work.fill(&mut memory.slice_mut(), mode)?;
+                std::mem::forget(work);
+                assert!(before.elapsed() < AT_ONCE, "nothing has waited");
+                match mode {
+                    1 => Err(gpu.device().alloc::<u32>(0).map(drop).expect_err("nothing")),
+                    2 => panic!("on purpose"),
+                    _ => Ok(()),
+                }
+            })
+        }));
+        assert!(before.elapsed() >= AT_ONCE, "the device was waited for");
+        assert!(memory.to_vec().iter().all(|&number| number == mode));
+        result
+    };
+    assert!(matches!(run(0), Ok(Ok(()))));
+    assert!(matches!(run(1), Ok(Err(_))));
+    assert!(run(2).is_err());
+    assert!(matches!(run(3), Ok(Ok(()))));
+    Ok(())
+}
+
+/// How many mappings of the device this process has.
+fn mappings() -> Result<usize, Box<dyn AnyError>> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(maps.lines().filter(|line| line.contains("pinmap")).count())
+}
+
+pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
+    let gpu = gpu()?;
+    // What the context has for all of its streams.
+    let keeper = stream(&gpu)?;
+    let event = gpu.event()?;
+    keeper.record(&event)?;
+    keeper.synchronize()?;
+    let before = mappings()?;
+    let mut result = gpu.device().alloc::<u32>(1)?;
+    let with = mappings()?;
+    let stream = stream(&gpu)?;
+    let start = Instant::now();
+    let pending = stream.submit(result, |work, result| {
+        work.launch(kernel::Spin { time: LONG })?;
+        work.fill(&mut result.slice_mut(), 9)
+    })?;
+    stream.record(&event)?;
+    drop(stream);
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert!(mappings()? > with, "the device still works for it");
+    gpu.device().synchronize()?;
+    assert!(start.elapsed() >= LONG, "the device is waited for");
+    result = pending.wait()?;
+    assert_eq!(result.get(0)?, 9);
+    event.synchronize()?;
+    drop((result, event));
+    until("its place is given up", || {
+        mappings().is_ok_and(|now| now == before)
+    })
+}
+
+pub(crate) fn events_tell_order_and_time() -> Outcome {
+    let gpu = gpu()?;
+    let (one, two) = (stream(&gpu)?, stream(&gpu)?);
+    let (begin, end, never) = (gpu.event()?, gpu.event()?, gpu.event()?);
+    assert!(never.query()? && begin.query()?);
+    never.synchronize()?;
+    one.wait_event(&never)?;
+    assert_eq!(never.time().expect_err("no time").errno(), libc::EINVAL);
+
+    let time = Duration::from_millis(200);
+    one.record(&begin)?;
+    spin(&one, time)?;
+    one.record(&end)?;
+    // The other one waits on the device; the CPU does not.
+    let before = Instant::now();
+    two.wait_event(&end)?;
+    assert!(before.elapsed() < time / 2, "{:?}", before.elapsed());
+    assert!(!two.query()?, "it waits");
+    assert!(!end.query()?);
+    let pending = end.elapsed_since(&begin).expect_err("not yet");
+    assert_eq!(pending.errno(), libc::EAGAIN);
+    two.synchronize()?;
+    assert!(end.query()? && one.query()?);
+    let elapsed = end.elapsed_since(&begin)?;
+    assert!(elapsed >= time && elapsed < 5 * time, "{elapsed:?}");
+    assert_eq!(begin.elapsed_since(&end)?, Duration::ZERO);
+
+    // Recorded anew it stands for the later point; who waited for the earlier one does not wait
+    // for this.
+    spin(&one, time)?;
+    one.record(&end)?;
+    two.wait_event(&end)?;
+    spin(&one, time)?;
+    one.record(&end)?;
+    two.synchronize()?;
+    assert!(!end.query()?, "only the first of the two has come");
+    one.synchronize()?;
+    assert!(end.elapsed_since(&begin)? >= 3 * time);
+
+    // By another stream, while the first is still to come: the first must not undo it.
+    spin(&one, time)?;
+    one.record(&begin)?;
+    two.record(&begin)?;
+    two.synchronize()?;
+    let first = begin.time()?;
+    one.synchronize()?;
+    assert_eq!(begin.time()?, first);
+    Ok(())
+}
+
+pub(crate) fn event_of_another_context() -> Outcome {
+    let gpu = gpu()?;
+    let other = Device::open(gpu.device().path())?.gpu()?;
+    let (ours, theirs) = (stream(&gpu)?, stream(&other)?);
+    let event = gpu.event()?;
+    let refused = theirs.record(&event).expect_err("another context");
+    assert_eq!(refused.errno(), libc::EINVAL);
+    for round in 0..20 {
+        // Once long enough to be seen at it, also where the CPU has much to do.
+        let time = if round == 0 { LONG } else { AT_ONCE / 20 };
+        spin(&ours, time)?;
+        ours.record(&event)?;
+        let after = other.event()?;
+        theirs.wait_event(&event)?;
+        theirs.record(&after)?;
+        assert!(round != 0 || !theirs.query()?, "it waits on the device");
+        theirs.synchronize()?;
+        assert!(event.query()?, "what was waited for");
+        assert!(after.time()? >= event.time()?);
+    }
+    // The event, its stream and its context may go while the other waits.
+    spin(&ours, AT_ONCE)?;
+    ours.record(&event)?;
+    theirs.wait_event(&event)?;
+    let before = Instant::now();
+    drop((event, ours, gpu));
+    assert!(before.elapsed() < AT_ONCE / 2);
+    theirs.synchronize()?;
+    Ok(())
+}
+
+pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let content = pattern(5, 100_003);
+    let mut local = gpu.alloc_vram::<u8>(content.len())?;
+    let refused = stream::scope(|scope| {
+        let work = scope.on(&stream);
+        work.copy_from(&content, &mut local.slice_mut(), Unregistered::Refuse)
+    });
+    let error = refused.expect_err("not registered");
+    assert_eq!(error.errno(), libc::EPERM);
+    assert!(
+        error.hint().is_some_and(|hint| hint.contains("Register")),
+        "{error}"
+    );
+    stream::scope(|scope| -> Result<(), Error> {
+        let work = scope.on(&stream);
+        work.copy_from(&content, &mut local.slice_mut(), Unregistered::Register)?;
+        let inside = content.as_ptr().addr();
+        assert!(gpu.device().query(inside)?.is_some(), "it is registered");
+        Ok(())
+    })?;
+    assert!(local.to_vec() == content);
+    assert!(
+        gpu.device().query(content.as_ptr().addr())?.is_none(),
+        "it is released"
+    );
+    // Handed over.
+    let pending = stream.submit((content, local), |work, (content, local)| {
+        content[0] = 1;
+        work.copy_from(&content[..], &mut local.slice_mut(), Unregistered::Register)
+    })?;
+    let (content, local) = pending.wait()?;
+    assert!(local.to_vec() == content && content[0] == 1);
+    assert!(
+        gpu.device().query(content.as_ptr().addr())?.is_none(),
+        "it is released"
+    );
+    Ok(())
+}
+
+pub(crate) fn unregistered_memory_is_shared_and_written() -> Outcome {
+    let gpu = gpu()?;
+    let streams = [stream(&gpu)?, stream(&gpu)?];
+    let content = pattern(7, 25 * PAGE);
+    let pinned = || -> Result<u64, Error> { Ok(gpu.device().own_totals()?.pinned.bytes) };
+    let before = pinned()?;
+    // Neighbours, which share pages, and have nothing to do with one another, at the same time.
+    let mut local = gpu.alloc_vram::<u8>(content.len())?;
+    stream::scope(|scope| -> Result<(), Error> {
+        let (mut one, mut two) = local.slice_mut().split_at(10 * PAGE + 99)?;
+        let (first, second) = content.split_at(10 * PAGE + 99);
+        for (stream, from, to) in [
+            (&streams[0], first, &mut one),
+            (&streams[1], second, &mut two),
+        ] {
+            let work = scope.on(stream);
+            work.launch(kernel::Spin { time: AT_ONCE })?;
+            work.copy_from(from, to, Unregistered::Register)?;
+        }
+        Ok(())
+    })?;
+    assert!(local.to_vec() == content);
+    assert_eq!(pinned()?, before, "it is released");
+    // To the program's memory: whole pages, or the device could write to what is beside it.
+    let mut back = Buffer::new(content.len())?;
+    let mut shared = Buffer::new(2 * PAGE)?;
+    let mut refused = 0;
+    stream::scope(|scope| -> Result<(), Error> {
+        let (work, from) = (scope.on(&streams[0]), local.slice());
+        let part = from.part(..PAGE)?;
+        let (one, other) = shared.split_at_mut(PAGE + 8);
+        for (to, unregistered, errno) in [
+            (&mut one[8..], Unregistered::Register, libc::EINVAL),
+            (&mut other[..PAGE - 8], Unregistered::Refuse, libc::EPERM),
+        ] {
+            let part = part.part(..to.len())?;
+            let error = work.copy_to(part, to, unregistered).expect_err("refused");
+            assert_eq!(error.errno(), errno, "{error}");
+            assert!(error.hint().is_some(), "{error}");
+            refused += 1;
+        }
+        work.copy_to(from, &mut back, Unregistered::Register)
+    })?;
+    assert_eq!(refused, 2);
+    assert!(back[..] == content[..]);
+    assert!(shared.iter().all(|&byte| byte == 0));
+    assert_eq!(pinned()?, before, "it is released");
+    // Handed over and forgotten, nothing of it is ever used for something else.
+    let pending = streams[0].submit((back, local), |work, (back, local)| {
+        work.launch(kernel::Spin { time: AT_ONCE })?;
+        work.copy_to(local.slice(), &mut back[..], Unregistered::Register)
+    })?;
+    std::mem::forget(pending);
+    gpu.device().synchronize()?;
+    let forgotten = 25 * PAGE as u64;
+    assert_eq!(pinned()?, before + forgotten, "it stays registered");
+    Ok(())
+}
+
+pub(crate) fn events_are_many() -> Outcome {
+    let gpu = gpu()?;
+    let (one, two) = (stream(&gpu)?, stream(&gpu)?);
+    let events: Vec<Event> = (0..1000).map(|_| gpu.event()).collect::<Result<_, _>>()?;
+    for round in 0..3 {
+        for (number, event) in events.iter().enumerate() {
+            let (from, to) = if (number + round) % 2 == 0 {
+                (&one, &two)
+            } else {
+                (&two, &one)
+            };
+            from.record(event)?;
+            to.wait_event(event)?;
+        }
+    }
+    gpu.device().synchronize()?;
+    let mut times = Vec::new();
+    for event in &events {
+        times.push(event.time()?);
+    }
+    assert!(times.windows(2).all(|pair| pair[0] <= pair[1]));
+    Ok(())
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Checksums a file that need not fit into the device's memory: chunks of it are read, copied to
+//! the device and checksummed there, by two streams in turn. While the device works on a chunk, the
+//! next one is read.
+//!
+//! usage: `pipeline [FILE]`: without one, made-up bytes in memory, more than the device has.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Seek, Write};
+
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use pinmap::stream::{Pending, StreamOptions};
+use pinmap::{kernel, Allocation, Gpu, Stream};
+
+/// Bytes of a chunk.
+const CHUNK: usize = 4 << 20;
+
+/// What a chunk needs: memory of the host, where it is read to, and of the device.
+struct Lane {
+    host: Allocation<u8>,
+    local: Allocation<u8>,
+    crc: Allocation<u32>,
+    /// Bytes of it that are in use.
+    len: usize,
+}
+
+/// A stream, and its memory, which is here or in flight.
+struct Worker {
+    stream: Stream,
+    state: State,
+}
+
+enum State {
+    Idle(Lane),
+    Busy(Pending<Lane>),
+    /// Only for a moment.
+    Moving,
+}
+
+impl Worker {
+    fn new(gpu: &Gpu) -> pinmap::Result<Self> {
+        let lane = Lane {
+            host: gpu.device().alloc(CHUNK)?,
+            local: gpu.alloc_vram(CHUNK)?,
+            crc: gpu.device().alloc(1)?,
+            len: 0,
+        };
+        let stream = gpu.stream(StreamOptions::new())?;
+        Ok(Self {
+            stream,
+            state: State::Idle(lane),
+        })
+    }
+
+    /// The memory, when the device is done with it, and what it found.
+    fn take(&mut self) -> pinmap::Result<(Lane, Option<(u32, usize)>)> {
+        match std::mem::replace(&mut self.state, State::Moving) {
+            State::Busy(pending) => {
+                let lane = pending.wait()?;
+                let found = (lane.crc.get(0)?, lane.len);
+                Ok((lane, Some(found)))
+            }
+            State::Idle(lane) => Ok((lane, None)),
+            State::Moving => unreachable!("an error ends the program"),
+        }
+    }
+
+    /// Hands the memory over to the device.
+    fn start(&mut self, lane: Lane) -> pinmap::Result<()> {
+        let pending = self.stream.submit(lane, |work, lane| {
+            let Lane {
+                host,
+                local,
+                crc,
+                len,
+            } = lane;
+            let mut local = local.slice_mut().part(..*len)?;
+            work.copy(host.slice().part(..*len)?, &mut local)?;
+            work.launch(kernel::Crc32c {
+                data: local.as_slice(),
+                crc: &mut crc.slice_mut(),
+            })
+        })?;
+        self.state = State::Busy(pending);
+        Ok(())
+    }
+}
+
+/// Reads as much of a buffer as there is.
+fn read(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read(&mut buffer[done..])? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+/// A file in memory, with bytes that are made up.
+fn made_up(len: u64) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"pipeline", MFdFlags::MFD_CLOEXEC)?);
+    let (mut buffer, mut seed, mut left) = (vec![0; CHUNK], 1u64, len);
+    while left != 0 {
+        for word in buffer.chunks_exact_mut(8) {
+            seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed >> 29);
+            word.copy_from_slice(&seed.to_le_bytes());
+        }
+        let count = left.min(CHUNK as u64);
+        file.write_all(&buffer[..count as usize])?;
+        left -= count;
+    }
+    file.rewind()?;
+    Ok(file)
+}
+
+/// The CRC-32C of bytes, by the CPU, as a table of bytes has it.
+struct Crc {
+    table: [u32; 256],
+    /// What appending a chunk of zeros does, as a matrix of bits.
+    chunk: [u32; 32],
+}
+
+impl Crc {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+    fn new() -> Self {
+        let mut table = [0; 256];
+        for (byte, entry) in (0u32..).zip(&mut table) {
+            *entry = (0..8).fold(byte, |crc, _| {
+                (crc >> 1) ^ (Self::POLYNOMIAL & (crc & 1).wrapping_neg())
+            });
+        }
+        let mut this = Self {
+            table,
+            chunk: [0; 32],
+        };
+        this.chunk = this.zeros(CHUNK);
+        this
+    }
+
+    /// The checksum of what had this one, and these bytes behind it.
+    fn add(&self, crc: u32, bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!crc, |crc, &byte| {
+            (crc >> 8) ^ self.table[((crc ^ u32::from(byte)) & 0xff) as usize]
+        })
+    }
+
+    /// What so many bytes of zeros do to each bit, found by squaring.
+    fn zeros(&self, bytes: usize) -> [u32; 32] {
+        let one: [u32; 32] = std::array::from_fn(|bit| {
+            let crc = 1u32 << bit;
+            (crc >> 8) ^ self.table[(crc & 0xff) as usize]
+        });
+        let mut power = one;
+        let mut result: [u32; 32] = std::array::from_fn(|bit| 1 << bit);
+        let mut left = bytes;
+        while left != 0 {
+            if left & 1 != 0 {
+                result = result.map(|column| apply(&power, column));
+            }
+            power = power.map(|column| apply(&power, column));
+            left >>= 1;
+        }
+        result
+    }
+
+    /// The checksum of two pieces, of which the second has so many bytes.
+    fn join(&self, first: u32, second: u32, len: usize) -> u32 {
+        match len {
+            CHUNK => apply(&self.chunk, first) ^ second,
+            len => apply(&self.zeros(len), first) ^ second,
+        }
+    }
+}
+
+/// A matrix of bits times a vector of bits.
+fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
+    let columns = (0..32).filter(|bit| (vector >> bit) & 1 != 0);
+    columns.fold(0, |sum, bit| sum ^ matrix[bit])
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let gpu = Gpu::find()?;
+    let vram = gpu.info()?.vram_len;
+    let mut file = match std::env::args_os().nth(1) {
+        Some(path) => File::open(path)?,
+        None => made_up(vram + vram / 8 + 12_345)?,
+    };
+    let total = file.metadata()?.len();
+    println!(
+        "{} MiB, with {} MiB of device memory",
+        total >> 20,
+        vram >> 20
+    );
+    let crc = Crc::new();
+    let (mut device, mut cpu, mut done) = (0, 0, 0);
+    let mut workers = [Worker::new(&gpu)?, Worker::new(&gpu)?];
+    let mut buffer = vec![0; CHUNK];
+    let mut bar = Bar::new(total);
+    // As many turns more as there are workers, to take what is still in flight.
+    let mut last = workers.len();
+    for turn in 0.. {
+        let worker = &mut workers[turn % 2];
+        let len = read(&mut file, &mut buffer)?;
+        let (mut lane, found) = worker.take()?;
+        if let Some((piece, len)) = found {
+            device = crc.join(device, piece, len);
+            done += len as u64;
+            bar.show(done)?;
+        }
+        if len == 0 {
+            worker.state = State::Idle(lane);
+            last -= 1;
+            if last == 0 {
+                break;
+            }
+            continue;
+        }
+        lane.host.write(0, &buffer[..len])?;
+        lane.len = len;
+        worker.start(lane)?;
+        // Meanwhile the CPU does the same, to compare.
+        cpu = crc.add(cpu, &buffer[..len]);
+    }
+    bar.end()?;
+    println!("CRC-32C: device {device:08x}, CPU {cpu:08x}");
+    if device != cpu || done != total {
+        return Err("the two differ".into());
+    }
+    println!("the two are equal");
+    Ok(())
+}
+
+/// A bar that shows how far it has come; on a terminal, as it goes.
+struct Bar {
+    total: u64,
+    drawn: usize,
+    live: bool,
+}
+
+impl Bar {
+    const WIDTH: usize = 50;
+
+    fn new(total: u64) -> Self {
+        Self {
+            total: total.max(1),
+            drawn: 0,
+            live: io::stdout().is_terminal(),
+        }
+    }
+
+    fn show(&mut self, done: u64) -> io::Result<()> {
+        self.drawn = (done * Self::WIDTH as u64 / self.total) as usize;
+        if self.live {
+            print!("\r{}", self.line());
+            io::stdout().flush()?;
+        }
+        Ok(())
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "[{:<width$}] {:3} %",
+            "#".repeat(self.drawn),
+            self.drawn * 100 / Self::WIDTH,
+            width = Self::WIDTH
+        )
+    }
+
+    fn end(&self) -> io::Result<()> {
+        let back = if self.live { "\r" } else { "" };
+        println!("{back}{}", self.line());
+        Ok(())
+    }
+}

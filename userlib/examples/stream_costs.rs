@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What streams cost and what they gain, as a table; and as records for other programs to read, one a
+//! line.
+//!
+//! usage: `stream_costs [--json FILE]`
+
+#[path = "overlap/measure.rs"]
+#[expect(dead_code, reason = "the example overlap also draws it")]
+mod measure;
+
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use pinmap::stream::StreamOptions;
+use pinmap::{kernel, Gpu, Packet};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// How often something is measured.
+const TIMES: usize = 200;
+/// Packets that are submitted at once.
+const BATCH: usize = 64;
+/// How often the overlap is measured.
+const RUNS: usize = 5;
+
+/// What was measured several times: one way of doing what the case says. The first way of a case is what the
+/// others are compared with.
+struct Record {
+    case: String,
+    system: &'static str,
+    /// Nanoseconds, in order.
+    values: Vec<u64>,
+}
+
+impl Record {
+    /// `case` is the operation, the size and the kind of what it is done with.
+    fn new(case: impl Into<String>, system: &'static str, times: &[Duration]) -> Self {
+        let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let mut values: Vec<u64> = times.iter().map(nanos).collect();
+        values.sort_unstable();
+        Self {
+            case: case.into(),
+            system,
+            values,
+        }
+    }
+
+    /// The value that so many quarters of the others are below.
+    fn quartile(&self, quarters: usize) -> u64 {
+        let last = self.values.len().saturating_sub(1);
+        self.values.get(last * quarters / 4).copied().unwrap_or(0)
+    }
+
+    /// Cases and systems need no escapes.
+    fn json(&self) -> String {
+        let [q1, median, q3] = [1, 2, 3].map(|quarters| self.quartile(quarters));
+        format!(
+            "{{\"case\": \"{}/testgpu\", \"system\": \"{}\", \"median_ns\": {median}, \"q1_ns\": {q1}, \
+             \"q3_ns\": {q3}, \"rounds\": {}}}",
+            self.case,
+            self.system,
+            self.values.len()
+        )
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let file = match &arguments.iter().map(|text| &**text).collect::<Vec<_>>()[..] {
+        [] => None,
+        ["--json", path] => Some(File::create(path)?),
+        _ => return Err("usage: stream_costs [--json FILE]".into()),
+    };
+    let gpu = Gpu::find()?;
+    let link = gpu.info()?.link;
+    let mut records = Vec::new();
+    submission(&gpu, &mut records)?;
+    record(&gpu, &mut records)?;
+    event_wait(&gpu, &mut records)?;
+    call(&gpu, &mut records)?;
+    match link.bandwidth {
+        Some(bandwidth) => {
+            println!(
+                "link: {} MB/s in each direction, {} ns latency",
+                bandwidth / 1_000_000,
+                link.latency.as_nanos()
+            );
+            overlap(&gpu, &mut records)?;
+        }
+        None => println!("the link has no limit: no overlap is measured"),
+    }
+    if let Some(mut file) = file {
+        for record in &records {
+            writeln!(file, "{}", record.json())?;
+        }
+    }
+    println!(
+        "{:<28} {:<16} {:>12} {:>12} {:>12} {:>8}",
+        "case", "way", "median", "lower", "upper", "x first"
+    );
+    for record in &records {
+        let first = records.iter().find(|first| first.case == record.case);
+        let first = first.map_or(1, |first| first.quartile(2).max(1));
+        let [lower, median, upper] = [1, 2, 3].map(|quarters| record.quartile(quarters));
+        println!(
+            "{:<28} {:<16} {median:>12} {lower:>12} {upper:>12} {:>8.2}",
+            record.case,
+            record.system,
+            median as f64 / first as f64
+        );
+    }
+    println!(
+        "in ns; lower and upper: the quartiles; stream-event-wait and stream-pipeline by the device's clock"
+    );
+    Ok(())
+}
+
+/// What it takes the CPU to submit a packet: alone, and as one of many.
+fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let stream = gpu.stream(StreamOptions::new().packets(65536))?;
+    let packets = vec![Packet::nop(); BATCH];
+    for (way, packets) in [("alone", &packets[..1]), ("64-at-once", &packets[..])] {
+        let mut times = Vec::new();
+        for _ in 0..TIMES {
+            let start = Instant::now();
+            let pending = stream.submit((), |work, ()| work.packets(packets))?;
+            times.push(start.elapsed() / packets.len() as u32);
+            drop(pending);
+        }
+        stream.synchronize()?;
+        records.push(Record::new("stream-submit/0KiB/packet", way, &times));
+    }
+    Ok(())
+}
+
+/// What it takes the CPU to record an event, and to have a stream wait for one.
+fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let options = StreamOptions::new().packets(65536);
+    let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
+    let mut events = Vec::new();
+    for _ in 0..TIMES {
+        events.push(gpu.event()?);
+    }
+    let (mut recorded, mut waited) = (Vec::new(), Vec::new());
+    // So that there is something to wait for.
+    let time = Duration::from_millis(300);
+    drop(stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
+    for event in &events {
+        let start = Instant::now();
+        stream.record(event)?;
+        recorded.push(start.elapsed());
+        let start = Instant::now();
+        other.wait_event(event)?;
+        waited.push(start.elapsed());
+    }
+    other.synchronize()?;
+    let case = "stream-event/0KiB/packet";
+    records.push(Record::new(case, "record", &recorded));
+    records.push(Record::new(case, "submit-a-wait", &waited));
+    Ok(())
+}
+
+/// From an event in one stream to what waits for it in another.
+fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let options = StreamOptions::new();
+    let (first, second) = (gpu.stream(options)?, gpu.stream(options)?);
+    let (event, after) = (gpu.event()?, gpu.event()?);
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        // Long enough for the other one to be waiting.
+        let time = Duration::from_micros(300);
+        drop(first.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
+        first.record(&event)?;
+        second.wait_event(&event)?;
+        second.record(&after)?;
+        second.synchronize()?;
+        times.push(after.elapsed_since(&event)?);
+    }
+    let case = "stream-event-wait/0KiB/packet";
+    records.push(Record::new(case, "another-stream", &times));
+    Ok(())
+}
+
+/// A host function, and back to the stream.
+fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let stream = gpu.stream(StreamOptions::new())?;
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        let start = Instant::now();
+        stream.call(|| ())?;
+        stream.synchronize()?;
+        times.push(start.elapsed());
+    }
+    let case = "stream-call/0KiB/packet";
+    records.push(Record::new(case, "there-and-back", &times));
+    Ok(())
+}
+
+/// What streams save where the link and the kernels take as long as one another.
+fn overlap(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+    let mut all = [const { Vec::new() }; 4];
+    let mut size = 0;
+    for _ in 0..RUNS {
+        let result = measure::pipeline(gpu, measure::CHUNKS)?;
+        size = result.chunk * measure::CHUNKS;
+        for (times, run) in all.iter_mut().zip(result.runs()) {
+            times.push(run.total);
+        }
+    }
+    let ways = ["serial", "one-stream", "two-streams", "three-streams"];
+    for (way, times) in ways.into_iter().zip(&all) {
+        let case = format!("stream-pipeline/{}KiB/gpu", size >> 10);
+        records.push(Record::new(case, way, times));
+    }
+    Ok(())
+}

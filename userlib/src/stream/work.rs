@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is submitted to a stream, with operands.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::cache::Cached;
+use crate::element::Element;
+use crate::error::{Error, Operation, Result};
+use crate::kernel::Kernel;
+use crate::options::Access;
+use crate::packet::Packet;
+use crate::pages::page_size;
+use crate::queue::Full;
+use crate::raw::RawRegistration;
+use crate::slice::{DeviceSlice, DeviceSliceMut};
+
+use super::core::Core;
+use super::options::Unregistered;
+
+/// A stream, for work on memory that lives at least as long as `'w`, when the work is done.
+///
+/// Made by [`Scope::on`](super::Scope::on), or given to the function of
+/// [`Stream::submit`](super::Stream::submit).
+pub struct Work<'w> {
+    core: Arc<Core>,
+    kept: Arc<Kept>,
+    /// Invariant: no operand may live shorter.
+    memory: PhantomData<&'w mut &'w ()>,
+}
+
+/// Memory that is registered until the work is done.
+#[derive(Default)]
+pub(super) struct Kept(Mutex<Registered>);
+
+#[derive(Default)]
+struct Registered {
+    /// What is read. Others may read from the same pages.
+    read: Vec<Cached>,
+    /// What is written.
+    written: Vec<RawRegistration>,
+}
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Registered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        let all = self.lock();
+        all.read.is_empty() && all.written.is_empty()
+    }
+
+    /// Releases all of it: the work is done.
+    pub(super) fn release(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
+    }
+}
+
+/// The pieces of a range that share a page with something else, and what lies between them.
+fn pieces(addr: usize, len: usize, page: usize) -> impl Iterator<Item = (usize, usize)> {
+    let end = addr + len;
+    let first = addr.next_multiple_of(page).min(end);
+    let last = (end / page * page).max(first);
+    let pieces = [(addr, first), (first, last), (last, end)];
+    let pieces = pieces.into_iter().filter(|(start, end)| start != end);
+    pieces.map(|(start, end)| (start, end - start))
+}
+
+impl<'w> Work<'w> {
+    pub(super) fn new(core: &Arc<Core>, kept: &Arc<Kept>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            kept: Arc::clone(kept),
+            memory: PhantomData,
+        }
+    }
+
+    /// Copies elements, by the copy engine of the direction, between any two kinds of memory.
+    /// Waits if the ring is full.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: not as many elements in both, they overlap, or the memory belongs to another
+    /// context; `EIO`: the stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a
+    /// host function.
+    pub fn copy<'b: 'w, T: Element>(
+        &self,
+        from: impl Into<DeviceSlice<'w, T>>,
+        to: &mut DeviceSliceMut<'b, T>,
+    ) -> Result<()> {
+        let mut state = self.core.lock();
+        state.queue_mut().copy(&from.into(), to, Full::Wait)
+    }
+
+    /// Copies elements from memory that the device cannot reach: refuses, or has it registered, by
+    /// the pages, until the work is done. What several copies need is registered once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EPERM`: it was not told to register; the errors of
+    /// [`Cache::get`](crate::Cache::get), of which `EEXIST` means that some of it is registered by
+    /// the program itself, and `EBUSY` that a copy in flight needs some of it.
+    #[allow(unsafe_code)]
+    pub fn copy_from<'b: 'w, T: Element>(
+        &self,
+        from: &'w [T],
+        to: &mut DeviceSliceMut<'b, T>,
+        unregistered: Unregistered,
+    ) -> Result<()> {
+        let (addr, len) = (from.as_ptr().expose_provenance(), size_of_val(from));
+        self.demand(unregistered, addr, len)?;
+        self.demand_equal(from.len(), to.len())?;
+        let cache = self.core.shared().borrowed(self.core.device())?;
+        let mut sources = Vec::new();
+        // What shares a page with something else by itself: that may be copied at the same time.
+        for (start, len) in pieces(addr, len, page_size()) {
+            let memory = from
+                .as_ptr()
+                .cast_mut()
+                .cast::<u8>()
+                .wrapping_add(start - addr);
+            // SAFETY: The device can only read it, and `from` is borrowed until the work is done,
+            // when it is released. What lies beside it in the same pages nothing but packets made
+            // by hand could name, and those only read.
+            let cached = unsafe { cache.get(memory, len)? };
+            sources.push((cached.device_addr()?, len as u64));
+            self.kept.lock().read.push(cached);
+        }
+        self.core.lock().queue_mut().copy_in(&sources, to)
+    }
+
+    /// Copies elements to memory that the device cannot reach: refuses, or registers it until the
+    /// work is done. It must be whole pages, as a [`Buffer`](crate::Buffer) is: the device could
+    /// write to whatever else is in them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EPERM`: it was not told to register; `EINVAL`: it is not whole
+    /// pages; the errors of [`Device::register_raw`](crate::Device::register_raw).
+    #[allow(unsafe_code)]
+    pub fn copy_to<T: Element>(
+        &self,
+        from: impl Into<DeviceSlice<'w, T>>,
+        to: &'w mut [T],
+        unregistered: Unregistered,
+    ) -> Result<()> {
+        let from = from.into();
+        let (addr, len) = (to.as_mut_ptr().expose_provenance(), size_of_val(to));
+        self.demand(unregistered, addr, len)?;
+        self.demand_equal(from.len(), to.len())?;
+        if addr % page_size() != 0 || len % page_size() != 0 {
+            let cause = "it shares a page with something else, which the device could write to";
+            let error = refused(Errno::EINVAL, addr, len, cause);
+            return Err(error.with_hint("take whole pages, for instance of a `Buffer`"));
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: `to` is borrowed, by nobody else, until the work is done, when it is released;
+        // nothing else is in its pages, and its elements can be any bytes.
+        let registration = unsafe {
+            let memory = to.as_mut_ptr().cast::<u8>();
+            self.core
+                .device()
+                .register_raw(memory, len, Access::ReadWrite)?
+        };
+        let target = registration.device_addr()?;
+        self.kept.lock().written.push(registration);
+        self.core.lock().queue_mut().copy_out(&from, target)
+    }
+
+    /// Refuses memory that is not registered, unless that is to be done.
+    fn demand(&self, unregistered: Unregistered, addr: usize, len: usize) -> Result<()> {
+        match unregistered {
+            Unregistered::Register => Ok(()),
+            Unregistered::Refuse => {
+                let error = refused(Errno::EPERM, addr, len, "that memory is not registered");
+                Err(error.with_hint(
+                    "register it once, allocate it with `Device::alloc`, or pass \
+                     `Unregistered::Register`",
+                ))
+            }
+        }
+    }
+
+    fn demand_equal(&self, from: usize, to: usize) -> Result<()> {
+        if from == to {
+            return Ok(());
+        }
+        let (errno, cause) = (Errno::EINVAL, "not as many elements in both");
+        let attempt = format!("submit a copy of {from} elements to {to}");
+        Err(Error::refused(Operation::Submit, attempt, errno, cause))
+    }
+
+    /// Sets each element, by a copy engine. Waits if the ring is full.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy).
+    pub fn fill<'b: 'w, T: Element>(&self, to: &mut DeviceSliceMut<'b, T>, value: T) -> Result<()> {
+        self.core.lock().queue_mut().fill(to, value, Full::Wait)
+    }
+
+    /// Launches a [kernel](mod@crate::kernel). Waits if the ring is full.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
+    /// needs, or what is written overlaps with something else.
+    pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
+        self.core.lock().queue_mut().launch(kernel, Full::Wait)
+    }
+
+    /// Stores the device's clock, in nanoseconds, in one element, when everything before is done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
+    pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
+        self.core.lock().queue_mut().timestamp(to, index)
+    }
+
+    /// Submits packets as they are: as [`Scope::submit`](crate::Scope::submit) of a queue.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host
+    /// function.
+    pub fn packets(&self, packets: &[Packet]) -> Result<()> {
+        let count = packets.len() as u64;
+        let packets = packets.iter().copied();
+        let mut state = self.core.lock();
+        let queue = state.queue_mut();
+        queue.distrust();
+        queue.submit(count, packets, Full::Wait)
+    }
+}
+
+/// Why a copy is refused.
+fn refused(errno: Errno, addr: usize, len: usize, cause: &'static str) -> Error {
+    let attempt = format!("submit a copy of {len} bytes at {addr:#x}");
+    Error::refused(Operation::Submit, attempt, errno, cause)
+}
+
+impl fmt::Debug for Work<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Work").field(&self.core).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Progress;
+    use crate::queue::Queue;
+    use crate::stream::{scope, Stream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    #[test]
+    fn pages_that_are_shared_come_by_themselves() {
+        let all = |addr, len| pieces(addr, len, 0x1000).collect::<Vec<_>>();
+        assert_eq!(all(0x1000, 0x2000), [(0x1000, 0x2000)]);
+        assert_eq!(all(0x1ff0, 0x20), [(0x1ff0, 0x10), (0x2000, 0x10)]);
+        assert_eq!(all(0x1010, 0x20), [(0x1010, 0x20)]);
+        assert_eq!(all(0x1010, 0xff0), [(0x1010, 0xff0)]);
+        assert_eq!(
+            all(0x1ff8, 0x2010),
+            [(0x1ff8, 8), (0x2000, 0x2000), (0x4000, 8)]
+        );
+        assert_eq!(all(0x1000, 0), []);
+        assert_eq!(all(0x1008, 0), []);
+    }
+
+    /// A stream whose fence says that all is done, as a packet may have written; the device does
+    /// not.
+    fn forged() -> (Stream, Arc<Progress>) {
+        let queue = Queue::fake_with_index();
+        let progress = Arc::clone(queue.progress());
+        progress.execute(u64::MAX);
+        progress.confirm_fake(0);
+        let core = Core::fake(queue);
+        (Stream { core }, progress)
+    }
+
+    /// That something waits for the device itself.
+    fn waits(progress: &Progress, what: impl FnOnce() + Send) {
+        let finished = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                what();
+                finished.store(true, Ordering::SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!finished.load(Ordering::SeqCst));
+            progress.confirm_fake(3);
+        });
+    }
+
+    #[test]
+    fn packets_made_by_hand_cannot_end_a_scope_early() {
+        let (stream, progress) = forged();
+        waits(&progress, || {
+            let result = scope(|scope| scope.on(&stream).packets(&[Packet::nop()]));
+            result.expect("done");
+        });
+    }
+
+    #[test]
+    fn packets_made_by_hand_cannot_give_memory_back_early() {
+        let (stream, progress) = forged();
+        let submit = || {
+            let pending = stream.submit(vec![1], |work, _| work.packets(&[Packet::nop()]));
+            pending.expect("submitted")
+        };
+        let pending = submit().try_into_memory().expect_err("the device has it");
+        waits(&progress, || {
+            assert_eq!(pending.wait().expect("done"), [1]);
+        });
+    }
+}
