@@ -139,7 +139,8 @@ static void bench_register(enum kind kind, size_t length)
 		report("register", length, kind, systems[i]->name, &add[i]);
 		report("release", length, kind, systems[i]->name, &remove[i]);
 	}
-	if (!only && length >= 64 * MIB)
+	/* The statistics of a cgroup are not told before they have changed by half a megabyte. */
+	if (!only && length >= GIB)
 		tell_metadata(&memory, length, runs);
 	memory_free(&memory);
 }

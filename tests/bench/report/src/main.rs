@@ -69,10 +69,16 @@ fn run() -> Result<bool, Box<dyn Error>> {
             fs::write(directory.join(name), svg)?;
         }
     }
-    print!("{}", table::table(&records));
-    print!("{}", table::ways(&records));
-    print!("{}", table::slopes(&records));
-    print!("{}", table::goals(&records));
+    let parts = [
+        table::table(&records),
+        table::ways(&records),
+        table::slopes(&records),
+        table::goals(&records),
+    ];
+    // Without a line below its heading a part says nothing.
+    for part in parts.iter().filter(|part| part.trim().lines().count() > 1) {
+        print!("{part}");
+    }
     Ok(true)
 }
 
