@@ -61,26 +61,29 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	keep_newest 8 "$dir/results"
 }
 
-# importer_build: builds the importer of dma-bufs for the tests, for the kernel in KDIR, and sets IMPORTER, the path of its module.
-importer_build() {
-	local dir=$BUILDS/${KDIR##*/}/importer
-	IMPORTER=$dir/results/$(content_of "$TREE" '^\./tests/importer/').ko
-	[ -e "$IMPORTER" ] || locked "importer-${KDIR##*/}-${BUILDS##*/}" importer_make "$dir"
-	touch "$IMPORTER"
+# extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the bench need besides pinmap's, for the
+# kernel in KDIR, and sets EXTRA_MODULE, its path.
+extra_module_build() {
+	local name=${1##*/} dir
+	dir=$BUILDS/${KDIR##*/}/$name
+	EXTRA_MODULE=$dir/results/$(content_of "$TREE/$1" '^\./').ko
+	[ -e "$EXTRA_MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" extra_module_make "$TREE/$1" "$dir"
+	touch "$EXTRA_MODULE"
 }
 
-importer_make() { # DIR
-	[ ! -e "$IMPORTER" ] || return 0
-	rm -rf "$1/tree"
-	mkdir -p "$1"/{tree,results}
-	cp "$TREE"/tests/importer/* "$1/tree"
-	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$1/log" 2>&1; then
-		cat "$1/log" >&2
-		die "the importer for the tests cannot be built for ${KDIR##*/}"
+extra_module_make() { # SOURCES DIR
+	[ ! -e "$EXTRA_MODULE" ] || return 0
+	rm -rf "$2/tree"
+	mkdir -p "$2/results"
+	cp -r "$1" "$2/tree"
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
+		cat "$2/log" >&2
+		die "the module in ${1#"$TREE/"} cannot be built for ${KDIR##*/}"
 	fi
-	cp "$1/tree/importer.ko" "$IMPORTER.partial"
-	mv "$IMPORTER.partial" "$IMPORTER"
-	keep_newest 4 "$1/results"
+	! grep -q warning "$2/log" || cat "$2/log" >&2
+	cp "$2/tree"/*.ko "$EXTRA_MODULE.partial"
+	mv "$EXTRA_MODULE.partial" "$EXTRA_MODULE"
+	keep_newest 4 "$2/results"
 }
 
 # module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file came or went it starts afresh.
@@ -186,27 +189,4 @@ testgpu_make() {
 	cp "$dir/target/release/testgpu" "$TESTGPU.partial"
 	mv "$TESTGPU.partial" "$TESTGPU"
 	keep_newest 4 "$dir/results"
-}
-
-# floor_build: builds the module of the bench's floor for the kernel in KDIR and sets FLOOR, the path of bench-floor.ko.
-floor_build() {
-	local dir=$BUILDS/${KDIR##*/}/floor
-	FLOOR=$dir/results/$(content_of "$TREE/tests/bench/floor" '^\./').ko
-	[ -e "$FLOOR" ] || locked "floor-${KDIR##*/}-${BUILDS##*/}" floor_make "$dir"
-	touch "$FLOOR"
-}
-
-floor_make() { # DIR
-	[ ! -e "$FLOOR" ] || return 0
-	rm -rf "$1/tree"
-	mkdir -p "$1/results"
-	cp -r "$TREE/tests/bench/floor" "$1/tree"
-	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${1#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$1/log" 2>&1; then
-		cat "$1/log" >&2
-		die "the bench's floor cannot be built for ${KDIR##*/}"
-	fi
-	! grep -q warning "$1/log" || cat "$1/log" >&2
-	cp "$1/tree/bench-floor.ko" "$FLOOR.partial"
-	mv "$FLOOR.partial" "$FLOOR"
-	keep_newest 4 "$1/results"
 }
