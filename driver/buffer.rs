@@ -846,10 +846,11 @@ impl Buffer {
                     // Who asks QUERY now waits for the lock.
                     guest.events.generations().bump(handle);
                 }
+                // Before the lock is given up, so that who ends it knows.
+                this.look_later();
                 drop(inner);
                 // Not before QUERY says so.
                 this.events.generations().bump(handle);
-                this.look_later();
             }
             // Being ended, perhaps by somebody who waits for a device.
             State::Released | State::Gone => {

@@ -42,6 +42,7 @@ pub(crate) fn pin(
             .pin(at, left)
             .map_err(|errno| explain(errno, at, write))?;
         runs.take(&mut chunk)?;
+        gup::breathe();
         progress(runs.pages())?;
     }
     runs.finish()?;

@@ -293,21 +293,42 @@ impl Queue {
     /// Has `eventfd` signalled when the fence is at least `value`, or never will be. `ENOSPC`: too many
     /// are to be.
     pub(crate) fn notify(&self, fence: u64, value: u64, eventfd: EventFd) -> Result {
-        let mut fate = self.fate.lock();
-        if fate.notices.len() >= MAX_NOTICES {
-            return Err(ENOSPC);
-        }
-        // Looked at under the lock: an interrupt that comes after that tells.
-        if self.is_over(&fate) || self.fence(fence) >= value {
-            eventfd.signal();
-            return Ok(());
-        }
-        let notice = Notice {
+        let mut notice = Notice {
             fence,
             value,
             eventfd,
         };
-        Ok(fate.notices.push(notice, GFP_KERNEL_ACCOUNT)?)
+        let mut fate = self.fate.lock();
+        loop {
+            // Looked at under the lock: an interrupt that comes after that tells.
+            if self.is_over(&fate) || self.fence(fence) >= value {
+                notice.eventfd.signal();
+                return Ok(());
+            }
+            if fate.notices.len() >= MAX_NOTICES {
+                // No interrupt needs to have told those that are due.
+                self.tell(&mut fate);
+                if fate.notices.len() >= MAX_NOTICES {
+                    return Err(ENOSPC);
+                }
+            }
+            match fate.notices.push_within_capacity(notice) {
+                Ok(()) => return Ok(()),
+                Err(full) => notice = full.0,
+            }
+            // Allocated outside of the lock, which the scheduler of all contexts takes.
+            drop(fate);
+            let mut roomy = KVec::with_capacity(MAX_NOTICES, GFP_KERNEL_ACCOUNT)?;
+            fate = self.fate.lock();
+            if fate.notices.capacity() < roomy.capacity() {
+                for notice in fate.notices.drain_all() {
+                    if roomy.push_within_capacity(notice).is_err() {
+                        return Err(ENOSPC); // Cannot be: there is room for all of them.
+                    }
+                }
+                fate.notices = roomy;
+            }
+        }
     }
 
     /// The device does nothing for it any more: it has no place in its address space, and no event.

@@ -18,6 +18,7 @@
 #include <linux/pid.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
+#include <linux/sched/rt.h>
 #include <linux/sched/signal.h>
 #include <linux/user_namespace.h>
 #include <linux/shmem_fs.h>
@@ -85,12 +86,12 @@ void pinmap_put_page(struct page *page)
 }
 
 /*
- * How many pages of the current task, from @addr on, one entry of the page table maps now, for writing if
- * @write: 1 where that is not a huge one. With @page, which must be pinned: 1 unless that is what it maps @addr
- * to; and never more than the rest of the folio of @page.
+ * How many pages of the current task, from @addr on, one entry of the page table maps now, for
+ * writing if @write: 1 where that is not a huge one. With @page, which must be pinned: 1 unless that
+ * is what it maps @addr to; and never more than the rest of the folio of @page.
  *
- * Without a lock and by the rules of fast GUP: no page table is freed while interrupts are off, and an entry that
- * it would not take is not taken here.
+ * Without a lock and by the rules of fast GUP: no page table is freed while interrupts are off, and an
+ * entry that it would not take is not taken here.
  */
 unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write)
 {
@@ -313,6 +314,12 @@ static void pinmap_run_beside(struct work_struct *work)
 	set_active_memcg(old);
 }
 
+/* Whoever allocates for another task cannot be killed with it: rather it fails than has others killed. */
+gfp_t pinmap_gfp_for_another(void)
+{
+	return GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
+}
+
 /*
  * Calls @own and meanwhile, on another processor if one has time, @other, whose memory is charged to the
  * current task's cgroup. @other is not called later.
@@ -321,7 +328,8 @@ void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), v
 {
 	struct pinmap_beside beside = { .run = other, .data = other_data };
 
-	if (num_online_cpus() == 1) {
+	/* What is urgent does not wait for what is not. */
+	if (num_online_cpus() == 1 || rt_or_dl_task(current)) {
 		own(own_data);
 		return;
 	}

@@ -56,6 +56,7 @@ bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
 void pinmap_sleep_ms(unsigned int ms);
 struct workqueue_struct *pinmap_unbound_queue(void);
+gfp_t pinmap_gfp_for_another(void);
 void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), void *other_data);
 unsigned long pinmap_task_size(void);
 unsigned long pinmap_memlock_limit(void);

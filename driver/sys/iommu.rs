@@ -363,9 +363,14 @@ impl Mapped {
             self.runs = None;
             return Ok(());
         }
-        let result = self.domain.unmap(self.start, length);
-        self.part.flushes = self.part.flushes.saturating_add(1);
-        let result = if stuck { Err(EIO) } else { result };
+        let mut result = Ok(());
+        if length != 0 {
+            result = self.domain.unmap(self.start, length);
+            self.part.flushes = self.part.flushes.saturating_add(1);
+        }
+        if stuck {
+            result = Err(EIO);
+        }
         let runs = self.runs.take();
         if result.is_err() {
             mem::forget(runs);

@@ -1485,7 +1485,8 @@ struct pinmap_queue_submit {
  * driver holds each eventfd until it was signalled, also if it was closed.
  *
  * ``EBADF``, ``EINVAL``: @fd is no eventfd; ``EINVAL``: there is no such fence.
- * ``ENOSPC``: 64 notices of the queue are outstanding.
+ * ``ENOSPC``: 64 notices of the queue are outstanding. ``ENODEV``: the device was
+ * gone before.
  */
 struct pinmap_queue_notify {
 	__u32 size;

@@ -90,11 +90,17 @@ void fail_page_below(const char *function)
 	set("fail_page_alloc", "probability", "100");
 }
 
-void fail_page_end(void)
+bool fail_page_end(void)
 {
+	char left[16] = { 0 };
+	int fd = SYS(open("/sys/kernel/debug/fail_page_alloc/times", O_RDONLY | O_CLOEXEC));
+	bool struck = SYS(read(fd, left, sizeof(left) - 1)) > 0 && atoi(left) == 0;
+
+	close(fd);
 	set("fail_page_alloc", "probability", "0");
 	set("fail_page_alloc", "require-start", "0");
 	set("fail_page_alloc", "require-end", "0xffffffffffffffff");
+	return struck;
 }
 
 void need_injection(void)

@@ -16,7 +16,8 @@ void fail_spare(const char *function);
 
 /* The next page that whoever, below one of the kernel's functions, wants to have is not there; until it is ended. */
 void fail_page_below(const char *function);
-void fail_page_end(void);
+/* Returns whether that was so. */
+bool fail_page_end(void);
 
 /* Begins to count, from 1. */
 void fail_begin(unsigned int n);

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::hint::spin_loop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -49,6 +49,8 @@ pub(crate) struct Progress {
     fence_addr: u64,
     /// Set when the queue was destroyed before its end: why it had stopped, if it had.
     destroyed: OnceLock<Option<Fault>>,
+    /// Held by who destroys it: that takes as long as the packet that runs.
+    destroying: Mutex<()>,
     /// Why it cannot go on, if that is not the device's doing.
     spoilt: OnceLock<&'static str>,
     /// What the driver would say, once it was set.
@@ -65,6 +67,7 @@ impl Progress {
             fences,
             fence_addr,
             destroyed: OnceLock::new(),
+            destroying: Mutex::new(()),
             spoilt: OnceLock::new(),
             #[cfg(test)]
             fake_index: None,
@@ -278,9 +281,14 @@ impl Progress {
         format!("{verb} the work of queue {} of {}", self.id, self.device)
     }
 
-    /// Destroys the queue: when it returns the device does nothing for it any more. A second time
-    /// it does nothing.
+    /// Destroys the queue: when it returns the device does nothing for it any more, whoever was first.
     pub(crate) fn destroy(&self) -> Result<()> {
+        // The driver forgets the name before the device has stopped: who comes second has to wait for the
+        // first one here.
+        let _one_at_a_time = self
+            .destroying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if self.destroyed.get().is_some() {
             return Ok(());
         }
@@ -295,7 +303,6 @@ impl Progress {
                 // Gone, it does nothing; destroyed before, by a forked process that has the same
                 // file, the queue is no more.
                 Ok(()) | Err(Errno::ENODEV | Errno::ENOENT | Errno::ESTALE) => {
-                    // Who was first has said why.
                     let _ = self.destroyed.set(fault);
                     return Ok(());
                 }

@@ -3,10 +3,11 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::SigSet;
 
 use crate::error::{Error, Operation, Result};
-use crate::fence::Fence;
+use crate::fence::{Fence, Progress};
 use crate::wait::wait;
 
 /// How often to look for work that will never be done.
@@ -54,7 +56,7 @@ pub(crate) enum Action {
     Tell(Arc<EventFd>),
 }
 
-/// Something to be done.
+/// Something to be done. Of each queue the driver is asked to tell of one fence only, the first.
 struct Item {
     fence: Fence,
     /// Fences that its queue waits for.
@@ -64,17 +66,11 @@ struct Item {
     action: Action,
 }
 
-/// What became of one.
-enum Outcome {
-    Pending,
-    Reached,
-    /// It never will be.
-    Failed,
-}
-
 /// Waits for all of them.
 struct Waiter {
     eventfd: EventFd,
+    /// There are items that were not looked at: the eventfd says no more than that.
+    fresh: AtomicBool,
     items: Mutex<Vec<Item>>,
 }
 
@@ -108,6 +104,7 @@ fn waiter() -> Result<&'static Waiter> {
     thread::Builder::new()
         .name("pinmap-waiter".into())
         .spawn(move || {
+            block_signals();
             if let Ok(waiter) = receiver.recv() {
                 waiter.run();
             }
@@ -115,6 +112,7 @@ fn waiter() -> Result<&'static Waiter> {
         .map_err(|error| Error::from_io(Operation::Stream, attempt, &error))?;
     let waiter = WAITER.get_or_init(|| Waiter {
         eventfd,
+        fresh: AtomicBool::new(false),
         items: Mutex::default(),
     });
     // It is there: it cannot have gone before it was told.
@@ -145,6 +143,7 @@ pub(crate) fn when(fence: Fence, needs: Vec<Fence>, action: Action) -> Result<()
         asked: false,
         action,
     });
+    waiter.fresh.store(true, Ordering::Release);
     // Full, it is readable already.
     let _ = waiter.eventfd.write(1);
     Ok(())
@@ -174,10 +173,12 @@ impl Waiter {
             // A failure of poll() is lack of memory, which passes.
             let _ = wait(&mut files, (!idle).then_some(TICK));
             let told = self.eventfd.read().is_ok();
-            let busy = self.pass(looked.elapsed() >= TICK);
-            if looked.elapsed() >= TICK {
+            let fresh = self.fresh.swap(false, Ordering::Acquire);
+            let thorough = looked.elapsed() >= TICK;
+            let busy = self.pass(thorough);
+            if thorough {
                 looked = Instant::now();
-            } else if told && !busy {
+            } else if told && !fresh && !busy {
                 // Nothing was reached, so something has failed.
                 self.pass(true);
             }
@@ -190,18 +191,26 @@ impl Waiter {
         let mut asked = false;
         {
             let mut items = self.items();
+            let mut look = Look::new(thorough);
+            // The order of those that are left does not matter: of each queue only one host function
+            // can be reached.
             let mut index = 0;
+            while let Some(item) = items.get(index) {
+                if item.is_reached() {
+                    due.push((items.swap_remove(index), true));
+                } else {
+                    look.see(&item.fence);
+                    index += 1;
+                }
+            }
+            index = 0;
             while let Some(item) = items.get_mut(index) {
                 let was_asked = item.asked;
-                match item.look(&self.eventfd, thorough) {
-                    Outcome::Pending => {
-                        asked |= item.asked != was_asked;
-                        index += 1;
-                    }
-                    // The order of those that are left does not matter: of each queue only one
-                    // host function can be reached.
-                    Outcome::Reached => due.push((items.swap_remove(index), true)),
-                    Outcome::Failed => due.push((items.swap_remove(index), false)),
+                if look.has_failed(item, &self.eventfd) {
+                    due.push((items.swap_remove(index), false));
+                } else {
+                    asked |= item.asked != was_asked;
+                    index += 1;
                 }
             }
         }
@@ -213,26 +222,69 @@ impl Waiter {
     }
 }
 
-impl Item {
-    fn look(&mut self, eventfd: &EventFd, thorough: bool) -> Outcome {
-        let by_hand = matches!(self.action, Action::Drop(_, true));
-        if self.fence.is_passed(by_hand) {
-            return Outcome::Reached;
+/// What is known of the queues in one pass, by where they are: each is asked about once.
+struct Look {
+    thorough: bool,
+    /// The lowest value of a fence.
+    first: HashMap<*const Progress, u64>,
+    stopped: HashMap<*const Progress, bool>,
+}
+
+impl Look {
+    fn new(thorough: bool) -> Self {
+        Self {
+            thorough,
+            first: HashMap::new(),
+            stopped: HashMap::new(),
         }
-        if !self.asked {
-            let progress = self.fence.progress();
-            match progress.notify(self.fence.value(), eventfd.as_fd()) {
+    }
+
+    fn see(&mut self, fence: &Fence) {
+        let first = self.first.entry(Arc::as_ptr(fence.progress()));
+        let first = first.or_insert(fence.value());
+        *first = (*first).min(fence.value());
+    }
+
+    /// Whether it never will be reached, as far as that is known; has the driver tell of it if it is the
+    /// first of its queue.
+    fn has_failed(&mut self, item: &mut Item, eventfd: &EventFd) -> bool {
+        let Item {
+            fence,
+            needs,
+            asked,
+            ..
+        } = item;
+        let progress = fence.progress();
+        let first = self.first.get(&Arc::as_ptr(progress));
+        if !*asked && first == Some(&fence.value()) {
+            match progress.notify(fence.value(), eventfd.as_fd()) {
                 // Signalled at once if it was reached meanwhile.
-                Ok(()) => self.asked = true,
-                // Too many were: it is found by looking from time to time.
-                Err(Errno::ENOSPC) => {}
-                Err(_) => return Outcome::Failed,
+                Ok(()) => *asked = true,
+                // It is found by looking from time to time.
+                Err(Errno::ENOSPC | Errno::ENOMEM) => {}
+                Err(_) => return true,
             }
         }
-        if thorough && self.fence.query(&self.needs).is_err() {
-            return Outcome::Failed;
+        self.thorough && (self.is_lost(fence) || needs.iter().any(|need| self.is_lost(need)))
+    }
+
+    /// Whether the queue has stopped before it.
+    fn is_lost(&mut self, fence: &Fence) -> bool {
+        let progress = fence.progress();
+        let stopped = || !matches!(progress.stopped(), Ok(None));
+        if fence.is_done() {
+            return false;
         }
-        Outcome::Pending
+        let known = self.stopped.entry(Arc::as_ptr(progress));
+        // It may have come to it just before.
+        *known.or_insert_with(stopped) && !fence.is_done()
+    }
+}
+
+impl Item {
+    fn is_reached(&self) -> bool {
+        let by_hand = matches!(self.action, Action::Drop(_, true));
+        self.fence.is_passed(by_hand)
     }
 
     fn end(self, reached: bool) {
@@ -262,9 +314,19 @@ impl Item {
     }
 }
 
-/// Runs what is not ours, whose panic is not to end our thread. It has told the world already.
+/// Runs what is not ours, and is not to wait for a stream, nor to end our thread by a panic. That has told
+/// the world already; what it carries stays, for dropping it might panic, too.
 fn quietly(function: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(function)).is_ok()
+    INSIDE.set(true);
+    let result = catch_unwind(AssertUnwindSafe(function));
+    INSIDE.set(false);
+    result.map_err(std::mem::forget).is_ok()
+}
+
+/// Signals are for the program's own threads.
+fn block_signals() {
+    // It does not fail.
+    let _ = SigSet::all().thread_block();
 }
 
 /// A host function that is due.
@@ -276,11 +338,7 @@ struct Job {
 
 impl Job {
     fn run(self) {
-        INSIDE.set(true);
-        let function = self.function;
-        let good = quietly(function);
-        INSIDE.set(false);
-        if good {
+        if quietly(self.function) {
             self.fence.progress().called(self.calls);
         } else {
             self.fence.progress().spoil("a host function panicked");
@@ -328,6 +386,7 @@ fn run(job: Job) {
 
 /// What such a thread does.
 fn work() {
+    block_signals();
     let mut guard = jobs();
     loop {
         let jobs = guard.get_or_insert_default();
@@ -354,7 +413,6 @@ fn work() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::Progress;
     use std::sync::mpsc;
 
     fn fence(executed: u64) -> Fence {

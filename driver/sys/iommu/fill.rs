@@ -14,7 +14,7 @@ use crate::{
     sys::{
         gup::{self, Frames},
         pages::{Pages, BLOCK},
-        work,
+        raw, work,
     },
 };
 use kernel::{
@@ -60,61 +60,69 @@ impl Filling<'_> {
         !self.stopped.load(Relaxed) && self.begun.fetch_add(1, Relaxed) < self.pages.blocks()
     }
 
-    /// Maps blocks from `start` on, as long as there are any and it is `wanted`. Sleeps.
+    /// Maps the block `index` and those behind it, as long as there is `another` and it is `wanted`. All
+    /// before are mapped, from `start` on. Sleeps.
     fn fill_front(
         &self,
         start: u64,
         window: &mut Window,
         wanted: impl Fn() -> Result,
         part: &mut Part,
+        index: &mut usize,
+        another: impl Fn(usize) -> bool,
     ) -> Result {
-        let mut index = 0_usize;
-        while self.begin() {
-            if index != 0 {
+        while another(*index) {
+            if *index != 0 {
                 gup::breathe();
                 if gup::must_die() {
                     return Err(EINTR);
                 }
                 wanted()?;
             }
-            let at = start.checked_add(part.length).ok_or(EOVERFLOW)?;
-            self.map(at, self.pages.block(index), window, part)?;
-            index = index.saturating_add(1);
+            let at = start.wrapping_add(part.length);
+            let gfp = bindings::GFP_KERNEL_ACCOUNT;
+            self.map(at, self.pages.block(*index), gfp, window, part)?;
+            *index = index.saturating_add(1);
         }
         Ok(())
     }
 
-    /// The same from the end on, backwards.
-    fn fill_back(&self, end: u64, window: &mut Window, part: &mut Part) -> Result {
-        let mut index = self.pages.blocks();
+    /// The same from `end` on, backwards, for another task: it must not be what keeps that task from
+    /// being killed, and gives up instead. `index` becomes that of the first block that is mapped.
+    fn fill_back(
+        &self,
+        end: u64,
+        window: &mut Window,
+        part: &mut Part,
+        index: &mut usize,
+    ) -> Result {
+        // SAFETY: It only tells a number.
+        let gfp = unsafe { raw::pinmap_gfp_for_another() };
         while self.begin() {
-            index = index.saturating_sub(1);
-            let block = self.pages.block(index);
+            let before = index.saturating_sub(1);
+            let block = self.pages.block(before);
             let bytes = block
                 .iter()
                 .map(|run| run.pages())
                 .fold(0, u64::saturating_add);
             let bytes = bytes.saturating_mul(PAGE_SIZE);
-            let at = end
-                .checked_sub(part.length)
-                .and_then(|at| at.checked_sub(bytes))
-                .ok_or(EOVERFLOW)?;
-            self.map(at, block, window, part)?;
+            let at = end.wrapping_sub(part.length).wrapping_sub(bytes);
+            self.map(at, block, gfp, window, part)?;
+            *index = before;
             gup::breathe();
         }
         Ok(())
     }
 
-    /// The other one need not go on if this one failed.
-    fn stop_on(&self, result: Result) -> Result {
-        if result.is_err() {
-            self.stopped.store(true, Relaxed);
-        }
-        result
-    }
-
     /// Maps `block` at `at`, with one flush for all of it.
-    fn map(&self, at: u64, block: &[Run], window: &mut Window, part: &mut Part) -> Result {
+    fn map(
+        &self,
+        at: u64,
+        block: &[Run],
+        gfp: bindings::gfp_t,
+        window: &mut Window,
+        part: &mut Part,
+    ) -> Result {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
         let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
         for (entry, run) in window.iter_mut().zip(block) {
@@ -139,7 +147,7 @@ impl Filling<'_> {
                 window.as_mut_ptr(),
                 window.len() as u32,
                 prot as ffi::c_int,
-                bindings::GFP_KERNEL_ACCOUNT,
+                gfp,
             )
         };
         if bytes < 0 {
@@ -182,6 +190,7 @@ impl Domain {
             stopped: Atomic::new(false),
         };
         let blocks = pages.blocks();
+        let mut front = 0;
         let entries = if blocks > 1 {
             BLOCK
         } else {
@@ -189,29 +198,44 @@ impl Domain {
         };
         if entries <= FEW {
             let mut few = [bindings::scatterlist::default(); FEW];
-            return filling.fill_front(start, &mut few, wanted, part);
+            let another = |index| index < blocks;
+            return filling.fill_front(start, &mut few, wanted, part, &mut front, another);
         }
         let mut entries_here = window(entries)?;
         // Without memory for a helper it goes without one.
         let helper = (blocks >= SHARED).then(|| window(entries).ok()).flatten();
         let Some(mut entries_there) = helper else {
-            return filling.fill_front(start, &mut entries_here, wanted, part);
+            let another = |index| index < blocks;
+            return filling.fill_front(start, &mut entries_here, wanted, part, &mut front, another);
         };
         let length = pages.pages().saturating_mul(PAGE_SIZE);
-        let end = start.checked_add(length).ok_or(EOVERFLOW)?;
-        let mut back = Part::default();
-        let (mut here, mut there) = (Ok(()), Ok(()));
+        // Where the last address there is is mapped, that is 0.
+        let end = start.wrapping_add(length);
+        let (mut back, mut behind) = (Part::default(), blocks);
+        let mut result = Ok(());
         work::beside(
             &mut || {
-                here = filling.stop_on(filling.fill_front(start, &mut entries_here, &wanted, part));
+                let another = |_| filling.begin();
+                let window = &mut entries_here;
+                result = filling.fill_front(start, window, &wanted, part, &mut front, another);
+                if result.is_err() {
+                    filling.stopped.store(true, Relaxed);
+                }
             },
             &mut || {
-                there = filling.stop_on(filling.fill_back(end, &mut entries_there, &mut back));
+                // What it leaves is done here.
+                let _ = filling.fill_back(end, &mut entries_there, &mut back, &mut behind);
             },
         );
         part.flushes = part.flushes.saturating_add(back.flushes);
         part.stuck |= back.stuck;
-        let result = here.and(there);
+        if part.stuck {
+            result = result.and(Err(EIO));
+        }
+        let another = |index| index < behind;
+        let window = &mut entries_here;
+        result = result
+            .and_then(|()| filling.fill_front(start, window, &wanted, part, &mut front, another));
         if result.is_ok() {
             part.length = part.length.saturating_add(back.length);
             return Ok(());

@@ -198,6 +198,8 @@ const TESTS: &[Test] = tests! {
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait
+        host_functions_cannot_wait_for_a_full_ring
+        thousand_host_functions_of_a_stream
         completions_are_files;
     stream_devices:
         streams_of_two_gpus_wait_for_each_other
@@ -209,6 +211,7 @@ const TESTS: &[Test] = tests! {
         urgent_streams_go_first
         stuck_stream_holds_up_nobody;
     stream_faults:
+        scope_outlasts_a_reset
         failed_stream_tells_and_is_reset
         hang_fails_the_stream
         scope_gives_failed_streams_up

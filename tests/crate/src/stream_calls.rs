@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{mpsc, Arc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -14,6 +14,7 @@ use pinmap::{kernel, Error, Packet};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::setup::is_slow;
 use crate::streams::{spin, stream, AT_ONCE};
 
 pub(crate) fn host_functions_run_in_order() -> Outcome {
@@ -92,6 +93,96 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
     assert!(!one.query()?);
     drop(go);
     one.synchronize()?;
+    Ok(())
+}
+
+/// Also when another thread has the stream, and waits for the very function.
+pub(crate) fn host_functions_cannot_wait_for_a_full_ring() -> Outcome {
+    let gpu = gpu()?;
+    let one = gpu.stream(StreamOptions::new().packets(64))?;
+    let event = Arc::new(gpu.event()?);
+    let (go, wait) = mpsc::channel::<()>();
+    let (sender, receiver) = mpsc::channel();
+    let inside = {
+        let (one, event) = (one.clone(), Arc::clone(&event));
+        let held = one.submit(Arc::new(5), |_, _| Ok(()))?;
+        move || {
+            let _ = wait.recv();
+            let errno =
+                |result: Result<(), Error>| result.map_or_else(|error| error.errno(), |()| 0);
+            let calls = [
+                ("synchronize", errno(one.synchronize())),
+                ("record", errno(one.record(&event))),
+                ("wait_event", errno(one.wait_event(&event))),
+                ("submit", errno(one.submit((), |_, ()| Ok(())).map(drop))),
+                ("call", errno(one.call(|| ()))),
+                ("reset", errno(one.reset())),
+                ("completion", errno(one.completion().map(drop))),
+                ("event", errno(event.query().map(drop))),
+                ("time", errno(event.time().map(drop))),
+            ];
+            // What was submitted before is done; these do not wait.
+            let given = held.try_into_memory().is_ok();
+            let quiet = (one.id(), one.query().is_ok(), format!("{one:?} {event:?}"));
+            let _ = sender.send((calls, given, quiet));
+        }
+    };
+    one.call(inside)?;
+    let recorded = Arc::new(AtomicU32::new(0));
+    let filler = {
+        let (one, event, recorded) = (one.clone(), Arc::clone(&event), Arc::clone(&recorded));
+        std::thread::spawn(move || {
+            (0..100).try_for_each(|_| {
+                one.record(&event)?;
+                recorded.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Error>(())
+            })
+        })
+    };
+    let mut before = u32::MAX;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = recorded.load(Ordering::SeqCst);
+        if now == before && now > 0 {
+            break;
+        }
+        before = now;
+    }
+    assert!(before < 100, "the ring is full");
+    drop(go);
+    let (calls, given, _) = receiver.recv_timeout(Duration::from_secs(20))?;
+    for (name, errno) in calls {
+        assert_eq!(errno, libc::EDEADLK, "{name}");
+    }
+    assert!(given);
+    filler.join().map_err(|_| "it panicked")??;
+    one.synchronize()?;
+    Ok(())
+}
+
+/// The driver has fewer places for notices than there are functions.
+pub(crate) fn thousand_host_functions_of_a_stream() -> Outcome {
+    let gpu = gpu()?;
+    let stream = gpu.stream(StreamOptions::new().packets(4096))?;
+    let ran = Arc::new(AtomicU32::new(0));
+    spin(&stream, Duration::from_millis(100))?;
+    let start = Instant::now();
+    for number in 0..1000 {
+        let ran = Arc::clone(&ran);
+        stream.call(move || {
+            let _ = ran.compare_exchange(number, number + 1, Ordering::SeqCst, Ordering::SeqCst);
+        })?;
+    }
+    // They leave room for these.
+    let completion = stream.completion()?;
+    assert!(completion.wait(Duration::from_secs(60))?);
+    assert_eq!(ran.load(Ordering::SeqCst), 1000, "in order");
+    // A function that is only found by looking from time to time would take a quarter of a second.
+    let took = start.elapsed();
+    assert!(
+        took < Duration::from_secs(if is_slow() { 60 } else { 25 }),
+        "{took:?}"
+    );
     Ok(())
 }
 

@@ -39,6 +39,26 @@ fn works(stream: &Stream) -> Outcome {
     Ok(())
 }
 
+/// Who ends it waits for the device, whoever else is ending it.
+pub(crate) fn scope_outlasts_a_reset() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let time = Duration::from_millis(900);
+    let start = Instant::now();
+    let resetter = {
+        let stream = stream.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(150));
+            stream.reset()
+        })
+    };
+    let result = stream::scope(|scope| scope.on(&stream).launch(kernel::Spin { time }));
+    let took = start.elapsed();
+    resetter.join().map_err(|_| "it panicked")??;
+    assert!(result.is_err() && took >= time, "{took:?}: {result:?}");
+    works(&stream)
+}
+
 pub(crate) fn failed_stream_tells_and_is_reset() -> Outcome {
     let gpu = gpu()?;
     let (failing, other, dependent) = (stream(&gpu)?, stream(&gpu)?, stream(&gpu)?);
@@ -46,11 +66,12 @@ pub(crate) fn failed_stream_tells_and_is_reset() -> Outcome {
     let addr = memory.device_addr()?;
     let calls = Arc::new(AtomicU32::new(0));
     for round in 0..3 {
-        let (before, after) = (gpu.event()?, gpu.event()?);
+        let (before, after, behind) = (gpu.event()?, gpu.event()?, gpu.event()?);
         failing.record(&before)?;
         spin(&failing, Duration::from_millis(20))?;
         packets(&failing, &[Packet::fill(addr, 64, 0, 0)])?;
         failing.record(&after)?;
+        failing.record(&behind)?;
         let called = Arc::clone(&calls);
         failing.call(move || {
             called.fetch_add(1, Ordering::SeqCst);
@@ -98,13 +119,24 @@ pub(crate) fn failed_stream_tells_and_is_reset() -> Outcome {
         works(&other)?;
         let id = failing.id();
         failing.reset()?;
+        // What is recorded next is not what it waits for.
+        other.record(&after)?;
+        let next = gpu.event()?;
+        other.record(&next)?;
+        other.synchronize()?;
+        let error = dependent.synchronize().expect_err("it was given up");
+        assert_eq!(error.fault(), Some(&fault), "{error}");
+        assert!(!dependent
+            .completion()?
+            .wait(Duration::from_millis(50))
+            .unwrap_or(false));
         dependent.reset()?;
         assert_ne!(failing.id(), id);
         works(&failing)?;
         works(&dependent)?;
         assert_eq!(calls.load(Ordering::SeqCst), 0, "round {round}");
         // From before the reset: that never comes.
-        let error = after.query().expect_err("it was given up");
+        let error = behind.query().expect_err("it was given up");
         assert_eq!(error.fault(), Some(&fault), "{error}");
         failing.record(&after)?;
         after.synchronize()?;

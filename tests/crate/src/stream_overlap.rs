@@ -89,6 +89,18 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
     }
     device.synchronize()?;
     assert!(intersect(&spans)?, "{} kernels", info.compute_slots);
+    assert!(info.compute_slots >= 4);
+    // They begin when an engine reads that; so it is the end of the last one that tells.
+    let (mut first, mut last) = (Duration::MAX, Duration::ZERO);
+    for Span(from, to) in &spans {
+        first = first.min(from.time()?);
+        last = last.max(to.time()?);
+    }
+    let took = last.saturating_sub(first);
+    assert!(
+        took < time * if is_slow() { 3 } else { 2 },
+        "{took:?} for all of them"
+    );
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Points in the work of a stream as files, for programs that wait for many.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,12 @@ impl Completion {
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let progress = self.fence.progress();
         progress.wait_needing(self.fence.value(), &self.needs, timeout.into())
+    }
+}
+
+impl AsRawFd for Completion {
+    fn as_raw_fd(&self) -> RawFd {
+        self.eventfd.as_fd().as_raw_fd()
     }
 }
 

@@ -2,6 +2,7 @@
 //! What the clones of a stream share: its queue, and what goes with that.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) struct Core {
     gpu: Gpu,
     options: StreamOptions,
     shared: Arc<Shared>,
+    /// Of its queue.
+    id: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -107,6 +110,7 @@ impl Core {
             gpu: gpu.clone(),
             options,
             shared,
+            id: AtomicU64::new(queue.id()),
             state: Mutex::new(State::new(queue)),
         });
         core.shared.join(&core);
@@ -116,6 +120,16 @@ impl Core {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic leaves the ring as it was before, or with a packet more.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error in a host function, before the lock: who has it may wait for that function.
+    fn check_outside(&self) -> Result<()> {
+        host::check(Operation::Submit, || format!("use stream {}", self.id()))
+    }
+
+    /// Of its queue.
+    pub(super) fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
     }
 
     pub(super) fn gpu(&self) -> &Gpu {
@@ -136,6 +150,7 @@ impl Core {
 
     /// The point behind all that was submitted, and what it waits for.
     pub(super) fn point(&self) -> Result<(Fence, Vec<Fence>)> {
+        self.check_outside()?;
         let mut state = self.lock();
         state
             .queue()
@@ -189,6 +204,7 @@ impl Core {
     }
 
     pub(super) fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.check_outside()?;
         let mut state = self.lock();
         let progress = Arc::clone(state.queue().progress());
         progress.check(Operation::Submit, "add to")?;
@@ -207,6 +223,7 @@ impl Core {
         let mut state = self.lock();
         let queue = self.gpu.queue(self.options.queue(&self.gpu))?;
         state.queue().progress().destroy()?;
+        self.id.store(queue.id(), Ordering::Relaxed);
         *state = State::new(queue);
         Ok(())
     }
@@ -260,6 +277,7 @@ impl Core {
             gpu: Gpu::fake(),
             options: StreamOptions::new(),
             shared: Arc::default(),
+            id: AtomicU64::new(queue.id()),
             state: Mutex::new(State::new(queue)),
         })
     }

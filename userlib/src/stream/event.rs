@@ -24,6 +24,8 @@ use super::shared::{Shared, Slot};
 pub struct Event {
     gpu: Gpu,
     shared: Arc<Shared>,
+    /// Held by who records it, also while the ring is full.
+    recording: Mutex<()>,
     recorded: Mutex<Option<Recorded>>,
 }
 
@@ -48,6 +50,7 @@ impl Gpu {
         Ok(Event {
             gpu: self.clone(),
             shared: Shared::of(self.device()),
+            recording: Mutex::default(),
             recorded: Mutex::default(),
         })
     }
@@ -66,7 +69,12 @@ impl Event {
             let errno = Errno::EINVAL;
             return Err(Error::refused(Operation::Stream, attempt, errno, cause));
         }
-        let mut recorded = self.lock();
+        // Before any lock: who has it may wait for a host function.
+        host::check(Operation::Stream, || "record an event".to_owned())?;
+        let _one_after_the_other = self
+            .recording
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         // What is still to be written, by another stream perhaps, must not be taken for this.
         let mut slot = self.shared.take(device)?;
         let times = slot.next();
@@ -89,14 +97,19 @@ impl Event {
                     fence,
                     needs,
                 };
-                if let Some(before) = recorded.replace(now) {
+                let before = self.lock().replace(now);
+                if let Some(before) = before {
                     self.shared.give(before.slot, before.fence);
                 }
                 Ok(())
             }
             Err(error) => {
-                // Only a destroyed queue refuses, and that writes nothing.
-                self.shared.give_unused(slot);
+                // One of the packets may be in the ring.
+                let state = core.lock();
+                let queue = state.queue();
+                let fence = Fence::new(Arc::clone(queue.progress()), queue.written());
+                drop(state);
+                self.shared.give(slot, fence);
                 Err(error)
             }
         }
@@ -105,24 +118,24 @@ impl Event {
     pub(super) fn wait_on(&self, core: &Core) -> Result<()> {
         // Also where there is nothing to wait for, so that it does not work by chance.
         host::check(Operation::Stream, || "wait for an event".to_owned())?;
-        let recorded = self.lock();
-        let Some(recorded) = &*recorded else {
-            return Ok(());
+        let (page, count, times, fence, mut needs) = match &*self.lock() {
+            Some(recorded) if !recorded.fence.is_done() => (
+                Arc::clone(recorded.slot.page()),
+                recorded.slot.count() as u64,
+                recorded.times,
+                recorded.fence.clone(),
+                recorded.needs.clone(),
+            ),
+            _ => return Ok(()),
         };
-        if recorded.fence.is_done() {
-            return Ok(());
-        }
-        let page = recorded.slot.page();
-        let base = core.shared().reach(core.device(), page)?;
-        let mut needs = recorded.needs.clone();
-        needs.push(recorded.fence.clone());
+        let base = core.shared().reach(core.device(), &page)?;
+        needs.push(fence.clone());
         let mut state = core.lock();
-        if Arc::ptr_eq(recorded.fence.progress(), state.queue().progress()) {
+        if Arc::ptr_eq(fence.progress(), state.queue().progress()) {
             // It comes later anyway.
             return Ok(());
         }
-        let at = (base + recorded.slot.count() as u64, recorded.times);
-        state.wait_at(at, page, &needs)
+        state.wait_at((base + count, times), &page, &needs)
     }
 
     /// Whether it is complete. What was done before it is seen then. No system call, unless it is
@@ -131,12 +144,13 @@ impl Event {
     /// # Errors
     ///
     /// `EIO`: the stream has failed before, [`Error::fault`](crate::Error::fault) says why;
-    /// `ENODEV`: the device is gone.
+    /// `ENODEV`: the device is gone; `EDEADLK`: it is not complete, and this is a host function.
     pub fn query(&self) -> Result<bool> {
-        match &*self.lock() {
-            None => Ok(true),
-            Some(recorded) => recorded.fence.query(&recorded.needs),
-        }
+        let (fence, needs) = match &*self.lock() {
+            None => return Ok(true),
+            Some(recorded) => (recorded.fence.clone(), recorded.needs.clone()),
+        };
+        fence.query(&needs)
     }
 
     /// Waits until it is complete, as it is recorded now.

@@ -191,8 +191,9 @@ impl Device {
     /// [`Stream::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
         host::check(Operation::Stream, || format!("wait for the work of {self}"))?;
-        let dropped = host::outstanding(|fence| fence.device().is_same(self));
+        // First those that are there, which then cannot be dropped unseen.
         let cores = Shared::find(self).map_or_else(Vec::new, |shared| shared.members());
+        let dropped = host::outstanding(|fence| fence.device().is_same(self) && !fence.is_over());
         // All of them are told before one is waited for, or they would come to it one by one.
         let points: Vec<_> = cores.iter().map(|core| core.point()).collect();
         let wait = |(fence, needs): (Fence, Vec<Fence>)| fence.wait_for_ever(&needs, false);
@@ -212,7 +213,7 @@ impl Stream {
     /// The driver's name for its queue, unique in its context: events and faults have it. It
     /// changes with a [reset](Self::reset).
     pub fn id(&self) -> u64 {
-        self.core.lock().queue().id()
+        self.core.id()
     }
 
     /// The device whose stream it is.
@@ -225,8 +226,8 @@ impl Stream {
         self.core.options().clamped(self.core.gpu())
     }
 
-    /// Submits work on memory that is handed over, and returns at once: the memory comes back when
-    /// the work is done, by [`Pending::wait`].
+    /// Submits work on memory that is handed over, and returns at once, unless the ring is full: the memory
+    /// comes back when the work is done, by [`Pending::wait`].
     ///
     /// The device is told of all of it at once when the function returns. If that fails or panics,
     /// what it had submitted is executed all the same, and the memory comes back, or is dropped,
@@ -234,7 +235,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// That of the function; `EDEADLK`: this is a host function.
+    /// That of the function; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
     pub fn submit<M, F>(&self, memory: M, work: F) -> Result<Pending<M>>
     where
         M: Send + 'static,
@@ -255,7 +256,7 @@ impl Stream {
     }
 
     /// Has the device wait for an event, as it was recorded last, before it executes what is
-    /// submitted next. The CPU does not wait. The event may be of another context, also of another
+    /// submitted next. The CPU does not wait, unless the ring is full. The event may be of another context, also of another
     /// device. One that was never recorded is complete.
     ///
     /// # Errors
@@ -271,7 +272,8 @@ impl Stream {
     /// is dropped.
     ///
     /// Called from inside, this crate refuses whatever might wait (`EDEADLK`): the function may
-    /// drop and look at what it owns. A panic fails the stream.
+    /// drop and look at what it owns. A panic fails the stream. At most 32 functions of a process run at
+    /// once.
     ///
     /// This wakes a thread, which takes system calls; nothing else that is submitted does.
     ///
@@ -318,18 +320,20 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `EMFILE`: too many open files; `ENOSPC`: 64 are outstanding for this stream; `EIO`: the
+    /// `EMFILE`: too many open files; `ENOSPC`: 63 are outstanding for this stream; `EIO`: the
     /// stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn completion(&self) -> Result<Completion> {
         Completion::new(&self.core)
     }
 
     /// Makes a stream that has failed usable again. What was not executed never will be, and host
-    /// functions that were not run are dropped. Waits for the packet that runs, if there is one.
+    /// functions that were not run are dropped, but for one that is due already. Waits for the packet that
+    /// runs, if there is one, and for who is submitting.
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::stream`]: then it remains as it is.
+    /// As for [`Gpu::stream`], since it is another queue: then it remains as it is. `EDEADLK`: this is a host
+    /// function.
     pub fn reset(&self) -> Result<()> {
         self.core.reset()
     }

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use nix::errno::Errno;
+
 use crate::error::{ErrorWith, Operation, Result};
 use crate::fence::Fence;
 use crate::host::{self, Action};
@@ -14,7 +16,8 @@ use super::work::{Kept, Work};
 /// Memory that was handed over to a stream, until what was submitted with it is done.
 ///
 /// Made by [`Stream::submit`]. Dropped, it returns at once, and the memory is dropped when the work
-/// is done. Forgotten ([`std::mem::forget`]), the memory stays as long as the process lives.
+/// is done, by a thread of this crate, as in a host function: what that drops must not wait. Then a
+/// stream that waits for one that has failed is given up. Forgotten ([`std::mem::forget`]), the memory stays as long as the process lives.
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
     fence: Fence,
@@ -90,6 +93,8 @@ impl<M: Send + 'static> Pending<M> {
     where
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
     {
+        // Before the lock: who has it may wait for a host function.
+        host::check(Operation::Submit, || "submit work".to_owned())?;
         {
             let mut state = core.lock();
             let progress = state.queue().progress();
@@ -128,7 +133,7 @@ impl<M: Send + 'static> Pending<M> {
     /// # Errors
     ///
     /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone.
+    /// device is gone; `EDEADLK`: it is not done, and this is a host function.
     pub fn query(&self) -> Result<bool> {
         self.fence.query(&self.needs)
     }
@@ -155,15 +160,18 @@ impl<M: Send + 'static> Pending<M> {
     }
 
     /// The memory, if the device does nothing with it any more: the work is done, or the stream has
-    /// failed. Does not wait.
+    /// failed. Does not wait. In a host function, only if it is done.
     ///
     /// # Errors
     ///
     /// This itself: not yet.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        let is_over = self.fence.is_passed(self.by_hand)
-            || !matches!(self.fence.progress().stopped(), Ok(None));
-        if is_over {
+        let has_ended = || match self.fence.progress().stopped() {
+            Ok(stop) => stop.is_some(),
+            // Told so, the device does nothing any more. Any other error says nothing about it.
+            Err(error) => error.errno() == Errno::ENODEV as i32,
+        };
+        if self.fence.is_passed(self.by_hand) || has_ended() {
             Ok(self.into_memory())
         } else {
             Err(self)

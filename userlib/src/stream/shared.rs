@@ -57,8 +57,8 @@ struct Foreign {
 pub(super) struct Slot {
     page: Arc<Page>,
     index: usize,
-    /// How often something was recorded in it. It only grows, so that who waits for an earlier time
-    /// finds that it was.
+    /// How often something was recorded in it, all of which came to pass but perhaps the last. It only
+    /// grows, so that who waits for an earlier time finds that it was.
     times: u64,
 }
 
@@ -140,11 +140,6 @@ impl Shared {
         slots.sweep();
     }
 
-    /// Takes a slot back that was not used.
-    pub(super) fn give_unused(&self, slot: Slot) {
-        lock(&self.slots).free.push(slot);
-    }
-
     /// Device address of a page's first byte, for a context.
     pub(super) fn reach(&self, device: &Device, page: &Arc<Page>) -> Result<u64> {
         if page.device.is_same(device) {
@@ -170,13 +165,17 @@ impl Shared {
 }
 
 impl Slots {
-    /// Finds those that the device has written to since, or never will.
+    /// Finds those that the device has written to since. One that it never will write to is never used
+    /// again: whoever waits at it must not find what was recorded later.
     fn sweep(&mut self) {
         let Self { free, busy } = self;
         let mut index = 0;
         while let Some((fence, _)) = busy.get(index) {
-            if fence.is_over() {
+            let (is_over, is_done) = (fence.is_over(), fence.is_done());
+            if is_done {
                 free.push(busy.swap_remove(index).1);
+            } else if is_over {
+                busy.swap_remove(index);
             } else {
                 index += 1;
             }
