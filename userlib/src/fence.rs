@@ -292,7 +292,8 @@ impl Progress {
         if self.destroyed.get().is_some() {
             return Ok(());
         }
-        let fault = self.query().ok().flatten();
+        // Also on the crate's own thread, when the queue of a dropped stream ends.
+        let fault = host::outside(|| self.query()).ok().flatten();
         loop {
             let mut args = sys::pinmap_queue_destroy {
                 queue: self.id,

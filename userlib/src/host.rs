@@ -323,6 +323,14 @@ fn quietly(function: impl FnOnce()) -> bool {
     result.map_err(std::mem::forget).is_ok()
 }
 
+/// Asks the driver for what it knows without waiting, also where one may not wait: in what [`quietly`] runs.
+pub(crate) fn outside<T>(question: impl FnOnce() -> T) -> T {
+    let inside = INSIDE.replace(false);
+    let answer = question();
+    INSIDE.set(inside);
+    answer
+}
+
 /// Signals are for the program's own threads.
 fn block_signals() {
     // It does not fail.

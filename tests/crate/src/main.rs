@@ -216,6 +216,7 @@ const TESTS: &[Test] = tests! {
         hang_fails_the_stream
         scope_gives_failed_streams_up
         panicking_host_function_fails_its_stream
+        dropped_stream_tells_why_it_failed
         dropped_streams_that_fail_leave_nothing
         process_ends_with_work_in_flight;
     stream_scale:

@@ -218,6 +218,24 @@ pub(crate) fn panicking_host_function_fails_its_stream() -> Outcome {
     works(&failing)
 }
 
+pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
+    let gpu = gpu()?;
+    let failing = stream(&gpu)?;
+    let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::Read)?;
+    let addr = memory.device_addr()?;
+    let event = gpu.event()?;
+    packets(&failing, &[Packet::fill(addr, 64, 0, 0)])?;
+    failing.record(&event)?;
+    drop(failing);
+    let error = event.synchronize().expect_err("it must not write");
+    assert_eq!(error.fault().and_then(|fault| fault.addr), Some(addr), "{error}");
+    // Also when its place in the device was given up.
+    std::thread::sleep(Duration::from_secs(1));
+    let error = event.query().expect_err("as before");
+    assert_eq!(error.fault().and_then(|fault| fault.addr), Some(addr), "{error}");
+    Ok(())
+}
+
 pub(crate) fn dropped_streams_that_fail_leave_nothing() -> Outcome {
     let gpu = gpu()?;
     let tables = 64 << 10;
