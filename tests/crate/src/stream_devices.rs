@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nix::libc;
+use pinmap::stream::StreamOptions;
 use pinmap::{Access, Buffer, Device, Gpu, Kind, Packet, RegisterOptions, Stream};
 
 use crate::gpu::gpu;
@@ -26,7 +27,7 @@ fn second(first: &Gpu) -> Result<Gpu, Box<dyn std::error::Error>> {
 }
 
 /// A number goes from word to word, by one device and the other in turns. Each waits for the other's event,
-/// and is late: whoever does not wait copies a word too soon.
+/// and is late: whoever does not wait copies a word too soon. None begins before all of it was submitted.
 pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     const STEPS: u64 = 60;
     let one = gpu()?;
@@ -37,10 +38,17 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let memory = buffer.register(one.device(), options)?;
     let there = two.device().query(memory.addr())?.ok_or("not found")?;
     let there = there.device_addr.ok_or("not mapped")?;
+    // All of it fits into their rings.
+    let options = StreamOptions::new().packets(1024);
     let lanes: [(&Gpu, Stream, u64); 2] = [
-        (&one, stream(&one)?, memory.device_addr()?),
-        (&two, stream(&two)?, there),
+        (&one, one.stream(options)?, memory.device_addr()?),
+        (&two, two.stream(options)?, there),
     ];
+    let gate = one.device().alloc::<u64>(1)?;
+    let addr = gate.device_addr();
+    let shut = lanes[0]
+        .1
+        .submit(gate, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;
     // Each is used again, and again waited for.
     let events = [one.event()?, two.event()?];
     for step in 0..STEPS {
@@ -54,7 +62,12 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         stream.record(&events[mine])?;
     }
     let last = &lanes[(STEPS - 1) as usize % 2].1;
-    assert!(!last.query()?, "the CPU waited");
+    assert!(
+        !shut.query()? && !last.query()?,
+        "nobody has opened the gate"
+    );
+    let open = [Packet::fence_write(addr, 1)];
+    drop(stream(&one)?.submit((), |work, ()| work.packets(&open))?);
     last.synchronize()?;
     assert!(events[0].query()? && events[1].query()?);
     for (gpu, stream, _) in &lanes {

@@ -228,11 +228,19 @@ pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
     failing.record(&event)?;
     drop(failing);
     let error = event.synchronize().expect_err("it must not write");
-    assert_eq!(error.fault().and_then(|fault| fault.addr), Some(addr), "{error}");
+    assert_eq!(
+        error.fault().and_then(|fault| fault.addr),
+        Some(addr),
+        "{error}"
+    );
     // Also when its place in the device was given up.
     std::thread::sleep(Duration::from_secs(1));
     let error = event.query().expect_err("as before");
-    assert_eq!(error.fault().and_then(|fault| fault.addr), Some(addr), "{error}");
+    assert_eq!(
+        error.fault().and_then(|fault| fault.addr),
+        Some(addr),
+        "{error}"
+    );
     Ok(())
 }
 

@@ -170,6 +170,24 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
     }
 }
 
+/// From when a packet of no length is submitted until it is done, by the device's clock.
+fn wait(gpu: &Gpu, stream: &Stream) -> Result<(u64, Event), Error> {
+    let asked = gpu.info()?.time;
+    spin(stream, Duration::ZERO)?;
+    let end = gpu.event()?;
+    stream.record(&end)?;
+    Ok((asked, end))
+}
+
+fn median(waits: &[(u64, Event)]) -> Result<Duration, Error> {
+    let mut all = Vec::new();
+    for (asked, end) in waits {
+        all.push(end.time()?.saturating_sub(Duration::from_nanos(*asked)));
+    }
+    all.sort();
+    Ok(all[all.len() / 2])
+}
+
 pub(crate) fn urgent_streams_go_first() -> Outcome {
     let gpu = gpu()?;
     let range = gpu.priorities();
@@ -177,48 +195,38 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
     let make = |priority| gpu.stream(StreamOptions::new().priority(priority));
     let (lowest, highest) = (make(i32::MIN)?, make(i32::MAX)?);
     assert_eq!((lowest.priority(), highest.priority()), (0, *range.end()));
-    // Load: more low streams than kernels run at once, all of them with much to do, and all in the
-    // device.
-    let slots = gpu.info()?.compute_slots as usize;
-    let packet = Duration::from_millis(2);
-    let load: Vec<_> = (0..7 * slots).map(|_| make(0)).collect::<Result<_, _>>()?;
-    let keep_busy = |stream: &Stream| {
-        let pending = stream.submit((), |work, ()| {
-            (0..40).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
-        });
-        pending.map(drop)
-    };
-    load.iter().try_for_each(keep_busy)?;
-    // How long one more packet waits, by the device's clock, in a stream of each priority.
-    let mut waits = [Vec::new(), Vec::new()];
-    for _ in 0..15 {
-        for (stream, waits) in [&lowest, &highest].into_iter().zip(&mut waits) {
-            let end = gpu.event()?;
-            let asked = gpu.info()?.time;
-            let pending = stream.submit((), |work, ()| {
-                work.launch(kernel::Spin {
-                    time: Duration::ZERO,
-                })
-            })?;
-            stream.record(&end)?;
-            waits.push((asked, end));
-            drop(pending);
-        }
+    // Packets are so long that what else this computer does is little beside them.
+    let mut alone = Vec::new();
+    for _ in 0..9 {
+        alone.push(wait(&gpu, &highest)?);
         highest.synchronize()?;
-        std::thread::sleep(packet);
     }
-    assert!(!load[0].query()?, "the load has ended too soon");
-    gpu.device().synchronize()?;
-    let median = |waits: &[(u64, Event)]| -> Result<Duration, Error> {
-        let mut all = Vec::new();
-        for (asked, end) in waits {
-            all.push(end.time()?.saturating_sub(Duration::from_nanos(*asked)));
-        }
-        all.sort();
-        Ok(all[all.len() / 2])
-    };
-    let (low, high) = (median(&waits[0])?, median(&waits[1])?);
-    println!("median wait of low priority {low:?}, of high priority {high:?}");
+    let alone = median(&alone)?;
+    let packet = (10 * alone).max(Duration::from_millis(20));
+    // Load: more low streams than kernels run at once, all of them with more to do than they will, and all
+    // in the device.
+    let slots = gpu.info()?.compute_slots as usize;
+    let load: Vec<_> = (0..7 * slots).map(|_| make(0)).collect::<Result<_, _>>()?;
+    for stream in &load {
+        let pending = stream.submit((), |work, ()| {
+            (0..100).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
+        })?;
+        drop(pending);
+    }
+    // How long one more packet waits in a stream of each priority.
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        low.push(wait(&gpu, &lowest)?);
+        high.push(wait(&gpu, &highest)?);
+        highest.synchronize()?;
+        lowest.synchronize()?;
+    }
+    for stream in &load {
+        assert!(!stream.query()?, "the load has ended too soon");
+        stream.reset()?;
+    }
+    let (low, high) = (median(&low)?, median(&high)?);
+    println!("median wait of low priority {low:?}, of high priority {high:?}, alone {alone:?}");
     assert!(high * 10 <= low, "{high:?} {low:?}");
     Ok(())
 }
