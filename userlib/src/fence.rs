@@ -4,6 +4,7 @@
 use std::fmt;
 use std::hint::spin_loop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,11 @@ pub(crate) struct Progress {
     id: u64,
     fences: Memory,
     fence_addr: u64,
-    /// Set when the queue was destroyed before its end: why it had stopped, if it had.
-    destroyed: OnceLock<Option<Fault>>,
+    /// Set when the queue begins to be destroyed: why it had stopped, if it had. The driver does not know
+    /// it from then on.
+    ending: OnceLock<Option<Fault>>,
+    /// The queue was destroyed: the device does nothing for it any more.
+    destroyed: AtomicBool,
     /// Held by who destroys it: that takes as long as the packet that runs.
     destroying: Mutex<()>,
     /// Why it cannot go on, if that is not the device's doing.
@@ -66,7 +70,8 @@ impl Progress {
             id,
             fences,
             fence_addr,
-            destroyed: OnceLock::new(),
+            ending: OnceLock::new(),
+            destroyed: AtomicBool::new(false),
             destroying: Mutex::new(()),
             spoilt: OnceLock::new(),
             #[cfg(test)]
@@ -208,7 +213,7 @@ impl Progress {
         #[cfg(test)]
         if let Some(index) = &self.fake_index {
             args.out_state = sys::PINMAP_QUEUE_READY;
-            args.out_index = index.load(std::sync::atomic::Ordering::SeqCst);
+            args.out_index = index.load(Ordering::SeqCst);
             return Ok(args);
         }
         ioctl::queue_query(self.device.as_fd(), &mut args)?;
@@ -242,8 +247,8 @@ impl Progress {
 
     /// Why it has stopped, if it has. None inside: it was destroyed.
     pub(crate) fn stopped(&self) -> Result<Option<Option<Fault>>> {
-        if let Some(fault) = self.destroyed.get() {
-            return Ok(Some(*fault));
+        if self.is_destroyed() {
+            return Ok(Some(self.ending.get().copied().flatten()));
         }
         let query = self.query();
         let fault = query.map_err(|errno| self.fail(Operation::Wait, "ask about", errno))?;
@@ -254,18 +259,25 @@ impl Progress {
     /// which the queue may wait.
     pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
         host::check(operation, || self.attempt(verb))?;
-        if self.destroyed.get().is_none() && self.spoilt.get().is_none() {
+        if !self.is_destroyed() && self.spoilt.get().is_none() {
             return Ok(());
         }
         Err(self.fail(operation, verb, Errno::EIO))
     }
 
+    /// Whether the device does nothing for it any more, since it was destroyed.
+    fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
     /// What went wrong, with why the queue stopped if it did.
     pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
-        let fault = match self.destroyed.get() {
-            Some(fault) => *fault,
-            None if errno == Errno::EIO => self.query().ok().flatten(),
-            None => None,
+        let (errno, fault) = match (errno, self.ending.get()) {
+            // Somebody else destroys it.
+            (Errno::ENOENT | Errno::ESTALE, Some(fault)) => (Errno::EIO, *fault),
+            (_, Some(fault)) => (errno, *fault),
+            (Errno::EIO, None) => (errno, self.query().ok().flatten()),
+            (_, None) => (errno, None),
         };
         if let Some(cause) = self.spoilt.get() {
             return Error::refused(operation, self.attempt(verb), Errno::EIO, *cause);
@@ -289,11 +301,13 @@ impl Progress {
             .destroying
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if self.destroyed.get().is_some() {
+        if self.is_destroyed() {
             return Ok(());
         }
         // Also on the crate's own thread, when the queue of a dropped stream ends.
         let fault = host::outside(|| self.query()).ok().flatten();
+        // Not if it was tried before.
+        let _ = self.ending.set(fault);
         loop {
             let mut args = sys::pinmap_queue_destroy {
                 queue: self.id,
@@ -304,7 +318,7 @@ impl Progress {
                 // Gone, it does nothing; destroyed before, by a forked process that has the same
                 // file, the queue is no more.
                 Ok(()) | Err(Errno::ENODEV | Errno::ENOENT | Errno::ESTALE) => {
-                    let _ = self.destroyed.set(fault);
+                    self.destroyed.store(true, Ordering::Release);
                     return Ok(());
                 }
                 Err(errno) => return Err(self.fail(Operation::Destroy, "end", errno)),
@@ -337,7 +351,7 @@ impl Progress {
     #[cfg(test)]
     pub(crate) fn confirm_fake(&self, packets: u64) {
         if let Some(index) = &self.fake_index {
-            index.store(packets, std::sync::atomic::Ordering::SeqCst);
+            index.store(packets, Ordering::SeqCst);
         }
     }
 }
@@ -407,7 +421,7 @@ impl Fence {
     /// Whether the device does nothing any more that comes before it: it is reached, or the queue
     /// was destroyed.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_done() || self.progress.destroyed.get().is_some()
+        self.is_done() || self.progress.is_destroyed()
     }
 
     /// Whether it has been reached; where packets made by hand may have written it, whether the device
@@ -516,13 +530,20 @@ mod tests {
             out_addr: 0x5000,
             ..Default::default()
         });
-        progress.destroyed.set(fault).expect("the first");
+        progress.ending.set(fault).expect("the first");
+        // The driver has forgotten it already.
+        for errno in [Errno::ENOENT, Errno::ESTALE, Errno::EIO] {
+            let error = progress.fail(Operation::Wait, "wait for", errno);
+            assert_eq!(
+                (error.errno(), error.fault()),
+                (Errno::EIO as i32, fault.as_ref())
+            );
+            assert!(error.to_string().contains("0x5000"), "{error}");
+        }
+        assert!(!progress.is_destroyed());
+        progress.destroyed.store(true, Ordering::Release);
         let error = progress.wait(1, None).expect_err("stopped");
-        assert_eq!(
-            (error.errno(), error.fault()),
-            (Errno::EIO as i32, fault.as_ref())
-        );
-        assert!(error.to_string().contains("0x5000"), "{error}");
+        assert_eq!(error.fault(), fault.as_ref());
         progress.destroy().expect("done before");
         let fence = Fence::new(Arc::new(progress), 3);
         assert_eq!(fence.stopped().expect("known"), Some(fault));
