@@ -10,6 +10,7 @@ use crate::{
     event::{Queue, Room, Ticket},
     failure::Failure,
     ledger::{self, Counted, Ledger},
+    list,
     logic::{
         pte::Access,
         request::{RegisterPlan, Target},
@@ -630,20 +631,11 @@ impl Buffer {
 
     /// Room for more than `count` entries of a list, allocated outside of the lock, which the notifier
     /// takes.
-    fn make_room<T>(&self, count: usize, list: impl Fn(&mut Inner) -> &mut KVec<T>) -> Result {
+    fn make_room<T>(&self, count: usize, which: impl Fn(&mut Inner) -> &mut KVec<T>) -> Result {
         let more = count.saturating_mul(2).max(1);
-        let mut roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
+        let roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
         let mut inner = self.inner.lock();
-        let full = list(&mut inner);
-        if full.len() >= roomy.capacity() {
-            return Ok(());
-        }
-        for entry in full.drain_all() {
-            if roomy.push_within_capacity(entry).is_err() {
-                return Err(ENOSPC); // Cannot be: there is room for all of them.
-            }
-        }
-        let old = mem::replace(full, roomy);
+        let old = list::grow(which(&mut inner), roomy)?;
         drop(inner);
         drop(old);
         Ok(())

@@ -39,6 +39,8 @@ mod generations;
 mod gpu;
 #[forbid(unsafe_code)]
 mod ledger;
+#[forbid(unsafe_code)]
+mod list;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")

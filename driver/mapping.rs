@@ -238,12 +238,7 @@ impl Place {
                 .then(|| space.taken.lock().take_again(span))
                 .flatten()
             {
-                return Ok(Self {
-                    space: space.clone(),
-                    span,
-                    id,
-                    forever: false,
-                });
+                return Ok(Self::new(space, span, id));
             }
         }
         // The memory for it is allocated outside of the lock.
@@ -267,12 +262,17 @@ impl Place {
             .map_err(no_place)?;
         let id = taken.take(space.bounds(), span, room);
         drop(taken);
-        Ok(Self {
+        Ok(Self::new(space, span, id))
+    }
+
+    /// Of what was taken.
+    fn new(space: &Arc<AddressSpace>, span: Span, id: u64) -> Self {
+        Self {
             space: space.clone(),
             span,
             id,
             forever: false,
-        })
+        }
     }
 
     /// Whoever wants the span next may have it, after `entries` were removed.

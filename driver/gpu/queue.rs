@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     event::{self, Room, Ticket},
+    list,
     logic::ring::Ring,
     mapping::Mapping,
     sys::{
@@ -318,16 +319,9 @@ impl Queue {
             }
             // Allocated outside of the lock, which the scheduler of all contexts takes.
             drop(fate);
-            let mut roomy = KVec::with_capacity(MAX_NOTICES, GFP_KERNEL_ACCOUNT)?;
+            let roomy = KVec::with_capacity(MAX_NOTICES, GFP_KERNEL_ACCOUNT)?;
             fate = self.fate.lock();
-            if fate.notices.capacity() < roomy.capacity() {
-                for notice in fate.notices.drain_all() {
-                    if roomy.push_within_capacity(notice).is_err() {
-                        return Err(ENOSPC); // Cannot be: there is room for all of them.
-                    }
-                }
-                fate.notices = roomy;
-            }
+            drop(list::grow(&mut fate.notices, roomy)?);
         }
     }
 

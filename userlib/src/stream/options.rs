@@ -10,7 +10,7 @@ use crate::queue_options::QueueOptions;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     priority: i32,
-    packets: u32,
+    queue: QueueOptions,
 }
 
 /// What is to be done with memory that no device can reach.
@@ -27,7 +27,7 @@ impl StreamOptions {
     pub fn new() -> Self {
         Self {
             priority: 0,
-            packets: 256,
+            queue: QueueOptions::new(),
         }
     }
 
@@ -43,7 +43,7 @@ impl StreamOptions {
     /// waits. Each takes 64 bytes of pinned memory.
     #[must_use]
     pub fn packets(mut self, packets: u32) -> Self {
-        self.packets = packets;
+        self.queue = self.queue.packets(packets);
         self
     }
 
@@ -54,9 +54,7 @@ impl StreamOptions {
     }
 
     pub(super) fn queue(self, gpu: &Gpu) -> QueueOptions {
-        QueueOptions::new()
-            .packets(self.packets)
-            .priority(self.clamped(gpu))
+        self.queue.priority(self.clamped(gpu))
     }
 }
 

@@ -4,9 +4,13 @@
 
 use std::time::Instant;
 
-use pinmap::{kernel, Allocation, Gpu, Packet, Queue, QueueOptions};
+use pinmap::{Allocation, Gpu, Packet, QueueOptions};
 
 use crate::{Bench, Result};
+
+#[path = "../../../../userlib/src/bin/pinmap/demo/work.rs"]
+mod work;
+use work::Work;
 
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("16MiB", 16 << 20)];
 /// Packets submitted for one measurement.
@@ -19,93 +23,21 @@ pub(crate) fn measure(bench: &Bench, gpu: &Gpu) -> Result<()> {
         info.link, info.vram
     );
     for (size, bytes) in SIZES {
-        let mut work = Work::new(gpu, bytes / size_of::<f32>())?;
+        let count = bytes / size_of::<f32>();
+        let mut work = Work::new(gpu, count)?;
         for (operation, uses) in [("use-once", 1), ("use-10-times", 10)] {
             let systems = ["zero-copy", "explicit-copy"];
-            bench.compare(operation, size, "gpu", systems, |system| match system {
-                0 => work.in_place(uses),
-                _ => work.with_copies(uses),
+            bench.compare(operation, size, "gpu", systems, |system| {
+                let times = match system {
+                    0 => work.zero_copy(count, uses)?,
+                    _ => work.copy(count, uses)?,
+                };
+                Ok(times.device.as_nanos() as u64)
             })?;
         }
     }
     submission(bench, gpu)?;
     both_directions(bench, gpu)
-}
-
-/// A computation that reads and writes all of some memory.
-struct Work {
-    queue: Queue,
-    host: Allocation<f32>,
-    vram: Allocation<f32>,
-    /// When it began and ended, in the device's memory, so that they cost no access to the host's.
-    stamps: Allocation<u64>,
-}
-
-impl Work {
-    fn new(gpu: &Gpu, floats: usize) -> Result<Self> {
-        Ok(Self {
-            queue: gpu.queue(QueueOptions::new())?,
-            host: gpu.device().alloc(floats)?,
-            vram: gpu.alloc_vram(floats)?,
-            stamps: gpu.alloc_vram(2)?,
-        })
-    }
-
-    /// On host memory.
-    fn in_place(&mut self, uses: u32) -> Result<u64> {
-        let Self {
-            queue,
-            host,
-            stamps,
-            ..
-        } = self;
-        queue.scope(|scope| {
-            let (mut data, mut stamps) = (host.slice_mut(), stamps.slice_mut());
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut data })?;
-            }
-            scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
-            scope.wait()
-        })?;
-        self.time()
-    }
-
-    /// On a copy in the device's memory, made before and brought back afterwards.
-    fn with_copies(&mut self, uses: u32) -> Result<u64> {
-        let Self {
-            queue,
-            host,
-            vram,
-            stamps,
-        } = self;
-        queue.scope(|scope| {
-            let (mut data, mut there) = (host.slice_mut(), vram.slice_mut());
-            let mut stamps = stamps.slice_mut();
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            scope.copy(&data, &mut there)?;
-            for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut there })?;
-            }
-            scope.copy(&there, &mut data)?;
-            scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
-            scope.wait()
-        })?;
-        self.time()
-    }
-
-    /// By the device's clock.
-    fn time(&self) -> Result<u64> {
-        let mut stamps = [0; 2];
-        self.stamps.read(0, &mut stamps)?;
-        Ok(stamps[1]
-            .checked_sub(stamps[0])
-            .ok_or("the device's clock went back")?)
-    }
 }
 
 /// The processor's time for a packet, alone or sixteen at a time.

@@ -11,6 +11,7 @@ mod programs;
 mod rows;
 mod streams;
 mod table;
+mod work;
 
 use std::io::Write;
 use std::time::{Duration, Instant};

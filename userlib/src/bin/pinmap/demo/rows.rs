@@ -4,8 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::{kernel, Allocation, Gpu, Queue, QueueOptions};
+use pinmap::{Allocation, Gpu};
 
+use super::work::{Times, Work};
 use crate::Result;
 
 /// Sizes: 4 bytes to 64 MiB.
@@ -16,15 +17,6 @@ pub(crate) const USES: [u32; 2] = [1, 10];
 const PATIENCE: Duration = Duration::from_secs(25);
 /// Elements that the CPU looks at together.
 const CHUNK: usize = 1 << 14;
-
-/// How long something takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Times {
-    /// By the device's clock: from when it begins until all is done.
-    pub(crate) device: Duration,
-    /// By the CPU's: from before it is submitted until it was waited for.
-    pub(crate) wall: Duration,
-}
 
 /// One size, used so often, in both ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,24 +31,9 @@ pub(crate) struct Row {
     pub(crate) right: bool,
 }
 
-/// What measuring needs.
-struct Bench {
-    queue: Queue,
-    host: Allocation<f32>,
-    vram: Allocation<f32>,
-    /// Begin and end, in the device's memory, so that they cost no access to the host's.
-    stamps: Allocation<u64>,
-}
-
 /// All rows: by uses, then by size.
 pub(crate) fn measure(gpu: &Gpu, started: Instant) -> Result<Vec<Row>> {
-    let most = elements(*SIZES.end());
-    let mut bench = Bench {
-        queue: gpu.queue(QueueOptions::new())?,
-        host: gpu.device().alloc(most)?,
-        vram: gpu.alloc_vram(most)?,
-        stamps: gpu.alloc_vram(2)?,
-    };
+    let mut work = Work::new(gpu, elements(*SIZES.end()))?;
     let mut rows = Vec::new();
     for uses in USES {
         for power in SIZES {
@@ -65,7 +42,7 @@ pub(crate) fn measure(gpu: &Gpu, started: Instant) -> Result<Vec<Row>> {
             } else {
                 runs(power)
             };
-            rows.push(bench.row(elements(power), uses, runs)?);
+            rows.push(row(&mut work, elements(power), uses, runs)?);
         }
     }
     Ok(rows)
@@ -87,104 +64,40 @@ fn runs(power: u32) -> usize {
     }
 }
 
-impl Bench {
-    fn row(&mut self, count: usize, uses: u32, runs: usize) -> Result<Row> {
-        let Self { queue, host, .. } = self;
-        queue.scope(|scope| scope.fill(&mut host.slice_mut().part(..count)?, 0.0))?;
-        let (mut zero_copy, mut copy) = (Vec::new(), Vec::new());
-        // In turn, so that what else the computer does meets both alike. The first of each is not
-        // counted: it fills the TLB.
-        for run in 0..=runs {
-            let times = [self.zero_copy(count, uses)?, self.copy(count, uses)?];
-            if run > 0 {
-                zero_copy.push(times[0]);
-                copy.push(times[1]);
-            }
+fn row(work: &mut Work, count: usize, uses: u32, runs: usize) -> Result<Row> {
+    let Work { queue, host, .. } = work;
+    queue.scope(|scope| scope.fill(&mut host.slice_mut().part(..count)?, 0.0))?;
+    let (mut zero_copy, mut copy) = (Vec::new(), Vec::new());
+    // In turn, so that what else the computer does meets both alike. The first of each is not
+    // counted: it fills the TLB.
+    for run in 0..=runs {
+        let times = [work.zero_copy(count, uses)?, work.copy(count, uses)?];
+        if run > 0 {
+            zero_copy.push(times[0]);
+            copy.push(times[1]);
         }
-        let increments = 2 * (runs + 1) * uses as usize;
-        Ok(Row {
-            bytes: (count * size_of::<f32>()) as u64,
-            uses,
-            zero_copy: median(&zero_copy),
-            copy: median(&copy),
-            right: self.all_are(count, increments as f32)?,
-        })
     }
+    let increments = 2 * (runs + 1) * uses as usize;
+    Ok(Row {
+        bytes: (count * size_of::<f32>()) as u64,
+        uses,
+        zero_copy: median(&zero_copy),
+        copy: median(&copy),
+        right: all_are(&work.host, count, increments as f32)?,
+    })
+}
 
-    /// The kernels work on host memory.
-    fn zero_copy(&mut self, count: usize, uses: u32) -> Result<Times> {
-        let Self {
-            queue,
-            host,
-            stamps,
-            ..
-        } = self;
-        let start = Instant::now();
-        queue.scope(|scope| {
-            let mut data = host.slice_mut().part(..count)?;
-            let mut stamps = stamps.slice_mut();
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut data })?;
-            }
-            scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
-            scope.wait()
-        })?;
-        self.times(start)
-    }
-
-    /// The data is copied to device memory, the kernels work there, and the data is copied back.
-    fn copy(&mut self, count: usize, uses: u32) -> Result<Times> {
-        let Self {
-            queue,
-            host,
-            vram,
-            stamps,
-        } = self;
-        let start = Instant::now();
-        queue.scope(|scope| {
-            let mut data = host.slice_mut().part(..count)?;
-            let mut there = vram.slice_mut().part(..count)?;
-            let mut stamps = stamps.slice_mut();
-            let batch = scope.batch();
-            scope.timestamp(&mut stamps, 0)?;
-            scope.copy(&data, &mut there)?;
-            for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut there })?;
-            }
-            scope.copy(&there, &mut data)?;
-            scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
-            scope.wait()
-        })?;
-        self.times(start)
-    }
-
-    fn times(&self, start: Instant) -> Result<Times> {
-        let wall = start.elapsed();
-        let mut stamps = [0; 2];
-        self.stamps.read(0, &mut stamps)?;
-        let nanos = stamps[1]
-            .checked_sub(stamps[0])
-            .ok_or("the device's clock went back")?;
-        let device = Duration::from_nanos(nanos);
-        Ok(Times { device, wall })
-    }
-
-    /// Whether all of the first floats are this.
-    fn all_are(&self, count: usize, value: f32) -> Result<bool> {
-        let mut chunk = vec![0.0; CHUNK.min(count)];
-        for at in (0..count).step_by(CHUNK) {
-            let chunk = &mut chunk[..CHUNK.min(count - at)];
-            self.host.read(at, chunk)?;
-            if chunk.iter().any(|&float| float != value) {
-                return Ok(false);
-            }
+/// Whether all of the first floats are this.
+fn all_are(host: &Allocation<f32>, count: usize, value: f32) -> Result<bool> {
+    let mut chunk = vec![0.0; CHUNK.min(count)];
+    for at in (0..count).step_by(CHUNK) {
+        let chunk = &mut chunk[..CHUNK.min(count - at)];
+        host.read(at, chunk)?;
+        if chunk.iter().any(|&float| float != value) {
+            return Ok(false);
         }
-        Ok(true)
     }
+    Ok(true)
 }
 
 /// The middle of each, by itself.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use pinmap::GpuInfo;
 
 use super::checks::Checks;
-use super::rows::{Row, Times};
+use super::rows::Row;
+use super::work::Times;
 use crate::size;
 use crate::Result;
 

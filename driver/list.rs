@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Lists that grow under a lock under which nothing may be allocated.
+
+use core::mem;
+use kernel::prelude::*;
+
+/// Moves the entries of `list` into `roomy`, which is empty and takes its place; unless it has no more room.
+/// Returns the one that is left over.
+pub(crate) fn grow<T>(list: &mut KVec<T>, mut roomy: KVec<T>) -> Result<KVec<T>> {
+    if roomy.capacity() <= list.capacity() {
+        return Ok(roomy);
+    }
+    for entry in list.drain_all() {
+        if roomy.push_within_capacity(entry).is_err() {
+            return Err(ENOSPC); // Cannot be: there is room for all of them.
+        }
+    }
+    Ok(mem::replace(list, roomy))
+}
