@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pinmap::Device;
 
 use crate::pins::Pins;
+use crate::setup::is_slow;
 
 /// How a test ends: well, with an error, or skipped ([`Skip`]).
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
@@ -40,8 +41,8 @@ pub(crate) fn skip<T>(reason: impl Into<String>) -> Result<T, Box<dyn Error>> {
 
 /// Exit status of a test's process that was skipped; what it printed is the reason.
 const SKIPPED: u8 = 4;
-/// After so long a test hangs.
-const TIMEOUT: Duration = Duration::from_secs(120);
+/// After so long a test hangs, and where everything is slow.
+const TIMEOUTS: [Duration; 2] = [Duration::from_secs(120), Duration::from_secs(400)];
 
 /// Runs the tests that the arguments select; or, with `--run`, one of them in this process.
 pub(crate) fn main(program: &str, tests: &[Test], smoke: &[&str]) -> ExitCode {
@@ -164,7 +165,8 @@ fn run(test: &Test) -> Result<Passed, String> {
     // Both at once: a full pipe would make the test wait for ever.
     let out = collect(process.stdout.take());
     let err = collect(process.stderr.take());
-    let deadline = Instant::now() + TIMEOUT;
+    let timeout = TIMEOUTS[usize::from(is_slow())];
+    let deadline = Instant::now() + timeout;
     let status = loop {
         if let Some(status) = process.try_wait().map_err(|error| error.to_string())? {
             break status;
@@ -172,7 +174,7 @@ fn run(test: &Test) -> Result<Passed, String> {
         if Instant::now() > deadline {
             let _ = process.kill();
             let _ = process.wait();
-            return Err(format!("not done after {TIMEOUT:?}"));
+            return Err(format!("not done after {timeout:?}"));
         }
         sleep(Duration::from_millis(5));
     };
