@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 # What is built from the tree: the module, the programs, the tests. Needs common.sh, root.sh and kernel.sh.
-# Every checkout has a directory of its own in the cache, so that two of them do not undo each other's work.
+# Every checkout has a directory of its own in the cache to build in, so that two of them do not undo each other's work. What comes
+# out is named by what went in, so it is made once for all of them.
 
 BUILDS=$CACHE/builds/$(echo "$TREE" | hash_of)
+RESULTS=$CACHE/results
 
 # files_in DIRECTORY: the names of everything in it that may matter to a build
 files_in() {
@@ -15,6 +17,12 @@ content_of() {
 	local directory=$1 pattern
 	pattern=$(IFS='|' && shift && echo "$*")
 	files_in "$directory" | grep -E "$pattern" | (cd "$directory" && tr '\n' '\0' | xargs -0 -r sha256sum) | hash_of
+}
+
+# build_key: what all builds depend on, besides their sources
+build_key() {
+	root_key
+	sha256sum <"$TREE/scripts/lib/build.sh"
 }
 
 MODULE_FILES='^\./(Kbuild|Makefile|(driver|include)/.*\.(rs|c|h))$'
@@ -33,8 +41,8 @@ module_build() {
 	done
 	[ -f "$from/Kbuild" ] || die "there is no driver in $from (no Kbuild)"
 	local dir=$BUILDS/${KDIR##*/}/$name content
-	content=$({ content_of "$from" "$MODULE_FILES"; echo "${arguments[*]}"; } | hash_of)
-	MODULE=$dir/results/$content.ko
+	content=$({ build_key; content_of "$from" "$MODULE_FILES"; echo "${arguments[*]}"; } | hash_of)
+	MODULE=$RESULTS/modules/${KDIR##*/}-$content.ko
 	[ -e "$MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" module_make "$from" "$dir" "${arguments[@]}"
 	touch "$MODULE"
 }
@@ -44,7 +52,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	shift 2
 	[ ! -e "$MODULE" ] || return 0
 	say "building the module for ${KDIR##*/} (${dir##*/})"
-	mkdir -p "$dir"/{tree,results}
+	mkdir -p "$dir/tree"
 	module_copy "$from" "$dir/tree"
 	# clippy looks only at what is compiled
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
@@ -56,17 +64,15 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	if [[ " $* " == *' CLIPPY=1 '* ]] && grep -q '^warning' "$log"; then
 		die "clippy has warnings"
 	fi
-	cp "$dir/tree/pinmap.ko" "$MODULE.partial"
-	mv "$MODULE.partial" "$MODULE"
-	keep_newest 8 "$dir/results"
+	keep "$dir/tree/pinmap.ko" "$MODULE" 100
 }
 
 # extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the bench need besides pinmap's, for the
 # kernel in KDIR, and sets EXTRA_MODULE, its path.
 extra_module_build() {
-	local name=${1##*/} dir
-	dir=$BUILDS/${KDIR##*/}/$name
-	EXTRA_MODULE=$dir/results/$(content_of "$TREE/$1" '^\./').ko
+	local name=${1##*/}
+	local dir=$BUILDS/${KDIR##*/}/$name
+	EXTRA_MODULE=$RESULTS/$name/${KDIR##*/}-$(content_of "$TREE/$1" '^\./').ko
 	[ -e "$EXTRA_MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" extra_module_make "$TREE/$1" "$dir"
 	touch "$EXTRA_MODULE"
 }
@@ -74,16 +80,25 @@ extra_module_build() {
 extra_module_make() { # SOURCES DIR
 	[ ! -e "$EXTRA_MODULE" ] || return 0
 	rm -rf "$2/tree"
-	mkdir -p "$2/results"
+	mkdir -p "$2"
 	cp -r "$1" "$2/tree"
 	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
 		cat "$2/log" >&2
 		die "the module in ${1#"$TREE/"} cannot be built for ${KDIR##*/}"
 	fi
 	! grep -q warning "$2/log" || cat "$2/log" >&2
-	cp "$2/tree"/*.ko "$EXTRA_MODULE.partial"
-	mv "$EXTRA_MODULE.partial" "$EXTRA_MODULE"
-	keep_newest 4 "$2/results"
+	keep "$(echo "$2/tree"/*.ko)" "$EXTRA_MODULE" 10
+}
+
+# keep FROM TO N: makes FROM the result TO, also where another checkout has made the same; of all that are there, the newest N stay.
+keep() {
+	local partial=$2.partial.$$
+	mkdir -p "${2%/*}"
+	rm -rf "$partial"
+	cp -r "$1" "$partial"
+	[ -e "$2" ] || mv -T "$partial" "$2" 2>/dev/null || [ -e "$2" ] || die "$2 cannot be made"
+	rm -rf "$partial"
+	keep_newest "$3" "${2%/*}"
 }
 
 # module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file came or went it starts afresh.
@@ -108,24 +123,23 @@ keep_newest() { # N DIRECTORY
 # are installed in the VM.
 programs_build() {
 	local content
-	content=$({ root_key; content_of "$TREE" '^\./(Cargo|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
-	PROGRAMS=$BUILDS/programs/$content
+	content=$({ build_key; content_of "$TREE" '^\./(Cargo|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
+	PROGRAMS=$RESULTS/programs/$content
 	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make
 	touch "$PROGRAMS"
 }
 
 programs_make() {
 	[ ! -e "$PROGRAMS" ] || return 0
-	local to=$PROGRAMS.partial log=$BUILDS/programs.log
+	local to=$BUILDS/programs log=$BUILDS/programs.log
 	say "building the programs and the tests"
 	rm -rf "$to"
-	mkdir -p "$to"/{bin,tests} "$BUILDS"
+	mkdir -p "$to"/{bin,tests}
 	programs_compile "$to" >"$log" 2>&1 || {
 		cat "$log" >&2
 		die "the programs cannot be built"
 	}
-	mv "$to" "$PROGRAMS"
-	keep_newest 4 "$BUILDS/programs"
+	keep "$to" "$PROGRAMS" 10
 }
 
 cargo_in_root() { # ARGUMENT...
@@ -171,8 +185,8 @@ testgpu_cargo() { # COMMAND ARGUMENT...
 # testgpu_build: builds the test GPU and sets TESTGPU, the program.
 testgpu_build() {
 	local content
-	content=$({ root_key; content_of "$TREE/tests/testgpu" '^\./(Cargo|src/)'; } | hash_of)
-	TESTGPU=$BUILDS/testgpu/results/$content
+	content=$({ build_key; content_of "$TREE/tests/testgpu" '^\./(Cargo|src/)'; } | hash_of)
+	TESTGPU=$RESULTS/testgpu/$content
 	[ -e "$TESTGPU" ] || locked "testgpu-${BUILDS##*/}" testgpu_make
 	touch "$TESTGPU"
 }
@@ -181,12 +195,10 @@ testgpu_make() {
 	[ ! -e "$TESTGPU" ] || return 0
 	local dir=$BUILDS/testgpu
 	say "building the test GPU"
-	mkdir -p "$dir/results"
+	mkdir -p "$dir"
 	testgpu_cargo build --release --bin testgpu >"$dir/log" 2>&1 || {
 		cat "$dir/log" >&2
 		die "the test GPU cannot be built"
 	}
-	cp "$dir/target/release/testgpu" "$TESTGPU.partial"
-	mv "$TESTGPU.partial" "$TESTGPU"
-	keep_newest 4 "$dir/results"
+	keep "$dir/target/release/testgpu" "$TESTGPU" 10
 }

@@ -28,7 +28,7 @@ need_root() {
 	[ "$(id -u)" -eq 0 ] || die "must be run as root (it makes a Debian root directory and mount namespaces)"
 	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
 	unshare --mount true 2>/dev/null || die "this root may not make mount namespaces (a container needs CAP_SYS_ADMIN)"
-	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,runs} 2>/dev/null || die "cannot create the cache directory $CACHE"
+	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,results,runs} 2>/dev/null || die "cannot create the cache directory $CACHE"
 	CACHE=$(cd "$CACHE" && pwd -P)
 }
 

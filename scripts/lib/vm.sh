@@ -7,25 +7,25 @@ image_build() {
 	local module=${1:-} content
 	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
 		sha256sum <"$TREE/scripts/guest/init"; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
-	IMAGE=$BUILDS/images/$content
+	IMAGE=$RESULTS/images/$content
 	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module"
 	touch "$IMAGE"
 }
 
 image_make() {
 	[ ! -e "$IMAGE" ] || return 0
-	mkdir -p "${IMAGE%/*}"
-	local in_cache=/cache${IMAGE#"$CACHE"} module=${1:+/cache${1#"$CACHE"}}
+	mkdir -p "$BUILDS"
+	local in_cache=/cache/builds/${BUILDS##*/}/image module=${1:+/cache${1#"$CACHE"}}
 	if [ -n "$1" ] && [[ $1 != "$CACHE"/* ]]; then
-		cp "$1" "$IMAGE.ko"
+		cp "$1" "$BUILDS/image.ko"
 		module=$in_cache.ko
 	fi
-	in_root bash /src/scripts/lib/make-image.sh "$in_cache.partial" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
+	in_root bash /src/scripts/lib/make-image.sh "$in_cache" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
 		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" ||
 		die "the VM's initramfs cannot be made"
-	rm -f "$IMAGE.ko"
-	mv "$IMAGE.partial" "$IMAGE"
-	keep_newest 12 "${IMAGE%/*}"
+	rm -f "$BUILDS/image.ko"
+	keep "$BUILDS/image" "$IMAGE" 40
+	rm "$BUILDS/image"
 }
 
 # disk_ensure: sets DISK, a small ext4 file system. No VM ever writes to it.
