@@ -306,15 +306,23 @@ impl Gpu {
             none: false,
             looked: false,
         };
-        let mut all = true;
-        let mut after = None;
+        let (mut all, mut after) = (true, None);
+        let begun = schedule.binds;
         while let Some((rank, id)) = schedule.next_turn(after) {
             after = Some(rank);
             if self.check_here().is_err() {
                 return true;
             }
+            let before = schedule.binds;
+            if before.saturating_sub(begun) >= schedule.slots.len() as u64 {
+                return false; // There is more to do than this.
+            }
             coming.none = false;
             all &= self.try_bind(schedule, id, &mut coming);
+            // Each takes its time, and whoever asked meanwhile may be more urgent than those that are left.
+            if schedule.binds != before && *self.bell.lock() {
+                self.note_pending(schedule);
+            }
             // Those that were never served have one rank for all their contexts.
             if coming.none && rank.0 != 0 {
                 after = Some((rank.0, u32::MAX, u64::MAX));

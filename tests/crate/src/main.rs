@@ -211,6 +211,7 @@ const TESTS: &[Test] = tests! {
         urgent_streams_go_first
         stuck_stream_holds_up_nobody;
     stream_faults:
+        reset_amid_work_is_told
         scope_outlasts_a_reset
         failed_stream_tells_and_is_reset
         hang_fails_the_stream

@@ -39,6 +39,46 @@ fn works(stream: &Stream) -> Outcome {
     Ok(())
 }
 
+/// What a reset ends is not taken for done, nor is what is left of it begun.
+pub(crate) fn reset_amid_work_is_told() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let is_told = |error: &Error| {
+        error.errno() == libc::EIO && error.to_string().contains("the stream was reset")
+    };
+    // Nothing of it has reached the device.
+    let memory = gpu.device().alloc::<u64>(1)?;
+    let write = [Packet::fence_write(memory.device_addr(), 1)];
+    let pending = stream.submit(memory, |work, _| {
+        work.packets(&write)?;
+        stream.reset()?;
+        let error = work.packets(&write).expect_err("it is another one now");
+        assert!(is_told(&error), "{error}");
+        Ok(())
+    })?;
+    let refused = pending.wait().expect_err("it was not done");
+    assert!(is_told(&refused.error), "{}", refused.error);
+    let memory = refused.value.try_into_memory();
+    let mut memory = memory.map_err(|_| "the device may still use it")?;
+    works(&stream)?;
+    assert_eq!(memory.to_vec(), [0]);
+    // In a scope, which asks for it again.
+    let error = stream::scope(|scope| {
+        let mut words = memory.slice_mut();
+        scope.on(&stream).fill(&mut words, 5)?;
+        stream.synchronize()?;
+        let work = scope.on(&stream);
+        stream.reset()?;
+        let error = work.fill(&mut words, 6).expect_err("another one again");
+        assert!(is_told(&error), "{error}");
+        scope.on(&stream).fill(&mut words, 7)
+    })
+    .expect_err("part of it was not done");
+    assert!(is_told(&error), "{error}");
+    assert_eq!(memory.to_vec(), [7]);
+    works(&stream)
+}
+
 /// Who ends it waits for the device, whoever else is ending it.
 pub(crate) fn scope_outlasts_a_reset() -> Outcome {
     let gpu = gpu()?;

@@ -201,6 +201,8 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     })?;
     stream.record(&event)?;
     drop(stream);
+    let short = Duration::from_millis(1);
+    assert!(!event.synchronize_timeout(short)?, "it is reached later");
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     assert!(mappings()? > with, "the device still works for it");
     gpu.device().synchronize()?;
@@ -208,6 +210,7 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     result = pending.wait()?;
     assert_eq!(result.get(0)?, 9);
     event.synchronize()?;
+    assert!(event.synchronize_timeout(short)?);
     drop((result, event));
     until("its place is given up", || {
         mappings().is_ok_and(|now| now == before)

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use nix::errno::Errno;
+
 use crate::device::Device;
-use crate::error::{Operation, Result};
+use crate::error::{Error, Operation, Result};
 use crate::fence::Fence;
 use crate::gpu::Gpu;
 use crate::host::{self, Action};
@@ -16,6 +18,9 @@ use crate::queue::{Full, Queue};
 
 use super::options::StreamOptions;
 use super::shared::{Page, Shared};
+
+/// Why work of a stream is not done that had not failed.
+const RESET: &str = "the stream was reset";
 
 /// A stream.
 pub(crate) struct Core {
@@ -96,6 +101,8 @@ impl State {
 
 /// The end of a scope, as far as one stream goes.
 pub(super) struct Ending {
+    /// The stream was reset, which ended it.
+    is_over: bool,
     /// The fence may have been written by a packet made by hand: the device is asked as well.
     by_hand: bool,
     point: Result<(Fence, Vec<Fence>)>,
@@ -120,6 +127,21 @@ impl Core {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic leaves the ring as it was before, or with a packet more.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// That, unless it was reset since it had the queue of that name.
+    pub(super) fn lock_of(&self, queue: u64) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        if state.queue().id() == queue {
+            return Ok(state);
+        }
+        let attempt = format!("submit to queue {queue} of {}", self.device());
+        Err(Error::refused(
+            Operation::Submit,
+            attempt,
+            Errno::EIO,
+            RESET,
+        ))
     }
 
     /// An error in a host function, before the lock: who has it may wait for that function.
@@ -178,21 +200,35 @@ impl Core {
             .wait_needing(fence.value(), &needs, timeout)
     }
 
-    /// Begins to end a scope: tells the device to say when it is there.
-    pub(super) fn begin_finish(&self) -> Ending {
-        let mut state = self.lock();
-        Ending {
-            by_hand: state.queue().is_by_hand(),
-            point: state.point(),
+    /// Begins to end a scope in which it had the queue of that name: tells the device to say when it is
+    /// there.
+    pub(super) fn begin_finish(&self, queue: u64) -> Ending {
+        match self.lock_of(queue) {
+            Ok(mut state) => Ending {
+                is_over: false,
+                by_hand: state.queue().is_by_hand(),
+                point: state.point(),
+            },
+            Err(error) => Ending {
+                is_over: true,
+                by_hand: false,
+                point: Err(error),
+            },
         }
     }
 
     /// Ends a scope: afterwards the device does nothing any more of what was submitted. If it
     /// cannot be waited for, the queue is destroyed.
     pub(super) fn finish(&self, ending: Ending) -> Result<()> {
-        // Also if it has failed, or this is refused: it must come to an end.
-        let Ok((fence, needs)) = ending.point else {
-            return self.lock().queue().progress().destroy();
+        let (fence, needs) = match ending.point {
+            Ok(point) => point,
+            Err(error) => {
+                // Also if it has failed, or this is refused: it must come to an end.
+                if !ending.is_over {
+                    self.lock().queue().progress().destroy()?;
+                }
+                return Err(error);
+            }
         };
         match fence.wait_for_ever(&needs, ending.by_hand) {
             Ok(()) => Ok(()),
@@ -222,7 +258,11 @@ impl Core {
         host::check(Operation::Stream, || "reset a stream".to_owned())?;
         let mut state = self.lock();
         let queue = self.gpu.queue(self.options.queue(&self.gpu))?;
-        state.queue().progress().destroy()?;
+        let progress = state.queue().progress();
+        if matches!(progress.stopped(), Ok(None)) {
+            progress.spoil(RESET);
+        }
+        progress.destroy()?;
         self.id.store(queue.id(), Ordering::Relaxed);
         *state = State::new(queue);
         Ok(())

@@ -146,11 +146,10 @@ impl Event {
     /// `EIO`: the stream has failed before, [`Error::fault`](crate::Error::fault) says why;
     /// `ENODEV`: the device is gone; `EDEADLK`: it is not complete, and this is a host function.
     pub fn query(&self) -> Result<bool> {
-        let (fence, needs) = match &*self.lock() {
-            None => return Ok(true),
-            Some(recorded) => (recorded.fence.clone(), recorded.needs.clone()),
-        };
-        fence.query(&needs)
+        match self.point() {
+            None => Ok(true),
+            Some((fence, needs)) => fence.query(&needs),
+        }
     }
 
     /// Waits until it is complete, as it is recorded now.
@@ -159,11 +158,33 @@ impl Event {
     ///
     /// As for [`query`](Self::query); `EDEADLK`: this is a host function.
     pub fn synchronize(&self) -> Result<()> {
-        let (fence, needs) = match &*self.lock() {
-            None => return Ok(()),
-            Some(recorded) => (recorded.fence.clone(), recorded.needs.clone()),
-        };
-        fence.progress().wait_for_ever(fence.value(), &needs)
+        self.wait(None).map(drop)
+    }
+
+    /// As [`synchronize`](Self::synchronize), but not for longer than this. False: the time was up
+    /// first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize).
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.wait(Some(timeout))
+    }
+
+    /// What it stands for now, and what that waits for.
+    fn point(&self) -> Option<(Fence, Vec<Fence>)> {
+        let recorded = self.lock();
+        let recorded = recorded.as_ref()?;
+        Some((recorded.fence.clone(), recorded.needs.clone()))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        match self.point() {
+            None => Ok(true),
+            Some((fence, needs)) => fence
+                .progress()
+                .wait_needing(fence.value(), &needs, timeout),
+        }
     }
 
     /// The device's clock when it was reached, since the device was made.

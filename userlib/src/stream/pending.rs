@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::error::{ErrorWith, Operation, Result};
-use crate::fence::Fence;
+use crate::fence::{Fence, Progress};
 use crate::host::{self, Action};
 
 use super::core::Core;
@@ -55,6 +55,8 @@ impl<M> Drop for Held<M> {
 /// Work that is being submitted: dropped by a panic, it waits for what there is of it.
 struct Submitting<'a, M: Send + 'static> {
     core: &'a Arc<Core>,
+    /// Of the queue that it began with.
+    progress: Arc<Progress>,
     held: Option<Held<M>>,
 }
 
@@ -62,23 +64,22 @@ impl<M: Send + 'static> Submitting<'_, M> {
     /// Tells the device of it.
     fn end(&mut self) -> Option<Pending<M>> {
         let held = self.held.take()?;
-        let mut state = self.core.lock();
-        // What goes wrong here, waiting tells: the point is never reached.
-        let _ = state.queue_mut().unhold();
-        let by_hand = state.queue().is_by_hand();
-        let (fence, needs) = match state.point() {
-            Ok(point) => point,
-            Err(_) => (
-                Fence::new(Arc::clone(state.queue().progress()), u64::MAX),
-                Vec::new(),
-            ),
-        };
-        Some(Pending {
-            fence,
-            needs,
-            by_hand,
+        // What goes wrong here, or that the stream was reset, waiting tells: the point is never reached.
+        let mut pending = Pending {
+            fence: Fence::new(Arc::clone(&self.progress), u64::MAX),
+            needs: Vec::new(),
+            by_hand: false,
             held: Some(held),
-        })
+        };
+        if let Ok(mut state) = self.core.lock_of(self.progress.id()) {
+            let _ = state.queue_mut().unhold();
+            pending.by_hand = state.queue().is_by_hand();
+            if let Ok((fence, needs)) = state.point() {
+                pending.fence = fence;
+                pending.needs = needs;
+            }
+        }
+        Some(pending)
     }
 }
 
@@ -95,16 +96,18 @@ impl<M: Send + 'static> Pending<M> {
     {
         // Before the lock: who has it may wait for a host function.
         host::check(Operation::Submit, || "submit work".to_owned())?;
-        {
+        let progress = {
             let mut state = core.lock();
-            let progress = state.queue().progress();
+            let progress = Arc::clone(state.queue().progress());
             progress.check(Operation::Submit, "add to")?;
             state.queue_mut().hold();
-        }
+            progress
+        };
         let kept = Arc::default();
-        let handle = Work::new(core, &kept);
+        let handle = Work::new(core, progress.id(), &kept);
         let mut submitting = Submitting {
             core,
+            progress,
             held: Some(Held {
                 memory: Some(memory),
                 kept,
@@ -142,8 +145,8 @@ impl<M: Send + 'static> Pending<M> {
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone. Then [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`:
+    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why, or was reset before it
+    /// was done; `ENODEV`: the device is gone. Then [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`:
     /// this is a host function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let progress = self.fence.progress();

@@ -15,7 +15,8 @@ use super::Stream;
 
 /// A scope in which work is submitted to streams: see [`scope()`].
 pub struct Scope<'scope, 'env: 'scope> {
-    used: Mutex<Vec<Arc<Core>>>,
+    /// Streams, and the names of the queues that they had.
+    used: Mutex<Vec<(Arc<Core>, u64)>>,
     kept: Arc<Kept>,
     /// Invariant: no operand may live shorter, nor the scope be taken for another one.
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -27,12 +28,13 @@ pub struct Scope<'scope, 'env: 'scope> {
 ///
 /// However the function ends, with an error or a panic too, and also if the streams were dropped,
 /// the device has finished what was submitted when this returns. A stream that has failed, or that
-/// waits for one that has, is given up: it needs a [reset](Stream::reset).
+/// waits for one that has, is given up: it needs a [reset](Stream::reset). One that is reset meanwhile
+/// takes no more work of this scope, unless it is asked for again by [`Scope::on`].
 ///
 /// # Errors
 ///
-/// That of the function. If it had none: that of a stream, as for [`Stream::synchronize`]; `EDEADLK`:
-/// this is a host function.
+/// That of the function. If it had none: that of a stream, as for [`Stream::synchronize`]; `EIO`: one was
+/// reset meanwhile; `EDEADLK`: this is a host function.
 pub fn scope<'env, F, T, E>(work: F) -> Result<T, E>
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -59,19 +61,23 @@ where
 impl<'scope> Scope<'scope, '_> {
     /// A stream, for work on memory that outlives the scope.
     pub fn on(&'scope self, stream: &Stream) -> Work<'scope> {
+        let (core, queue) = (stream.core(), stream.core().id());
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if !used.iter().any(|core| Arc::ptr_eq(core, stream.core())) {
-            used.push(Arc::clone(stream.core()));
+        let is_this = |(other, its): &(Arc<Core>, u64)| Arc::ptr_eq(other, core) && *its == queue;
+        if !used.iter().any(is_this) {
+            used.push((Arc::clone(core), queue));
         }
-        Work::new(stream.core(), &self.kept)
+        Work::new(core, queue, &self.kept)
     }
 
     fn finish(&self) -> Result<()> {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         // All of them are told before one is waited for, or they would come to it one by one.
-        let ends: Vec<_> = used.iter().map(|core| core.begin_finish()).collect();
+        let ends = used.iter().map(|(core, queue)| core.begin_finish(*queue));
+        let ends: Vec<_> = ends.collect();
         // Every one of them, also after an error.
-        let ends = used.iter().zip(ends).map(|(core, end)| core.finish(end));
+        let ends = used.iter().zip(ends);
+        let ends = ends.map(|((core, _), end)| core.finish(end));
         let result = ends.fold(Ok(()), Result::and);
         self.kept.release();
         result

@@ -18,7 +18,7 @@ use crate::queue::Full;
 use crate::raw::RawRegistration;
 use crate::slice::{DeviceSlice, DeviceSliceMut};
 
-use super::core::Core;
+use super::core::{Core, State};
 use super::options::Unregistered;
 
 /// A stream, for work on memory that lives at least as long as `'w`, when the work is done.
@@ -27,6 +27,8 @@ use super::options::Unregistered;
 /// [`Stream::submit`](super::Stream::submit).
 pub struct Work<'w> {
     core: Arc<Core>,
+    /// Its queue, when the work began.
+    queue: u64,
     kept: Arc<Kept>,
     /// Invariant: no operand may live shorter.
     memory: PhantomData<&'w mut &'w ()>,
@@ -73,12 +75,20 @@ fn pieces(addr: usize, len: usize, page: usize) -> impl Iterator<Item = (usize, 
 }
 
 impl<'w> Work<'w> {
-    pub(super) fn new(core: &Arc<Core>, kept: &Arc<Kept>) -> Self {
+    /// For what is submitted to the queue of that name, until the stream is reset.
+    pub(super) fn new(core: &Arc<Core>, queue: u64, kept: &Arc<Kept>) -> Self {
         Self {
             core: Arc::clone(core),
+            queue,
             kept: Arc::clone(kept),
             memory: PhantomData,
         }
+    }
+
+    /// The stream's state, unless it was reset: then part of the work was done, or would be, and not the
+    /// rest.
+    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        self.core.lock_of(self.queue)
     }
 
     /// Copies elements, by the copy engine of the direction, between any two kinds of memory.
@@ -87,14 +97,14 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// `EINVAL`: not as many elements in both, they overlap, or the memory belongs to another
-    /// context; `EIO`: the stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a
+    /// context; `EIO`: the stream has failed, or was reset meanwhile; `ENODEV`: the device is gone; `EDEADLK`: this is a
     /// host function.
     pub fn copy<'b: 'w, T: Element>(
         &self,
         from: impl Into<DeviceSlice<'w, T>>,
         to: &mut DeviceSliceMut<'b, T>,
     ) -> Result<()> {
-        let mut state = self.core.lock();
+        let mut state = self.lock()?;
         state.queue_mut().copy(&from.into(), to, Full::Wait)
     }
 
@@ -132,7 +142,7 @@ impl<'w> Work<'w> {
             sources.push((cached.device_addr()?, len as u64));
             self.kept.lock().read.push(cached);
         }
-        self.core.lock().queue_mut().copy_in(&sources, to)
+        self.lock()?.queue_mut().copy_in(&sources, to)
     }
 
     /// Copies elements to memory that the device cannot reach: refuses, or registers it until the
@@ -172,7 +182,7 @@ impl<'w> Work<'w> {
         };
         let target = registration.device_addr()?;
         self.kept.lock().written.push(registration);
-        self.core.lock().queue_mut().copy_out(&from, target)
+        self.lock()?.queue_mut().copy_out(&from, target)
     }
 
     /// Refuses memory that is not registered, unless that is to be done.
@@ -204,7 +214,7 @@ impl<'w> Work<'w> {
     ///
     /// As for [`copy`](Self::copy).
     pub fn fill<'b: 'w, T: Element>(&self, to: &mut DeviceSliceMut<'b, T>, value: T) -> Result<()> {
-        self.core.lock().queue_mut().fill(to, value, Full::Wait)
+        self.lock()?.queue_mut().fill(to, value, Full::Wait)
     }
 
     /// Launches a [kernel](mod@crate::kernel). Waits if the ring is full.
@@ -214,7 +224,7 @@ impl<'w> Work<'w> {
     /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
     /// needs, or what is written overlaps with something else.
     pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
-        self.core.lock().queue_mut().launch(kernel, Full::Wait)
+        self.lock()?.queue_mut().launch(kernel, Full::Wait)
     }
 
     /// Stores the device's clock, in nanoseconds, in one element, when everything before is done.
@@ -223,7 +233,7 @@ impl<'w> Work<'w> {
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
     pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
-        self.core.lock().queue_mut().timestamp(to, index)
+        self.lock()?.queue_mut().timestamp(to, index)
     }
 
     /// Submits packets as they are: as [`Scope::submit`](crate::Scope::submit) of a queue.
@@ -235,7 +245,7 @@ impl<'w> Work<'w> {
     pub fn packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
-        let mut state = self.core.lock();
+        let mut state = self.lock()?;
         let queue = state.queue_mut();
         queue.distrust();
         queue.submit(count, packets, Full::Wait)
