@@ -27,24 +27,51 @@ tap_start() {
 		sleep 0.5
 	done
 	say "testing: $name"
-	: >"$TAP_DIR/${name//\//-}"
-	"$@" >"$TAP_DIR/${name//\//-}" </dev/null &
+	local output=$TAP_DIR/${name//\//-}
+	: >"$output"
+	tap_run "$output" "$@" &
 	TAP_PIDS[$name]=$!
 }
 declare -A TAP_PIDS=()
 
+# tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets that of a process whose number is used again.
+tap_run() {
+	local output=$1 pid rc=0
+	shift
+	"$@" >"$output" </dev/null &
+	pid=$!
+	trap 'kill "$pid" 2>/dev/null; exit 143' TERM
+	wait "$pid" || rc=$?
+	echo "$rc" >"$output.status"
+}
+
 tap_running() {
-	local pid count=0
-	for pid in "${TAP_PIDS[@]}"; do
-		! kill -0 "$pid" 2>/dev/null || count=$((count + 1))
+	local name count=0
+	for name in "${!TAP_PIDS[@]}"; do
+		[ -e "$TAP_DIR/${name//\//-}.status" ] || count=$((count + 1))
 	done
 	echo "$count"
 }
 
+# tap_follow OUTPUT PID: prints it while it grows, to its end
+tap_follow() {
+	local from=0 size end=
+	until [ -n "$end" ]; do
+		# First: what was written before is there then.
+		if [ -e "$1.status" ] || ! kill -0 "$2" 2>/dev/null; then
+			end=y
+		fi
+		size=$(stat -c %s "$1")
+		tail -c "+$((from + 1))" "$1" | head -c "$((size - from))"
+		from=$size
+		[ -n "$end" ] || sleep 0.5
+	done
+}
+
 # tap_finish NAME: that the command ended well and kept its plan is part of the test.
 tap_finish() {
-	local name=$1 line planned='' seen=0 failed=$FAILED rc=0
-	local pid=${TAP_PIDS[$name]}
+	local name=$1 line planned='' seen=0 failed=$FAILED rc
+	local pid=${TAP_PIDS[$name]} output=$TAP_DIR/${1//\//-}
 	while IFS= read -r line; do
 		if [[ $line =~ ^(ok|not\ ok)(\ +[0-9]+)?(\ +-)?\ *([^#]*[^#\ ])?(\ *#\ *(.*))?$ ]]; then
 			seen=$((seen + 1))
@@ -54,8 +81,8 @@ tap_finish() {
 		elif [[ $line != TAP\ version* ]]; then
 			echo "$line"
 		fi
-	done < <(tail -n +1 -s 0.2 -f "--pid=$pid" "$TAP_DIR/${name//\//-}")
-	wait "$pid" || rc=$?
+	done < <(tap_follow "$output" "$pid")
+	rc=$(cat "$output.status" 2>/dev/null || echo 255)
 	unset "TAP_PIDS[$name]"
 	if [ "$rc" -ge 124 ]; then
 		result not-ok "$name: runs to its end (exit status $rc)"

@@ -59,25 +59,30 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
     let (host, mut back) = (device.alloc::<u8>(len)?, device.alloc::<u8>(len)?);
     let (mut one, two) = (gpu.alloc_vram::<u8>(len)?, gpu.alloc_vram::<u8>(len)?);
     let (up, down, run) = (stream(&gpu)?, stream(&gpu)?, stream(&gpu)?);
-    let spans = stream::scope(|scope| -> Result<_, Error> {
-        let (up_work, down_work, run_work) = (scope.on(&up), scope.on(&down), scope.on(&run));
-        let (mut one, mut back) = (one.slice_mut(), back.slice_mut());
-        Ok([
-            Span::of(&gpu, &run, || run_work.launch(kernel::Spin { time }))?,
-            Span::of(&gpu, &up, || up_work.copy(host.slice(), &mut one))?,
-            Span::of(&gpu, &down, || down_work.copy(two.slice(), &mut back))?,
-        ])
-    })?;
-    assert!(intersect(&spans)?, "a kernel, a copy in, a copy out");
-    // Both directions have the link for themselves: neither copy took much longer than alone.
-    for Span(from, to) in &spans[1..] {
-        let took = to.elapsed_since(from)?;
-        let alone = Duration::from_secs_f64(len as f64 / bandwidth as f64);
-        // By messages it is not the link that takes the time.
-        assert!(
-            is_slow() || took < alone * 17 / 10,
-            "{took:?} for what takes {alone:?}"
-        );
+    // By messages it is not the link that takes the time; and where others have the processor, not always.
+    let alone = Duration::from_secs_f64(len as f64 / bandwidth as f64);
+    let mut attempts = 0;
+    loop {
+        let spans = stream::scope(|scope| -> Result<_, Error> {
+            let (up_work, down_work, run_work) = (scope.on(&up), scope.on(&down), scope.on(&run));
+            let (mut one, mut back) = (one.slice_mut(), back.slice_mut());
+            Ok([
+                Span::of(&gpu, &run, || run_work.launch(kernel::Spin { time }))?,
+                Span::of(&gpu, &up, || up_work.copy(host.slice(), &mut one))?,
+                Span::of(&gpu, &down, || down_work.copy(two.slice(), &mut back))?,
+            ])
+        })?;
+        assert!(intersect(&spans)?, "a kernel, a copy in, a copy out");
+        // Both directions have the link for themselves: neither copy took much longer than alone.
+        let took = spans[1..]
+            .iter()
+            .map(|Span(from, to)| to.elapsed_since(from));
+        let took = took.collect::<Result<Vec<_>, _>>()?;
+        if is_slow() || took.iter().all(|&took| took < alone * 17 / 10) {
+            break;
+        }
+        attempts += 1;
+        assert!(attempts < 5, "{took:?} for what takes {alone:?}");
     }
     // As many kernels as there are slots.
     let mut spans = Vec::new();
@@ -97,10 +102,7 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
         last = last.max(to.time()?);
     }
     let took = last.saturating_sub(first);
-    assert!(
-        took < time * if is_slow() { 3 } else { 2 },
-        "{took:?} for all of them"
-    );
+    assert!(took < time * 3, "{took:?} for all of them");
     Ok(())
 }
 
@@ -230,9 +232,11 @@ fn under_load(
     [lowest, highest]: [&Stream; 2],
 ) -> Result<(Duration, Duration), Box<dyn AnyError>> {
     let load: Vec<_> = (0..others).map(|_| stream(gpu)).collect::<Result<_, _>>()?;
-    for stream in &load {
+    for (stream, length) in load.iter().zip((7..=13).cycle()) {
+        // Of different lengths: otherwise all kernels that run end together.
+        let time = packet * length / 10;
         let pending = stream.submit((), |work, ()| {
-            (0..100).try_for_each(|_| work.launch(kernel::Spin { time: packet }))
+            (0..100).try_for_each(|_| work.launch(kernel::Spin { time }))
         })?;
         drop(pending);
     }
@@ -245,8 +249,8 @@ fn under_load(
     }
     for stream in &load {
         assert!(!stream.query()?, "the load has ended too soon");
-        stream.reset()?;
     }
+    load.iter().try_for_each(Stream::reset)?;
     Ok((median(&low)?, median(&high)?))
 }
 
