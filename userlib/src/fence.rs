@@ -543,7 +543,11 @@ mod tests {
         assert!(!progress.is_destroyed());
         progress.destroyed.store(true, Ordering::Release);
         let error = progress.wait(1, None).expect_err("stopped");
-        assert_eq!(error.fault(), fault.as_ref());
+        assert_eq!(
+            (error.errno(), error.fault()),
+            (Errno::EIO as i32, fault.as_ref())
+        );
+        assert!(error.to_string().contains("0x5000"), "{error}");
         progress.destroy().expect("done before");
         let fence = Fence::new(Arc::new(progress), 3);
         assert_eq!(fence.stopped().expect("known"), Some(fault));

@@ -102,7 +102,10 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
         last = last.max(to.time()?);
     }
     let took = last.saturating_sub(first);
-    assert!(took < time * 3, "{took:?} for all of them");
+    assert!(
+        took < time * if is_slow() { 3 } else { 2 },
+        "{took:?} for all of them"
+    );
     Ok(())
 }
 
