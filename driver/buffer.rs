@@ -17,7 +17,7 @@ use crate::{
         shape::Shape,
         span::Span,
     },
-    mapping::{AddressSpace, Entries, Local, Mapping, Memory},
+    mapping::{AddressSpace, Entries, Guardian, Local, Mapping, Memory},
     pinned,
     sys::{
         account::Account,
@@ -84,6 +84,8 @@ pub(super) struct Inner {
     guests: KVec<Told>,
     /// Something could not be unmapped.
     failed: bool,
+    /// Who cuts off the device for which that was.
+    lost: Option<Arc<dyn Guardian>>,
     /// Its memory, and that it has gone, for whoever looks.
     held: Option<Counted>,
     stale: Option<Counted>,
@@ -145,7 +147,10 @@ impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
     fn unmap_all(&mut self, buffer: &Buffer) {
         for known in &mut self.mappings {
-            self.failed |= known.unmap(buffer).is_err();
+            if known.unmap(buffer).is_err() {
+                self.failed = true;
+                self.lost = Some(known.mapping.guardian().clone());
+            }
         }
     }
 
@@ -324,6 +329,7 @@ impl Buffer {
             ticket: None,
             guests: KVec::new(),
             failed: false,
+            lost: None,
             held,
             stale: None,
         };
@@ -713,6 +719,7 @@ impl Buffer {
         inner.failed |= result.is_err();
         let known = inner.mappings.remove(index);
         drop(inner);
+        // After a failure this cuts the device off.
         drop(known);
         result
     }
@@ -853,7 +860,8 @@ impl Buffer {
     }
 
     /// What is left after the mappings are undone: has devices forget them, frees their addresses,
-    /// lets go of the memory, un-charges. Fails if something could not be unmapped, ever.
+    /// lets go of the memory, un-charges. Fails if something could not be unmapped, ever: then the
+    /// device is cut off.
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
@@ -885,10 +893,17 @@ impl Buffer {
         }
     }
 
-    /// What it was imported from went away: it goes stale. Not in an MMU notifier.
+    /// What it was imported from went away: it goes stale. When it returns, no device can reach the memory
+    /// by it. Not in an MMU notifier.
     pub(crate) fn revoke_import(this: &Arc<Self>) {
         if let Some(inner) = this.lock(true) {
             Self::revoke(this, inner, true);
+        }
+        // The worker does that, too, but whose memory it is does not wait for that. An import is for one
+        // device.
+        let lost = this.inner.lock().lost.clone();
+        if let Some(guardian) = lost {
+            guardian.cut_off();
         }
     }
 
@@ -906,8 +921,8 @@ impl Buffer {
     }
 
     /// Ends it, as released or as gone: have devices forget it, unmap and flush, unpin, un-charge. Nothing is left when it
-    /// returns `Ok`, except for an event that was not read yet. After an error its pages stay pinned.
-    /// Can be called again; not by the worker.
+    /// returns `Ok`, except for an event that was not read yet. After an error its pages stay pinned, and
+    /// the device reaches no memory at all. Can be called again; not by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);

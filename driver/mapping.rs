@@ -33,7 +33,8 @@ pub(crate) trait Guardian: Send + Sync {
     /// Something could not be unmapped. To be stopped soon: the device. From any context.
     fn lost_control(self: Arc<Self>);
 
-    /// The same; and when it returns, no DMA of the device reaches any memory. Sleeps.
+    /// The same; and when it returns, no DMA of the device reaches any memory. Sleeps. Nobody is told
+    /// of a failure before.
     fn cut_off(self: Arc<Self>);
 }
 
@@ -343,8 +344,8 @@ impl Entries {
 }
 
 /// A buffer at an address of a context. Dropping it takes it away from the device's MMU, unmaps and
-/// flushes, lets go of the memory, and frees the addresses. That waits for the device, if it has an MMU:
-/// see [`Entries::remove`].
+/// flushes, lets go of the memory, and frees the addresses. If any of that ever failed, the device is cut
+/// off when the drop returns. That waits for the device, if it has an MMU: see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
     mapped: Option<Mapped>,
@@ -355,6 +356,8 @@ pub(crate) struct Mapping {
     device_addr: u64,
     space: Arc<AddressSpace>,
     guardian: Arc<dyn Guardian>,
+    /// It could not be unmapped.
+    lost: bool,
     /// Memory of the device's own.
     local: Option<Arc<dyn Local>>,
 }
@@ -379,6 +382,7 @@ impl Mapping {
             place: Some(place),
             space: space.clone(),
             guardian: space.guardian.clone(),
+            lost: false,
             local: None,
         };
         let reached = match memory {
@@ -456,17 +460,23 @@ impl Mapping {
     }
 
     /// Unmaps from the IOMMU and flushes, once. When it returns `Ok`, no device can reach host memory
-    /// here, and the memory is let go of. After an error that is not known: pages stay pinned, the
-    /// addresses are not used again, and the device is stopped. May be called from an MMU notifier, or
-    /// while the device's MMU still has it, if somebody else has the memory, too.
+    /// here, and the memory is let go of. After an error that is not known before it is dropped: pages
+    /// stay pinned, the addresses are not used again, and the device is stopped soon. May be called from
+    /// an MMU notifier, or while the device's MMU still has it, if somebody else has the memory, too.
     pub(crate) fn unmap(&mut self) -> Result {
         self.local = None;
         let result = self.mapped.as_mut().map_or(Ok(()), Mapped::unmap);
         if result.is_err() {
+            self.lost = true;
             self.guardian.clone().lost_control();
             self.keep_addresses();
         }
         result
+    }
+
+    /// Who can cut off the device.
+    pub(crate) fn guardian(&self) -> &Arc<dyn Guardian> {
+        &self.guardian
     }
 
     /// The addresses are never used again.
@@ -494,7 +504,11 @@ impl Drop for Mapping {
         if self.forget().is_err() {
             self.keep_addresses();
         }
-        // Whoever has to know of a failure was told by it.
+        // Whoever has to know of a failure was told by it, or will be.
         let _ = self.unmap();
+        if self.lost {
+            // The memory may be used again once the call has failed.
+            self.guardian.clone().cut_off();
+        }
     }
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "edu.h"
 #include "memory.h"
+#include "pci.h"
 #include "pins.h"
 #include "process.h"
 #include "uffd.h"
@@ -378,6 +379,50 @@ TEST(release_before_it_was_noticed)
 	}
 	CHECK_PINS_SOON(pins);
 	CHECK_NO_EVENT(fd);
+}
+
+/*
+ * An IOMMU from which not all of the memory could be removed: who is told that has lost the device before, not when the
+ * driver's worker has had time.
+ */
+TEST(cut_off_before_the_answer, .faults = true, .leaks = 3)
+{
+	int others = sysconf(_SC_NPROCESSORS_ONLN) - 1, fd = open_device(0), file, error;
+	struct memory memory = memory_new(MEMFD, 3 * PAGE);
+	struct registration registration = register_memory(fd, memory.addr, 3 * PAGE, WRITE);
+	struct pci_device device = need_device(0);
+	struct edu edu = edu_open(fd);
+	pthread_t threads[64];
+	volatile bool stop;
+
+	CHECK(others < 64);
+	memset(memory.addr, 0x21, 3 * PAGE);
+	edu_load(&edu, 4);
+	edu_close(&edu);
+	/* which does not go when the device does */
+	file = SYS(open(pci_path(device.bdf, "resource0"), O_RDWR | O_CLOEXEC));
+	edu.bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+
+	hog_begin(threads, others, &stop);
+	error = try_release(fd, registration.handle);
+	if (error == -EIO) {
+		edu_start(&edu, EDU_WRITES, registration.device_addr + 2 * PAGE, PAGE, false);
+		while (edu_busy(&edu))
+			;
+	}
+	hog_end(threads, others, &stop);
+
+	if (!error)
+		SKIP("needs an IOMMU that fails to unmap, which a mutant of the driver has");
+	CHECK_EQ(error, -EIO);
+	CHECK(bytes_are(memory.addr, 3 * PAGE, 0x21));
+
+	CHECK(WAIT_FOR(3000, get_info(fd).out_flags & PINMAP_INFO_GONE));
+	edu_close(&edu);
+	close(file);
+	close(fd);
+	CHECK_OK(try_pci_unbind(device.bdf));
+	CHECK_OK(try_pci_bind(device.bdf));
 }
 
 /* The same memory registered in two contexts: both are told. */

@@ -685,15 +685,19 @@ struct pinmap_generations {
  * Unmaps all its mappings, flushes the IOMMU, then unpins the pages and gives
  * back the charge. When it returns, the device cannot reach the memory. Also
  * for stale registrations. ``ENOENT``: never was a handle of this context;
- * ``ESTALE``: released before. Also after ``ESTALE`` and ``ENODEV`` (the device
- * is gone) the device cannot reach the memory. ``EIO``, one of two things, after
- * which the handle is gone and the device is taken for gone:
+ * ``ESTALE``: released before. Also after ``ESTALE`` (if that was by another
+ * thread: once its call has returned) and ``ENODEV`` (the device is gone) the
+ * device cannot reach the memory. ``EIO``, one of two things, after which the
+ * handle is gone and the device will be gone soon:
  *
- * - the IOMMU's page table was not as the driver left it. The pages stay pinned
- *   for ever, and the device is being cut off from all memory;
- * - a paged device did not confirm in time that it has forgotten the addresses.
- *   It was cut off from all memory, then the pages were unpinned: it cannot
- *   reach them.
+ * - the IOMMU's page table was not as the driver left it: the pages stay pinned
+ *   for ever;
+ * - a paged device did not confirm in time that it has forgotten the addresses:
+ *   the pages were unpinned after it was cut off.
+ *
+ * In both cases the device was cut off from all memory before the call returned:
+ * it cannot reach this memory, or any other. The same holds where another call
+ * undoes what it did, because it failed, and cannot.
  */
 struct pinmap_release {
 	__u32 size;
@@ -827,7 +831,8 @@ struct pinmap_map {
  *
  * Removes one mapping and flushes the IOMMU; the pages stay pinned. When it
  * returns, the device cannot reach the memory at that address. A part of a
- * mapping cannot be removed (``ENOENT``). ``EIO``: as for %PINMAP_RELEASE.
+ * mapping cannot be removed (``ENOENT``). ``EIO``: as for %PINMAP_RELEASE, also
+ * in that the device was cut off from all memory before.
  */
 struct pinmap_unmap {
 	__u32 size;
