@@ -35,6 +35,7 @@ pub(crate) mod hardware;
 pub(crate) mod member;
 mod paged;
 pub(crate) mod queue;
+mod room;
 mod schedule;
 mod scheduler;
 mod tlb;

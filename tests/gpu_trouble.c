@@ -83,6 +83,37 @@ TEST(reset_holds_nobody_up, .seconds = 60)
 	CHECK(slowest < slow(400));
 }
 
+/* An engine that keeps its packet even when it is reset: the device is given up. */
+TEST(engine_that_cannot_be_reset, .seconds = 60, .faults = true)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_ENGINE_RESET);
+	queue_push(&queue, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&queue);
+	if (!WAIT_FOR(30000, gpu_register(GPU_ENGINE_RESET)))
+		FAIL("the engine is not reset");
+	CHECK(WAIT_FOR(15000, get_info(fd).out_flags & PINMAP_INFO_GONE));
+	close(fd);
+	gpu_rebind();
+	queue = queue_new(open_gpu());
+	queue_finish(&queue);
+}
+
+/* Who is stopped is not heard any more, and cannot keep the driver busy by its doorbell. */
+TEST(stopped_queue_is_not_heard)
+{
+	struct gpu_queue queue = queue_new(open_gpu());
+	uint64_t ignored = gpu_register(GPU_IGNORED_DOORBELLS);
+
+	queue_push(&queue, 99, 0, 0, 0);
+	queue_ring(&queue);
+	CHECK_EQ(queue_stopped(&queue), GPU_BAD_OPCODE);
+	CHECK(WAIT_FOR(5000, (queue_ring(&queue), gpu_register(GPU_IGNORED_DOORBELLS) > ignored)));
+}
+
 /* A queue whose packet never ends is destroyed nevertheless. */
 TEST(destroy_stuck, .seconds = 60)
 {

@@ -183,6 +183,11 @@ impl TestGpu {
         element(SLOT, SLOT_STRIDE, slot).saturating_add(offset)
     }
 
+    /// What became of the last command.
+    fn result(&self, slot: u32) -> u64 {
+        field(self.read(self.slot(slot, SLOT_STATE)), 15, 8)
+    }
+
     fn enable_doorbell(&self, queue: u32, on: bool) {
         let (register, bit) = bit(DOORBELL_ENABLE, queue);
         let mut enabled = self.enabled.lock();
@@ -411,8 +416,7 @@ impl Hardware for TestGpu {
         for (register, value) in values {
             self.write(self.slot(slot, register), value);
         }
-        let state = self.read(self.slot(slot, SLOT_STATE));
-        if field(state, 15, 8) == RESULT_OK {
+        if self.result(slot) == RESULT_OK {
             Ok(())
         } else {
             Err(EIO)
@@ -431,7 +435,7 @@ impl Hardware for TestGpu {
         match field(state, 3, 0) {
             STATE_FREE => Some(SlotState::Free),
             STATE_IDLE => Some(SlotState::Idle),
-            STATE_READY => Some(SlotState::Busy),
+            STATE_READY => Some(SlotState::Ready),
             STATE_RUNNING => Some(SlotState::Running),
             STATE_WAITING => Some(SlotState::Waiting),
             STATE_FAULTED | STATE_ERROR => Some(SlotState::Stopped),
@@ -462,17 +466,13 @@ impl Hardware for TestGpu {
         }
     }
 
-    fn slot_engine(&self, slot: u32) -> Option<u32> {
-        let engine = self.read(self.slot(slot, SLOT_ENGINE));
-        (engine < u64::from(u8::MAX)).then_some(engine as u32)
+    fn is_held(&self, slot: u32) -> bool {
+        self.read(self.slot(slot, SLOT_ENGINE)) < NO_ENGINE
     }
 
-    fn reset_engine(&self, engine: u32) {
-        self.write(ENGINE_RESET, 1_u64.wrapping_shl(engine));
-    }
-
-    fn is_engine_reset(&self, engine: u32) -> bool {
-        self.read(ENGINE_RESET) & 1_u64.wrapping_shl(engine) == 0
+    fn reset_engine(&self, slot: u32) -> bool {
+        self.write(self.slot(slot, SLOT_COMMAND), COMMAND_RESET);
+        self.result(slot) == RESULT_OK
     }
 
     fn time(&self) -> u64 {

@@ -42,7 +42,8 @@ pub(crate) enum Cause {
 pub(crate) enum SlotState {
     Free,
     Idle,
-    Busy,
+    /// Has work, and waits for an engine.
+    Ready,
     /// An engine holds its packet.
     Running,
     /// For a fence.
@@ -67,7 +68,7 @@ pub(crate) struct Setup {
 }
 
 /// How far a queue has come.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Packets executed.
     pub(crate) index: u64,
@@ -193,14 +194,11 @@ pub(crate) trait Hardware: Send + Sync {
     /// Why it stopped, as far as the slot knows.
     fn slot_stop(&self, slot: u32) -> Stop;
 
-    /// The engine that holds its packet.
-    fn slot_engine(&self, slot: u32) -> Option<u32>;
+    /// Whether an engine holds its packet, or that is being taken out of an engine.
+    fn is_held(&self, slot: u32) -> bool;
 
-    /// Begins to reset an engine.
-    fn reset_engine(&self, engine: u32);
-
-    /// Whether that is done.
-    fn is_engine_reset(&self, engine: u32) -> bool;
+    /// Begins to reset the engine that holds its packet. `false`: none does.
+    fn reset_engine(&self, slot: u32) -> bool;
 
     /// The device's clock, in nanoseconds.
     fn time(&self) -> u64;

@@ -2,7 +2,10 @@
 //! Which queues are in the device, and which contexts have a VMID: both there are too few of.
 
 use super::{hardware::Progress, queue::Queue, vm::Vm};
-use crate::{logic::turns::Activity, sys::clock};
+use crate::{
+    logic::turns::{Activity, Last, Order},
+    sys::clock,
+};
 use kernel::{
     prelude::*,
     sync::{atomic::Relaxed, Arc},
@@ -15,6 +18,34 @@ pub(super) struct Entry {
     pub(super) slot: Option<u32>,
     /// To be taken out, and given no slot any more.
     pub(super) closing: bool,
+    /// What became of its last time in a slot;
+    pub(super) last: Last,
+    /// how many times in a row it did nothing but wait;
+    pub(super) waited: u32,
+    /// for which it is given no slot before then;
+    pub(super) rests_until: u64,
+    /// and in which pass it was told to leave.
+    pub(super) left_in: u64,
+}
+
+impl Entry {
+    pub(super) fn new(queue: Arc<Queue>) -> Self {
+        Self {
+            queue,
+            progress: Progress::default(),
+            slot: None,
+            closing: false,
+            last: Last::Worked,
+            waited: 0,
+            rests_until: 0,
+            left_in: 0,
+        }
+    }
+
+    /// Whether it asks for a slot.
+    pub(super) fn asks(&self) -> bool {
+        !self.closing && self.slot.is_none() && self.queue.turn.load(Relaxed) != 0
+    }
 }
 
 /// A slot.
@@ -22,12 +53,17 @@ pub(super) struct Entry {
 pub(super) struct Slot {
     pub(super) queue: Option<u32>,
     pub(super) bound_at: u64,
+    /// How far the queue had come then, and whether it has executed anything since, as far as is known.
+    pub(super) began: Progress,
+    pub(super) moved: bool,
     /// What the queue did when it was looked at last, and since when, by our clock.
     pub(super) seen: (Activity, u64),
     /// UNBIND is on its way, and must be done by then.
     pub(super) leaving: Option<u64>,
-    /// The engine that holds its packet is being reset: which one, and by when it must be done.
-    pub(super) reset: Option<(u32, u64)>,
+    /// When that began.
+    pub(super) told_at: u64,
+    /// The engine that holds its packet is being reset, which must be done by then.
+    pub(super) reset: Option<u64>,
 }
 
 impl Slot {
@@ -35,18 +71,13 @@ impl Slot {
     pub(super) const FREE: Self = Self {
         queue: None,
         bound_at: 0,
+        began: Progress { index: 0, part: 0 },
+        moved: false,
         seen: (Activity::Idle, 0),
         leaving: None,
+        told_at: 0,
         reset: None,
     };
-
-    /// What its queue does, and since when.
-    pub(super) fn activity(&self) -> (Activity, u64) {
-        match self.leaving {
-            Some(_) => (Activity::Leaving, self.bound_at),
-            None => self.seen,
-        }
-    }
 
     /// Whether something is on its way that is to be looked at soon.
     pub(super) fn is_waited_for(&self) -> bool {
@@ -61,6 +92,8 @@ pub(super) struct Vmid {
     pub(super) given_at: u64,
     /// When a queue of it was last in a slot.
     pub(super) used_at: u64,
+    /// Whether a queue that was in a slot since executed anything.
+    pub(super) moved: bool,
     /// Its queues are being taken out, to give it to somebody else.
     pub(super) vacating: bool,
 }
@@ -70,27 +103,19 @@ pub(super) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
     pub(super) slots: KVec<Slot>,
     pub(super) vmids: KVec<Vmid>,
-    /// Turns that were given, and times that a queue was put into a slot.
+    /// Turns that were given.
     pub(super) turns: u64,
-    pub(super) binds: u64,
+    /// In which contexts came and were served.
+    pub(super) order: Order,
+    /// How often it was decided who goes where.
+    pub(super) passes: u64,
+    /// How long after the last time it is to be decided again, where somebody waits for room.
+    pub(super) pause: u64,
     pub(super) queues: u32,
     pub(super) watched_at: u64,
     pub(super) vmid_binds: u64,
     /// Our clock less the device's.
     pub(super) epoch: u64,
-}
-
-/// When the context was served last, how urgent the queue is (the less, the more), its turn.
-pub(super) type Rank = (u64, u32, u64);
-
-/// Room on its way that somebody who waits may count on, rather than have more made.
-pub(super) struct Coming {
-    pub(super) slots: usize,
-    pub(super) vmids: usize,
-    /// Nobody gives a slot up for who asked last, so for none that comes after it in its context either.
-    pub(super) none: bool,
-    /// Whether it is known what the queues in the slots do.
-    pub(super) looked: bool,
 }
 
 impl Schedule {
@@ -100,7 +125,9 @@ impl Schedule {
             slots: KVec::from_elem(Slot::FREE, slots as usize, GFP_KERNEL)?,
             vmids: KVec::with_capacity(vmids as usize, GFP_KERNEL)?,
             turns: 0,
-            binds: 0,
+            order: Order::default(),
+            passes: 0,
+            pause: 0,
             queues: 0,
             watched_at: 0,
             vmid_binds: 0,
@@ -133,38 +160,9 @@ impl Schedule {
         self.slots.get_mut(slot as usize)
     }
 
-    /// The queues that are in slots: slot, state of leaving, and queue.
-    pub(super) fn bound(&self) -> impl Iterator<Item = (u32, Slot, &Entry)> + '_ {
-        (0_u32..).zip(&self.slots).filter_map(|(index, slot)| {
-            let queue = slot.queue?;
-            let entry = self.entries.get(queue as usize)?.as_ref()?;
-            Some((index, *slot, entry))
-        })
-    }
-
-    pub(super) fn bound_to(&self, vm: &Arc<Vm>) -> usize {
-        self.bound()
-            .filter(|(_, _, entry)| Arc::ptr_eq(entry.queue.vm(), vm))
-            .count()
-    }
-
-    /// Who asks for a slot: of the context that was served longest ago, the highest priority, then who has
-    /// waited for longest; after `after`. So contexts take turns whatever their queues' priorities and
-    /// however many those are.
-    pub(super) fn next_turn(&self, after: Option<Rank>) -> Option<(Rank, u32)> {
-        self.entries
-            .iter()
-            .flatten()
-            .filter(|entry| !entry.closing && entry.slot.is_none())
-            .filter_map(|entry| {
-                let queue = &entry.queue;
-                let turn = queue.turn.load(Relaxed);
-                let urgency = u32::MAX.wrapping_sub(queue.priority());
-                let rank = (queue.vm().served.load(Relaxed), urgency, turn);
-                (turn != 0).then(|| (rank, queue.id()))
-            })
-            .filter(|&(rank, _)| after.is_none_or(|after| rank > after))
-            .min()
+    /// Who is in a slot.
+    pub(super) fn in_slot(&self, slot: &Slot) -> Option<&Entry> {
+        self.entries.get(slot.queue? as usize)?.as_ref()
     }
 
     /// Nobody has a VMID: the device has forgotten all, or reaches nothing any more.

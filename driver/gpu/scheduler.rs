@@ -2,17 +2,17 @@
 //! The scheduler: puts queues into the device and takes them out.
 //!
 //! One thread decides, woken by interrupts and looking by itself from time to time, since those may get
-//! lost. It believes nothing but the device's registers. A queue that wants a slot has a *turn*. Contexts
-//! are served in turn; of a context's queues those of the highest priority, the earliest turn first.
+//! lost. It believes nothing but the device's registers. A queue that wants a slot has a *turn*. Who is put
+//! in and who makes room is decided in `logic/turns.rs`, which sees the device as a [`Room`](super::room).
 
 use super::{
-    hardware::{Cause, Progress, SlotState, Stop},
+    hardware::{Cause, SlotState, Stop},
     queue::Queue,
-    schedule::{Coming, Entry, Schedule, Slot},
+    schedule::{Entry, Schedule, Slot},
     Gpu, PATIENCE,
 };
 use crate::{
-    logic::turns::{self, Activity, Holder, Quantum},
+    logic::turns::{Last, Quantum, Served},
     sys::{
         clock::{self, MILLISECOND, SECOND},
         thread::{self, Body},
@@ -28,8 +28,10 @@ pub(super) const QUANTUM: Quantum = Quantum {
     busy: 10 * MILLISECOND,
     waiting: 2 * MILLISECOND,
 };
-/// When to look again, without an interrupt: while somebody waits for room,
+/// When to look again, without an interrupt: while somebody waits for room, the first time,
 const SOON: u64 = 3 * MILLISECOND;
+/// and as long as there is none;
+const LATER: u64 = 12 * MILLISECOND;
 /// while there are queues,
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
 /// and otherwise.
@@ -49,12 +51,7 @@ impl Gpu {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
         self.check_here()?;
-        let entry = Entry {
-            queue: queue.clone(),
-            progress: Progress::default(),
-            slot: None,
-            closing: false,
-        };
+        let entry = Entry::new(queue.clone());
         let place = schedule.entries.get_mut(id as usize).ok_or(ENOSPC)?;
         if place.is_some() {
             return Err(EBUSY); // Cannot be: the id is taken as long as it is here.
@@ -150,11 +147,16 @@ impl Gpu {
                 }
             }
         }
-        self.note_pending(schedule);
-        let all_served = self.serve(schedule);
-        let waiting = schedule.slots.iter().any(Slot::is_waited_for);
-        if !all_served || waiting {
+        schedule.passes = schedule.passes.saturating_add(1);
+        self.note_pending(schedule, None);
+        schedule.pause = match self.serve(schedule) {
+            Served::Nobody => schedule.pause.saturating_mul(2).clamp(SOON, LATER),
+            Served::All | Served::Some | Served::Dead => SOON,
+        };
+        if schedule.slots.iter().any(Slot::is_waited_for) {
             SOON
+        } else if schedule.entries.iter().flatten().any(Entry::asks) {
+            schedule.pause
         } else if schedule.queues != 0 {
             NOW_AND_THEN
         } else {
@@ -178,13 +180,15 @@ impl Gpu {
         }
     }
 
-    /// Gives a turn to those that have work and no slot.
-    fn note_pending(&self, schedule: &mut Schedule) {
+    /// Gives a turn to those that have work and no slot, but for those that were told to leave in that
+    /// pass: they would take turns with each other, and nobody else would have one.
+    pub(super) fn note_pending(&self, schedule: &mut Schedule, but: Option<u64>) {
         self.hardware.each_pending(&mut |id| {
             let turn = schedule.turns.saturating_add(1);
             match schedule.entry(id) {
                 Some(entry) if !entry.closing && entry.queue.stopped().is_none() => {
-                    if entry.queue.turn.load(Relaxed) == 0 {
+                    let is_new = but != Some(entry.left_in);
+                    if is_new && entry.queue.turn.load(Relaxed) == 0 {
                         entry.queue.turn.store(turn, Relaxed);
                         schedule.turns = turn;
                     }
@@ -196,9 +200,10 @@ impl Gpu {
 
     /// Begins to take the queue out of `slot`.
     pub(super) fn begin_unbind(&self, schedule: &mut Schedule, slot: u32) {
-        let deadline = self.limits.max_run.saturating_add(PATIENCE);
+        let limit = self.limits.max_run.saturating_add(PATIENCE);
         if let Some(entry) = schedule.slot(slot) {
-            entry.leaving = Some(clock::now().saturating_add(deadline));
+            entry.told_at = clock::now();
+            entry.leaving = Some(entry.told_at.saturating_add(limit));
             self.hardware.unbind(slot);
         }
     }
@@ -230,16 +235,25 @@ impl Gpu {
         let Some(entry) = schedule.slot(slot) else {
             return;
         };
-        let queue = entry.queue.take();
+        let was = *entry;
         *entry = Slot::FREE;
+        let (now, moved) = (clock::now(), progress != was.began);
         let mut vmid = None;
-        if let Some(entry) = queue.and_then(|queue| schedule.entry(queue)) {
+        if let Some(entry) = was.queue.and_then(|queue| schedule.entry(queue)) {
             entry.slot = None;
             entry.progress = progress;
+            entry.last = Last::of(was.seen.0, moved);
+            if entry.last == Last::Waited {
+                entry.waited = entry.waited.saturating_add(1);
+                entry.rests_until = now.saturating_add(QUANTUM.rest(entry.waited));
+            } else {
+                entry.waited = 0;
+            }
             vmid = entry.queue.vm().vmid();
         }
         if let Some(vmid) = vmid.and_then(|vmid| schedule.vmids.get_mut(vmid as usize)) {
-            vmid.used_at = clock::now();
+            vmid.used_at = now;
+            vmid.moved |= moved;
         }
     }
 
@@ -254,8 +268,8 @@ impl Gpu {
             return;
         }
         let now = clock::now();
-        if let Some((engine, deadline)) = entry.reset {
-            if self.hardware.is_engine_reset(engine) {
+        if let Some(deadline) = entry.reset {
+            if !self.hardware.is_held(slot) {
                 if let Some(entry) = schedule.slot(slot) {
                     entry.reset = None;
                     // It may leave from now on.
@@ -278,170 +292,18 @@ impl Gpu {
         if !overdue && !runs {
             return;
         }
-        let Some(engine) = self.hardware.slot_engine(slot) else {
-            if overdue {
-                let _ = self.lose();
+        // Only an engine that holds its packet now: one that is through with it may have somebody else's.
+        if self.hardware.reset_engine(slot) {
+            if let Some(entry) = schedule.slot(slot) {
+                entry.reset = Some(now.saturating_add(PATIENCE));
             }
             return;
-        };
-        self.hardware.reset_engine(engine);
-        if let Some(entry) = schedule.slot(slot) {
-            entry.reset = Some((engine, now.saturating_add(PATIENCE)));
         }
-    }
-
-    /// Gives slots to those that ask, as far as there are any, and has room made for the others. Returns
-    /// whether all got one.
-    fn serve(&self, schedule: &mut Schedule) -> bool {
-        if schedule.next_turn(None).is_none() {
-            return true;
-        }
-        let mut coming = Coming {
-            slots: schedule
-                .slots
-                .iter()
-                .filter(|slot| slot.leaving.is_some())
-                .count(),
-            vmids: schedule.vmids.iter().filter(|vmid| vmid.vacating).count(),
-            none: false,
-            looked: false,
-        };
-        let (mut all, mut after) = (true, None);
-        let begun = schedule.binds;
-        while let Some((rank, id)) = schedule.next_turn(after) {
-            after = Some(rank);
-            if self.check_here().is_err() {
-                return true;
-            }
-            let before = schedule.binds;
-            if before.saturating_sub(begun) >= schedule.slots.len() as u64 {
-                return false; // There is more to do than this.
-            }
-            coming.none = false;
-            all &= self.try_bind(schedule, id, &mut coming);
-            // Each takes its time, and whoever asked meanwhile may be more urgent than those that are left.
-            if schedule.binds != before && *self.bell.lock() {
-                self.note_pending(schedule);
-            }
-            // Those that were never served have one rank for all their contexts.
-            if coming.none && rank.0 != 0 {
-                after = Some((rank.0, u32::MAX, u64::MAX));
-            }
-        }
-        all
-    }
-
-    /// Puts a queue into a slot. `false`: not yet.
-    fn try_bind(&self, schedule: &mut Schedule, id: u32, coming: &mut Coming) -> bool {
-        let Some(entry) = schedule.entry(id) else {
-            return true;
-        };
-        let (queue, progress) = (entry.queue.clone(), entry.progress);
-        if queue.stopped().is_some() {
-            queue.turn.store(0, Relaxed);
-            return true;
-        }
-        // The slot first: a VMID is taken from somebody only for a queue that can be put in at once.
-        let Some(slot) = self.take_slot(schedule, &queue, coming) else {
-            return false;
-        };
-        let Some(vmid) = self.take_vmid(schedule, &queue, coming) else {
-            return false;
-        };
-        if self
-            .hardware
-            .bind(slot, &queue.setup(vmid, progress))
-            .is_err()
-        {
-            // The device does not take what is valid by its manual.
+        self.look_at(schedule, slot);
+        let stays = schedule.slot(slot).is_some_and(|slot| slot.queue.is_some());
+        if overdue && stays {
             let _ = self.lose();
-            return false;
         }
-        queue.turn.store(0, Relaxed);
-        schedule.binds = schedule.binds.saturating_add(1);
-        queue.vm().served.store(schedule.binds, Relaxed);
-        if let Some(entry) = schedule.slot(slot) {
-            let now = clock::now();
-            *entry = Slot {
-                queue: Some(id),
-                bound_at: now,
-                seen: (Activity::Busy, now),
-                ..Slot::FREE
-            };
-        }
-        if let Some(entry) = schedule.entry(id) {
-            entry.slot = Some(slot);
-        }
-        true
-    }
-
-    /// Looks at what the queues in the slots do, once for all that somebody has to make way for.
-    pub(super) fn look_around(&self, schedule: &mut Schedule, coming: &mut Coming) {
-        if coming.looked {
-            return;
-        }
-        coming.looked = true;
-        for (slot, entry) in (0_u32..).zip(&mut schedule.slots) {
-            if entry.queue.is_none() {
-                continue;
-            }
-            entry.seen = match self.hardware.slot_state(slot) {
-                Some(SlotState::Busy | SlotState::Running) => (Activity::Busy, entry.bound_at),
-                Some(state @ (SlotState::Idle | SlotState::Waiting)) => {
-                    let since = self.hardware.slot_since(slot);
-                    let activity = if state == SlotState::Idle {
-                        Activity::Idle
-                    } else {
-                        Activity::Waiting
-                    };
-                    (activity, since.wrapping_add(schedule.epoch))
-                }
-                _ => (Activity::Leaving, entry.bound_at),
-            };
-        }
-    }
-
-    /// A free slot for `queue`, made free if somebody has to go.
-    fn take_slot(
-        &self,
-        schedule: &mut Schedule,
-        queue: &Arc<Queue>,
-        coming: &mut Coming,
-    ) -> Option<u32> {
-        let free = |schedule: &Schedule| {
-            let index = schedule.slots.iter().position(|slot| slot.queue.is_none());
-            index.map(|index| index as u32)
-        };
-        if let Some(slot) = free(schedule) {
-            return Some(slot);
-        }
-        if coming.slots != 0 {
-            coming.slots = coming.slots.saturating_sub(1);
-            return None;
-        }
-        self.look_around(schedule, coming);
-        let now = clock::now();
-        let victim = {
-            let holders = schedule.bound().map(|(_, entry, bound)| {
-                let (activity, since) = entry.activity();
-                // Between contexts priorities say nothing.
-                let ours = Arc::ptr_eq(bound.queue.vm(), queue.vm());
-                let rival = if ours { &bound.queue } else { queue };
-                Holder {
-                    activity,
-                    since,
-                    held: now.saturating_sub(entry.bound_at),
-                    priority: rival.priority(),
-                }
-            });
-            let chosen = turns::choose(holders, queue.priority(), QUANTUM);
-            let victim = chosen.and_then(|chosen| schedule.bound().nth(chosen));
-            coming.none = victim.is_none();
-            victim.map(|(slot, ..)| slot)?
-        };
-        self.begin_unbind(schedule, victim);
-        self.look_at(schedule, victim);
-        free(schedule)
     }
 
     /// How far `queue` has come, and why it stopped.

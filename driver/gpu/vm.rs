@@ -189,8 +189,12 @@ pub(crate) struct Vm {
     /// bound; and taken after the device has forgotten all of it.
     #[pin]
     vmid: Mutex<Option<u32>>,
-    /// When one of its queues was put into a slot last, counted in such events. For the scheduler.
+    /// Its name for the scheduler.
+    pub(super) number: u64,
+    /// When one of its queues was put into a slot last, or it came, by the scheduler's order;
     pub(super) served: Atomic<u64>,
+    /// and whether the next is to be one that only waited when it was in a slot last.
+    pub(super) waiters_first: Atomic<bool>,
 }
 
 impl Vm {
@@ -206,12 +210,16 @@ impl Vm {
             below: RBTree::new(),
             dead: false,
         };
+        // Behind all that there are.
+        let joined = gpu.schedule.lock().order.next();
         Arc::pin_init(
             pin_init!(Self {
                 gpu: gpu.clone(),
+                number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
-                served: Atomic::new(0),
+                served: Atomic::new(joined),
+                waiters_first: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )

@@ -1326,9 +1326,12 @@ enum pinmap_queue_flags {
  * can reach; they are charged to it.
  *
  * There may be many more contexts and queues with work than the device can hold:
- * contexts take turns, whatever their queues' number and priorities. Priorities
- * count among the queues of one context: the highest goes first, at packet
- * boundaries; equal ones take turns.
+ * contexts take turns, and share the room that there is, whatever their queues'
+ * number and priorities. Who has one short packet to execute does not wait for the
+ * long ones of others, if an engine is free for it. Priorities count among the
+ * queues of one context: the highest goes first, at packet boundaries; equal ones
+ * take turns. However many queues wait for fences, at whatever priorities, those
+ * that do not wait get on.
  *
  * ``ENOSPC``: the device has no queue left for this context: one that has 256,
  * those counted that were destroyed and whose doorbell is still mapped, leaves the

@@ -38,7 +38,6 @@ numbers! {
     TIME = 0x0078;
     RESET = 0x0100;
     MAX_RUN_NS = 0x0110;
-    ENGINE_RESET = 0x0120;
 }
 
 // Section 3: interrupts.
@@ -106,6 +105,7 @@ numbers! {
     STATE_UNBINDING = 7;
     COMMAND_BIND = 1;
     COMMAND_UNBIND = 2;
+    COMMAND_RESET = 5;
     RESULT_OK = 0;
 }
 
@@ -121,6 +121,8 @@ numbers! {
     ACCESS_WRITE = 1;
     ACCESS_FETCH = 2;
 }
+/// `SLOT_ENGINE`, where no engine holds it.
+pub(super) const NO_ENGINE: u64 = 0xff;
 /// Bytes of an entry of the fault queue.
 pub(super) const FAULT_STRIDE: u64 = 32;
 

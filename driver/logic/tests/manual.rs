@@ -60,6 +60,7 @@ fn said_otherwise() -> BTreeMap<&'static str, u64> {
     let magic = row("| `0x0000` | `MAGIC` |");
     let version = row("| `0x0008` | `VERSION` |");
     let entry = row("| `0x0800` | `FAULT_ENTRY` |");
+    let engine = row("| `0x58` | `SLOT_ENGINE` |");
     BTreeMap::from([
         ("VENDOR", number(vendor).unwrap()),
         ("DEVICE", number(device).unwrap()),
@@ -71,6 +72,7 @@ fn said_otherwise() -> BTreeMap<&'static str, u64> {
             "VERSION_MAJOR",
             number(version[3].trim_matches('`')).unwrap() >> 16,
         ),
+        ("NO_ENGINE", number(engine[3].trim_matches('`')).unwrap()),
         ("FAULT_STRIDE", {
             let after = entry[4].split("stride ").nth(1).unwrap();
             number(

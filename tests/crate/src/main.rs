@@ -33,6 +33,7 @@ mod stream_faults;
 mod stream_graph;
 mod stream_overlap;
 mod stream_scale;
+mod stream_turns;
 mod streams;
 mod submission;
 mod syscalls;
@@ -227,8 +228,13 @@ const TESTS: &[Test] = tests! {
         streams_of_one_program_leave_others_their_share
         thousand_streams_of_twenty_programs
         stream_is_used_by_two_threads;
+    stream_turns:
+        long_kernels_hold_up_no_other_context
+        streams_that_wait_keep_nobody_out
+        equal_streams_do_not_put_each_other_out;
     stream_graph:
-        random_graphs_are_as_if_sequential;
+        random_graphs_are_as_if_sequential
+        random_graphs_of_many_streams_of_all_priorities;
 };
 
 /// Those that show whether anything works at all.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use pinmap::stream::{self, Event};
+use pinmap::stream::{self, Event, StreamOptions};
 use pinmap::{kernel, DeviceSliceMut, Error, Gpu, Stream};
 
 use crate::gpu::gpu;
@@ -16,9 +16,11 @@ use crate::streams::stream;
 /// How many; where everything takes long, a part of them.
 const GRAPHS: u64 = 1000;
 const SLOW_GRAPHS: u64 = 100;
-const STREAMS: usize = 5;
 const BUFFERS: usize = 6;
-const STEPS: usize = 30;
+/// Streams, and steps of a graph.
+const FEW: (usize, usize) = (5, 30);
+/// More than the device holds at once.
+const MANY: (usize, usize) = (48, 120);
 /// Elements of a buffer.
 const LEN: usize = 64;
 
@@ -111,12 +113,12 @@ struct Node {
 }
 
 /// A graph in which whatever uses the same buffer, one of them writing, is ordered.
-fn graph(random: &mut Random) -> Vec<Node> {
+fn graph(random: &mut Random, (streams, steps): (usize, usize)) -> Vec<Node> {
     let mut nodes: Vec<Node> = Vec::new();
-    for number in 0..STEPS {
+    for number in 0..steps {
         let step = Step::any(random);
         let (used, written) = step.uses();
-        let stream = random.below(STREAMS);
+        let stream = random.below(streams);
         let mut needs = Vec::new();
         for (earlier, node) in nodes.iter().enumerate() {
             let (others, other_written) = node.step.uses();
@@ -250,26 +252,41 @@ fn check_calls(nodes: &[Node], called: &[usize]) -> Result<(), String> {
 }
 
 pub(crate) fn random_graphs_are_as_if_sequential() -> Outcome {
+    let gpu = gpu()?;
+    let streams: Vec<_> = (0..FEW.0).map(|_| stream(&gpu)).collect::<Result<_, _>>()?;
+    let graphs = if is_slow() { SLOW_GRAPHS } else { GRAPHS };
+    compare(&gpu, &streams, FEW, graphs)
+}
+
+/// More streams than the device holds, most of which wait, the more urgent ones for less urgent ones as
+/// well: all of them get on.
+pub(crate) fn random_graphs_of_many_streams_of_all_priorities() -> Outcome {
+    let gpu = gpu()?;
+    let priorities = (0..).take(MANY.0).map(|number| number % 4);
+    let streams: Vec<_> = priorities
+        .map(|priority| gpu.stream(StreamOptions::new().packets(64).priority(priority)))
+        .collect::<Result<_, _>>()?;
+    let graphs = if is_slow() { SLOW_GRAPHS } else { GRAPHS };
+    compare(&gpu, &streams, MANY, graphs / 50)
+}
+
+fn compare(gpu: &Gpu, streams: &[Stream], size: (usize, usize), graphs: u64) -> Outcome {
     let seed = match std::env::var("PINMAP_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => (u64::from(std::process::id()) << 32) | 1,
     };
     println!("seed {seed} (PINMAP_SEED={seed} runs the same graphs)");
-    let (gpu, start) = (gpu()?, Instant::now());
-    let streams: Vec<_> = (0..STREAMS)
-        .map(|_| stream(&gpu))
-        .collect::<Result<_, _>>()?;
-    let events: Vec<_> = (0..STEPS).map(|_| gpu.event()).collect::<Result<_, _>>()?;
-    let graphs = if is_slow() { SLOW_GRAPHS } else { GRAPHS };
+    let start = Instant::now();
+    let events: Vec<_> = (0..size.1).map(|_| gpu.event()).collect::<Result<_, _>>()?;
     for number in 0..graphs {
         let own = (seed + number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut random = Random(own);
-        let nodes = graph(&mut random);
+        let nodes = graph(&mut random, size);
         let mut model = vec![vec![0.0; LEN]; BUFFERS];
         nodes.iter().for_each(|node| node.step.model(&mut model));
         let fail = |text: &str| format!("seed {seed}, graph {number}: {text}");
         let (buffers, called) =
-            run(&gpu, &streams, &events, &nodes).map_err(|error| fail(&error.to_string()))?;
+            run(gpu, streams, &events, &nodes).map_err(|error| fail(&error.to_string()))?;
         if buffers != model {
             return Err(fail("the buffers differ").into());
         }

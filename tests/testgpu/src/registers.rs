@@ -188,6 +188,15 @@ fn slot_register(state: &State, number: usize, offset: u64) -> Option<u64> {
     })
 }
 
+/// Has those engines abandon what they do.
+fn abandon(device: &Device, engines: u64) {
+    for engine in (0..regs::ENGINE_COUNT).filter(|engine| engines & (1 << engine) != 0) {
+        device
+            .abandon(engine)
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 /// Writes 4 or 8 bytes.
 pub fn write(device: &Device, state: &mut State, offset: u64, bytes: usize, value: u64) {
     let done = part(offset, bytes).and_then(|(shift, mask)| {
@@ -233,7 +242,7 @@ impl Write {
     fn carry_out(&self, device: &Device, state: &mut State) -> Option<()> {
         let offset = self.offset;
         if let Some((number, offset)) = slot(offset) {
-            return self.slot(state, number, offset);
+            return self.slot(device, state, number, offset);
         }
         if let Some(vmid) = root(offset) {
             let mmu = &device.hardware().mmu;
@@ -260,9 +269,10 @@ impl Write {
             .or_else(|| self.knob(state))
     }
 
-    fn slot(&self, state: &mut State, number: usize, offset: u64) -> Option<()> {
+    fn slot(&self, device: &Device, state: &mut State, number: usize, offset: u64) -> Option<()> {
         if offset == regs::SLOT_COMMAND {
-            state.command(number, self.command()?);
+            let busy = state.command(number, self.command()?);
+            abandon(device, busy);
             return Some(());
         }
         let slot = &mut state.slots[number];
@@ -294,11 +304,7 @@ impl Write {
             regs::SCRATCH => self.to(&mut state.scratch)?,
             regs::ENGINE_RESET => {
                 let busy = state.reset_engines(self.command()?);
-                for engine in (0..regs::ENGINE_COUNT).filter(|engine| busy & (1 << engine) != 0) {
-                    device
-                        .abandon(engine)
-                        .store(true, std::sync::atomic::Ordering::Relaxed);
-                }
+                abandon(device, busy);
             }
             regs::INT_STATUS => state.interrupts.clear(self.value),
             regs::INT_ENABLE => {

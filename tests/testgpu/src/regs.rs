@@ -106,6 +106,7 @@ constants! {
     COMMAND_UNBIND = 2,
     COMMAND_RETRY = 3,
     COMMAND_CANCEL = 4,
+    COMMAND_RESET = 5,
     RESULT_OK = 0,
     RESULT_BAD_STATE = 1,
     RESULT_BAD_CONFIG = 2,

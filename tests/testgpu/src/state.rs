@@ -172,9 +172,11 @@ impl State {
         }
     }
 
-    /// Carries out a slot's command, and says what became of it in its result.
-    pub fn command(&mut self, number: usize, command: u64) {
+    /// Carries out a slot's command, and says what became of it in its result. Returns the engines that must
+    /// abandon what they do.
+    pub fn command(&mut self, number: usize, command: u64) -> u64 {
         let slot = &self.slots[number];
+        let mut abandoned = 0;
         let result = match (command, slot.state()) {
             (regs::COMMAND_BIND, regs::STATE_FREE) => self.bind(number),
             (regs::COMMAND_UNBIND, state)
@@ -199,9 +201,17 @@ impl State {
                 });
                 regs::RESULT_OK
             }
+            (regs::COMMAND_RESET, _) => match slot.engine {
+                Some(engine) => {
+                    abandoned = self.reset_engines(1 << engine);
+                    regs::RESULT_OK
+                }
+                None => regs::RESULT_BAD_STATE,
+            },
             _ => regs::RESULT_BAD_STATE,
         };
         self.slots[number].result = result;
+        abandoned
     }
 
     fn bind(&mut self, number: usize) -> u64 {

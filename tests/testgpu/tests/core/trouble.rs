@@ -134,6 +134,49 @@ fn a_stuck_engine_and_its_reset() {
         .for_each(|queue| rig.run(queue, &[&[regs::NOP]]));
 }
 
+/// It is a slot's packet that is ended: nobody else's, though an engine may hold that by now.
+#[test]
+fn a_slot_whose_packet_has_ended_resets_nobody() {
+    let rig = Rig::new();
+    let mut ended = rig.queue(1, regs::CLASS_COMPUTE);
+    rig.run(&mut ended, &[&[regs::NOP]]);
+    let mut others: Vec<_> = (2..6)
+        .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
+        .collect();
+    let spin = launch(regs::KERNEL_SPIN, &[200_000_000]);
+    others
+        .iter_mut()
+        .for_each(|queue| rig.submit(queue, &[&spin]));
+    rig.until("all engines busy", || {
+        rig.r(regs::ENGINE_BUSY) & 0b11_1100 == 0b11_1100
+    });
+    let result = rig.command(ended.slot, regs::COMMAND_RESET);
+    assert_eq!(result, regs::RESULT_BAD_STATE);
+    assert_eq!(rig.r(regs::ENGINE_RESET), 0);
+    // One of those that have one: that one, and no other.
+    rig.command(others[0].slot, regs::COMMAND_RESET);
+    rig.wait_state(&others[0], regs::STATE_ERROR);
+    assert_eq!(
+        rig.slot(others[0].slot, regs::SLOT_ERROR),
+        regs::ENGINE_LOST
+    );
+    assert_eq!(rig.slot(others[0].slot, regs::SLOT_ENGINE), 0xff);
+    others[1..].iter().for_each(|queue| rig.wait_idle(queue));
+}
+
+#[test]
+fn a_slot_that_is_unbinding_can_be_reset() {
+    let rig = Rig::new();
+    rig.w(regs::KNOB_STUCK, 3);
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    rig.submit(&mut queue, &[&[regs::FENCE_WRITE, DATA, 1]]);
+    rig.until("a busy engine", || rig.r(regs::ENGINE_BUSY) != 0);
+    rig.command(queue.slot, regs::COMMAND_UNBIND);
+    rig.command(queue.slot, regs::COMMAND_RESET);
+    rig.wait_state(&queue, regs::STATE_FREE);
+    assert_eq!(rig.slot(queue.slot, regs::SLOT_ERROR), regs::ENGINE_LOST);
+}
+
 #[test]
 fn a_knob_that_is_turned_back_lets_things_go_on() {
     let rig = Rig::new();

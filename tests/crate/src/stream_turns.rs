@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! More streams than the device holds: who has a turn, and who has none for nothing.
+
+use std::time::Duration;
+
+use pinmap::stream::{Event, StreamOptions};
+use pinmap::{kernel, Error, Gpu, Stream};
+
+use crate::gpu::gpu;
+use crate::harness::Outcome;
+use crate::streams::{spin, stream, until};
+
+/// More than the device has slots.
+const MANY: usize = 40;
+
+/// Streams that have more to do than they will.
+fn busy_streams(gpu: &Gpu, time: Duration) -> Result<Vec<Stream>, Error> {
+    let streams: Vec<_> = (0..MANY)
+        .map(|_| stream(gpu))
+        .collect::<Result<_, Error>>()?;
+    for stream in &streams {
+        let pending = stream.submit((), |work, ()| {
+            (0..30).try_for_each(|_| work.launch(kernel::Spin { time }))
+        })?;
+        drop(pending);
+    }
+    Ok(streams)
+}
+
+/// Packets that engines have executed.
+fn executed(gpu: &Gpu) -> Result<u64, Error> {
+    let counters = gpu.counters()?;
+    Ok(counters.copied().packets + counters.computed().packets)
+}
+
+/// One context has more long kernels than there is room for. Another copies a little now and then, by
+/// engines that are idle: it does not wait for those kernels.
+pub(crate) fn long_kernels_hold_up_no_other_context() -> Outcome {
+    let (long, short) = (gpu()?, gpu()?);
+    let binds = long.counters()?.binds + u64::from(long.info()?.slots);
+    let load = busy_streams(&long, Duration::from_millis(1900))?;
+    until("the slots are taken", || {
+        long.counters()
+            .is_ok_and(|counters| counters.binds >= binds)
+    })?;
+    let stream = stream(&short)?;
+    let mut memory = short.alloc_vram::<u8>(4096)?;
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let asked = Duration::from_nanos(short.info()?.time);
+        let pending =
+            stream.submit(memory, |work, memory| work.fill(&mut memory.slice_mut(), 1))?;
+        let done: Event = short.event()?;
+        stream.record(&done)?;
+        memory = pending.wait()?;
+        waits.push(done.time()?.saturating_sub(asked));
+    }
+    waits.sort();
+    let (median, worst) = (waits[10], waits[19]);
+    println!("median wait {median:?}, worst {worst:?}");
+    assert!(
+        load.iter()
+            .all(|stream| stream.query().is_ok_and(|done| !done)),
+        "the load has ended too soon"
+    );
+    load.iter().try_for_each(Stream::reset)?;
+    assert!(median < Duration::from_millis(100), "{median:?}");
+    Ok(())
+}
+
+/// Any number of urgent streams wait for a stream that is less urgent: it gets on, and so do they.
+pub(crate) fn streams_that_wait_keep_nobody_out() -> Outcome {
+    let gpu = gpu()?;
+    let low = gpu.stream(StreamOptions::new().priority(0))?;
+    let urgent: Vec<_> = (0..2 * MANY)
+        .map(|_| gpu.stream(StreamOptions::new().packets(64).priority(3)))
+        .collect::<Result<_, _>>()?;
+    let done = gpu.event()?;
+    (0..20).try_for_each(|_| spin(&low, Duration::from_millis(20)))?;
+    low.record(&done)?;
+    for stream in &urgent {
+        stream.wait_event(&done)?;
+        spin(stream, Duration::ZERO)?;
+    }
+    assert!(
+        low.synchronize_timeout(Duration::from_secs(20))?,
+        "the stream that all wait for does not get on"
+    );
+    for stream in &urgent {
+        assert!(stream.synchronize_timeout(Duration::from_secs(20))?);
+    }
+    Ok(())
+}
+
+/// While all engines have long kernels, streams that are equal do not put each other out, over and over:
+/// nobody would get on by that.
+pub(crate) fn equal_streams_do_not_put_each_other_out() -> Outcome {
+    let gpu = gpu()?;
+    let load = busy_streams(&gpu, Duration::from_millis(300))?;
+    // Each has had a turn.
+    let begun = executed(&gpu)?;
+    until("kernels end", || {
+        executed(&gpu).is_ok_and(|now| now >= begun + 8)
+    })?;
+    let (begun, binds) = (executed(&gpu)?, gpu.counters()?.binds);
+    until("more kernels end", || {
+        executed(&gpu).is_ok_and(|now| now >= begun + 24)
+    })?;
+    let binds = gpu.counters()?.binds - binds;
+    let packets = executed(&gpu)? - begun;
+    println!("{binds} times put in for {packets} packets");
+    load.iter().try_for_each(Stream::reset)?;
+    assert!(binds <= 3 * packets + 20, "{binds} for {packets} packets");
+    Ok(())
+}
