@@ -15,7 +15,7 @@ use crate::{
     mapping::{AddressSpace, Mmu},
     sys::{
         account::{Account, Charge},
-        gup,
+        gup, reclaim,
         uapi::{self, GpuWalk},
     },
 };
@@ -42,8 +42,88 @@ fn key(level: u32, va: u64) -> u64 {
     u64::from(level).wrapping_shl(60) | number
 }
 
-/// Whether all tables are there.
-type Ready = core::result::Result<(), Failure>;
+/// A table that is not in use, and all that it takes to use it.
+struct Spare {
+    table: Table,
+    node: RBTreeNodeReservation<u64, Table>,
+    /// What leads to it from the table above.
+    entry: u64,
+}
+
+/// Tables that are prepared: allocated, charged and zeroed. To enter something takes them from here, and
+/// so allocates nothing: memory may be reclaimed by somebody who waits for the tables' lock. Dropping it
+/// gives back those that were not needed.
+struct Stock<'a> {
+    gpu: &'a Gpu,
+    spares: KVVec<Spare>,
+}
+
+impl<'a> Stock<'a> {
+    fn new(gpu: &'a Gpu) -> Self {
+        let spares = KVVec::new();
+        Self { gpu, spares }
+    }
+
+    /// Has at least `count` of them. Without the tables' lock. A fatal signal stops it.
+    fn fill(&mut self, account: &Arc<Account>, count: usize) -> core::result::Result<(), Failure> {
+        let hardware = &*self.gpu.hardware;
+        while self.spares.len() < count {
+            if gup::must_die() {
+                return Err(EINTR.into());
+            }
+            self.spares.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+            let charge = Charge::new(account, 1)?;
+            let offset = self.gpu.vram.take_table()?;
+            let Some(entry) = hardware.format().table(offset) else {
+                self.gpu.vram.give_table(offset);
+                return Err(ENODEV.into());
+            };
+            hardware.zero(offset, PAGE_SIZE);
+            let table = Table {
+                offset,
+                used: 0,
+                _charge: charge,
+            };
+            let spare = Spare { table, node, entry };
+            if let Err(spare) = self.spares.push_within_capacity(spare) {
+                self.gpu.vram.give_table(spare.0.table.offset);
+                return Err(ENOMEM.into());
+            }
+            gup::breathe();
+        }
+        hardware.order();
+        Ok(())
+    }
+}
+
+impl Drop for Stock<'_> {
+    fn drop(&mut self) {
+        for spare in &self.spares {
+            self.gpu.vram.give_table(spare.table.offset);
+        }
+    }
+}
+
+/// How many of the tables for `leaves` are absent, by what `is_there` says of their names.
+fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
+    // Of each level, the last one that was looked at: those above it were as well.
+    let mut looked = [u64::MAX; ROOT_LEVEL as usize];
+    let mut count = 0_usize;
+    for leaf in leaves {
+        let levels = (0..ROOT_LEVEL).zip(&mut looked);
+        for (level, last) in levels.skip(leaf.level() as usize) {
+            let name = key(level, leaf.va);
+            if *last == name || is_there(name) {
+                break;
+            }
+            *last = name;
+            count = count.saturating_add(1);
+        }
+        gup::breathe();
+    }
+    count
+}
 
 /// Tables that were taken out of the tree, and may still be walked.
 type Removed = RBTree<u64, Table>;
@@ -52,7 +132,6 @@ type Removed = RBTree<u64, Table>;
 /// address space would be kept; so the device has forgotten all.
 struct Tables {
     gpu: Arc<Gpu>,
-    account: Arc<Account>,
     root: u64,
     below: RBTree<u64, Table>,
     /// The device uses them no more, and they are freed.
@@ -68,32 +147,20 @@ impl Tables {
         self.below.get(&key(level, va)).map(|table| table.offset)
     }
 
-    /// The same, made where it is missing.
-    fn make(&mut self, gpu: &Gpu, level: u32, va: u64) -> core::result::Result<u64, Failure> {
+    /// The same, made where it is missing, of what is in `stock`. `None`: that is too little.
+    fn make(&mut self, stock: &mut Stock<'_>, level: u32, va: u64) -> Option<u64> {
         if let Some(offset) = self.find(level, va) {
-            return Ok(offset);
+            return Some(offset);
         }
         let above = level.saturating_add(1);
-        let parent = self.make(gpu, above, va)?;
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let charge = Charge::new(&self.account, 1)?;
-        let offset = gpu.vram.take_table()?;
-        let Some(entry) = gpu.hardware.format().table(offset) else {
-            gpu.vram.give_table(offset);
-            return Err(ENODEV.into());
-        };
-        gpu.hardware.zero(offset, PAGE_SIZE);
-        gpu.hardware.order();
+        let parent = self.make(stock, above, va)?;
+        let Spare { table, node, entry } = stock.spares.pop()?;
+        let offset = table.offset;
         let at = parent.saturating_add(pte::slot(above, va));
-        gpu.hardware.store(at, entry);
-        let table = Table {
-            offset,
-            used: 0,
-            _charge: charge,
-        };
+        stock.gpu.hardware.store(at, entry);
         self.below.insert(node.into_node(key(level, va), table));
         self.count(above, va, 1);
-        Ok(offset)
+        Some(offset)
     }
 
     /// More entries of a table are valid.
@@ -157,20 +224,6 @@ impl Tables {
             self.below = RBTree::new();
         }
     }
-
-    /// Takes tables out of the tree that were made for `span` in vain.
-    fn prune(&mut self, gpu: &Gpu, span: Span, removed: &mut Removed) {
-        for level in 0..ROOT_LEVEL {
-            let step = 1_u64.wrapping_shl(pte::shift(level.saturating_add(1)));
-            let mut at = Some(pte::table_start(level, span.start()));
-            while let Some(va) = at.filter(|&va| va <= span.last()) {
-                if self.take_if_empty(key(level, va), removed) {
-                    self.clear(gpu, level.saturating_add(1), va, removed);
-                }
-                at = va.checked_add(step);
-            }
-        }
-    }
 }
 
 impl Drop for Tables {
@@ -183,6 +236,11 @@ impl Drop for Tables {
 #[pin_data]
 pub(crate) struct Vm {
     gpu: Arc<Gpu>,
+    /// Who pays for the tables.
+    account: Arc<Account>,
+    /// Where they begin.
+    root: u64,
+    /// Nothing allocates under it: who waits for it may be about to reclaim memory.
     #[pin]
     tables: Mutex<Tables>,
     /// The VMID under which the device may have something cached. Set by the scheduler: before a queue is
@@ -205,16 +263,17 @@ impl Vm {
         gpu.hardware.order();
         let tables = Tables {
             gpu: gpu.clone(),
-            account: account.clone(),
             root,
             below: RBTree::new(),
             dead: false,
         };
         // Behind all that there are.
         let joined = gpu.schedule.lock().order.next();
-        Arc::pin_init(
+        let this = Arc::pin_init(
             pin_init!(Self {
                 gpu: gpu.clone(),
+                account: account.clone(),
+                root,
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
@@ -222,7 +281,9 @@ impl Vm {
                 waiters_first: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
-        )
+        )?;
+        reclaim::may_wait(|| drop(this.tables.lock()));
+        Ok(this)
     }
 
     /// Its addresses for users, `bus` behind them; and those that are the driver's.
@@ -242,7 +303,7 @@ impl Vm {
 
     /// Where its tables begin.
     pub(super) fn root(&self) -> Memory {
-        Memory::Local(self.tables.lock().root)
+        Memory::Local(self.root)
     }
 
     /// The VMID that it has.
@@ -270,7 +331,10 @@ impl Vm {
         let format = gpu.hardware.format();
         let tables = self.tables.lock();
         gpu.check_here()?;
-        let mut table = tables.root;
+        if tables.dead {
+            return Err(ENODEV);
+        }
+        let mut table = self.root;
         for (levels, level) in (1..).zip((0..=ROOT_LEVEL).rev()) {
             let at = table.saturating_add(pte::slot(level, args.addr));
             match format.read(gpu.hardware.load(at), level, args.addr) {
@@ -331,29 +395,33 @@ impl Mmu for Vm {
     ) -> core::result::Result<(), Failure> {
         let gpu = &*self.gpu;
         let (format, snoop) = (gpu.hardware.format(), gpu.is_coherent());
+        let leaves = || Leaves::new(span, memory);
+        for leaf in leaves() {
+            format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
+            gup::breathe();
+        }
+        // All that can fail comes first, and without the lock.
+        let mut stock = Stock::new(gpu);
         let mut tables = self.tables.lock();
+        let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some());
+        while missing > stock.spares.len() && !tables.dead {
+            drop(tables);
+            if !stock.spares.is_empty() {
+                // Meanwhile others were taken away beside it. More than all it never takes.
+                missing = absent(leaves(), |_| false);
+            }
+            stock.fill(&self.account, missing)?;
+            tables = self.tables.lock();
+            missing = absent(leaves(), |name| tables.below.get(&name).is_some());
+        }
         if tables.dead {
             return Err(ENODEV.into());
         }
-        // All that can fail comes first.
-        let ready = Leaves::new(span, memory).try_for_each(|leaf| -> Ready {
-            format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
-            gup::breathe();
-            tables.make(gpu, leaf.level(), leaf.va)?;
-            Ok(())
-        });
-        if let Err(error) = ready {
-            let mut removed = RBTree::new();
-            tables.prune(gpu, span, &mut removed);
-            drop(tables);
-            self.forget(span, &removed)?;
-            return Err(error);
-        }
         gpu.enter_use();
-        for leaf in Leaves::new(span, memory) {
+        for leaf in leaves() {
             let (level, va) = (leaf.level(), leaf.va);
             let entry = format.leaf(leaf, access, snoop);
-            if let (Some(entry), Some(table)) = (entry, tables.find(level, va)) {
+            if let (Some(entry), Some(table)) = (entry, tables.make(&mut stock, level, va)) {
                 let at = table.saturating_add(pte::slot(level, va));
                 gpu.hardware.store(at, entry);
                 tables.count(level, va, 1);

@@ -25,12 +25,6 @@ pub const fn slot(level: u32, va: u64) -> u64 {
     index.wrapping_mul(8)
 }
 
-/// First address that the table of `level` around `va` covers.
-pub const fn table_start(level: u32, va: u64) -> u64 {
-    let covered = shift(level.wrapping_add(1));
-    va.wrapping_shr(covered).wrapping_shl(covered)
-}
-
 /// What a device may do with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -274,8 +268,6 @@ mod tests {
         let va = 0x8123_4567_8000;
         assert_eq!(slot(3, va), ((va >> 39) & 511) * 8);
         assert_eq!(slot(0, va), ((va >> 12) & 511) * 8);
-        assert_eq!(table_start(0, va), 0x8123_4560_0000);
-        assert_eq!(table_start(3, va), 0);
         assert_eq!(shift(1), 21);
     }
 
@@ -351,7 +343,7 @@ mod tests {
                     let _ = FORMAT.leaf(leaf, Access::Read, false);
                 }
             }
-            let _ = (slot(9, to), table_start(9, to), FORMAT.table(to));
+            let _ = (slot(9, to), FORMAT.table(to));
         }
     }
 }

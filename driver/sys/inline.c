@@ -287,6 +287,17 @@ void pinmap_cond_resched(void)
 	cond_resched();
 }
 
+/* For lockdep: nothing without it. */
+void pinmap_reclaim_begin(void)
+{
+	fs_reclaim_acquire(GFP_KERNEL);
+}
+
+void pinmap_reclaim_end(void)
+{
+	fs_reclaim_release(GFP_KERNEL);
+}
+
 void pinmap_sleep_ms(unsigned int ms)
 {
 	msleep(ms);

@@ -54,6 +54,8 @@ u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr
 bool pinmap_fatal_signal_pending(void);
 bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
+void pinmap_reclaim_begin(void);
+void pinmap_reclaim_end(void);
 void pinmap_sleep_ms(unsigned int ms);
 struct workqueue_struct *pinmap_unbound_queue(void);
 gfp_t pinmap_gfp_for_another(void);

@@ -28,6 +28,8 @@ pub(crate) mod pci;
 pub(crate) mod process;
 mod raw;
 #[cfg(not(pinmap_flat))]
+pub(crate) mod reclaim;
+#[cfg(not(pinmap_flat))]
 pub(crate) mod thread;
 pub(crate) mod trace;
 pub(crate) mod uapi;
