@@ -63,11 +63,18 @@ pub(crate) fn pin_file(
     }
     let charge = Charge::new(account, span.pages())?;
     let mut pinned = PinnedFile::new(file, charge);
-    pinned.fill(span, || {
+    let filled = pinned.fill(span, || {
         if gup::must_die() {
             return Err(EINTR);
         }
         wanted()
+    });
+    filled.map_err(|(errno, at)| {
+        if compat::is_poisoned(errno) {
+            Failure::at(EFAULT, uapi::FAIL_FAULT, at)
+        } else {
+            errno.into()
+        }
     })?;
     Ok(Arc::new(pinned, GFP_KERNEL_ACCOUNT)?)
 }

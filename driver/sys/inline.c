@@ -238,14 +238,65 @@ u64 pinmap_memfd_folio_size(struct file *file)
 	return is_file_hugepages(file) ? huge_page_size(hstate_file(file)) : PAGE_SIZE << MAX_PAGECACHE_ORDER;
 }
 
-/* @inside: pages before @start in the first folio */
+/*
+ * Whether a pinned @folio of @mapping can be shown to anybody: 0, or an errno. One that is not up to date,
+ * by fallocate() or because somebody's fault has only just added it, still holds what its page held before,
+ * and will be cleared by whoever comes next. So it is cleared here, under the lock that the file clears it
+ * under. -EAGAIN: it has left the file, and another will be there.
+ */
+static int pinmap_make_uptodate(struct address_space *mapping, struct folio *folio)
+{
+	long i, pages = folio_nr_pages(folio);
+	int ret;
+
+	if (folio_contain_hwpoisoned_page(folio))
+		return -EHWPOISON;
+	if (folio_test_uptodate(folio))
+		return 0;
+	ret = folio_lock_killable(folio);
+	if (ret)
+		return ret;
+	if (folio->mapping != mapping) {
+		ret = -EAGAIN;
+	} else if (!folio_test_uptodate(folio)) {
+		for (i = 0; i < pages; i++) {
+			clear_highpage(folio_page(folio, i));
+			cond_resched();
+		}
+		flush_dcache_folio(folio);
+		folio_mark_uptodate(folio);
+	}
+	folio_unlock(folio);
+	return ret;
+}
+
+/*
+ * @inside: pages before @start in the first folio. -EAGAIN: to be tried again, as long as it is wanted.
+ * -EHWPOISON: of the folio that begins @inside pages behind @start, or around it.
+ */
 long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
 		      u64 *inside)
 {
+	unsigned long before = READ_ONCE(file->f_mapping->nrpages);
 	pgoff_t offset = 0;
-	long ret = memfd_pin_folios(file, start, last, folios, room, &offset);
+	long i, ret = memfd_pin_folios(file, start, last, folios, room, &offset);
+	s64 behind;
 
 	*inside = offset >> PAGE_SHIFT;
+	behind = -*inside;
+	/* Of hugetlbfs it says so also when somebody's fault was quicker and took what was reserved. */
+	if (ret == -ENOMEM && READ_ONCE(file->f_mapping->nrpages) > before)
+		return -EAGAIN;
+	for (i = 0; i < ret; i++) {
+		int error = pinmap_make_uptodate(file->f_mapping, folios[i]);
+
+		if (error) {
+			*inside = max(behind, 0);
+			unpin_folios(folios, ret);
+			return error;
+		}
+		behind += folio_nr_pages(folios[i]);
+	}
 	return ret;
 }
 

@@ -98,9 +98,20 @@ impl PinnedFile {
         }
     }
 
-    /// Pins `span`, offsets in the file; those that the file does not have are made. Once. `wanted` is
-    /// asked now and then. Sleeps.
-    pub(crate) fn fill(&mut self, span: Span, wanted: impl Fn() -> Result) -> Result {
+    /// Pins `span`, offsets in the file; those that the file does not have are made, and all that nobody
+    /// has written yet are zeroed. Once. `wanted` is asked now and then. An error comes with the offset
+    /// that it is about. Sleeps.
+    pub(crate) fn fill(
+        &mut self,
+        span: Span,
+        wanted: impl Fn() -> Result,
+    ) -> core::result::Result<(), (Error, u64)> {
+        let mut at = span.start();
+        self.try_fill(span, wanted, &mut at)
+            .map_err(|errno| (errno, at))
+    }
+
+    fn try_fill(&mut self, span: Span, wanted: impl Fn() -> Result, failed_at: &mut u64) -> Result {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
         // SAFETY: The file is valid.
         let step = unsafe { raw::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
@@ -124,7 +135,14 @@ impl PinnedFile {
                 )
             };
             if got < 0 {
-                return Err(Error::from_errno(got as i32));
+                let errno = Error::from_errno(got as i32);
+                if errno != EAGAIN {
+                    *failed_at = at.saturating_add(inside.saturating_mul(PAGE_SIZE));
+                    return Err(errno);
+                }
+                // Somebody else added pages to the file or removed some meanwhile.
+                gup::breathe();
+                continue;
             }
             let got = got.unsigned_abs();
             if got == 0 {

@@ -563,8 +563,9 @@ struct pinmap_register {
  *        device addresses
  *
  * Registers a part of a file that need not be mapped anywhere. Pages that the
- * file does not have yet are made. Pages behind its end: ``EFAULT``
- * (%PINMAP_FAIL_FAULT).
+ * file does not have yet are made, and what nobody has written yet is zero, as
+ * for who reads it, also where fallocate() has put pages. Pages behind its end,
+ * and pages that the memory has lost (poisoned): ``EFAULT`` (%PINMAP_FAIL_FAULT).
  *
  * What is registered so belongs to no address space, and never goes stale: it is
  * there until it is released, also after the process's memory is gone. There is
