@@ -19,7 +19,7 @@ use crate::{
         account::Account,
         compat,
         eventfd::EventFd,
-        misc::Files,
+        misc::{Files, Operations},
         uapi::{
             self, Alloc, Export, Generations, GetReserved, GetTotals, GpuCounters, GpuInfo,
             GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueNotify,
@@ -33,7 +33,7 @@ use crate::{
 use core::mem::offset_of;
 use kernel::{
     fs::File,
-    ioctl::{_IOC_DIR, _IOC_NR, _IOC_SIZE, _IOC_TYPE},
+    ioctl::_IO,
     prelude::*,
     seq_file::SeqFile,
     sync::{poll::PollTable, Arc, ArcBorrow},
@@ -66,7 +66,8 @@ trait Request: FromBytes + AsBytes + Sized {
 
 /// One row of the table.
 struct Command {
-    nr: u32,
+    /// As passed to `ioctl()`: the sizes are in the structs.
+    number: u32,
     first_size: usize,
     known_size: usize,
     run: fn(&Arc<Context>, &mut [u64]) -> Outcome,
@@ -85,7 +86,7 @@ struct Outcome {
 const fn command<T: Request>() -> Command {
     assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Large>());
     Command {
-        nr: T::NR,
+        number: _IO(uapi::IOCTL_TYPE, T::NR),
         first_size: T::FIRST_SIZE,
         known_size: size_of::<T>(),
         run: run::<T>,
@@ -158,12 +159,9 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
 /// The struct is read once, and its size is believed as it was read first. A result is made visible
 /// only once the caller has been told.
 fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
-    let ours =
-        _IOC_TYPE(command) == uapi::IOCTL_TYPE && _IOC_DIR(command) == 0 && _IOC_SIZE(command) == 0;
-    let nr = _IOC_NR(command);
     let row = TABLE
         .iter()
-        .find(|row| ours && row.nr == nr)
+        .find(|row| row.number == command)
         .ok_or(ENOTTY)?;
 
     let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
@@ -527,8 +525,14 @@ paged! {
     QueueNotify, CMD_QUEUE_NOTIFY, false, false, |this, context| done(queue::notify(context, this));
 }
 
+static OPERATIONS: Operations<Context> = Operations::new();
+
 impl Files for Context {
     type Device = Device;
+
+    fn operations() -> &'static Operations<Self> {
+        &OPERATIONS
+    }
 
     fn open(device: &Arc<Device>, views: Views) -> Result<Arc<Self>> {
         Device::open(device, views)

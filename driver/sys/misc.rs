@@ -31,6 +31,9 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
     /// What a node stands for.
     type Device: Send + Sync;
 
+    /// What its files do: one static, by which they are known from others.
+    fn operations() -> &'static Operations<Self>;
+
     /// Opens a file. `views` is dropped before [`release`](Self::release) returns.
     fn open(device: &Arc<Self::Device>, views: Views) -> Result<Arc<Self>>;
 
@@ -120,7 +123,7 @@ impl<T: Files> Node<T> {
                     let mut misc: bindings::miscdevice = pin_init::zeroed();
                     misc.minor = bindings::MISC_DYNAMIC_MINOR as ffi::c_int;
                     misc.name = name_ptr.cast();
-                    misc.fops = &raw const Operations::<T>::TABLE.0;
+                    misc.fops = &raw const T::operations().table;
                     misc.parent = parent_ptr;
                     misc.mode = mode;
                     // SAFETY: `slot` is valid for writing, and pinned until it is deregistered; name
@@ -143,10 +146,15 @@ impl<T: Files> PinnedDrop for Node<T> {
     }
 }
 
-#[repr(transparent)]
-struct Table(bindings::file_operations);
-// SAFETY: Never written to.
-unsafe impl Sync for Table {}
+/// Whether `file`, which may be null, is one of those of a node for `T`.
+///
+/// # Safety
+///
+/// `file` must be null or valid.
+unsafe fn is_ours<T: Files>(file: *const bindings::file) -> bool {
+    // SAFETY: By the requirements.
+    !file.is_null() && unsafe { core::ptr::eq((*file).f_op, &raw const T::operations().table) }
+}
 
 /// What the current task has at the user address `address`, if it is of a file of ours: which, and the
 /// offset as passed to `mmap()`.
@@ -158,7 +166,7 @@ pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     // SAFETY: The area is valid as long as the lock is held, and keeps its file.
     unsafe {
         let file = (*area).vm_file;
-        if file.is_null() || !core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0) {
+        if !is_ours::<T>(file) {
             return None;
         }
         let inside =
@@ -183,10 +191,7 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
         // SAFETY: As in `shown_at`.
         unsafe {
             let file = (*area).vm_file;
-            if !file.is_null()
-                && core::ptr::eq((*file).f_op, &raw const Operations::<T>::TABLE.0)
-                && core::ptr::eq((*file).private_data.cast(), this)
-            {
+            if is_ours::<T>(file) && core::ptr::eq((*file).private_data.cast(), this) {
                 return Some(address);
             }
             address = (*area).__bindgen_anon_1.__bindgen_anon_1.vm_end as u64;
@@ -195,25 +200,37 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     None
 }
 
-struct Operations<T>(PhantomData<T>);
+/// What files of nodes for `T` do: for one static of each `T`, since its address says what a file is.
+pub(crate) struct Operations<T> {
+    table: bindings::file_operations,
+    _files: PhantomData<fn() -> T>,
+}
+
+// SAFETY: Never written to.
+unsafe impl<T> Sync for Operations<T> {}
 
 impl<T: Files> Operations<T> {
-    /// Static, since open files use it long after the node is gone. The owner makes every open file
-    /// and every mapping hold the module.
-    const TABLE: &'static Table = &Table(bindings::file_operations {
-        owner: compat::this_module().as_ptr(),
-        open: Some(Self::open),
-        release: Some(Self::release),
-        unlocked_ioctl: Some(Self::ioctl),
-        compat_ioctl: Some(Self::compat_ioctl),
-        read: Some(Self::read),
-        poll: Some(Self::poll),
-        mmap: Some(Self::mmap),
-        get_unmapped_area: Some(raw::pinmap_get_unmapped_area),
-        llseek: Some(bindings::noop_llseek),
-        show_fdinfo: Some(Self::show_fdinfo),
-        ..pin_init::zeroed()
-    });
+    /// To be a static, since open files use it long after the node is gone. The owner makes every open
+    /// file and every mapping hold the module.
+    pub(crate) const fn new() -> Self {
+        Self {
+            table: bindings::file_operations {
+                owner: compat::this_module().as_ptr(),
+                open: Some(Self::open),
+                release: Some(Self::release),
+                unlocked_ioctl: Some(Self::ioctl),
+                compat_ioctl: Some(Self::compat_ioctl),
+                read: Some(Self::read),
+                poll: Some(Self::poll),
+                mmap: Some(Self::mmap),
+                get_unmapped_area: Some(raw::pinmap_get_unmapped_area),
+                llseek: Some(bindings::noop_llseek),
+                show_fdinfo: Some(Self::show_fdinfo),
+                ..pin_init::zeroed()
+            },
+            _files: PhantomData,
+        }
+    }
 
     /// # Safety
     ///
