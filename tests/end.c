@@ -6,6 +6,7 @@
 #include "gpu.h"
 #include "memory.h"
 #include "module.h"
+#include "oracle.h"
 #include "pci.h"
 #include "pins.h"
 #include "process.h"
@@ -72,6 +73,14 @@ TEST(module_unloads, .smoke = true)
 	CHECK_EQ(module_users(), -1);
 	module_load();
 	need_device(0);
+}
+
+/* Or a part of the tests were run without it. */
+TEST(lockdep_is_on)
+{
+	if (access("/proc/lockdep_stats", R_OK))
+		SKIP("the kernel has no lockdep");
+	CHECK(oracle_lockdep());
 }
 
 /* Lists what was allocated and that nothing points to. */

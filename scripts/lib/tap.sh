@@ -84,7 +84,9 @@ tap_finish() {
 	done < <(tap_follow "$output" "$pid")
 	rc=$(cat "$output.status" 2>/dev/null || echo 255)
 	unset "TAP_PIDS[$name]"
-	if [ "$rc" -ge 124 ]; then
+	if [ "$rc" -eq 123 ]; then
+		result not-ok "$name: the kernel has nothing to complain of when the machine is switched off"
+	elif [ "$rc" -ge 124 ]; then
 		result not-ok "$name: runs to its end (exit status $rc)"
 	elif [ "$planned" != "$seen" ]; then
 		result not-ok "$name: keeps its plan (${planned:-no} tests planned, $seen run)"

@@ -2,11 +2,16 @@
 # shellcheck shell=bash
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and build.sh.
 
+# What a kernel says when something is wrong with it; tests/lib/oracle.c has the same for what happens during a test.
+COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking|inconsistent lock state'
+COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption|ODEBUG:|INFO: task'
+COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
+
 # image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests and the modules.
 image_build() {
 	local module=${1:-} content
 	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
-		sha256sum <"$TREE/scripts/guest/init"; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
+		cat "$TREE"/scripts/guest/* | sha256sum; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
 	IMAGE=$RESULTS/images/$content
 	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module"
 	touch "$IMAGE"

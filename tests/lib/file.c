@@ -27,9 +27,9 @@ int try_file_read(const char *path, char *text, size_t size)
 	return 0;
 }
 
-int try_file_write(const char *path, const char *text)
+static int put(const char *path, int flags, const char *text)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC | O_TRUNC), result = 0;
+	int fd = open(path, O_WRONLY | O_CLOEXEC | O_TRUNC | flags, 0600), result = 0;
 
 	if (fd < 0)
 		return -errno;
@@ -37,6 +37,16 @@ int try_file_write(const char *path, const char *text)
 		result = -errno;
 	close(fd);
 	return result;
+}
+
+int try_file_write(const char *path, const char *text)
+{
+	return put(path, 0, text);
+}
+
+int try_file_create(const char *path, const char *text)
+{
+	return put(path, O_CREAT, text);
 }
 
 long long file_number(const char *path, long long otherwise)

@@ -8,6 +8,8 @@
 /* The content, without the last newline; 0 or -errno. */
 int try_file_read(const char *path, char *text, size_t size);
 int try_file_write(const char *path, const char *text);
+/* Writes a file that need not be there. */
+int try_file_create(const char *path, const char *text);
 
 #define file_read(...) CHECK_OK(try_file_read(__VA_ARGS__))
 #define file_write(...) CHECK_OK(try_file_write(__VA_ARGS__))

@@ -5,6 +5,7 @@
 #include "oracle.h"
 #include "pci.h"
 
+#include <dirent.h>
 #include <fnmatch.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EXIT_PASS = 0, EXIT_FAIL = 1, EXIT_SKIP = 4 };
-enum { USUAL_SECONDS = 20 };
+/* Many times what a test takes: it tells a hang from a busy machine. */
+enum { USUAL_SECONDS = 60 };
 
 static struct test *tests, **tests_end = &tests;
 static char *skip_reason; /* shared with the test's process */
@@ -91,6 +92,11 @@ void test_skip(const char *format, ...)
 	vsnprintf(skip_reason, 256, format, args);
 	va_end(args);
 	_exit(EXIT_SKIP);
+}
+
+void test_reason(const char *reason)
+{
+	snprintf(skip_reason, 256, "%.*s", (int)strcspn(reason, "\n"), reason);
 }
 
 const char *error_name(int error)
@@ -197,12 +203,12 @@ static int await(pid_t pid, unsigned int milliseconds)
 	return status;
 }
 
-static void show_stack(pid_t pid)
+static void show_stack(pid_t pid, const char *thread)
 {
-	char path[64], line[128];
+	char path[320], line[128];
 	FILE *file;
 
-	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
+	snprintf(path, sizeof(path), "/proc/%d/task/%s/stack", pid, thread);
 	file = fopen(path, "re");
 	while (file && fgets(line, sizeof(line), file)) {
 		line[strcspn(line, "\n")] = 0;
@@ -210,6 +216,27 @@ static void show_stack(pid_t pid)
 	}
 	if (file)
 		fclose(file);
+}
+
+/* Where its threads are, the first of them. */
+static void show_stacks(pid_t pid)
+{
+	struct dirent *thread;
+	unsigned int shown = 0;
+	char path[64];
+	DIR *threads;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	threads = opendir(path);
+	while (threads && (thread = readdir(threads)) && shown < 8) {
+		if (thread->d_name[0] == '.')
+			continue;
+		if (shown++)
+			diag("  another thread:");
+		show_stack(pid, thread->d_name);
+	}
+	if (threads)
+		closedir(threads);
 }
 
 /* Ends whatever the test has left running. False if something cannot be killed. */
@@ -231,7 +258,7 @@ static bool sweep(pid_t group)
 
 static bool run(const struct test *test, unsigned int number)
 {
-	unsigned int limit = slow((test->seconds ? test->seconds : USUAL_SECONDS) * 1000);
+	unsigned int seconds = test->seconds > USUAL_SECONDS ? test->seconds : USUAL_SECONDS, limit = slow(seconds * 1000);
 	uint64_t began = now_ms();
 	struct oracle oracle;
 	bool good = true;
@@ -251,7 +278,7 @@ static bool run(const struct test *test, unsigned int number)
 	status = await(pid, limit);
 	if (status == -1) {
 		diag("takes longer than %u s, and hangs here:", limit / 1000);
-		show_stack(pid);
+		show_stacks(pid);
 		good = false;
 	} else if (WIFSIGNALED(status)) {
 		diag("killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
@@ -259,6 +286,8 @@ static bool run(const struct test *test, unsigned int number)
 	} else if (WEXITSTATUS(status) != EXIT_PASS && WEXITSTATUS(status) != EXIT_SKIP) {
 		good = false;
 	}
+	if (test->ended)
+		test->ended(status);
 	if (!sweep(pid)) {
 		diag("leaves a process that SIGKILL does not end");
 		good = false;
@@ -281,6 +310,12 @@ int main(int argc, char **argv)
 	program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
 	if (helper_main && helper_main(argc, argv))
 		return 0;
+	if (add_listed) {
+		if (argc < 2 || !(program = add_listed(argv[1])))
+			return 2;
+		argc--;
+		argv++;
+	}
 	skip_reason = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (skip_reason == MAP_FAILED)
 		return 2;

@@ -20,10 +20,11 @@
  * @name: unique in its program
  * @run: what it does
  * @variant: passed to @run
- * @seconds: time limit on a quick kernel; 0: the usual one
+ * @seconds: time limit on a quick kernel; 0: the usual one, which is also the least
  * @smoke: belongs to the few that show whether anything works at all
  * @faults: the IOMMU is expected to report faults
  * @leaks: pages that stay pinned
+ * @ended: called with the exit status of its process, in the one that runs the tests
  */
 struct test {
 	const char *name;
@@ -33,8 +34,12 @@ struct test {
 	bool smoke;
 	bool faults;
 	unsigned int leaks;
+	void (*ended)(int status);
 	struct test *next;
 };
+
+/* Exit statuses of a test's process. */
+enum { EXIT_PASS = 0, EXIT_FAIL = 1, EXIT_SKIP = 4 };
 
 void test_add(const struct test *test, const char *group, const char *name);
 
@@ -115,10 +120,13 @@ void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 		value_;                                                                                                \
 	})
 
-/* Waits until the condition holds, at most so many milliseconds (on a quick kernel). */
+/*
+ * Waits until the condition holds. What does not come within so many milliseconds (on a quick kernel that has nothing else to do) is
+ * waited for a while longer, since the machine may be busy: this says when to give up, not how quick something is.
+ */
 #define WAIT_FOR(milliseconds, condition)                                                                              \
 	({                                                                                                             \
-		uint64_t until_ = now_ms() + slow(milliseconds);                                                       \
+		uint64_t until_ = now_ms() + slow((milliseconds) + 10000);                                             \
 		bool holds_;                                                                                           \
 		while (!(holds_ = (condition)) && now_ms() < until_)                                                   \
 			sleep_ms(2);                                                                                   \
@@ -141,5 +149,10 @@ const char *program_name(void);
 
 /* A program that executes itself defines this; true: this was such a call, which is over now. */
 bool helper_main(int argc, char **argv) __attribute__((weak));
+
+/* A program whose tests are those of another one defines this: it adds them, and returns the name of that one, which is argv[1]. */
+const char *add_listed(char *path) __attribute__((weak));
+/* The reason for which the test is skipped, for its @ended. */
+void test_reason(const char *reason);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,24 +17,35 @@ int kmsg_open(void)
 	return kmsg;
 }
 
-bool kmsg_next(int kmsg, char *line, size_t size)
+int kmsg_read(int kmsg, unsigned long long *sequence, char *line, size_t size)
 {
 	char record[4096], *text;
-	ssize_t got;
+	ssize_t got = read(kmsg, record, sizeof(record) - 1);
 
-	do {
-		got = read(kmsg, record, sizeof(record) - 1);
-		/* EPIPE: lines were overwritten before they were read */
-	} while (got < 0 && errno == EPIPE);
+	if (got < 0 && errno == EPIPE)
+		return -EPIPE;
 	if (got <= 0)
-		return false;
+		return 0;
 	record[got] = 0;
 	/* "priority,sequence,time,flags;text\n KEY=value..." */
+	text = strchr(record, ',');
+	*sequence = text ? strtoull(text + 1, NULL, 10) : 0;
 	text = strchr(record, ';');
 	text = text ? text + 1 : record;
 	text[strcspn(text, "\n")] = 0;
 	snprintf(line, size, "%.*s", (int)size - 1, text);
-	return true;
+	return 1;
+}
+
+bool kmsg_next(int kmsg, char *line, size_t size)
+{
+	unsigned long long sequence;
+	int got;
+
+	do
+		got = kmsg_read(kmsg, &sequence, line, size);
+	while (got == -EPIPE);
+	return got;
 }
 
 static bool await(int kmsg, bool (*wanted)(const char *line, const char *text), const char *text,

@@ -8,7 +8,10 @@
 /* A descriptor that reads what is logged from now on. */
 int kmsg_open(void);
 
-/* The text of the next line; false: there is none now. */
+/* The text of the next line and its number: 1; 0: there is none now; -EPIPE: lines were overwritten before they were read. */
+int kmsg_read(int kmsg, unsigned long long *sequence, char *line, size_t size);
+
+/* The text of the next line that is still there; false: there is none now. */
 bool kmsg_next(int kmsg, char *line, size_t size);
 
 /* Waits for a line that contains @text. */

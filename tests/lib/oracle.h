@@ -10,18 +10,23 @@
  * @pins: pages pinned
  * @charged: bytes charged to root; -1: there is no device to ask
  * @taint: the kernel's taint
- * @kmsg: reads the log from there on
+ * @lockdep: lockdep looks at every lock; it ends for good with the first thing that it finds
+ * @quiet: the log had nothing to complain of between the test before and this one
  */
 struct oracle {
 	long long pins;
 	long long charged;
 	long long taint;
-	int kmsg;
+	bool lockdep;
+	bool quiet;
 };
 
 void oracle_begin(struct oracle *oracle);
 
 /* Says what is wrong. @faults: reports of the IOMMU are not. @leaks: nor are so many pages that stay pinned. */
 bool oracle_end(struct oracle *oracle, bool faults, unsigned int leaks);
+
+/* Whether lockdep works; true where the kernel has none. */
+bool oracle_lockdep(void);
 
 #endif

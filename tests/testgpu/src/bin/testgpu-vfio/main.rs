@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Drives the test GPU through vfio-pci, in the VM, as root, without pinmap. TAP on standard output.
+//! Drives the test GPU through vfio-pci, in the VM, as root, without pinmap.
 //!
 //! What the device does inside is tested without a VM; here it is what only QEMU and a kernel can show: that it is found, that
 //! interrupts arrive, that DMA goes where the IOMMU says and nowhere else.
 //!
-//! usage: `testgpu-vfio [PATTERN...]`: part of a test's name, with or without `testgpu-vfio: ` before it.
+//! usage: `testgpu-vfio --list` prints the tests, one in a line: the seconds it may take, "faults" or "-" (whether the IOMMU reports
+//! faults), its name. `testgpu-vfio --run NAME` runs one: exit status 0 if it passes, 1 if it fails, 4 if it cannot be run.
 
 mod gpu;
 mod tests;
@@ -31,43 +32,42 @@ fn open() -> Result<Option<(Taken, Gpu)>, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// After so many seconds a test hangs.
+const SECONDS: u32 = 120;
+/// Exit status of a test that cannot be run.
+const SKIPPED: u8 = 4;
+
+fn run(name: &str) -> Result<(), ExitCode> {
+    let fail = |error: String| {
+        eprintln!("{error}");
+        ExitCode::FAILURE
+    };
+    let mut all = tests::ALL.iter();
+    let Some((.., test)) = all.find(|(known, ..)| *known == name) else {
+        return Err(fail(format!("there is no test {name}")));
+    };
+    let Some((_taken, gpu)) = open().map_err(fail)? else {
+        say(format_args!("there is no test GPU"));
+        return Err(ExitCode::from(SKIPPED));
+    };
+    gpu.set_up().and_then(|()| test(&gpu)).map_err(fail)
+}
+
 fn main() -> ExitCode {
-    say(format_args!("TAP version 13"));
-    let patterns: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = |name: &str| {
-        let full = format!("testgpu-vfio: {name}");
-        patterns.is_empty()
-            || patterns
-                .iter()
-                .any(|pattern| full.contains(pattern.as_str()))
-    };
-    let chosen: Vec<_> = tests::ALL.iter().filter(|(name, _)| wanted(name)).collect();
-    if chosen.is_empty() {
-        say(format_args!("1..0 # SKIP no test of that name"));
-        return ExitCode::SUCCESS;
-    }
-    let (_taken, gpu) = match open() {
-        Ok(Some(opened)) => opened,
-        Ok(None) => {
-            say(format_args!("1..0 # SKIP there is no test GPU"));
-            return ExitCode::from(4);
-        }
-        Err(error) => {
-            say(format_args!("Bail out! {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    say(format_args!("1..{}", chosen.len()));
-    let mut failed = false;
-    for (number, (name, test)) in (1..).zip(chosen) {
-        match gpu.set_up().and_then(|()| test(&gpu)) {
-            Ok(()) => say(format_args!("ok {number} - {name}")),
-            Err(error) => {
-                failed = true;
-                say(format_args!("# {error}"));
-                say(format_args!("not ok {number} - {name}"));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match &arguments[..] {
+        ["--list"] => {
+            for (name, faults, _) in tests::ALL {
+                let flags = if *faults { "faults" } else { "-" };
+                say(format_args!("{SECONDS} {flags} {name}"));
             }
+            ExitCode::SUCCESS
+        }
+        ["--run", name] => run(name).err().unwrap_or(ExitCode::SUCCESS),
+        _ => {
+            eprintln!("usage: testgpu-vfio --list | --run NAME");
+            ExitCode::FAILURE
         }
     }
-    ExitCode::from(u8::from(failed))
 }

@@ -159,7 +159,7 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         if let Err(error) = self.give(&self.driver) {
-            say(format_args!("# not given back to {}: {error}", self.driver));
+            say(format_args!("not given back to {}: {error}", self.driver));
         }
     }
 }
