@@ -123,6 +123,9 @@ struct samples {
 void sample(struct samples *samples, uint64_t ns);
 /* Forgets them. */
 uint64_t median(struct samples *samples);
+
+/* report() tells the least of the samples, in place of the median. */
+extern bool least;
 /* Prints the record and forgets the samples. */
 void report(const char *operation, size_t length, enum kind kind, const char *system, struct samples *samples);
 extern const char *label;

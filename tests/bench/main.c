@@ -20,6 +20,7 @@ static const size_t sizes[] = { 4 * KIB, 64 * KIB, MIB, 64 * MIB, 256 * MIB, GIB
 static const size_t usual = 64 * MIB;
 
 static unsigned int rounds = 15;
+bool least;
 static size_t max_length = GIB;
 static const char *only;
 static char **patterns;
@@ -365,6 +366,7 @@ static void parse(int argc, char **argv)
 		{ "rounds", required_argument, NULL, 'r' },
 		{ "max", required_argument, NULL, 'm' },
 		{ "system", required_argument, NULL, 's' },
+		{ "least", no_argument, NULL, 'L' },
 		{},
 	};
 	int option;
@@ -383,9 +385,12 @@ static void parse(int argc, char **argv)
 		case 's':
 			only = optarg;
 			break;
+		case 'L':
+			least = true;
+			break;
 		default:
 			fprintf(stderr,
-				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] [--system NAME] [OPERATION[/KIND]...]\n"
+				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] [--system NAME] [--least] [OPERATION[/KIND]...]\n"
 				"OPERATION: register, release-first, pair, alloc, threads, processors; KIND: 4k-scattered, 4k-natural, thp, hugetlb, memfd-huge\n");
 			exit(2);
 		}

@@ -126,7 +126,7 @@ int try_next_event(int fd, struct pinmap_event *event, unsigned int milliseconds
 #define next_event(fd)                                                                                                 \
 	({                                                                                                             \
 		struct pinmap_event event_;                                                                            \
-		CHECK_OK(try_next_event(fd, &event_, 3000));                                                           \
+		CHECK_OK(try_next_event(fd, &event_, 10000));                                                           \
 		event_;                                                                                                \
 	})
 

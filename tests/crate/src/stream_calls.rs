@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{mpsc, Arc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -14,8 +14,7 @@ use pinmap::{kernel, Error, Packet};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
-use crate::setup::is_slow;
-use crate::streams::{spin, stream, AT_ONCE};
+use crate::streams::{spin, stream, SOME_TIME};
 
 pub(crate) fn host_functions_run_in_order() -> Outcome {
     let gpu = gpu()?;
@@ -150,7 +149,7 @@ pub(crate) fn host_functions_cannot_wait_for_a_full_ring() -> Outcome {
     }
     assert!(before < 100, "the ring is full");
     drop(go);
-    let (calls, given, _) = receiver.recv_timeout(Duration::from_secs(20))?;
+    let (calls, given, _) = receiver.recv_timeout(Duration::from_secs(60))?;
     for (name, errno) in calls {
         assert_eq!(errno, libc::EDEADLK, "{name}");
     }
@@ -166,7 +165,6 @@ pub(crate) fn thousand_host_functions_of_a_stream() -> Outcome {
     let stream = gpu.stream(StreamOptions::new().packets(4096))?;
     let ran = Arc::new(AtomicU32::new(0));
     spin(&stream, Duration::from_millis(100))?;
-    let start = Instant::now();
     for number in 0..1000 {
         let ran = Arc::clone(&ran);
         stream.call(move || {
@@ -175,14 +173,9 @@ pub(crate) fn thousand_host_functions_of_a_stream() -> Outcome {
     }
     // They leave room for these.
     let completion = stream.completion()?;
-    assert!(completion.wait(Duration::from_secs(60))?);
+    // If each function were only found by looking from time to time, it would take 250 s.
+    assert!(completion.wait(Duration::from_secs(100))?);
     assert_eq!(ran.load(Ordering::SeqCst), 1000, "in order");
-    // A function that is only found by looking from time to time would take a quarter of a second.
-    let took = start.elapsed();
-    assert!(
-        took < Duration::from_secs(if is_slow() { 60 } else { 25 }),
-        "{took:?}"
-    );
     Ok(())
 }
 
@@ -217,7 +210,7 @@ pub(crate) fn completions_are_files() -> Outcome {
         poll(&mut files, PollTimeout::from(timeout)).map(|found| found != 0)
     };
     assert!(ready(&streams[0].completion()?, 0u16)?);
-    spin(&streams[0], AT_ONCE)?;
+    spin(&streams[0], SOME_TIME)?;
     let mut many = Vec::new();
     let error = loop {
         match streams[0].completion() {
@@ -232,7 +225,7 @@ pub(crate) fn completions_are_files() -> Outcome {
     // A stream that fails tells as well.
     streams[1]
         .submit((), |work, ()| {
-            work.launch(kernel::Spin { time: AT_ONCE })?;
+            work.launch(kernel::Spin { time: SOME_TIME })?;
             work.packets(&[Packet::copy(0x10, 0x20, 8)])
         })
         .map(drop)?;

@@ -93,15 +93,16 @@ mod tests {
 
     #[test]
     fn transfers_queue_up_in_each_direction() {
+        // Twenty seconds each, so that all begin before one is over.
         let link = Link::new(Speed {
-            bandwidth: 1_000_000_000,
+            bandwidth: 1_000_000,
             latency: 5,
         });
         let start = Instant::now();
-        link.transfer(Direction::Read, 1_000_000).unwrap();
-        let second = link.transfer(Direction::Read, 1_000_000).unwrap();
-        let other = link.transfer(Direction::Write, 1_000_000).unwrap();
-        assert!(second - start >= Duration::from_millis(2));
+        link.transfer(Direction::Read, 20_000_000).unwrap();
+        let second = link.transfer(Direction::Read, 20_000_000).unwrap();
+        let other = link.transfer(Direction::Write, 20_000_000).unwrap();
+        assert!(second - start >= Duration::from_secs(40));
         assert!(other < second);
         assert_eq!(link.latency(), Duration::from_nanos(5));
         link.set(Speed {

@@ -125,10 +125,20 @@ fn rings_need_the_execute_permission() {
 
 #[test]
 fn invalidate_waits_for_accesses_in_flight() {
+    // On a busy machine the access may be over before the INVALIDATE begins.
+    let seen = [100, 1000, 5000].into_iter().any(|milliseconds| {
+        let slow = Duration::from_millis(milliseconds);
+        invalidate_during_an_access(slow) >= slow / 3
+    });
+    assert!(seen, "it does not wait");
+}
+
+/// How long an INVALIDATE takes during an access that takes so long.
+fn invalidate_during_an_access(slow: Duration) -> Duration {
     let rig = Rig::new();
     let mut queue = rig.queue(1, regs::CLASS_COPY);
     rig.map(1, VA, RW | HOST | 0x10_0000);
-    *rig.host.slow.lock().unwrap() = Duration::from_millis(100);
+    *rig.host.slow.lock().unwrap() = slow;
     rig.submit(&mut queue, &[&[regs::FENCE_WRITE, VA, 1]]);
     rig.until("an engine", || rig.r(regs::TLB_MISSES) >= 2);
     rig.unmap(1, VA);
@@ -137,7 +147,7 @@ fn invalidate_waits_for_accesses_in_flight() {
     // either the write was over before the end of the INVALIDATE, or it never happens
     let then = rig.host.bytes.load(0x10_0000);
     assert_eq!(then, Some(1));
-    assert!(start.elapsed() >= Duration::from_millis(30));
+    start.elapsed()
 }
 
 #[test]

@@ -263,17 +263,16 @@ fn arguments_in_memory_and_spin() {
 #[test]
 fn all_engines_at_once() {
     let rig = Rig::new();
-    let start = std::time::Instant::now();
     let mut queues: Vec<_> = (0..4).map(|id| rig.queue(id, COMPUTE)).collect();
+    // Long enough for the last one to begin before the first one ends, also on a busy machine.
     for queue in &mut queues {
-        rig.submit(queue, &[&launch(regs::KERNEL_SPIN, &[100_000_000])]);
+        rig.submit(queue, &[&launch(regs::KERNEL_SPIN, &[1_500_000_000])]);
     }
     let busy = 0b11_1100;
     rig.until("four busy engines", || rig.r(regs::ENGINE_BUSY) == busy);
     let mut copies = rig.queue(9, COPY_CLASS);
     rig.run(&mut copies, &[&[regs::COPY, DATA, DATA + MIB, 4096]]);
     queues.iter().for_each(|queue| rig.wait_idle(queue));
-    assert!(start.elapsed().as_millis() < 400, "not one after another");
 }
 
 #[test]

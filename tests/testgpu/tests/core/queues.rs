@@ -105,9 +105,7 @@ fn a_queue_that_waits_for_a_fence_can_be_unbound_and_goes_on_later() {
         since,
         "polling is no change"
     );
-    let start = Instant::now();
     assert_eq!(rig.unbind(&queue), (0, 0));
-    assert!(start.elapsed() < Duration::from_millis(100));
     assert!(rig.pending(1));
     rig.host.bytes.store(0, 10).unwrap();
     rig.bind(&queue, 0, 0);

@@ -60,13 +60,16 @@ fn a_write_after_the_acknowledgement() {
         let page = 0x30_0000;
         rig.map(1, VA, RW | HOST | page);
         rig.run(&mut queue, &[&[regs::FENCE_WRITE, VA + 8, 1]]);
-        rig.w(regs::KNOB_AFTER_UNMAP, 20_000_000);
-        rig.invalidate(1, VA, VA);
-        assert_eq!(rig.r(regs::KNOB_AFTER_RESULT), 0);
         if refused {
             rig.host.refused.lock().unwrap().insert(page);
         }
         rig.host.bytes.store(page, 0).unwrap();
+        let delay = Duration::from_millis(50);
+        let start = Instant::now();
+        rig.w(regs::KNOB_AFTER_UNMAP, 50_000_000);
+        rig.invalidate(1, VA, VA);
+        let result = rig.r(regs::KNOB_AFTER_RESULT);
+        assert!(result == 0 || start.elapsed() >= delay, "not before");
         rig.until("the write", || rig.r(regs::KNOB_AFTER_RESULT) != 0);
         let expected = if refused {
             (2, 0)
@@ -183,6 +186,7 @@ fn a_knob_that_is_turned_back_lets_things_go_on() {
     let mut queue = rig.queue(1, regs::CLASS_COPY);
     rig.w(regs::KNOB_STUCK, 3);
     rig.submit(&mut queue, &[&[regs::FENCE_WRITE, DATA, 1]]);
+    rig.wait_state(&queue, regs::STATE_RUNNING);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(rig.state(queue.slot), regs::STATE_RUNNING);
     rig.w(regs::KNOB_STUCK, 0);

@@ -33,11 +33,15 @@ fn rig() -> Rig {
     })
 }
 
-fn time(rig: &Rig, packets: &[&[u64]]) -> Duration {
-    let mut queue = rig.queue(1, regs::CLASS_COPY);
+fn time(rig: &Rig, queue: &mut rig::Queue, packets: &[&[u64]]) -> Duration {
     let start = Instant::now();
-    rig.run(&mut queue, packets);
+    rig.run(queue, packets);
     start.elapsed()
+}
+
+/// Whether it takes less than so long at least once: other work on the machine makes it take longer, never shorter.
+fn takes_less(limit: Duration, mut what: impl FnMut() -> Duration) -> bool {
+    (0..200).any(|_| what() < limit)
 }
 
 #[test]
@@ -45,9 +49,12 @@ fn bandwidth_and_latency() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = rig();
     // 4 MiB at 100 MB/s, latency once
-    let took = time(&rig, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
-    assert!(took >= Duration::from_millis(43), "{took:?}");
-    assert!(took < Duration::from_millis(43 * 3), "{took:?}");
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    assert!(takes_less(Duration::from_millis(43 * 3), || {
+        let took = time(&rig, &mut queue, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
+        assert!(took >= Duration::from_millis(43), "{took:?}");
+        took
+    }));
 }
 
 #[test]
@@ -68,14 +75,12 @@ fn directions_are_independent_and_engines_share() {
     let write = [regs::COPY, VRAM + 4 * MIB, DATA + 4 * MIB, 4 * MIB];
     let same = both(&read, &read, &mut a, &mut b);
     assert!(same >= Duration::from_millis(84), "{same:?}");
-    let opposite = (0..3)
-        .map(|_| both(&read, &write, &mut a, &mut b))
-        .min()
-        .unwrap();
-    assert!(
-        opposite >= Duration::from_millis(42) && opposite < same,
-        "{opposite:?} {same:?}"
-    );
+    // Less than one after the other can take at all.
+    assert!(takes_less(Duration::from_millis(84), || {
+        let opposite = both(&read, &write, &mut a, &mut b);
+        assert!(opposite >= Duration::from_millis(42), "{opposite:?}");
+        opposite
+    }));
 }
 
 #[test]
@@ -83,22 +88,13 @@ fn each_fence_costs_a_latency_and_vram_none() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = rig();
     let fences = [&[regs::FENCE_WRITE, DATA, 1][..]; 10];
-    let took = time(&rig, &fences);
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    let took = time(&rig, &mut queue, &fences);
     assert!(took >= Duration::from_millis(20), "{took:?}");
-    rig.unbind(&rig_queue());
-    let mut queue = rig.queue(2, regs::CLASS_COPY);
-    let start = Instant::now();
-    rig.run(&mut queue, &[&[regs::FENCE_WRITE, VRAM, 1][..]; 10]);
-    assert!(start.elapsed() < Duration::from_millis(20));
-}
-
-fn rig_queue() -> rig::Queue {
-    rig::Queue {
-        id: 1,
-        slot: 1,
-        config: 0,
-        written: 0,
-    }
+    let fences = [&[regs::FENCE_WRITE, VRAM, 1][..]; 10];
+    assert!(takes_less(Duration::from_millis(20), || time(
+        &rig, &mut queue, &fences
+    )));
 }
 
 #[test]
@@ -110,13 +106,11 @@ fn speeds_are_registers_too() {
     rig.w(regs::LINK_LATENCY, 0);
     // With the reset value none of them could: 4 MiB at 100 MB/s.
     let mut queue = rig.queue(1, regs::CLASS_COPY);
-    let mut time = || {
-        let start = Instant::now();
-        rig.run(&mut queue, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
-        start.elapsed()
-    };
-    let took = (0..20).map(|_| time()).min().unwrap();
-    assert!(took < Duration::from_millis(40), "{took:?}");
+    assert!(takes_less(Duration::from_millis(40), || time(
+        &rig,
+        &mut queue,
+        &[&[regs::COPY, DATA, VRAM, 4 * MIB]]
+    )));
     rig.w(regs::VRAM_BANDWIDTH, 5);
     assert_eq!(rig.r(regs::VRAM_BANDWIDTH), 1_000_000);
 }
@@ -136,7 +130,11 @@ fn unpaced_copies_are_fast() {
         rig.r(register(0)) + rig.r(register(1))
     };
     let (mut memory, mut device) = (u64::MAX, u64::MAX);
-    for _ in 0..20 {
+    for round in 0..500 {
+        // The least of several tells, of both.
+        if round >= 20 && device < 2 * memory {
+            break;
+        }
         let start = Instant::now();
         rig.host
             .bytes
