@@ -12,6 +12,7 @@ use crate::{
     ledger::{self, Counted, Ledger},
     list,
     logic::{
+        doubt::Doubt,
         pte::Access,
         request::{RegisterPlan, Target},
         shape::Shape,
@@ -31,9 +32,11 @@ use crate::{
     },
     trace::{self, Details, Timed, What},
     view::Showing,
+    watch::Lookout,
 };
 use core::mem;
 use kernel::{
+    list::{AtomicTracker, ListLinks},
     new_mutex, new_spinlock, new_work,
     prelude::*,
     sync::{
@@ -256,7 +259,13 @@ pub(crate) struct Buffer {
     inner: Mutex<Inner>,
     /// What may have gone away, for the worker to look at.
     #[pin]
-    pub(super) doubt: SpinLock<Option<Span>>,
+    pub(super) doubt: SpinLock<Doubt>,
+    /// Whose worker; of user memory.
+    pub(super) lookout: Option<Arc<Lookout>>,
+    #[pin]
+    pub(super) links: ListLinks,
+    #[pin]
+    pub(super) tracker: AtomicTracker,
     /// Set once it is there, taken when it is let go of.
     #[pin]
     pub(super) backing: Mutex<Option<Backing>>,
@@ -265,10 +274,13 @@ pub(crate) struct Buffer {
     exports: Mutex<Exports>,
     #[pin]
     pub(super) interval: Interval<Buffer>,
+    /// For [`reap`](Self::reap).
     #[pin]
     pub(super) work: Work<Buffer>,
-    /// `work` was queued at some time.
-    pub(super) looked_at: Atomic<bool>,
+    /// It was queued at some time.
+    reaped_later: Atomic<bool>,
+    /// It is over.
+    reaped: Atomic<bool>,
 }
 
 impl Buffer {
@@ -277,8 +289,9 @@ impl Buffer {
         plan: &RegisterPlan,
         account: Arc<Account>,
         events: Arc<Queue>,
+        lookout: Arc<Lookout>,
     ) -> Result<Arc<Self>> {
-        Self::make(plan, None, account, events)
+        Self::make(plan, None, account, events, Some(lookout))
     }
 
     /// For the part of a file of `plan`, pinned.
@@ -288,7 +301,7 @@ impl Buffer {
         account: Arc<Account>,
         events: Arc<Queue>,
     ) -> Result<Arc<Self>> {
-        Self::make(plan, Some(Backing::File(pages)), account, events)
+        Self::make(plan, Some(Backing::File(pages)), account, events, None)
     }
 
     /// Of memory that was allocated or imported, whose addresses are `span` as far as it has any.
@@ -306,7 +319,7 @@ impl Buffer {
             interruptible: false,
             portable: false,
         };
-        Self::make(&plan, Some(backing), account, events)
+        Self::make(&plan, Some(backing), account, events, None)
     }
 
     fn make(
@@ -314,6 +327,7 @@ impl Buffer {
         backing: Option<Backing>,
         account: Arc<Account>,
         events: Arc<Queue>,
+        lookout: Option<Arc<Lookout>>,
     ) -> Result<Arc<Self>> {
         let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
         let held = backing.as_ref().map(|_| {
@@ -346,12 +360,16 @@ impl Buffer {
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
-                doubt <- new_spinlock!(None, "pinmap_doubt"),
+                doubt <- new_spinlock!(Doubt::new(), "pinmap_doubt"),
+                lookout,
+                links <- ListLinks::new(),
+                tracker <- AtomicTracker::new(),
                 backing <- new_mutex!(backing, "pinmap_backing"),
                 exports <- new_mutex!(Exports::default(), "pinmap_exports"),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
-                looked_at: Atomic::new(false),
+                reaped_later: Atomic::new(false),
+                reaped: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -459,11 +477,24 @@ impl Buffer {
         }
     }
 
-    /// Waits until it is decided whether memory that changed has gone. Not by the worker.
-    pub(crate) fn settle(this: &Arc<Self>) {
-        if this.is_user_memory() {
-            work::wait(this);
+    /// Waits until it is decided whether memory that changed until now has gone, and, if it has, until it was let
+    /// go of. Fails if the current task is killed meanwhile.
+    pub(crate) fn settle(&self) -> Result {
+        let Some(lookout) = &self.lookout else {
+            return Ok(());
+        };
+        // Nobody looks before it is live.
+        if !matches!(self.state(), State::Live | State::Stale) {
+            return Ok(());
         }
+        let noted = self.doubt.lock().noted();
+        lookout
+            .gate
+            .wait_killable(|| self.doubt.lock().is_decided(noted))?;
+        if self.state() == State::Stale {
+            lookout.gate.wait_killable(|| self.reaped.load(Acquire))?;
+        }
+        Ok(())
     }
 
     /// How scattered its memory is; nothing if that was let go of. Waits for whoever maps it.
@@ -525,7 +556,8 @@ impl Buffer {
 
     /// Begins to watch, then pins. By the task that owns the memory.
     pub(crate) fn pin(this: &Arc<Self>) -> core::result::Result<(), Failure> {
-        Interval::insert(this, this.account.mm(), this.span)?;
+        let lookout = this.lookout.as_ref().ok_or(EINVAL)?;
+        lookout.watch(this, this.account.mm())?;
         let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
             this.pinned.store(pages, Relaxed);
             this.check_signal()
@@ -752,7 +784,7 @@ impl Buffer {
             state => return Err(this.refusal(state)),
         }
         drop(inner);
-        if this.doubt.lock().is_some() {
+        if this.doubt.lock().is_open() {
             this.look_later();
         }
         Ok(())
@@ -774,13 +806,9 @@ impl Buffer {
         }
     }
 
-    /// For the MMU notifier; `None` if it would have to sleep and must not.
-    pub(super) fn lock(&self, may_sleep: bool) -> Option<Guard<'_, Inner, MutexBackend>> {
-        if may_sleep {
-            Some(self.inner.lock())
-        } else {
-            self.inner.try_lock()
-        }
+    /// For who revokes.
+    pub(super) fn lock(&self) -> Guard<'_, Inner, MutexBackend> {
+        self.inner.lock()
     }
 
     /// As [`shape`](Self::shape), for who has `inner` and must not wait for more.
@@ -798,11 +826,7 @@ impl Buffer {
 
     /// The memory went away: undoes all mappings, tells, and has the pages unpinned soon. Safe in an
     /// MMU notifier.
-    pub(super) fn revoke(
-        this: &Arc<Self>,
-        mut inner: Guard<'_, Inner, MutexBackend>,
-        may_sleep: bool,
-    ) {
+    pub(super) fn revoke(this: &Arc<Self>, mut inner: Guard<'_, Inner, MutexBackend>) {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
@@ -820,11 +844,9 @@ impl Buffer {
                 });
                 let bytes = this.span.length();
                 inner.stale = Some(Counted::new(this.ledger(), ledger::What::Stale, bytes));
-                if may_sleep {
-                    // The same addresses may be registered again at once.
-                    for known in &mut inner.mappings {
-                        known.mapping.free_address();
-                    }
+                // The same addresses may be registered again at once.
+                for known in &mut inner.mappings {
+                    known.mapping.free_address();
                 }
                 let handle = this.handle();
                 let event = Event {
@@ -846,16 +868,32 @@ impl Buffer {
                     guest.events.generations().bump(handle);
                 }
                 // Before the lock is given up, so that who ends it knows.
-                this.look_later();
+                this.reap_later();
                 drop(inner);
                 // Not before QUERY says so.
                 this.events.generations().bump(handle);
+                this.forget_doubt();
             }
             // Being ended, perhaps by somebody who waits for a device.
             State::Released | State::Gone => {
                 inner.unmap_all(this);
             }
             State::Doomed | State::Stale => {}
+        }
+    }
+
+    /// Has a worker do [`reap`](Self::reap) soon.
+    fn reap_later(self: &Arc<Self>) {
+        self.reaped_later.store(true, Release);
+        // If it is queued already, once is enough.
+        let _ = work::ending().enqueue(self.clone());
+    }
+
+    /// What its memory has become is known, or nobody wants to know any more.
+    fn forget_doubt(&self) {
+        self.doubt.lock().close();
+        if let Some(lookout) = &self.lookout {
+            lookout.gate.tell();
         }
     }
 
@@ -886,6 +924,10 @@ impl Buffer {
         }
         drop(backing);
         drop(held);
+        self.reaped.store(true, Release);
+        if let Some(lookout) = &self.lookout {
+            lookout.gate.tell();
+        }
         if failed {
             Err(EIO)
         } else {
@@ -896,9 +938,7 @@ impl Buffer {
     /// What it was imported from went away: it goes stale. When it returns, no device can reach the memory
     /// by it. Not in an MMU notifier.
     pub(crate) fn revoke_import(this: &Arc<Self>) {
-        if let Some(inner) = this.lock(true) {
-            Self::revoke(this, inner, true);
-        }
+        Self::revoke(this, this.lock());
         // The worker does that, too, but whose memory it is does not wait for that. An import is for one
         // device.
         let lost = this.inner.lock().lost.clone();
@@ -947,8 +987,13 @@ impl Buffer {
         inner.stale = None;
         drop(inner);
         this.interval.remove();
-        // Whom it was told of last has had it queued by now, if ever.
-        if this.looked_at.load(Acquire) {
+        // Nobody is told any more, and who looks stops at the next page: nobody else has the pages then.
+        this.forget_doubt();
+        if let Some(lookout) = &this.lookout {
+            lookout.gate.wait(|| !this.doubt.lock().is_busy());
+        }
+        // Who revoked it has had it queued by now, if ever.
+        if this.reaped_later.load(Acquire) {
             work::cancel(this);
         }
         let result = this.reap();
@@ -974,7 +1019,7 @@ impl Buffer {
         if inner.state == State::Live {
             // Its own context is told that it is gone itself.
             let room = inner.room.take();
-            Self::revoke(this, inner, true);
+            Self::revoke(this, inner);
             drop(room);
         } else {
             drop(inner);
@@ -1020,22 +1065,23 @@ impl Buffer {
         }
     }
 
-    /// Says to all who have it that its memory may have gone. In an MMU notifier; `false` if it would have
-    /// to sleep and must not.
-    pub(super) fn suspect(&self, may_sleep: bool) -> bool {
+    /// Says to all who have it that its memory may have gone. In an MMU notifier. It must not sleep where
+    /// the address space is being taken from a process that is ending, of which all are told.
+    pub(super) fn suspect(&self, may_sleep: bool) {
         let handle = self.handle();
         if handle != 0 {
             self.events.generations().bump(handle);
         }
         if self.is_portable() {
-            let Some(inner) = self.lock(may_sleep) else {
-                return false;
+            let inner = if may_sleep {
+                Some(self.inner.lock())
+            } else {
+                self.inner.try_lock()
             };
-            for guest in &inner.guests {
+            for guest in inner.iter().flat_map(|inner| &inner.guests) {
                 guest.events.generations().bump(guest.handle);
             }
         }
-        true
     }
 
     /// Takes back an event that was not read yet, or the room for it.

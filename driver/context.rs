@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! One open file: whose it is, its handles, its address space, its events.
 //!
-//! Locks, outermost first: the device's list of contexts, `teardown`, `table`, a buffer's `inner`.
+//! Locks, outermost first: the device's `leaving`, `teardown`, `table`, a buffer's `inner`.
 
 use crate::{
     buffer::{Buffer, State, Tenant},
@@ -17,6 +17,7 @@ use crate::{
     portable::Peers,
     sys::{account::Account, compat, misc, process::Process, uapi},
     view::ViewTable,
+    watch::Lookout,
 };
 use kernel::{
     mm::Mm,
@@ -170,6 +171,7 @@ pub(crate) struct Context {
     space: Arc<AddressSpace>,
     events: Arc<Queue>,
     view_table: Arc<ViewTable>,
+    lookout: Arc<Lookout>,
     /// Whether it belongs to its process, and has all that is portable there.
     admitted: Atomic<bool>,
     #[pin]
@@ -192,6 +194,7 @@ impl Context {
         let events = Queue::new(device.ledger(id)?)?;
         let space = Device::address_space(&device, id, &account)?;
         let view_table = ViewTable::new()?;
+        let lookout = Lookout::new()?;
         let table = Table {
             gone: false,
             counter: Counter::new(),
@@ -210,6 +213,7 @@ impl Context {
                 space,
                 events,
                 view_table,
+                lookout,
                 admitted: Atomic::new(false),
                 table <- new_mutex!(table, "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
@@ -299,6 +303,11 @@ impl Context {
     /// What `mmap()` shows besides BARs.
     pub(crate) fn view_table(&self) -> &Arc<ViewTable> {
         &self.view_table
+    }
+
+    /// Who watches what it registers.
+    pub(crate) fn lookout(&self) -> &Arc<Lookout> {
+        &self.lookout
     }
 
     /// Registrations now.
@@ -537,6 +546,11 @@ impl Context {
             }
         }
         published.and_then(|handle| table.remove(handle))
+    }
+
+    /// Its file is closed, and it was torn down: nothing of it is left that could come later.
+    pub(crate) fn close(&self) {
+        Lookout::stop(&self.lookout);
     }
 
     /// The device is gone: says so.

@@ -16,7 +16,7 @@ use crate::{
         pci::{self, Enabled, Function},
         uapi::{self, GetReserved, GetTotals, Info},
         vma::Views,
-        work,
+        work::{self, Queues},
     },
 };
 use kernel::{
@@ -41,12 +41,15 @@ pub(crate) struct Module {
     driver: pci::Registration<Bound>,
     /// After all that is in it.
     debug: Root,
+    /// After all that uses them.
+    queues: Queues,
 }
 
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         global::init();
         try_pin_init!(Self {
+            queues: Queues::new()?,
             debug: Root::new(),
             driver <- pci::Registration::new(),
         }? Error)
@@ -77,6 +80,10 @@ pub(crate) struct Device {
     opened: Atomic<u64>,
     /// What all contexts have.
     totals: Arc<Totals>,
+    /// Held while everybody loses it, which takes as long as they have memory.
+    #[pin]
+    leaving: Mutex<()>,
+    /// Never held for long: `open()` takes it, and nobody can open any other misc device meanwhile.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
     /// Its memory in user space, by context.
@@ -235,6 +242,7 @@ impl Device {
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 totals,
+                leaving <- new_mutex!((), "pinmap_leaving"),
                 contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
@@ -267,16 +275,18 @@ impl Device {
     /// that [`leave`](Self::leave) takes.
     pub(crate) fn await_end(&self) {
         if self.check_here().is_err() {
-            drop(self.contexts.lock());
+            drop(self.leaving.lock());
         }
     }
 
     /// A new context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
+        this.check_here()?;
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
         let opened = Context::new(id, this.clone()).and_then(|context| {
             let mut contexts = this.contexts.lock();
+            // Who leaves looks for contexts after it has said so.
             this.check_here()?;
             contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
             this.views.lock().insert(node);
@@ -329,18 +339,21 @@ impl Device {
             .retain(|other| !Arc::ptr_eq(other, context));
         let views = self.views.lock().remove_node(&context.id());
         drop(views);
+        context.close();
         self.totals.remove(ledger::What::Contexts, 0);
     }
 
     /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
     fn leave(&self) {
-        let contexts = self.contexts.lock();
+        let _one_at_a_time = self.leaving.lock();
         self.gone.store(true, Release);
         self.backend.leave();
         self.zap_views();
-        for context in contexts.iter() {
+        let mut from = 0;
+        while let Some(context) = self.context_from(from) {
             context.tear_down();
             context.say_gone();
+            from = context.id().saturating_add(1);
         }
     }
 
@@ -419,7 +432,7 @@ impl_has_work! {
 impl Guardian for Device {
     fn lost_control(self: Arc<Self>) {
         // If it is queued already, once is enough.
-        let _ = work::queue().enqueue(self);
+        let _ = work::guarding().enqueue(self);
     }
 
     fn cut_off(self: Arc<Self>) {

@@ -131,7 +131,12 @@ pub(crate) fn register(
         None => None,
     };
     let account = context.account().clone();
-    let buffer = Buffer::new(&plan, account, context.events().clone())?;
+    let buffer = Buffer::new(
+        &plan,
+        account,
+        context.events().clone(),
+        context.lookout().clone(),
+    )?;
     let reserved = context.reserve(&buffer)?;
     context.check_foreign(plan.span)?;
     Buffer::pin(&buffer)?;
@@ -251,7 +256,7 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
             }
         }
     };
-    Buffer::settle(&buffer);
+    buffer.settle()?;
     let status = buffer.status(context.space());
     args.handle = handle;
     args.out_base = base;

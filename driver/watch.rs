@@ -4,50 +4,219 @@
 //! The events of the MMU notifier do not say whether a page goes away. An unmapping does, and is
 //! answered at once. A clearing may: madvise(), hole punching and truncation clear, and so do KSM, the
 //! split of a huge page, and migration that will fail because the page is pinned. So clearings are
-//! only noted; a worker waits for the change to end and looks at what the page table holds then.
+//! only noted, when they are over, and a worker looks at what the page table holds then. It waits for
+//! nobody: where a lock is held, which user space may do for as long as it likes, it looks again later.
 //! Everything else (protection, soft-dirty) changes nothing.
 
 use crate::{
     buffer::{Backing, Buffer, State},
     logic::span::Span,
     sys::{
-        notifier::{Interval, Notice, Watcher},
+        gate::Gate,
+        gup::Finding,
+        notifier::{Interval, Watch, Watcher},
         work,
     },
 };
 use kernel::{
-    impl_has_work,
-    sync::{atomic::Release, Arc, ArcBorrow},
-    workqueue::WorkItem,
+    impl_has_delayed_work, impl_has_work,
+    list::{impl_list_arc_safe, impl_list_item, AtomicTracker, List, ListArc, TryNewListArc},
+    mm::Mm,
+    new_delayed_work, new_spinlock,
+    prelude::*,
+    sync::{Arc, ArcBorrow, SetOnce, SpinLock},
+    time::msecs_to_jiffies,
+    workqueue::{DelayedWork, WorkItem},
 };
+
+/// Pages that are looked at before others have a turn.
+const AT_ONCE: u64 = 1024;
+/// How long to wait before looking again at what could not be decided, in milliseconds: at first, and at most.
+const SOON_MS: u32 = 1;
+const LATER_MS: u32 = 16;
 
 impl Watcher for Buffer {
     fn interval(&self) -> &Interval<Self> {
         &self.interval
     }
 
-    fn notice(this: ArcBorrow<'_, Self>, notice: Notice, range: Span, may_sleep: bool) -> bool {
-        let Some(part) = this.span().intersection(range) else {
-            return true;
-        };
-        let this: Arc<Self> = this.into();
-        match notice {
-            Notice::Clear => {
-                let mut doubt = this.doubt.lock();
-                *doubt = Some(doubt.map_or(part, |noted| noted.union(part)));
-                drop(doubt);
-                this.look_later();
-                // Whoever asks from now on waits for the answer.
-                return this.suspect(may_sleep);
+    fn going(this: ArcBorrow<'_, Self>, range: Span) {
+        if this.span().overlaps(range) {
+            let this: Arc<Self> = this.into();
+            Self::revoke(&this, this.lock());
+        }
+    }
+
+    fn cleared(this: ArcBorrow<'_, Self>, range: Span, may_sleep: bool) {
+        if let Some(part) = this.span().intersection(range) {
+            if !this.doubt.lock().note(part) {
+                return;
             }
-            Notice::Gone => {
-                let Some(inner) = this.lock(may_sleep) else {
-                    return false;
-                };
-                Self::revoke(&this, inner, may_sleep);
+            let this: Arc<Self> = this.into();
+            this.look_later();
+            // Whoever asks from now on waits for the answer.
+            this.suspect(may_sleep);
+        }
+    }
+
+    /// Whoever watches since before that began knows; others may have pinned what was there still.
+    fn gone(this: ArcBorrow<'_, Self>, range: Span) {
+        if let Some(part) = this.span().intersection(range) {
+            if this.doubt.lock().note(part) {
+                let this: Arc<Self> = this.into();
+                this.look_later();
             }
         }
-        true
+    }
+}
+
+impl_list_arc_safe! {
+    impl ListArcSafe<0> for Buffer {
+        tracked_by tracker: AtomicTracker;
+    }
+}
+
+impl_list_item! {
+    impl ListItem<0> for Buffer {
+        using ListLinks { self.links };
+    }
+}
+
+/// What the worker has to look at.
+struct Doubtful {
+    now: List<Buffer>,
+    /// What it could not decide.
+    later: List<Buffer>,
+    /// How long that has to wait next.
+    pause_ms: u32,
+}
+
+/// Who watches what a context registers. One look, at a part of one registration, is one turn in the queue, so
+/// that no context keeps another's waiting.
+#[pin_data]
+pub(crate) struct Lookout {
+    watch: SetOnce<Arc<Watch<Buffer>>>,
+    #[pin]
+    doubtful: SpinLock<Doubtful>,
+    /// For who waits for what is found.
+    #[pin]
+    pub(super) gate: Gate,
+    #[pin]
+    work: DelayedWork<Self>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Lookout { self.work }
+}
+
+/// How far a look has come.
+enum Look {
+    /// It is known, or nobody wants to know.
+    Decided,
+    /// There is more to look at.
+    More,
+    /// Somebody holds a lock.
+    Busy,
+}
+
+impl Lookout {
+    /// Watches nothing yet.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let doubtful = Doubtful {
+            now: List::new(),
+            later: List::new(),
+            pause_ms: SOON_MS,
+        };
+        Arc::pin_init(
+            pin_init!(Self {
+                watch: SetOnce::new(),
+                doubtful <- new_spinlock!(doubtful, "pinmap_doubtful"),
+                gate <- Gate::new(),
+                work <- new_delayed_work!("pinmap_lookout"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Watches `buffer`'s addresses in `mm`, the current task's address space.
+    pub(super) fn watch(&self, buffer: &Arc<Buffer>, mm: &Mm) -> Result {
+        if self.watch.as_ref().is_none() {
+            // If somebody is quicker, this one goes again.
+            self.watch.populate(Watch::new(mm)?);
+        }
+        let watch = self.watch.as_ref().ok_or(EINVAL)?;
+        Interval::insert(buffer, watch, buffer.span())
+    }
+
+    /// Has the worker look at `buffer` soon. From any context.
+    fn look_at(self: &Arc<Self>, buffer: Arc<Buffer>) {
+        let mut doubtful = self.doubtful.lock();
+        // If it is in a list already, that is enough.
+        if let Ok(item) = ListArc::try_from_arc(buffer) {
+            doubtful.now.push_back(item);
+        }
+        drop(doubtful);
+        // If the worker is queued already, it will see it.
+        let _ = work::watching().enqueue(self.clone());
+    }
+
+    /// Nothing is watched any more, and all that was has ended: the worker is not to run again.
+    pub(crate) fn stop(this: &Arc<Self>) {
+        work::cancel_delayed(this);
+        loop {
+            let mut doubtful = this.doubtful.lock();
+            let left = doubtful
+                .now
+                .pop_front()
+                .or_else(|| doubtful.later.pop_front());
+            drop(doubtful);
+            if left.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Puts `buffer` back if it is to be looked at again, and has the worker run again if there is anything.
+    fn go_on(self: &Arc<Self>, buffer: Option<Arc<Buffer>>, look: Look) {
+        let mut doubtful = self.doubtful.lock();
+        if matches!(look, Look::Decided) {
+            doubtful.pause_ms = SOON_MS;
+        } else if let Some(Ok(item)) = buffer.map(ListArc::try_from_arc) {
+            match look {
+                Look::Busy => doubtful.later.push_back(item),
+                _ => doubtful.now.push_back(item),
+            }
+        }
+        let mut pause = 0;
+        let Doubtful {
+            now,
+            later,
+            pause_ms,
+        } = &mut *doubtful;
+        if now.is_empty() {
+            if later.is_empty() {
+                return;
+            }
+            now.push_all_back(later);
+            pause = *pause_ms;
+            *pause_ms = pause.saturating_mul(2).min(LATER_MS);
+        }
+        drop(doubtful);
+        let pause = msecs_to_jiffies(pause);
+        let _ = work::watching().enqueue_delayed(self.clone(), pause);
+    }
+}
+
+impl WorkItem for Lookout {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let next = this.doubtful.lock().now.pop_front();
+        // It can be put into the list again from here on.
+        let next = next.map(ListArc::into_arc);
+        let look = next.as_ref().map_or(Look::Decided, Buffer::look);
+        this.gate.tell();
+        this.go_on(next, look);
     }
 }
 
@@ -59,9 +228,6 @@ impl WorkItem for Buffer {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        if this.state() == State::Live {
-            this.resolve_doubt();
-        }
         if this.state() == State::Stale {
             // A failure is told by who ends it.
             let _ = this.reap();
@@ -70,33 +236,51 @@ impl WorkItem for Buffer {
 }
 
 impl Buffer {
-    /// Has the worker run soon.
+    /// Has the worker look soon.
     pub(super) fn look_later(self: &Arc<Self>) {
-        self.looked_at.store(true, Release);
-        // If it is queued already it will see the same.
-        let _ = work::queue().enqueue(self.clone());
+        if let Some(lookout) = &self.lookout {
+            lookout.look_at(self.clone());
+        }
     }
 
-    /// Revokes if a page that was noted is not there any more.
-    fn resolve_doubt(self: &Arc<Self>) {
-        let Some(range) = self.doubt.lock().take() else {
-            return;
-        };
-        self.interval.wait();
-        let still_there = {
-            let backing = self.backing.lock();
-            let (mm, start) = (self.account.mm(), self.span().start());
-            let wanted = || self.state() == State::Live;
-            backing
-                .as_ref()
-                .and_then(Backing::pinned)
-                .is_none_or(|runs| runs.are_still_at(mm, start, range, wanted))
-        };
-        if still_there {
-            return;
+    /// Looks whether the pages that were noted are there still, and revokes if one is not.
+    fn look(self: &Arc<Self>) -> Look {
+        // Whoever has it go live looks again.
+        if self.state() != State::Live {
+            return Look::Decided;
         }
-        if let Some(inner) = self.lock(true) {
-            Self::revoke(self, inner, true);
+        let Some(range) = self.doubt.lock().begin() else {
+            return Look::Decided;
+        };
+        let finding = self.look_through(range);
+        if matches!(finding, Finding::Gone) {
+            Self::revoke(self, self.lock());
         }
+        let (rest, look) = match finding {
+            Finding::Here(Some(rest)) => (Some(rest), Look::More),
+            Finding::Busy(rest) => (Some(rest), Look::Busy),
+            Finding::Here(None) | Finding::Gone => (None, Look::Decided),
+        };
+        let mut doubt = self.doubt.lock();
+        doubt.end(rest);
+        match look {
+            Look::Decided if doubt.is_open() => Look::More,
+            look => look,
+        }
+    }
+
+    fn look_through(&self, range: Span) -> Finding {
+        // Who is mapping it, or lets go of it, may have that for long.
+        let Some(backing) = self.backing.try_lock() else {
+            return Finding::Busy(range);
+        };
+        let pinned = backing.as_ref().and_then(Backing::pinned).cloned();
+        drop(backing);
+        let Some(pinned) = pinned else {
+            return Finding::Here(None);
+        };
+        let (mm, start) = (self.account.mm(), self.span().start());
+        let wanted = || !self.doubt.lock().is_closed();
+        pinned.find(mm, start, range, AT_ONCE, wanted)
     }
 }

@@ -168,3 +168,19 @@ TEST(generations_late)
 	close(fd);
 	CHECK(number(&numbers, &early) >= 1);
 }
+
+/* All of them grow when the device goes, before anybody is told. */
+TEST(generations_unbind)
+{
+	struct pci_device device = need_device(0);
+	int fd = open_device(0);
+	struct numbers numbers = numbers_of(fd);
+	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP);
+	uint64_t before = number(&numbers, &registration);
+
+	pci_unbind(device.bdf);
+	CHECK(number(&numbers, &registration) > before);
+	for (uint64_t i = 0; i < numbers.count; i++)
+		CHECK(numbers.at[i] > 0);
+	pci_bind(device.bdf);
+}

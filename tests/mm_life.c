@@ -309,6 +309,69 @@ TEST(release_meets_munmap)
 	CHECK_EQ(get_info(partner.fd).out_registrations, 0);
 }
 
+struct unmapper {
+	char *memory;
+	pthread_barrier_t barrier;
+	volatile bool stop;
+};
+
+enum { UNMAPPED_PAGES = 1024 };
+
+static void *unmap_partner(void *argument)
+{
+	struct unmapper *unmapper = argument;
+
+	for (;;) {
+		pthread_barrier_wait(&unmapper->barrier);
+		if (unmapper->stop)
+			return NULL;
+		SYS(munmap(unmapper->memory, UNMAPPED_PAGES * PAGE));
+		pthread_barrier_wait(&unmapper->barrier);
+	}
+}
+
+/*
+ * Registered while it is being unmapped: pages that are in the page table still can be pinned then, though nobody was told
+ * of the change that began before. When munmap() has returned it is known that they are gone.
+ */
+TEST(munmap_meets_registering, .seconds = 60)
+{
+	struct unmapper unmapper = { 0 };
+	int fd = open_device(0);
+	long long pins = pins_held();
+	unsigned int late = 0;
+	pthread_t thread;
+
+	pthread_barrier_init(&unmapper.barrier, NULL, 2);
+	CHECK_OK(-pthread_create(&thread, NULL, unmap_partner, &unmapper));
+	for (unsigned int i = 0; i < rounds(400); i++) {
+		struct registration registration;
+		char *last;
+		int result;
+
+		unmapper.memory = anon(UNMAPPED_PAGES);
+		last = unmapper.memory + (UNMAPPED_PAGES - 1) * PAGE;
+		pthread_barrier_wait(&unmapper.barrier);
+		for (volatile unsigned int pause = 0; pause < i % 20 * 1000; pause++)
+			;
+		result = try_register_memory(fd, last, PAGE, NO_MAP, &registration);
+		pthread_barrier_wait(&unmapper.barrier);
+		if (result) {
+			CHECK(result == -EFAULT || result == -ESTALE);
+			continue;
+		}
+		late++;
+		CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
+		CHECK_PINS(pins);
+		release(fd, registration.handle);
+	}
+	unmapper.stop = true;
+	pthread_barrier_wait(&unmapper.barrier);
+	CHECK_OK(-pthread_join(thread, NULL));
+	diag("%u registered", late);
+	CHECK_NO_EVENT(fd);
+}
+
 static void *keep_busy(void *argument)
 {
 	volatile bool *stop = argument;

@@ -7,6 +7,7 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
+pub mod doubt;
 pub mod frames;
 pub mod gaps;
 pub mod handle;

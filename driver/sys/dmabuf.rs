@@ -282,7 +282,7 @@ impl<T: Exporter> Shared<T> {
         }
         // To unpin takes locks that must not be taken under the reservation. If it is queued already, it will
         // see the same.
-        let _ = work::queue().enqueue(this);
+        let _ = work::ending().enqueue(this);
     }
 
     fn each_table(

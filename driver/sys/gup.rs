@@ -10,10 +10,7 @@ use crate::logic::{
     span::Span,
     PAGE_SIZE,
 };
-use core::{
-    mem::MaybeUninit,
-    ptr::{self, NonNull},
-};
+use core::{mem::MaybeUninit, ptr};
 use kernel::{
     bindings,
     error::to_result,
@@ -508,16 +505,6 @@ pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
     (reason != raw::PINMAP_FAIL_NONE).then_some((address, reason))
 }
 
-/// An inode, with a reference.
-struct Inode(NonNull<bindings::inode>);
-
-impl Drop for Inode {
-    fn drop(&mut self) {
-        // SAFETY: We own a reference.
-        unsafe { bindings::iput(self.0.as_ptr()) };
-    }
-}
-
 /// Where a page is that was pinned at some address.
 enum Whereabouts {
     /// Still there.
@@ -528,12 +515,7 @@ enum Whereabouts {
     Busy,
 }
 
-/// How long to try for a lock before giving up, in steps of a millisecond. User space can hold these
-/// locks for as long as it likes, by a FUSE daemon that does not answer; nobody may wait for that.
-const PATIENCE_MS: u32 = 200;
-
-/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Gives up, and says
-/// no, if that cannot be found out in bounded time. Sleeps.
+/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Waits for nobody.
 ///
 /// A page table that now holds the page, or nothing while the page still belongs to its file, means
 /// that nothing happened. A page table that holds another page, or nothing for an anonymous page,
@@ -542,28 +524,12 @@ const PATIENCE_MS: u32 = 200;
 /// # Safety
 ///
 /// `page` must be pinned.
-unsafe fn is_still_at(mm: &Mm, address: u64, page: PagePtr) -> bool {
-    for _ in 0..PATIENCE_MS {
-        // SAFETY: By the requirements.
-        match unsafe { whereabouts(mm, address, page) } {
-            Whereabouts::Here => return true,
-            Whereabouts::Gone => return false,
-            // SAFETY: May sleep here.
-            Whereabouts::Busy => unsafe { raw::pinmap_sleep_ms(1) },
-        }
-    }
-    false
-}
-
-/// # Safety
-///
-/// `page` must be pinned.
 unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
     // If it is the last reference, the address space is taken apart later and elsewhere.
     let Some(user) = mm.mmget_not_zero().map(MmWithUser::into_mmput_async) else {
         return Whereabouts::Gone;
     };
-    let Some(lock) = user.mmap_read_trylock() else {
+    let Some(_lock) = user.mmap_read_trylock() else {
         return Whereabouts::Busy;
     };
     match page_at(user.as_raw(), address) {
@@ -576,49 +542,21 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
     if !unsafe { raw::pinmap_page_trylock(page) } {
         return Whereabouts::Busy;
     }
-    let found = page_at(user.as_raw(), address);
-    // SAFETY: The page is pinned and locked.
-    let (anonymous, inode) = unsafe {
-        let anonymous = raw::pinmap_page_is_anon(page);
-        let inode = if found.is_none() && !anonymous {
-            NonNull::new(raw::pinmap_page_grab_inode(page)).map(Inode)
-        } else {
-            None
-        };
-        raw::pinmap_page_unlock(page);
-        (anonymous, inode)
+    let whereabouts = match page_at(user.as_raw(), address) {
+        Some(found) if ptr::eq(found, page) => Whereabouts::Here,
+        Some(_) => Whereabouts::Gone,
+        // SAFETY: The page is pinned and locked.
+        None if unsafe { raw::pinmap_page_is_anon(page) } => Whereabouts::Gone,
+        // SAFETY: As above.
+        None => match unsafe { raw::pinmap_page_in_file(page) } {
+            raw::PINMAP_IN_ITS_FILE => Whereabouts::Here,
+            raw::PINMAP_FILE_BUSY => Whereabouts::Busy,
+            _ => Whereabouts::Gone,
+        },
     };
-    // The last reference to an inode must not be dropped under the lock.
-    drop(lock);
-    match (found, inode) {
-        (Some(found), _) if ptr::eq(found, page) => Whereabouts::Here,
-        // SAFETY: The page is pinned.
-        (None, Some(inode)) if !anonymous => unsafe { in_file(&inode, page) },
-        _ => Whereabouts::Gone,
-    }
-}
-
-/// Whether `page` is still a page of `inode`. Truncation and hole punching hold the inode's lock
-/// exclusively, from before they tell us to after they have taken the page out of the file.
-///
-/// # Safety
-///
-/// `page` must be pinned.
-unsafe fn in_file(inode: &Inode, page: PagePtr) -> Whereabouts {
-    let inode = inode.0.as_ptr();
-    // SAFETY: The inode and the page are valid.
-    unsafe {
-        if !raw::pinmap_inode_trylock_shared(inode) {
-            return Whereabouts::Busy;
-        }
-        let belongs = raw::pinmap_page_belongs_to(page, inode);
-        raw::pinmap_inode_unlock_shared(inode);
-        if belongs {
-            Whereabouts::Here
-        } else {
-            Whereabouts::Gone
-        }
-    }
+    // SAFETY: Locked above.
+    unsafe { raw::pinmap_page_unlock(page) };
+    whereabouts
 }
 
 /// The page that the page table holds for `address`, if any, without faulting one in. The result is
@@ -646,20 +584,32 @@ fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
     Some(page)
 }
 
+/// What became of pinned pages.
+pub(crate) enum Finding {
+    /// They are still what their addresses mean, as far as they were looked at: not yet at these.
+    Here(Option<Span>),
+    /// One of them is not.
+    Gone,
+    /// From here on it cannot be told now: somebody holds a lock.
+    Busy(Span),
+}
+
 impl PinnedRuns {
     /// Whether the pages, pinned from `start` of `mm` on, are still what these addresses mean, as far
-    /// as `range` goes, or `wanted` is not interested any more. In bounded time a page. Sleeps.
-    pub(crate) fn are_still_at(
+    /// as `range` goes and `wanted` is interested. Looks at no more than `most` of them, and waits for nobody.
+    pub(crate) fn find(
         &self,
         mm: &Mm,
         start: u64,
         range: Span,
+        most: u64,
         wanted: impl Fn() -> bool,
-    ) -> bool {
-        let mut at = start;
+    ) -> Finding {
+        let rest = |from: u64| Span::from_bounds(from, range.last());
+        let (mut at, mut looked) = (start, 0_u64);
         for run in self.iter() {
             let Ok(span) = Span::new(at, run.pages().saturating_mul(PAGE_SIZE)) else {
-                return false;
+                return Finding::Gone;
             };
             at = at.saturating_add(span.length());
             let Some(part) = span.intersection(range) else {
@@ -669,18 +619,26 @@ impl PinnedRuns {
             // SAFETY: A pinned run consists of pages.
             let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
             for index in 0..part.pages() {
-                if !wanted() {
-                    return true;
+                let address = part.start().saturating_add(index.saturating_mul(PAGE_SIZE));
+                if looked == most {
+                    return Finding::Here(rest(address));
                 }
+                if !wanted() {
+                    return Finding::Here(None);
+                }
+                looked = looked.saturating_add(1);
                 breathe();
                 let page = first.wrapping_add(skipped.saturating_add(index) as usize);
-                let address = part.start().saturating_add(index.saturating_mul(PAGE_SIZE));
                 // SAFETY: Part of a run that is pinned by the type invariants.
-                if !unsafe { is_still_at(mm, address, page) } {
-                    return false;
+                match unsafe { whereabouts(mm, address, page) } {
+                    Whereabouts::Here => {}
+                    Whereabouts::Gone => return Finding::Gone,
+                    Whereabouts::Busy => {
+                        return rest(address).map_or(Finding::Here(None), Finding::Busy);
+                    }
                 }
             }
         }
-        true
+        Finding::Here(None)
     }
 }

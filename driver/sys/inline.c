@@ -21,6 +21,8 @@
 #include <linux/sched/rt.h>
 #include <linux/sched/signal.h>
 #include <linux/user_namespace.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
 #include <linux/shmem_fs.h>
 #include <linux/hugetlb.h>
 #ifdef CONFIG_X86
@@ -55,29 +57,21 @@ void pinmap_page_unlock(struct page *page)
 }
 
 /*
- * The inode that a locked page-cache page belongs to, with a reference; NULL if it belongs to none
- * or the inode is on its way out. The lock keeps the page in the mapping, which keeps the inode.
+ * Whether a locked page, which is not anonymous, is a page of a file and stays one. Truncation and hole
+ * punching hold the inode's lock from before they tell MMU notifiers until after they have taken the page
+ * out of the file: as long as somebody has it, that is not known. The page's lock keeps the page in the
+ * file, which keeps the inode, so no reference is needed that could be the last one.
  */
-struct inode *pinmap_page_grab_inode(struct page *page)
+u32 pinmap_page_in_file(struct page *page)
 {
 	struct address_space *mapping = folio_mapping(page_folio(page));
 
-	return mapping && mapping->host ? igrab(mapping->host) : NULL;
-}
-
-bool pinmap_page_belongs_to(struct page *page, struct inode *inode)
-{
-	return READ_ONCE(page_folio(page)->mapping) == inode->i_mapping;
-}
-
-bool pinmap_inode_trylock_shared(struct inode *inode)
-{
-	return inode_trylock_shared(inode);
-}
-
-void pinmap_inode_unlock_shared(struct inode *inode)
-{
-	inode_unlock_shared(inode);
+	if (!mapping || !mapping->host)
+		return PINMAP_IN_NO_FILE;
+	if (!inode_trylock_shared(mapping->host))
+		return PINMAP_FILE_BUSY;
+	inode_unlock_shared(mapping->host);
+	return PINMAP_IN_ITS_FILE;
 }
 
 void pinmap_put_page(struct page *page)
@@ -349,15 +343,66 @@ void pinmap_reclaim_end(void)
 	fs_reclaim_release(GFP_KERNEL);
 }
 
-void pinmap_sleep_ms(unsigned int ms)
+static struct workqueue_struct *pinmap_queue_of[PINMAP_QUEUES];
+
+/*
+ * None of the system's: user space decides how much work there is and, where it waits for something, for how
+ * long, and everybody else's would wait behind it.
+ */
+int pinmap_queues_begin(void)
 {
-	msleep(ms);
+	static const struct {
+		const char *name;
+		int max_active;
+	} queues[PINMAP_QUEUES] = {
+		[PINMAP_QUEUE_WATCH] = { "pinmap_watch", 4 },
+		[PINMAP_QUEUE_END] = { "pinmap_end", 64 },
+		[PINMAP_QUEUE_MAP] = { "pinmap_map", 0 },
+		[PINMAP_QUEUE_GUARD] = { "pinmap_guard", 0 },
+	};
+
+	for (u32 i = 0; i < PINMAP_QUEUES; i++) {
+		pinmap_queue_of[i] = alloc_workqueue("%s", WQ_UNBOUND, queues[i].max_active, queues[i].name);
+		if (!pinmap_queue_of[i]) {
+			pinmap_queues_end();
+			return -ENOMEM;
+		}
+	}
+	return 0;
 }
 
-/* What kernel::workqueue::system_unbound() is, is deprecated since 7.3 and says so when used. */
-struct workqueue_struct *pinmap_unbound_queue(void)
+/* Runs what is queued. */
+void pinmap_queues_end(void)
 {
-	return system_dfl_wq;
+	for (u32 i = 0; i < PINMAP_QUEUES; i++) {
+		if (pinmap_queue_of[i])
+			destroy_workqueue(pinmap_queue_of[i]);
+		pinmap_queue_of[i] = NULL;
+	}
+}
+
+struct workqueue_struct *pinmap_queue(u32 which)
+{
+	return pinmap_queue_of[which];
+}
+
+void pinmap_gate_init(struct wait_queue_head *queue)
+{
+	init_waitqueue_head(queue);
+}
+
+void pinmap_gate_tell(struct wait_queue_head *queue)
+{
+	wake_up_all(queue);
+}
+
+/* Fails only if it is @killable and the current task is killed. */
+int pinmap_gate_wait(struct wait_queue_head *queue, bool (*done)(void *data), void *data, bool killable)
+{
+	if (killable)
+		return wait_event_killable(*queue, done(data)) ? -EINTR : 0;
+	wait_event(*queue, done(data));
+	return 0;
 }
 
 struct pinmap_beside {
@@ -397,7 +442,7 @@ void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), v
 	}
 	beside.memcg = get_mem_cgroup_from_mm(current->mm);
 	INIT_WORK_ONSTACK(&beside.work, pinmap_run_beside);
-	queue_work(pinmap_unbound_queue(), &beside.work);
+	queue_work(pinmap_queue(PINMAP_QUEUE_MAP), &beside.work);
 	own(own_data);
 	cancel_work_sync(&beside.work);
 	destroy_work_on_stack(&beside.work);
@@ -435,11 +480,6 @@ u32 pinmap_notice(const struct mmu_notifier_range *range)
 bool pinmap_notice_blockable(const struct mmu_notifier_range *range)
 {
 	return mmu_notifier_range_blockable(range);
-}
-
-void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned long seq)
-{
-	mmu_interval_set_seq(interval, seq);
 }
 
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes)

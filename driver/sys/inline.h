@@ -25,10 +25,12 @@ struct page *pinmap_pfn_to_page(unsigned long pfn);
 bool pinmap_page_is_anon(struct page *page);
 bool pinmap_page_trylock(struct page *page);
 void pinmap_page_unlock(struct page *page);
-struct inode *pinmap_page_grab_inode(struct page *page);
-bool pinmap_page_belongs_to(struct page *page, struct inode *inode);
-bool pinmap_inode_trylock_shared(struct inode *inode);
-void pinmap_inode_unlock_shared(struct inode *inode);
+enum {
+	PINMAP_IN_NO_FILE = 0,
+	PINMAP_IN_ITS_FILE = 1,
+	PINMAP_FILE_BUSY = 2,
+};
+u32 pinmap_page_in_file(struct page *page);
 void pinmap_put_page(struct page *page);
 unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write);
 int pinmap_add_pins(struct page *page, unsigned int pins);
@@ -56,13 +58,28 @@ bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
 void pinmap_reclaim_begin(void);
 void pinmap_reclaim_end(void);
-void pinmap_sleep_ms(unsigned int ms);
-struct workqueue_struct *pinmap_unbound_queue(void);
 gfp_t pinmap_gfp_for_another(void);
 void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), void *other_data);
 unsigned long pinmap_task_size(void);
 unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);
+
+/* work queues of the driver's own */
+enum pinmap_queue {
+	PINMAP_QUEUE_WATCH = 0,
+	PINMAP_QUEUE_END = 1,
+	PINMAP_QUEUE_MAP = 2,
+	PINMAP_QUEUE_GUARD = 3,
+	PINMAP_QUEUES = 4,
+};
+int pinmap_queues_begin(void);
+void pinmap_queues_end(void);
+struct workqueue_struct *pinmap_queue(u32 which);
+
+/* waiting */
+void pinmap_gate_init(struct wait_queue_head *queue);
+void pinmap_gate_tell(struct wait_queue_head *queue);
+int pinmap_gate_wait(struct wait_queue_head *queue, bool (*done)(void *data), void *data, bool killable);
 
 /* mmu notifiers */
 enum pinmap_notice {
@@ -72,7 +89,6 @@ enum pinmap_notice {
 };
 u32 pinmap_notice(const struct mmu_notifier_range *range);
 bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
-void pinmap_interval_set_seq(struct mmu_interval_notifier *interval, unsigned long seq);
 
 /* scatterlists */
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);

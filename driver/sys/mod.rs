@@ -12,6 +12,7 @@ pub(crate) mod compat;
 pub(crate) mod debugfs;
 pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
+pub(crate) mod gate;
 pub(crate) mod global;
 pub(crate) mod gup;
 #[cfg(not(pinmap_flat))]

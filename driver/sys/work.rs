@@ -1,20 +1,61 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A queue for work items, and cancelling them; the rest is in `kernel::workqueue`.
+//! The driver's queues for work items, and cancelling them; the rest is in `kernel::workqueue`.
+//!
+//! They are its own: how much there is to do, and how long some of it takes, is up to user space, and
+//! everybody else's work would wait behind it.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
 use super::raw;
 use core::ptr;
 use kernel::{
-    bindings, ffi,
+    bindings,
+    error::to_result,
+    ffi,
+    prelude::*,
     sync::Arc,
-    workqueue::{HasWork, Queue, Work, WorkItem},
+    workqueue::{HasDelayedWork, HasWork, Queue, Work, WorkItem},
 };
 
-/// For work that may take long and runs on any CPU.
-pub(crate) fn queue() -> &'static Queue {
-    // SAFETY: The system's queues exist as long as the system.
-    unsafe { Queue::from_raw(raw::pinmap_unbound_queue().cast()) }
+/// All queues. Dropping it runs what is queued; nobody may use them afterwards, and no delayed work may be
+/// left.
+pub(crate) struct Queues(());
+
+impl Queues {
+    /// By the module's initializer, before anything is queued.
+    pub(crate) fn new() -> Result<Self> {
+        // SAFETY: Called once.
+        to_result(unsafe { raw::pinmap_queues_begin() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        // SAFETY: `new` made them, and the module ends.
+        unsafe { raw::pinmap_queues_end() };
+    }
+}
+
+fn queue(which: u32) -> &'static Queue {
+    // SAFETY: They exist as long as there are devices and files, without which nobody gets here.
+    unsafe { Queue::from_raw(raw::pinmap_queue(which)) }
+}
+
+/// For looking at what registered memory has become: never waits, neither for devices nor for locks that others
+/// may hold for long, and lets others have a turn.
+pub(crate) fn watching() -> &'static Queue {
+    queue(raw::PINMAP_QUEUE_WATCH)
+}
+
+/// For letting go of memory, which may wait for devices, and for drivers that have imported it.
+pub(crate) fn ending() -> &'static Queue {
+    queue(raw::PINMAP_QUEUE_END)
+}
+
+/// For stopping devices that are out of control, which must not wait behind anything.
+pub(crate) fn guarding() -> &'static Queue {
+    queue(raw::PINMAP_QUEUE_GUARD)
 }
 
 /// Calls `own`, and, if another processor has time for it before that returns, `other` there. Neither
@@ -57,6 +98,28 @@ where
     take_off(item, bindings::cancel_work_sync);
 }
 
+/// As [`cancel`], also if it is queued for later.
+pub(crate) fn cancel_delayed<T>(item: &Arc<T>)
+where
+    T: HasDelayedWork<T> + WorkItem<Pointer = Arc<T>>,
+{
+    /// # Safety
+    ///
+    /// `work` must be that of an initialised `delayed_work`.
+    unsafe extern "C" fn cancel(work: *mut bindings::work_struct) -> bool {
+        // SAFETY: By the requirements.
+        unsafe {
+            bindings::cancel_delayed_work_sync(kernel::container_of!(
+                work,
+                bindings::delayed_work,
+                work
+            ))
+        }
+    }
+
+    take_off(item, cancel);
+}
+
 /// Waits until `item`, if it is queued or running, has run. Must not be called from its own `run`.
 pub(crate) fn wait<T>(item: &Arc<T>)
 where
@@ -84,7 +147,7 @@ where
     let raw = Arc::as_ptr(item);
     // SAFETY: `raw` points to a valid `T`.
     let work = unsafe { Work::raw_get(T::raw_get_work(raw.cast_mut())) };
-    // SAFETY: The work item is initialised and valid as long as `item`.
+    // SAFETY: The work item is initialised and valid as long as `item`, and delayed if `how` expects that.
     if unsafe { how(work) } {
         // SAFETY: Queueing an `Arc` turned it into a raw pointer, which the queue owned until it
         // gave the item up to us.

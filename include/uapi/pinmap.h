@@ -511,8 +511,8 @@ enum pinmap_register_flags {
  * file: munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
  * punching, exit, exec. Then the whole registration is unmapped from the
  * device: before munmap() returns in the first two cases and at exit, very soon
- * after in the others. (If whether it left cannot be found out in a fraction of
- * a second, because somebody holds the lock of its file, it counts as gone.)
+ * after in the others. (As long as somebody holds the lock of its file or of the
+ * address space, whether it left is not known, and it stays registered.)
  * Its pages are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and
  * the handle answers ``ESTALE`` until it is released. Changes that leave the
  * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
@@ -759,8 +759,9 @@ enum pinmap_buffer_state {
  * @out_pinned: bytes of it that are pinned: less than @out_length while it is being
  *              registered, 0 when it is stale
  *
- * If what happened to its memory is still being looked into, the answer waits
- * for that.
+ * If what happened to its memory before the call is still being looked into, the
+ * answer waits for that: as long as somebody holds the lock of its file or of the
+ * address space. A fatal signal ends it.
  *
  * By address, a stale registration is found until some of its addresses are
  * registered again; by handle, until it is released. ``ENOENT``: no
@@ -808,7 +809,9 @@ enum pinmap_map_flags {
  *
  * Maps the whole buffer, once more if it is mapped already (then at another
  * address: the preferred one is chosen as for %PINMAP_REGISTER). At most 64
- * mappings a buffer. ``EOVERFLOW``, as it depends on the buffer's length, comes
+ * mappings a buffer. If its memory goes away meanwhile it fails with ``ESTALE``;
+ * until then the device may reach the pages, which stay pinned for that long, at
+ * the address that was asked for, also after munmap() has returned. ``EOVERFLOW``, as it depends on the buffer's length, comes
  * behind ``ENOENT`` and ``ESTALE``.
  */
 struct pinmap_map {

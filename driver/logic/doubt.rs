@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What may have gone away, until somebody has looked.
+
+use super::span::Span;
+
+/// The part of a registration that changed and has not been looked at, and how far the answers have come.
+#[derive(Clone, Debug, Default)]
+pub struct Doubt {
+    /// Changes that were noted, and how many of them are decided.
+    noted: u64,
+    decided: u64,
+    /// What changed and nobody has begun to look at.
+    fresh: Option<Span>,
+    /// What is left of what somebody began to look at; with all of it, `decided` comes to `until`.
+    begun: Option<Span>,
+    until: u64,
+    /// Somebody looks now.
+    busy: bool,
+    /// Nobody needs to know any more.
+    closed: bool,
+}
+
+impl Doubt {
+    /// Nothing has changed.
+    pub const fn new() -> Self {
+        Self {
+            noted: 0,
+            decided: 0,
+            fresh: None,
+            begun: None,
+            until: 0,
+            busy: false,
+            closed: false,
+        }
+    }
+
+    /// `part` has changed. Returns whether anybody needs to know.
+    pub fn note(&mut self, part: Span) -> bool {
+        if self.closed {
+            return false;
+        }
+        self.noted = self.noted.saturating_add(1);
+        self.fresh = Some(self.fresh.map_or(part, |noted| noted.union(part)));
+        true
+    }
+
+    /// Whether there is something to look at.
+    pub const fn is_open(&self) -> bool {
+        !self.closed && (self.fresh.is_some() || self.begun.is_some())
+    }
+
+    /// Begins to look, or goes on: at what. `None` if there is nothing to look at, or somebody looks already.
+    pub fn begin(&mut self) -> Option<Span> {
+        if self.closed || self.busy {
+            return None;
+        }
+        if self.begun.is_none() {
+            self.begun = self.fresh.take();
+            self.until = self.noted;
+        }
+        self.busy = self.begun.is_some();
+        self.begun
+    }
+
+    /// The look that [`begin`](Self::begin) began is over, except for `rest`.
+    pub fn end(&mut self, rest: Option<Span>) {
+        self.busy = false;
+        self.begun = rest;
+        if rest.is_none() {
+            self.decided = self.until;
+        }
+    }
+
+    /// Nobody looks any more, once who does has ended.
+    pub fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Whether it was closed.
+    pub const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether somebody looks now.
+    pub const fn is_busy(&self) -> bool {
+        self.busy
+    }
+
+    /// How many changes there were until now, for [`is_decided`](Self::is_decided).
+    pub const fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    /// Whether it is known what the first `noted` changes were.
+    pub const fn is_decided(&self, noted: u64) -> bool {
+        self.closed || self.decided >= noted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn span(start: u64, length: u64) -> Span {
+        Span::new(start, length).unwrap()
+    }
+
+    #[test]
+    fn joins_what_was_noted() {
+        let mut doubt = Doubt::new();
+        assert_eq!(doubt.begin(), None);
+        doubt.note(span(0, 4096));
+        doubt.note(span(8192, 4096));
+        assert_eq!(doubt.begin(), Some(span(0, 12288)));
+        assert_eq!(doubt.begin(), None);
+        doubt.end(None);
+        assert!(doubt.is_decided(2) && !doubt.is_open());
+    }
+
+    #[test]
+    fn what_is_noted_meanwhile_is_not_decided() {
+        let mut doubt = Doubt::new();
+        doubt.note(span(0, 4096));
+        assert!(doubt.begin().is_some());
+        doubt.note(span(0, 4096));
+        doubt.end(None);
+        assert!(doubt.is_decided(1) && !doubt.is_decided(2) && doubt.is_open());
+        doubt.close();
+        assert!(doubt.is_decided(2) && doubt.begin().is_none());
+        assert!(!doubt.note(span(0, 4096)) && !doubt.is_open());
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Note(u64),
+        /// Looks at so many pages.
+        Look(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..8_u64).prop_map(Step::Note),
+            (0..9_u64).prop_map(Step::Look)
+        ]
+    }
+
+    proptest! {
+        /// What is said to be decided was looked at after it changed, whatever comes between; and somebody who
+        /// goes on looking gets to the end.
+        #[test]
+        fn decided_means_looked_at(steps in prop::collection::vec(step(), 0..40)) {
+            let mut doubt = Doubt::new();
+            let mut open: Vec<(u64, u64)> = Vec::new();
+            let mut look = |doubt: &mut Doubt, open: &mut Vec<(u64, u64)>, most: u64| {
+                let Some(part) = doubt.begin() else { return };
+                let done = most.min(part.last() - part.start() + 1);
+                open.retain(|&(_, page)| page < part.start() || page >= part.start() + done);
+                doubt.end(Span::from_bounds(part.start() + done, part.last()));
+            };
+            for step in steps {
+                match step {
+                    Step::Note(page) => {
+                        prop_assert!(doubt.note(span(page, 1)));
+                        open.push((doubt.noted(), page));
+                    }
+                    Step::Look(most) => look(&mut doubt, &mut open, most),
+                }
+                for &(ticket, _) in &open {
+                    prop_assert!(!doubt.is_decided(ticket));
+                }
+                prop_assert_eq!(doubt.is_open(), !doubt.is_decided(doubt.noted()));
+            }
+            for _ in 0..20 {
+                look(&mut doubt, &mut open, 1);
+            }
+            prop_assert!(doubt.is_decided(doubt.noted()));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Group F: the device is taken away from a process that has much memory, or that does not hold still. */
+#define _GNU_SOURCE
+#include "device.h"
+#include "file.h"
+#include "memory.h"
+#include "module.h"
+#include "pci.h"
+#include "pins.h"
+#include "process.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FREED_PAGES = 2048, MANY = 3000 };
+
+static void *free_for_ever(void *argument)
+{
+	for (;;)
+		SYS(madvise(argument, FREED_PAGES * PAGE, MADV_FREE));
+	return NULL;
+}
+
+static pid_t unbind_beside(const char *bdf)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		pci_unbind(bdf);
+		_exit(0);
+	}
+	return pid;
+}
+
+static bool runs_still(pid_t pid)
+{
+	siginfo_t info = { 0 };
+
+	SYS(waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT));
+	return info.si_pid == 0;
+}
+
+/* Its changes never end, but the unbinding does, and the file can be closed; the module unloads when it is. */
+TEST(unbind_while_memory_changes, .seconds = 60)
+{
+	struct pci_device device = need_device(0);
+	long long pins = pins_held();
+	struct gate ready = gate_new();
+	uint64_t begin;
+	pid_t pid, unbinder;
+
+	need_module();
+	pid = fork();
+	if (pid == 0) {
+		int fd = open_device(0);
+		char *memory = anon(64);
+
+		for (size_t i = 0; i < 64; i++)
+			register_memory(fd, memory + i * PAGE, PAGE, WRITE);
+		for (int i = 0; i < 3; i++) {
+			pthread_t thread;
+
+			CHECK_OK(-pthread_create(&thread, NULL, free_for_ever, anon(FREED_PAGES)));
+		}
+		SYS(madvise(memory, 64 * PAGE, MADV_FREE));
+		gate_open(&ready);
+		while (!(get_info(fd).out_flags & PINMAP_INFO_GONE))
+			SYS(madvise(memory, 64 * PAGE, MADV_FREE));
+		/* closing neither waits for the others */
+		close(fd);
+		gate_open(&ready);
+		for (;;)
+			pause();
+	}
+	gate_pass(&ready);
+	begin = now_ms();
+	unbinder = unbind_beside(device.bdf);
+	join(unbinder);
+	CHECK(now_ms() - begin < slow(5000));
+	gate_pass(&ready);
+	CHECK_PINS(pins);
+	CHECK(now_ms() - begin < slow(5000));
+	/* the threads go on still */
+	CHECK(runs_still(pid));
+	module_unload();
+	module_load();
+	kill_now(pid);
+}
+
+/*
+ * While a device is being taken away, which takes as long as its users have memory, it cannot be opened any more, and other
+ * devices can. That was seen if the unbinding is still under way when both are known.
+ */
+TEST(open_during_unbind, .seconds = 60)
+{
+	struct pci_device device = need_device(0), other = need_device(1);
+	unsigned int tries = 0;
+	bool seen = false;
+
+	while (!seen && tries++ < 20) {
+		int fd = open_device(0), opened;
+		char *memory = anon(MANY);
+		pid_t unbinder;
+
+		for (size_t i = 0; i < MANY; i++)
+			register_memory(fd, memory + i * PAGE, PAGE, NO_MAP);
+		unbinder = unbind_beside(device.bdf);
+		do {
+			opened = open(device.node, O_RDWR | O_CLOEXEC);
+			if (opened >= 0)
+				close(opened);
+		} while (opened >= 0);
+		if (errno == ENODEV) {
+			opened = SYS(open(other.node, O_RDWR | O_CLOEXEC));
+			close(opened);
+			seen = runs_still(unbinder);
+		}
+		join(unbinder);
+		close(fd);
+		SYS(munmap(memory, MANY * PAGE));
+		pci_bind(device.bdf);
+	}
+	CHECK(seen);
+}
+
+/* Who is told that the device is gone has all its memory back. */
+TEST(gone_means_over, .seconds = 60)
+{
+	struct pci_device device = need_device(0);
+
+	for (unsigned int i = 0; i < rounds(5); i++) {
+		int fd = open_device(0);
+		char *memory = anon(MANY);
+		struct registration registration;
+		struct pinmap_query query;
+		pid_t unbinder;
+		int result;
+
+		for (size_t i = 0; i < MANY; i++)
+			registration = register_memory(fd, memory + i * PAGE, PAGE, NO_MAP);
+		unbinder = unbind_beside(device.bdf);
+		do {
+			result = try_query_handle(fd, registration.handle, &query);
+		} while (result != -ENODEV);
+		CHECK_EQ(file_field("/proc/self/status", "VmPin:"), 0);
+		join(unbinder);
+		close(fd);
+		SYS(munmap(memory, MANY * PAGE));
+		pci_bind(device.bdf);
+	}
+}
