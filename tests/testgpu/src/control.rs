@@ -15,6 +15,12 @@ pub fn run(device: &Device) {
         if state.closed {
             return;
         }
+        let now = Instant::now();
+        if state.posted.due().is_some_and(|due| due <= now) {
+            device.arrive(&mut state, Some(now));
+            device.unlock(state);
+            continue;
+        }
         if let Some(reset) = state.resetting {
             if state.busy() != 0 {
                 device.wait(state, WAKE_CONTROL, None);
@@ -58,7 +64,7 @@ pub fn run(device: &Device) {
 /// Completes what is due. Returns when something else is.
 fn complete(state: &mut State) -> Option<Instant> {
     let now = Instant::now();
-    let mut next = state.finish_unbinds();
+    let mut next = earliest(state.finish_unbinds(), state.posted.due());
     if state.knobs.no_ack & regs::NO_ACK_INVALIDATE == 0 {
         if state.invalidates.acknowledge(now) {
             state.raise(regs::INT_INVALIDATE);

@@ -3,6 +3,7 @@
 
 use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
+use crate::posted::Write;
 use crate::regs;
 use crate::state::{kinds_in, Reset, State, WAKE_CONTROL};
 use crate::{control, engine, registers};
@@ -94,20 +95,72 @@ impl Device {
 
     /// Reads BAR 0; any access that the manual does not allow gives all ones.
     pub fn read_register(&self, offset: u64, bytes: usize) -> u64 {
-        registers::read(&self.lock(), offset, bytes)
+        let mut state = self.lock();
+        self.arrive(&mut state, None);
+        let value = registers::read(&state, offset, bytes);
+        self.unlock(state);
+        value
+    }
+
+    /// Reads BAR 1, which gives zero.
+    pub fn read_doorbell(&self) {
+        let mut state = self.lock();
+        self.arrive(&mut state, None);
+        self.unlock(state);
     }
 
     /// Writes BAR 0.
     pub fn write_register(&self, offset: u64, bytes: usize, value: u64) {
-        let mut state = self.lock();
-        registers::write(self, &mut state, offset, bytes, value);
-        self.unlock(state);
+        self.write(Write {
+            is_doorbell: false,
+            offset,
+            bytes,
+            value,
+        });
     }
 
     /// Writes BAR 1.
     pub fn write_doorbell(&self, offset: u64, bytes: usize, value: u64) {
-        let queue = usize::try_from(offset / regs::PAGE).unwrap_or(usize::MAX);
+        self.write(Write {
+            is_doorbell: true,
+            offset,
+            bytes,
+            value,
+        });
+    }
+
+    fn write(&self, write: Write) {
         let mut state = self.lock();
+        let is_knob = !write.is_doorbell && write.offset & !7 == regs::KNOB_POST_NS;
+        if is_knob || !state.posted.post(Instant::now(), write) {
+            // Not before those that are on their way.
+            self.arrive(&mut state, None);
+            self.carry_out(&mut state, write);
+        } else {
+            state.wake |= WAKE_CONTROL;
+        }
+        self.unlock(state);
+    }
+
+    /// The writes that are on their way arrive, all of them or those that are due by then.
+    pub(crate) fn arrive(&self, state: &mut State, now: Option<Instant>) {
+        while let Some(write) = state.posted.take(now) {
+            self.carry_out(state, write);
+        }
+    }
+
+    fn carry_out(&self, state: &mut State, write: Write) {
+        let Write {
+            is_doorbell,
+            offset,
+            bytes,
+            value,
+        } = write;
+        if !is_doorbell {
+            registers::write(self, state, offset, bytes, value);
+            return;
+        }
+        let queue = usize::try_from(offset / regs::PAGE).unwrap_or(usize::MAX);
         let heard = offset % regs::PAGE == 0
             && bytes == 8
             && queue < regs::QUEUE_COUNT
@@ -117,12 +170,12 @@ impl Device {
             false => regs::IGNORED_DOORBELLS,
         };
         self.hardware.counters.add(counter, 1);
-        self.unlock(state);
     }
 
     /// Begins a reset.
     pub fn reset(&self, reset: Reset) {
         let mut state = self.lock();
+        self.arrive(&mut state, None);
         self.begin_reset(&mut state, reset);
         self.unlock(state);
     }

@@ -30,6 +30,7 @@ pub mod options;
 pub mod packet;
 pub mod pagetable;
 pub mod port;
+pub mod posted;
 pub mod protocol;
 pub mod registers;
 pub mod regs;

@@ -164,6 +164,7 @@ fn variable(state: &State, offset: u64) -> Option<u64> {
         regs::KNOB_AFTER_ADDRESS => state.knobs.after_address,
         regs::KNOB_STUCK => state.knobs.stuck,
         regs::KNOB_NO_ACK => state.knobs.no_ack,
+        regs::KNOB_POST_NS => state.posted.delay(),
         _ => return None,
     })
 }
@@ -364,6 +365,11 @@ impl Write {
             }
             regs::KNOB_STUCK => self.to(&mut knobs.stuck),
             regs::KNOB_NO_ACK => self.to(&mut knobs.no_ack),
+            regs::KNOB_POST_NS => {
+                let delay = self.over(state.posted.delay());
+                state.posted.set_delay(delay);
+                Some(())
+            }
             _ => None,
         }
     }

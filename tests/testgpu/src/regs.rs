@@ -175,6 +175,7 @@ constants! {
     KNOB_AFTER_ADDRESS = 0xa020,
     KNOB_STUCK = 0xa028,
     KNOB_NO_ACK = 0xa030,
+    KNOB_POST_NS = 0xa038,
     NO_ACK_INVALIDATE = 1,
     NO_ACK_UNBIND = 2,
     NO_ACK_ENGINE_RESET = 4,

@@ -235,7 +235,8 @@ impl<'a> Connection<'a> {
                 .read(offset, &mut data)
                 .ok_or(EINVAL)?,
             CONFIG_REGION => data.copy_from_slice(self.config.read(offset, count).ok_or(EINVAL)?),
-            // Doorbells give nothing; QEMU has the MSI-X table itself.
+            1 => self.device.read_doorbell(),
+            // QEMU has the MSI-X table itself.
             _ => {}
         }
         reply.extend(data);

@@ -5,6 +5,7 @@ use crate::fault::{FaultQueue, Reason};
 use crate::hardware::Hardware;
 use crate::interrupt::Interrupts;
 use crate::invalidate::Invalidates;
+use crate::posted::Posted;
 use crate::regs;
 use crate::slot::{Phase, Slot};
 use crate::trouble::Knobs;
@@ -61,6 +62,8 @@ pub struct State {
     pub invalidates: Invalidates,
     /// Trouble.
     pub knobs: Knobs,
+    /// Writes on their way: `KNOB_POST_NS`.
+    pub posted: Posted,
     /// `SCRATCH`.
     pub scratch: u64,
     max_run: u64,
@@ -93,6 +96,7 @@ impl State {
             faults: FaultQueue::default(),
             invalidates: Invalidates::default(),
             knobs: Knobs::default(),
+            posted: Posted::default(),
             scratch: 0,
             max_run: DEFAULT_MAX_RUN,
             engine_resets: 0,
