@@ -16,6 +16,9 @@ pub struct Frames<W> {
     words: W,
     frames: u64,
     free: u64,
+    /// No frame is free in words before the first of these, nor behind the second.
+    low: u64,
+    high: u64,
 }
 
 impl<W: DerefMut<Target = [u64]>> Frames<W> {
@@ -27,6 +30,8 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
             words,
             frames,
             free: frames,
+            low: 0,
+            high: frames.saturating_sub(1) / BITS,
         }
     }
 
@@ -35,49 +40,52 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         self.free
     }
 
+    /// Which frames of a word are taken; those that there are not count as taken.
     fn word(&self, index: u64) -> u64 {
         let word = usize::try_from(index).ok();
-        word.and_then(|index| self.words.get(index))
-            .copied()
-            .unwrap_or(u64::MAX)
+        let taken = word.and_then(|index| self.words.get(index)).copied();
+        let first = index.saturating_mul(BITS);
+        taken.map_or(u64::MAX, |taken| {
+            taken | !mask(first, first, self.frames.max(first))
+        })
     }
 
-    fn is_taken(&self, frame: u64) -> bool {
-        let bit = 1_u64.wrapping_shl((frame % BITS) as u32);
-        frame >= self.frames || self.word(frame / BITS) & bit != 0
-    }
-
-    /// The first taken frame from `first` up to, not including, `end`.
-    fn first_taken(&self, first: u64, end: u64) -> Option<u64> {
+    /// The first frame from `first` up to, not including, `end` that is taken, or is free.
+    fn first(&self, is_taken: bool, first: u64, end: u64) -> Option<u64> {
         let mut at = first;
         while at < end {
-            if at % BITS == 0 && self.word(at / BITS) == 0 && at.saturating_add(BITS) <= end {
-                at = at.saturating_add(BITS);
-            } else if self.is_taken(at) {
-                return Some(at);
-            } else {
-                at = at.saturating_add(1);
+            let word = self.word(at / BITS);
+            let found = if is_taken { word } else { !word };
+            let start = at.saturating_sub(at % BITS);
+            let found = found & mask(start, at, end);
+            if found != 0 {
+                return Some(start.saturating_add(found.trailing_zeros().into()));
             }
+            at = start.saturating_add(BITS);
         }
         None
     }
 
     fn set(&mut self, first: u64, count: u64, taken: bool) {
         let end = first.saturating_add(count).min(self.frames);
-        for frame in first..end {
-            if self.is_taken(frame) == taken {
-                continue;
-            }
-            let bit = 1_u64.wrapping_shl((frame % BITS) as u32);
-            let word = usize::try_from(frame / BITS).ok();
+        let mut at = first;
+        while at < end {
+            let (index, start) = (at / BITS, at.saturating_sub(at % BITS));
+            let mask = mask(start, at, end);
+            let word = usize::try_from(index).ok();
             if let Some(word) = word.and_then(|index| self.words.get_mut(index)) {
-                *word ^= bit;
-                self.free = if taken {
-                    self.free.saturating_sub(1)
+                let changed = if taken { mask & !*word } else { mask & *word };
+                *word ^= changed;
+                let count = changed.count_ones().into();
+                if taken {
+                    self.free = self.free.saturating_sub(count);
                 } else {
-                    self.free.saturating_add(1)
-                };
+                    self.free = self.free.saturating_add(count);
+                    self.low = self.low.min(index);
+                    self.high = self.high.max(index);
+                }
             }
+            at = start.saturating_add(BITS);
         }
     }
 
@@ -86,13 +94,16 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         if count == 0 || count > self.free {
             return None;
         }
-        let mut first = 0_u64;
+        let lowest = self.first(false, self.low.saturating_mul(BITS), self.frames)?;
+        self.low = lowest / BITS;
+        let mut first = lowest.checked_next_multiple_of(align)?;
         loop {
             let end = first.checked_add(count).filter(|&end| end <= self.frames)?;
-            match self.first_taken(first, end) {
+            match self.first(true, first, end) {
                 None => break,
                 Some(taken) => {
-                    first = taken.checked_add(1)?.checked_next_multiple_of(align)?;
+                    let free = self.first(false, taken, self.frames)?;
+                    first = free.checked_next_multiple_of(align)?;
                 }
             }
         }
@@ -102,18 +113,17 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
 
     /// Takes the highest free frame: single ones stay out of the way of long ranges.
     pub fn take_top(&mut self) -> Option<u64> {
-        let words = words(self.frames);
-        for index in (0..words).rev() {
-            let first = index.saturating_mul(BITS);
-            let in_use = self.word(index);
-            if in_use == u64::MAX {
-                continue;
-            }
-            let end = first.saturating_add(BITS).min(self.frames);
-            if let Some(frame) = (first..end).rev().find(|&frame| !self.is_taken(frame)) {
+        while self.free != 0 {
+            let free = !self.word(self.high);
+            if free != 0 {
+                let top = BITS
+                    .saturating_sub(1)
+                    .saturating_sub(free.leading_zeros().into());
+                let frame = self.high.saturating_mul(BITS).saturating_add(top);
                 self.set(frame, 1, true);
                 return Some(frame);
             }
+            self.high = self.high.checked_sub(1)?;
         }
         None
     }
@@ -122,6 +132,16 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
     pub fn give(&mut self, first: u64, count: u64) {
         self.set(first, count, false);
     }
+}
+
+/// The bits of the frames from `first` up to, not including, `end`, in the word that begins with the frame
+/// `start`, at or before `first`.
+fn mask(start: u64, first: u64, end: u64) -> u64 {
+    let below = |frame: u64| match frame.saturating_sub(start) {
+        bits if bits < BITS => 1_u64.wrapping_shl(bits as u32).wrapping_sub(1),
+        _ => u64::MAX,
+    };
+    below(end) & !below(first)
 }
 
 #[cfg(test)]
@@ -160,6 +180,44 @@ mod tests {
         assert_eq!(f.take(512, 512), Some(1024));
         assert_eq!(f.take(512, 512), None);
         assert_eq!(f.take(511, 1), Some(1536));
+    }
+
+    /// 16 GiB of them: as many words are looked at as are passed, not as many bits, and those at the ends once.
+    #[test]
+    fn large_memory_is_passed_by_words() {
+        use std::ops::Deref;
+
+        struct Counted(Vec<u64>, std::rc::Rc<std::cell::Cell<u64>>);
+        impl Deref for Counted {
+            type Target = [u64];
+            fn deref(&self) -> &[u64] {
+                self.1.set(self.1.get() + 1);
+                &self.0
+            }
+        }
+        impl DerefMut for Counted {
+            fn deref_mut(&mut self) -> &mut [u64] {
+                self.1.set(self.1.get() + 1);
+                &mut self.0
+            }
+        }
+        const COUNT: u64 = 4 << 20;
+        let looks = std::rc::Rc::new(std::cell::Cell::new(0));
+        let bitmap = Counted(vec![0; words(COUNT) as usize], looks.clone());
+        let mut f = Frames::new(bitmap, COUNT);
+        assert_eq!(f.take(COUNT - 100, 512), Some(0));
+        assert!(looks.replace(0) <= 3 * words(COUNT));
+        for _ in 0..100 {
+            assert!(f.take_top().is_some());
+        }
+        assert_eq!(f.take_top(), None);
+        assert!(looks.replace(0) < 400, "{}", looks.get());
+        f.give(0, 512);
+        f.give(COUNT - 1, 1);
+        assert_eq!((f.take_top(), f.take_top()), (Some(COUNT - 1), Some(511)));
+        looks.set(0);
+        assert_eq!((f.take_top(), f.take(1, 1)), (Some(510), Some(0)));
+        assert!(looks.get() < 20, "{}", looks.get());
     }
 
     proptest! {
