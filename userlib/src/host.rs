@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -25,6 +25,8 @@ use crate::wait::wait;
 const TICK: Duration = Duration::from_millis(250);
 /// Threads that run host functions at most: as many can be held up at once.
 const THREADS: usize = 32;
+/// Those that drop what work needed, and destroy queues.
+const DROPPERS: usize = 8;
 /// How long such a thread waits for more.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -56,14 +58,34 @@ pub(crate) enum Action {
     Tell(Arc<EventFd>),
 }
 
-/// Something to be done. Of each queue the driver is asked to tell of one fence only, the first.
+/// Something to be done.
 struct Item {
     fence: Fence,
     /// Fences that its queue waits for.
     needs: Vec<Fence>,
-    /// Whether the driver was asked to tell.
-    asked: bool,
+    /// Memory says that the fence is reached, and the device does not: it is asked from time to time.
+    doubtful: bool,
     action: Action,
+}
+
+/// What is to be done at fences of one queue, by their values and then in the order in which it came: only the
+/// first is looked at, and only of the first the driver is asked to tell.
+struct Line {
+    progress: Arc<Progress>,
+    items: BTreeMap<(u64, u64), Item>,
+    /// The fence that the driver was asked about, until it is reached.
+    asked: Option<u64>,
+}
+
+/// All that is to be done, by where the queue is. No system call is made while it is locked: who submits
+/// adds to it.
+#[derive(Default)]
+struct Lines {
+    lines: HashMap<usize, Line>,
+    added: u64,
+    /// How often an item was looked at.
+    #[cfg(test)]
+    looks: u64,
 }
 
 /// Waits for all of them.
@@ -71,7 +93,7 @@ struct Waiter {
     eventfd: EventFd,
     /// There are items that were not looked at: the eventfd says no more than that.
     fresh: AtomicBool,
-    items: Mutex<Vec<Item>>,
+    lines: Mutex<Lines>,
 }
 
 impl fmt::Debug for Action {
@@ -113,7 +135,7 @@ fn waiter() -> Result<&'static Waiter> {
     let waiter = WAITER.get_or_init(|| Waiter {
         eventfd,
         fresh: AtomicBool::new(false),
-        items: Mutex::default(),
+        lines: Mutex::default(),
     });
     // It is there: it cannot have gone before it was told.
     let _ = sender.send(waiter);
@@ -137,10 +159,10 @@ pub(crate) fn when(fence: Fence, needs: Vec<Fence>, action: Action) -> Result<()
             return Err(error);
         }
     };
-    waiter.items().push(Item {
+    waiter.lines().add(Item {
         fence,
         needs,
-        asked: false,
+        doubtful: false,
         action,
     });
     waiter.fresh.store(true, Ordering::Release);
@@ -154,162 +176,225 @@ pub(crate) fn outstanding(is_ours: impl Fn(&Fence) -> bool) -> Vec<(Fence, Vec<F
     let Ok(waiter) = waiter() else {
         return Vec::new();
     };
-    let items = waiter.items();
-    let ours = items.iter().filter(|item| is_ours(&item.fence));
+    let lines = waiter.lines();
+    let items = lines.lines.values().flat_map(|line| line.items.values());
+    let ours = items.filter(|item| is_ours(&item.fence));
     ours.map(|item| (item.fence.clone(), item.needs.clone()))
         .collect()
 }
 
+/// Names a queue.
+fn name(progress: &Arc<Progress>) -> usize {
+    Arc::as_ptr(progress).addr()
+}
+
+impl Lines {
+    fn add(&mut self, item: Item) {
+        let progress = item.fence.progress();
+        let line = self.lines.entry(name(progress)).or_insert_with(|| Line {
+            progress: Arc::clone(progress),
+            items: BTreeMap::new(),
+            asked: None,
+        });
+        self.added += 1;
+        line.items.insert((item.fence.value(), self.added), item);
+    }
+
+    /// Takes what is reached, by what memory says, and forgets queues at which nothing is to be done.
+    fn take_reached(&mut self) -> Vec<Item> {
+        let mut reached = Vec::new();
+        self.lines.retain(|_, line| {
+            while let Some(first) = line.items.first_entry() {
+                #[cfg(test)]
+                {
+                    self.looks += 1;
+                }
+                if !first.get().fence.is_done() {
+                    break;
+                }
+                reached.push(first.remove());
+            }
+            line.asked = line.asked.filter(|&asked| line.progress.executed() < asked);
+            !line.items.is_empty()
+        });
+        reached
+    }
+
+    /// Of which fences the driver is to be asked to tell: the first of each queue, unless it was.
+    fn to_ask(&self) -> Vec<Fence> {
+        let firsts = self.lines.values().filter_map(|line| {
+            let item = line.items.values().find(|item| !item.doubtful)?;
+            let value = item.fence.value();
+            let is_new = line.asked.is_none_or(|asked| value < asked);
+            is_new.then(|| item.fence.clone())
+        });
+        firsts.collect()
+    }
+
+    /// Queues that matter to somebody.
+    fn queues(&self) -> HashMap<usize, Arc<Progress>> {
+        let items = self.lines.values().flat_map(|line| line.items.values());
+        let fences = items.flat_map(|item| std::iter::once(&item.fence).chain(&item.needs));
+        fences
+            .map(|fence| (name(fence.progress()), Arc::clone(fence.progress())))
+            .collect()
+    }
+
+    /// Takes what will never be reached, since one of these queues has stopped before.
+    fn take_lost(&mut self, stopped: &HashMap<usize, Arc<Progress>>) -> Vec<Item> {
+        // It may have come to it just before it stopped.
+        let is_lost =
+            |fence: &Fence| stopped.contains_key(&name(fence.progress())) && !fence.is_done();
+        let mut lost = Vec::new();
+        for line in self.lines.values_mut() {
+            let is_hit = |item: &Item| is_lost(&item.fence) || item.needs.iter().any(is_lost);
+            let keys = line.items.iter().filter(|(_, item)| is_hit(item));
+            let keys: Vec<_> = keys.map(|(&key, _)| key).collect();
+            lost.extend(keys.iter().filter_map(|key| line.items.remove(key)));
+        }
+        lost
+    }
+}
+
 impl Waiter {
-    fn items(&self) -> MutexGuard<'_, Vec<Item>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn run(&self) {
         let mut looked = Instant::now();
         loop {
-            let idle = self.items().is_empty();
+            let idle = self.lines().lines.is_empty();
             let mut files = [PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN)];
             // A failure of poll() is lack of memory, which passes.
             let _ = wait(&mut files, (!idle).then_some(TICK));
             let told = self.eventfd.read().is_ok();
             let fresh = self.fresh.swap(false, Ordering::Acquire);
+            let busy = self.pass();
             let thorough = looked.elapsed() >= TICK;
-            let busy = self.pass(thorough);
+            // If nothing was reached, something has failed.
+            if thorough || (told && !fresh && !busy) {
+                self.look_for_lost();
+            }
             if thorough {
                 looked = Instant::now();
-            } else if told && !fresh && !busy {
-                // Nothing was reached, so something has failed.
-                self.pass(true);
             }
         }
     }
 
     /// Does what can be done; whether there was anything.
-    fn pass(&self, thorough: bool) -> bool {
-        let mut due = Vec::new();
-        let mut asked = false;
-        {
-            let mut items = self.items();
-            let mut look = Look::new(thorough);
-            // The order of those that are left does not matter: of each queue only one host function
-            // can be reached.
-            let mut index = 0;
-            while let Some(item) = items.get(index) {
-                if item.is_reached() {
-                    due.push((items.swap_remove(index), true));
-                } else {
-                    look.see(&item.fence);
-                    index += 1;
-                }
+    fn pass(&self) -> bool {
+        let reached = self.lines().take_reached();
+        // What is not confirmed stays, and is found by looking from time to time.
+        let (due, doubtful): (Vec<_>, Vec<_>) = reached.into_iter().partition(Item::is_confirmed);
+        let (to_ask, mut busy) = {
+            let mut lines = self.lines();
+            for mut item in doubtful {
+                item.doubtful = true;
+                lines.add(item);
             }
-            index = 0;
-            while let Some(item) = items.get_mut(index) {
-                let was_asked = item.asked;
-                if look.has_failed(item, &self.eventfd) {
-                    due.push((items.swap_remove(index), false));
-                } else {
-                    asked |= item.asked != was_asked;
-                    index += 1;
+            (lines.to_ask(), !due.is_empty())
+        };
+        end(due, true);
+        let mut gone = HashMap::new();
+        for fence in to_ask {
+            let (progress, value) = (fence.progress(), fence.value());
+            match progress.notify(value, self.eventfd.as_fd()) {
+                // Signalled at once if it was reached meanwhile.
+                Ok(()) => {
+                    busy = true;
+                    if let Some(line) = self.lines().lines.get_mut(&name(progress)) {
+                        line.asked = Some(value);
+                    }
+                }
+                // It is found by looking from time to time.
+                Err(Errno::ENOSPC | Errno::ENOMEM) => {}
+                Err(_) => {
+                    gone.insert(name(progress), Arc::clone(progress));
                 }
             }
         }
-        let busy = asked || !due.is_empty();
-        for (item, reached) in due {
-            item.end(reached);
+        if !gone.is_empty() {
+            let lost = self.lines().take_lost(&gone);
+            busy |= !lost.is_empty();
+            end(lost, false);
         }
         busy
     }
-}
 
-/// What is known of the queues in one pass, by where they are: each is asked about once.
-struct Look {
-    thorough: bool,
-    /// The lowest value of a fence.
-    first: HashMap<*const Progress, u64>,
-    stopped: HashMap<*const Progress, bool>,
-}
-
-impl Look {
-    fn new(thorough: bool) -> Self {
-        Self {
-            thorough,
-            first: HashMap::new(),
-            stopped: HashMap::new(),
-        }
-    }
-
-    fn see(&mut self, fence: &Fence) {
-        let first = self.first.entry(Arc::as_ptr(fence.progress()));
-        let first = first.or_insert(fence.value());
-        *first = (*first).min(fence.value());
-    }
-
-    /// Whether it never will be reached, as far as that is known; has the driver tell of it if it is the
-    /// first of its queue.
-    fn has_failed(&mut self, item: &mut Item, eventfd: &EventFd) -> bool {
-        let Item {
-            fence,
-            needs,
-            asked,
-            ..
-        } = item;
-        let progress = fence.progress();
-        let first = self.first.get(&Arc::as_ptr(progress));
-        if !*asked && first == Some(&fence.value()) {
-            match progress.notify(fence.value(), eventfd.as_fd()) {
-                // Signalled at once if it was reached meanwhile.
-                Ok(()) => *asked = true,
-                // It is found by looking from time to time.
-                Err(Errno::ENOSPC | Errno::ENOMEM) => {}
-                Err(_) => return true,
-            }
-        }
-        self.thorough && (self.is_lost(fence) || needs.iter().any(|need| self.is_lost(need)))
-    }
-
-    /// Whether the queue has stopped before it.
-    fn is_lost(&mut self, fence: &Fence) -> bool {
-        let progress = fence.progress();
-        let stopped = || !matches!(progress.stopped(), Ok(None));
-        if fence.is_done() {
-            return false;
-        }
-        let known = self.stopped.entry(Arc::as_ptr(progress));
-        // It may have come to it just before.
-        *known.or_insert_with(stopped) && !fence.is_done()
+    /// Ends what will never be reached.
+    fn look_for_lost(&self) {
+        let mut queues = self.lines().queues();
+        queues.retain(|_, progress| !matches!(progress.stopped(), Ok(None)));
+        let lost = self.lines().take_lost(&queues);
+        end(lost, false);
     }
 }
 
-impl Item {
-    fn is_reached(&self) -> bool {
-        let by_hand = matches!(self.action, Action::Drop(_, true));
-        self.fence.is_passed(by_hand)
-    }
-
-    fn end(self, reached: bool) {
-        let Self { fence, action, .. } = self;
+/// Ends them: what takes a thread's time, or may wait, is done by others, so that it holds up nobody who waits
+/// for a fence.
+fn end(items: Vec<Item>, reached: bool) {
+    let mut drops = Vec::new();
+    for Item {
+        fence,
+        needs,
+        doubtful,
+        action,
+    } in items
+    {
         match action {
-            Action::Call(calls, function) if reached => run(Job {
+            Action::Call(calls, function) if reached => CALLS.run(Job::Call {
                 fence,
                 calls,
                 function,
             }),
+            Action::Tell(eventfd) => {
+                let _ = eventfd.write(1);
+            }
+            action => {
+                // One that destroys its queue takes as long as the packet that runs.
+                let is_slow = !reached && matches!(action, Action::Drop(..));
+                let item = Item {
+                    fence,
+                    needs,
+                    doubtful,
+                    action,
+                };
+                if is_slow {
+                    DROPS.run(Job::Drop(vec![item], false));
+                } else {
+                    drops.push(item);
+                }
+            }
+        }
+    }
+    if !drops.is_empty() {
+        DROPS.run(Job::Drop(drops, reached));
+    }
+}
+
+impl Item {
+    /// Whether what memory says is true, as far as it matters.
+    fn is_confirmed(&self) -> bool {
+        let by_hand = matches!(self.action, Action::Drop(_, true));
+        self.fence.is_passed(by_hand)
+    }
+
+    /// Drops what it has.
+    fn drop_all(self, reached: bool) {
+        match self.action {
             Action::Call(_, function) => {
                 quietly(|| drop(function));
             }
             Action::Drop(what, _) => {
                 // A queue that has stopped does nothing any more; one that waits might.
-                if !reached && !matches!(fence.progress().stopped(), Ok(Some(_))) {
-                    fence
-                        .progress()
-                        .spoil("work that it waits for cannot be done");
+                let progress = self.fence.progress();
+                if !reached && !matches!(progress.stopped(), Ok(Some(_))) {
+                    progress.spoil("work that it waits for cannot be done");
                 }
                 quietly(|| drop(what));
             }
-            Action::Tell(eventfd) => {
-                let _ = eventfd.write(1);
-            }
+            Action::Tell(_) => {}
         }
     }
 }
@@ -337,83 +422,118 @@ fn block_signals() {
     let _ = SigSet::all().thread_block();
 }
 
-/// A host function that is due.
-struct Job {
-    fence: Fence,
-    calls: u64,
-    function: Box<dyn FnOnce() + Send>,
+/// What is due.
+enum Job {
+    /// A host function, the how manyeth of its queue.
+    Call {
+        fence: Fence,
+        calls: u64,
+        function: Box<dyn FnOnce() + Send>,
+    },
+    /// What was needed for work, and whether that was done.
+    Drop(Vec<Item>, bool),
 }
 
 impl Job {
     fn run(self) {
-        if quietly(self.function) {
-            self.fence.progress().called(self.calls);
-        } else {
-            self.fence.progress().spoil("a host function panicked");
+        match self {
+            Self::Call {
+                fence,
+                calls,
+                function,
+            } => {
+                if quietly(function) {
+                    fence.progress().called(calls);
+                } else {
+                    fence.progress().spoil("a host function panicked");
+                }
+            }
+            Self::Drop(items, reached) => {
+                items.into_iter().for_each(|item| item.drop_all(reached));
+            }
         }
     }
 }
 
 /// Jobs, and threads for them.
-#[derive(Default)]
 struct Jobs {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
 }
 
-static JOBS: Mutex<Option<Jobs>> = Mutex::new(None);
-static MORE: Condvar = Condvar::new();
-
-fn jobs() -> MutexGuard<'static, Option<Jobs>> {
-    JOBS.lock().unwrap_or_else(PoisonError::into_inner)
+/// Threads for one kind of jobs, as many as there are jobs that are held up, up to a number.
+struct Pool {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    most: usize,
 }
 
-/// Runs a host function on a thread of its own if another one is held up.
-fn run(job: Job) {
-    let mut guard = jobs();
-    let jobs = guard.get_or_insert_default();
-    jobs.queue.push_back(job);
-    if jobs.queue.len() > jobs.idle && jobs.threads < THREADS {
-        let thread = thread::Builder::new().name("pinmap-host".into());
-        match thread.spawn(work) {
-            Ok(_) => jobs.threads += 1,
-            // Then here, rather than never.
-            Err(_) if jobs.threads == 0 => {
-                let job = jobs.queue.pop_back();
-                drop(guard);
-                job.into_iter().for_each(Job::run);
-                return;
-            }
-            Err(_) => {}
+/// Host functions, and what is dropped: neither holds up the other.
+static CALLS: Pool = Pool::new(THREADS);
+static DROPS: Pool = Pool::new(DROPPERS);
+
+impl Pool {
+    const fn new(most: usize) -> Self {
+        Self {
+            jobs: Mutex::new(Jobs {
+                queue: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+            }),
+            more: Condvar::new(),
+            most,
         }
     }
-    drop(guard);
-    MORE.notify_one();
-}
 
-/// What such a thread does.
-fn work() {
-    block_signals();
-    let mut guard = jobs();
-    loop {
-        let jobs = guard.get_or_insert_default();
-        if let Some(job) = jobs.queue.pop_front() {
-            drop(guard);
-            job.run();
-            guard = self::jobs();
-            continue;
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job, on a thread of its own if another one is held up.
+    fn run(&'static self, job: Job) {
+        let mut jobs = self.jobs();
+        jobs.queue.push_back(job);
+        if jobs.queue.len() > jobs.idle && jobs.threads < self.most {
+            let thread = thread::Builder::new().name("pinmap-host".into());
+            match thread.spawn(|| self.work()) {
+                Ok(_) => jobs.threads += 1,
+                // Then here, rather than never.
+                Err(_) if jobs.threads == 0 => {
+                    let job = jobs.queue.pop_back();
+                    drop(jobs);
+                    job.into_iter().for_each(Job::run);
+                    return;
+                }
+                Err(_) => {}
+            }
         }
-        jobs.idle += 1;
-        let (again, result) = MORE
-            .wait_timeout(guard, LINGER)
-            .unwrap_or_else(PoisonError::into_inner);
-        guard = again;
-        let jobs = guard.get_or_insert_default();
-        jobs.idle -= 1;
-        if result.timed_out() && jobs.queue.is_empty() {
-            jobs.threads -= 1;
-            return;
+        drop(jobs);
+        self.more.notify_one();
+    }
+
+    /// What such a thread does.
+    fn work(&self) {
+        block_signals();
+        let mut jobs = self.jobs();
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                job.run();
+                jobs = self.jobs();
+                continue;
+            }
+            jobs.idle += 1;
+            let (again, result) = self
+                .more
+                .wait_timeout(jobs, LINGER)
+                .unwrap_or_else(PoisonError::into_inner);
+            jobs = again;
+            jobs.idle -= 1;
+            if result.timed_out() && jobs.queue.is_empty() {
+                jobs.threads -= 1;
+                return;
+            }
         }
     }
 }
@@ -480,5 +600,52 @@ mod tests {
             thread::sleep(Duration::from_millis(1));
         };
         assert!(error.to_string().contains("panicked"), "{error}");
+    }
+
+    #[test]
+    fn what_takes_long_to_drop_holds_up_nothing() {
+        struct Slow(mpsc::Receiver<()>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                let _ = self.0.recv();
+            }
+        }
+        let (go, wait) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
+        let slow = Action::Drop(Box::new(Slow(wait)), false);
+        when(fence(10), Vec::new(), slow).expect("a thread");
+        let call = move || {
+            let _ = sender.send(());
+        };
+        when(fence(10), Vec::new(), Action::Call(1, Box::new(call))).expect("a thread");
+        let ran = receiver.recv_timeout(Duration::from_secs(10));
+        drop(go);
+        ran.expect("the function ran");
+    }
+
+    /// Of those that wait only the first of a queue is looked at, however many there are.
+    #[test]
+    fn many_items_cost_what_one_does() {
+        const COUNT: u64 = 10_000;
+        let progress = Arc::new(Progress::fake());
+        let mut lines = Lines::default();
+        for value in (1..=COUNT).rev() {
+            lines.add(Item {
+                fence: Fence::new(Arc::clone(&progress), value),
+                needs: Vec::new(),
+                doubtful: false,
+                action: Action::Drop(Box::new(()), false),
+            });
+        }
+        assert!(lines.take_reached().is_empty());
+        assert_eq!(lines.to_ask().len(), 1);
+        for value in 1..=COUNT {
+            progress.execute(value);
+            let reached = lines.take_reached();
+            let values: Vec<_> = reached.iter().map(|item| item.fence.value()).collect();
+            assert_eq!(values, [value]);
+        }
+        assert!(lines.lines.is_empty());
+        assert!(lines.looks <= 2 * COUNT + 1, "{}", lines.looks);
     }
 }

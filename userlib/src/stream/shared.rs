@@ -33,8 +33,18 @@ pub(crate) struct Shared {
 #[derive(Debug, Default)]
 struct Slots {
     free: Vec<Slot>,
-    /// Given back before the device had written to them.
-    busy: Vec<(Fence, Slot)>,
+    busy: Busy<Slot>,
+}
+
+/// What was given back before the device had done with it.
+#[derive(Debug)]
+struct Busy<T> {
+    items: Vec<(Fence, T)>,
+    /// They are looked at when there are so many: twice as many as were left the last time.
+    limit: usize,
+    /// How often one was looked at.
+    #[cfg(test)]
+    looks: usize,
 }
 
 /// A page of slots. It is the program's own memory, so that other contexts can have it too.
@@ -113,8 +123,10 @@ impl Shared {
     /// A slot that nobody has.
     pub(super) fn take(&self, device: &Device) -> Result<Slot> {
         let mut slots = lock(&self.slots);
-        slots.sweep();
-        let free = &mut slots.free;
+        let Slots { free, busy } = &mut *slots;
+        if free.is_empty() {
+            busy.sweep(free);
+        }
         if free.is_empty() {
             let page = Arc::new(Page {
                 registration: Buffer::new(page_size())?.register(device, Access::ReadWrite)?,
@@ -135,9 +147,10 @@ impl Shared {
     /// Takes a slot back, to which the device writes until the fence is reached.
     pub(super) fn give(&self, slot: Slot, fence: Fence) {
         let mut slots = lock(&self.slots);
-        slots.busy.push((fence, slot));
+        let Slots { free, busy } = &mut *slots;
+        busy.items.push((fence, slot));
         // A fence keeps part of a stream that may be no more.
-        slots.sweep();
+        busy.sweep(free);
     }
 
     /// Device address of a page's first byte, for a context.
@@ -164,22 +177,40 @@ impl Shared {
     }
 }
 
-impl Slots {
-    /// Finds those that the device has written to since. One that it never will write to is never used
-    /// again: whoever waits at it must not find what was recorded later.
-    fn sweep(&mut self) {
-        let Self { free, busy } = self;
+impl<T> Default for Busy<T> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            limit: 0,
+            #[cfg(test)]
+            looks: 0,
+        }
+    }
+}
+
+impl<T> Busy<T> {
+    /// If there are many: finds those that the device has done with since. One that it never will be done with
+    /// is never used again: whoever waits at it must not find what was recorded later.
+    fn sweep(&mut self, free: &mut Vec<T>) {
+        if self.items.len() < self.limit {
+            return;
+        }
         let mut index = 0;
-        while let Some((fence, _)) = busy.get(index) {
+        while let Some((fence, _)) = self.items.get(index) {
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
             let (is_over, is_done) = (fence.is_over(), fence.is_done());
             if is_done {
-                free.push(busy.swap_remove(index).1);
+                free.push(self.items.swap_remove(index).1);
             } else if is_over {
-                busy.swap_remove(index);
+                self.items.swap_remove(index);
             } else {
                 index += 1;
             }
         }
+        self.limit = 2 * self.items.len();
     }
 }
 
@@ -208,5 +239,30 @@ impl Slot {
     pub(super) fn nanos(&self) -> Result<u64> {
         let time: u64 = self.page.registration.load(self.time())?;
         Ok(u64::from_le(time))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Progress;
+
+    /// However many are outstanding, giving one back costs looking at a few.
+    #[test]
+    fn many_events_cost_what_few_do() {
+        const COUNT: u64 = 10_000;
+        let progress = Arc::new(Progress::fake());
+        let (mut busy, mut free) = (Busy::default(), Vec::new());
+        for value in 1..=COUNT {
+            busy.items
+                .push((Fence::new(Arc::clone(&progress), value), value));
+            busy.sweep(&mut free);
+        }
+        assert!(free.is_empty());
+        assert!(busy.looks < 4 * COUNT as usize, "{}", busy.looks);
+        progress.execute(COUNT);
+        busy.limit = 0;
+        busy.sweep(&mut free);
+        assert_eq!((free.len(), busy.items.len()), (COUNT as usize, 0));
     }
 }
