@@ -9,7 +9,14 @@ use memmap2::MmapRaw;
 
 use crate::bar::before_write;
 
-/// A mapped doorbell. Once the device is gone, ringing it raises `SIGBUS`.
+/// All that was written is on its way to the device before what is stored next, by which the device is told:
+/// also writes to write-combined memory, which a release store does not wait for.
+pub(crate) fn drain_writes() {
+    fence(Ordering::SeqCst);
+    before_write();
+}
+
+/// A mapped doorbell. Once the device is gone, nobody hears it: who waits then finds out.
 ///
 /// # Invariants
 ///
@@ -26,9 +33,7 @@ impl Doorbell {
     /// Publishes how many packets were written. The device sees them, and whatever else was written
     /// before.
     pub(crate) fn ring(&self, written: u64) {
-        // Writes to write-combined memory, too, are on their way before.
-        fence(Ordering::SeqCst);
-        before_write();
+        drain_writes();
         let at = self.0.as_mut_ptr().cast::<u64>();
         // SAFETY: Mapped, writable and aligned by the invariant. A device's registers are outside
         // of the memory model.

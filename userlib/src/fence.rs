@@ -12,6 +12,7 @@ use nix::errno::Errno;
 
 use crate::bar::after_read;
 use crate::device::Device;
+use crate::doorbell::drain_writes;
 use crate::error::{Error, Operation, Result};
 use crate::fault::Fault;
 use crate::host;
@@ -99,6 +100,8 @@ impl Progress {
 
     /// So many host functions have run: the device may go on.
     pub(crate) fn called(&self, calls: u64) {
+        // What the function wrote, the device finds: no doorbell comes between.
+        drain_writes();
         word::store(self.fences.words(), 8 * CALLS as usize, calls.to_le());
     }
 

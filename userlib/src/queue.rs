@@ -31,7 +31,7 @@ const PACKETS: std::ops::RangeInclusive<u32> = 64..=65536;
 /// Dropped, the queue is destroyed, once all of its fences are dropped too. In a process forked
 /// from the one that made it, it cannot be used; dropping it there would destroy the parent's.
 ///
-/// Once the device is gone, submitting raises `SIGBUS`, as every access to a BAR does.
+/// Once the device is gone, what is submitted goes nowhere, and waiting for it is `ENODEV`.
 #[derive(Debug)]
 pub struct Queue {
     limits: Limits,

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
 
+use crate::doorbell::drain_writes;
 use crate::element::Element;
 use crate::error::{Error, ErrorWith, Operation, Result};
 use crate::mapping::Mapping;
@@ -101,14 +102,15 @@ impl Registration {
         Ok(word::load(self.words(), offset))
     }
 
-    /// Stores a value, in the CPU's byte order, at byte `offset`. Who sees it sees all that was
-    /// written before (release).
+    /// Stores a value, in the CPU's byte order, at byte `offset`. Who sees it, also the device, sees all that
+    /// was written before (release), write-combined memory included.
     ///
     /// # Errors
     ///
     /// `EINVAL`: not aligned to its size, or beyond the end.
     pub fn store<T: Word>(&self, offset: usize, value: T) -> Result<()> {
         self.check("store", offset, size_of::<T>(), size_of::<T>())?;
+        drain_writes();
         word::store(self.words(), offset, value);
         Ok(())
     }

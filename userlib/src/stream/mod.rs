@@ -160,7 +160,7 @@ use self::core::Core;
 /// Dropping it returns at once. What was submitted is still done, and afterwards its place in the
 /// device is given up; when the process ends, that is after the packet that runs.
 ///
-/// Once the device is gone, submitting raises `SIGBUS`, as every access to a BAR does.
+/// Once the device is gone, what is submitted goes nowhere, and waiting for it is `ENODEV`.
 #[derive(Clone)]
 pub struct Stream {
     core: Arc<Core>,
