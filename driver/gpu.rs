@@ -6,16 +6,19 @@
 //! (`vram.rs`), queues (`queue.rs`). What one of them is like is behind [`Hardware`].
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables, then
-//! its VMID; `invalidates`; a queue's fate. `live`, `ids`, `known`, `bell` and the memory's bitmap are
-//! leaves. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
+//! its VMID; `invalidates`; a queue's fate. `ids`, `known`, `bell`, `burst` and the memory's bitmap are
+//! leaves. Page faults go through `live`, which is no lock: they wait for nobody, and only who takes the
+//! device away waits for them. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
 
 use crate::{
-    logic::frames::{self, Frames},
+    logic::burst::Burst,
     mapping::{AddressSpace, Guardian},
     sys::{
         clock::{self, SECOND},
+        compat,
         handler::{Handled, Handler},
         iommu::Domain,
+        passage::Passage,
         pci::{Function, Locked},
         thread::Thread,
         uapi::{GpuCounters, GpuInfo},
@@ -32,6 +35,7 @@ use kernel::{
 };
 
 pub(crate) mod hardware;
+mod ids;
 pub(crate) mod member;
 mod paged;
 pub(crate) mod queue;
@@ -46,6 +50,7 @@ mod vram;
 pub(crate) use paged::Paged;
 
 use hardware::{Cause, Hardware, Limits};
+use ids::Ids;
 use member::Member;
 use queue::Queue;
 use schedule::Schedule;
@@ -88,17 +93,14 @@ pub(crate) struct Gpu {
     /// A [`Condition`].
     condition: Atomic<u32>,
     gone: Atomic<bool>,
-    coherent: Atomic<bool>,
     /// Mappings and pieces of memory that there are.
     uses: Atomic<i64>,
     #[pin]
     vram: Vram,
-    /// Whether device memory may be given out. Held while a page of it is.
+    /// Open as long as pages of the device are given out.
+    live: Passage,
     #[pin]
-    live: Mutex<bool>,
-    /// Ids of queues.
-    #[pin]
-    ids: Mutex<Frames<KVVec<u64>>>,
+    ids: Mutex<Ids>,
     /// The number of the last one.
     #[pin]
     invalidates: Mutex<u64>,
@@ -109,6 +111,9 @@ pub(crate) struct Gpu {
     bell: SpinLock<bool>,
     #[pin]
     rung: CondVar,
+    /// Interrupts by which queues say how far they are.
+    #[pin]
+    burst: SpinLock<Burst>,
     /// Queues by id, for interrupts.
     #[pin]
     known: SpinLock<KVec<Option<Arc<Queue>>>>,
@@ -125,9 +130,7 @@ impl Gpu {
     pub(crate) fn new(function: &Function, hardware: Arc<dyn Hardware>) -> Result<Arc<Self>> {
         let limits = hardware.limits();
         let schedule = Schedule::new(limits.queues, limits.slots, limits.vmids)?;
-        let words = usize::try_from(frames::words(limits.queues.into())).map_err(|_| ENODEV)?;
-        let ids = KVVec::from_elem(0, words, GFP_KERNEL)?;
-        let ids = Frames::new(ids, limits.queues.into());
+        let ids = Ids::new(limits.queues)?;
         let mut known = KVec::with_capacity(limits.queues as usize, GFP_KERNEL)?;
         for _ in 0..limits.queues {
             known.push(None, GFP_KERNEL)?;
@@ -139,15 +142,15 @@ impl Gpu {
                 limits,
                 condition: Atomic::new(0),
                 gone: Atomic::new(false),
-                coherent: Atomic::new(false),
                 uses: Atomic::new(0),
                 vram <- Vram::new(limits.vram),
-                live <- new_mutex!(true, "pinmap_live"),
+                live: Passage::new()?,
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),
                 schedule <- new_mutex!(schedule, "pinmap_schedule"),
                 bell <- new_spinlock!(false, "pinmap_bell"),
                 rung <- new_condvar!("pinmap_rung"),
+                burst <- new_spinlock!(Burst::new(), "pinmap_burst"),
                 known <- new_spinlock!(known, "pinmap_known"),
                 members <- new_mutex!(RBTree::new(), "pinmap_members"),
                 link <- new_mutex!(None, "pinmap_link"),
@@ -192,11 +195,6 @@ impl Gpu {
         Err(EIO)
     }
 
-    /// Whether its DMA snoops the CPU's caches.
-    fn is_coherent(&self) -> bool {
-        self.coherent.load(Relaxed)
-    }
-
     fn enter_use(&self) {
         self.uses.add(1, Relaxed);
     }
@@ -207,8 +205,7 @@ impl Gpu {
 
     /// Calls `insert`, unless device memory is not given out any more.
     fn while_live(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
-        let live = self.live.lock();
-        live.then(insert)
+        self.live.while_open(insert)
     }
 
     /// What it has.
@@ -252,7 +249,13 @@ impl Gpu {
         domain: &Arc<Domain>,
         guardian: Arc<dyn Guardian>,
     ) -> Result {
-        this.coherent.store(domain.is_coherent(), Relaxed);
+        // Rings, fences and tables are read and written by both all the time, without a call that could
+        // write back what the CPU's caches have.
+        if !domain.is_coherent() {
+            let dev: &device::Device = this.function.as_ref();
+            dev_err!(dev, "refused: its DMA does not snoop the CPU's caches\n");
+            return Err(compat::unsupported());
+        }
         // Whatever it did before, it does not know our address space.
         if locked.reset().is_err() {
             this.reset()?;
@@ -299,7 +302,7 @@ impl Gpu {
 
     fn leave(&self) {
         self.gone.store(true, Release);
-        *self.live.lock() = false;
+        self.live.close();
         // Who comes second waits until it is done.
         let mut running = self.running.lock();
         let link = self.link.lock();
@@ -339,13 +342,24 @@ impl Gpu {
     }
 
     fn wake(&self, id: u32) {
-        let queue = {
-            let known = self.known.lock();
-            known.get(id as usize).and_then(Clone::clone)
-        };
-        if let Some(queue) = queue {
+        if let Some(queue) = self.known(id) {
             queue.wake();
         }
+    }
+
+    /// Gives notices that are due though no interrupt said so: who waits by an eventfd does not look for
+    /// itself.
+    fn look_at_notices(&self) {
+        for id in 0..self.limits.queues {
+            if let Some(queue) = self.known(id) {
+                queue.look();
+            }
+        }
+    }
+
+    fn known(&self, id: u32) -> Option<Arc<Queue>> {
+        let known = self.known.lock();
+        known.get(id as usize).and_then(Clone::clone)
     }
 }
 
@@ -353,7 +367,13 @@ impl Handler for Gpu {
     fn interrupt(&self, index: u32) {
         match self.hardware.cause(index) {
             Cause::Schedule => self.ring_bell(),
-            Cause::Completion => self.complete(),
+            Cause::Completion => {
+                let begun = clock::now();
+                self.complete();
+                // Until it is over further ones are noted by the device, and cost nothing.
+                let rest = self.burst.lock().handled(begun, clock::now());
+                clock::rest(rest);
+            }
         }
     }
 }

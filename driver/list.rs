@@ -2,11 +2,17 @@
 //! Lists that grow under a lock under which nothing may be allocated.
 
 use core::mem;
-use kernel::prelude::*;
+use kernel::{
+    alloc::{Allocator, Vec},
+    prelude::*,
+};
 
 /// Moves the entries of `list` into `roomy`, which is empty and takes its place; unless it has no more room.
 /// Returns the one that is left over.
-pub(crate) fn grow<T>(list: &mut KVec<T>, mut roomy: KVec<T>) -> Result<KVec<T>> {
+pub(crate) fn grow<T, A: Allocator>(
+    list: &mut Vec<T, A>,
+    mut roomy: Vec<T, A>,
+) -> Result<Vec<T, A>> {
     if roomy.capacity() <= list.capacity() {
         return Ok(roomy);
     }

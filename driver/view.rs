@@ -26,6 +26,11 @@ pub(crate) trait DevicePages: Send + Sync {
     /// Calls `insert` with the page frame at the byte `offset` of it, unless the device is gone.
     fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
+    /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.
+    fn insert_huge(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        None
+    }
+
     /// Whether it is memory, and so viewed write-combined.
     fn is_memory(&self) -> bool;
 }
@@ -107,6 +112,11 @@ struct DeviceView {
 impl Faults for DeviceView {
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         self.pages.insert(offset.checked_sub(self.offset)?, insert)
+    }
+
+    fn huge_fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        let offset = offset.checked_sub(self.offset)?;
+        self.pages.insert_huge(offset, insert)
     }
 }
 

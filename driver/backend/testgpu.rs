@@ -204,8 +204,11 @@ impl TestGpu {
             // All ones may well be true, of 64 queues. Of a device that has just gone it is not, which does
             // no harm: who is named for nothing looks for itself.
             let set = self.read(register);
-            if clear {
+            if clear && set != 0 {
                 self.write(register, set);
+                // Cleared before anybody looks at a fence, which is no register: else what is set between would be
+                // cleared unseen.
+                let _ = self.read(register);
             }
             for bit in bits(set) {
                 let queue = word.saturating_mul(WORD).saturating_add(bit);
@@ -235,6 +238,7 @@ impl Hardware for TestGpu {
         self.write(MAX_RUN_NS, self.limits.max_run);
         self.write(INT_STATUS, u64::MAX);
         self.write(INT_ENABLE, ENABLED);
+        let _ = self.read(INT_ENABLE);
     }
 
     fn reset(&self) {
@@ -315,6 +319,8 @@ impl Hardware for TestGpu {
 
     fn open_queue(&self, queue: u32) {
         self.enable_doorbell(queue, false);
+        // One that its last owner rang may be on its way: it arrives before this is answered.
+        let _ = self.published(queue);
         self.write(element(DOORBELL_VALUE, 8, queue), 0);
         for array in [PENDING, COMPLETION] {
             let (register, bit) = bit(array, queue);

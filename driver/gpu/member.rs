@@ -7,9 +7,11 @@ use super::{
     Gpu,
 };
 use crate::{
+    allocation,
+    failure::Failure,
     logic::handle::{Absent, Counter},
     mapping::AddressSpace,
-    sys::compat,
+    sys::{account::Account, compat},
 };
 use kernel::{
     new_mutex,
@@ -38,15 +40,20 @@ pub(crate) struct Member {
     vm: Arc<Vm>,
     /// The part of its address space that is the driver's.
     upper: Arc<AddressSpace>,
-    /// Queues, and doorbells of such that are closed but mapped.
+    /// Ids of queues: also of such that are closed, and whose doorbell is mapped.
     pub(super) queues: Atomic<u32>,
+    account: Arc<Account>,
     #[pin]
     handles: Mutex<Handles>,
 }
 
 impl Member {
-    /// With `vm`, of which `upper` is the part that is the driver's.
-    pub(super) fn new(vm: Arc<Vm>, upper: Arc<AddressSpace>) -> impl PinInit<Self> {
+    /// With `vm`, of which `upper` is the part that is the driver's. `account` pays for it.
+    pub(super) fn new(
+        vm: Arc<Vm>,
+        upper: Arc<AddressSpace>,
+        account: Arc<Account>,
+    ) -> impl PinInit<Self> {
         let handles = Handles {
             closed: false,
             counter: Counter::new(),
@@ -56,6 +63,7 @@ impl Member {
             vm,
             upper,
             queues: Atomic::new(0),
+            account,
             handles <- new_mutex!(handles, "pinmap_queues"),
         })
     }
@@ -86,9 +94,18 @@ impl Member {
         &self.upper
     }
 
-    /// A new doorbell.
-    pub(crate) fn doorbell(this: &Arc<Self>, gpu: &Arc<Gpu>) -> Result<Arc<Doorbell>> {
-        let doorbell = Doorbell::new(gpu, this)?;
+    /// Who pays for it.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// A new doorbell, for which a page is charged.
+    pub(crate) fn doorbell(
+        this: &Arc<Self>,
+        gpu: &Arc<Gpu>,
+    ) -> core::result::Result<Arc<Doorbell>, Failure> {
+        let nowhere = allocation::host_memory(&this.account, 1)?;
+        let doorbell = Doorbell::new(gpu, this, nowhere)?;
         Ok(Arc::new(doorbell, GFP_KERNEL_ACCOUNT)?)
     }
 

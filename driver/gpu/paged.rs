@@ -53,7 +53,7 @@ impl Backend for Paged {
         };
         let vm = Vm::new(gpu, account)?;
         let (lower, upper) = Vm::spaces(&vm, &bus)?;
-        let member = Arc::pin_init(Member::new(vm, upper), GFP_KERNEL_ACCOUNT)?;
+        let member = Arc::pin_init(Member::new(vm, upper, account.clone()), GFP_KERNEL_ACCOUNT)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let mut members = gpu.members.lock();
         members.insert(node.into_node(context, member));

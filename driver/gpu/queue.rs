@@ -24,18 +24,13 @@ use crate::{
 use kernel::{
     new_condvar, new_mutex,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc, CondVar, CondVarTimeoutResult, Mutex,
-    },
+    sync::{atomic::Atomic, Arc, CondVar, CondVarTimeoutResult, Mutex},
 };
 
-/// How often a waiter looks for itself: interrupts may get lost.
-const LOOK: u64 = 20 * MILLISECOND;
-/// Queues that a context may have in any case, those counted whose doorbell is still mapped;
-const FAIR_QUEUES: u32 = 256;
-/// one that wants more leaves so many to others.
-const SPARE_QUEUES: u32 = 16;
+/// When a waiter looks for itself, since interrupts may get lost: after this time,
+const FIRST_LOOK: u64 = 20 * MILLISECOND;
+/// then after twice as long each time, up to this.
+const LAST_LOOK: u64 = 500 * MILLISECOND;
 /// Notices that a queue may owe.
 const MAX_NOTICES: usize = 64;
 
@@ -45,29 +40,20 @@ pub(crate) struct Doorbell {
     gpu: Arc<Gpu>,
     member: Arc<Member>,
     id: u32,
+    /// What is mapped in its place once the device is gone, so that who rings finds out by waiting. It is
+    /// also what an id costs for as long as it is held.
+    nowhere: Arc<Folios>,
 }
 
 impl Doorbell {
-    /// A free one, which is not heard yet. `ENOSPC`: there is none.
-    pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>) -> Result<Self> {
-        let id = {
-            let mut ids = gpu.ids.lock();
-            let spare = if member.queues.load(Relaxed) < FAIR_QUEUES {
-                0
-            } else {
-                SPARE_QUEUES.into()
-            };
-            if ids.free() <= spare {
-                return Err(ENOSPC);
-            }
-            let id = ids.take(1, 1).ok_or(ENOSPC)?;
-            member.queues.fetch_add(1, Relaxed);
-            id
-        };
+    /// A free one, which is not heard yet, that leads to `nowhere` in the end. `ENOSPC`: there is none.
+    pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>, nowhere: Arc<Folios>) -> Result<Self> {
+        let id = gpu.ids.lock().take(member)?;
         Ok(Self {
             gpu: gpu.clone(),
             member: member.clone(),
-            id: id as u32,
+            id,
+            nowhere,
         })
     }
 
@@ -79,8 +65,7 @@ impl Doorbell {
 
 impl Drop for Doorbell {
     fn drop(&mut self) {
-        self.gpu.ids.lock().give(self.id.into(), 1);
-        self.member.queues.fetch_sub(1, Relaxed);
+        self.gpu.ids.lock().give(self.id, &self.member);
     }
 }
 
@@ -89,8 +74,10 @@ impl DevicePages for Doorbell {
         if offset != 0 {
             return None;
         }
+        let frame = self.gpu.hardware.doorbell_frame(self.id);
         self.gpu
-            .while_live(|| insert(self.gpu.hardware.doorbell_frame(self.id)))
+            .while_live(|| insert(frame))
+            .or_else(|| Some(insert(self.nowhere.first_frame()?)))
     }
 
     fn is_memory(&self) -> bool {
@@ -266,6 +253,14 @@ impl Queue {
         self.tell(&mut self.fate.lock());
     }
 
+    /// Gives the notices that are due, whatever interrupts say.
+    pub(super) fn look(&self) {
+        let mut fate = self.fate.lock();
+        if !fate.notices.is_empty() {
+            self.tell(&mut fate);
+        }
+    }
+
     /// Wakes those who wait, and notifies those who have nothing to wait for any more.
     fn tell(&self, fate: &mut Fate) {
         self.changed.notify_all();
@@ -344,6 +339,7 @@ impl Queue {
     pub(crate) fn wait(&self, gpu: &Gpu, fence: u64, value: u64, timeout: u64) -> Waited {
         let deadline = (timeout != u64::MAX).then(|| clock::now().saturating_add(timeout));
         let left = || deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(clock::now()));
+        let mut look = FIRST_LOOK;
         let mut fate = self.fate.lock();
         loop {
             let seen = self.fence(fence);
@@ -368,10 +364,11 @@ impl Queue {
             if left == 0 {
                 return end(Err(ETIMEDOUT));
             }
-            let pause = clock::jiffies(left.min(LOOK));
+            let pause = clock::jiffies(left.min(look));
             match self.changed.wait_interruptible_timeout(&mut fate, pause) {
                 CondVarTimeoutResult::Signal { .. } => return end(Err(ERESTARTSYS)),
-                CondVarTimeoutResult::Woken { .. } | CondVarTimeoutResult::Timeout => {}
+                CondVarTimeoutResult::Woken { .. } => {}
+                CondVarTimeoutResult::Timeout => look = look.saturating_mul(2).min(LAST_LOOK),
             }
         }
     }

@@ -131,8 +131,8 @@ impl Gpu {
         let watch = now.saturating_sub(schedule.watched_at) >= WATCH;
         if watch {
             schedule.watched_at = now;
-            // Who waits by an eventfd does not look for itself.
             self.complete();
+            self.look_at_notices();
         }
         for slot in 0..self.limits.slots {
             let told = events & 1_u64.wrapping_shl(slot) != 0;

@@ -4,7 +4,7 @@
 //!
 //! The driver relies on nothing that it reads in the tables: what they contain is known by counting.
 
-use super::Gpu;
+use super::{vram::Share, Gpu};
 use crate::{
     failure::Failure,
     logic::{
@@ -55,13 +55,14 @@ struct Spare {
 /// gives back those that were not needed.
 struct Stock<'a> {
     gpu: &'a Gpu,
+    share: &'a Share,
     spares: KVVec<Spare>,
 }
 
 impl<'a> Stock<'a> {
-    fn new(gpu: &'a Gpu) -> Self {
+    fn new(gpu: &'a Gpu, share: &'a Share) -> Self {
         let spares = KVVec::new();
-        Self { gpu, spares }
+        Self { gpu, share, spares }
     }
 
     /// Has at least `count` of them. Without the tables' lock. A fatal signal stops it.
@@ -74,9 +75,9 @@ impl<'a> Stock<'a> {
             self.spares.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
             let charge = Charge::new(account, 1)?;
-            let offset = self.gpu.vram.take_table()?;
+            let offset = self.share.take_table()?;
             let Some(entry) = hardware.format().table(offset) else {
-                self.gpu.vram.give_table(offset);
+                self.share.give_table(offset);
                 return Err(ENODEV.into());
             };
             hardware.zero(offset, PAGE_SIZE);
@@ -87,7 +88,7 @@ impl<'a> Stock<'a> {
             };
             let spare = Spare { table, node, entry };
             if let Err(spare) = self.spares.push_within_capacity(spare) {
-                self.gpu.vram.give_table(spare.0.table.offset);
+                self.share.give_table(spare.0.table.offset);
                 return Err(ENOMEM.into());
             }
             gup::breathe();
@@ -100,7 +101,7 @@ impl<'a> Stock<'a> {
 impl Drop for Stock<'_> {
     fn drop(&mut self) {
         for spare in &self.spares {
-            self.gpu.vram.give_table(spare.table.offset);
+            self.share.give_table(spare.table.offset);
         }
     }
 }
@@ -131,8 +132,10 @@ type Removed = RBTree<u64, Table>;
 /// The tables of an address space. Dropping them frees them: nothing is mapped any more then, or the
 /// address space would be kept; so the device has forgotten all.
 struct Tables {
-    gpu: Arc<Gpu>,
+    share: Arc<Share>,
     root: u64,
+    /// The root is charged as all of them are.
+    _charge: Charge,
     below: RBTree<u64, Table>,
     /// The device uses them no more, and they are freed.
     dead: bool,
@@ -217,9 +220,9 @@ impl Tables {
     fn free(&mut self) {
         if !self.dead {
             self.dead = true;
-            self.gpu.vram.give_table(self.root);
+            self.share.give_table(self.root);
             for table in self.below.values() {
-                self.gpu.vram.give_table(table.offset);
+                self.share.give_table(table.offset);
             }
             self.below = RBTree::new();
         }
@@ -236,6 +239,7 @@ impl Drop for Tables {
 #[pin_data]
 pub(crate) struct Vm {
     gpu: Arc<Gpu>,
+    share: Arc<Share>,
     /// Who pays for the tables.
     account: Arc<Account>,
     /// Where they begin.
@@ -258,12 +262,15 @@ pub(crate) struct Vm {
 impl Vm {
     /// An empty one, for whose tables `account` pays.
     pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
-        let root = gpu.vram.take_table()?;
+        let charge = Charge::new(account, 1).map_err(|_| ENOMEM)?;
+        let share = Arc::new(Share::new(gpu, account)?, GFP_KERNEL_ACCOUNT)?;
+        let root = share.take_table()?;
         gpu.hardware.zero(root, PAGE_SIZE);
         gpu.hardware.order();
         let tables = Tables {
-            gpu: gpu.clone(),
+            share: share.clone(),
             root,
+            _charge: charge,
             below: RBTree::new(),
             dead: false,
         };
@@ -272,6 +279,7 @@ impl Vm {
         let this = Arc::pin_init(
             pin_init!(Self {
                 gpu: gpu.clone(),
+                share,
                 account: account.clone(),
                 root,
                 number: joined,
@@ -370,7 +378,7 @@ impl Vm {
 
     fn free(&self, removed: &Removed) {
         for table in removed.values() {
-            self.gpu.vram.give_table(table.offset);
+            self.share.give_table(table.offset);
         }
     }
 
@@ -394,14 +402,15 @@ impl Mmu for Vm {
         access: Access,
     ) -> core::result::Result<(), Failure> {
         let gpu = &*self.gpu;
-        let (format, snoop) = (gpu.hardware.format(), gpu.is_coherent());
+        // A platform where they do not is refused.
+        let (format, snoop) = (gpu.hardware.format(), true);
         let leaves = || Leaves::new(span, memory);
         for leaf in leaves() {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
             gup::breathe();
         }
         // All that can fail comes first, and without the lock.
-        let mut stock = Stock::new(gpu);
+        let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
         let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some());
         while missing > stock.spares.len() && !tables.dead {

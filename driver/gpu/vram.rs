@@ -3,20 +3,25 @@
 
 use super::Gpu;
 use crate::{
+    list,
     logic::{
         frames::{self, Frames},
         pte::LARGE,
+        share::{self, TABLES_EACH},
         span::Span,
         PAGE_SIZE,
     },
     mapping::Local,
-    sys::gup,
+    sys::{account::Account, gup},
     view::DevicePages,
 };
 use kernel::{
     new_mutex,
     prelude::*,
-    sync::{Arc, Mutex},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
 };
 
 /// Bytes zeroed at a time.
@@ -25,17 +30,32 @@ const PIECE: u64 = 16 * PAGE_SIZE;
 /// A 16th of it is for page tables only: programs that fill the rest do not keep others out.
 const TABLES_SHARE: u64 = 16;
 
-/// Frames, and how many of them tables have.
+/// Frames, and what they are used for.
 struct Free {
     frames: Frames<KVVec<u64>>,
-    tables: u64,
+    reserve: u64,
+    /// Set aside for contexts and not in use, and tables beyond that.
+    unused: u64,
+    beyond: u64,
+    /// The users of the contexts that there are, each as often as it has one.
+    users: KVVec<usize>,
+}
+
+impl Free {
+    fn use_of(&self) -> share::Frames {
+        share::Frames {
+            free: self.frames.free(),
+            reserve: self.reserve,
+            contexts: self.users.len() as u64,
+            unused: self.unused,
+            beyond: self.beyond,
+        }
+    }
 }
 
 /// Which of it is free.
 #[pin_data]
 pub(super) struct Vram {
-    /// Frames that are kept for tables.
-    reserve: u64,
     #[pin]
     free: Mutex<Free>,
 }
@@ -47,45 +67,30 @@ impl Vram {
             let count = bytes / PAGE_SIZE;
             let words = usize::try_from(frames::words(count)).map_err(|_| ENODEV)?;
             let frames = Frames::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
-            let free = Free { frames, tables: 0 };
-            Ok(try_pin_init!(Self {
+            let free = Free {
+                frames,
                 reserve: count / TABLES_SHARE,
+                unused: 0,
+                beyond: 0,
+                users: KVVec::new(),
+            };
+            Ok(try_pin_init!(Self {
                 free <- new_mutex!(free, "pinmap_vram"),
             }? Error))
         })
     }
 
-    /// Frames that programs can have.
-    fn available(&self, free: &Free) -> u64 {
-        let kept = self.reserve.saturating_sub(free.tables);
-        free.frames.free().saturating_sub(kept)
-    }
-
     /// Bytes that programs can have.
     pub(super) fn free(&self) -> u64 {
-        self.available(&self.free.lock()).saturating_mul(PAGE_SIZE)
-    }
-
-    /// A page for a table, not zeroed.
-    pub(super) fn take_table(&self) -> Result<u64> {
-        let mut free = self.free.lock();
-        let frame = free.frames.take_top().ok_or(ENOSPC)?;
-        free.tables = free.tables.saturating_add(1);
-        Ok(frame.saturating_mul(PAGE_SIZE))
-    }
-
-    /// Gives a table back.
-    pub(super) fn give_table(&self, offset: u64) {
-        let mut free = self.free.lock();
-        free.frames.give(offset / PAGE_SIZE, 1);
-        free.tables = free.tables.saturating_sub(1);
+        let free = self.free.lock().use_of();
+        free.for_programs().saturating_mul(PAGE_SIZE)
     }
 
     fn take(&self, bytes: u64) -> Option<u64> {
         let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
         let count = bytes / PAGE_SIZE;
         let mut free = self.free.lock();
-        if self.available(&free) < count {
+        if free.use_of().for_programs() < count {
             return None;
         }
         let frame = free.frames.take(count, align)?;
@@ -95,6 +100,89 @@ impl Vram {
     fn give(&self, span: Span) {
         let mut free = self.free.lock();
         free.frames.give(span.start() / PAGE_SIZE, span.pages());
+    }
+}
+
+/// A context's share of the memory for page tables. Dropping it gives it back; it has no tables then.
+pub(super) struct Share {
+    gpu: Arc<Gpu>,
+    account: Arc<Account>,
+    /// Tables that it has. Changes under the lock of the memory.
+    tables: Atomic<u64>,
+}
+
+impl Share {
+    /// For a context of `account`. `ENOSPC`: what is left is for others.
+    pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Self> {
+        let user = account.user();
+        let mut roomy = KVVec::new();
+        let mut free = gpu.vram.free.lock();
+        while free.users.len() == free.users.capacity() {
+            // Allocated outside of the lock: programs that map memory take it.
+            let count = free.users.len().saturating_mul(2).max(16);
+            drop(free);
+            roomy = KVVec::with_capacity(count, GFP_KERNEL)?;
+            free = gpu.vram.free.lock();
+            roomy = list::grow(&mut free.users, roomy)?;
+        }
+        let others = free.users.iter().filter(|&&other| other == user).count() as u64;
+        if !free.use_of().has_context(others) {
+            return Err(ENOSPC);
+        }
+        free.users.push_within_capacity(user).map_err(|_| ENOMEM)?;
+        free.unused = free.unused.saturating_add(TABLES_EACH);
+        drop(free);
+        drop(roomy);
+        Ok(Self {
+            gpu: gpu.clone(),
+            account: account.clone(),
+            tables: Atomic::new(0),
+        })
+    }
+
+    /// A page for a table, not zeroed. `ENOSPC`: what is left is for others.
+    pub(super) fn take_table(&self) -> Result<u64> {
+        let mut free = self.gpu.vram.free.lock();
+        let tables = self.tables.load(Relaxed);
+        let is_set_aside = tables < TABLES_EACH;
+        if !is_set_aside && !free.use_of().has_table() {
+            return Err(ENOSPC);
+        }
+        let frame = free.frames.take_top().ok_or(ENOSPC)?;
+        if is_set_aside {
+            free.unused = free.unused.saturating_sub(1);
+        } else {
+            free.beyond = free.beyond.saturating_add(1);
+        }
+        self.tables.store(tables.saturating_add(1), Relaxed);
+        Ok(frame.saturating_mul(PAGE_SIZE))
+    }
+
+    /// Gives a table back.
+    pub(super) fn give_table(&self, offset: u64) {
+        let mut free = self.gpu.vram.free.lock();
+        free.frames.give(offset / PAGE_SIZE, 1);
+        let tables = self.tables.load(Relaxed).saturating_sub(1);
+        self.tables.store(tables, Relaxed);
+        if tables < TABLES_EACH {
+            free.unused = free.unused.saturating_add(1);
+        } else {
+            free.beyond = free.beyond.saturating_sub(1);
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let user = self.account.user();
+        let mut free = self.gpu.vram.free.lock();
+        free.unused = free.unused.saturating_sub(TABLES_EACH);
+        if let Some(last) = free.users.pop() {
+            let place = free.users.iter_mut().find(|other| **other == user);
+            if let Some(place) = place.filter(|_| last != user) {
+                *place = last;
+            }
+        }
     }
 }
 
@@ -148,6 +236,16 @@ impl DevicePages for Block {
         }
         self.gpu
             .while_live(|| insert(self.gpu.hardware.memory_frame(at)))
+    }
+
+    fn insert_huge(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        let at = self.span.start().checked_add(offset)?;
+        let huge = Span::new(at, LARGE).ok()?;
+        let frame = self.gpu.hardware.memory_frame(at);
+        if !self.span.covers(huge) || frame % (LARGE / PAGE_SIZE) != 0 {
+            return None;
+        }
+        self.gpu.while_live(|| insert(frame))
     }
 
     fn is_memory(&self) -> bool {

@@ -7,6 +7,7 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
+pub mod burst;
 pub mod doubt;
 pub mod frames;
 pub mod gaps;
@@ -17,6 +18,7 @@ pub mod request;
 pub mod ring;
 pub mod runs;
 pub mod shape;
+pub mod share;
 pub mod size;
 pub mod span;
 pub mod turns;

@@ -76,6 +76,12 @@ impl Account {
         &self.mm
     }
 
+    /// Names the user: equal for all accounts of one, of which there is at least this.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn user(&self) -> usize {
+        self.user.0.as_ptr() as usize
+    }
+
     /// Whether that is the current task's.
     pub(crate) fn is_current(&self) -> bool {
         kernel::current!()

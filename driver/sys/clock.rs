@@ -25,6 +25,15 @@ pub(crate) fn jiffies(ns: u64) -> Jiffies {
     unsafe { raw::pinmap_ns_to_jiffies(ns) }
 }
 
+/// Sleeps for at least `ns` nanoseconds, unless that is nothing.
+pub(crate) fn rest(ns: u64) {
+    if ns != 0 {
+        let us = ns.div_ceil(MICROSECOND);
+        // SAFETY: May sleep here, as the callers say of themselves.
+        unsafe { raw::pinmap_sleep_us(us as usize, us.saturating_add(50) as usize) };
+    }
+}
+
 /// Asks again and again, at growing intervals of up to a millisecond, until `done` or `limit`
 /// nanoseconds have passed; returns whether it is done. Sleeps, whatever signals come.
 pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {

@@ -24,6 +24,7 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <linux/shmem_fs.h>
+#include <linux/srcu.h>
 #include <linux/hugetlb.h>
 #ifdef CONFIG_X86
 #include <asm/cacheflush.h>
@@ -722,6 +723,16 @@ vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page)
 #endif
 }
 
+/* @pfn: the first one of device memory of that order */
+vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn)
+{
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+	return vmf_insert_pfn_pmd(vmf, pfn, vmf->flags & FAULT_FLAG_WRITE);
+#else
+	return VM_FAULT_FALLBACK;
+#endif
+}
+
 /* Addresses congruent to the offset modulo the size of a huge page. */
 unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
 				       unsigned long pgoff, unsigned long flags)
@@ -864,6 +875,12 @@ static irqreturn_t pinmap_run_irq_thread(int irq, void *cookie)
 {
 	struct pinmap_irq_thread *thread = cookie;
 
+	/*
+	 * The kernel makes it a real-time thread. How often it has to run is up to programs here, and none of
+	 * them is to keep a processor from others.
+	 */
+	if (rt_task(current))
+		sched_set_normal(current, 0);
 	thread->run(thread->data);
 	return IRQ_HANDLED;
 }
@@ -872,6 +889,39 @@ static irqreturn_t pinmap_run_irq_thread(int irq, void *cookie)
 int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread)
 {
 	return request_threaded_irq(irq, NULL, pinmap_run_irq_thread, IRQF_ONESHOT, name, thread);
+}
+
+/* NULL: there is no memory. */
+struct srcu_struct *pinmap_srcu_new(void)
+{
+	struct srcu_struct *domain = kzalloc(sizeof(*domain), GFP_KERNEL);
+
+	if (domain && init_srcu_struct(domain)) {
+		kfree(domain);
+		domain = NULL;
+	}
+	return domain;
+}
+
+void pinmap_srcu_free(struct srcu_struct *domain)
+{
+	cleanup_srcu_struct(domain);
+	kfree(domain);
+}
+
+int pinmap_srcu_lock(struct srcu_struct *domain)
+{
+	return srcu_read_lock(domain);
+}
+
+void pinmap_srcu_unlock(struct srcu_struct *domain, int index)
+{
+	srcu_read_unlock(domain, index);
+}
+
+void pinmap_srcu_wait(struct srcu_struct *domain)
+{
+	synchronize_srcu(domain);
 }
 
 /* A thread that calls @run, with a reference, for kthread_stop_put(); or an error pointer. */

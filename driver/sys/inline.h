@@ -142,6 +142,7 @@ void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
 vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
 vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);
+vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn);
 unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
 				       unsigned long pgoff, unsigned long flags);
 const char *pinmap_device_name(const struct device *dev);
@@ -171,6 +172,13 @@ struct pinmap_irq_thread {
 	void *data;
 };
 int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread);
+
+/* sleepable RCU */
+struct srcu_struct *pinmap_srcu_new(void);
+void pinmap_srcu_free(struct srcu_struct *domain);
+int pinmap_srcu_lock(struct srcu_struct *domain);
+void pinmap_srcu_unlock(struct srcu_struct *domain, int index);
+void pinmap_srcu_wait(struct srcu_struct *domain);
 
 /* kernel threads */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);

@@ -25,6 +25,8 @@ pub(crate) mod misc;
 pub(crate) mod mmio;
 pub(crate) mod notifier;
 pub(crate) mod pages;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod passage;
 pub(crate) mod pci;
 pub(crate) mod process;
 mod raw;

@@ -250,6 +250,12 @@ impl Folios {
         Some(unsafe { raw::pinmap_pfn_to_page(pfn as usize) })
     }
 
+    /// The frame of the first page.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn first_frame(&self) -> Option<u64> {
+        self.folios.first().map(|run| run.pfn())
+    }
+
     /// For the page-fault handler: the page at the byte `offset`.
     pub(super) fn page_at(&self, offset: u64) -> Option<*mut bindings::page> {
         self.page(offset / PAGE_SIZE)

@@ -122,6 +122,11 @@ pub(crate) trait Faults: Send + Sync + 'static {
     /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
     /// `insert` does is revoked by [`Views::zap`].
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
+
+    /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.
+    fn huge_fault(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+        None
+    }
 }
 
 /// Memory of the driver's own that can be viewed.
@@ -185,9 +190,32 @@ impl<V: Faults> DeviceView<V> {
         open: Some(open::<V>),
         close: Some(close::<V>),
         fault: Some(Self::fault),
+        huge_fault: Some(Self::huge_fault),
         mremap: Some(mremap),
         ..pin_init::zeroed()
     });
+
+    /// # Safety
+    ///
+    /// Called by the kernel with a valid `vmf` in an area of ours.
+    unsafe extern "C" fn huge_fault(
+        vmf: *mut bindings::vm_fault,
+        order: ffi::c_uint,
+    ) -> bindings::vm_fault_t {
+        // SAFETY: Valid by the requirements.
+        let (viewed, _) = unsafe { viewed::<V>(vmf) };
+        let mut offset = 0;
+        // SAFETY: As above.
+        if !unsafe { raw::pinmap_huge_range(vmf, order, &mut offset) } {
+            return raw::PINMAP_VM_FAULT_FALLBACK;
+        }
+        viewed
+            .huge_fault(offset, &mut |pfn| {
+                // SAFETY: The area is VM_PFNMAP, and a huge page around the address lies in it.
+                unsafe { raw::pinmap_insert_huge_pfn(vmf, pfn as usize) }
+            })
+            .unwrap_or(raw::PINMAP_VM_FAULT_FALLBACK)
+    }
 
     /// # Safety
     ///

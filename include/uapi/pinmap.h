@@ -46,7 +46,11 @@
  * virtual addresses of the driver's choice, the IOMMU those to memory. Many
  * contexts use the device at once, through *queues*, and none reaches what
  * another has mapped. Each of its page tables is charged to the context as a
- * locked page. BARs, vectors and the reset belong to the driver
+ * locked page, the first when it is opened (``ENOMEM``: over the limit). No user has so
+ * many contexts that no other could have one (``ENOSPC``, from open()), and for each
+ * some memory of the device is set aside for page tables. Its DMA must snoop the
+ * CPU's caches: on a platform where it does not it cannot be bound
+ * (``EOPNOTSUPP``). BARs, vectors and the reset belong to the driver
  * (``EOPNOTSUPP``). A reset by somebody else (in sysfs) takes every context's
  * queues and memory of the device: for them the device is gone; bound again,
  * it is there again.
@@ -1327,7 +1331,8 @@ enum pinmap_queue_flags {
  * store the number of packets written since the beginning (64 bits) to the first
  * bytes of the doorbell: no system call. Not more than @packets may be there that
  * were not executed. The ring and the fences are memory that only this context
- * can reach; they are charged to it.
+ * can reach; they are charged to it, as is a page for the queue's id, until the
+ * queue is destroyed and its doorbell is mapped no more.
  *
  * There may be many more contexts and queues with work than the device can hold:
  * contexts take turns, and share the room that there is, whatever their queues'
@@ -1337,9 +1342,14 @@ enum pinmap_queue_flags {
  * take turns. However many queues wait for fences, at whatever priorities, those
  * that do not wait get on.
  *
- * ``ENOSPC``: the device has no queue left for this context: one that has 256,
+ * Once the device is gone the doorbell can still be stored to, without effect: what
+ * is submitted is never executed, which %PINMAP_QUEUE_WAIT and %PINMAP_QUEUE_NOTIFY
+ * tell. (A mapping of VRAM raises SIGBUS then, see %PINMAP_ALLOC.)
+ *
+ * ``ENOSPC``: the device has no queue left for this context. One that has 256,
  * those counted that were destroyed and whose doorbell is still mapped, leaves the
- * last 16 to others.
+ * last 20 to others; and a user that has 256 in all contexts together the last 4 to
+ * other users.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -1387,7 +1397,8 @@ struct pinmap_queue_destroy {
  * @out_value: what the fence was last
  *
  * Sleeps until an interrupt packet of the queue finds the fence high enough:
- * write the fence, then interrupt. ``ETIMEDOUT``: not in time. ``EIO``: the queue
+ * write the fence, then interrupt. An interrupt that gets lost delays it by as long as
+ * it has waited, or by half a second. ``ETIMEDOUT``: not in time. ``EIO``: the queue
  * has stopped and will never get there. ``EINTR``: a signal came; the call is
  * restarted with the time that is left where the program asked for that.
  */

@@ -52,7 +52,7 @@ int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_que
 	return try_ioctl(fd, PINMAP_QUEUE_CREATE, args);
 }
 
-static void *map_at(int fd, uint64_t offset, size_t length)
+void *map_at(int fd, uint64_t offset, size_t length)
 {
 	return SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset));
 }

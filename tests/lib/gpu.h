@@ -31,6 +31,8 @@ enum gpu_register {
 	GPU_DELAY_NS = 0xa008,
 	GPU_STUCK = 0xa028,
 	GPU_NO_ACK = 0xa030,
+	GPU_POST_NS = 0xa038,
+	GPU_DOORBELL_WRITES = 0x8050,
 	GPU_IGNORED_DOORBELLS = 0x8058,
 };
 
@@ -61,6 +63,9 @@ const char *need_gpu(void);
 
 /* A context. */
 int open_gpu(void);
+
+/* Maps what a call gave an offset for. */
+void *map_at(int fd, uint64_t offset, size_t length);
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args);
 struct gpu_queue queue_new(int fd);

@@ -12,6 +12,7 @@ use pinmap::{
 use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
 use crate::setup::{buffer, pattern, PAGE};
+use crate::streams::{spin, stream};
 
 /// Has a new queue execute packets that stop it. What it says about that, after the event.
 fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
@@ -234,5 +235,50 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     drop((queue, calls, host));
     let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
     queue.scope(|scope| scope.submit(&[Packet::nop()]))?;
+    Ok(())
+}
+
+/// It learns by waiting that nobody hears its doorbells any more: also where nobody waits but a destructor.
+pub(crate) fn gone_device_kills_no_program() -> Outcome {
+    let (gpu, mut queue) = gpu_and_queue()?;
+    let mut idle = gpu.queue(QueueOptions::new())?;
+    let device = gpu.device().clone();
+    let (dropped, kept) = (stream(&gpu)?, stream(&gpu)?);
+    let (never, event) = (gpu.event()?, gpu.event()?);
+    let nop = [Packet::nop()];
+    let is_gone = |error: &Error| error.errno() == libc::ENODEV;
+    // None of it is told to the device yet, or none of it says when it is done.
+    spin(&kept, Duration::from_millis(300))?;
+    kept.record(&never)?;
+    dropped.wait_event(&never)?;
+    let result = queue.scope(|scope| -> Outcome {
+        scope.submit(&nop)?;
+        let batch = scope.batch();
+        scope.submit(&nop)?;
+        crate::stale::while_unbound(&device, || {
+            drop(batch);
+            scope.submit(&nop)?;
+            let error = scope.wait().expect_err("nobody executes it");
+            assert!(is_gone(&error), "{error}");
+            drop(dropped);
+            kept.record(&event)?;
+            let error = kept.synchronize().expect_err("nobody executes it");
+            assert!(is_gone(&error), "{error}");
+            assert!(event.synchronize().is_err_and(|error| is_gone(&error)));
+            drop(kept.submit((), |work, ()| work.packets(&nop)));
+            drop(kept);
+            // More than its ring takes.
+            let result = idle.scope(|scope| (0..100_000).try_for_each(|_| scope.submit(&nop)));
+            let error = result.expect_err("nobody executes it");
+            assert!(is_gone(&error), "{error}");
+            Ok(())
+        })
+    });
+    let error = result.expect_err("it was never done").downcast::<Error>()?;
+    assert!(is_gone(&error), "{error}");
+    drop((queue, idle, event, gpu));
+    // The program goes on.
+    let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    queue.scope(|scope| scope.submit(&nop))?;
     Ok(())
 }

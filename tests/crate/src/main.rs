@@ -180,7 +180,8 @@ const TESTS: &[Test] = tests! {
         error_when_it_runs_for_too_long
         contexts_do_not_reach_each_other
         same_memory_in_two_contexts
-        gone_device_ends_a_scope;
+        gone_device_ends_a_scope
+        gone_device_kills_no_program;
     submission:
         submission_makes_no_system_call
         streams_make_no_system_call

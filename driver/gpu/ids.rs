@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Ids of queues, and who has them.
+
+use super::member::Member;
+use crate::logic::{
+    frames::{self, Frames},
+    share,
+};
+use kernel::{prelude::*, sync::atomic::Relaxed};
+
+/// All of them.
+pub(super) struct Ids {
+    free: Frames<KVVec<u64>>,
+    /// The users that have them; 0: nobody.
+    users: KVVec<usize>,
+}
+
+impl Ids {
+    /// `count`, all free.
+    pub(super) fn new(count: u32) -> Result<Self> {
+        let words = usize::try_from(frames::words(count.into())).map_err(|_| ENODEV)?;
+        let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
+        Ok(Self {
+            free: Frames::new(words, count.into()),
+            users: KVVec::from_elem(0, count as usize, GFP_KERNEL)?,
+        })
+    }
+
+    /// One for `member`. `ENOSPC`: what is left is for others.
+    pub(super) fn take(&mut self, member: &Member) -> Result<u32> {
+        let user = member.account().user();
+        let context_has = member.queues.load(Relaxed).into();
+        let user_has = self.users.iter().filter(|&&other| other == user).count() as u64;
+        if self.free.free() <= share::spare_queues(context_has, user_has) {
+            return Err(ENOSPC);
+        }
+        let id = self.free.take(1, 1).ok_or(ENOSPC)?;
+        if let Some(entry) = self.users.get_mut(id as usize) {
+            *entry = user;
+        }
+        member.queues.fetch_add(1, Relaxed);
+        Ok(id as u32)
+    }
+
+    /// `member` gives `id` back.
+    pub(super) fn give(&mut self, id: u32, member: &Member) {
+        if let Some(entry) = self.users.get_mut(id as usize) {
+            *entry = 0;
+        }
+        self.free.give(id.into(), 1);
+        member.queues.fetch_sub(1, Relaxed);
+    }
+}

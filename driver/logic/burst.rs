@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+//! When to rest from interrupts that follow each other at once.
+
+/// So many of them may.
+const MANY: u32 = 16;
+/// With less than this between them, in nanoseconds.
+const AT_ONCE: u64 = 200_000;
+/// The shortest and the longest rest, in nanoseconds; between those it is twice as long as the work before it.
+const REST: (u64, u64) = (100_000, 1_000_000);
+
+/// Interrupts that were handled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Burst {
+    in_a_row: u32,
+    ended: u64,
+}
+
+impl Burst {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self {
+            in_a_row: 0,
+            ended: 0,
+        }
+    }
+
+    /// One was handled, from `begun` to `ended`. How long to leave the next one alone, in nanoseconds: so
+    /// that a program that raises them all the time gets a part of a processor's time.
+    pub fn handled(&mut self, begun: u64, ended: u64) -> u64 {
+        let follows = begun.saturating_sub(self.ended) < AT_ONCE;
+        self.in_a_row = if follows {
+            self.in_a_row.saturating_add(1)
+        } else {
+            0
+        };
+        let rest = if self.in_a_row < MANY {
+            0
+        } else {
+            let took = ended.saturating_sub(begun);
+            took.saturating_mul(2).clamp(REST.0, REST.1)
+        };
+        // What it rests does not count as a pause of whoever raises them.
+        self.ended = ended.saturating_add(rest);
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_burst_is_held_up() {
+        let mut burst = Burst::new();
+        let mut now = 1_000_000_000;
+        for _ in 0..100 {
+            assert_eq!(burst.handled(now, now + 30_000), 0);
+            now += 30_000 + AT_ONCE;
+        }
+        for _ in 0..MANY {
+            assert_eq!(burst.handled(now, now + 30_000), 0);
+            now += 31_000;
+        }
+        for took in [1_000, 30_000, 400_000, 5_000_000] {
+            let rest = burst.handled(now, now + took);
+            assert_eq!(rest, (2 * took).clamp(100_000, 1_000_000));
+            now += took + rest + 10;
+        }
+        now += AT_ONCE;
+        assert_eq!(burst.handled(now, now + 5_000_000), 0);
+        // Clocks that make no sense.
+        assert_eq!(burst.handled(u64::MAX, 0), 0);
+        assert_eq!(Burst::new().handled(0, u64::MAX), 0);
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What one program or user must leave to others of what a device has few of.
+
+/// Queues that anybody may have in any case, those counted whose doorbell is still mapped;
+const FAIR_QUEUES: u64 = 256;
+/// a context that has them leaves so many to other contexts, of this user and of others,
+const SPARE_FOR_CONTEXTS: u64 = 20;
+/// and a user that has them so many to other users.
+const SPARE_FOR_USERS: u64 = 4;
+
+/// Queues that must stay free, for a context that has so many, whose user has so many.
+pub const fn spare_queues(context_has: u64, user_has: u64) -> u64 {
+    if context_has >= FAIR_QUEUES {
+        SPARE_FOR_CONTEXTS
+    } else if user_has >= FAIR_QUEUES {
+        SPARE_FOR_USERS
+    } else {
+        0
+    }
+}
+
+/// Frames that a context can have for page tables in any case: the root, and the way to a page for it and
+/// to one for the driver.
+pub const TABLES_EACH: u64 = 8;
+
+/// What a device's memory is used for, in frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frames {
+    /// Not in use.
+    pub free: u64,
+    /// Kept for tables: half for contexts that are still to come, half for tables beyond what is set aside.
+    pub reserve: u64,
+    /// Contexts. For each [`TABLES_EACH`] are set aside;
+    pub contexts: u64,
+    /// of which so many are not in use,
+    pub unused: u64,
+    /// and the tables beyond that.
+    pub beyond: u64,
+}
+
+impl Frames {
+    /// Set aside for contexts that are still to come.
+    const fn to_come(&self) -> u64 {
+        let set_aside = self.contexts.saturating_mul(TABLES_EACH);
+        (self.reserve / 2).saturating_sub(set_aside)
+    }
+
+    /// Frames that programs can have.
+    pub const fn for_programs(&self) -> u64 {
+        let beyond = self.reserve.saturating_sub(self.reserve / 2);
+        let kept = self
+            .unused
+            .saturating_add(self.to_come())
+            .saturating_add(beyond.saturating_sub(self.beyond));
+        self.free.saturating_sub(kept)
+    }
+
+    /// Whether a context that has used up what is set aside for it can have a table.
+    pub const fn has_table(&self) -> bool {
+        self.free > self.unused.saturating_add(self.to_come())
+    }
+
+    /// Whether there can be a context of a user who has `others`: as many more must be possible, so that no
+    /// user can have all of them.
+    pub const fn has_context(&self, others: u64) -> bool {
+        self.free.saturating_sub(self.unused) / TABLES_EACH > others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 MiB.
+    const SMALL: Frames = Frames {
+        free: 256,
+        reserve: 16,
+        contexts: 0,
+        unused: 0,
+        beyond: 0,
+    };
+
+    /// Opens contexts until there are no more: how many, and what is left.
+    fn open_all(mut frames: Frames) -> (u64, Frames) {
+        let mut mine = 0;
+        while frames.has_context(mine) {
+            mine += 1;
+            frames.contexts += 1;
+            frames.unused += TABLES_EACH;
+            // The root.
+            frames.free -= 1;
+            frames.unused -= 1;
+        }
+        (mine, frames)
+    }
+
+    #[test]
+    fn no_user_has_all_contexts() {
+        // Programs have all that they can.
+        assert_eq!(SMALL.for_programs(), 240);
+        let full = Frames { free: 16, ..SMALL };
+        assert_eq!(full.for_programs(), 0);
+        let (first, frames) = open_all(full);
+        let (second, frames) = open_all(frames);
+        assert_eq!((first, second, frames.for_programs()), (1, 1, 0));
+        let (first, frames) = open_all(SMALL);
+        let (second, _) = open_all(frames);
+        assert_eq!((first, second), (16, 8));
+    }
+
+    #[test]
+    fn tables_leave_the_others_theirs() {
+        let (_, mut frames) = open_all(Frames { free: 16, ..SMALL });
+        assert!(frames.has_table());
+        while frames.has_table() {
+            frames.free -= 1;
+            frames.beyond += 1;
+        }
+        // One that is open has its own, and one can be opened.
+        assert!(frames.free >= frames.unused + TABLES_EACH || frames.contexts >= 1);
+        assert_eq!(frames.free, frames.unused + frames.to_come());
+        assert_eq!(frames.for_programs(), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nobody_gets_what_is_set_aside(free in 0u64..100, reserve in 0u64..50, contexts in 0u64..8,
+                                         used in 0u64..64, beyond in 0u64..50, others in 0u64..20) {
+            let unused = (contexts * TABLES_EACH).saturating_sub(used);
+            let frames = Frames { free, reserve, contexts, unused, beyond };
+            proptest::prop_assert!(frames.for_programs() <= free.saturating_sub(unused));
+            if frames.has_table() {
+                proptest::prop_assert!(free > unused);
+            }
+            if frames.has_context(others) {
+                proptest::prop_assert!(free >= unused + TABLES_EACH * (others + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn queues_are_left_to_others() {
+        assert_eq!(spare_queues(0, 0), 0);
+        assert_eq!(spare_queues(255, 255), 0);
+        assert_eq!(spare_queues(255, 256), 4);
+        assert_eq!(spare_queues(0, 1_016), 4);
+        assert_eq!(spare_queues(256, 256), 20);
+        assert_eq!(spare_queues(1_000, 2_000), 20);
+    }
+}
