@@ -152,7 +152,7 @@ mod tests {
         fn decided_means_looked_at(steps in prop::collection::vec(step(), 0..40)) {
             let mut doubt = Doubt::new();
             let mut open: Vec<(u64, u64)> = Vec::new();
-            let mut look = |doubt: &mut Doubt, open: &mut Vec<(u64, u64)>, most: u64| {
+            let look = |doubt: &mut Doubt, open: &mut Vec<(u64, u64)>, most: u64| {
                 let Some(part) = doubt.begin() else { return };
                 let done = most.min(part.last() - part.start() + 1);
                 open.retain(|&(_, page)| page < part.start() || page >= part.start() + done);
