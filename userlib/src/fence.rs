@@ -140,7 +140,14 @@ impl Progress {
             }
             spin_loop();
         }
-        self.check(Operation::Wait, "wait for")?;
+        // Whoever has the queue may destroy it as soon as the last packet is executed: that is no failure.
+        let unless_reached = |error| match self.executed() >= value {
+            true => Ok(true),
+            false => Err(error),
+        };
+        if let Err(error) = self.check(Operation::Wait, "wait for") {
+            return unless_reached(error);
+        }
         // So far away that it cannot be told is no deadline.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while self.executed() < value {
@@ -157,7 +164,9 @@ impl Progress {
                 // The deadline is further away than the driver can be told.
                 Err(Errno::ETIMEDOUT) if left.is_none_or(|left| nanos(left) == u64::MAX) => {}
                 Err(Errno::ETIMEDOUT) => return Ok(self.executed() >= value),
-                Err(errno) => return Err(self.fail(Operation::Wait, "wait for", errno)),
+                Err(errno) => {
+                    return unless_reached(self.fail(Operation::Wait, "wait for", errno));
+                }
             }
         }
         Ok(true)
