@@ -257,30 +257,35 @@ mod tests {
 
     proptest! {
         /// Whatever is taken and freed in whatever order, the gaps are all that is not taken, and as long
-        /// as can be; and there are never more than the driver has nodes for.
+        /// as can be; and there are never more than the driver has nodes for. Also where the last address
+        /// that there is can be taken.
         #[test]
-        fn gaps_are_what_is_not_taken(steps in proptest::collection::vec((0u64..64, 1u64..9, any::<bool>()), 0..80)) {
-            let reserved = [span(0x7000, 0x8fff), span(0x2_0000, 0x2_0fff)];
-            let bounds = Bounds::new(span(0, 0x3_ffff), &reserved);
+        fn gaps_are_what_is_not_taken(
+            top: bool,
+            steps in proptest::collection::vec((0u64..64, 1u64..9, any::<bool>()), 0..80),
+        ) {
+            let base = if top { u64::MAX - 0x3_ffff } else { 0 };
+            let at = |start, last| span(base + start, base + last);
+            let reserved = [at(0x7000, 0x8fff), at(0x2_0000, 0x2_0fff)];
+            let whole = at(0, 0x3_ffff);
+            let bounds = Bounds::new(whole, &reserved);
             let mut model = Model::new(bounds);
             let initial = model.all().len();
             let mut taken: Vec<Span> = Vec::new();
-            for (at, pages, free) in steps {
+            for (page, pages, free) in steps {
                 if free && !taken.is_empty() {
-                    let gone = taken.swap_remove(at as usize % taken.len());
+                    let gone = taken.swap_remove(page as usize % taken.len());
                     model.free(bounds, gone);
-                } else {
-                    let wanted = Span::new(at * PAGE_SIZE, pages * PAGE_SIZE).unwrap();
-                    let whole = span(0, 0x3_ffff).covers(wanted);
-                    if whole && model.is_free(wanted) && !reserved.iter().any(|r| r.overlaps(wanted)) {
+                } else if let Ok(wanted) = Span::new(base + page * PAGE_SIZE, pages * PAGE_SIZE) {
+                    if whole.covers(wanted) && model.is_free(wanted) && !reserved.iter().any(|r| r.overlaps(wanted)) {
                         model.take(bounds, wanted);
                         taken.push(wanted);
                     }
                 }
                 let gaps = model.all();
                 prop_assert!(gaps.len() <= initial + taken.len());
-                for page in 1..64 {
-                    let page = Span::new(page * PAGE_SIZE, PAGE_SIZE).unwrap();
+                for page in u64::from(!top)..64 {
+                    let page = Span::new(base + page * PAGE_SIZE, PAGE_SIZE).unwrap();
                     let used = taken.iter().chain(&reserved).any(|used| used.overlaps(page));
                     prop_assert_eq!(gaps.iter().any(|gap| gap.covers(page)), !used);
                 }

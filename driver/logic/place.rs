@@ -336,6 +336,43 @@ mod tests {
     }
 
     #[test]
+    fn the_last_address_there_is() {
+        let aperture = Span::from_bounds(0, u64::MAX).unwrap();
+        let last = u64::MAX - 0xfff;
+        let mut taken = model(aperture, &[MSI], &[]);
+        let place = |taken: &Model, length, wish, bits| {
+            let space = Space {
+                aperture,
+                reserved: core::slice::from_ref(&MSI),
+                taken,
+            };
+            space.place(length, wish, bits).map(Span::start)
+        };
+        assert_eq!(place(&taken, 0x1000, Wish::Exactly(last), 64), Ok(last));
+        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 64), Ok(last));
+        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 63), Ok(0x1f_f000));
+        assert_eq!(
+            place(&taken, 0x2000, Wish::Exactly(last), 64),
+            Err(NoPlace::Aperture(u64::MAX))
+        );
+        // Two pages from the last one on are one too many.
+        assert_eq!(place(&taken, 0x2000, Wish::Near(last), 64), Ok(0x1f_f000));
+        taken.take(
+            Bounds::new(aperture, core::slice::from_ref(&MSI)),
+            span(last, 0x1000),
+        );
+        assert_eq!(
+            place(&taken, 0x1000, Wish::Exactly(last), 64),
+            Err(NoPlace::Taken(span(last, 0x1000)))
+        );
+        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 64), Ok(0x1f_f000));
+        assert_eq!(
+            place(&taken, 0x1000, Wish::Near(last - 0x1000), 64),
+            Ok(last - 0x1000)
+        );
+    }
+
+    #[test]
     fn no_bits_no_place() {
         let aperture = Span::from_bounds(1 << 32, 1 << 40).unwrap();
         let high = Space {

@@ -156,14 +156,15 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
     let count = count.unsigned_abs() as usize;
     regions.truncate(count);
     let mut reserved = KVec::with_capacity(count, GFP_KERNEL)?;
-    let mut free_from = 0;
+    // Nothing is behind the last address that there is.
+    let mut free_from = Some(0);
     for region in &regions {
-        let start = region.start.max(free_from);
         if region.refused != 0 {
             let span = Span::from_bounds(region.start, region.last).ok_or(EINVAL)?;
             return Err(Unfit::Firmware(span));
         }
-        let Some(span) = Span::from_bounds(start, region.last) else {
+        let start = free_from.map(|from| region.start.max(from));
+        let Some(span) = start.and_then(|start| Span::from_bounds(start, region.last)) else {
             continue;
         };
         reserved.push(
@@ -173,7 +174,7 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
             },
             GFP_KERNEL,
         )?;
-        free_from = region.last.saturating_add(1);
+        free_from = region.last.checked_add(1);
     }
     Ok(reserved)
 }

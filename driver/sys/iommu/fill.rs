@@ -9,6 +9,7 @@ use super::Domain;
 use crate::{
     logic::{
         runs::{self, Run},
+        span::Span,
         PAGE_SIZE,
     },
     sys::{
@@ -79,7 +80,7 @@ impl Filling<'_> {
                 }
                 wanted()?;
             }
-            let at = start.wrapping_add(part.length);
+            let at = start.saturating_add(part.length);
             let gfp = bindings::GFP_KERNEL_ACCOUNT;
             self.map(at, self.pages.block(*index), gfp, window, part)?;
             *index = index.saturating_add(1);
@@ -87,11 +88,12 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// The same from `end` on, backwards, for another task: it must not be what keeps that task from
-    /// being killed, and gives up instead. `index` becomes that of the first block that is mapped.
+    /// The same from the end of `whole` on, backwards, for another task: it must not be what keeps that
+    /// task from being killed, and gives up instead. `index` becomes that of the first block that is
+    /// mapped.
     fn fill_back(
         &self,
-        end: u64,
+        whole: Span,
         window: &mut Window,
         part: &mut Part,
         index: &mut usize,
@@ -106,7 +108,8 @@ impl Filling<'_> {
                 .map(|run| run.pages())
                 .fold(0, u64::saturating_add);
             let bytes = bytes.saturating_mul(PAGE_SIZE);
-            let at = end.wrapping_sub(part.length).wrapping_sub(bytes);
+            let mapped = whole.tail(part.length.saturating_add(bytes));
+            let at = mapped.ok_or(EINVAL)?.start();
             self.map(at, block, gfp, window, part)?;
             *index = before;
             gup::breathe();
@@ -209,8 +212,7 @@ impl Domain {
             return filling.fill_front(start, &mut entries_here, wanted, part, &mut front, another);
         };
         let length = pages.pages().saturating_mul(PAGE_SIZE);
-        // Where the last address there is is mapped, that is 0.
-        let end = start.wrapping_add(length);
+        let whole = Span::new(start, length).map_err(|_| EINVAL)?;
         let (mut back, mut behind) = (Part::default(), blocks);
         let mut result = Ok(());
         work::beside(
@@ -224,7 +226,7 @@ impl Domain {
             },
             &mut || {
                 // What it leaves is done here.
-                let _ = filling.fill_back(end, &mut entries_there, &mut back, &mut behind);
+                let _ = filling.fill_back(whole, &mut entries_there, &mut back, &mut behind);
             },
         );
         part.flushes = part.flushes.saturating_add(back.flushes);
@@ -241,10 +243,9 @@ impl Domain {
             return Ok(());
         }
         // What is mapped is to have no gap.
-        if back.length != 0 {
+        if let Some(mapped) = whole.tail(back.length) {
             part.flushes = part.flushes.saturating_add(1);
-            let at = end.saturating_sub(back.length);
-            part.stuck |= self.unmap(at, back.length).is_err();
+            part.stuck |= self.unmap(mapped.start(), mapped.length()).is_err();
         }
         result
     }
