@@ -27,6 +27,11 @@ pub(crate) fn pin(
     progress: impl Fn(u64) -> Result,
 ) -> core::result::Result<Arc<PinnedRuns>, Failure> {
     let charge = Charge::new(account, span.pages())?;
+    // Pages that are there are pinned without a look at the areas that they are in; and hardware lets
+    // read what may only be written or executed. Whether that is allowed must not depend on it.
+    if let Some((address, reason)) = (!write).then(|| gup::survey(span, false)).flatten() {
+        return Err(Failure::at(EFAULT, reason, address));
+    }
     let room = span.pages().min(CHUNK_PAGES) as usize;
     let mut chunk = Chunk::new(room, write)?;
     let mut runs = PinnedRuns::new(write, charge);
@@ -70,7 +75,8 @@ pub(crate) fn pin_file(
         wanted()
     });
     filled.map_err(|(errno, at)| {
-        if compat::is_poisoned(errno) {
+        // It was made shorter meanwhile, or has lost the page.
+        if errno == EINVAL || compat::is_poisoned(errno) {
             Failure::at(EFAULT, uapi::FAIL_FAULT, at)
         } else {
             errno.into()

@@ -176,6 +176,23 @@ TEST(low_address)
 	}
 }
 
+/* Address 0 is for who demands it, also when it was free and taken just now. */
+TEST(address_zero)
+{
+	int fd = open_device(0);
+	struct pinmap_alloc args = { .size = sizeof(args), .length = 4 * PAGE };
+	uint64_t at;
+
+	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &args));
+	CHECK(map(fd, args.out_handle, 0, 0) != 0);
+	at = map(fd, args.out_handle, PINMAP_MAP_FIXED, 0);
+	CHECK_EQ(at, 0);
+	unmap(fd, args.out_handle, 0);
+	at = map(fd, args.out_handle, 0, 0);
+	CHECK(at != 0);
+	CHECK_EQ(at % HUGE, 0);
+}
+
 /* From 1 GiB on addresses are congruent modulo 1 GiB. */
 TEST(low_address_gib)
 {

@@ -6,6 +6,7 @@
 #include "memory.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/io_uring.h>
 #include <linux/iommufd.h>
 #include <stdio.h>
@@ -139,4 +140,24 @@ TEST(other_pinners)
 	CHECK_EQ(vmsplice(ends[1], &part, 1, 0), 64);
 	CHECK_EQ(read(ends[0], buffer, 64), 64);
 	CHECK(!memcmp(buffer, memory.addr, 64));
+}
+
+/* A futex there is one of this process: for one that processes share, the kernel wants a page with an owner. */
+TEST_EACH(futex, kinds)
+{
+	int fd = open_device(0);
+	struct registration memory = alloc_memory(fd, row->flags, LENGTH);
+	uint32_t *word = (uint32_t *)(memory.addr + PAGE);
+	struct timespec soon = { .tv_nsec = 1000000 };
+
+	*word = 5;
+	CHECK_EQ(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 4, NULL, NULL, 0), -1);
+	CHECK_EQ(errno, EAGAIN);
+	CHECK_EQ(syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, 5, &soon, NULL, 0), -1);
+	CHECK_EQ(errno, ETIMEDOUT);
+	CHECK_EQ(syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0), 0);
+	CHECK_EQ(syscall(SYS_futex, word, FUTEX_WAIT, 5, &soon, NULL, 0), -1);
+	CHECK_EQ(errno, EFAULT);
+	CHECK_EQ(syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0), -1);
+	CHECK_EQ(errno, EFAULT);
 }

@@ -9,10 +9,12 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void skip_without_dma(int fd)
@@ -252,4 +254,74 @@ TEST(fd_outlives_the_process)
 	CHECK_PINS(pins + 8);
 	close(fd);
 	CHECK_PINS(pins);
+}
+
+/* Only the process that opened the device registers by it: it is who pays. */
+TEST(fd_of_another_process)
+{
+	static const uint32_t flags[] = { 0, WRITE, NO_MAP, WRITE | NO_MAP };
+	int fd = open_device(0), file = new_memfd(4 * PAGE, 0);
+	long long pins = pins_held();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+			struct pinmap_register_fd args = fd_args(file, 0, PAGE, flags[i]);
+
+			CHECK_ERR(EPERM, try_register_fd(fd, &args));
+		}
+		CHECK_PINS(pins);
+		_exit(0);
+	}
+	join(pid);
+	CHECK_PINS(pins);
+	CHECK_EQ(get_info(fd).out_registrations, 0);
+}
+
+static const struct end {
+	const char *name;
+	int signal;
+	uint32_t flags;
+} ends[] = { { "killed", SIGKILL, 0 }, { "interrupted", SIGUSR1, PINMAP_REGISTER_INTERRUPTIBLE } };
+
+static void told(int signal)
+{
+	(void)signal;
+}
+
+static blkcnt_t blocks_of(int file)
+{
+	struct stat status;
+
+	SYS(fstat(file, &status));
+	return status.st_blocks;
+}
+
+/* Pages are made for as long as somebody wants them: a signal ends that, and nothing stays pinned. */
+TEST_EACH(fd, ends)
+{
+	size_t length = 256 * MIB;
+	int file = new_memfd(length, 0);
+	struct sigaction action = { .sa_handler = told };
+	long long pins = pins_held();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		struct pinmap_register_fd args = fd_args(file, 0, length, NO_MAP | row->flags);
+		int fd = open_device(0);
+
+		sigaction(SIGUSR1, &action, NULL);
+		CHECK_ERR(EINTR, try_register_fd(fd, &args));
+		CHECK_PINS(pins);
+		_exit(0);
+	}
+	CHECK(WAIT_FOR(10000, blocks_of(file) > 0));
+	SYS(kill(pid, row->signal));
+	if (row->signal == SIGKILL)
+		join_killed(pid, SIGKILL);
+	else
+		join(pid);
+	CHECK_PINS_SOON(pins);
+	diag("%lld MiB of %zu were made", (long long)blocks_of(file) * 512 / MIB, length / MIB);
+	CHECK((size_t)blocks_of(file) * 512 < length);
 }

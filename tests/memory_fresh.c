@@ -343,3 +343,58 @@ TEST(poisoned_page_of_a_file)
 	CHECK_PINS(0);
 	register_fd(fd, file, 4 * PAGE, 4 * PAGE, NO_MAP);
 }
+
+struct truncation {
+	int file;
+	size_t length;
+	volatile bool stop;
+	volatile unsigned int rounds;
+};
+
+static void *truncate_again_and_again(void *argument)
+{
+	struct truncation *truncation = argument;
+
+	while (!truncation->stop) {
+		SYS(ftruncate(truncation->file, 0));
+		SYS(ftruncate(truncation->file, (off_t)truncation->length));
+		SYS(fallocate(truncation->file, 0, 0, (off_t)truncation->length));
+		truncation->rounds++;
+	}
+	return NULL;
+}
+
+/* Pages that leave the file while they are being pinned: the file has them, or the call says that it has them not. */
+TEST(truncated_meanwhile)
+{
+	struct truncation truncation = { .file = new_memfd(64 * PAGE, 0), .length = 64 * PAGE };
+	unsigned int succeeded = 0, refused = 0;
+	int fd = open_device(0);
+	pthread_t thread;
+
+	leave_behind(4 * MIB);
+	CHECK_EQ(pthread_create(&thread, NULL, truncate_again_and_again, &truncation), 0);
+	for (unsigned int i = 0; i < rounds(400) || succeeded < 5 || !refused; i++) {
+		struct pinmap_register_fd args = fd_args(truncation.file, 0, truncation.length, WRITE | NO_MAP);
+		int result = try_register_fd(fd, &args), dma_buf;
+		char *view;
+
+		if (result) {
+			CHECK_ERR(EFAULT, result);
+			CHECK_EQ(args.fail.reason, PINMAP_FAIL_FAULT);
+			refused++;
+			continue;
+		}
+		succeeded++;
+		dma_buf = export_buffer(fd, args.out_handle, 0);
+		view = SYS(mmap(NULL, truncation.length, PROT_READ, MAP_SHARED, dma_buf, 0));
+		CHECK(bytes_are(view, truncation.length, 0));
+		SYS(munmap(view, truncation.length));
+		close(dma_buf);
+		release(fd, args.out_handle);
+	}
+	truncation.stop = true;
+	pthread_join(thread, NULL);
+	diag("%u registered, %u refused, %u times truncated", succeeded, refused, truncation.rounds);
+	CHECK_PINS_SOON(0);
+}

@@ -87,10 +87,16 @@ static void check_busy(int fd, char *memory)
 {
 	int eventfd_ = SYS(eventfd(0, EFD_CLOEXEC));
 	struct registration pinned, none;
+	struct pinmap_preflight preflight = {
+		.size = sizeof(preflight), .addr = (uintptr_t)memory, .length = PAGE, .flags = WRITE
+	};
 	struct pinmap_reserved reserved;
 	struct pinmap_fail fail;
 	uint64_t address = 0;
 
+	CHECK_ERR(EBUSY, try_ioctl(fd, PINMAP_PREFLIGHT, &preflight));
+	preflight.flags |= NO_MAP;
+	CHECK_OK(try_ioctl(fd, PINMAP_PREFLIGHT, &preflight));
 	CHECK_ERR(EBUSY, try_register_memory(fd, memory, PAGE, WRITE, &none));
 	CHECK_ERR(EBUSY, try_register_memory(fd, memory, PAGE, IDENTITY, &none));
 	CHECK_ERR(EBUSY, try_bar(fd));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* See inline.h. Nothing is decided here that could be decided in Rust. */
+#include <linux/backing-dev.h>
 #include <linux/capability.h>
 #include <linux/cred.h>
 #include <linux/debugfs.h>
@@ -14,6 +15,7 @@
 #include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/memcontrol.h>
+#include <linux/mmu_context.h>
 #include <linux/pagemap.h>
 #include <linux/pid.h>
 #include <linux/sched.h>
@@ -67,7 +69,8 @@ u32 pinmap_page_in_file(struct page *page)
 {
 	struct address_space *mapping = folio_mapping(page_folio(page));
 
-	if (!mapping || !mapping->host)
+	/* One that the memory has lost stays in its file, where reading it is an error; here it does not count. */
+	if (!mapping || !mapping->host || is_page_hwpoison(page))
 		return PINMAP_IN_NO_FILE;
 	if (!inode_trylock_shared(mapping->host))
 		return PINMAP_FILE_BUSY;
@@ -145,6 +148,30 @@ int pinmap_add_pins(struct page *page, unsigned int pins)
 	return folio_add_pins(page_folio(page), pins);
 }
 
+/*
+ * Whether the file system wants to know of each write to a shared mapping of its file, or writes back
+ * what is dirty: GUP does not pin such memory for writing. As vma_needs_dirty_tracking(), which is not
+ * exported.
+ */
+static bool pinmap_tracks_writes(const struct vm_area_struct *vma)
+{
+	if (!(vma->vm_flags & VM_WRITE) || !(vma->vm_flags & VM_SHARED))
+		return false;
+	if (vma->vm_ops && (vma->vm_ops->page_mkwrite || vma->vm_ops->pfn_mkwrite))
+		return true;
+	return vma->vm_file && vma->vm_file->f_mapping && mapping_can_writeback(vma->vm_file->f_mapping);
+}
+
+/* Whether the current task may access its area so, as GUP has it: who is to write need not be able to read. */
+static bool pinmap_may_access(struct vm_area_struct *vma, bool write)
+{
+	vm_flags_t wanted = write ? VM_WRITE : VM_READ;
+
+	if (!(vma->vm_flags & wanted) || (write && (vma->vm_flags & VM_SHADOW_STACK)))
+		return false;
+	return arch_vma_access_permitted(vma, write, false, false);
+}
+
 u32 pinmap_explain(struct vm_area_struct *vma, bool write)
 {
 	if (vma->vm_flags & (VM_IO | VM_PFNMAP))
@@ -152,10 +179,9 @@ u32 pinmap_explain(struct vm_area_struct *vma, bool write)
 	/* vma_is_secretmem() is not exported. */
 	if (vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC)
 		return PINMAP_FAIL_SECRET;
-	if (!(vma->vm_flags & VM_READ) || (write && !(vma->vm_flags & VM_WRITE)))
+	if (!pinmap_may_access(vma, write))
 		return PINMAP_FAIL_PERMISSION;
-	if (write && vma->vm_file && (vma->vm_flags & VM_SHARED) &&
-	    !shmem_file(vma->vm_file) && !is_file_hugepages(vma->vm_file))
+	if (write && pinmap_tracks_writes(vma))
 		return PINMAP_FAIL_FILE;
 	return PINMAP_FAIL_FAULT;
 }
@@ -176,6 +202,7 @@ u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr
 			break;
 		reason = PINMAP_FAIL_NONE;
 		*addr = vma->vm_end;
+		cond_resched();
 	}
 	mmap_read_unlock(mm);
 	return reason;

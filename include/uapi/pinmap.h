@@ -367,8 +367,9 @@ struct pinmap_get_totals {
  * enum pinmap_fail_reason - why a range could not be registered or mapped
  * @PINMAP_FAIL_NONE: nothing to add to the errno
  * @PINMAP_FAIL_HOLE: nothing is mapped at ``addr`` (EFAULT)
- * @PINMAP_FAIL_PERMISSION: the process itself may not read, or not write,
- *                          the memory at ``addr`` (EFAULT)
+ * @PINMAP_FAIL_PERMISSION: the process itself may not write the memory at
+ *                          ``addr`` that the device is to write, or may not
+ *                          read what it is only to read (EFAULT)
  * @PINMAP_FAIL_FILE: a shared mapping of a file that cannot be pinned for
  *                    writing; register it read-only (EFAULT)
  * @PINMAP_FAIL_SECRET: memfd_secret() memory (EFAULT)
@@ -522,6 +523,10 @@ enum pinmap_register_flags {
  * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
  * swapping, a huge page split) have no effect.
  *
+ * Memory of which the hardware has lost a page (poisoned, by an uncorrectable
+ * error or MADV_HWPOISON) goes stale, too: the kernel takes that page out of the
+ * page tables. Who registers it again without that page has the rest.
+ *
  * Some file systems take pages out of a file without clearing the page tables that
  * map them (direct writes and revalidation by network file systems do). The
  * registration then stays live and keeps the pages as they were.
@@ -575,7 +580,8 @@ struct pinmap_register {
  * there until it is released, also after the process's memory is gone. There is
  * nobody to tell a driver that pages leave a file unless they are mapped. So after
  * truncation or hole punching the device keeps the pages that the file had, and
- * the file has others, or none. Who cannot rule that out seals the file
+ * the file has others, or none; and a page that is poisoned later stays with the
+ * device. Who cannot rule out that pages leave the file seals it
  * (``F_SEAL_SHRINK`` against truncation, ``F_SEAL_WRITE`` of a file that is
  * registered for reading against punching, too), or maps it and registers the
  * mapping. Registered for writing, the file counts as mapped for writing: it
@@ -996,7 +1002,10 @@ enum pinmap_alloc_flags {
  * memory stays.
  *
  * Host memory that is mapped so consists of ordinary pages: it can be used for
- * O_DIRECT, as io_uring's registered buffers, by other drivers that pin memory.
+ * O_DIRECT, as io_uring's registered buffers, by other drivers that pin memory. But
+ * they belong to no file: a futex there is one of this process (FUTEX_PRIVATE_FLAG); one
+ * that processes share is refused by the kernel (``EFAULT``), and so are mutexes,
+ * condition variables and semaphores of that kind.
  *
  * Write-combined memory is so for every CPU: also in the kernel's own mapping of
  * it, until it is freed. A device sees what was written once the CPU's buffers are
