@@ -574,6 +574,20 @@ TEST(notify_by_looking)
 	CHECK_EQ(signals(tells, slow(5000)), 1);
 }
 
+/* Who waits sleeps: it looks by itself ever less often. */
+TEST(waiting_sleeps)
+{
+	struct gpu_queue queue = queue_new(open_gpu());
+	struct rusage before, after;
+
+	queue.fence = 1;
+	SYS(getrusage(RUSAGE_THREAD, &before));
+	CHECK_ERR(ETIMEDOUT, try_queue_wait(&queue, 2000));
+	SYS(getrusage(RUSAGE_THREAD, &after));
+	diag("woken %ld times in 2 s", after.ru_nvcsw - before.ru_nvcsw);
+	CHECK(after.ru_nvcsw - before.ru_nvcsw <= 20);
+}
+
 TEST(submit)
 {
 	int fd = open_gpu();
