@@ -40,7 +40,7 @@ pub struct Frames {
 
 impl Frames {
     /// Set aside for contexts that are still to come.
-    const fn to_come(&self) -> u64 {
+    const fn for_newcomers(&self) -> u64 {
         let set_aside = self.contexts.saturating_mul(TABLES_EACH);
         (self.reserve / 2).saturating_sub(set_aside)
     }
@@ -50,14 +50,14 @@ impl Frames {
         let beyond = self.reserve.saturating_sub(self.reserve / 2);
         let kept = self
             .unused
-            .saturating_add(self.to_come())
+            .saturating_add(self.for_newcomers())
             .saturating_add(beyond.saturating_sub(self.beyond));
         self.free.saturating_sub(kept)
     }
 
     /// Whether a context that has used up what is set aside for it can have a table.
     pub const fn has_table(&self) -> bool {
-        self.free > self.unused.saturating_add(self.to_come())
+        self.free > self.unused.saturating_add(self.for_newcomers())
     }
 
     /// Whether there can be a context of a user who has `others`: as many more must be possible, so that no
@@ -118,7 +118,7 @@ mod tests {
         }
         // One that is open has its own, and one can be opened.
         assert!(frames.free >= frames.unused + TABLES_EACH || frames.contexts >= 1);
-        assert_eq!(frames.free, frames.unused + frames.to_come());
+        assert_eq!(frames.free, frames.unused + frames.for_newcomers());
         assert_eq!(frames.for_programs(), 0);
     }
 
