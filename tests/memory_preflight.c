@@ -83,8 +83,9 @@ static struct arena arena_new(void)
 	arena.fd = open_device(0);
 	CHECK_OK(try_alloc(arena.fd, 0, 8 * PAGE, &arena.allocated));
 	info = get_info(arena.fd);
-	if (info.out_kind == PINMAP_KIND_FLAT)
-		arena.bar = info.out_bars[0].offset;
+	if (info.out_kind != PINMAP_KIND_FLAT)
+		SKIP("what page tables in the device take is charged, and is not known before");
+	arena.bar = info.out_bars[0].offset;
 	return arena;
 }
 

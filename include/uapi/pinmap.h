@@ -629,7 +629,7 @@ struct pinmap_register_fd {
  * anything: the same errno, in the same order, for the same reason. It touches no
  * page, so it does not find out that there is no memory, or that a page cannot
  * be had (%PINMAP_FAIL_FAULT); nor does it ask other devices about portable
- * memory. The numbers are filled in also when it fails with
+ * memory, or count what page tables in a paged device will take. The numbers are filled in also when it fails with
  * an errno that has a reason. Nothing is kept: another thread may be quicker.
  *
  * @out_memlock_needed counts what this user has locked by all devices and all drivers that
