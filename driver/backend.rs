@@ -160,6 +160,9 @@ impl Claim {
         if device.domain().is_broken() {
             return Err(ENODEV);
         }
+        if device.domain().is_overdue() {
+            device.renew_domain()?;
+        }
         device.backend().claim(context.id())?;
         Ok(Self {
             device,
@@ -185,7 +188,12 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.device.backend().settle(self.context, self.keep);
+        let backend = self.device.backend();
+        backend.settle(self.context, self.keep);
+        if !self.keep && !backend.is_in_use() {
+            // What it mapped in vain is not the next one's.
+            self.device.domain().outdate();
+        }
     }
 }
 

@@ -526,6 +526,9 @@ impl Context {
                 Buffer::end_with_context(&buffer)
             };
         }
+        // Its device does nothing any more, and is nobody else's yet. If this fails, it is done before the next
+        // one maps anything.
+        let _ = self.device.renew_domain();
         self.device.backend().disown(self.id);
         if had_the_device {
             Peers::hand_over(self);

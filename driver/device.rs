@@ -145,6 +145,10 @@ impl pci::Driver for Bound {
         self.device.backend.after_reset();
     }
 
+    fn cut_off(&self) {
+        self.device.leave();
+    }
+
     fn shutdown(&self) {
         self.device.backend.leave();
     }
@@ -320,7 +324,7 @@ impl Device {
     ) -> Result<Arc<AddressSpace>> {
         match this.backend.open(id, account)? {
             Some(space) => Ok(space),
-            None => AddressSpace::new(this.domain.clone(), this.clone()),
+            None => AddressSpace::new(this.domain.clone(), this.clone(), Some(account.clone())),
         }
     }
 
@@ -355,6 +359,13 @@ impl Device {
             context.say_gone();
             from = context.id().saturating_add(1);
         }
+    }
+
+    /// If nothing is mapped, gives back what the IOMMU keeps of what was. `Err`: nothing can be mapped
+    /// until this has succeeded.
+    pub(crate) fn renew_domain(&self) -> Result {
+        let attachment = self.attachment.lock();
+        attachment.as_ref().map_or(Ok(()), Attachment::renew)
     }
 
     /// Blocks all its DMA, for as long as it is bound. `false`: it is not.

@@ -3,6 +3,7 @@
 
 use crate::sys::{
     account::OverLimit,
+    iommu::NoTables,
     uapi::{self, Fail},
 };
 use kernel::{alloc::AllocError, prelude::*};
@@ -55,6 +56,15 @@ impl From<Error> for Failure {
 impl From<OverLimit> for Failure {
     fn from(over: OverLimit) -> Self {
         Self::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed)
+    }
+}
+
+impl From<NoTables> for Failure {
+    fn from(why: NoTables) -> Self {
+        match why {
+            NoTables::OverLimit(over) => over.into(),
+            NoTables::Failed(error) => error.into(),
+        }
     }
 }
 

@@ -260,7 +260,7 @@ impl Gpu {
         if locked.reset().is_err() {
             this.reset()?;
         }
-        let bus = AddressSpace::new(domain.clone(), guardian.clone())?;
+        let bus = AddressSpace::new(domain.clone(), guardian.clone(), None)?;
         *this.link.lock() = Some(Link { guardian, bus });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());

@@ -17,6 +17,7 @@ use crate::{
     },
     spans::{Room, Spans},
     sys::{
+        account::Account,
         iommu::{Domain, Mapped},
         pages::Pages,
         uapi,
@@ -116,15 +117,22 @@ pub(crate) struct AddressSpace {
     domain: Arc<Domain>,
     guardian: Arc<dyn Guardian>,
     front: Option<Front>,
+    /// Who pays for tables of the IOMMU, where it is up to the program how many those are.
+    payer: Option<Arc<Account>>,
     /// What was left: the device has not forgotten it yet, though its memory went away.
     #[pin]
     taken: Mutex<Spans<Arc<Entries>>>,
 }
 
 impl AddressSpace {
-    /// All that `domain` translates, free.
-    pub(crate) fn new(domain: Arc<Domain>, guardian: Arc<dyn Guardian>) -> Result<Arc<Self>> {
-        Self::make(domain, guardian, None)
+    /// All that `domain` translates, free: for addresses that the driver chooses, or, with a `payer`, a
+    /// program.
+    pub(crate) fn new(
+        domain: Arc<Domain>,
+        guardian: Arc<dyn Guardian>,
+        payer: Option<Arc<Account>>,
+    ) -> Result<Arc<Self>> {
+        Self::make(domain, guardian, None, payer)
     }
 
     /// The addresses in `aperture` that `mmu` translates to addresses of `bus`, free.
@@ -135,13 +143,14 @@ impl AddressSpace {
     ) -> Result<Arc<Self>> {
         let (domain, guardian) = (bus.domain.clone(), bus.guardian.clone());
         let front = Front { mmu, aperture, bus };
-        Self::make(domain, guardian, Some(front))
+        Self::make(domain, guardian, Some(front), None)
     }
 
     fn make(
         domain: Arc<Domain>,
         guardian: Arc<dyn Guardian>,
         front: Option<Front>,
+        payer: Option<Arc<Account>>,
     ) -> Result<Arc<Self>> {
         let spans = Spans::new(bounds(&domain, front.as_ref()))?;
         Arc::pin_init(
@@ -149,6 +158,7 @@ impl AddressSpace {
                 domain,
                 guardian,
                 front,
+                payer,
                 taken <- new_mutex!(spans, "pinmap_space"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -173,20 +183,21 @@ impl AddressSpace {
         self.front.is_none()
     }
 
-    /// Whether there is room for `length` bytes, as demanded.
+    /// Whether there is room for `length` bytes, as demanded. Pages that would be charged for tables.
     pub(crate) fn check_room(
         &self,
         length: u64,
         target: Target,
-    ) -> core::result::Result<(), Failure> {
+    ) -> core::result::Result<u64, Failure> {
         let mut taken = self.taken.lock();
         taken.settle(self.bounds());
         let space = self.space(&taken);
         let place = space.place(length, target.wish, target.bits);
         match place {
             // It would be asked for first.
-            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(()),
-            place => place.map(drop).map_err(no_place),
+            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(0),
+            Ok(span) if self.payer.is_some() => Ok(self.domain.tables_due(span)),
+            place => place.map(|_| 0).map_err(no_place),
         }
     }
 
@@ -231,17 +242,15 @@ impl Place {
         length: u64,
         target: Target,
     ) -> core::result::Result<Self, Failure> {
-        let (Wish::Exactly(wish) | Wish::Near(wish)) = target.wish;
-        let wished = Span::new(wish, length);
-        if let Ok(span) = wished {
+        let suits = |span: Span| {
             let fits = span.last().checked_shr(target.bits).unwrap_or(0) == 0;
-            if let Some(id) = (fits && wish >= PAGE_SIZE)
-                .then(|| space.taken.lock().take_again(span))
-                .flatten()
-            {
-                return Ok(Self::new(space, span, id));
-            }
+            fits && span.start() >= PAGE_SIZE && target.wish.suits(length, span)
+        };
+        let again = space.taken.lock().take_again(suits);
+        if let Some((span, id)) = again {
+            return Ok(Self::new(space, span, id));
         }
+        let wished = Span::new(target.wish.address(), length);
         // The memory for it is allocated outside of the lock.
         let room = Room::new()?;
         let mut taken = space.taken.lock();
@@ -387,20 +396,22 @@ impl Mapping {
         };
         let reached = match memory {
             Memory::Host(pages) => {
-                let mut start = span.start();
+                let mut at = span;
                 if let Some(front) = &space.front {
-                    // Congruent, so that huge pages stay huge in both page tables.
-                    let near = Target {
-                        wish: Wish::Near(start),
+                    // Congruent, so that huge pages stay huge in both page tables; and close together, for
+                    // the IOMMU's tables are everybody's, and not what a context may have many of.
+                    let packed = Target {
+                        wish: Wish::Packed(span.start()),
                         bits: u64::BITS,
                     };
-                    let bus = Place::take(&front.bus, span.length(), near)?;
-                    start = bus.span.start();
+                    let bus = Place::take(&front.bus, span.length(), packed)?;
+                    at = bus.span;
                     this.bus = Some(bus);
                 }
-                let mapped = this.mapped.insert(Mapped::new(&space.domain, start));
+                let mapped = Mapped::new(&space.domain, at, space.payer.as_ref())?;
+                let mapped = this.mapped.insert(mapped);
                 mapped.fill(pages, access == Access::Write, wanted)?;
-                pte::Memory::Host(start)
+                pte::Memory::Host(at.start())
             }
             Memory::Local(local) => {
                 this.local = Some(local.clone());

@@ -12,7 +12,7 @@ use crate::{
     context::{Context, Reserved},
     failure::Failure,
     logic::request::Target,
-    sys::global,
+    sys::{global, gup},
 };
 use kernel::{
     new_mutex,
@@ -149,6 +149,10 @@ impl Members {
     fn admit(&mut self, context: &Arc<Context>) -> Result {
         self.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
         let result = self.shared.iter().try_for_each(|shared| {
+            // There may be very many, and others wait for the lock.
+            if gup::must_die() {
+                return Err(EINTR.into());
+            }
             if let Some(guest) = self.invite(context, shared)? {
                 guest.publish();
             }

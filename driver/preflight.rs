@@ -5,7 +5,7 @@ use crate::{
     backend::Claim,
     context::Context,
     failure::Failure,
-    logic::request,
+    logic::{request, PAGE_SIZE},
     registration::{errno, Pending},
     sys::{
         account::Account,
@@ -50,7 +50,12 @@ pub(crate) fn preflight(
         return Err(Failure::at(EFAULT, reason, address));
     }
     if let Some(target) = plan.target {
-        context.space().check_room(plan.span.length(), target)?;
+        let tables = context.space().check_room(plan.span.length(), target)?;
+        let needed = needed.saturating_add(tables.saturating_mul(PAGE_SIZE));
+        args.out_memlock_needed = needed;
+        if let Some(allowed) = limit.filter(|&allowed| tables != 0 && needed > allowed) {
+            return Err(Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, needed, allowed));
+        }
     }
     Ok(Pending::Done)
 }

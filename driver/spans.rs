@@ -157,12 +157,12 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes `span` again if it is the one that was freed last. Returns the owner's name.
-    pub(crate) fn take_again(&mut self, span: Span) -> Option<u64> {
-        self.vacant.take_if(|vacant| *vacant == span)?;
+    /// Takes the span that was freed last again, if it `suits`. Returns it and the owner's name.
+    pub(crate) fn take_again(&mut self, suits: impl FnOnce(Span) -> bool) -> Option<(Span, u64)> {
+        let span = self.vacant.take_if(|vacant| suits(*vacant))?;
         let owner = self.next_owner();
         self.taken.get_mut(&span.last())?.owner = owner;
-        Some(owner)
+        Some((span, owner))
     }
 
     /// What was freed is free from now on: before anybody looks at what is taken or takes it.

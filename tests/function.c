@@ -14,14 +14,17 @@
 #include "module.h"
 #include "pci.h"
 #include "pins.h"
+#include "process.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { NVME_CLASS = 0x010802 };
@@ -386,18 +389,24 @@ TEST(reset_between_owners)
 	nvme_close(&next);
 }
 
-/* Holds the device lock for a while. */
-static void *hold_device_lock(void *argument)
+/* Does something with the device lock; the answer. */
+static uint64_t with_device_lock(const char *bdf, unsigned long command, uint64_t value)
 {
-	const char *bdf = argument;
 	unsigned int domain, bus, device, function;
-	struct importer_args args = { .value = 1000 };
+	struct importer_args args = { .value = value };
 	int importer = importer_open();
 
 	CHECK_EQ(sscanf(bdf, "%x:%x:%x.%x", &domain, &bus, &device, &function), 4);
 	args.offset = domain << 16 | bus << 8 | device << 3 | function;
-	CHECK_OK(try_ioctl(importer, IMPORTER_HOLD, &args));
+	CHECK_OK(try_ioctl(importer, command, &args));
 	close(importer);
+	return args.value;
+}
+
+/* Holds it for a while. */
+static void *hold_device_lock(void *argument)
+{
+	with_device_lock(argument, IMPORTER_HOLD, 1000);
 	return NULL;
 }
 
@@ -439,6 +448,190 @@ TEST(reset_made_up_for, .seconds = 60)
 	close(file);
 	next.bar = NULL;
 	nvme_close(&next);
+}
+
+static void *register_page(void *argument)
+{
+	struct registration registration;
+	int result = try_register_memory(*(int *)argument, anon(1), PAGE, WRITE, &registration);
+
+	CHECK(result == 0 || result == -ENODEV);
+	return NULL;
+}
+
+/* While somebody is about to reset it for himself it is unbound: it is not reset under whoever has it then. */
+TEST(no_reset_after_unbinding, .seconds = 60)
+{
+	struct nvme nvme = nvme_open();
+	int next = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
+	struct nvme behind = nvme;
+	pthread_t holder, owner;
+	bool late = false;
+	int file;
+
+	close(importer_open());
+	file = SYS(open(pci_path(nvme.device.bdf, "resource0"), O_RDWR | O_CLOEXEC));
+	behind.bar = SYS(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+	for (unsigned int i = 0; !late && i < 10; i++) {
+		nvme.fd = i ? SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC)) : nvme.fd;
+		nvme_map(&nvme);
+		nvme_start(&nvme);
+		SYS(munmap((void *)nvme.bar, 2 * PAGE));
+		CHECK_OK(-pthread_create(&holder, NULL, hold_device_lock, nvme.device.bdf));
+		sleep_ms(100);
+		close(nvme.fd);
+		late = get(&behind, STATUS) & 1;
+		CHECK_OK(-pthread_join(holder, NULL));
+	}
+	CHECK(late);
+	CHECK_OK(-pthread_create(&owner, NULL, register_page, &next));
+	sleep_ms(100);
+	pci_unbind(nvme.device.bdf);
+	/* somebody else uses it */
+	set(&behind, CONFIG, 4 << 20 | 6 << 16);
+	CHECK_EQ(get(&behind, CONFIG), 4 << 20 | 6 << 16);
+	CHECK_OK(-pthread_join(owner, NULL));
+	CHECK_EQ(get(&behind, CONFIG), 4 << 20 | 6 << 16);
+	SYS(munmap((void *)behind.bar, 2 * PAGE));
+	close(file);
+	close(next);
+	file_write(pci_path(nvme.device.bdf, "driver_override"), "\n");
+}
+
+/* What a process that copies from a BAR tells. */
+struct copier {
+	volatile unsigned int copies, signals;
+};
+
+static struct copier *copier;
+
+static void count_signal(int signal)
+{
+	(void)signal;
+	copier->signals++;
+}
+
+/* Has the kernel read from the BAR. */
+static void copy_from_bar(void)
+{
+	struct nvme nvme = nvme_open();
+	int file = new_memfd(PAGE, 0);
+	char *direct;
+
+	signal(SIGALRM, count_signal);
+	nvme_map(&nvme);
+	direct = (char *)nvme.bar + VERSION;
+	for (;;) {
+		CHECK_EQ(pwrite(file, direct, 4, 0), 4);
+		copier->copies++;
+	}
+}
+
+/* Hundredths of a second of the CPU that a process has used. */
+static unsigned long cpu_time(pid_t pid)
+{
+	unsigned long user, system;
+	char path[64], text[1024];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	file_read(path, text, sizeof(text));
+	CHECK_EQ(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system), 2);
+	return user + system;
+}
+
+/*
+ * The kernel touches a BAR for a program while the function is being reset: it sleeps, whatever signals wait, and can be killed.
+ */
+TEST(touch_by_the_kernel_while_reset, .seconds = 60)
+{
+	struct nvme nvme = nvme_open();
+	unsigned int copies;
+	unsigned long used;
+	pid_t pid, reset;
+
+	close(nvme.fd);
+	close(importer_open());
+	copier = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+	pid = fork();
+	if (pid == 0)
+		copy_from_bar();
+	CHECK(WAIT_FOR(10000, copier->copies > 10));
+	reset = fork();
+	if (reset == 0) {
+		with_device_lock(nvme.device.bdf, IMPORTER_RESET, 100000);
+		_exit(0);
+	}
+	/* it has stopped */
+	do {
+		copies = copier->copies;
+		sleep_ms(200);
+	} while (copies != copier->copies);
+	SYS(kill(pid, SIGALRM));
+	used = cpu_time(pid);
+	sleep_ms(1500);
+	CHECK_EQ(copier->copies, copies);
+	/* it waits, and does not ask again and again */
+	CHECK(cpu_time(pid) - used < 8);
+	kill_now(pid);
+	CHECK_EQ(copier->signals, 0);
+	/* the reset is still under way */
+	CHECK_EQ(waitpid(reset, NULL, WNOHANG), 0);
+	kill_now(reset);
+
+	/* who waits and is not killed goes on */
+	copier->copies = 0;
+	pid = fork();
+	if (pid == 0)
+		copy_from_bar();
+	CHECK(WAIT_FOR(10000, copier->copies > 10));
+	with_device_lock(nvme.device.bdf, IMPORTER_RESET, 100);
+	SYS(kill(pid, SIGALRM));
+	copies = copier->copies;
+	CHECK(WAIT_FOR(10000, copier->copies > copies && copier->signals == 1));
+	kill_now(pid);
+	pci_unbind(nvme.device.bdf);
+	file_write(pci_path(nvme.device.bdf, "driver_override"), "\n");
+}
+
+/* An error on the bus: if the function was cut off, it is gone for whoever has it, until it is bound again. */
+TEST(bus_error)
+{
+	enum { NORMAL = 1, FROZEN = 2, GONE = 3 };
+	enum { CAN_RECOVER = 2, DISCONNECT = 4 };
+	static const int states[] = { FROZEN, GONE };
+
+	close(importer_open());
+	for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+		struct nvme nvme = nvme_open();
+		long long pins = pins_held();
+		struct registration registration;
+		char *page = anon(1);
+
+		nvme_map(&nvme);
+		nvme_start(&nvme);
+		registration = register_memory(nvme.fd, page, PAGE, WRITE);
+		/* one transfer was lost */
+		CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_ERROR, NORMAL), CAN_RECOVER);
+		CHECK_NO_EVENT(nvme.fd);
+		CHECK_EQ(nvme_identify(&nvme, registration.device_addr), 0);
+
+		CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_ERROR, states[i]), DISCONNECT);
+		CHECK_EQ(next_event(nvme.fd).type, PINMAP_EVENT_GONE);
+		CHECK(get_info(nvme.fd).out_flags & PINMAP_INFO_GONE);
+		CHECK_EQ(touch_read(nvme.bar), SIGBUS);
+		CHECK_ERR(ENODEV, try_register_memory(nvme.fd, page, PAGE, WRITE, &registration));
+		CHECK_PINS(pins);
+		CHECK(!pci_is_master(nvme.device.bdf));
+		nvme_close(&nvme);
+	}
+	/* bound again, it is back */
+	{
+		struct nvme nvme = nvme_open();
+
+		nvme_map(&nvme);
+		nvme_start(&nvme);
+		nvme_close(&nvme);
+	}
 }
 
 /* A function that shares its IOMMU group with others can reach their memory, and they its. All of them are named. */

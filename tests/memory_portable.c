@@ -9,9 +9,12 @@
 #include "pins.h"
 #include "process.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PORTABLE = PINMAP_REGISTER_PORTABLE };
@@ -408,6 +411,52 @@ TEST(portable_handed_over)
 }
 
 /* A part of a file: at the same address everywhere, for others can name it by nothing else. */
+/*
+ * A process with a great deal of portable memory opens another device, gets all of it there by its first call, and is killed
+ * meanwhile: it does not go on to the end.
+ */
+TEST(portable_killed_while_admitted, .seconds = 120)
+{
+	enum { MANY = 3000 };
+	unsigned long long most = 0;
+	struct gate ready = gate_new();
+
+	need_two();
+	for (unsigned int attempt = 0; attempt < 5; attempt++) {
+		struct pinmap_get_totals totals = { .size = sizeof(totals) };
+		int watcher = SYS(open(need_device(1).node, O_RDWR | O_CLOEXEC));
+		bool killed = false;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			char *memory = anon(MANY);
+			int fd = open_device(0), other;
+
+			for (unsigned int i = 0; i < MANY; i++)
+				register_memory(fd, memory + i * PAGE, PAGE, WRITE | PORTABLE);
+			other = SYS(open(need_device(1).node, O_RDWR | O_CLOEXEC));
+			gate_open(&ready);
+			get_info(other);
+			pause();
+		}
+		gate_pass(&ready);
+		most = 0;
+		do {
+			CHECK_OK(try_ioctl(watcher, PINMAP_GET_TOTALS, &totals));
+			if (totals.out_mapped.number > most)
+				most = totals.out_mapped.number;
+			if (most && !killed)
+				SYS(kill(pid, SIGKILL));
+			killed |= most != 0;
+		} while (!killed || waitpid(pid, NULL, WNOHANG) == 0);
+		diag("killed with %llu of %d mapped", most, MANY);
+		close(watcher);
+		if (most < MANY)
+			return;
+	}
+	FAIL("it has always had all of it mapped");
+}
+
 TEST(portable_file)
 {
 	int fd, other, file = new_memfd(8 * PAGE, 0);

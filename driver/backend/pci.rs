@@ -12,14 +12,10 @@ use crate::{
         irq::Vectors,
         pci::{Bar, Function},
         uapi::{self, Info},
-        vma,
+        wait::Gate,
     },
 };
-use kernel::{
-    new_condvar, new_mutex,
-    prelude::*,
-    sync::{CondVar, Mutex},
-};
+use kernel::{new_mutex, prelude::*, sync::Mutex};
 
 /// Bits of a file offset that are an offset into a BAR; the bits above are its number.
 const BAR_SHIFT: u32 = 40;
@@ -76,8 +72,8 @@ pub(super) struct Flat {
     /// Held while a page of device memory is given out.
     #[pin]
     access: Mutex<Access>,
-    #[pin]
-    access_changed: CondVar,
+    /// Closed while it is being reset.
+    answering: Gate,
 }
 
 /// The pages of `bar` with the MSI-X table or its pending bits, as offsets into it.
@@ -103,7 +99,7 @@ impl Flat {
             owner <- new_mutex!(Owner::default(), "pinmap_owner"),
             vectors <- new_mutex!(None, "pinmap_vectors"),
             access <- new_mutex!(Access::Open, "pinmap_access"),
-            access_changed <- new_condvar!("pinmap_access"),
+            answering: Gate::new(),
         }? Error)
     }
 
@@ -120,15 +116,20 @@ impl Flat {
 
     fn set_access(&self, access: Access) {
         let mut now = self.access.lock();
-        if *now != Access::Gone {
-            *now = access;
+        if *now == Access::Gone {
+            return;
         }
-        drop(now);
-        self.access_changed.notify_all();
+        *now = access;
+        if access == Access::Resetting {
+            self.answering.close();
+        } else {
+            self.answering.open();
+        }
     }
 
-    /// Ends what the last owner began. Nobody can claim it meanwhile.
-    fn clean(&self) -> Result {
+    /// Ends what the last owner began. Nobody can claim it meanwhile, and as long as `_vectors` is locked,
+    /// it is ours: [`leave`](Backend::leave) waits for that lock.
+    fn clean(&self, _vectors: &Option<Vectors>) -> Result {
         self.function.reset()?;
         self.owner.lock().used = false;
         Ok(())
@@ -143,7 +144,14 @@ impl Backend for Flat {
             // It could not be reset when its last owner went.
             owner.cleaning = true;
             drop(owner);
-            let result = self.clean();
+            let vectors = self.vectors.lock();
+            let is_gone = self.owner.lock().gone;
+            let result = if is_gone {
+                Err(ENODEV)
+            } else {
+                self.clean(&vectors)
+            };
+            drop(vectors);
             owner = self.owner.lock();
             owner.cleaning = false;
             if owner.gone {
@@ -190,13 +198,15 @@ impl Backend for Flat {
         if !self.is_owner(context) {
             return;
         }
-        let vectors = self.vectors.lock().take();
-        drop(vectors);
-        // Still with an owner, so that nobody claims it before it is reset.
+        let mut vectors = self.vectors.lock();
+        *vectors = None;
+        // Still with an owner, so that nobody claims it before it is reset; and still ours, since unbinding
+        // waits until all contexts have ended.
         if self.needs_reset() {
             // It fails if somebody has the device lock: who claims or unbinds it next tries again.
-            let _ = self.clean();
+            let _ = self.clean(&vectors);
         }
+        drop(vectors);
         let mut owner = self.owner.lock();
         *owner = Owner {
             gone: owner.gone,
@@ -284,14 +294,16 @@ impl Backend for Flat {
             .start
             .checked_add(offset)
             .filter(|_| offset < bar.length)?;
-        let mut access = self.access.lock();
-        while *access == Access::Resetting {
-            if self.access_changed.wait_interruptible(&mut access) {
-                // The signal first; then the touch is tried again.
-                return Some(vma::TRY_AGAIN);
+        loop {
+            let access = self.access.lock();
+            match *access {
+                Access::Open => return Some(insert(address >> PAGE_SHIFT)),
+                Access::Gone => return None,
+                Access::Resetting => {}
             }
+            drop(access);
+            self.answering.pass().ok()?;
         }
-        (*access == Access::Open).then(|| insert(address >> PAGE_SHIFT))
     }
 
     fn has_vector(&self, index: u32) -> bool {

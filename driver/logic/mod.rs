@@ -9,6 +9,7 @@
 
 pub mod burst;
 pub mod doubt;
+pub mod footprint;
 pub mod frames;
 pub mod gaps;
 pub mod handle;

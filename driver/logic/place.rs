@@ -24,6 +24,39 @@ pub enum Wish {
     Exactly(u64),
     /// At this address if possible, otherwise at one congruent to it.
     Near(u64),
+    /// As low as possible, so that all is close together; congruent to this address as far as huge pages
+    /// need it.
+    Packed(u64),
+}
+
+impl Wish {
+    /// The address that it names.
+    pub const fn address(self) -> u64 {
+        match self {
+            Self::Exactly(address) | Self::Near(address) | Self::Packed(address) => address,
+        }
+    }
+
+    /// Whether `length` bytes that were at `span` a moment ago may be there again.
+    pub const fn suits(self, length: u64, span: Span) -> bool {
+        let offset = span.start().wrapping_sub(self.address());
+        span.length() == length
+            && match self {
+                Self::Exactly(_) | Self::Near(_) => offset == 0,
+                Self::Packed(_) => offset & modulus(length).wrapping_sub(1) == 0,
+            }
+    }
+}
+
+/// What addresses are to be congruent by, for huge pages to stay huge.
+const fn modulus(length: u64) -> u64 {
+    if length >= GIGANTIC {
+        GIGANTIC
+    } else if length >= LARGE {
+        LARGE
+    } else {
+        PAGE_SIZE
+    }
 }
 
 /// Why there is no place.
@@ -66,9 +99,7 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         };
         let fit = |modulus| Fit {
             length,
-            address: match wish {
-                Wish::Exactly(address) | Wish::Near(address) => address,
-            },
+            address: wish.address(),
             modulus,
             usable,
         };
@@ -76,12 +107,12 @@ impl<T: Taken + ?Sized> Space<'_, T> {
             Wish::Exactly(address) => self.exactly(length, address, usable),
             Wish::Near(address) => match self.exactly(length, address, usable) {
                 Ok(span) if address >= PAGE_SIZE => Ok(span),
-                _ if length >= GIGANTIC => self.in_gaps(fit(GIGANTIC), u32::MAX),
-                _ if length >= LARGE => self.in_gaps(fit(LARGE), u32::MAX),
+                _ if length >= LARGE => self.in_gaps(fit(modulus(length)), u32::MAX),
                 _ => self
                     .in_gaps(fit(LARGE), PATIENCE)
                     .or_else(|_| self.in_gaps(fit(PAGE_SIZE), u32::MAX)),
             },
+            Wish::Packed(_) => self.in_gaps(fit(modulus(length)), u32::MAX),
         }
     }
 
@@ -300,6 +331,27 @@ mod tests {
             space(&used).place(0x2000, Wish::Near(0x7f00_0000_0000), 24),
             Err(NoPlace::Full)
         );
+    }
+
+    #[test]
+    fn packed_ones_are_side_by_side() {
+        let bounds = Bounds::new(APERTURE, core::slice::from_ref(&MSI));
+        let mut model = used(&[]);
+        for index in 0..3000 {
+            let wish = Wish::Packed(0x7f00_0000_0000 + index * LARGE);
+            let place = space(&model).place(PAGE_SIZE, wish, 64).unwrap();
+            assert_eq!(place.start(), (index + 1) * PAGE_SIZE);
+            assert!(wish.suits(PAGE_SIZE, place) && !wish.suits(2 * PAGE_SIZE, place));
+            assert!(!Wish::Near(wish.address()).suits(PAGE_SIZE, place));
+            model.take(bounds, place);
+        }
+        for (length, modulus) in [(LARGE, LARGE), (GIGANTIC, GIGANTIC)] {
+            let wish = Wish::Packed(0x7f12_3456_7000);
+            let place = space(&model).place(length, wish, 64).unwrap();
+            assert_eq!(place.start() % modulus, wish.address() % modulus);
+            assert!(wish.suits(length, place));
+            assert!(!Wish::Packed(wish.address() + PAGE_SIZE).suits(length, place));
+        }
     }
 
     /// Counts how often a gap is asked for.

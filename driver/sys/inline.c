@@ -25,6 +25,7 @@
 #include <linux/user_namespace.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
+#include <linux/wait_bit.h>
 #include <linux/shmem_fs.h>
 #include <linux/srcu.h>
 #include <linux/hugetlb.h>
@@ -353,6 +354,17 @@ bool pinmap_signal_pending(void)
 bool pinmap_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
+}
+
+void pinmap_clear_and_wake(u32 *word)
+{
+	store_release_wake_up(word, 0);
+}
+
+/* Waits until it is; -ERESTARTSYS if a fatal signal comes first. */
+int pinmap_wait_for_zero(u32 *word)
+{
+	return wait_var_event_killable(word, !smp_load_acquire(word));
 }
 
 void pinmap_cond_resched(void)

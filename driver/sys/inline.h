@@ -47,6 +47,13 @@ unsigned long pinmap_folio_pfn(const struct folio *folio);
 unsigned long pinmap_folio_pages(const struct folio *folio);
 unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
 
+/* Whether a function can be reached that an error on its bus is about, and what its driver answers. */
+enum pinmap_bus {
+	PINMAP_BUS_WORKS = (__force u32)pci_channel_io_normal,
+	PINMAP_BUS_CAN_RECOVER = (__force u32)PCI_ERS_RESULT_CAN_RECOVER,
+	PINMAP_BUS_DISCONNECT = (__force u32)PCI_ERS_RESULT_DISCONNECT,
+};
+
 /* Why a page cannot be pinned: values of enum pinmap_fail_reason. The mmap lock is held. */
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);
 /* The same for a range of the current task: the first address that cannot be, or PINMAP_FAIL_NONE. */
@@ -54,6 +61,8 @@ u32 pinmap_survey(unsigned long start, unsigned long last, bool write, u64 *addr
 
 /* current */
 bool pinmap_fatal_signal_pending(void);
+void pinmap_clear_and_wake(u32 *word);
+int pinmap_wait_for_zero(u32 *word);
 bool pinmap_signal_pending(void);
 void pinmap_cond_resched(void);
 void pinmap_reclaim_begin(void);
@@ -132,7 +141,6 @@ void *pinmap_page_address(const struct page *page);
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
 	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
-	PINMAP_VM_FAULT_NOPAGE = VM_FAULT_NOPAGE,
 };
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
 void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);

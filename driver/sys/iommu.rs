@@ -4,21 +4,24 @@
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
 mod fill;
+mod footprint;
 
-use self::fill::Part;
-use super::{pages::Pages, pci::Function, raw};
+pub(crate) use self::footprint::NoTables;
+
+use self::{fill::Part, footprint::Footprint};
+use super::{account::Account, pages::Pages, pci::Function, raw};
 use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
     alloc::AllocError,
     bindings, device,
     error::{from_err_ptr, to_result},
-    ffi,
+    ffi, new_mutex,
     prelude::*,
     str::CStrExt,
     sync::{
-        atomic::{Atomic, Relaxed},
-        Arc,
+        atomic::{Acquire, Atomic, Relaxed, Release},
+        Arc, Mutex,
     },
 };
 
@@ -179,15 +182,73 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
     Ok(reserved)
 }
 
-/// A paging domain.
-///
-/// It may outlive its attachment; what is mapped in it then reaches no device.
+/// A page table of the IOMMU.
 ///
 /// # Invariants
 ///
 /// The pointer is valid and ours.
+struct PageTable(NonNull<bindings::iommu_domain>);
+
+// SAFETY: It may be freed by any thread.
+unsafe impl Send for PageTable {}
+
+impl PageTable {
+    fn new(function: &Function) -> Result<Self> {
+        // SAFETY: The device is valid and bound to our driver.
+        let domain = from_err_ptr(unsafe {
+            bindings::iommu_paging_domain_alloc_flags(function.as_dev(), 0)
+        })?;
+        // INVARIANT: Just made.
+        NonNull::new(domain).map(Self).ok_or(ENOMEM)
+    }
+
+    /// Lets the DMA of `function`, which is ours and blocked, go through it. It is empty.
+    fn attach(&self, function: &Function) -> Result {
+        // SAFETY: Both are valid, and the DMA is ours.
+        to_result(unsafe { bindings::iommu_attach_device(self.0.as_ptr(), function.as_dev()) })?;
+        // SAFETY: Valid, attached, and still empty.
+        unsafe { raw::pinmap_enforce_coherency(self.0.as_ptr()) };
+        Ok(())
+    }
+
+    /// Blocks the DMA of `function`, to which it is attached.
+    fn detach(&self, function: &Function) {
+        // A device whose DMA is owned and that is detached from its domain has all its DMA blocked.
+        // SAFETY: Attached, as the caller says.
+        unsafe { bindings::iommu_detach_device(self.0.as_ptr(), function.as_dev()) };
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        // SAFETY: Ours by the type invariants. Whoever attached it has detached it.
+        unsafe { bindings::iommu_domain_free(self.0.as_ptr()) };
+    }
+}
+
+/// What a domain translates by now.
+struct Current {
+    page_table: PageTable,
+    /// Whether the function's DMA goes through it; if not, it is blocked, for this reason.
+    attached: Result,
+    /// Whether anything was ever mapped in it. What is left of that goes with the page table only.
+    used: bool,
+    footprint: Footprint,
+}
+
+/// What a device reaches: a paging domain, and another one, as empty as it was at first, when nothing is
+/// mapped and the tables that are left are to go.
+///
+/// It may outlive its attachment; what is mapped in it then reaches no device.
+#[pin_data]
 pub(crate) struct Domain {
-    domain: NonNull<bindings::iommu_domain>,
+    /// Changed when there are no `uses` only.
+    #[pin]
+    current: Mutex<Current>,
+    /// [`Use`]s that there are. More of them only with `current` locked.
+    uses: Atomic<u64>,
+    /// A new page table is due, as far as is known without `current`.
+    overdue: Atomic<bool>,
     aperture: Span,
     page_sizes: u64,
     reserved: KVec<Reserved>,
@@ -196,13 +257,8 @@ pub(crate) struct Domain {
     broken: Atomic<bool>,
 }
 
-// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
-unsafe impl Send for Domain {}
-// SAFETY: As above.
-unsafe impl Sync for Domain {}
-
 impl Domain {
-    fn new(function: &Function) -> core::result::Result<Self, Unfit> {
+    fn new(function: &Function) -> core::result::Result<Arc<Self>, Unfit> {
         let reserved = reserved(function)?;
         let mut reserved_spans = KVec::with_capacity(reserved.len(), GFP_KERNEL)?;
         for entry in &reserved {
@@ -210,31 +266,105 @@ impl Domain {
         }
         // SAFETY: The device is valid.
         let coherent = unsafe { raw::pinmap_is_coherent(function.as_dev()) };
-        // SAFETY: The device is valid and bound to our driver.
-        let domain = from_err_ptr(unsafe {
-            bindings::iommu_paging_domain_alloc_flags(function.as_dev(), 0)
-        })?;
-        let domain = NonNull::new(domain).ok_or(ENOMEM)?;
+        let page_table = PageTable::new(function)?;
         // SAFETY: Just made.
         let (geometry, page_sizes) = unsafe {
-            (
-                (*domain.as_ptr()).geometry,
-                (*domain.as_ptr()).pgsize_bitmap,
-            )
+            let domain = page_table.0.as_ptr();
+            ((*domain).geometry, (*domain).pgsize_bitmap)
         };
-        // INVARIANT: Just made.
-        let mut this = Self {
-            domain,
-            aperture: Span::new(0, 1).map_err(|_| EINVAL)?,
-            page_sizes: page_sizes as u64,
-            reserved,
-            reserved_spans,
-            coherent,
-            broken: Atomic::new(false),
-        };
-        this.aperture =
+        let aperture =
             Span::from_bounds(geometry.aperture_start, geometry.aperture_end).ok_or(EINVAL)?;
+        let current = Current {
+            page_table,
+            attached: Err(ENODEV),
+            used: false,
+            footprint: Footprint::new(),
+        };
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                current <- new_mutex!(current, "pinmap_domain"),
+                uses: Atomic::new(0),
+                overdue: Atomic::new(false),
+                aperture,
+                page_sizes: page_sizes as u64,
+                reserved,
+                reserved_spans,
+                coherent,
+                broken: Atomic::new(false),
+            }),
+            GFP_KERNEL,
+        )?;
         Ok(this)
+    }
+
+    /// Lets the DMA of `function`, which is ours and blocked, go through it.
+    fn attach(&self, function: &Function) -> Result {
+        let mut current = self.current.lock();
+        current.page_table.attach(function)?;
+        current.attached = Ok(());
+        Ok(())
+    }
+
+    /// Blocks the DMA of `function`, for good.
+    fn detach(&self, function: &Function) {
+        let mut current = self.current.lock();
+        if current.attached.is_ok() {
+            current.page_table.detach(function);
+        }
+        current.attached = Err(ENODEV);
+    }
+
+    /// Whether there should be another page table than `current`, and can be.
+    fn is_due(&self, current: &Current) -> bool {
+        if self.uses.load(Acquire) != 0 || self.is_broken() {
+            return false;
+        }
+        let due = current.used || current.attached.is_err();
+        self.overdue.store(due, Relaxed);
+        due
+    }
+
+    /// If nothing is mapped: a new page table for `function`, so that the old one's tables are freed.
+    /// Meanwhile its DMA is blocked. `Err`: there is none, and whoever wants to map has to try again.
+    fn renew(&self, function: &Function) -> Result {
+        if !self.is_due(&self.current.lock()) {
+            return Ok(());
+        }
+        let fresh = PageTable::new(function)?;
+        let mut current = self.current.lock();
+        // Somebody may have begun to map meanwhile.
+        if !self.is_due(&current) {
+            return Ok(());
+        }
+        if current.attached.is_ok() {
+            current.page_table.detach(function);
+        }
+        current.attached = fresh.attach(function);
+        current.attached?;
+        self.overdue.store(false, Relaxed);
+        current.used = false;
+        let footprint = mem::replace(&mut current.footprint, Footprint::new());
+        let old = mem::replace(&mut current.page_table, fresh);
+        drop(current);
+        drop(old);
+        // Who paid for its tables pays no more.
+        drop(footprint);
+        Ok(())
+    }
+
+    /// Whoever mapped something has gone: before the next one does, [`Attachment::renew`] is due.
+    pub(crate) fn outdate(&self) {
+        self.overdue.store(true, Relaxed);
+    }
+
+    /// Whether [`Attachment::renew`] is due, and has to succeed before anything is mapped.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.overdue.load(Relaxed)
+    }
+
+    /// Pages that `payer` would be charged for the tables of a mapping at `span`.
+    pub(crate) fn tables_due(&self, span: Span) -> u64 {
+        self.current.lock().footprint.due(span)
     }
 
     /// What can be translated. Checked by us: not every IOMMU driver does.
@@ -276,20 +406,6 @@ impl Domain {
         self.coherent
     }
 
-    /// Unmaps and flushes. When it returns `Ok`, no device can reach what was mapped there. From any
-    /// context.
-    ///
-    /// `Err`: the page table was not as we left it; part of the range may still be reachable.
-    fn unmap(&self, start: u64, length: u64) -> Result {
-        // SAFETY: The domain is valid by the type invariants.
-        let unmapped =
-            unsafe { bindings::iommu_unmap(self.domain.as_ptr(), start as usize, length as usize) };
-        if unmapped as u64 == length {
-            return Ok(());
-        }
-        Err(self.lose(unmapped as u64, length))
-    }
-
     /// Of `length` bytes only so many were unmapped.
     fn lose(&self, unmapped: u64, length: u64) -> Error {
         if !self.broken.xchg(true, Relaxed) {
@@ -301,11 +417,66 @@ impl Domain {
     }
 }
 
-impl Drop for Domain {
+/// The page table of a domain, for who maps in it: the domain has no other as long as there is a use.
+///
+/// # Invariants
+///
+/// `table` is that of `domain`, which counts this among its uses.
+struct Use {
+    domain: Arc<Domain>,
+    table: NonNull<bindings::iommu_domain>,
+}
+
+// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
+unsafe impl Send for Use {}
+// SAFETY: As above.
+unsafe impl Sync for Use {}
+
+impl Use {
+    /// To map at `span`. What that leaves in the page table is counted if there is a `payer`.
+    fn new(
+        domain: &Arc<Domain>,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<Self, NoTables> {
+        let mut current = domain.current.lock();
+        current.attached?;
+        if let Some(payer) = payer {
+            current.footprint.reserve(span, payer)?;
+        }
+        current.used = true;
+        domain.uses.add(1, Relaxed);
+        // INVARIANT: Counted, with `current` locked.
+        Ok(Self {
+            domain: domain.clone(),
+            table: current.page_table.0,
+        })
+    }
+
+    /// Only a part of what was to be mapped was.
+    fn note(&self, part: Span) {
+        self.domain.current.lock().footprint.note(part);
+    }
+
+    /// Unmaps and flushes. When it returns `Ok`, no device can reach what was mapped there. From any
+    /// context.
+    ///
+    /// `Err`: the page table was not as we left it; part of the range may still be reachable.
+    fn unmap(&self, start: u64, length: u64) -> Result {
+        // SAFETY: The domain is valid by the type invariants.
+        let unmapped =
+            unsafe { bindings::iommu_unmap(self.table.as_ptr(), start as usize, length as usize) };
+        if unmapped as u64 == length {
+            return Ok(());
+        }
+        Err(self.domain.lose(unmapped as u64, length))
+    }
+}
+
+impl Drop for Use {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariants. An `Attachment` holds a reference, so no device is
-        // attached any more.
-        unsafe { bindings::iommu_domain_free(self.domain.as_ptr()) };
+        // What it mapped is unmapped before somebody sees that.
+        self.domain.uses.fetch_sub(1, Release);
     }
 }
 
@@ -313,24 +484,31 @@ impl Drop for Domain {
 ///
 /// # Invariants
 ///
-/// `part` is mapped from `start` on, to pages of `runs`.
+/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
 pub(crate) struct Mapped {
-    domain: Arc<Domain>,
+    table: Option<Use>,
+    counted: bool,
     start: u64,
     part: Part,
     runs: Option<Arc<dyn Pages>>,
 }
 
 impl Mapped {
-    /// Nothing, to begin with. What follows `start` in `domain` must be free.
-    pub(crate) fn new(domain: &Arc<Domain>, start: u64) -> Self {
+    /// Nothing, to begin with. `span` in `domain` must be free; what the domain keeps of it, when it is
+    /// unmapped, is charged to `payer`, if there is one.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<Self, NoTables> {
         // INVARIANT: Nothing is mapped yet.
-        Self {
-            domain: domain.clone(),
-            start,
+        Ok(Self {
+            table: Some(Use::new(domain, span, payer)?),
+            counted: payer.is_some(),
+            start: span.start(),
             part: Part::default(),
             runs: None,
-        }
+        })
     }
 
     /// Maps `runs`, one after the other; once. If it fails, a part may be mapped. A fatal signal is a
@@ -341,17 +519,23 @@ impl Mapped {
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> Result {
-        if self.runs.is_some() {
+        let Some(table) = self.table.as_ref().filter(|_| self.runs.is_none()) else {
             return Err(EBUSY);
-        }
+        };
         // What a device can write was pinned for writing.
         if write && !runs.writable() {
             return Err(EACCES);
         }
         self.runs = Some(runs.clone());
         // INVARIANT: It counts in `part` what it maps.
-        self.domain
-            .fill(self.start, &**runs, write, wanted, &mut self.part)
+        let result = table.fill(self.start, &**runs, write, wanted, &mut self.part);
+        if result.is_err() && self.counted {
+            let front = Span::new(self.start, self.part.length).ok();
+            for part in [front, self.part.undone].into_iter().flatten() {
+                table.note(part);
+            }
+        }
+        result
     }
 
     /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they
@@ -360,13 +544,10 @@ impl Mapped {
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.part.length);
         let stuck = mem::take(&mut self.part.stuck);
-        if length == 0 && !stuck {
-            self.runs = None;
-            return Ok(());
-        }
+        let table = self.table.take();
         let mut result = Ok(());
-        if length != 0 {
-            result = self.domain.unmap(self.start, length);
+        if let Some(table) = table.filter(|_| length != 0) {
+            result = table.unmap(self.start, length);
             self.part.flushes = self.part.flushes.saturating_add(1);
         }
         if stuck {
@@ -407,7 +588,7 @@ impl Drop for Mapped {
 ///
 /// # Invariants
 ///
-/// We own the DMA of the function, and unless `blocked`, `domain` is attached to it.
+/// We own the DMA of the function; it goes through `domain` or is blocked, and stays so if `blocked`.
 pub(crate) struct Attachment {
     domain: Arc<Domain>,
     blocked: bool,
@@ -445,14 +626,9 @@ impl Attachment {
         if !allow_unsafe_interrupts && !group.has_isolated_interrupts() {
             return Err(Unfit::UnsafeInterrupts);
         }
-        let domain = Arc::new(Domain::new(function)?, GFP_KERNEL)?;
+        let domain = Domain::new(function)?;
         let claim = Claim::new(function)?;
-        // SAFETY: Both are valid, and the DMA is ours.
-        to_result(unsafe {
-            bindings::iommu_attach_device(domain.domain.as_ptr(), function.as_dev())
-        })?;
-        // SAFETY: Valid, attached, and still empty.
-        unsafe { raw::pinmap_enforce_coherency(domain.domain.as_ptr()) };
+        domain.attach(function)?;
         mem::forget(claim);
         Ok(domain)
     }
@@ -472,14 +648,19 @@ impl Attachment {
         self.blocked
     }
 
+    /// If nothing is mapped, gives the tables back that are left of what was. `Err`: nothing can be
+    /// mapped until this has succeeded. Sleeps.
+    pub(crate) fn renew(&self) -> Result {
+        if self.blocked {
+            return Ok(());
+        }
+        self.domain.renew(&self.function)
+    }
+
     /// From now on the function can reach nothing. For good. Sleeps.
     pub(crate) fn block(&mut self) {
         if !self.blocked {
-            // A device whose DMA is owned and that is detached from its domain has all its DMA blocked.
-            // SAFETY: Attached by the type invariants.
-            unsafe {
-                bindings::iommu_detach_device(self.domain.domain.as_ptr(), self.function.as_dev())
-            };
+            self.domain.detach(&self.function);
             self.blocked = true;
         }
     }

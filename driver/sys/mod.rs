@@ -37,4 +37,5 @@ pub(crate) mod thread;
 pub(crate) mod trace;
 pub(crate) mod uapi;
 pub(crate) mod vma;
+pub(crate) mod wait;
 pub(crate) mod work;

@@ -219,6 +219,10 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// It has been reset, and its configuration is as it was before.
     fn after_reset(&self);
 
+    /// An error on its bus has cut the function off: it reaches nothing and answers nothing, and will be
+    /// reset, or is not there any more.
+    fn cut_off(&self);
+
     /// The system goes down: the function must not do anything any more.
     fn shutdown(&self);
 
@@ -283,6 +287,7 @@ impl<T: Driver> Registration<T> {
     });
 
     const ERRORS: &'static Errors = &Errors(bindings::pci_error_handlers {
+        error_detected: Some(Self::error_detected),
         reset_prepare: Some(Self::reset_prepare),
         reset_done: Some(Self::reset_done),
         ..pin_init::zeroed()
@@ -381,6 +386,24 @@ impl<T: Driver> Registration<T> {
         if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
             data.get_ref().shutdown();
         }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the PCI core.
+    unsafe extern "C" fn error_detected(
+        pdev: *mut bindings::pci_dev,
+        state: bindings::pci_channel_state_t,
+    ) -> bindings::pci_ers_result_t {
+        if state == raw::PINMAP_BUS_WORKS {
+            // One transfer was lost, and the function goes on.
+            return raw::PINMAP_BUS_CAN_RECOVER;
+        }
+        // SAFETY: Valid, with the device lock held.
+        if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
+            data.get_ref().cut_off();
+        }
+        raw::PINMAP_BUS_DISCONNECT
     }
 
     /// # Safety

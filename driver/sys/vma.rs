@@ -114,13 +114,13 @@ impl NewArea<'_> {
     }
 }
 
-/// What a fault answers that did nothing: it happens again.
-pub(crate) const TRY_AGAIN: u32 = raw::PINMAP_VM_FAULT_NOPAGE;
-
 /// Who answers page faults in views that are not of struct pages.
 pub(crate) trait Faults: Send + Sync + 'static {
-    /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone. What
-    /// `insert` does is revoked by [`Views::zap`].
+    /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone, or the task
+    /// is being killed. What `insert` does is revoked by [`Views::zap`].
+    ///
+    /// If it waits, then for nothing but a fatal signal besides: a touch by the kernel, in `read()` into
+    /// the memory for instance, is tried again and again until it is answered, whatever signal waits.
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
     /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.

@@ -638,7 +638,8 @@ struct pinmap_register_fd {
  * first touched, and pinning charges nothing; for pages that do not exist yet there is
  * no number to compare: what a cgroup may still have depends on what can be reclaimed
  * from it then, and on the limits of all cgroups above it. Who goes over it while
- * pages are made meets the OOM killer or ``ENOMEM``, as by touching them.
+ * pages are made meets the OOM killer or ``ENOMEM``, as by touching them. Page tables
+ * that would be charged (see &struct pinmap_map) are in it if all else is in order.
  */
 struct pinmap_preflight {
 	__u32 size;
@@ -823,6 +824,13 @@ enum pinmap_map_flags {
  * until then the device may reach the pages, which stay pinned for that long, at
  * the address that was asked for, also after munmap() has returned. ``EOVERFLOW``, as it depends on the buffer's length, comes
  * behind ``ENOENT`` and ``ESTALE``.
+ *
+ * The IOMMU needs a page of its own for each block of 2 MiB, of device addresses,
+ * in which a mapping begins or ends, and keeps it until the owner of the device
+ * closes it; besides, one for each GiB. Of these 1024 cost nothing. For more, which
+ * takes mappings all over the address space, RLIMIT_MEMLOCK is charged
+ * (%PINMAP_FAIL_MEMLOCK) until then. A device with an MMU has no such charge here:
+ * tables of its own are charged instead, as long as something is mapped by them.
  */
 struct pinmap_map {
 	__u32 size;

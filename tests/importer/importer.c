@@ -148,14 +148,34 @@ static long with_table(struct import *import, unsigned int command, struct impor
 	return 0;
 }
 
-static long hold(u64 function, u64 milliseconds)
+/* What the PCI core does with the device lock of a function. */
+static long with_lock(unsigned int command, u64 function, u64 *value)
 {
 	struct pci_dev *pci = pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
+	const struct pci_error_handlers *told;
 
 	if (!pci)
 		return -ENODEV;
 	device_lock(&pci->dev);
-	msleep(min(milliseconds, 10000));
+	told = pci->driver ? pci->driver->err_handler : NULL;
+	switch (command) {
+	case IMPORTER_HOLD:
+		msleep(min(*value, 10000));
+		break;
+	case IMPORTER_RESET:
+		if (!told || !told->reset_prepare || !told->reset_done)
+			break;
+		told->reset_prepare(pci);
+		msleep_interruptible(min(*value, 100000));
+		told->reset_done(pci);
+		break;
+	case IMPORTER_ERROR:
+		if (told && told->error_detected)
+			*value = (__force u32)told->error_detected(pci, (__force pci_channel_state_t)*value);
+		else
+			*value = 0;
+		break;
+	}
 	device_unlock(&pci->dev);
 	pci_dev_put(pci);
 	return 0;
@@ -167,8 +187,8 @@ static long call(struct import *import, unsigned int command, struct importer_ar
 
 	if (command == IMPORTER_MAP)
 		return map(import, args);
-	if (command == IMPORTER_HOLD)
-		return hold(args->offset, args->value);
+	if (command == IMPORTER_HOLD || command == IMPORTER_RESET || command == IMPORTER_ERROR)
+		return with_lock(command, args->offset, &args->value);
 	if (!import->dma_buf)
 		return -ENOENT;
 	switch (command) {

@@ -16,9 +16,11 @@ enum importer_flags {
  * struct importer_args - arguments of all calls
  * @fd: MAP: the dma-buf
  * @flags: MAP: enum importer_flags
- * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has; HOLD: the PCI function whose device lock to
- *	take, domain << 16 | bus << 8 | device << 3 | function
- * @value: LOAD, STORE: what it is; HOLD: for so many milliseconds
+ * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has; HOLD, RESET, ERROR: the PCI function,
+ *	domain << 16 | bus << 8 | device << 3 | function
+ * @value: LOAD, STORE: what it is; HOLD: to have its device lock for so many milliseconds; RESET: to tell its driver of a reset that
+ *	takes so many, or until a signal comes; ERROR: to tell its driver of an error on the bus that leaves it in this state
+ *	(pci_channel_state_t), then what the driver said (pci_ers_result_t; 0: it cannot be told)
  * @out_length: STATE: bytes that are mapped
  * @out_entries: STATE: in so many pieces
  * @out_told: STATE: how often it was told to let go
@@ -41,5 +43,7 @@ struct importer_args {
 #define IMPORTER_BEGIN _IOWR('I', 6, struct importer_args)
 #define IMPORTER_END _IOWR('I', 7, struct importer_args)
 #define IMPORTER_HOLD _IOWR('I', 8, struct importer_args)
+#define IMPORTER_RESET _IOWR('I', 9, struct importer_args)
+#define IMPORTER_ERROR _IOWR('I', 10, struct importer_args)
 
 #endif

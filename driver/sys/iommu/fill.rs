@@ -5,7 +5,7 @@
 //! Entering a run that is a single page takes longer than pinning it, all of it in the IOMMU driver's
 //! page tables; and those may be changed by several processors at once, as long as the addresses differ.
 
-use super::Domain;
+use super::Use;
 use crate::{
     logic::{
         runs::{self, Run},
@@ -42,11 +42,13 @@ pub(super) struct Part {
     pub(super) flushes: u64,
     /// More may be mapped, and could not be taken away.
     pub(super) stuck: bool,
+    /// This was mapped, too, and was taken away.
+    pub(super) undone: Option<Span>,
 }
 
 /// What two processors map at once.
 struct Filling<'a> {
-    domain: &'a Domain,
+    table: &'a Use,
     frames: Frames,
     pages: &'a dyn Pages,
     write: bool,
@@ -137,10 +139,10 @@ impl Filling<'_> {
         if self.write {
             prot |= bindings::IOMMU_WRITE;
         }
-        if self.domain.coherent {
+        if self.table.domain.coherent {
             prot |= bindings::IOMMU_CACHE;
         }
-        let domain = self.domain.domain.as_ptr();
+        let domain = self.table.table.as_ptr();
         // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
         // the list before `window.len()`.
         let bytes = unsafe {
@@ -157,7 +159,7 @@ impl Filling<'_> {
             // On failure the call unmaps what it mapped, and does not look whether that worked.
             // SAFETY: The domain is valid.
             if unsafe { bindings::iommu_iova_to_phys(domain, at) } != 0 {
-                self.domain.lose(0, PAGE_SIZE);
+                self.table.domain.lose(0, PAGE_SIZE);
                 part.stuck = true;
             }
             return Err(Error::from_errno(bytes as i32));
@@ -173,7 +175,7 @@ fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
     Ok(KVVec::from_elem(entry, entries, GFP_KERNEL)?)
 }
 
-impl Domain {
+impl Use {
     /// Maps `pages` from `start` on, one after the other, as long as it is `wanted`. Counts in `part` what
     /// is mapped, also on failure. Sleeps.
     pub(super) fn fill(
@@ -185,7 +187,7 @@ impl Domain {
         part: &mut Part,
     ) -> Result {
         let filling = Filling {
-            domain: self,
+            table: self,
             frames: Frames::new(),
             pages,
             write,
@@ -246,6 +248,7 @@ impl Domain {
         if let Some(mapped) = whole.tail(back.length) {
             part.flushes = part.flushes.saturating_add(1);
             part.stuck |= self.unmap(mapped.start(), mapped.length()).is_err();
+            part.undone = Some(mapped);
         }
         result
     }

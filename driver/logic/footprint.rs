@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Which tables an IOMMU keeps of what is not mapped any more.
+//!
+//! What is unmapped in one piece takes along the tables that it fills, from the first to the last address
+//! that they have entries for. Those at its ends stay, as long as the page table does. A table is a page, of
+//! 512 entries, as with Intel, AMD and most others.
+
+use super::span::Span;
+
+/// Binary logarithm of what a lowest table has entries for: 2 MiB.
+const LEAF_SHIFT: u32 = 21;
+/// The same of the table above: 1 GiB.
+pub const REGION_SHIFT: u32 = 30;
+/// Binary logarithm of the number of entries.
+const ENTRIES_SHIFT: u32 = 9;
+/// Tables above the lowest one, without the root, which is always there: of five levels.
+const UPPER: u64 = 3;
+
+/// Lowest tables of a region, by bit.
+pub type Region = [u64; 8];
+
+/// An end of what is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    address: u64,
+    /// Whether the lowest table stays; otherwise those above only.
+    leaf: bool,
+}
+
+impl End {
+    /// The number of its region.
+    pub const fn region(self) -> u64 {
+        self.address >> REGION_SHIFT
+    }
+
+    fn bit(self) -> (usize, u64) {
+        let number = (self.address >> LEAF_SHIFT) % (1 << ENTRIES_SHIFT);
+        ((number / 64) as usize, 1 << (number % 64))
+    }
+
+    /// Tables that stay because of it and are not there yet, where `tables` are in its region, or it has none
+    /// and the next ones are `below` and `above`.
+    pub fn cost(self, tables: Option<&Region>, below: Option<u64>, above: Option<u64>) -> u64 {
+        let (word, bit) = self.bit();
+        let leaf = self.leaf && tables.is_none_or(|it| it.get(word).is_none_or(|it| it & bit == 0));
+        let upper = if tables.is_some() {
+            0
+        } else {
+            let missing = |other| missing(self.region(), other);
+            below
+                .map_or(UPPER, missing)
+                .min(above.map_or(UPPER, missing))
+        };
+        upper.saturating_add(u64::from(leaf))
+    }
+
+    /// Notes in its region that they are there.
+    pub fn note(self, tables: &mut Region) {
+        let (word, bit) = self.bit();
+        if let Some(tables) = tables.get_mut(word).filter(|_| self.leaf) {
+            *tables |= bit;
+        }
+    }
+}
+
+/// Tables on the way to region `wanted` that are not on the way to region `other`.
+fn missing(wanted: u64, other: u64) -> u64 {
+    let differ = u64::BITS.saturating_sub((wanted ^ other).leading_zeros());
+    u64::from(differ.div_ceil(ENTRIES_SHIFT)).min(UPPER)
+}
+
+/// The ends of `span`; `None` for the other one if both are in the same lowest table.
+pub fn ends(span: Span) -> (End, Option<End>) {
+    let block = |address: u64| {
+        let first = address >> LEAF_SHIFT << LEAF_SHIFT;
+        Span::from_bounds(first, first | ((1 << LEAF_SHIFT) - 1))
+    };
+    let end = |address| End {
+        address,
+        leaf: block(address).is_none_or(|block| !span.covers(block)),
+    };
+    let (first, last) = (span.start(), span.last());
+    let other = (first >> LEAF_SHIFT != last >> LEAF_SHIFT).then(|| end(last));
+    (end(first), other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const BLOCK: u64 = 1 << LEAF_SHIFT;
+    const REGION: u64 = 1 << REGION_SHIFT;
+
+    fn of(start: u64, length: u64) -> (End, Option<End>) {
+        ends(Span::new(start, length).unwrap())
+    }
+
+    #[test]
+    fn a_block_that_is_filled_leaves_no_lowest_table() {
+        assert!(!of(BLOCK, BLOCK).0.leaf && of(BLOCK, BLOCK).1.is_none());
+        assert!(of(BLOCK, BLOCK - 1).0.leaf);
+        assert!(of(BLOCK + 1, BLOCK - 1).0.leaf);
+        let (first, last) = of(BLOCK - 0x1000, BLOCK + 0x2000);
+        assert!(first.leaf && last.unwrap().leaf);
+        let (first, last) = of(0, 2 * BLOCK);
+        assert!(!first.leaf && !last.unwrap().leaf);
+        assert!(!of(u64::MAX - BLOCK + 1, BLOCK).0.leaf);
+    }
+
+    #[test]
+    fn tables_above_are_shared_with_neighbours() {
+        let end = of(5 * REGION, 0x1000).0;
+        assert_eq!(end.cost(None, None, None), 4);
+        assert_eq!(end.cost(None, Some(4), None), 2);
+        assert_eq!(end.cost(None, None, Some(511)), 2);
+        assert_eq!(end.cost(None, None, Some(512)), 3);
+        assert_eq!(end.cost(None, Some(4), Some(512)), 2);
+        assert_eq!(end.cost(Some(&[0; 8]), None, None), 1);
+        let mut tables = [0; 8];
+        end.note(&mut tables);
+        assert_eq!(end.cost(Some(&tables), None, None), 0);
+        assert_eq!(of(BLOCK, BLOCK).0.cost(Some(&[0; 8]), None, None), 0);
+        let (end, _) = of(BLOCK, BLOCK);
+        end.note(&mut tables);
+        assert_eq!(tables.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+    }
+
+    proptest! {
+        /// As counted by the sets of all tables that were ever at an end.
+        #[test]
+        fn all_are_counted_once(
+            spans in proptest::collection::vec((0u64..64, prop_oneof![0u64..4, 510u64..514, 1u64 << 17..(1 << 17) + 2], 1u64..2000), 1..40)
+        ) {
+            let mut regions: BTreeMap<u64, Region> = BTreeMap::new();
+            let mut sets = vec![BTreeSet::new(); 4];
+            let mut counted = 0;
+            for (page, region, pages) in spans {
+                let span = Span::new(region * REGION + page * 0x10_1000, pages * 0x1000).unwrap();
+                let (first, other) = ends(span);
+                for end in [Some(first), other].into_iter().flatten() {
+                    let name = end.region();
+                    let below = regions.range(..name).next_back().map(|(&it, _)| it);
+                    let above = regions.range(name..).next().map(|(&it, _)| it);
+                    counted += end.cost(regions.get(&name), below, above);
+                    end.note(regions.entry(name).or_default());
+                    if end.leaf {
+                        sets[0].insert(end.address >> LEAF_SHIFT);
+                    }
+                    for level in 1..4 {
+                        sets[level].insert(end.address >> (LEAF_SHIFT + level as u32 * ENTRIES_SHIFT));
+                    }
+                }
+            }
+            let all: usize = sets.iter().map(BTreeSet::len).sum();
+            prop_assert_eq!(counted, all as u64);
+        }
+
+        #[test]
+        fn nothing_panics(start: u64, last: u64, below: Option<u64>, above: Option<u64>, tables: Option<Region>) {
+            if let Some(span) = Span::from_bounds(start, last) {
+                let (first, other) = ends(span);
+                for end in [Some(first), other].into_iter().flatten() {
+                    prop_assert!(end.cost(tables.as_ref(), below, above) <= 1 + UPPER);
+                    end.note(&mut tables.unwrap_or_default());
+                }
+            }
+        }
+    }
+}
