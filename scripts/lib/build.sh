@@ -123,7 +123,7 @@ keep_newest() { # N DIRECTORY
 # are installed in the VM.
 programs_build() {
 	local content
-	content=$({ build_key; content_of "$TREE" '^\./(Cargo|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
+	content=$({ build_key; content_of "$TREE" '^\./(Cargo|README\.md$|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
 	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make
 	touch "$PROGRAMS"

@@ -2,6 +2,7 @@
 //! The device's own memory and registers, by the base address registers.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{fence, Ordering};
 
@@ -103,6 +104,7 @@ impl Bar {
     /// # Errors
     ///
     /// `EINVAL`: not aligned to its size, beyond the end, or in the hole.
+    #[inline]
     pub fn read<T: Word>(&self, offset: usize) -> Result<T> {
         let at = self.at::<T>("read", offset)?;
         // SAFETY: `at` is mapped, readable and aligned, as `at()` promises. A device's registers
@@ -121,6 +123,7 @@ impl Bar {
     /// # Errors
     ///
     /// `EINVAL`: not aligned to its size, beyond the end, or in the hole.
+    #[inline]
     pub fn write<T: Word>(&self, offset: usize, value: T) -> Result<()> {
         let at = self.at::<T>("write", offset)?;
         before_write();
@@ -136,30 +139,38 @@ impl Bar {
     }
 
     /// Where to access a `T`: mapped, and aligned to its size, as long as `self` exists.
+    #[inline]
     fn at<T: Word>(&self, verb: &str, offset: usize) -> Result<*mut T> {
         let size = size_of::<T>();
-        word::check(
-            verb,
-            &format!("BAR {}", self.number),
-            offset,
-            size,
-            size,
-            self.info.len,
-        )?;
-        let found = self.pieces.iter().find_map(|(start, map)| {
-            let inside = usize::try_from((offset as u64).checked_sub(*start)?).ok()?;
-            // Pieces are whole pages, so an aligned access is inside or outside of one.
-            (inside < map.len()).then(|| map.as_mut_ptr().wrapping_add(inside).cast())
-        });
-        found.ok_or_else(|| {
-            let attempt = format!(
-                "{verb} {size} bytes at offset {offset:#x} of BAR {}",
-                self.number
-            );
-            let cause = "the pages with the MSI-X table cannot be accessed";
-            Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
-        })
+        let name = Name(self.number);
+        word::check(verb, name, offset, size, size, self.info.len)?;
+        for (start, map) in &self.pieces {
+            // Pieces are whole pages, so an aligned access is inside or outside of one. One that
+            // begins after the offset has no place so far behind its start.
+            let inside = (offset as u64).wrapping_sub(*start);
+            if inside < map.len() as u64 {
+                return Ok(map.as_mut_ptr().wrapping_add(inside as usize).cast());
+            }
+        }
+        Err(in_the_hole(verb, size, offset, name))
     }
+}
+
+/// A BAR in an error.
+#[derive(Clone, Copy)]
+struct Name(usize);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BAR {}", self.0)
+    }
+}
+
+#[cold]
+fn in_the_hole(verb: &str, size: usize, offset: usize, name: Name) -> Error {
+    let attempt = format!("{verb} {size} bytes at offset {offset:#x} of {name}");
+    let cause = "the pages with the MSI-X table cannot be accessed";
+    Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
 }
 
 /// What was written to memory must be visible to the device before a register is written.

@@ -36,7 +36,8 @@ use crate::raw::{outwards, RawRegistration};
 ///
 /// let cache = Cache::new(device, Access::ReadWrite, 64 << 20)?;
 /// for _ in 0..1000 {
-///     // SAFETY: The device is done with it when `cached` is dropped, and nothing else uses it.
+///     // SAFETY: Nothing refers to the memory as long as `cached` exists; the device is done with it
+///     // then, and is not told of it again but by the next `get`.
 ///     let cached = unsafe { cache.get(memory, 8192)? };
 ///     let address = cached.device_addr();
 ///     // ... have the device work there, and wait for it ...
@@ -220,9 +221,15 @@ impl Cache {
     ///
     /// # Safety
     ///
-    /// As for [`Device::register_raw`], until the memory is unmapped, or the registration evicted, or
-    /// the cache dropped. Besides, the memory must not be freed while this runs, by another
-    /// thread: then it may find what is there no more, as with any use of memory.
+    /// - As long as the [`Cached`] or a clone of it exists: as for [`Device::register_raw`], of the
+    ///   whole pages.
+    /// - Afterwards the registration is kept, and the device can still reach the memory until it is
+    ///   unmapped, the registration is evicted, or the cache is dropped. What is done with the memory
+    ///   then is free (references, giving it back to an allocator), provided that the device does
+    ///   nothing with it by itself, and nobody has it do so: neither by the device's registers nor by
+    ///   packets made by hand, which are safe to write and to submit.
+    /// - The memory is not freed while this runs, by another thread: then it may find what is there
+    ///   no more, as with any use of memory.
     pub unsafe fn get(&self, memory: *mut u8, len: usize) -> Result<Cached> {
         let start = memory.expose_provenance();
         let attempt = || format!("find {len} bytes at {start:#x} with {}", self.device);
@@ -256,12 +263,103 @@ impl Cache {
             }
             gone.push(entry);
         }
-        let too_large = len > self.limit;
-        if !too_large {
-            gone.extend(kept.shrink(self.limit - len));
+        // Released before they are registered again.
+        drop(gone);
+        // SAFETY: As the caller promises.
+        let entry = unsafe { self.add(&mut kept, addr, len)? };
+        Ok(self.found(entry, start))
+    }
+
+    /// As [`get`](Self::get), but in as many parts as it takes, each with its length: what other
+    /// registrations have a part of is not in their way. At most one lookup registers a page.
+    ///
+    /// # Safety
+    ///
+    /// As for [`get`](Self::get).
+    pub(crate) unsafe fn get_parts(
+        &self,
+        memory: *mut u8,
+        len: usize,
+    ) -> Result<Vec<(Cached, usize)>> {
+        let start = memory.expose_provenance();
+        let Some((addr, pages)) = outwards(start, len, page_size()) else {
+            let attempt = format!("find {len} bytes at {start:#x} with {}", self.device);
+            return Err(Error::new(Operation::Cache, attempt, Errno::EINVAL));
+        };
+        if pages == 0 {
+            return Ok(Vec::new());
+        }
+        let (mut entries, last) = (Vec::new(), addr + (pages - 1));
+        let mut kept = self.lock();
+        // SAFETY: As the caller promises.
+        let found = unsafe { self.find_parts(&mut kept, addr, last, &mut entries) };
+        // What was found is given up without the lock, if something else was not.
+        drop(kept);
+        let parts = entries.into_iter().map(|entry| {
+            let (first, end) = entry.range();
+            let from = start.max(first);
+            let part = (start + (len - 1)).min(end) - from + 1;
+            (self.found(entry, from), part)
+        });
+        let parts = parts.collect();
+        found.map(|()| parts)
+    }
+
+    /// All registrations that have whole pages, in their order, made where there is none.
+    ///
+    /// # Safety
+    ///
+    /// As for [`get`](Self::get).
+    unsafe fn find_parts(
+        &self,
+        kept: &mut Kept,
+        addr: usize,
+        last: usize,
+        found: &mut Vec<Arc<Entry>>,
+    ) -> Result<()> {
+        let (mut known, mut gone) = (Vec::new(), Vec::new());
+        for entry in kept.overlapping(addr, last).into_iter().rev() {
+            let (live, checked) = entry.is_live()?;
+            kept.statistics.checked += u64::from(checked);
+            if live {
+                kept.statistics.hits += 1;
+                kept.touch(&entry);
+                known.push(entry);
+            } else {
+                kept.remove(&entry);
+                kept.statistics.stale += 1;
+                gone.push(entry);
+            }
         }
         // Released before they are registered again.
         drop(gone);
+        let mut at = addr;
+        for entry in known {
+            let (first, end) = entry.range();
+            if at < first {
+                // SAFETY: As the caller promises.
+                found.push(unsafe { self.add(kept, at, first - at)? });
+            }
+            found.push(entry);
+            at = end + 1;
+        }
+        if at <= last {
+            // SAFETY: As the caller promises.
+            found.push(unsafe { self.add(kept, at, last - at + 1)? });
+        }
+        Ok(())
+    }
+
+    /// Registers whole pages, of which none is registered.
+    ///
+    /// # Safety
+    ///
+    /// As for [`get`](Self::get).
+    unsafe fn add(&self, kept: &mut Kept, addr: usize, len: usize) -> Result<Arc<Entry>> {
+        let too_large = len > self.limit;
+        if !too_large {
+            drop(kept.shrink(self.limit - len));
+        }
         kept.statistics.misses += 1;
         // SAFETY: As the caller promises.
         let registration = match unsafe { self.register(addr, len) } {
@@ -290,7 +388,7 @@ impl Cache {
         if live {
             kept.insert(&entry);
         }
-        Ok(self.found(entry, start))
+        Ok(entry)
     }
 
     fn found(&self, entry: Arc<Entry>, start: usize) -> Cached {
@@ -345,8 +443,8 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// Memory that was found in a [`Cache`]. As long as it exists, the registration is kept, be it that
-/// the memory goes away.
+/// Memory that was found in a [`Cache`]. As long as it exists, the registration is kept, even if the
+/// memory is unmapped; afterwards the device must not be made to use it: see [`Cache::get`].
 #[derive(Clone)]
 pub struct Cached {
     /// Until it is dropped.

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags};
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::fault::FaultAccess;
+use crate::host;
 use crate::sys::{self, pinmap_event};
 use crate::wait::wait;
 
@@ -104,16 +105,13 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As for [`try_event`](Self::try_event).
+    /// As for [`try_event`](Self::try_event); `EDEADLK`: this is a host function.
     pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+        let attempt = || format!("wait for an event of {self}");
+        host::check(Operation::Wait, attempt)?;
         let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        wait(&mut files, timeout.into()).map_err(|errno| {
-            Error::new(
-                Operation::Wait,
-                format!("wait for an event of {self}"),
-                errno,
-            )
-        })?;
+        wait(&mut files, timeout.into())
+            .map_err(|errno| Error::new(Operation::Wait, attempt(), errno))?;
         self.try_event()
     }
 

@@ -396,7 +396,7 @@ impl Fence {
     /// # Errors
     ///
     /// `EIO`: the queue has stopped before, [`Error::fault`](crate::Error::fault) says why;
-    /// `ENODEV`: the device is gone.
+    /// `ENODEV`: the device is gone; `EDEADLK`: it is not reached, and this is a host function.
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         self.progress.wait(self.value, timeout.into())
     }

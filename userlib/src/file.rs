@@ -19,6 +19,7 @@ use crate::raw::RawRegistration;
 ///
 /// Made by [`Device::register_file`]. The file need not be mapped: what the program and the device
 /// have in common is its content. Dropped, it releases. It keeps the device open, not the file.
+#[must_use = "dropped, the device cannot reach it any more"]
 #[derive(Debug)]
 pub struct FileRegistration {
     raw: RawRegistration,
@@ -75,7 +76,7 @@ impl FileRegistration {
     ///
     /// # Errors
     ///
-    /// None that a driver of this version has. The registration comes back with the error.
+    /// `EIO`: as for [`RawRegistration::release`]. The registration comes back with the error.
     pub fn release(self) -> Result<(), ErrorWith<Self>> {
         let offset = self.offset;
         self.raw.release().map_err(|failed| ErrorWith {

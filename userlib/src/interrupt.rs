@@ -11,6 +11,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
+use crate::host;
 use crate::sys;
 use crate::wait::wait;
 
@@ -18,6 +19,7 @@ use crate::wait::wait;
 ///
 /// Made by [`Device::interrupt`]. Dropped, it takes the eventfd away: the device's interrupts on
 /// that vector are then ignored. Polled ([`AsFd`]), it is readable when an interrupt came.
+#[must_use = "dropped, interrupts are ignored"]
 #[derive(Debug)]
 pub struct Interrupt {
     device: Device,
@@ -75,14 +77,19 @@ impl Interrupt {
     }
 
     /// Waits until an interrupt comes; without a timeout, as long as it takes. Returns how many
-    /// came since this was last asked, none when the time was up first.
+    /// came since this was last asked, or `None` when the time was up first, which `?` does not tell
+    /// from an interrupt.
     ///
     /// What the device wrote to registered memory before the interrupt can be read afterwards.
     ///
     /// # Errors
     ///
-    /// `ENODEV`: the device is gone, so that no interrupt will come.
+    /// `ENODEV`: the device is gone, so that no interrupt will come; `EDEADLK`: this is a host
+    /// function.
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<u64>> {
+        if host::is_inside() {
+            return Err(self.fail(Errno::EDEADLK));
+        }
         let mut files = [
             PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
             // A hang-up is always reported.
@@ -129,15 +136,17 @@ impl AsFd for Interrupt {
 impl Drop for Interrupt {
     fn drop(&mut self) {
         // Both under the lock, so that the next `Interrupt` for the vector keeps its eventfd. It
-        // fails only when the device is gone, and the interrupts with it.
+        // fails only when the device is gone, and the interrupts with it. It does not wait: a host
+        // function may drop it.
         let mut taken = self
             .device
             .vectors()
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let _ = self
-            .device
-            .set_eventfd(sys::PINMAP_SOURCE_VECTOR, self.vector, None);
+        let _ = host::outside(|| {
+            let source = sys::PINMAP_SOURCE_VECTOR;
+            self.device.set_eventfd(source, self.vector, None)
+        });
         taken.remove(&self.vector);
     }
 }

@@ -137,6 +137,14 @@
 //! }
 //! ```
 //!
+//! Nor is memory that the driver allocated:
+//!
+//! ```compile_fail,E0308
+//! fn read(file: &mut impl std::io::Read, allocation: &mut pinmap::Allocation<u8>) {
+//!     file.read(allocation).unwrap();
+//! }
+//! ```
+//!
 //! A mapping cannot outlive its registration:
 //!
 //! ```compile_fail,E0505
@@ -225,6 +233,18 @@
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("the driver is for 64-bit Linux, and so is this crate");
+
+/// The documents' examples are tests, too.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../README.md")]
+    #[doc = include_str!("../../docs/using.md")]
+    #[doc = include_str!("../../docs/driver.md")]
+    #[doc = include_str!("../../docs/testing.md")]
+    #[doc = include_str!("../../docs/bench.md")]
+    #[doc = include_str!("../../docs/speed.md")]
+    mod all {}
+}
 
 mod alloc_options;
 mod allocation;

@@ -17,6 +17,7 @@ use crate::sys;
 /// Made by [`Registration::map`](crate::Registration::map). Dropped, the device cannot reach the
 /// memory at that address any more; the memory stays registered. It cannot outlive its
 /// registration; forgotten, it goes with that.
+#[must_use = "dropped, it is unmapped"]
 #[derive(Debug)]
 pub struct Mapping<'a> {
     registration: &'a RawRegistration,
@@ -56,7 +57,9 @@ impl<'a> Mapping<'a> {
     ///
     /// # Errors
     ///
-    /// None that a driver of this version has.
+    /// `EIO`: the IOMMU did not unmap what it was told to, or the device did not say in time that it
+    /// has forgotten the address. The driver has cut the device off from all memory, and it will be
+    /// gone soon; releasing the registration answers `EIO`, too.
     pub fn unmap(mut self) -> Result<()> {
         self.unmap_now()
     }
@@ -85,7 +88,7 @@ impl<'a> Mapping<'a> {
 
 impl Drop for Mapping<'_> {
     fn drop(&mut self) {
-        // If it fails, then because the file is not the driver's any more: nothing is left to do.
+        // If it fails, releasing the registration will.
         let _ = self.unmap_now();
     }
 }

@@ -5,7 +5,8 @@
 ///
 /// [`Scope`](crate::Scope) makes them from typed operands, and checks those. Made by hand they are
 /// for what it has no words for; whatever they say, the device reaches only what its context
-/// registered or allocated.
+/// registered or allocated. That includes the fences of all queues: see
+/// [`Scope::submit`](crate::Scope::submit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet([u64; 8]);
 

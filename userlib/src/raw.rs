@@ -3,12 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorWith, Operation, Result};
 use crate::failure::Failure;
+use crate::host;
 use crate::ioctl;
 use crate::mapping::Mapping;
 use crate::options::{Access, MapOptions, RegisterOptions};
@@ -18,7 +20,9 @@ use crate::sys;
 
 /// Memory that a device can reach and that is not this crate's.
 ///
-/// Made by [`Device::register_raw`]. Dropped, it releases. It keeps the device open.
+/// Made by [`Device::register_raw`]. Dropped, it releases; whether that worked, only
+/// [`release`](Self::release) tells. It keeps the device open.
+#[must_use = "dropped, the device cannot reach the memory any more"]
 #[derive(Debug)]
 pub struct RawRegistration {
     device: Device,
@@ -27,8 +31,25 @@ pub struct RawRegistration {
     len: usize,
     device_addr: Option<u64>,
     access: Access,
-    released: bool,
+    hold: Hold,
 }
+
+/// Whether the device can reach the memory of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// It can.
+    Held,
+    /// It cannot any more.
+    Released,
+    /// The driver could not take it away. The handle is gone, so nothing that it says later is about
+    /// this memory.
+    Lost,
+}
+
+/// What releasing again says after it could not be done.
+const LOST: &str = "the driver could not take it away from the device";
+/// How long a device may take to be gone after that.
+const CUT_OFF: Duration = Duration::from_secs(10);
 
 impl Device {
     /// Makes memory reachable for the device that belongs to somebody else.
@@ -45,9 +66,10 @@ impl Device {
     /// # Safety
     ///
     /// Until the registration is released or dropped (for ever, if it is forgotten), the device may
-    /// read the memory at any time and, with [`Access::ReadWrite`], write it. This goes for whole
-    /// pages, also for what lies beside it in the first and the last page when rounding outwards.
-    /// So, as long as the memory stays mapped:
+    /// read the memory at any time and, with [`Access::ReadWrite`], write it; so may, of a
+    /// [`portable`](RegisterOptions::portable) one, every device of the driver's that the process has
+    /// open or opens later. This goes for whole pages, also for what lies beside it in the first and
+    /// the last page when rounding outwards. So, as long as the memory stays mapped:
     ///
     /// - There is no reference to any part of it except to atomics; with [`Access::Read`] shared
     ///   references are allowed too. It is accessed by atomics or, in one thread, by volatile
@@ -133,7 +155,7 @@ impl RawRegistration {
             len,
             device_addr,
             access,
-            released: false,
+            hold: Hold::Held,
         }
     }
 
@@ -142,7 +164,10 @@ impl RawRegistration {
     ///
     /// # Errors
     ///
-    /// None that a driver of this version has. The registration comes back with the error.
+    /// `EIO`: the IOMMU did not unmap what it was told to, or the device did not say in time that it
+    /// has forgotten the addresses. The driver has cut the device off from all memory, and it will be
+    /// gone soon; but the memory counts as reachable from then on: releasing again answers `EIO`,
+    /// too. The registration comes back with the error.
     pub fn release(mut self) -> Result<(), ErrorWith<Self>> {
         match self.release_now() {
             Ok(()) => Ok(()),
@@ -151,8 +176,10 @@ impl RawRegistration {
     }
 
     pub(crate) fn release_now(&mut self) -> Result<()> {
-        if self.released {
-            return Ok(());
+        match self.hold {
+            Hold::Held => {}
+            Hold::Released => return Ok(()),
+            Hold::Lost => return Err(self.lost()),
         }
         let mut args = sys::pinmap_release {
             handle: self.handle,
@@ -162,10 +189,61 @@ impl RawRegistration {
             // The device cannot reach it: gone, it reaches nothing; released before, by a forked
             // process that has the same file, it does not reach this.
             Ok(()) | Err(Errno::ENODEV | Errno::ESTALE) => {
-                self.released = true;
+                self.hold = Hold::Released;
                 Ok(())
             }
+            Err(Errno::EIO) => {
+                self.hold = Hold::Lost;
+                Err(self.lost())
+            }
             Err(errno) => Err(self.fail(Operation::Release, "release", errno)),
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::refused(
+            Operation::Release,
+            self.attempt("release"),
+            Errno::EIO,
+            LOST,
+        )
+        .with_hint("the driver has cut it off; unbind it from the driver, and bind it again")
+    }
+
+    /// Releases memory that somebody will refer to next, whatever happens: if it cannot be taken
+    /// away from the device, waits until that is gone, for then it reaches nothing. Ends the process
+    /// if it is not: there is nobody else who could keep the memory from being used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`release`](Self::release), also if the device is gone.
+    pub(crate) fn release_or_abort(&mut self) -> Result<()> {
+        let released = self.release_now();
+        if let Err(error) = &released {
+            if !host::outside(|| self.is_cut_off()) {
+                eprintln!("pinmap: {error}. The memory is about to be used: aborting.");
+                std::process::abort();
+            }
+        }
+        released
+    }
+
+    /// Waits until the device is gone. False: it is not.
+    fn is_cut_off(&self) -> bool {
+        let until = Instant::now() + CUT_OFF;
+        loop {
+            let mut args = sys::pinmap_query {
+                handle: self.handle,
+                ..Default::default()
+            };
+            // Who is told so may use the memory again.
+            if ioctl::query(self.device.as_fd(), &mut args) == Err(Errno::ENODEV) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -245,7 +323,7 @@ impl RawRegistration {
             len,
             device_addr,
             access,
-            released: false,
+            hold: Hold::Held,
         }
     }
 
@@ -254,20 +332,21 @@ impl RawRegistration {
     }
 
     pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
+        Error::new(operation, self.attempt(verb), errno)
+    }
+
+    fn attempt(&self, verb: &str) -> String {
         let Self {
             len, addr, device, ..
         } = self;
-        Error::new(
-            operation,
-            format!("{verb} the {len} bytes at {addr:#x} with {device}"),
-            errno,
-        )
+        format!("{verb} the {len} bytes at {addr:#x} with {device}")
     }
 }
 
 impl Drop for RawRegistration {
     fn drop(&mut self) {
-        // If it fails, then because the file is not the driver's any more: nothing is left to do.
+        // If it fails, the driver has cut the device off, or the file is not the driver's any more:
+        // nothing is left to do.
         let _ = self.release_now();
     }
 }

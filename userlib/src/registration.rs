@@ -26,11 +26,12 @@ use crate::word::{self, Word};
 /// once.
 ///
 /// [`release`](Self::release) gives the [`Buffer`] back. Dropped, it releases and frees the memory:
-/// then, too, the device cannot reach it any more. If the driver did not release it, the memory
-/// would stay allocated and mapped for good, rather than become somebody else's while a device may
-/// write to it. Forgotten ([`std::mem::forget`]), it stays registered as long as the process lives.
+/// then, too, the device cannot reach it any more. If the driver could not release it (`EIO`), the
+/// memory stays allocated and mapped for good, rather than become somebody else's while a device
+/// might write to it. Forgotten ([`std::mem::forget`]), it stays registered as long as the process lives.
 ///
 /// It keeps the device open.
+#[must_use = "dropped, the device cannot reach the memory any more"]
 #[derive(Debug)]
 pub struct Registration {
     raw: RawRegistration,
@@ -51,7 +52,11 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// None that a driver of this version has. The registration comes back with the error.
+    /// `EIO`: the IOMMU did not unmap what it was told to, or the device did not say in time that it
+    /// has forgotten the addresses. The driver has cut the device off from all memory, and it will be
+    /// gone soon; but the memory is not given back any more, to be on the safe side: releasing
+    /// again answers `EIO`, too, and dropping the registration leaves the memory allocated. The
+    /// registration comes back with the error.
     pub fn release(mut self) -> Result<Buffer, ErrorWith<Self>> {
         if let Err(error) = self.raw.release_now() {
             return Err(ErrorWith { error, value: self });

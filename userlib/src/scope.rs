@@ -128,8 +128,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// full.
     ///
     /// They are not checked, but the device does reach only what the context registered or
-    /// allocated, in the way that it allowed; anything else stops the queue. Packets that write to
-    /// the fences of a queue make waiting for it end too early or never.
+    /// allocated, in the way that it allowed; anything else stops the queue.
+    ///
+    /// They can write to the fences of this queue and of any other of the context. This queue's scope
+    /// asks the device itself at its end. Waiting for another queue ends too early then, or never: a
+    /// scope of it returns, a [`Pending`](crate::stream::Pending) gives its memory back, while the
+    /// device still works there. That spoils results and nothing else: memory that the device can
+    /// reach is only accessed by atomics, and what there are references to afterwards is released
+    /// before.
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@
 //! less than a word is a compare-and-exchange: the bytes beside it keep what the device or another
 //! thread just put there.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,34 +55,42 @@ macro_rules! words {
 }
 words!(u8 u16 u32 u64);
 
-/// Checks an access to something of `len` bytes before it is made.
+/// Checks an access to something of `len` bytes before it is made. What it is called is asked for only
+/// when it is refused: a register access costs no more than a few comparisons.
+#[inline]
 pub(crate) fn check(
     verb: &str,
-    what: &str,
+    what: impl fmt::Display,
     offset: usize,
     size: usize,
     align: usize,
     len: u64,
 ) -> Result<()> {
-    let refuse = |cause: String| {
-        let attempt = format!("{verb} {size} bytes at offset {offset:#x} of {what}");
-        Err(Error::refused(
-            Operation::Access,
-            attempt,
-            Errno::EINVAL,
-            cause,
-        ))
+    let end = (offset as u64).checked_add(size as u64);
+    if end.is_some_and(|end| end <= len) && offset % align == 0 {
+        return Ok(());
+    }
+    Err(refuse(verb, &what, offset, size, align, len))
+}
+
+/// Why an access is refused.
+#[cold]
+fn refuse(
+    verb: &str,
+    what: &dyn fmt::Display,
+    offset: usize,
+    size: usize,
+    align: usize,
+    len: u64,
+) -> Error {
+    let end = (offset as u64).checked_add(size as u64);
+    let cause = if end.is_none_or(|end| end > len) {
+        format!("it ends at {len:#x}")
+    } else {
+        format!("the offset is not a multiple of {align}")
     };
-    if (offset as u64)
-        .checked_add(size as u64)
-        .is_none_or(|end| end > len)
-    {
-        return refuse(format!("it ends at {len:#x}"));
-    }
-    if offset % align != 0 {
-        return refuse(format!("the offset is not a multiple of {align}"));
-    }
-    Ok(())
+    let attempt = format!("{verb} {size} bytes at offset {offset:#x} of {what}");
+    Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
 }
 
 /// Copies from the words, beginning at byte `offset`. All of it must lie inside of them.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device itself: what it is, its BARs, its interrupts, its reset.
 
+use std::hint::black_box;
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use nix::libc;
@@ -10,6 +12,7 @@ use pinmap::{Access, Buffer, Device, Kind, PciAddress, ReservedKind};
 
 use crate::edu::Edu;
 use crate::harness::{skip, Outcome};
+use crate::instructions;
 use crate::setup::{device, device_content, devices, edu, fill_device, pattern, PAGE};
 use crate::stale::{command, while_unbound};
 
@@ -135,6 +138,32 @@ fn with_nvme(test: impl FnOnce(&Device) -> Outcome) -> Outcome {
 fn functions() -> std::io::Result<impl Iterator<Item = std::path::PathBuf>> {
     let entries = std::fs::read_dir("/sys/bus/pci/devices")?;
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())))
+}
+
+/// No more than some comparisons: neither a string nor an allocation.
+pub(crate) fn register_access_costs_little() -> Outcome {
+    drop(device()?);
+    // The identification; the status, with nothing to switch on.
+    const READ: usize = 0x00;
+    const WRITTEN: usize = 0x20;
+    let bar = || Ok((device()?.bar(0)?, Box::new(AtomicU32::new(7))));
+    let plain = instructions::each(bar, |(_, memory), number| {
+        // SAFETY: It is there, and nobody else has it.
+        unsafe { memory.as_ptr().write_volatile(black_box(number) as u32 & 1) };
+    })?;
+    let read = instructions::each(bar, |(bar, _), _| {
+        assert!(bar.read::<u32>(black_box(READ)).is_ok());
+    })?;
+    let written = instructions::each(bar, |(bar, _), _| {
+        assert!(bar.write(black_box(WRITTEN), 0u32).is_ok());
+    })?;
+    println!("instructions: {plain} for a volatile access, {read} to read, {written} to write");
+    let most = plain + 40;
+    assert!(
+        read <= most && written <= most,
+        "{plain}, {read}, {written}"
+    );
+    Ok(())
 }
 
 pub(crate) fn msix_table_is_out_of_reach() -> Outcome {

@@ -191,7 +191,7 @@ pub(crate) fn owned_device_says_what_to_do() -> Outcome {
     assert!(second.info()?.owned);
     drop(owner);
     assert!(!second.info()?.owned);
-    pinned.map(Access::Read)?;
+    drop(pinned.map(Access::Read)?);
     // Another process sees it likewise.
     let out = Command::new("pinmap")
         .arg("info")

@@ -9,6 +9,7 @@ mod cache;
 mod command;
 mod device;
 mod doctor;
+mod documents;
 #[path = "../../../userlib/examples/edu/driver.rs"]
 mod edu;
 mod failure;
@@ -16,8 +17,10 @@ mod faults;
 mod files;
 mod gpu;
 mod harness;
+mod instructions;
 mod kernels;
 mod knobs;
+mod lost;
 mod mapping;
 mod memory;
 #[path = "../../../userlib/src/bin/pinmap/pins.rs"]
@@ -61,6 +64,9 @@ const TESTS: &[Test] = tests! {
         read_only_is_enforced
         register_raw_rounds_outwards
         query_finds_interior_addresses;
+    lost:
+        lost_memory_is_not_given_back
+        scope_tells_that_memory_is_lost;
     memory:
         buffer_of_transparent_huge_pages
         buffer_of_huge_pages
@@ -107,6 +113,7 @@ const TESTS: &[Test] = tests! {
         info_is_plausible
         two_devices_at_once
         bar_is_bounded
+        register_access_costs_little
         msix_table_is_out_of_reach
         interrupt_waits
         interrupt_is_taken_once
@@ -124,6 +131,11 @@ const TESTS: &[Test] = tests! {
         examples_of_streams
         example_pipeline
         example_stream_costs;
+    documents:
+        readme_has_these_programs
+        readme_drives_a_device
+        readme_works_in_place
+        readme_uses_a_stream;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -200,6 +212,7 @@ const TESTS: &[Test] = tests! {
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait
+        host_functions_ask_nothing_of_the_driver
         host_functions_cannot_wait_for_a_full_ring
         thousand_host_functions_of_a_stream
         completions_are_files;

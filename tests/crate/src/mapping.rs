@@ -143,7 +143,7 @@ pub(crate) fn mapping_needs_write_access() -> Outcome {
             .is_some_and(|hint| hint.contains("Access::ReadWrite")),
         "{error}"
     );
-    memory.map(Access::Read)?;
+    drop(memory.map(Access::Read)?);
     assert_eq!(memory.query()?.mappings, 1);
     Ok(())
 }

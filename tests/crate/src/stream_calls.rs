@@ -9,11 +9,13 @@ use std::time::Duration;
 use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use pinmap::stream::{self, StreamOptions};
-use pinmap::{kernel, Error, Packet};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use pinmap::stream::{self, Event, Pending, StreamOptions};
+use pinmap::{kernel, Access, Buffer, Cache, Device, Error, Gpu, Packet, QueueOptions};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::setup::{RawMemory, PAGE};
 use crate::streams::{spin, stream, SOME_TIME};
 
 pub(crate) fn host_functions_run_in_order() -> Outcome {
@@ -92,6 +94,182 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
     assert!(!one.query()?);
     drop(go);
     one.synchronize()?;
+    Ok(())
+}
+
+/// What `pinmap::stream` says of host functions, call by call.
+pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
+    let gpu = gpu()?;
+    let (stream, other) = (stream(&gpu)?, stream(&gpu)?);
+    let device = gpu.device().clone();
+    let register = || -> Result<_, Error> {
+        Buffer::new(PAGE)?
+            .register(&device, Access::ReadWrite)
+            .map_err(Into::into)
+    };
+    let registration = register()?;
+    let unmapped = register()?;
+    let memory = device.alloc::<u64>(16)?;
+    let file = memfd_create(c"pinmap-test", MFdFlags::MFD_CLOEXEC)?;
+    nix::unistd::ftruncate(&file, 4096)?;
+    let file = std::fs::File::from(file);
+    let registered_file = device.register_file(&file, 0, PAGE, Access::Read)?;
+    let dma_buf = memory.export(Access::Read)?;
+    let cache = Cache::new(&device, Access::Read, 1 << 20)?;
+    let known = RawMemory::new(PAGE)?.start().expose_provenance();
+    let known = move || std::ptr::with_exposed_provenance_mut::<u8>(known);
+    // SAFETY: Nobody refers to it.
+    drop(unsafe { cache.get(known(), PAGE)? });
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let reached = queue.scope(|scope| {
+        scope.submit(&[Packet::nop()])?;
+        scope.fence()
+    })?;
+    let (past, future) = (gpu.event()?, gpu.event()?);
+    other.record(&past)?;
+    other.synchronize()?;
+    let done = other.submit(5, |_, _| Ok(()))?;
+    let (sender, receiver) = mpsc::channel();
+    let path = device.path().to_owned();
+    let (go, begin) = mpsc::channel::<(Pending<i32>, Event)>();
+    let inside = {
+        let (device, gpu, stream) = (device.clone(), gpu.clone(), stream.clone());
+        move || {
+            let Ok((not_done, future)) = begin.recv() else {
+                return;
+            };
+            let errno =
+                |result: Result<(), Error>| result.map_or_else(|error| error.errno(), |()| 0);
+            let raw = RawMemory::new(PAGE).expect("memory");
+            let at_once = Duration::ZERO;
+            let refused = vec![
+                ("open", errno(Device::open(&path).map(drop))),
+                ("info", errno(device.info().map(drop))),
+                ("reserved", errno(device.reserved().map(drop))),
+                ("totals", errno(device.totals().map(drop))),
+                ("gpu", errno(device.gpu().map(drop))),
+                ("bar", errno(device.bar(0).map(drop))),
+                ("interrupt", errno(device.interrupt(0).map(drop))),
+                ("reset of the device", errno(device.reset())),
+                ("signal_events", errno(device.signal_events(None))),
+                (
+                    "wait_event of the device",
+                    errno(device.wait_event(at_once).map(drop)),
+                ),
+                (
+                    "query of an address",
+                    errno(device.query(raw.addr()).map(drop)),
+                ),
+                ("progress", errno(device.progress(raw.addr()).map(drop))),
+                (
+                    "preflight",
+                    errno(device.preflight(raw.addr(), PAGE, Access::Read).map(drop)),
+                ),
+                ("register", {
+                    let buffer = Buffer::new(PAGE).expect("memory");
+                    errno(
+                        buffer
+                            .register(&device, Access::Read)
+                            .map(drop)
+                            .map_err(Into::into),
+                    )
+                }),
+                ("register_raw", {
+                    // SAFETY: It is refused.
+                    let raw = unsafe { device.register_raw(raw.start(), PAGE, Access::Read) };
+                    errno(raw.map(drop))
+                }),
+                (
+                    "register_file",
+                    errno(device.register_file(&file, 0, PAGE, Access::Read).map(drop)),
+                ),
+                ("alloc", errno(device.alloc::<u8>(1).map(drop))),
+                ("alloc_vram", errno(gpu.alloc_vram::<u8>(1).map(drop))),
+                ("export", errno(memory.export(Access::Read).map(drop))),
+                ("import", errno(device.import::<u8>(&dma_buf).map(drop))),
+                ("map", errno(registration.map(Access::Read).map(drop))),
+                ("state", errno(registration.state().map(drop))),
+                (
+                    "query of a registration",
+                    errno(registration.query().map(drop)),
+                ),
+                ("query of a file", errno(registered_file.query().map(drop))),
+                (
+                    "a new cache",
+                    errno(Cache::new(&device, Access::Read, 1).map(drop)),
+                ),
+                ("what a cache lacks", {
+                    // SAFETY: It is refused.
+                    errno(unsafe { cache.get(raw.start(), PAGE) }.map(drop))
+                }),
+                ("find", errno(Gpu::find().map(drop))),
+                ("info of the gpu", errno(gpu.info().map(drop))),
+                ("counters", errno(gpu.counters().map(drop))),
+                ("walk", errno(gpu.walk(0).map(drop))),
+                ("queue", errno(gpu.queue(QueueOptions::new()).map(drop))),
+                (
+                    "scope of a queue",
+                    errno(queue.scope(|scope| scope.submit(&[Packet::nop()]))),
+                ),
+                ("stream", errno(gpu.stream(StreamOptions::new()).map(drop))),
+                ("event", errno(gpu.event().map(drop))),
+                ("query of a stream", errno(stream.query().map(drop))),
+                ("query of an event", errno(future.query().map(drop))),
+                ("time", errno(future.time().map(drop))),
+                (
+                    "waiting for an event",
+                    errno(future.synchronize_timeout(at_once).map(drop)),
+                ),
+                ("query of work", errno(not_done.query().map(drop))),
+                (
+                    "waiting for work",
+                    errno(not_done.wait().map(drop).map_err(Into::into)),
+                ),
+            ];
+            let allowed = vec![
+                ("a fence", errno(reached.wait(None).map(drop))),
+                ("an event", errno(past.synchronize())),
+                ("the time", errno(past.time().map(drop))),
+                ("another stream", errno(other.query().map(drop))),
+                ("memory", errno(memory.get(0).map(drop))),
+                ("registered memory", errno(registration.store(0, 1u64))),
+                ("what a cache has", {
+                    // SAFETY: Nobody refers to it.
+                    errno(unsafe { cache.get(known(), PAGE) }.map(drop))
+                }),
+                ("the next event", errno(device.try_event().map(drop))),
+                ("what is done", i32::from(done.try_into_memory().is_err())),
+                (
+                    "releasing",
+                    errno(unmapped.release().map(drop).map_err(Into::into)),
+                ),
+            ];
+            drop((
+                registration,
+                memory,
+                registered_file,
+                dma_buf,
+                cache,
+                queue,
+                reached,
+            ));
+            let _ = sender.send((refused, allowed));
+        }
+    };
+    stream.call(inside)?;
+    // Behind the function, which is waiting for it.
+    let pending = stream.submit(6, |work, _| work.packets(&[Packet::nop()]))?;
+    stream.record(&future)?;
+    go.send((pending, future)).map_err(|_| "it has ended")?;
+    let (refused, allowed) = receiver.recv_timeout(Duration::from_secs(60))?;
+    for (name, errno) in refused {
+        assert_eq!(errno, libc::EDEADLK, "{name}");
+    }
+    for (name, errno) in allowed {
+        assert_eq!(errno, 0, "{name}");
+    }
+    stream.synchronize()?;
+    assert_eq!(device.info()?.registrations, 0, "all of it was dropped");
     Ok(())
 }
 

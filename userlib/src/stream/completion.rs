@@ -19,6 +19,7 @@ use super::core::Core;
 ///
 /// Made by [`Stream::completion`](super::Stream::completion). With it one thread, in an event loop
 /// or an async runtime, waits for thousands of streams.
+#[must_use = "dropped, nothing is told"]
 #[derive(Debug)]
 pub struct Completion {
     fence: Fence,
@@ -59,7 +60,7 @@ impl Completion {
     /// # Errors
     ///
     /// `EIO`: the stream has failed before, [`Error::fault`](crate::Error::fault) says why;
-    /// `ENODEV`: the device is gone.
+    /// `ENODEV`: the device is gone; `EDEADLK`: it is not reached, and this is a host function.
     pub fn query(&self) -> Result<bool> {
         self.fence.query(&self.needs)
     }
@@ -69,7 +70,7 @@ impl Completion {
     ///
     /// # Errors
     ///
-    /// As for [`query`](Self::query); `EDEADLK`: this is a host function.
+    /// As for [`query`](Self::query).
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
         let progress = self.fence.progress();
         progress.wait_needing(self.fence.value(), &self.needs, timeout.into())

@@ -19,6 +19,8 @@ use crate::queue::{Full, Queue};
 use super::options::StreamOptions;
 use super::shared::{Page, Shared};
 
+/// Why a stream does nothing more whose memory the device has kept.
+pub(super) const KEPT: &str = "memory of it could not be taken back from the device";
 /// Why work of a stream is not done that had not failed.
 const RESET: &str = "the stream was reset";
 
@@ -239,6 +241,15 @@ impl Core {
         }
     }
 
+    /// Destroys the queue of that name, unless the stream was reset since.
+    pub(super) fn give_up(&self, queue: u64) {
+        let progress = match self.lock_of(queue) {
+            Ok(state) => Arc::clone(state.queue().progress()),
+            Err(_) => return,
+        };
+        progress.spoil(KEPT);
+    }
+
     pub(super) fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.check_outside()?;
         let mut state = self.lock();
@@ -251,6 +262,8 @@ impl Core {
             .queue_mut()
             .submit(1, std::iter::once(packet), Full::Wait)?;
         state.calls = calls;
+        // If it fails it drops the function, which may use the stream.
+        drop(state);
         host::when(fence, needs, Action::Call(calls, function))
     }
 

@@ -9,8 +9,8 @@
 //!
 //! # Memory of work in flight
 //!
-//! Who submits must not touch the memory before the device is done. There are two ways to have the
-//! compiler see to that:
+//! Memory must stay as long as the device works on it, and nobody may refer to it meanwhile. There
+//! are two ways to have the compiler see to that:
 //!
 //! - [`scope`]: memory is borrowed, by as many streams as there are; the scope's end waits.
 //! - [`Stream::submit`]: memory is handed over, and comes back with [`Pending::wait`].
@@ -44,6 +44,10 @@
 //! # Ok(()) }
 //! ```
 //!
+//! The order is the program's own: in a scope the CPU may read and write a slice that is in flight,
+//! and two streams may be given the same one. Without an [`Event`] between them, or waiting, what is
+//! read is some value, old or new; it is never undefined.
+//!
 //! Memory that is not registered is no operand: [`Work::copy_from`] registers it as long as the
 //! copy lasts, if it is asked to. Nothing ever waits behind the caller's back.
 //!
@@ -53,6 +57,25 @@
 //! then reports the [`Fault`](crate::Fault), also for the events recorded and the host functions
 //! called behind that packet, until [`Stream::reset`]. Others go on, but for those that wait for
 //! one of its events: those report it as well.
+//!
+//! # Host functions
+//!
+//! A function that [`Stream::call`] runs holds up its stream, and so does what is dropped with work
+//! that is done. If it waited for a stream, it might wait for itself. So in it, everything that submits,
+//! waits, or asks the driver fails at once with `EDEADLK`, whatever the outcome would have been:
+//!
+//! - opening devices and asking about them ([`Device::info`] and the like), taking their BARs and
+//!   interrupts, registering, allocating, mapping, importing and exporting memory, asking about it
+//!   ([`Registration::query`](crate::Registration::query)), filling a [`Cache`](crate::Cache);
+//! - making queues, streams and events; submitting, recording, calling, resetting;
+//! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
+//!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and completions.
+//!
+//! What looks whether something is done (`query`, `wait` of a [`Fence`](crate::Fence),
+//! [`Pending::try_into_memory`]) answers if it is; only if it is not would the driver have to be asked:
+//! `EDEADLK`. Allowed are: dropping anything, releasing and unmapping; reading and writing memory and
+//! BARs; [`Pending::is_done`]; what a [`Cache`](crate::Cache) has already; and everything that is not
+//! this crate's, waking another thread above all.
 //!
 //! # These do not compile
 //!
@@ -125,6 +148,7 @@ mod completion;
 mod core;
 mod event;
 mod options;
+mod parked;
 mod pending;
 mod scope;
 mod shared;
@@ -241,7 +265,7 @@ impl Stream {
         M: Send + 'static,
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
     {
-        Pending::new(&self.core, Box::new(memory), work)
+        Pending::new(&self.core, memory, work)
     }
 
     /// Records an event: it is complete when everything is done that was submitted before. It then
@@ -271,8 +295,8 @@ impl Stream {
     /// submitted before; what is submitted next waits for it. If the device never comes to it, it
     /// is dropped.
     ///
-    /// Called from inside, this crate refuses whatever might wait (`EDEADLK`): the function may
-    /// drop and look at what it owns. A panic fails the stream. At most 32 functions of a process run at
+    /// Called from inside, this crate refuses whatever might wait (`EDEADLK`), see
+    /// [host functions](self#host-functions). A panic fails the stream. At most 32 functions of a process run at
     /// once.
     ///
     /// This wakes a thread, which takes system calls; nothing else that is submitted does.
@@ -290,7 +314,7 @@ impl Stream {
     /// # Errors
     ///
     /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone.
+    /// device is gone; `EDEADLK`: not everything is done, and this is a host function.
     pub fn query(&self) -> Result<bool> {
         self.core.query()
     }

@@ -10,12 +10,13 @@ use crate::error::{ErrorWith, Operation, Result};
 use crate::fence::{Fence, Progress};
 use crate::host::{self, Action};
 
-use super::core::Core;
+use super::core::{Core, KEPT};
+use super::parked::Parked;
 use super::work::{Kept, Work};
 
 /// Memory that was handed over to a stream, until what was submitted with it is done.
 ///
-/// Made by [`Stream::submit`]. Dropped, it returns at once, and the memory is dropped when the work
+/// Made by [`Stream::submit`](super::Stream::submit). Dropped, it returns at once, and the memory is dropped when the work
 /// is done, by a thread of this crate, as in a host function: what that drops must not wait. Then a
 /// stream that waits for one that has failed is given up. Forgotten ([`std::mem::forget`]), the memory stays as long as the process lives.
 #[must_use = "dropped, it drops the memory when the work is done"]
@@ -31,16 +32,16 @@ pub struct Pending<M: Send + 'static> {
 /// The memory, and what was registered for the work.
 struct Held<M> {
     /// None only once it was taken.
-    memory: Option<Box<M>>,
+    memory: Option<Parked<M>>,
     kept: Arc<Kept>,
 }
 
 impl<M> Held<M> {
     fn into_memory(mut self) -> M {
-        // Before the memory, of which it may be a part.
-        self.kept.release();
+        // Before the memory, of which it may be a part. If it fails the device is gone.
+        let _ = self.kept.release();
         match self.memory.take() {
-            Some(memory) => *memory,
+            Some(memory) => memory.into_inner(),
             None => unreachable!("only this takes it, and that consumes it"),
         }
     }
@@ -48,7 +49,8 @@ impl<M> Held<M> {
 
 impl<M> Drop for Held<M> {
     fn drop(&mut self) {
-        self.kept.release();
+        // As above.
+        let _ = self.kept.release();
     }
 }
 
@@ -90,7 +92,7 @@ impl<M: Send + 'static> Drop for Submitting<'_, M> {
 }
 
 impl<M: Send + 'static> Pending<M> {
-    pub(super) fn new<F>(core: &Arc<Core>, memory: Box<M>, work: F) -> Result<Self>
+    pub(super) fn new<F>(core: &Arc<Core>, memory: M, work: F) -> Result<Self>
     where
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
     {
@@ -109,7 +111,7 @@ impl<M: Send + 'static> Pending<M> {
             core,
             progress,
             held: Some(Held {
-                memory: Some(memory),
+                memory: Some(Parked::new(memory)),
                 kept,
             }),
         };
@@ -117,7 +119,7 @@ impl<M: Send + 'static> Pending<M> {
             .held
             .as_mut()
             .and_then(|held| held.memory.as_mut());
-        let result = memory.map_or(Ok(()), |memory| work(&handle, memory));
+        let result = memory.map_or(Ok(()), |memory| work(&handle, memory.get_mut()));
         let pending = submitting.end();
         result?;
         match pending {
@@ -146,12 +148,20 @@ impl<M: Send + 'static> Pending<M> {
     /// # Errors
     ///
     /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why, or was reset before it
-    /// was done; `ENODEV`: the device is gone. Then [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`:
-    /// this is a host function.
+    /// was done, or memory of [`Work::copy_to`] could not be taken back from the device, as for
+    /// [`scope()`](super::scope()); `ENODEV`: the device is gone. Then
+    /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
+    /// function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let progress = self.fence.progress();
         match self.fence.wait_for_ever(&self.needs, self.by_hand) {
-            Ok(()) => Ok(self.into_memory()),
+            Ok(()) => match self.release() {
+                Ok(()) => Ok(self.into_memory()),
+                Err(error) => {
+                    progress.spoil(KEPT);
+                    Err(ErrorWith { error, value: self })
+                }
+            },
             Err(error) => {
                 if !host::is_inside() && progress.stopped().is_ok_and(|stop| stop.is_none()) {
                     // It waits for one that has stopped.
@@ -179,6 +189,13 @@ impl<M: Send + 'static> Pending<M> {
         } else {
             Err(self)
         }
+    }
+
+    /// What was registered for the work, which is done.
+    fn release(&self) -> Result<()> {
+        self.held
+            .as_ref()
+            .map_or(Ok(()), |held| held.kept.release())
     }
 
     fn into_memory(mut self) -> M {

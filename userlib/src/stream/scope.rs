@@ -34,7 +34,9 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// # Errors
 ///
 /// That of the function. If it had none: that of a stream, as for [`Stream::synchronize`]; `EIO`: one was
-/// reset meanwhile; `EDEADLK`: this is a host function.
+/// reset meanwhile, or memory of [`Work::copy_to`] could not be taken back from the device, which the
+/// driver has cut off from all memory (if it did not, the process is aborted: somebody would refer to
+/// memory that a device may write); `EDEADLK`: this is a host function.
 pub fn scope<'env, F, T, E>(work: F) -> Result<T, E>
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -79,8 +81,13 @@ impl<'scope> Scope<'scope, '_> {
         let ends = used.iter().zip(ends);
         let ends = ends.map(|((core, _), end)| core.finish(end));
         let result = ends.fold(Ok(()), Result::and);
-        self.kept.release();
-        result
+        let released = self.kept.release();
+        if released.is_err() {
+            for (core, queue) in used.iter() {
+                core.give_up(*queue);
+            }
+        }
+        result.and(released)
     }
 }
 

@@ -57,21 +57,18 @@ impl Kept {
         all.read.is_empty() && all.written.is_empty()
     }
 
-    /// Releases all of it: the work is done.
-    pub(super) fn release(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        drop(all);
+    /// Releases all of it: the work is done. Once it has returned, no device reaches what was
+    /// written, also after an error; otherwise it does not return.
+    pub(super) fn release(&self) -> Result<()> {
+        let Registered { read, written } = std::mem::take(&mut *self.lock());
+        // What a device only reads, it may go on to read.
+        drop(read);
+        let released = written
+            .into_iter()
+            .map(|mut registration| registration.release_or_abort());
+        // All of them, also after an error.
+        released.fold(Ok(()), Result::and)
     }
-}
-
-/// The pieces of a range that share a page with something else, and what lies between them.
-fn pieces(addr: usize, len: usize, page: usize) -> impl Iterator<Item = (usize, usize)> {
-    let end = addr + len;
-    let first = addr.next_multiple_of(page).min(end);
-    let last = (end / page * page).max(first);
-    let pieces = [(addr, first), (first, last), (last, end)];
-    let pieces = pieces.into_iter().filter(|(start, end)| start != end);
-    pieces.map(|(start, end)| (start, end - start))
 }
 
 impl<'w> Work<'w> {
@@ -104,18 +101,20 @@ impl<'w> Work<'w> {
         from: impl Into<DeviceSlice<'w, T>>,
         to: &mut DeviceSliceMut<'b, T>,
     ) -> Result<()> {
-        let mut state = self.lock()?;
-        state.queue_mut().copy(&from.into(), to, Full::Wait)
+        // Before the lock: it is the caller's own code, which may use the stream.
+        let from = from.into();
+        self.lock()?.queue_mut().copy(&from, to, Full::Wait)
     }
 
     /// Copies elements from memory that the device cannot reach: refuses, or has it registered, by
-    /// the pages, until the work is done. What several copies need is registered once.
+    /// the pages, until the work is done. What several copies need is registered once, also where
+    /// they need different parts of it that overlap.
     ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EPERM`: it was not told to register; the errors of
-    /// [`Cache::get`](crate::Cache::get), of which `EEXIST` means that some of it is registered by
-    /// the program itself, and `EBUSY` that a copy in flight needs some of it.
+    /// [`Device::register_raw`](crate::Device::register_raw), of which `EEXIST` means that some of it
+    /// is registered by the program itself.
     #[allow(unsafe_code)]
     pub fn copy_from<'b: 'w, T: Element>(
         &self,
@@ -123,25 +122,21 @@ impl<'w> Work<'w> {
         to: &mut DeviceSliceMut<'b, T>,
         unregistered: Unregistered,
     ) -> Result<()> {
-        let (addr, len) = (from.as_ptr().expose_provenance(), size_of_val(from));
+        let (addr, len) = (from.as_ptr().addr(), size_of_val(from));
         self.demand(unregistered, addr, len)?;
         self.demand_equal(from.len(), to.len())?;
         let cache = self.core.shared().borrowed(self.core.device())?;
-        let mut sources = Vec::new();
-        // What shares a page with something else by itself: that may be copied at the same time.
-        for (start, len) in pieces(addr, len, page_size()) {
-            let memory = from
-                .as_ptr()
-                .cast_mut()
-                .cast::<u8>()
-                .wrapping_add(start - addr);
-            // SAFETY: The device can only read it, and `from` is borrowed until the work is done,
-            // when it is released. What lies beside it in the same pages nothing but packets made
-            // by hand could name, and those only read.
-            let cached = unsafe { cache.get(memory, len)? };
-            sources.push((cached.device_addr()?, len as u64));
-            self.kept.lock().read.push(cached);
-        }
+        let memory = from.as_ptr().cast_mut().cast::<u8>();
+        // SAFETY: The device can only read it, and `from` is borrowed until the work is done, when it
+        // is released. What lies beside it in the same pages nothing but packets made by hand could
+        // name, and those only read.
+        let parts = unsafe { cache.get_parts(memory, len)? };
+        let sources = parts
+            .iter()
+            .map(|(cached, len)| Ok((cached.device_addr()?, *len as u64)));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        let parts = parts.into_iter().map(|(cached, _)| cached);
+        self.kept.lock().read.extend(parts);
         self.lock()?.queue_mut().copy_in(&sources, to)
     }
 
@@ -236,7 +231,8 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().timestamp(to, index)
     }
 
-    /// Submits packets as they are: as [`Scope::submit`](crate::Scope::submit) of a queue.
+    /// Submits packets as they are: as [`Scope::submit`](crate::Scope::submit) of a queue, which says
+    /// what those can do to other queues and streams.
     ///
     /// # Errors
     ///
@@ -272,21 +268,6 @@ mod tests {
     use crate::stream::{scope, Stream};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
-
-    #[test]
-    fn pages_that_are_shared_come_by_themselves() {
-        let all = |addr, len| pieces(addr, len, 0x1000).collect::<Vec<_>>();
-        assert_eq!(all(0x1000, 0x2000), [(0x1000, 0x2000)]);
-        assert_eq!(all(0x1ff0, 0x20), [(0x1ff0, 0x10), (0x2000, 0x10)]);
-        assert_eq!(all(0x1010, 0x20), [(0x1010, 0x20)]);
-        assert_eq!(all(0x1010, 0xff0), [(0x1010, 0xff0)]);
-        assert_eq!(
-            all(0x1ff8, 0x2010),
-            [(0x1ff8, 8), (0x2000, 0x2000), (0x4000, 8)]
-        );
-        assert_eq!(all(0x1000, 0), []);
-        assert_eq!(all(0x1008, 0), []);
-    }
 
     /// A stream whose fence says that all is done, as a packet may have written; the device does
     /// not.

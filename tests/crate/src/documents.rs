@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What README.md shows, run as it stands there. Each of its programs checks by itself what comes of it.
+#![allow(clippy::all)]
+
+use crate::gpu::gpu;
+use crate::harness::Outcome;
+use crate::setup::{device_content, edu};
+
+include!(concat!(env!("OUT_DIR"), "/documents.rs"));
+
+pub(crate) fn readme_has_these_programs() -> Outcome {
+    assert_eq!(README.len(), 3);
+    Ok(())
+}
+
+pub(crate) fn readme_drives_a_device() -> Outcome {
+    // It is skipped where there is none; otherwise it must be free.
+    drop(edu()?);
+    README[0]()?;
+    let mut edu = edu()?;
+    assert_eq!(device_content(&mut edu, 5)?, b"hello");
+    Ok(())
+}
+
+pub(crate) fn readme_works_in_place() -> Outcome {
+    drop(gpu()?);
+    README[1]()
+}
+
+pub(crate) fn readme_uses_a_stream() -> Outcome {
+    drop(gpu()?);
+    README[2]()
+}

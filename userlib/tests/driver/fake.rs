@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A driver that is made up, so that what the crate makes of its answers can be tested without one.
+//!
+//! This program's own `ioctl()` takes the place of the C library's. For the file of a [`Fake`] it answers as the driver
+//! would; what a queue is given counts as done once it is waited for, and nothing is really done.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_ulong, c_void};
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use pinmap::{Device, Gpu};
+
+use crate::sys;
+
+const PAGE: u64 = 4096;
+
+/// A paged device with its driver.
+pub(crate) struct Fake {
+    file: File,
+}
+
+/// What becomes of a device whose IOMMU has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It is gone soon.
+    Gone,
+    /// It stays.
+    Here,
+}
+
+#[derive(Default)]
+struct State {
+    gone: bool,
+    /// Taking memory back fails.
+    broken: Option<After>,
+    /// Bytes of the file that are in use.
+    length: u64,
+    next: u64,
+    registered: BTreeMap<u64, (u64, u64)>,
+    /// Handles that were released, or lost.
+    ended: Vec<u64>,
+    /// Where the fences of the queues are in the file.
+    queues: BTreeMap<u64, u64>,
+    /// Registrations that were ever made.
+    registrations: usize,
+}
+
+/// All of them, by their files.
+static FAKES: Mutex<BTreeMap<u64, State>> = Mutex::new(BTreeMap::new());
+
+fn fakes() -> MutexGuard<'static, BTreeMap<u64, State>> {
+    FAKES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        let file = memfd_create(c"pinmap-fake", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+        let fake = Self { file: file.into() };
+        let state = State {
+            length: PAGE,
+            next: 1,
+            ..State::default()
+        };
+        fakes().insert(fake.name(), state);
+        fake
+    }
+
+    fn name(&self) -> u64 {
+        self.file.metadata().expect("a file").ino()
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(fakes().get_mut(&self.name()).expect("it is there"))
+    }
+
+    pub(crate) fn open(&self) -> Device {
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Device::open(path).expect("a device")
+    }
+
+    pub(crate) fn gpu(&self) -> Gpu {
+        self.open().gpu().expect("a paged device")
+    }
+
+    /// From now on, no memory can be taken back.
+    pub(crate) fn break_iommu(&self, after: After) {
+        self.with(|state| state.broken = Some(after));
+    }
+
+    /// Registrations that there are, and that there ever were.
+    pub(crate) fn registrations(&self) -> (usize, usize) {
+        self.with(|state| (state.registered.len(), state.registrations))
+    }
+
+    /// As a packet made by hand may have it: the fences of all queues say that everything is done.
+    pub(crate) fn forge_fences(&self) {
+        self.with(|state| {
+            for &offset in state.queues.values() {
+                let all = u64::MAX.to_le_bytes();
+                self.file.write_all_at(&all, offset).expect("a fence");
+            }
+        });
+    }
+
+    /// Queues that there are.
+    pub(crate) fn queues(&self) -> usize {
+        self.with(|state| state.queues.len())
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        fakes().remove(&self.name());
+    }
+}
+
+impl State {
+    fn handle(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Room in the file.
+    fn space(&mut self, file: &File, length: u64) -> u64 {
+        let offset = self.length;
+        self.length += length.next_multiple_of(PAGE);
+        file.set_len(self.length).expect("a longer file");
+        offset
+    }
+
+    fn find(&self, handle: u64) -> Result<(u64, u64), Errno> {
+        match self.registered.get(&handle) {
+            Some(range) => Ok(*range),
+            None if self.ended.contains(&handle) => Err(Errno::ESTALE),
+            None => Err(Errno::ENOENT),
+        }
+    }
+
+    fn register(&mut self, addr: u64, length: u64) -> Result<u64, Errno> {
+        let mut others = self.registered.values();
+        if others.any(|&(start, len)| addr < start + len && start < addr + length) {
+            return Err(Errno::EEXIST);
+        }
+        let handle = self.handle();
+        self.registered.insert(handle, (addr, length));
+        self.registrations += 1;
+        Ok(handle)
+    }
+
+    fn release(&mut self, handle: u64) -> Result<(), Errno> {
+        // What the driver allocated is as good as registered, as far as this goes.
+        let known = self.find(handle);
+        if known == Err(Errno::ENOENT) {
+            return Ok(());
+        }
+        known?;
+        self.registered.remove(&handle);
+        self.ended.push(handle);
+        match self.broken {
+            None => Ok(()),
+            Some(after) => {
+                self.gone = after == After::Gone;
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    /// The queue has come so far.
+    fn reach(&self, file: &File, queue: u64, fence: u32, value: u64) -> Result<(), Errno> {
+        let offset = self.queues.get(&queue).ok_or(Errno::ESTALE)? + 8 * u64::from(fence);
+        file.write_all_at(&value.to_le_bytes(), offset)
+            .map_err(|_| Errno::EIO)
+    }
+}
+
+/// Takes the argument of an ioctl for what it must be.
+///
+/// # Safety
+///
+/// It must point to a `T` that nobody else uses.
+unsafe fn take<'a, T>(arg: *mut c_void) -> &'a mut T {
+    // SAFETY: As the caller promises.
+    unsafe { &mut *arg.cast::<T>() }
+}
+
+/// # Safety
+///
+/// `arg` must be what belongs to the number.
+unsafe fn answer(
+    state: &mut State,
+    file: &File,
+    number: u32,
+    arg: *mut c_void,
+) -> Result<(), Errno> {
+    if state.gone && number != sys::PINMAP_CMD_GET_INFO {
+        return Err(Errno::ENODEV);
+    }
+    match number {
+        sys::PINMAP_CMD_GET_INFO => {
+            // SAFETY: As the caller promises, here and below.
+            let info = unsafe { take::<sys::pinmap_info>(arg) };
+            info.out_kind = sys::PINMAP_KIND_PAGED;
+            info.out_flags = sys::PINMAP_INFO_COHERENT;
+            if state.gone {
+                info.out_flags |= sys::PINMAP_INFO_GONE;
+            }
+        }
+        sys::PINMAP_CMD_GPU_INFO => {
+            // SAFETY: As above.
+            let info = unsafe { take::<sys::pinmap_gpu_info>(arg) };
+            info.out_nr_queues = 64;
+            info.out_nr_slots = 8;
+            info.out_nr_copy_engines = 2;
+            info.out_max_transfer = 1 << 30;
+        }
+        sys::PINMAP_CMD_QUEUE_CREATE => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_queue_create>(arg) };
+            args.out_queue = state.handle();
+            args.out_ring_length = u64::from(args.packets) * 64;
+            args.out_ring_offset = state.space(file, args.out_ring_length);
+            args.out_doorbell_offset = state.space(file, PAGE);
+            args.out_fence_offset = state.space(file, PAGE);
+            args.out_fence_addr = 0x70_0000_0000 + args.out_fence_offset;
+            state.queues.insert(args.out_queue, args.out_fence_offset);
+        }
+        sys::PINMAP_CMD_QUEUE_DESTROY => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_queue_destroy>(arg) };
+            state.queues.remove(&args.queue).ok_or(Errno::ESTALE)?;
+        }
+        sys::PINMAP_CMD_QUEUE_QUERY => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_queue_query>(arg) };
+            args.out_state = sys::PINMAP_QUEUE_READY;
+            args.out_index = u64::MAX;
+        }
+        sys::PINMAP_CMD_QUEUE_WAIT => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_queue_wait>(arg) };
+            state.reach(file, args.queue, args.fence, args.value)?;
+        }
+        sys::PINMAP_CMD_QUEUE_NOTIFY => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_queue_notify>(arg) };
+            state.reach(file, args.queue, args.fence, args.value)?;
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: The bytes are there; the descriptor is the caller's.
+            unsafe { libc::write(args.fd, one.as_ptr().cast(), one.len()) };
+        }
+        sys::PINMAP_CMD_ALLOC => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_alloc>(arg) };
+            args.out_handle = state.handle();
+            args.out_offset = state.space(file, args.length);
+        }
+        sys::PINMAP_CMD_GENERATIONS => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_generations>(arg) };
+            args.out_offset = state.space(file, PAGE);
+            args.out_length = PAGE;
+        }
+        sys::PINMAP_CMD_REGISTER => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_register>(arg) };
+            args.out_handle = state.register(args.addr, args.length)?;
+            args.device_addr = args.addr;
+        }
+        sys::PINMAP_CMD_RELEASE => {
+            // SAFETY: As above.
+            state.release(unsafe { take::<sys::pinmap_release>(arg) }.handle)?;
+        }
+        sys::PINMAP_CMD_UNMAP => {
+            // SAFETY: As above.
+            state.find(unsafe { take::<sys::pinmap_unmap>(arg) }.handle)?;
+            if state.broken.is_some() {
+                return Err(Errno::EIO);
+            }
+        }
+        sys::PINMAP_CMD_QUERY => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_query>(arg) };
+            (args.out_base, args.out_length) = state.find(args.handle)?;
+            args.out_state = sys::PINMAP_STATE_LIVE;
+        }
+        sys::PINMAP_CMD_MAP => {}
+        _ => return Err(Errno::ENOTTY),
+    }
+    Ok(())
+}
+
+/// What the crate calls in place of the C library's.
+///
+/// # Safety
+///
+/// As for that: `arg` must be what belongs to the request.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> c_int {
+    let number = (request & 0xff) as u32;
+    // SAFETY: It belongs to the caller, for the time of the call.
+    let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+    let file = file.try_clone_to_owned().map(File::from);
+    if request >> 8 == sys::PINMAP_IOCTL_TYPE.into() {
+        if let Ok(file) = file {
+            let name = file.metadata().map_or(0, |metadata| metadata.ino());
+            if let Some(state) = fakes().get_mut(&name) {
+                // SAFETY: As the caller promises.
+                return match unsafe { answer(state, &file, number, arg) } {
+                    Ok(()) => 0,
+                    Err(errno) => {
+                        errno.set();
+                        -1
+                    }
+                };
+            }
+        }
+    }
+    // SAFETY: As the caller promises.
+    unsafe { libc::syscall(libc::SYS_ioctl, fd, request, arg) as c_int }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Packets made by hand in one queue can write the fences of another. What there are references to does not rest on them.
+
+use pinmap::stream::{self, StreamOptions, Unregistered};
+use pinmap::{Access, Buffer, Error};
+
+use crate::fake::Fake;
+
+#[test]
+fn borrowed_memory_is_released_before_its_scope_ends() {
+    let fake = Fake::new();
+    let gpu = fake.gpu();
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+    let mut vram = gpu.alloc_vram::<u8>(4096).expect("memory");
+    let mut target = Buffer::new(4096).expect("memory");
+    let source = vec![1u8; 4096];
+    stream::scope(|scope| -> Result<(), Error> {
+        let work = scope.on(&stream);
+        work.copy_to(vram.slice(), &mut target, Unregistered::Register)?;
+        assert_eq!(fake.registrations().0, 1);
+        fake.forge_fences();
+        Ok(())
+    })
+    .expect("it seems to be done");
+    assert_eq!(fake.registrations().0, 0);
+    target[0] = 1;
+    stream::scope(|scope| -> Result<(), Error> {
+        let work = scope.on(&stream);
+        work.copy_from(&source, &mut vram.slice_mut(), Unregistered::Register)?;
+        fake.forge_fences();
+        Ok(())
+    })
+    .expect("it seems to be done");
+    assert_eq!(fake.registrations().0, 0);
+}
+
+#[test]
+fn memory_is_released_before_it_is_given_back() {
+    let fake = Fake::new();
+    let gpu = fake.gpu();
+    let stream = gpu.stream(StreamOptions::new()).expect("a stream");
+    let vram = gpu.alloc_vram::<u8>(4096).expect("memory");
+    let target = Buffer::new(4096).expect("memory");
+    let pending = stream.submit((vram, target), |work, (vram, target)| {
+        work.copy_to(vram.slice(), target, Unregistered::Register)
+    });
+    let pending = pending.expect("submitted");
+    assert_eq!(fake.registrations().0, 1);
+    fake.forge_fences();
+    let (_, mut target) = pending.try_into_memory().expect("it seems to be done");
+    assert_eq!(fake.registrations().0, 0);
+    target[0] = 1;
+    // What stays registered there is no reference to, whatever the fences say.
+    let registration = target.register(gpu.device(), Access::ReadWrite);
+    assert_eq!(
+        registration.expect("registered").access(),
+        Access::ReadWrite
+    );
+}
