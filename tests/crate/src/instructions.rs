@@ -11,7 +11,7 @@ use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult, Pid};
 
 /// How often it is done, and how often once more.
-const TIMES: u64 = 64;
+const TIMES: u64 = 4;
 
 /// Has the child go on, instruction by instruction, to its end.
 fn steps(child: Pid) -> Result<u64, Box<dyn Error>> {
