@@ -5,6 +5,7 @@
 use std::error::Error;
 
 use nix::libc;
+use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::ptrace;
 use nix::sys::signal::{raise, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
@@ -60,6 +61,10 @@ pub(crate) fn each<T>(
     begin: fn() -> Result<T, Box<dyn Error>>,
     once: fn(&T, u64),
 ) -> Result<u64, Box<dyn Error>> {
+    // Both on one processor: otherwise each step would wait until another one is awake.
+    let mut one = CpuSet::new();
+    one.set(0)?;
+    sched_setaffinity(Pid::from_raw(0), &one)?;
     let few = count(TIMES, begin, once)?;
     let more = count(2 * TIMES, begin, once)?;
     Ok((more - few).div_ceil(TIMES))
