@@ -71,7 +71,7 @@
 //! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
 //!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and completions.
 //!
-//! What looks whether something is done (`query`, `wait` of a [`Fence`](crate::Fence),
+//! What looks whether something is done (`query`, `wait` of a [`Fence`],
 //! [`Pending::try_into_memory`]) answers if it is; only if it is not would the driver have to be asked:
 //! `EDEADLK`. Allowed are: dropping anything, releasing and unmapping; reading and writing memory and
 //! BARs; [`Pending::is_done`]; what a [`Cache`](crate::Cache) has already; and everything that is not
