@@ -2,7 +2,7 @@
 //! Paged devices: those with an MMU of their own, which many contexts use at once.
 //!
 //! What any of them needs is here: contexts (`member.rs`), page tables (`vm.rs`), having the TLB forget
-//! (`tlb.rs`), sharing out slots (`scheduler.rs`) and VMIDs (`vmids.rs`), memory of the device's own
+//! (`tlb.rs`), sharing out slots (`scheduler.rs`, `room.rs`) and VMIDs (`vmids.rs`), memory of the device's own
 //! (`vram.rs`), queues (`queue.rs`). What one of them is like is behind [`Hardware`].
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables, then

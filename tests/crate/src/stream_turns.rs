@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! More streams than the device holds: who has a turn, and who has none for nothing.
 
+use std::thread;
 use std::time::Duration;
 
 use pinmap::stream::{Event, StreamOptions};
@@ -8,6 +9,7 @@ use pinmap::{kernel, Error, Gpu, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::setup::is_slow;
 use crate::streams::{spin, stream, until};
 
 /// More than the device has slots.
@@ -25,6 +27,18 @@ fn busy_streams(gpu: &Gpu, time: Duration) -> Result<Vec<Stream>, Error> {
         drop(pending);
     }
     Ok(streams)
+}
+
+/// Gives up what streams have left to do: all at once, so that it takes no longer than what runs.
+fn give_up(streams: &[Stream]) -> Result<(), Error> {
+    thread::scope(|scope| {
+        let resets: Vec<_> = streams
+            .iter()
+            .map(|stream| scope.spawn(|| stream.reset()))
+            .collect();
+        let ended = resets.into_iter().map(|reset| reset.join());
+        ended.map(|end| end.expect("it does not panic")).collect()
+    })
 }
 
 /// Packets that engines have executed.
@@ -63,8 +77,9 @@ pub(crate) fn long_kernels_hold_up_no_other_context() -> Outcome {
             .all(|stream| stream.query().is_ok_and(|done| !done)),
         "the load has ended too soon"
     );
-    load.iter().try_for_each(Stream::reset)?;
-    assert!(median < Duration::from_millis(100), "{median:?}");
+    give_up(&load)?;
+    let limit = if is_slow() { 600 } else { 100 };
+    assert!(median < Duration::from_millis(limit), "{median:?}");
     Ok(())
 }
 
@@ -109,7 +124,7 @@ pub(crate) fn equal_streams_do_not_put_each_other_out() -> Outcome {
     let binds = gpu.counters()?.binds - binds;
     let packets = executed(&gpu)? - begun;
     println!("{binds} times put in for {packets} packets");
-    load.iter().try_for_each(Stream::reset)?;
+    give_up(&load)?;
     assert!(binds <= 3 * packets + 20, "{binds} for {packets} packets");
     Ok(())
 }

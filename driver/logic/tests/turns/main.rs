@@ -228,6 +228,53 @@ fn contexts_take_turns_where_slots_are_few() {
     assert!(least.unwrap() * 10 >= most.unwrap() * 8, "{executed:?}");
 }
 
+/// A more urgent queue does not wait until the time of a less urgent one is over; that one waits until the
+/// other has nothing to do.
+#[test]
+fn priorities_count_within_a_context() {
+    let mut model = Model::new(2, 15);
+    let context = model.context();
+    for _ in 0..2 {
+        model.queue(context, 1, vec![Packet::Kernel(MILLISECOND); 100_000]);
+    }
+    model.run(5 * MILLISECOND, |_| false);
+    let urgent = model.queue(context, 2, [Packet::Kernel(MILLISECOND)]);
+    assert!(model.run(4 * MILLISECOND, |model| model.is_done(urgent)));
+    let low = model.queue(context, 0, [Packet::Kernel(MILLISECOND)]);
+    assert!(!model.run(SECOND, |model| model.is_done(low)));
+    // Between contexts they say nothing.
+    let other = model.context();
+    let low = model.queue(other, 0, [Packet::Kernel(MILLISECOND)]);
+    assert!(model.run(30 * MILLISECOND, |model| model.is_done(low)));
+}
+
+/// Who has nothing to do makes room before anybody who waits for a fence, that one before anybody who waits
+/// for an engine, and that one before those who have one.
+#[test]
+fn who_needs_its_slot_least_makes_room_first() {
+    let mut model = Model::new(7, 15);
+    let context = model.context();
+    let kernels: Vec<_> = (0..5)
+        .map(|_| model.queue(context, 1, vec![Packet::Kernel(SECOND); 10]))
+        .collect();
+    let waits = model.queue(context, 1, [Packet::Wait(0, 1)]);
+    let idle = model.queue(context, 1, [Packet::Copy(MICROSECOND)]);
+    model.run(100 * MILLISECOND, |_| false);
+    let mut put_in = |model: &mut Model| {
+        let queue = model.queue(context, 2, vec![Packet::Copy(SECOND); 10]);
+        assert!(model.run(20 * MILLISECOND, |model| model.is_in(queue)));
+    };
+    assert!(model.is_in(idle) && model.is_in(waits));
+    put_in(&mut model);
+    assert!(!model.is_in(idle) && model.is_in(waits));
+    put_in(&mut model);
+    assert!(!model.is_in(waits));
+    let count = |model: &Model| kernels.iter().filter(|&&queue| model.is_in(queue)).count();
+    assert_eq!(count(&model), 5);
+    put_in(&mut model);
+    assert_eq!(count(&model), 4);
+}
+
 /// What a random queue does: its context, its priority, its packets; waits are for queues before it.
 type Wish = (usize, u32, Vec<(u8, u64, usize)>);
 

@@ -22,8 +22,9 @@ const LATER: u64 = 12 * MILLISECOND;
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
 const QUICK: u64 = 10 * MILLISECOND;
 
-/// How exact the model is.
+/// How exact the model is, and how long it takes nothing to happen at most.
 const STEP: u64 = 50 * MICROSECOND;
+const LONGEST: u64 = 5 * MILLISECOND;
 /// What it costs to put a queue in.
 const BIND: u64 = 200 * MICROSECOND;
 
@@ -199,6 +200,10 @@ impl Model {
         self.queues[queue].packets.is_empty()
     }
 
+    pub(crate) fn is_in(&self, queue: usize) -> bool {
+        self.queues[queue].slot.is_some()
+    }
+
     pub(crate) fn median_wait(&self, queue: usize) -> u64 {
         let mut waits = self.queues[queue].waits.clone();
         waits.sort();
@@ -222,7 +227,7 @@ impl Model {
     }
 
     fn step(&mut self) {
-        self.now += STEP;
+        self.now = self.next_event().max(self.now + STEP);
         self.execute();
         for queue in 0..self.queues.len() {
             let entry = &mut self.queues[queue];
@@ -236,6 +241,19 @@ impl Model {
             self.bell = false;
             self.pass();
         }
+    }
+
+    /// When something happens next.
+    fn next_event(&self) -> u64 {
+        let pass = match self.bell {
+            true => self.busy_until,
+            false => self.next_pass.max(self.busy_until),
+        };
+        let slots = self.slots.iter().flatten();
+        let ends = slots.filter_map(|slot| slot.engine.map(|(_, end)| end));
+        let rings = self.queues.iter().filter_map(|queue| queue.rings_at);
+        let next = ends.chain(rings).chain([pass, self.now + LONGEST]);
+        next.min().unwrap_or(self.now)
     }
 
     fn execute(&mut self) {
