@@ -263,6 +263,22 @@ TEST_EACH(stale, ways, .faults = true)
 	CHECK_NO_EVENT(fd);
 }
 
+/* Memory that was discarded is other memory, also if it is touched again before the driver has looked. */
+TEST(stale_though_touched_again)
+{
+	struct memory memory = memory_new(ANON, 8 * PAGE);
+	int fd = open_device(0);
+
+	for (unsigned int round = 0; round < rounds(20); round++) {
+		struct registration registration = register_memory(fd, memory.addr, memory.length, WRITE | NO_MAP);
+
+		SYS(madvise(memory.addr + 3 * PAGE, PAGE, MADV_DONTNEED));
+		memory.addr[3 * PAGE] = 1;
+		CHECK_STALE_EVENT(fd, registration);
+		release(fd, registration.handle);
+	}
+}
+
 /* The device writes again and again while the memory goes: nothing of it ever gets into the new memory. */
 static const struct way repeated[] = {
 	{ "munmap", ANON, 8, 0, 8, 2, true, unmap_third },

@@ -55,6 +55,14 @@ static void protect(struct memory *memory)
 	SYS(mprotect(memory->addr, memory->length, PROT_READ | PROT_WRITE));
 }
 
+/* The huge page is split, which is looked into while some of it cannot be accessed. */
+static void protect_part(struct memory *memory)
+{
+	SYS(mprotect(memory->addr, memory->length / 2, PROT_NONE));
+	sleep_ms(20);
+	SYS(mprotect(memory->addr, memory->length / 2, PROT_READ | PROT_WRITE));
+}
+
 static void protect_neighbour(struct memory *memory)
 {
 	SYS(mprotect(memory->addr + memory->length - 2 * PAGE, PAGE, PROT_READ));
@@ -208,6 +216,7 @@ static const struct calm calms[] = {
 	{ "mprotect", ANON, 8, 0, 8, protect },
 	{ "mprotect_thp", THP, 512, 0, 512, protect },
 	{ "mprotect_hugetlb", HUGETLB, 512, 0, 512, protect },
+	{ "mprotect_part_of_thp", THP, 512, 0, 512, protect_part },
 	{ "mprotect_neighbour", ANON, 8, 0, 6, protect_neighbour },
 	{ "mprotect_neighbour_in_thp", THP, 512, 0, 256, protect_neighbour },
 	{ "munmap_neighbour", ANON, 8, 0, 6, unmap_neighbour },
