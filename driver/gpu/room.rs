@@ -175,7 +175,7 @@ impl Room for View<'_> {
             return false;
         }
         queue.turn.store(0, Relaxed);
-        vm.served.store(self.schedule.order.next(), Relaxed);
+        vm.served.store(self.schedule.order.advance(), Relaxed);
         vm.waiters_first.store(asker.last != Last::Waited, Relaxed);
         let now = clock::now();
         if let Some(place) = self.schedule.slot(number) {

@@ -275,7 +275,7 @@ impl Vm {
             dead: false,
         };
         // Behind all that there are.
-        let joined = gpu.schedule.lock().order.next();
+        let joined = gpu.schedule.lock().order.advance();
         let this = Arc::pin_init(
             pin_init!(Self {
                 gpu: gpu.clone(),

@@ -68,7 +68,7 @@ pub struct Order(u64);
 
 impl Order {
     /// A number larger than all before.
-    pub fn next(&mut self) -> u64 {
+    pub fn advance(&mut self) -> u64 {
         self.0 = self.0.saturating_add(1);
         self.0
     }

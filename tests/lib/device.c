@@ -51,6 +51,15 @@ int try_get_info(int fd, struct pinmap_info *info)
 	return try_ioctl(fd, PINMAP_GET_INFO, info);
 }
 
+uint64_t charged_for_context(void)
+{
+	int fd = open_device(0);
+	uint64_t charged = get_info(fd).out_memlock_used;
+
+	close(fd);
+	return charged;
+}
+
 struct pinmap_register register_args(const void *addr, size_t length, uint32_t flags)
 {
 	struct pinmap_register args;

@@ -48,6 +48,9 @@ int try_get_info(int fd, struct pinmap_info *info);
 		info_;                                                                                                 \
 	})
 
+/* Bytes that a context of device 0 is charged from the start: a paged device's first page table. */
+uint64_t charged_for_context(void);
+
 /**
  * struct registration - registered memory
  * @addr: where it begins

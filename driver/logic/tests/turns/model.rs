@@ -137,7 +137,7 @@ impl Model {
 
     pub(crate) fn context(&mut self) -> usize {
         self.contexts.push(Context {
-            served: self.order.next(),
+            served: self.order.advance(),
             waiters_first: false,
             turns: 0,
         });
@@ -526,7 +526,7 @@ impl Room for Model {
         assert!(!self.spaces[space].vacating);
         self.binds += 1;
         let context = &mut self.contexts[asker.context as usize];
-        context.served = self.order.next();
+        context.served = self.order.advance();
         context.waiters_first = asker.last != Last::Waited;
         let queue = &mut self.queues[asker.queue as usize];
         (queue.turn, queue.pending, queue.slot) = (0, false, Some(slot));
