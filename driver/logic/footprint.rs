@@ -148,8 +148,8 @@ mod tests {
                     if end.leaf {
                         sets[0].insert(end.address >> LEAF_SHIFT);
                     }
-                    for level in 1..4 {
-                        sets[level].insert(end.address >> (LEAF_SHIFT + level as u32 * ENTRIES_SHIFT));
+                    for (level, set) in (0..).zip(&mut sets).skip(1) {
+                        set.insert(end.address >> (LEAF_SHIFT + level * ENTRIES_SHIFT));
                     }
                 }
             }

@@ -64,7 +64,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	if [[ " $* " == *' CLIPPY=1 '* ]] && grep -q '^warning' "$log"; then
 		die "clippy has warnings"
 	fi
-	keep "$dir/tree/pinmap.ko" "$MODULE" 100
+	keep "$dir/tree/pinmap.ko" "$MODULE" 300
 }
 
 # extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the bench need besides pinmap's, for the

@@ -36,8 +36,8 @@ fn give_up(streams: &[Stream]) -> Result<(), Error> {
             .iter()
             .map(|stream| scope.spawn(|| stream.reset()))
             .collect();
-        let ended = resets.into_iter().map(|reset| reset.join());
-        ended.map(|end| end.expect("it does not panic")).collect()
+        let mut ended = resets.into_iter().map(|reset| reset.join());
+        ended.try_for_each(|end| end.expect("it does not panic"))
     })
 }
 

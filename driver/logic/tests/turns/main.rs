@@ -260,7 +260,7 @@ fn who_needs_its_slot_least_makes_room_first() {
     let waits = model.queue(context, 1, [Packet::Wait(0, 1)]);
     let idle = model.queue(context, 1, [Packet::Copy(MICROSECOND)]);
     model.run(100 * MILLISECOND, |_| false);
-    let mut put_in = |model: &mut Model| {
+    let put_in = |model: &mut Model| {
         let queue = model.queue(context, 2, vec![Packet::Copy(SECOND); 10]);
         assert!(model.run(20 * MILLISECOND, |model| model.is_in(queue)));
     };
