@@ -60,6 +60,9 @@ impl Gate {
             (unsafe { &*data.cast::<F>() })()
         }
 
+        if done() {
+            return Ok(());
+        }
         let data = ptr::from_ref(done).cast_mut().cast();
         // SAFETY: Initialised; `ask` is called by this task, before this returns, with what it is for.
         to_result(unsafe {

@@ -433,7 +433,9 @@ void pinmap_gate_init(struct wait_queue_head *queue)
 
 void pinmap_gate_tell(struct wait_queue_head *queue)
 {
-	wake_up_all(queue);
+	/* Its barrier pairs with that of whoever waits. */
+	if (wq_has_sleeper(queue))
+		wake_up_all(queue);
 }
 
 /* Fails only if it is @killable and the current task is killed. */
