@@ -48,7 +48,7 @@ int try_get_info(int fd, struct pinmap_info *info);
 		info_;                                                                                                 \
 	})
 
-/* Bytes that a context of device 0 is charged from the start: a paged device's first page table. */
+/* Bytes that an ordinary user is charged for a context of device 0: a paged device's first page table. */
 uint64_t charged_for_context(void);
 
 /**
