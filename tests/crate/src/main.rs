@@ -263,6 +263,7 @@ const FAULTS: &[&str] = &[
     "release_ends_reach",
     "drop_ends_reach_and_unpins",
     "read_only_is_enforced",
+    "unmapped_then_mapped",
     "mapping_drop_unmaps",
     "mapping_forgotten_goes_with_registration",
     "munmap_makes_stale",
