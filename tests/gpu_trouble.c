@@ -173,51 +173,6 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 	queue_finish(&queue);
 }
 
-/* Has so many registrations released at once; whether the device had no room for more meanwhile. */
-static bool forget_many(int fd, unsigned int count)
-{
-	struct releaser releasers[count];
-	pthread_t threads[count];
-	bool full;
-
-	for (unsigned int i = 0; i < count; i++) {
-		struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
-
-		releasers[i] = (struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
-	}
-	/* less than the driver's patience */
-	gpu_set_register(GPU_DELAY_NS, 1000000000);
-	for (unsigned int i = 0; i < count; i++)
-		CHECK_EQ(pthread_create(&threads[i], NULL, release_it, &releasers[i]), 0);
-	full = WAIT_FOR(900, !gpu_register(GPU_INV_FREE));
-	for (unsigned int i = 0; i < count; i++) {
-		CHECK_EQ(pthread_join(threads[i], NULL), 0);
-		CHECK_OK(releasers[i].result);
-	}
-	gpu_set_register(GPU_DELAY_NS, 0);
-	return full;
-}
-
-/* More is to be forgotten at once than the device can queue: the rest waits, and none of it is lost. */
-TEST(more_to_forget_than_fits, .seconds = 60)
-{
-	enum { MANY = 80 };
-	int fd = open_gpu(), attempts = 5;
-	struct gpu_queue queue = queue_new(fd);
-	uint64_t bad = gpu_register(GPU_BAD_ACCESSES), done;
-	bool full;
-
-	do {
-		/* Without a VMID there is nothing to forget. */
-		queue_finish(&queue);
-		done = gpu_register(GPU_INV_DONE);
-		full = forget_many(fd, MANY);
-		CHECK(gpu_register(GPU_INV_DONE) >= done + MANY);
-		CHECK_EQ(gpu_register(GPU_BAD_ACCESSES), bad);
-	} while (!full && --attempts);
-	CHECK(full);
-}
-
 /* The device does not confirm that it has forgotten: it is cut off, and gone. */
 TEST(no_acknowledgement, .seconds = 60, .faults = true)
 {
