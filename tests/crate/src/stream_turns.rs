@@ -67,6 +67,7 @@ pub(crate) fn long_kernels_hold_up_no_other_context() -> Outcome {
         let done: Event = short.event()?;
         stream.record(&done)?;
         memory = pending.wait()?;
+        done.synchronize()?;
         waits.push(done.time()?.saturating_sub(asked));
     }
     waits.sort();
