@@ -62,7 +62,8 @@ tap_follow() {
 			end=y
 		fi
 		size=$(stat -c %s "$1")
-		tail -c "+$((from + 1))" "$1" | head -c "$((size - from))"
+		# In this order: tail reads all that head writes, whereas head would leave a tail that has more to write with SIGPIPE.
+		head -c "$size" "$1" | tail -c "+$((from + 1))"
 		from=$size
 		[ -n "$end" ] || sleep 0.5
 	done
