@@ -2,8 +2,8 @@
 /*
  * pinmap: user memory for PCI accelerators, without a copy.
  *
- * This file is the ABI and its manual. Everything a program may rely on is
- * said here; whatever is not said here may change.
+ * This file is the ABI and its manual. A program may rely on everything that
+ * is said here. Anything else may change.
  */
 #ifndef _UAPI_LINUX_PINMAP_H
 #define _UAPI_LINUX_PINMAP_H
@@ -14,46 +14,50 @@
 /**
  * DOC: Overview
  *
- * One PCI function bound to the driver is one character device,
+ * A PCI function that is bound to the driver is one character device,
  * ``/dev/pinmapN``. Opening it makes a *context*: a device address space with
- * its buffers, its accounting and its events. All of it dies with the last
- * reference to the open file, in order: the device stops being a bus master,
- * the IOMMU mappings are removed and flushed, the pages are unpinned, the
- * charges are given back.
+ * its buffers, its accounting and its events. A context ends with the last
+ * reference to the open file, in this order: the device stops being a bus
+ * master, the IOMMU mappings are removed and flushed, the pages are unpinned,
+ * the charges are given back.
  *
- * A context belongs to the address space (the ``mm``) and the user that opened
- * it. Memory can be registered only from that address space (``EPERM``). When
- * it ends, by exit or by exec, everything registered goes stale, even if the
- * file lives on in another process.
+ * A context belongs to the address space (the ``mm``) and to the user that
+ * opened the file. Memory can be registered only from that address space
+ * (``EPERM``). When the address space ends, by exit or by exec, all registered
+ * memory goes stale, even if the file lives on in another process.
  *
- * A *buffer* is a range of pinned pages with permissions; a *mapping* is a
+ * A *buffer* is a range of pinned pages with permissions. A *mapping* is a
  * buffer at an address of the device. Device addresses are I/O virtual
- * addresses in an IOMMU domain that belongs to the driver alone. Whatever is
- * not mapped there, the device cannot reach.
+ * addresses in an IOMMU domain that belongs to the driver alone. The device
+ * cannot reach anything that is not mapped there.
  *
  * A *flat* device (%PINMAP_KIND_FLAT) has no MMU of its own, so it cannot tell
- * two users apart. One context owns it: the first that maps memory, maps a
- * BAR, takes an interrupt or resets the function. It keeps it until its file
- * is closed; until then such calls from other contexts fail with ``EBUSY``.
- * Opening, asking (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY) and
- * pinning without mapping (%PINMAP_REGISTER_NO_MAP) work whoever owns it. Only while it
- * is owned is the function a bus master. When the owner goes and the function
- * can be reset, it is reset.
+ * two users apart. One context owns it: the first one that maps memory, maps a
+ * BAR, takes an interrupt or resets the function. That context stays the owner
+ * until its file is closed. Until then such calls fail with ``EBUSY`` in other
+ * contexts. These work whoever owns the device: opening it, asking
+ * (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY), and pinning without
+ * mapping (%PINMAP_REGISTER_NO_MAP). The function is a bus master only while
+ * it is owned. When the owner goes, the function is reset if it can be.
  *
- * A *paged* device (%PINMAP_KIND_PAGED) has an MMU of its own, and each context
- * has a page table in it. Device addresses are then virtual addresses of that
- * context, and equal to user addresses: the device's MMU translates them to I/O
- * virtual addresses of the driver's choice, the IOMMU those to memory. Many
- * contexts use the device at once, through *queues*, and none reaches what
- * another has mapped. Each of its page tables is charged to the context as a
- * locked page, the first when it is opened (``ENOMEM``: over the limit). No user has so
- * many contexts that no other could have one (``ENOSPC``, from open()), and for each
- * some memory of the device is set aside for page tables. Its DMA must snoop the
- * CPU's caches: on a platform where it does not it cannot be bound
- * (``EOPNOTSUPP``). BARs, vectors and the reset belong to the driver
- * (``EOPNOTSUPP``). A reset by somebody else (in sysfs) takes every context's
- * queues and memory of the device: for them the device is gone; bound again,
- * it is there again.
+ * A *paged* device (%PINMAP_KIND_PAGED) has an MMU of its own, and each
+ * context has a page table in it. Device addresses are then virtual addresses
+ * of that context and equal user addresses. The device's MMU translates them
+ * to I/O virtual addresses of the driver's choice, and the IOMMU translates
+ * those to memory. Many contexts use the device at once, through *queues*, and
+ * none reaches what another one has mapped. On such a device:
+ *
+ *  - Each page table is charged to its context as a locked page, the first one
+ *    when the device is opened (``ENOMEM`` from open(): over the limit).
+ *  - Some memory of the device is set aside for the page tables of each
+ *    context. No user can have so many contexts that another user could not
+ *    have one (``ENOSPC`` from open()).
+ *  - DMA must snoop the CPU's caches. On a platform where it does not, the
+ *    function cannot be bound (``EOPNOTSUPP``).
+ *  - BARs, vectors and the reset belong to the driver (``EOPNOTSUPP``).
+ *  - A reset by somebody else, through sysfs, takes every context's queues and
+ *    device memory. For those contexts the device is gone until the function
+ *    is bound again.
  */
 
 /**
@@ -62,33 +66,35 @@
  * Every ioctl takes a pointer to a struct that begins with its own size. The
  * number of an ioctl does not contain the size, so that a struct can grow:
  *
- *  - a caller built against an older header passes a shorter struct; the
- *    fields it lacks are taken as zero and are not written back;
- *  - a caller built against a newer header passes a longer struct; that works
- *    as long as everything behind what the kernel knows is zero, and fails
- *    with ``E2BIG`` otherwise. The kernel does not write there.
+ *  - A caller built against an older header passes a shorter struct. The
+ *    fields that it lacks are taken as zero and are not written back.
+ *  - A caller built against a newer header passes a longer struct. That works
+ *    if everything behind what the kernel knows is zero, and fails with
+ *    ``E2BIG`` otherwise. The kernel does not write there.
  *
  * Unused fields (``__reserved``) must be zero. A call that fails changes
- * nothing, keeps nothing and makes no handle; %PINMAP_REGISTER and %PINMAP_MAP
- * then still write their ``fail`` struct, as documented there.
+ * nothing, keeps nothing and makes no handle. Calls with a ``fail`` struct
+ * write that struct even when they fail; %PINMAP_QUEUE_WAIT writes how long it
+ * waited.
  *
  * The checks are made in this order, so that each error has one meaning:
  *
  *  ================ ======================================================
  *  errno            meaning
  *  ================ ======================================================
- *  ``ENOTTY``       the ioctl number is not known at all
+ *  ``ENOTTY``       the ioctl number is unknown
  *  ``EFAULT``       the struct cannot be read or written
  *  ``EINVAL``       ``size`` is smaller than the first version of the struct
  *  ``E2BIG``        ``size`` is larger than known and the rest is not zero,
- *                   or larger than a page
+ *                   or it is larger than a page
  *  ``EOPNOTSUPP``   an unknown bit in ``flags``, a non-zero ``__reserved``,
- *                   or something this device or IOMMU cannot do
+ *                   or something that this device or IOMMU cannot do
  *  ``EOVERFLOW``    an address plus a length leaves the 64-bit range
  *  ``EINVAL``       a value that makes no sense: length 0, not whole pages,
  *                   an address outside user space, ...
- *  ``ENODEV``       the device is gone (unbound, removed or switched off); by
- *                   then it does nothing any more, and reaches no memory
+ *  ``ENODEV``       the device is gone (unbound, removed or switched off);
+ *                   when a call returns this, the device does nothing any
+ *                   more and reaches no memory
  *  ``EPERM``        memory of another address space than the opener's
  *  ``EACCES``       mapping for writing what was registered for reading
  *  ``ENOENT``       no such handle, address, vector or range
@@ -98,13 +104,17 @@
  *                   demanded device address is taken
  *  ``ENOSPC``       no room left in the device's address space, or too many
  *                   objects in this context
- *  ``ENOMEM``       RLIMIT_MEMLOCK, or the kernel is out of memory: see
- *                   ``fail`` for which
- *  ``EIO``          the IOMMU did not unmap what it was told to, the device did
- *                   not confirm that it has forgotten it, or a queue has stopped
- *  ``EINTR``        a fatal signal arrived meanwhile, or any signal where the
- *                   caller asked for that
+ *  ``ENOMEM``       over RLIMIT_MEMLOCK, or the kernel is out of memory;
+ *                   ``fail`` says which
+ *  ``EIO``          the IOMMU did not unmap what it was told to, the device
+ *                   did not confirm that it has forgotten it, or a queue has
+ *                   stopped
+ *  ``EINTR``        a fatal signal arrived during the call, or any signal
+ *                   where the caller asked for that
  *  ================ ======================================================
+ *
+ * A call that has an errno of its own, or gives one of these another meaning,
+ * says so below: ``EAGAIN``, ``EBADF``, ``ETIMEDOUT``.
  */
 #define PINMAP_IOCTL_TYPE 0xBC
 
@@ -137,7 +147,9 @@ enum {
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
-/** define PINMAP_NR_BARS - base address registers that a function can have */
+/**
+ * define PINMAP_NR_BARS - base address registers that a function can have
+ */
 #define PINMAP_NR_BARS 6
 
 /**
@@ -151,10 +163,10 @@ enum pinmap_kind {
 };
 
 /**
- * enum pinmap_bar_flags - what a base address register is
- * @PINMAP_BAR_MMAP: can be mapped with mmap(); without it: I/O ports, or
- *                   smaller than a page
- * @PINMAP_BAR_PREFETCHABLE: mapped write-combined, otherwise uncached
+ * enum pinmap_bar_flags - properties of a base address register
+ * @PINMAP_BAR_MMAP: can be mapped with mmap(). Not set for I/O ports and for
+ *                   BARs that are smaller than a page
+ * @PINMAP_BAR_PREFETCHABLE: mapped write-combined; without it, uncached
  * @PINMAP_BAR_64BIT: takes up two registers
  */
 enum pinmap_bar_flags {
@@ -165,12 +177,12 @@ enum pinmap_bar_flags {
 
 /**
  * struct pinmap_bar - one base address register
- * @offset: what to pass to mmap() for the first byte of it
+ * @offset: offset for mmap() of the BAR's first byte
  * @length: bytes; 0: the function does not have this register
- * @hole_offset: first byte, counted from the start of the BAR, of the pages
- *               with the MSI-X table and its pending bits, which cannot be
- *               mapped; whole pages
- * @hole_length: bytes of them; 0: none
+ * @hole_offset: where the hole begins, in bytes from the start of the BAR. The
+ *               hole is the pages with the MSI-X table and its pending bits,
+ *               which cannot be mapped
+ * @hole_length: bytes of the hole, whole pages; 0: there is none
  * @flags: enum pinmap_bar_flags
  * @__reserved: 0
  */
@@ -187,7 +199,7 @@ struct pinmap_bar {
  * enum pinmap_info_flags - properties of the device
  * @PINMAP_INFO_COHERENT: DMA snoops the CPU's caches
  * @PINMAP_INFO_RESET: %PINMAP_RESET works
- * @PINMAP_INFO_OWNED: some context owns the device now
+ * @PINMAP_INFO_OWNED: a context owns the device now
  * @PINMAP_INFO_OWNER: this context owns the device now
  * @PINMAP_INFO_GONE: the device is gone; the other fields are as they were
  */
@@ -206,15 +218,16 @@ enum pinmap_info_flags {
  * @out_kind: enum pinmap_kind
  * @out_flags: enum pinmap_info_flags
  * @out_aperture_start: lowest device address that can be mapped
- * @out_aperture_last: highest one, inclusive
+ * @out_aperture_last: highest device address that can be mapped, inclusive
  * @out_page_sizes: bitmap of the IOMMU's page sizes: bit n is 1 << n bytes
- * @out_memlock_limit: bytes this process may have locked (RLIMIT_MEMLOCK);
- *                     ~0: no limit, also for a caller with CAP_IPC_LOCK
+ * @out_memlock_limit: bytes that this process may have locked
+ *                     (RLIMIT_MEMLOCK); ~0: no limit, also for a caller with
+ *                     CAP_IPC_LOCK
  * @out_memlock_used: bytes already charged to this user by all drivers that
  *                    charge the user (io_uring, iommufd, pinmap, ...)
  * @out_max_registrations: registrations that this context may have at once
  * @out_registrations: registrations that this context has now
- * @out_nr_reserved: ranges that %PINMAP_GET_RESERVED knows
+ * @out_nr_reserved: number of ranges that %PINMAP_GET_RESERVED returns
  * @out_nr_vectors: interrupt vectors for %PINMAP_SET_EVENTFD
  * @out_vendor: PCI vendor id
  * @out_device: PCI device id
@@ -222,14 +235,14 @@ enum pinmap_info_flags {
  * @out_subsystem_device: PCI subsystem id
  * @out_class: PCI class code, 24 bits
  * @out_pci_domain: PCI segment of the function
- * @out_pci_bus: its bus
- * @out_pci_devfn: its device (high 5 bits) and function (low 3 bits)
- * @out_iommu_group: number of its IOMMU group
+ * @out_pci_bus: PCI bus of the function
+ * @out_pci_devfn: PCI device (high 5 bits) and function (low 3 bits) numbers
+ * @out_iommu_group: number of the function's IOMMU group
  * @__reserved: 0
  * @out_bars: the base address registers, by number
  *
- * Never fails for a well-formed struct, whoever owns the device, also when it
- * is gone.
+ * Never fails for a well-formed struct, whoever owns the device, even when the
+ * device is gone.
  */
 struct pinmap_info {
 	__u32 size;
@@ -261,7 +274,7 @@ struct pinmap_info {
 
 /**
  * enum pinmap_reserved_kind - why a range of device addresses cannot be used
- * @PINMAP_RESERVED_MSI: writes to it are interrupts
+ * @PINMAP_RESERVED_MSI: writes to the range are interrupts
  * @PINMAP_RESERVED_OTHER: kept by the platform or the firmware
  */
 enum pinmap_reserved_kind {
@@ -273,13 +286,14 @@ enum pinmap_reserved_kind {
  * struct pinmap_reserved - ioctl(PINMAP_GET_RESERVED)
  * @size: sizeof(struct pinmap_reserved)
  * @flags: must be 0
- * @index: which one, counted from 0 in the order of the addresses
+ * @index: which range, counted from 0 in the order of the addresses
  * @out_kind: enum pinmap_reserved_kind
  * @out_start: first device address of the range
- * @out_last: last one, inclusive
+ * @out_last: last device address of the range, inclusive
  *
- * Reads one range of device addresses that no mapping can take. ``ENOENT``
- * behind the last one; ``ENODEV`` once the device is gone.
+ * Reads one range of device addresses that no mapping can take.
+ *
+ * ``ENOENT``: @index is behind the last range. ``ENODEV``: the device is gone.
  */
 struct pinmap_reserved {
 	__u32 size;
@@ -293,8 +307,8 @@ struct pinmap_reserved {
 
 /**
  * enum pinmap_totals_flags - whose totals
- * @PINMAP_TOTALS_CONTEXT: those of this context alone; otherwise those of all
- *                         contexts of the device
+ * @PINMAP_TOTALS_CONTEXT: those of this context alone; without it, those of
+ *                         all contexts of the device
  */
 enum pinmap_totals_flags {
 	PINMAP_TOTALS_CONTEXT = 1 << 0,
@@ -302,8 +316,8 @@ enum pinmap_totals_flags {
 
 /**
  * struct pinmap_total - how much there is of something
- * @number: of buffers, or of mappings
- * @bytes: of all of them; what is mapped twice counts twice
+ * @number: number of buffers, or of mappings
+ * @bytes: bytes of all of them; memory that is mapped twice counts twice
  */
 struct pinmap_total {
 	__aligned_u64 number;
@@ -317,34 +331,37 @@ struct pinmap_total {
  * @out_contexts: open files of the device, this one included; 1 with
  *                %PINMAP_TOTALS_CONTEXT
  * @__reserved: must be 0
- * @out_pinned: registered user memory and parts of files, as long as they are pinned.
- *              Portable memory counts where it was registered or allocated; its
- *              mappings, and that it is stale, count in each context
+ * @out_pinned: registered user memory and parts of files, as long as they are
+ *              pinned. Portable memory counts in the context that registered
+ *              or allocated it. Its mappings, and its staleness, count in each
+ *              context that has it
  * @out_allocated: host memory that the driver allocated
- * @out_vram: memory of the device's own that is in use
- * @out_shared: memory that belongs to somebody else: what was imported
- * @out_mapped: what devices can reach
+ * @out_vram: device memory that is in use
+ * @out_shared: imported memory, which belongs to somebody else
+ * @out_mapped: memory that devices can reach
  * @out_stale: buffers whose memory went away and that were not released yet
  *
- * The numbers are of different moments where other calls are under way. Rings and
- * fences of queues are not in them. The same is told of each open file in
- * ``/proc/PID/fdinfo/FD``:
+ * While other calls are under way the numbers may be of different moments. The
+ * rings and fences of queues are not counted.
+ *
+ * ``/proc/PID/fdinfo/FD`` says the same of each open file:
  *
  *  ======================== ===================================================
  *  key                      value
  *  ======================== ===================================================
  *  ``pinmap-pdev``          the PCI function
- *  ``pinmap-client-id``     names the context among those of the function
- *  ``pinmap-objects``       buffers with a handle
- *  ``pinmap-objects-limit`` how many there may be
+ *  ``pinmap-client-id``     a number for the context, unique for the function
+ *  ``pinmap-objects``       buffers that have a handle
+ *  ``pinmap-objects-limit`` buffers that may have a handle
  *  ``pinmap-pinned``        bytes, as @out_pinned, in KiB; likewise
  *                           ``pinmap-allocated``, ``pinmap-vram``,
  *                           ``pinmap-shared`` and ``pinmap-mapped``
  *  ``pinmap-mappings``      number of mappings
  *  ``pinmap-stale``         number of stale buffers
- *  ``pinmap-locked``        what the opener's user has locked, by all drivers, KiB
+ *  ``pinmap-locked``        memory that the opener's user has locked, by all
+ *                           drivers, in KiB
  *  ``pinmap-limit``         RLIMIT_MEMLOCK of the process that opened the file,
- *                           in KiB; missing: no limit, or it has ended
+ *                           in KiB; missing: no limit, or the process has ended
  *  ======================== ===================================================
  *
  * Never fails for a well-formed struct.
@@ -365,25 +382,25 @@ struct pinmap_get_totals {
 
 /**
  * enum pinmap_fail_reason - why a range could not be registered or mapped
- * @PINMAP_FAIL_NONE: nothing to add to the errno
+ * @PINMAP_FAIL_NONE: there is nothing to add to the errno
  * @PINMAP_FAIL_HOLE: nothing is mapped at ``addr`` (EFAULT)
  * @PINMAP_FAIL_PERMISSION: the process itself may not write the memory at
- *                          ``addr`` that the device is to write, or may not
- *                          read what it is only to read (EFAULT)
+ *                          ``addr``, which the device is to write; or may not
+ *                          read it, where the device is only to read (EFAULT)
  * @PINMAP_FAIL_FILE: a shared mapping of a file that cannot be pinned for
  *                    writing; register it read-only (EFAULT)
  * @PINMAP_FAIL_SECRET: memfd_secret() memory (EFAULT)
  * @PINMAP_FAIL_DEVICE: device memory or a raw PFN mapping (EFAULT)
- * @PINMAP_FAIL_FAULT: the page at ``addr`` cannot be had: behind the end of
- *                     its file, fenced by a guard, poisoned, or an error of
- *                     its pager (EFAULT)
+ * @PINMAP_FAIL_FAULT: the page at ``addr`` cannot be faulted in: it is behind
+ *                     the end of its file, fenced by a guard or poisoned, or
+ *                     reading it failed (EFAULT)
  * @PINMAP_FAIL_MEMLOCK: over RLIMIT_MEMLOCK; ``needed`` and ``allowed`` are
- *                       bytes, counting what the user has locked already
+ *                       bytes and include what the user has locked already
  *                       (ENOMEM)
  * @PINMAP_FAIL_MEMORY: the kernel is out of memory (ENOMEM)
- * @PINMAP_FAIL_OVERLAP: ``addr`` is the start of the live registration or
- *                       mapping in the way (EEXIST)
- * @PINMAP_FAIL_APERTURE: the demanded device addresses lie outside of what
+ * @PINMAP_FAIL_OVERLAP: a live registration or mapping is in the way; ``addr``
+ *                       is its start (EEXIST)
+ * @PINMAP_FAIL_APERTURE: the demanded device addresses are outside of what
  *                        the IOMMU translates or ``address_bits`` allow;
  *                        ``allowed`` is the highest usable address (ENOSPC)
  * @PINMAP_FAIL_RESERVED: the demanded device addresses touch a reserved
@@ -417,12 +434,12 @@ enum pinmap_fail_reason {
  * struct pinmap_fail - what exactly failed
  * @reason: enum pinmap_fail_reason
  * @__reserved: 0
- * @addr: the first address for which it failed, if the reason has one
- * @needed: what would have been needed, if the reason is a limit
- * @allowed: what is allowed, if the reason is a limit
+ * @addr: the first address for which the call failed, if the reason has one
+ * @needed: how much would have been needed, if the reason is a limit
+ * @allowed: how much is allowed, if the reason is a limit
  *
- * Written when the call fails with an errno that the reasons above name; all
- * zero when it succeeds. Its content on input does not matter.
+ * Written when the call fails with an errno that a reason names; all zero when
+ * the call succeeds. The content on input does not matter.
  */
 struct pinmap_fail {
 	__u32 reason;
@@ -434,41 +451,48 @@ struct pinmap_fail {
 
 /**
  * enum pinmap_register_flags - how to register
- * @PINMAP_REGISTER_WRITE: the device may write; without it any write by the
- *                         device is stopped by the IOMMU
+ * @PINMAP_REGISTER_WRITE: the device may write; without it, the IOMMU stops
+ *                         any write by the device
  * @PINMAP_REGISTER_NO_MAP: pin only; map later with %PINMAP_MAP
  * @PINMAP_REGISTER_FIXED: map at exactly @device_addr or fail
  * @PINMAP_REGISTER_IDENTITY: map at exactly @addr or fail
- * @PINMAP_REGISTER_PORTABLE: for every device that the process has open, see
- *                            below
+ * @PINMAP_REGISTER_PORTABLE: register for every device that the process has
+ *                            open, see below
  * @PINMAP_REGISTER_INTERRUPTIBLE: any signal that the process handles ends the
  *                                 call (``EINTR``), not only a fatal one
  *
- * At most one of NO_MAP, FIXED and IDENTITY, and not NO_MAP with PORTABLE
- * (``EINVAL``).
+ * At most one of NO_MAP, FIXED and IDENTITY can be given, and NO_MAP not with
+ * PORTABLE (``EINVAL``).
  *
- * Portable memory is mapped in every context that this address space has open,
- * of all devices, and in those that it opens later, each time as demanded: the same
- * flags, @device_addr and @address_bits hold. A file counts as open from its first
- * ioctl() on. If one of them cannot have it, the registration fails, for its reason;
- * or, later, that first ioctl() does, whichever it is, with its errno and without
- * details, and so does every ioctl() until the device can have it.
- * It is pinned and charged once. Each context names it by a handle of its own,
- * which %PINMAP_QUERY of an address tells; %PINMAP_MAP, %PINMAP_UNMAP and
- * %PINMAP_RELEASE with that concern that context only. When its memory goes away, it
- * is stale in all of them, and a %PINMAP_EVENT_STALE with the handle there is queued in
- * each. Released in the context that registered it, it is gone from all of
- * them, at once and without an event. It does not outlive that context: when that is
- * closed, or its device is gone, it goes stale in the others, as if its memory had gone
- * (who wants it longer than any device registers it by a file that stays open).
+ * *Portable memory* is mapped in every context that this address space has
+ * open, of all devices, and in those that it opens later. It is pinned and
+ * charged once. In each context it is mapped as demanded: @flags, @device_addr
+ * and @address_bits hold there too. A file counts as open from its first
+ * ioctl() on. If a context that is open cannot map the memory, the
+ * registration fails, for that context's reason. If a context that is opened
+ * later cannot, its first ioctl() fails with that errno, whichever ioctl it is
+ * and without details, and so does every further one until the memory can be
+ * mapped.
  *
- * A device without an MMU gets it by
- * the context that owns it, and by the first one if none does, which is the owner
- * then; if another process owns it, that is a failure (``EBUSY``). The owner may
- * release it, and then that device does not have it. When the owner is closed, the
- * next context of the process that has the device open becomes the owner, and has what
- * is portable; if another process is quicker, none of them has the device, and
- * whatever needs it fails (``EBUSY``). Devices that are gone do not count.
+ * Each context has its own handle for the memory; %PINMAP_QUERY of an address
+ * returns it. %PINMAP_MAP, %PINMAP_UNMAP and %PINMAP_RELEASE with that handle
+ * concern that context only. Releasing the memory in the context that
+ * registered it removes it from all contexts, at once and without an event.
+ *
+ * When portable memory goes away, it is stale in all contexts, and each gets a
+ * %PINMAP_EVENT_STALE with its own handle. The memory does not outlive the
+ * context that registered it: when that context is closed, or its device is
+ * gone, the memory goes stale in the others. To keep memory longer than any
+ * device, register it by a file that stays open.
+ *
+ * On a flat device, portable memory is mapped in the context that owns the
+ * device. If none does, the first context becomes the owner. If another
+ * process owns the device, that is a failure (``EBUSY``). The owner may
+ * release the memory; then that device does not have it. When the owner is
+ * closed, the next context of the process that has the device open becomes the
+ * owner and gets the portable memory. If another process is quicker, none of
+ * them has the device, and calls that need it fail (``EBUSY``). Devices that
+ * are gone do not count.
  */
 enum pinmap_register_flags {
 	PINMAP_REGISTER_WRITE = 1 << 0,
@@ -485,60 +509,69 @@ enum pinmap_register_flags {
  * @flags: enum pinmap_register_flags
  * @addr: user address of the memory; on a page boundary
  * @length: bytes; whole pages
- * @device_addr: with %PINMAP_REGISTER_FIXED, in: the device address wanted, on
- *               a page boundary. Otherwise must be 0. Out: the device address
- *               of @addr; 0 with %PINMAP_REGISTER_NO_MAP
- * @address_bits: the device can drive only so many address bits (12 to 64);
- *                0: as many as the IOMMU
+ * @device_addr: in, with %PINMAP_REGISTER_FIXED: the demanded device address,
+ *               on a page boundary; must be 0 otherwise. Out: the device
+ *               address of @addr; 0 with %PINMAP_REGISTER_NO_MAP
+ * @address_bits: number of address bits that the device can drive (12 to 64);
+ *                0: as many as the IOMMU translates
  * @__reserved: must be 0
- * @out_handle: what to name the registration by; never 0, never used again
+ * @out_handle: handle of the registration; never 0, never used again
  * @out_generation: see &struct pinmap_query.out_generation
  * @fail: out: what failed
  *
  * Pins the pages of ``[addr, addr + length)``, charges them to the user
- * (RLIMIT_MEMLOCK, as iommufd does) and maps them for the device. Whole pages
- * only, since a device that reaches a byte reaches its page.
+ * (RLIMIT_MEMLOCK, as iommufd does) and maps them for the device. Only whole
+ * pages can be registered, because a device that reaches a byte reaches its
+ * page.
  *
  * The device address equals @addr whenever the IOMMU's aperture, the reserved
- * ranges, the mappings there and @address_bits allow. Otherwise it is
- * congruent to @addr modulo 2 MiB, or modulo 1 GiB for lengths from there on,
- * so that huge pages stay huge (where such addresses are scarce, a length below
- * 2 MiB takes any); or the call fails, if it was told an exact address. The
- * page at device address 0 is given only to who demands it.
+ * ranges, the existing mappings and @address_bits allow. If they do not and an
+ * exact address was demanded, the call fails. Otherwise the driver chooses an
+ * address that is congruent to @addr modulo 2 MiB, or modulo 1 GiB for lengths
+ * of 1 GiB and more, so that huge pages stay huge. Where such addresses are
+ * scarce, a length below 2 MiB gets any address. The page at device address 0
+ * is used only on demand.
  *
  * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
- * for reading and writing; shared mappings of files on disk only read-only.
+ * for reading and writing, shared mappings of files on disk only for reading.
  * A range that touches a live registration of the same context, or host memory
- * that the driver allocated for it, is refused (``EEXIST``); one that touches only
- * stale ones is not.
+ * that the driver allocated for it, is refused (``EEXIST``). Stale
+ * registrations are not in the way.
  *
- * Registered memory goes *stale* when it leaves the address space or its
- * file: munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
- * punching, exit, exec. Then the whole registration is unmapped from the
- * device: before munmap() returns in the first two cases and at exit, very soon
- * after in the others. (As long as somebody holds the lock of its file or of the
- * address space, whether it left is not known, and it stays registered.)
- * Its pages are unpinned a little later, a %PINMAP_EVENT_STALE is queued, and
- * the handle answers ``ESTALE`` until it is released. Changes that leave the
- * pages where they are (fork(), mprotect(), MADV_FREE, KSM, compaction,
- * swapping, a huge page split) have no effect.
+ * Registered memory goes *stale* when it leaves the address space or its file:
+ * by munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
+ * punching, exit or exec. The whole registration is then unmapped from the
+ * device: for munmap(), mremap() and exit before they are complete, for the
+ * others very soon after. (As long as somebody holds the lock of the file or
+ * of the address space, the driver cannot tell whether memory has left it, and
+ * the memory stays registered.) The pages are unpinned a little later, a
+ * %PINMAP_EVENT_STALE is queued, and the handle answers ``ESTALE`` until it is
+ * released. Changes that leave the pages where they are have no effect:
+ * fork(), mprotect(), MADV_FREE, KSM, compaction, swapping, the split of a
+ * huge page.
  *
- * Memory of which the hardware has lost a page (poisoned, by an uncorrectable
- * error or MADV_HWPOISON) goes stale, too: the kernel takes that page out of the
- * page tables. Who registers it again without that page has the rest.
+ * Memory also goes stale when the hardware loses one of its pages (poisoned,
+ * by an uncorrectable error or MADV_HWPOISON), because the kernel takes that
+ * page out of the page tables. The rest can be registered again without that
+ * page.
  *
- * Some file systems take pages out of a file without clearing the page tables that
- * map them (direct writes and revalidation by network file systems do). The
- * registration then stays live and keeps the pages as they were.
+ * Some file systems take pages out of a file without clearing the page tables
+ * that map them, as direct writes and the revalidation of network file systems
+ * do. The registration then stays live and keeps the old pages.
  *
- * ``EOPNOTSUPP``, ``EBUSY``: the memory cannot be pinned for long (a file on
- * persistent memory, a page that somebody else keeps).
+ * The call may take long: it reads pages that are swapped out and zeroes pages
+ * that were never touched. During that time %PINMAP_QUERY of any of the
+ * addresses returns the progress, and no other call waits for this one. A
+ * fatal signal ends it; with %PINMAP_REGISTER_INTERRUPTIBLE any signal does.
+ * That takes up to the time for some megabytes, and the wait for a single page
+ * is not interrupted. Nothing is left of the registration then.
  *
- * It may take long: it reads what is swapped out, and zeroes what was never
- * touched. Meanwhile %PINMAP_QUERY of any of its addresses tells how far it is, and
- * nobody else waits for it. A fatal signal ends it, with
- * %PINMAP_REGISTER_INTERRUPTIBLE any (within some megabytes, but not while it
- * waits for one page); nothing of it is left then.
+ * ``EFAULT``, ``EEXIST``, ``ENOSPC``, ``ENOMEM``, ``ESTALE``: see
+ * enum pinmap_fail_reason. ``EPERM``: the caller has another address space
+ * than the opener's. ``EBUSY``: another context owns the device.
+ * ``EOPNOTSUPP``, ``EBUSY``: the memory cannot be pinned for long, such as a
+ * file on persistent memory or a page that somebody else keeps. ``EINTR``: a
+ * signal, as said above.
  */
 struct pinmap_register {
 	__u32 size;
@@ -558,43 +591,50 @@ struct pinmap_register {
  * struct pinmap_register_fd - ioctl(PINMAP_REGISTER_FD)
  * @size: sizeof(struct pinmap_register_fd)
  * @flags: enum pinmap_register_flags, without %PINMAP_REGISTER_IDENTITY
- * @fd: a memfd, or a file of tmpfs or hugetlbfs (``EINVAL``; ``EBADF``), open for
- *      reading, and for writing with %PINMAP_REGISTER_WRITE (``EACCES``)
+ * @fd: a memfd, or a file of tmpfs or hugetlbfs. Open for reading, and with
+ *      %PINMAP_REGISTER_WRITE also for writing
  * @address_bits: as in &struct pinmap_register
- * @offset: of the first byte in the file; on a page boundary
+ * @offset: where in the file the part begins; on a page boundary
  * @length: bytes; whole pages
- * @device_addr: as in &struct pinmap_register; without %PINMAP_REGISTER_FIXED it
- *               is near @offset and congruent to that, for there is no user
- *               address
- * @out_handle: what to name the registration by
+ * @device_addr: as in &struct pinmap_register, except that without
+ *               %PINMAP_REGISTER_FIXED it is near @offset and congruent to it,
+ *               because there is no user address
+ * @out_handle: handle of the registration
  * @out_generation: see &struct pinmap_query.out_generation
  * @fail: out: what failed; an ``addr`` is an offset in the file, except for
  *        device addresses
  *
  * Registers a part of a file that need not be mapped anywhere. Pages that the
- * file does not have yet are made, and what nobody has written yet is zero, as
- * for who reads it, also where fallocate() has put pages. Pages behind its end,
- * and pages that the memory has lost (poisoned): ``EFAULT`` (%PINMAP_FAIL_FAULT).
+ * file does not have yet are made. Bytes that nobody has written yet are zero,
+ * as for read(), also in pages that fallocate() has made.
  *
- * What is registered so belongs to no address space, and never goes stale: it is
- * there until it is released, also after the process's memory is gone. There is
- * nobody to tell a driver that pages leave a file unless they are mapped. So after
- * truncation or hole punching the device keeps the pages that the file had, and
- * the file has others, or none; and a page that is poisoned later stays with the
- * device. Who cannot rule out that pages leave the file seals it
- * (``F_SEAL_SHRINK`` against truncation, ``F_SEAL_WRITE`` of a file that is
- * registered for reading against punching, too), or maps it and registers the
- * mapping. Registered for writing, the file counts as mapped for writing: it
- * cannot be sealed against that (``EBUSY``), and a file that is sealed against
- * writing cannot be registered so (``EPERM``). While any of it is pinned, for
- * reading too, the kernel may refuse to seal the file against writing (``EBUSY``).
+ * Such a registration belongs to no address space and never goes stale. It
+ * stays until it is released, even after the process's memory is gone. The
+ * kernel does not tell a driver when pages leave a file, unless they are
+ * mapped. So after truncation or hole punching the device keeps the pages that
+ * the file had, and the file has other ones or none. A page that is poisoned
+ * later stays with the device. A program that cannot rule this out can seal the
+ * file: ``F_SEAL_SHRINK`` against truncation and, for a file that is
+ * registered for reading, ``F_SEAL_WRITE`` also against hole punching. Or it
+ * can map the file and register the mapping.
  *
- * With %PINMAP_REGISTER_PORTABLE it has the same device address in all contexts, that
- * of this one, or fails. There is no user address by which the others could ask for
- * their handle of it; they learn it when it goes stale with this context.
+ * A file that is registered for writing counts as mapped for writing: sealing
+ * it against writing fails with ``EBUSY``. While any part of a file is pinned,
+ * for reading too, the kernel may refuse to seal it against writing
+ * (``EBUSY``).
  *
- * Charged and limited like %PINMAP_REGISTER. Overlaps are no matter: the same
- * pages can be registered again. %PINMAP_QUERY finds it by its handle only.
+ * With %PINMAP_REGISTER_PORTABLE the part has the device address of this
+ * context in all contexts, or the call fails. There is no user address by
+ * which the other contexts could ask for their handle. They learn it from the
+ * event when the part goes stale with this context.
+ *
+ * Charged and limited like %PINMAP_REGISTER. Parts may overlap: the same pages
+ * can be registered again. %PINMAP_QUERY finds the part by its handle only.
+ *
+ * ``EBADF``: @fd is not open. ``EINVAL``: not such a file. ``EACCES``: @fd is
+ * not open for that access. ``EPERM``: for writing, of a file that is sealed
+ * against it. ``EFAULT`` (%PINMAP_FAIL_FAULT): the part reaches behind the end
+ * of the file, or has a poisoned page.
  */
 struct pinmap_register_fd {
 	__u32 size;
@@ -619,27 +659,33 @@ struct pinmap_register_fd {
  * @device_addr: as in &struct pinmap_register, in only
  * @address_bits: as in &struct pinmap_register
  * @__reserved: must be 0
- * @out_memlock_needed: bytes that the user would have locked then
- * @out_memlock_allowed: bytes that may be; ~0: no limit
- * @out_objects_needed: registrations that the context would have then
- * @out_objects_allowed: registrations that it may have
+ * @out_memlock_needed: bytes that the user would have locked after registering
+ * @out_memlock_allowed: bytes that the user may have locked; ~0: no limit
+ * @out_objects_needed: registrations that the context would then have
+ * @out_objects_allowed: registrations that the context may have
  * @fail: out: what would fail
  *
- * What %PINMAP_REGISTER with these arguments would answer now, without pinning
- * anything: the same errno, in the same order, for the same reason. It touches no
- * page, so it does not find out that there is no memory, or that a page cannot
- * be had (%PINMAP_FAIL_FAULT); nor does it ask other devices about portable
- * memory, or count what page tables in a paged device will take. The numbers are filled in also when it fails with
- * an errno that has a reason. Nothing is kept: another thread may be quicker.
+ * Answers what %PINMAP_REGISTER with these arguments would answer now, without
+ * pinning anything: the same errno, in the same order of checks, for the same
+ * reason. Nothing is kept, so another thread may be quicker.
  *
- * @out_memlock_needed counts what this user has locked by all devices and all drivers that
- * charge the user, for that is what the limit is compared with. A memory cgroup is
- * not in the numbers. Pages that exist already were charged to it when they were
- * first touched, and pinning charges nothing; for pages that do not exist yet there is
- * no number to compare: what a cgroup may still have depends on what can be reclaimed
- * from it then, and on the limits of all cgroups above it. Who goes over it while
- * pages are made meets the OOM killer or ``ENOMEM``, as by touching them. Page tables
- * that would be charged (see &struct pinmap_map) are in it if all else is in order.
+ * The call touches no page. So it does not find out that there is not enough
+ * memory, or that a page cannot be faulted in (%PINMAP_FAIL_FAULT). It does
+ * not ask other devices about portable memory, and does not count the page
+ * tables of a paged device. The numbers are written also when the call fails
+ * with an errno that has a reason.
+ *
+ * @out_memlock_needed counts all that this user has locked, by all devices and
+ * all drivers that charge the user, because the limit is compared with that.
+ * Page tables that would be charged (see &struct pinmap_map) are included if
+ * nothing else fails.
+ *
+ * A memory cgroup is not in the numbers. Pages that exist were charged to it
+ * when they were first touched, and pinning charges nothing. For pages that do
+ * not exist yet there is no number to compare with: how much a cgroup may
+ * still have depends on what can be reclaimed from it, and on the limits of
+ * all cgroups above it. A process that goes over such a limit while pages are
+ * made meets the OOM killer or ``ENOMEM``, as it would by touching them.
  */
 struct pinmap_preflight {
 	__u32 size;
@@ -661,24 +707,27 @@ struct pinmap_preflight {
  * struct pinmap_generations - ioctl(PINMAP_GENERATIONS)
  * @size: sizeof(struct pinmap_generations)
  * @flags: must be 0
- * @out_offset: what to pass to mmap(), with PROT_READ and MAP_SHARED
- * @out_length: bytes of it
+ * @out_offset: offset for mmap(), with PROT_READ and MAP_SHARED
+ * @out_length: bytes to map
  *
- * Shows numbers of 64 bits that tell without a system call whether a registration
- * may have gone stale: the one of a registration is at its handle modulo how many
- * there are. It grows whenever memory of one of the registrations that share it
- * may have gone away: before munmap(), mremap(), madvise(), ftruncate() or
- * fallocate() returns; and when the device is gone. Then %PINMAP_QUERY knows which.
+ * Makes a page of counters by which a program sees, without a system call,
+ * whether a registration may have gone stale. The counters are 64 bits wide.
+ * That of a registration is at the index handle modulo the number of counters;
+ * registrations may share one. It grows whenever memory of a registration that
+ * uses it may have gone away: before munmap(), mremap(), madvise(),
+ * ftruncate() or fallocate() returns, and when the device is gone. Then
+ * %PINMAP_QUERY says which registration it was, if any.
  *
- * So a cache of registrations keeps with each the number, read before the
- * registration was last known to be live. A lookup that finds the number as it was
- * has found a registration that is live, if nobody frees the memory while it is
- * looked up: that is the caller's to see to, as with any use of memory. Who has to
- * know that it stayed so reads the number again afterwards.
+ * A cache of registrations keeps, with each registration, the counter as it was
+ * before the registration was last known to be live. If a lookup finds the
+ * counter unchanged, the registration is live, provided that nobody frees the
+ * memory during the lookup. That is the caller's to ensure, as with any use of
+ * memory. A caller that has to know that the registration stayed live reads
+ * the counter again afterwards.
  *
- * The page is made by the first call, and charged like registered memory. It is
- * mapped as what %PINMAP_ALLOC makes, but cannot be mapped for writing
- * (``EACCES``). Before the page is there nothing counts, so it comes first.
+ * The first call makes the page and charges it like registered memory. It must
+ * come before anything that is to be counted. The page is mapped like memory
+ * of %PINMAP_ALLOC, but not for writing (``EACCES``).
  */
 struct pinmap_generations {
 	__u32 size;
@@ -692,24 +741,26 @@ struct pinmap_generations {
  * struct pinmap_release - ioctl(PINMAP_RELEASE)
  * @size: sizeof(struct pinmap_release)
  * @flags: must be 0
- * @handle: a registration of this context
+ * @handle: a buffer of this context
  *
- * Unmaps all its mappings, flushes the IOMMU, then unpins the pages and gives
- * back the charge. When it returns, the device cannot reach the memory. Also
- * for stale registrations. ``ENOENT``: never was a handle of this context;
- * ``ESTALE``: released before. Also after ``ESTALE`` (if that was by another
- * thread: once its call has returned) and ``ENODEV`` (the device is gone) the
- * device cannot reach the memory. ``EIO``, one of two things, after which the
- * handle is gone and the device will be gone soon:
+ * Removes all mappings of the buffer, flushes the IOMMU, then unpins the pages
+ * and gives back the charge. Stale registrations are released in the same way.
  *
- * - the IOMMU's page table was not as the driver left it: the pages stay pinned
- *   for ever;
- * - a paged device did not confirm in time that it has forgotten the addresses:
- *   the pages were unpinned after it was cut off.
+ * When the call returns with 0, ``EIO`` or ``ENODEV``, the device cannot reach
+ * the memory. The same is true after ``ESTALE``; if another thread released
+ * the handle, from when that thread's call has returned.
  *
- * In both cases the device was cut off from all memory before the call returned:
- * it cannot reach this memory, or any other. The same holds where another call
- * undoes what it did, because it failed, and cannot.
+ * ``ENOENT``: the handle was never one of this context. ``ESTALE``: it was
+ * released before. ``ENODEV``: the device is gone. ``EIO`` means one of two
+ * things; the handle is gone then, and the device will be gone soon:
+ *
+ * - The IOMMU's page table was not as the driver left it. The pages stay
+ *   pinned until the machine is restarted.
+ * - A paged device did not confirm in time that it has forgotten the
+ *   addresses. The pages were unpinned after the device was cut off.
+ *
+ * In both cases the device is cut off from all memory before the call returns.
+ * The same happens where another call fails and cannot undo what it did.
  */
 struct pinmap_release {
 	__u32 size;
@@ -736,8 +787,8 @@ enum pinmap_buffer_kind {
 
 /**
  * enum pinmap_buffer_state - whether a buffer can be used
- * @PINMAP_STATE_LIVE: pinned; mapped if it has mappings
- * @PINMAP_STATE_STALE: its memory went away; only %PINMAP_RELEASE is left
+ * @PINMAP_STATE_LIVE: pinned, and mapped if it has mappings
+ * @PINMAP_STATE_STALE: its memory went away; it can only be released
  * @PINMAP_STATE_BUILDING: %PINMAP_REGISTER has not returned yet
  */
 enum pinmap_buffer_state {
@@ -750,33 +801,37 @@ enum pinmap_buffer_state {
  * struct pinmap_query - ioctl(PINMAP_QUERY)
  * @size: sizeof(struct pinmap_query)
  * @flags: must be 0
- * @handle: in: the registration or allocation to ask about, or 0 to ask by @addr.
- *          Out: its handle; 0 while it is being registered
- * @addr: in, if @handle is 0: any user address inside of the registration, or of
+ * @handle: in: the buffer to ask about, or 0 to ask by @addr. Out: its handle;
+ *          0 while it is being registered
+ * @addr: in, if @handle is 0: any user address inside of a registration, or of
  *        a mapping of memory that the driver allocated for this context
- * @out_base: user address of its first byte; of an allocation, as far as @addr
- *            tells; 0 if it has none
- * @out_length: bytes
- * @out_device_addr: device address of @addr, or of @out_base when asked by
- *                   handle, in its first mapping; 0 if there is none
- * @out_flags: %PINMAP_REGISTER_WRITE and %PINMAP_REGISTER_PORTABLE, if it was
- *             registered so
+ * @out_base: user address of the buffer's first byte; for an allocation, as
+ *            computed from @addr; 0 if it has none
+ * @out_length: bytes of the buffer
+ * @out_device_addr: device address in the buffer's first mapping: of @addr, or
+ *                   of @out_base when asked by handle; 0 if there is no mapping
+ * @out_flags: %PINMAP_REGISTER_WRITE and %PINMAP_REGISTER_PORTABLE, as
+ *             registered
  * @out_kind: enum pinmap_buffer_kind
  * @out_state: enum pinmap_buffer_state
- * @out_nr_mappings: mappings it has now
- * @out_generation: 1 when registered, 2 when it has gone stale
- * @out_offset: of an allocation of this file: what to pass to mmap() for its first
- *              byte; of a part of a file: where in the file it begins; otherwise 0
- * @out_pinned: bytes of it that are pinned: less than @out_length while it is being
- *              registered, 0 when it is stale
+ * @out_nr_mappings: mappings that the buffer has now
+ * @out_generation: 1 when registered, 2 when gone stale
+ * @out_offset: for an allocation of this file: offset for mmap() of its first
+ *              byte; for a part of a file: where in the file it begins; 0
+ *              otherwise
+ * @out_pinned: bytes of the buffer that are pinned: less than @out_length
+ *              while it is being registered, 0 when it is stale
  *
- * If what happened to its memory before the call is still being looked into, the
- * answer waits for that: as long as somebody holds the lock of its file or of the
- * address space. A fatal signal ends it.
+ * If the driver is still checking whether a change before the call took the
+ * buffer's memory away, the call waits for the result. That takes as long as
+ * somebody holds the lock of the file or of the address space. A fatal signal
+ * ends the wait (``EINTR``).
  *
  * By address, a stale registration is found until some of its addresses are
- * registered again; by handle, until it is released. ``ENOENT``: no
- * registration or allocation there; ``ESTALE``: the handle was released.
+ * registered again; by handle, until it is released.
+ *
+ * ``ENOENT``: there is no registration or allocation at @addr, or @handle was
+ * never a handle of this context. ``ESTALE``: the handle was released.
  */
 struct pinmap_query {
 	__u32 size;
@@ -800,7 +855,7 @@ struct pinmap_query {
  * enum pinmap_map_flags - how to map
  * @PINMAP_MAP_WRITE: the device may write; the buffer must have been
  *                    registered with %PINMAP_REGISTER_WRITE (``EACCES``)
- * @PINMAP_MAP_FIXED: at exactly @device_addr or fail
+ * @PINMAP_MAP_FIXED: map at exactly @device_addr or fail
  */
 enum pinmap_map_flags {
 	PINMAP_MAP_WRITE = 1 << 0,
@@ -811,26 +866,32 @@ enum pinmap_map_flags {
  * struct pinmap_map - ioctl(PINMAP_MAP)
  * @size: sizeof(struct pinmap_map)
  * @flags: enum pinmap_map_flags
- * @handle: the registration to map
- * @device_addr: with %PINMAP_MAP_FIXED, in: the device address wanted, on a
- *               page boundary. Otherwise must be 0. Out: where it is mapped
+ * @handle: the buffer to map
+ * @device_addr: in, with %PINMAP_MAP_FIXED: the demanded device address, on a
+ *               page boundary; must be 0 otherwise. Out: the device address of
+ *               the mapping
  * @address_bits: as in &struct pinmap_register
  * @__reserved: must be 0
  * @fail: out: what failed
  *
- * Maps the whole buffer, once more if it is mapped already (then at another
- * address: the preferred one is chosen as for %PINMAP_REGISTER). At most 64
- * mappings a buffer. If its memory goes away meanwhile it fails with ``ESTALE``;
- * until then the device may reach the pages, which stay pinned for that long, at
- * the address that was asked for, also after munmap() has returned. ``EOVERFLOW``, as it depends on the buffer's length, comes
- * behind ``ENOENT`` and ``ESTALE``.
+ * Maps the whole buffer. A buffer that is mapped already is mapped once more,
+ * at another address, which is chosen as for %PINMAP_REGISTER. A buffer has at
+ * most 64 mappings (``ENOSPC``).
  *
- * The IOMMU needs a page of its own for each block of 2 MiB, of device addresses,
- * in which a mapping begins or ends, and keeps it until the owner of the device
- * closes it; besides, one for each GiB. Of these 1024 cost nothing. For more, which
- * takes mappings all over the address space, RLIMIT_MEMLOCK is charged
- * (%PINMAP_FAIL_MEMLOCK) until then. A device with an MMU has no such charge here:
- * tables of its own are charged instead, as long as something is mapped by them.
+ * If the memory goes away during the call, the call fails with ``ESTALE``.
+ * Until it has failed, the device may reach the pages at the demanded address,
+ * even after munmap() has returned. The pages stay pinned for that long.
+ *
+ * ``EOVERFLOW`` depends on the buffer's length, so here it comes behind
+ * ``ENOENT`` and ``ESTALE``.
+ *
+ * *IOMMU page tables.* The IOMMU needs a page table for each block of 2 MiB of
+ * device addresses in which a mapping begins or ends, and one for each GiB. It
+ * keeps them until the owner of the device closes it. 1024 of them cost
+ * nothing. More are needed only by mappings all over the address space, and
+ * are charged to RLIMIT_MEMLOCK until then (%PINMAP_FAIL_MEMLOCK). On a paged
+ * device nothing is charged for them; the tables of the device itself are
+ * charged instead, as long as something is mapped by them.
  */
 struct pinmap_map {
 	__u32 size;
@@ -847,14 +908,15 @@ struct pinmap_map {
  * struct pinmap_unmap - ioctl(PINMAP_UNMAP)
  * @size: sizeof(struct pinmap_unmap)
  * @flags: must be 0
- * @handle: the registration
- * @device_addr: the address at which it is mapped, as %PINMAP_MAP or
+ * @handle: the buffer
+ * @device_addr: the address of the mapping, as %PINMAP_MAP or
  *               %PINMAP_REGISTER returned it
  *
- * Removes one mapping and flushes the IOMMU; the pages stay pinned. When it
- * returns, the device cannot reach the memory at that address. A part of a
- * mapping cannot be removed (``ENOENT``). ``EIO``: as for %PINMAP_RELEASE, also
- * in that the device was cut off from all memory before.
+ * Removes one mapping and flushes the IOMMU. The pages stay pinned. When the
+ * call returns, the device cannot reach the memory at that address.
+ *
+ * ``ENOENT``: there is no mapping of the buffer that begins at @device_addr; a
+ * part of a mapping cannot be removed. ``EIO``: as for %PINMAP_RELEASE.
  */
 struct pinmap_unmap {
 	__u32 size;
@@ -868,7 +930,7 @@ struct pinmap_unmap {
  * enum pinmap_eventfd_source - what signals an eventfd
  * @PINMAP_SOURCE_VECTOR: interrupt vector @index of the function (MSI-X if it
  *                        has that, otherwise MSI; INTx is not offered)
- * @PINMAP_SOURCE_EVENTS: something to read() from this file; @index must be 0
+ * @PINMAP_SOURCE_EVENTS: an event to read() from this file; @index must be 0
  */
 enum pinmap_eventfd_source {
 	PINMAP_SOURCE_VECTOR = 1,
@@ -879,14 +941,20 @@ enum pinmap_eventfd_source {
  * struct pinmap_set_eventfd - ioctl(PINMAP_SET_EVENTFD)
  * @size: sizeof(struct pinmap_set_eventfd)
  * @flags: must be 0
- * @source: enum pinmap_eventfd_source (``EOPNOTSUPP`` if unknown)
- * @index: the vector, below &struct pinmap_info.out_nr_vectors (``ENOENT``)
- * @fd: an eventfd (``EBADF``, ``EINVAL``), or -1 to take the eventfd away
+ * @source: enum pinmap_eventfd_source
+ * @index: the vector, below &struct pinmap_info.out_nr_vectors
+ * @fd: an eventfd, or -1 to remove the present one
  * @__reserved: must be 0
  *
- * Each interrupt adds 1 to the eventfd's counter. A new eventfd replaces the
- * old one of the same source. When the call that takes it away returns, it is
- * signalled no more. Taking away does not make the caller the owner.
+ * Sets the eventfd of a source; each interrupt or event adds 1 to its counter.
+ * A new eventfd replaces the old one of the same source. Once the call that
+ * removes an eventfd has returned, it is not signalled any more. Setting a
+ * vector makes the caller the owner of a flat device; removing one does not.
+ *
+ * ``EOPNOTSUPP``: unknown @source, or a vector of a device that offers none.
+ * ``EINVAL``: @fd is no eventfd, or @index is not 0 for events. ``EBADF``: @fd
+ * is not open. ``ENOENT``: there is no such vector. ``EBUSY``: another context
+ * owns the device.
  */
 struct pinmap_set_eventfd {
 	__u32 size;
@@ -903,9 +971,12 @@ struct pinmap_set_eventfd {
  * @size: sizeof(struct pinmap_reset)
  * @flags: must be 0
  *
- * Resets the function. Mappings, interrupts and their eventfds stay as they
- * are. ``EOPNOTSUPP``: the function has no reset (see %PINMAP_INFO_RESET);
- * ``EAGAIN``: the device is being bound, unbound or reset by someone else.
+ * Resets the function, and makes the caller its owner. Mappings, interrupts
+ * and their eventfds stay as they are.
+ *
+ * ``EOPNOTSUPP``: the function has no reset (see %PINMAP_INFO_RESET).
+ * ``EBUSY``: another context owns the device. ``EAGAIN``: the device is being
+ * bound, unbound or reset by somebody else.
  */
 struct pinmap_reset {
 	__u32 size;
@@ -916,7 +987,7 @@ struct pinmap_reset {
 /**
  * enum pinmap_event_type - what happened
  * @PINMAP_EVENT_STALE: the registration @handle went stale
- * @PINMAP_EVENT_GONE: the device is gone, and everything with it; comes last
+ * @PINMAP_EVENT_GONE: the device is gone, and everything with it; always last
  * @PINMAP_EVENT_FAULT: the queue @handle stopped; &struct pinmap_queue_query
  *                      tells why
  */
@@ -929,19 +1000,21 @@ enum pinmap_event_type {
 /**
  * struct pinmap_event - what read() returns
  * @type: enum pinmap_event_type
- * @access: for a fault, what the queue wanted to do: enum pinmap_access; or 0
- * @handle: the registration, or the queue, or 0
- * @addr: user address of the registration's first byte; for a fault, the device
- *        address that could not be accessed; or 0
- * @length: the registration's length in bytes; for a fault, the index of the
- *          packet; or 0
+ * @access: for a fault, the kind of access: enum pinmap_access; otherwise 0
+ * @handle: the registration or the queue; otherwise 0
+ * @addr: user address of the registration's first byte; for a fault, the
+ *        device address that could not be accessed; otherwise 0
+ * @length: bytes of the registration; for a fault, the index of the packet;
+ *          otherwise 0
  *
- * read() returns as many whole events as there are and as fit. It waits for
- * the first one, or fails with ``EAGAIN`` if the file is O_NONBLOCK; ``EINVAL``
- * if not even one event fits. No event is lost: each registration and each
- * queue has at most one, and room for it is set aside when it is made. Releasing
- * or destroying it withdraws its event if it was not read yet. Once the device is
- * gone and %PINMAP_EVENT_GONE was read, read() returns 0.
+ * read() returns as many whole events as there are and as fit. If there is
+ * none, it waits for one, or fails with ``EAGAIN`` if the file is O_NONBLOCK.
+ * Once the device is gone and %PINMAP_EVENT_GONE was read, it returns 0.
+ * ``EINVAL``: not even one event fits.
+ *
+ * No event is lost: each registration and each queue has at most one, and room
+ * for it is set aside when the registration or queue is made. Releasing or
+ * destroying it withdraws an event that was not read yet.
  *
  * poll() reports POLLIN when there is something to read, and POLLHUP when the
  * device is gone.
@@ -955,18 +1028,18 @@ struct pinmap_event {
 };
 
 /**
- * enum pinmap_alloc_flags - what memory
- * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without it:
- *                     host memory, pinned, of whatever device
- * @PINMAP_ALLOC_WRITE_COMBINED: the CPU writes it past its caches, and fast; it
- *                               reads it slowly
- * @PINMAP_ALLOC_NODE: of the NUMA node @node, and of no other
- * @PINMAP_ALLOC_PORTABLE: as %PINMAP_REGISTER_PORTABLE: the first %PINMAP_MAP of it
- *                         in this context maps it in all others as well, as
- *                         demanded there, or fails
+ * enum pinmap_alloc_flags - which memory to allocate
+ * @PINMAP_ALLOC_VRAM: memory of a paged device (%PINMAP_KIND_PAGED); without
+ *                     it, pinned host memory
+ * @PINMAP_ALLOC_WRITE_COMBINED: the CPU's writes bypass its caches and are
+ *                               fast; its reads are slow
+ * @PINMAP_ALLOC_NODE: memory of the NUMA node @node and of no other one
+ * @PINMAP_ALLOC_PORTABLE: as %PINMAP_REGISTER_PORTABLE; the first %PINMAP_MAP
+ *                         in this context maps the memory in all other
+ *                         contexts too, in the demanded way, or fails
  *
- * The last three go together in every combination, with huge pages where there are any;
- * none of them goes with the first (``EINVAL``).
+ * The last three can be combined freely, and use huge pages where there are
+ * any. None of them can be combined with the first (``EINVAL``).
  */
 enum pinmap_alloc_flags {
 	PINMAP_ALLOC_VRAM = 1 << 0,
@@ -980,53 +1053,56 @@ enum pinmap_alloc_flags {
  * @size: sizeof(struct pinmap_alloc)
  * @flags: enum pinmap_alloc_flags
  * @length: bytes; whole pages
- * @out_handle: what to name the buffer by, as for a registration
- * @out_offset: what to pass to mmap() for its first byte
+ * @out_handle: handle of the buffer
+ * @out_offset: offset for mmap() of the buffer's first byte
  * @fail: out: what failed
- * @node: with %PINMAP_ALLOC_NODE: a node that has memory (``EINVAL``). Otherwise
- *        must be 0
+ * @node: with %PINMAP_ALLOC_NODE: a node that has memory; must be 0 otherwise
  * @__reserved: must be 0
  *
- * Allocates memory, zeroed, readable and writable by CPU and device. Host memory
- * comes in huge pages where there are any, in smaller ones where there are not. It
- * is charged like registered memory, and to the caller's memory cgroup. Nothing is
- * mapped, since its user address, which is to be its device address, is not known
- * yet: mmap() shows it to the CPU, %PINMAP_MAP with
- * %PINMAP_MAP_FIXED at the address that mmap() returned shows it to the device.
- * %PINMAP_MAP without it takes the buffer's user address for 0. %PINMAP_QUERY finds
- * it by any address at which it is mapped.
+ * Allocates zeroed memory that CPU and device may read and write. Host memory
+ * comes in huge pages where there are any, and in smaller ones otherwise. It
+ * is charged like registered memory, and to the caller's memory cgroup.
+ * Without %PINMAP_ALLOC_NODE the caller's memory policy (set_mempolicy())
+ * chooses the nodes.
  *
- * Without %PINMAP_ALLOC_NODE, the caller's memory policy (set_mempolicy()) says which
- * nodes it comes from. With it the call fails when that node has not enough.
+ * The call maps nothing, because the user address, which is to be the device
+ * address, is not known yet. mmap() shows the memory to the CPU. %PINMAP_MAP
+ * with %PINMAP_MAP_FIXED, at the address that mmap() returned, shows it to the
+ * device. Without %PINMAP_MAP_FIXED, %PINMAP_MAP takes the user address of the
+ * buffer for 0. %PINMAP_QUERY finds the buffer by any address at which it is
+ * mapped.
  *
- * %PINMAP_RELEASE unmaps it from the device and gives up the handle. The memory
- * is freed when the last mmap() and the last dma-buf (%PINMAP_EXPORT) of it are
- * gone, too.
+ * %PINMAP_RELEASE unmaps the buffer from the device and gives up the handle.
+ * The memory is freed when its last mmap() and its last dma-buf
+ * (%PINMAP_EXPORT) are gone too.
  *
- * mmap() takes any whole pages of it, MAP_SHARED, without PROT_EXEC, until it is
- * released; only in the process that opened the file (``EPERM``). The mapping is
- * not inherited by fork() and cannot be moved or grown. VRAM is mapped
- * write-combined. Once the device is gone touching VRAM raises SIGBUS; host
- * memory stays.
+ * *mmap()* takes any whole pages of the buffer until it is released, with
+ * MAP_SHARED and without PROT_EXEC, and only in the process that opened the
+ * file (``EPERM``). The mapping is not inherited by fork() and cannot be moved
+ * or grown. VRAM is mapped write-combined. Once the device is gone, touching
+ * VRAM raises SIGBUS; host memory stays.
  *
- * Host memory that is mapped so consists of ordinary pages: it can be used for
- * O_DIRECT, as io_uring's registered buffers, by other drivers that pin memory. But
- * they belong to no file: a futex there is one of this process (FUTEX_PRIVATE_FLAG); one
- * that processes share is refused by the kernel (``EFAULT``), and so are mutexes,
- * condition variables and semaphores of that kind.
+ * *Host memory* that is mapped in this way consists of ordinary pages. It can
+ * be used for O_DIRECT, as registered buffers of io_uring, and by other
+ * drivers that pin memory. But the pages belong to no file. So a futex in them
+ * must be private to the process (FUTEX_PRIVATE_FLAG). The kernel refuses
+ * shared ones (``EFAULT``), and with them process-shared mutexes, condition
+ * variables and semaphores.
  *
- * Write-combined memory is so for every CPU: also in the kernel's own mapping of
- * it, until it is freed. A device sees what was written once the CPU's buffers are
- * drained; a store fence (SFENCE) or any locked instruction does that.
+ * *Write-combined memory* is write-combined for every CPU, also in the
+ * kernel's own mapping, until it is freed. A device sees what was written once
+ * the CPU's buffers are drained; a store fence (SFENCE) or any locked
+ * instruction does that.
  *
- * VRAM is not charged: who comes first has it, but for a 16th of it, which is kept
- * for page tables.
+ * *VRAM* is not charged. It is given out in one piece, first come, first
+ * served, except for a 16th that is kept for page tables.
  *
  * ``EOPNOTSUPP``: %PINMAP_ALLOC_VRAM on a flat device, or
- * %PINMAP_ALLOC_WRITE_COMBINED on another architecture than x86. ``ENOSPC``: no VRAM
- * of that length is free (%PINMAP_FAIL_FULL; VRAM is given out in one piece).
- * ``ENOMEM``: over RLIMIT_MEMLOCK (%PINMAP_FAIL_MEMLOCK), or the machine, the node or
- * the memory cgroup has not so much (%PINMAP_FAIL_MEMORY).
+ * %PINMAP_ALLOC_WRITE_COMBINED on an architecture other than x86. ``EINVAL``:
+ * @node has no memory. ``ENOSPC``: no VRAM of that length is free
+ * (%PINMAP_FAIL_FULL), or too many objects. ``ENOMEM``: over RLIMIT_MEMLOCK
+ * (%PINMAP_FAIL_MEMLOCK), or the machine, the node or the memory cgroup has
+ * not enough memory (%PINMAP_FAIL_MEMORY).
  */
 struct pinmap_alloc {
 	__u32 size;
@@ -1041,8 +1117,9 @@ struct pinmap_alloc {
 #define PINMAP_ALLOC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ALLOC)
 
 /**
- * enum pinmap_export_flags - what others may do with it
- * @PINMAP_EXPORT_WRITE: write to it; the buffer must be writable (``EACCES``)
+ * enum pinmap_export_flags - what importers may do
+ * @PINMAP_EXPORT_WRITE: write to the memory; the buffer must be writable
+ *                       (``EACCES``)
  */
 enum pinmap_export_flags {
 	PINMAP_EXPORT_WRITE = 1 << 0,
@@ -1053,39 +1130,44 @@ enum pinmap_export_flags {
  * @size: sizeof(struct pinmap_export)
  * @flags: enum pinmap_export_flags
  * @handle: the buffer
- * @out_fd: a descriptor of a new dma-buf, closed by exec(); all of the buffer
+ * @out_fd: descriptor of a new dma-buf of the whole buffer, closed by exec()
  * @__reserved: must be 0
  *
- * Whoever has the descriptor has the memory: it can be sent to another process,
- * given to %PINMAP_IMPORT of any device of this driver, and to other drivers that
- * import dma-bufs. Without %PINMAP_EXPORT_WRITE it is open for reading only, and an
- * importer that wants its device to write is refused (``EACCES``). A new dma-buf
- * each time; nothing is pinned or charged again. Only by the process that opened
- * the file (``EPERM``).
+ * Makes a dma-buf, a new one each time. Nothing is pinned or charged again.
+ * Whoever has the descriptor has the memory: it can be sent to another
+ * process, given to %PINMAP_IMPORT of any device of this driver, and given to
+ * other drivers that import dma-bufs. Without %PINMAP_EXPORT_WRITE it is open
+ * for reading only, and an importer that wants its device to write is refused
+ * (``EACCES``).
  *
- * Memory of %PINMAP_ALLOC: the dma-buf can be mapped with mmap(), MAP_SHARED, without
- * PROT_EXEC, as %PINMAP_ALLOC says; DMA_BUF_IOCTL_SYNC, which importers without
- * coherent DMA need, works as for any dma-buf. It keeps the memory, and the charge
- * for it, whatever becomes of the handle, the context and the device.
+ * *Memory of %PINMAP_ALLOC.* The dma-buf can be mapped with mmap(), with
+ * MAP_SHARED and without PROT_EXEC. DMA_BUF_IOCTL_SYNC, which importers
+ * without coherent DMA need, works as for any dma-buf. The dma-buf keeps the
+ * memory and its charge, even after the handle, the context and the device are
+ * gone.
  *
- * A part of a file (%PINMAP_REGISTER_FD): the same, and its pages stay pinned until the
- * last dma-buf and the last mmap() of it are gone. What mmap() shows are the pages that
- * the device has, whatever becomes of the file meanwhile (see there). It cannot be mapped
- * for writing if it was registered or exported for reading (``EACCES``), or if the file
- * has been sealed against writing, or against writing in future, since (``EPERM``). The
- * file does not know of such a mapping, so the pages cannot be pinned by way of it
- * (``EFAULT`` from O_DIRECT, io_uring and %PINMAP_REGISTER): map the file for that.
+ * *A part of a file* (%PINMAP_REGISTER_FD). As above; and the pages stay pinned
+ * until the last dma-buf and the last mmap() of them are gone. mmap() shows the
+ * pages that the device has, which after a truncation are not those of the
+ * file. It is refused for writing if the part was registered or exported for
+ * reading (``EACCES``), or if the file has been sealed since against writing or
+ * against future writing (``EPERM``). The file does not know of such a mapping,
+ * so the pages cannot be pinned through it (``EFAULT`` from O_DIRECT, io_uring
+ * and %PINMAP_REGISTER). Map the file for that.
  *
- * Registered memory, which can go stale: only importers that can be revoked
- * (those with a callback for that; others are refused with ``EOPNOTSUPP`` when
- * they attach), and no mmap() (``EINVAL``; who has the memory has it mapped). When
- * the memory goes stale or is released, every importer is told to let go of it, and
- * gets it no more (``ENODEV``); the pages stay pinned until the last one has.
- * Imports by this driver are unmapped from their devices then: before
- * %PINMAP_RELEASE returns, or very soon after the memory went away. What was imported,
- * exported again and imported from that is, too, in both cases very soon after.
+ * *Registered memory* can go stale. So only importers that can be revoked are
+ * accepted; others are refused when they attach (``EOPNOTSUPP``). mmap() is
+ * refused (``EINVAL``), since the owner has the memory mapped already. When the
+ * memory goes stale or is released, every importer is told to let go of it and
+ * cannot get it again (``ENODEV``). The pages stay pinned until the last
+ * importer has let go. Imports by this driver are unmapped from their devices:
+ * before %PINMAP_RELEASE returns, or very soon after the memory went away. What
+ * was exported again from such an import is revoked very soon after in both
+ * cases.
  *
- * ``EOPNOTSUPP``: VRAM, which other devices cannot reach.
+ * ``EPERM``: the caller is not the process that opened the file.
+ * ``EOPNOTSUPP``: VRAM, which other devices cannot reach. ``EMFILE``: the
+ * process has no free descriptor.
  */
 struct pinmap_export {
 	__u32 size;
@@ -1100,29 +1182,30 @@ struct pinmap_export {
  * struct pinmap_import - ioctl(PINMAP_IMPORT)
  * @size: sizeof(struct pinmap_import)
  * @flags: must be 0
- * @fd: a dma-buf of %PINMAP_EXPORT, of whatever context, device and process
- *      (``EBADF``: no descriptor; ``EINVAL``: no dma-buf)
- * @out_flags: %PINMAP_EXPORT_WRITE if it was exported so; otherwise it can be mapped
- *             for reading only
- * @out_handle: what to name the buffer by
- * @out_length: bytes of it
+ * @fd: a dma-buf of %PINMAP_EXPORT, of any context, device and process
+ * @out_flags: %PINMAP_EXPORT_WRITE if it was exported so; otherwise it can be
+ *             mapped for reading only
+ * @out_handle: handle of the buffer
+ * @out_length: bytes of the buffer
  *
- * Makes a buffer of the same pages, pinned once and charged once, to who pinned
- * them. It is released by %PINMAP_RELEASE; the descriptor may be closed before.
- * Nothing is mapped: mmap() of the descriptor shows the memory to the CPU,
- * %PINMAP_MAP to the device. %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY
- * and events take the buffer's user address for 0. Only in the process that opened the file
- * (``EPERM``).
+ * Makes a buffer of the pages of a dma-buf. They stay pinned once, and charged
+ * once, to whoever pinned them. The buffer is released by %PINMAP_RELEASE; the
+ * descriptor may be closed before. The call maps nothing: mmap() of the
+ * descriptor shows the memory to the CPU, %PINMAP_MAP to the device.
+ * %PINMAP_MAP without %PINMAP_MAP_FIXED, %PINMAP_QUERY and events take the
+ * buffer's user address for 0.
  *
- * If it is of registered memory that goes stale or is released, this goes stale,
- * too (%PINMAP_EVENT_STALE). ``ESTALE``: it has already.
+ * An import of registered memory goes stale (%PINMAP_EVENT_STALE) when that
+ * memory goes stale or is released.
  *
- * ``EOPNOTSUPP``: a dma-buf of another driver. Such memory is mapped by its exporter,
- * for the device that the importer names, by the kernel's DMA API, and that means
- * in the default domain of the device. This driver has attached a domain of
- * its own instead, in which the addresses that the exporter returns mean nothing.
- * (Memory for both: export it here and import it there; or make a memfd, and give it
- * to udmabuf and to %PINMAP_REGISTER.)
+ * ``EBADF``: @fd is not open. ``EINVAL``: @fd is no dma-buf. ``EPERM``: the
+ * caller is not the process that opened the file. ``ESTALE``: the memory is
+ * stale already. ``EOPNOTSUPP``: a dma-buf of another driver. Its exporter
+ * would map it through the kernel's DMA API, in the default IOMMU domain of
+ * the device. This driver has attached a domain of its own instead, in which
+ * those addresses mean nothing. To share memory with such a driver, export it
+ * here and import it there; or make a memfd, and give it to udmabuf and to
+ * %PINMAP_REGISTER.
  */
 struct pinmap_import {
 	__u32 size;
@@ -1135,13 +1218,14 @@ struct pinmap_import {
 #define PINMAP_IMPORT _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_IMPORT)
 
 /**
- * enum pinmap_sync_flags - who is next
+ * enum pinmap_sync_flags - direction of a synchronisation
  * @PINMAP_SYNC_FOR_DEVICE: the device will read what the CPU wrote
  * @PINMAP_SYNC_FOR_CPU: the CPU will read what the device wrote
- * @PINMAP_SYNC_NO_SNOOP: also if DMA is coherent: for a device that asks for its
- *                        transfers not to be snooped, where the IOMMU lets it
+ * @PINMAP_SYNC_NO_SNOOP: synchronise even if DMA is coherent: for a device
+ *                        that asks for its transfers not to be snooped, where
+ *                        the IOMMU lets it
  *
- * At least one of the first two (``EINVAL``).
+ * At least one of the first two must be given (``EINVAL``).
  */
 enum pinmap_sync_flags {
 	PINMAP_SYNC_FOR_DEVICE = 1 << 0,
@@ -1154,18 +1238,20 @@ enum pinmap_sync_flags {
  * @size: sizeof(struct pinmap_sync)
  * @flags: enum pinmap_sync_flags
  * @handle: the buffer
- * @offset: first byte of it
+ * @offset: first byte to synchronise, counted from the buffer's first byte
  * @length: bytes, at least 1
  *
- * Writes back and drops what the CPU's caches hold of a part of a buffer. Needed
- * where %PINMAP_INFO_COHERENT is not set: for the device after the CPU has
- * written and before the device reads; for the CPU after the device has written
- * and before the CPU reads. Nothing beside the part must be in use by the other one
- * in the same cache lines. Where DMA is coherent it does nothing, at once; also for
- * VRAM and write-combined memory, which no cache holds.
+ * Writes back and drops what the CPU's caches hold of a part of a buffer. This
+ * is needed where %PINMAP_INFO_COHERENT is not set: for the device after the
+ * CPU has written and before the device reads, for the CPU after the device
+ * has written and before the CPU reads. While one side uses the part, the
+ * other must not use the cache lines at its ends.
  *
- * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to do,
- * and the architecture is not x86. A fatal signal interrupts it.
+ * Where DMA is coherent, the call does nothing and returns at once. The same
+ * is true for VRAM and write-combined memory, which no cache holds.
+ *
+ * ``EINVAL``: the part leaves the buffer. ``EOPNOTSUPP``: there is something to
+ * do, and the architecture is not x86. ``EINTR``: a fatal signal.
  */
 struct pinmap_sync {
 	__u32 size;
@@ -1176,7 +1262,9 @@ struct pinmap_sync {
 };
 #define PINMAP_SYNC _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_SYNC)
 
-/** define PINMAP_MAX_ENGINES - engines that struct pinmap_gpu_counters knows */
+/**
+ * define PINMAP_MAX_ENGINES - engines that struct pinmap_gpu_counters can hold
+ */
 #define PINMAP_MAX_ENGINES 8
 
 /**
@@ -1189,8 +1277,8 @@ struct pinmap_sync {
  * @out_nr_copy_engines: copy engines
  * @out_nr_compute_slots: kernels that run at once
  * @out_max_priority: highest priority of a queue; the lowest is 0
- * @out_vram_length: bytes of VRAM, all of it
- * @out_vram_free: bytes of it that are free now
+ * @out_vram_length: bytes of VRAM in all
+ * @out_vram_free: bytes of VRAM that are free now
  * @out_max_transfer: bytes that one copy or fill packet may move
  * @out_max_run_ns: how long a packet may run
  * @out_link_bandwidth: modelled bytes per second between the device and host
@@ -1200,7 +1288,7 @@ struct pinmap_sync {
  * @out_vram_latency_ns: modelled latency of an access to VRAM
  * @out_time_ns: the device's clock, which timestamp packets store
  *
- * ``EOPNOTSUPP``: not a paged device.
+ * Describes a paged device. ``EOPNOTSUPP``: a flat device.
  */
 struct pinmap_gpu_info {
 	__u32 size;
@@ -1224,13 +1312,13 @@ struct pinmap_gpu_info {
 #define PINMAP_GPU_INFO _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_INFO)
 
 /**
- * struct pinmap_engine_counters - what one engine has done, for all contexts
+ * struct pinmap_engine_counters - work of one engine, for all contexts
  * @host_read: bytes of operands read from host memory
- * @host_written: bytes written to it
- * @vram_read: bytes read from VRAM
- * @vram_written: bytes written to it
+ * @host_written: bytes of operands written to host memory
+ * @vram_read: bytes of operands read from VRAM
+ * @vram_written: bytes of operands written to VRAM
  * @packets: packets completed
- * @busy_ns: time during which it held a packet
+ * @busy_ns: time during which the engine held a packet
  */
 struct pinmap_engine_counters {
 	__aligned_u64 host_read;
@@ -1245,18 +1333,18 @@ struct pinmap_engine_counters {
  * struct pinmap_gpu_counters - ioctl(PINMAP_GPU_COUNTERS)
  * @size: sizeof(struct pinmap_gpu_counters)
  * @flags: must be 0
- * @out_nr_engines: of @out_engines
+ * @out_nr_engines: number of entries in @out_engines
  * @__reserved: must be 0
- * @out_tlb_hits: translations that the device's TLB had
- * @out_tlb_misses: those that took a walk
+ * @out_tlb_hits: translations that were in the device's TLB
+ * @out_tlb_misses: translations that took a walk of the page table
  * @out_faults: times that a queue stopped
  * @out_binds: times that a queue was put into a slot
  * @out_vmid_binds: times that a context was given a VMID
  * @out_invalidates: invalidations of the TLB
  * @out_engines: the copy engines first, then the slots of the compute engine
  *
- * All count from when the device was bound, for all contexts together.
- * ``EOPNOTSUPP``: not a paged device.
+ * Reads the counters of a paged device. They count for all contexts together,
+ * from when the device was bound. ``EOPNOTSUPP``: a flat device.
  */
 struct pinmap_gpu_counters {
 	__u32 size;
@@ -1274,11 +1362,11 @@ struct pinmap_gpu_counters {
 #define PINMAP_GPU_COUNTERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_COUNTERS)
 
 /**
- * enum pinmap_walk_flags - what a device's page table says of an address
+ * enum pinmap_walk_flags - what a device's page table says about an address
  * @PINMAP_WALK_READ: may be read
  * @PINMAP_WALK_WRITE: may be written
- * @PINMAP_WALK_FETCH: packets may be fetched from it
- * @PINMAP_WALK_HOST: is in host memory; without it: in VRAM
+ * @PINMAP_WALK_FETCH: packets may be fetched from there
+ * @PINMAP_WALK_HOST: in host memory; without it, in VRAM
  * @PINMAP_WALK_SNOOP: accesses snoop the CPU's caches
  */
 enum pinmap_walk_flags {
@@ -1295,16 +1383,17 @@ enum pinmap_walk_flags {
  * @flags: must be 0
  * @addr: a device address
  * @out_flags: enum pinmap_walk_flags
- * @out_levels: tables that were read on the way
+ * @out_levels: number of tables that were read on the way
  * @out_target: where @addr leads: the I/O virtual address that the IOMMU
  *              translates, or the offset in VRAM
  * @out_leaf_length: bytes that the entry covers: 4096, or 2097152
  *
- * Walks the context's page table in the device's memory, as the device does when
- * its TLB has nothing. To look at, and to test with: an address may lead
- * elsewhere a moment later. ``ENOENT``: an entry on the way is not valid.
- * ``EINVAL``: beyond what the tables can translate. ``EOPNOTSUPP``: not a paged
- * device.
+ * Walks the context's page table in the device's memory, as the device does
+ * when its TLB has no entry. Meant for inspection and tests: a moment later the
+ * address may lead elsewhere.
+ *
+ * ``ENOENT``: an entry on the way is not valid. ``EINVAL``: @addr is beyond
+ * what the tables can translate. ``EOPNOTSUPP``: a flat device.
  */
 struct pinmap_gpu_walk {
 	__u32 size;
@@ -1318,11 +1407,11 @@ struct pinmap_gpu_walk {
 #define PINMAP_GPU_WALK _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GPU_WALK)
 
 /**
- * enum pinmap_queue_flags - what a queue is for
+ * enum pinmap_queue_flags - which packets a queue is for
  * @PINMAP_QUEUE_COPY: packets for the copy engines
  * @PINMAP_QUEUE_COMPUTE: kernels
  *
- * At least one of them.
+ * At least one of them must be given (``EINVAL``).
  */
 enum pinmap_queue_flags {
 	PINMAP_QUEUE_COPY = 1 << 0,
@@ -1335,38 +1424,46 @@ enum pinmap_queue_flags {
  * @flags: enum pinmap_queue_flags
  * @priority: 0 to &struct pinmap_gpu_info.out_max_priority, the highest
  * @packets: packets that the ring holds; a power of two, 64 to 65536
- * @out_queue: what to name the queue by; never 0, never used again
- * @out_ring_offset: what to pass to mmap() for the ring
- * @out_ring_length: bytes of it
- * @out_doorbell_offset: what to pass to mmap() for the doorbell: one page
- * @out_fence_offset: what to pass to mmap() for the fences: one page
- * @out_fence_addr: device address of the fences, 512 numbers of 8 bytes, for
- *                  fence packets; all 0 at first
+ * @out_queue: handle of the queue; never 0, never used again
+ * @out_ring_offset: offset for mmap() of the ring
+ * @out_ring_length: bytes of the ring
+ * @out_doorbell_offset: offset for mmap() of the doorbell, one page
+ * @out_fence_offset: offset for mmap() of the fences, one page
+ * @out_fence_addr: device address of the fences, for fence packets: 512
+ *                  numbers of 8 bytes, all 0 at first
  *
- * A queue executes packets of 64 bytes, in order; their format is the device's.
- * Packet i is at i modulo @packets. To submit, write packets to the ring, then
- * store the number of packets written since the beginning (64 bits) to the first
- * bytes of the doorbell: no system call. Not more than @packets may be there that
- * were not executed. The ring and the fences are memory that only this context
- * can reach; they are charged to it, as is a page for the queue's id, until the
- * queue is destroyed and its doorbell is mapped no more.
+ * Makes a queue, which executes packets of 64 bytes in order. The device
+ * defines the format of the packets. Packet i is in the ring at i modulo
+ * @packets.
  *
- * There may be many more contexts and queues with work than the device can hold:
- * contexts take turns, and share the room that there is, whatever their queues'
- * number and priorities. Who has one short packet to execute does not wait for the
- * long ones of others, if an engine is free for it. Priorities count among the
- * queues of one context: the highest goes first, at packet boundaries; equal ones
- * take turns. However many queues wait for fences, at whatever priorities, those
- * that do not wait get on.
+ * To submit, write packets to the ring. Then store, to the first 8 bytes of the
+ * doorbell, how many packets were written since the queue was made. That takes
+ * no system call. At most @packets may be in the ring that were not executed.
  *
- * Once the device is gone the doorbell can still be stored to, without effect: what
- * is submitted is never executed, which %PINMAP_QUEUE_WAIT and %PINMAP_QUEUE_NOTIFY
- * tell. (A mapping of VRAM raises SIGBUS then, see %PINMAP_ALLOC.)
+ * Only this context can reach the ring and the fences. They are charged to it
+ * until the queue is destroyed, and a page for the queue's id until its
+ * doorbell is unmapped too.
  *
- * ``ENOSPC``: the device has no queue left for this context. One that has 256,
- * those counted that were destroyed and whose doorbell is still mapped, leaves the
- * last 20 to others; and a user that has 256 in all contexts together the last 4 to
- * other users.
+ * *Sharing the device.* There may be many more contexts and queues with work
+ * than the device can hold. Contexts take turns and share the room that there
+ * is, however many queues they have and whatever priorities these have. A
+ * context with one short packet does not wait for the long packets of others,
+ * if an engine is free for it. Priorities count among the queues of one
+ * context: the highest goes first, at packet boundaries, and equal ones take
+ * turns. Queues that wait for fences, however many and at whatever priorities,
+ * do not keep the others from running.
+ *
+ * Once the device is gone, the doorbell can still be stored to, without effect.
+ * What is submitted then is never executed; %PINMAP_QUEUE_WAIT and
+ * %PINMAP_QUEUE_NOTIFY tell. (A mapping of VRAM raises SIGBUS, see
+ * &struct pinmap_alloc.)
+ *
+ * ``EINVAL``: @priority or @packets is out of range. ``ENOMEM``: over
+ * RLIMIT_MEMLOCK, or out of memory. ``ENOSPC``: the device has no queue left
+ * for this context: one that has 256 leaves the last 20 to other contexts, and
+ * a user that has 256 in all contexts leaves the last 4 to other users. A
+ * queue that was destroyed counts while its doorbell is mapped.
+ * ``EOPNOTSUPP``: a flat device.
  */
 struct pinmap_queue_create {
 	__u32 size;
@@ -1388,11 +1485,15 @@ struct pinmap_queue_create {
  * @flags: must be 0
  * @queue: the queue
  *
- * Stops the queue, behind the packet that runs, and gives it up; what was not
- * executed never will be. When it returns the device does nothing for it any
- * more; that takes as long as the packet, or, if that is stuck, as the reset of its
- * engine: no signal shortens it, since the context could not be closed earlier
- * either. Its doorbell can then be touched, to no effect.
+ * Stops the queue behind the packet that runs, and gives it up. Packets that
+ * were not executed never will be. When the call returns, the device does
+ * nothing for the queue any more. That takes as long as the running packet or,
+ * if the packet is stuck, as the reset of its engine. No signal shortens it,
+ * because closing the file would take as long. The doorbell can then still be
+ * stored to, without effect.
+ *
+ * ``ENOENT``: @queue was never a queue of this context. ``ESTALE``: it was
+ * destroyed before.
  */
 struct pinmap_queue_destroy {
 	__u32 size;
@@ -1409,15 +1510,18 @@ struct pinmap_queue_destroy {
  * @fence: index of the fence, 0 to 511
  * @__reserved: must be 0
  * @value: wait until the fence is at least this
- * @timeout_ns: how long to wait at most, relative; ~0: for ever. Out: what is
- *              left of it
- * @out_value: what the fence was last
+ * @timeout_ns: in: how long to wait at most, relative; ~0: without limit. Out:
+ *              how much of it is left
+ * @out_value: the last value that the fence was seen to have
  *
- * Sleeps until an interrupt packet of the queue finds the fence high enough:
- * write the fence, then interrupt. An interrupt that gets lost delays it by as long as
- * it has waited, or by half a second. ``ETIMEDOUT``: not in time. ``EIO``: the queue
- * has stopped and will never get there. ``EINTR``: a signal came; the call is
- * restarted with the time that is left where the program asked for that.
+ * Sleeps until an interrupt packet of the queue finds the fence high enough. So
+ * write the fence first, then interrupt. If an interrupt is lost, the call
+ * returns late: by as long as it has waited, and by at most half a second.
+ *
+ * ``ETIMEDOUT``: the fence did not get there in time. ``EIO``: the queue has
+ * stopped and will never get there. ``EINVAL``: there is no such fence.
+ * ``EINTR``: a signal came. Where the program asked for that (SA_RESTART), the
+ * call is restarted with the time that is left.
  */
 struct pinmap_queue_wait {
 	__u32 size;
@@ -1434,10 +1538,10 @@ struct pinmap_queue_wait {
 /**
  * enum pinmap_queue_state - what a queue is doing
  * @PINMAP_QUEUE_READY: executes what is submitted
- * @PINMAP_QUEUE_FAULTED: an access was outside of the context's mappings, or not
- *                        permitted
- * @PINMAP_QUEUE_ERROR: a packet that makes no sense, that ran for too long, or
- *                      whose engine was reset
+ * @PINMAP_QUEUE_FAULTED: stopped: an access was outside of the context's
+ *                        mappings, or not permitted
+ * @PINMAP_QUEUE_ERROR: stopped: a packet was malformed, ran for too long, or
+ *                      lost its engine to a reset
  */
 enum pinmap_queue_state {
 	PINMAP_QUEUE_READY = 1,
@@ -1446,10 +1550,10 @@ enum pinmap_queue_state {
 };
 
 /**
- * enum pinmap_access - what a queue wanted to do
+ * enum pinmap_access - kind of an access by a queue
  * @PINMAP_ACCESS_READ: read
  * @PINMAP_ACCESS_WRITE: write
- * @PINMAP_ACCESS_FETCH: fetch a packet
+ * @PINMAP_ACCESS_FETCH: fetch of a packet
  */
 enum pinmap_access {
 	PINMAP_ACCESS_READ = 0,
@@ -1463,14 +1567,15 @@ enum pinmap_access {
  * @flags: must be 0
  * @queue: the queue
  * @out_state: enum pinmap_queue_state
- * @out_code: if it has stopped, why: a code of the device's manual
- * @out_access: enum pinmap_access, if it has faulted
+ * @out_code: if the queue has stopped, why: a code of the device's manual
+ * @out_access: enum pinmap_access, if the queue has faulted
  * @__reserved: must be 0
  * @out_addr: the device address that could not be accessed, or 0
- * @out_index: packets executed; if it has stopped, the one that stopped it
+ * @out_index: packets executed; if the queue has stopped, the index of the
+ *             packet that stopped it
  *
- * A queue that has stopped executes nothing any more; only
- * %PINMAP_QUEUE_DESTROY is left. Other queues go on.
+ * Tells how far a queue has come. A queue that has stopped executes nothing any
+ * more and can only be destroyed. Other queues go on.
  */
 struct pinmap_queue_query {
 	__u32 size;
@@ -1491,12 +1596,15 @@ struct pinmap_queue_query {
  * @flags: must be 0
  * @queue: the queue
  * @packets: user address of the packets
- * @count: how many of 64 bytes; 1 to the size of the ring
+ * @count: number of packets of 64 bytes; 1 to the size of the ring
  * @__reserved: must be 0
- * @out_index: packets submitted since the beginning
+ * @out_index: packets submitted since the queue was made
  *
- * Does what a program does with ring and doorbell, for one that has not mapped
- * them. Must not be mixed with that. ``EAGAIN``: the ring has no room.
+ * Writes packets to the ring and rings the doorbell, for a program that has not
+ * mapped them. A program must not do both.
+ *
+ * ``EAGAIN``: the ring has no room. ``EINVAL``: @count is out of range.
+ * ``EFAULT``: the packets cannot be read. ``EIO``: the queue has stopped.
  */
 struct pinmap_queue_submit {
 	__u32 size;
@@ -1516,16 +1624,17 @@ struct pinmap_queue_submit {
  * @queue: the queue
  * @fence: index of the fence, 0 to 511
  * @fd: an eventfd
- * @value: what the fence must be at least
+ * @value: value that the fence is to reach
  *
- * Has the eventfd signalled, once, when an interrupt packet of the queue finds
- * the fence high enough, or when it will never be: the queue has stopped, was
- * destroyed, or the device is gone. So that one thread can wait for many queues.
- * If that is so already, it is signalled at once. Several may be asked for; the
- * driver holds each eventfd until it was signalled, also if it was closed.
+ * Signals the eventfd once, when an interrupt packet of the queue finds that
+ * the fence is at least @value, or when it never will be: the queue has
+ * stopped or was destroyed, or the device is gone. If that is so already, the
+ * eventfd is signalled at once. So one thread can wait for many queues. A
+ * queue can owe up to 64 notices. The driver keeps each eventfd until it has
+ * signalled it, even if the program closes it.
  *
- * ``EBADF``, ``EINVAL``: @fd is no eventfd; ``EINVAL``: there is no such fence.
- * ``ENOSPC``: 64 notices of the queue are outstanding. ``ENODEV``: the device was
+ * ``EBADF``: @fd is not open. ``EINVAL``: @fd is no eventfd, or there is no
+ * such fence. ``ENOSPC``: the queue owes 64 notices. ``ENODEV``: the device was
  * gone before.
  */
 struct pinmap_queue_notify {
@@ -1541,14 +1650,16 @@ struct pinmap_queue_notify {
 /**
  * DOC: Mapping device memory
  *
- * mmap() of a BAR of a flat device: the offset is &struct pinmap_bar.offset plus a whole number
- * of pages into it. ``EINVAL``: an offset that was not handed out, a length
- * that leaves the BAR or touches its hole, MAP_PRIVATE. ``EACCES``: PROT_EXEC.
+ * mmap() maps a BAR of a flat device. The offset is &struct pinmap_bar.offset
+ * plus a whole number of pages into the BAR. The mapping is not inherited by
+ * fork(), cannot be moved or grown by mremap(), and cannot be registered. Once
+ * the device is gone, touching it raises SIGBUS.
+ *
+ * ``EINVAL``: an offset that the driver did not return, a length that leaves
+ * the BAR or touches its hole, or MAP_PRIVATE. ``EACCES``: PROT_EXEC.
  * ``EOPNOTSUPP``: a BAR without %PINMAP_BAR_MMAP. ``EBUSY``: another context
- * owns the device. (If the kernel then finds no memory for the mapping, the caller
- * stays the owner.) The mapping is not inherited by fork(), cannot be moved or
- * grown by mremap(), and cannot be registered. Touching it once the device is
- * gone raises SIGBUS.
+ * owns the device. If the kernel then has no memory for the mapping, the
+ * caller stays the owner.
  */
 
 #endif /* _UAPI_LINUX_PINMAP_H */
