@@ -12,7 +12,7 @@ use crate::{
         account::{Account, Charge},
         compat,
         pages::{Folios, Kind},
-        uapi::{self, Alloc},
+        uapi::{self, pinmap_alloc},
     },
     view::{Shown, ViewTable},
 };
@@ -41,7 +41,7 @@ fn host_memory_of_kind(
 /// ALLOC: memory, an offset to view it by, and a handle once the caller knows it.
 pub(crate) fn alloc(
     context: &Arc<Context>,
-    args: &mut Alloc,
+    args: &mut pinmap_alloc,
 ) -> core::result::Result<Pending, Failure> {
     let plan = request::alloc(args.flags, args.__reserved, args.length, args.node);
     let plan = plan.map_err(errno)?;
@@ -54,7 +54,7 @@ pub(crate) fn alloc(
         let claim = Claim::new(context)?;
         let memory = device.backend().allocate(plan.span.length());
         let memory = memory.map_err(|errno| match errno {
-            ENOSPC => Failure::at(errno, uapi::FAIL_FULL, 0),
+            ENOSPC => Failure::at(errno, uapi::PINMAP_FAIL_FULL, 0),
             _ => errno.into(),
         })?;
         let shown = Shown::Device(memory.pages);

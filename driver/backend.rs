@@ -13,7 +13,7 @@ use crate::{
         eventfd::EventFd,
         iommu::Domain,
         pci::{Function, Locked},
-        uapi::Info,
+        uapi::pinmap_info,
     },
     view::DevicePages,
 };
@@ -117,7 +117,7 @@ pub(crate) trait Backend: Send + Sync {
     fn resume(&self) {}
 
     /// Fills in what it knows.
-    fn describe(&self, context: u64, info: &mut Info);
+    fn describe(&self, context: u64, info: &mut pinmap_info);
 
     /// Checks that `length` bytes of device memory at this file offset may be mapped. Returns how to,
     /// `true`: write-combined.

@@ -27,7 +27,7 @@ use crate::{
         memfd::PinnedFile,
         notifier::Interval,
         pages::{Folios, Pages},
-        uapi::{self, Event},
+        uapi::{self, pinmap_event},
         work,
     },
     trace::{self, Details, Timed, What},
@@ -220,11 +220,11 @@ impl Backing {
     /// A `PINMAP_BUFFER_` kind.
     fn kind(&self) -> u32 {
         match self {
-            Self::User(_) => uapi::BUFFER_USER,
-            Self::File(_) => uapi::BUFFER_FILE,
-            Self::Host(..) => uapi::BUFFER_HOST,
-            Self::Local(..) => uapi::BUFFER_VRAM,
-            Self::Import(..) => uapi::BUFFER_IMPORT,
+            Self::User(_) => uapi::PINMAP_BUFFER_USER,
+            Self::File(_) => uapi::PINMAP_BUFFER_FILE,
+            Self::Host(..) => uapi::PINMAP_BUFFER_HOST,
+            Self::Local(..) => uapi::PINMAP_BUFFER_VRAM,
+            Self::Import(..) => uapi::PINMAP_BUFFER_IMPORT,
         }
     }
 
@@ -329,7 +329,9 @@ impl Buffer {
         events: Arc<Queue>,
         lookout: Option<Arc<Lookout>>,
     ) -> Result<Arc<Self>> {
-        let kind = backing.as_ref().map_or(uapi::BUFFER_USER, Backing::kind);
+        let kind = backing
+            .as_ref()
+            .map_or(uapi::PINMAP_BUFFER_USER, Backing::kind);
         let held = backing.as_ref().map(|_| {
             let what = ledger::What::of_kind(kind);
             Counted::new(events.ledger(), what, plan.span.length())
@@ -392,12 +394,12 @@ impl Buffer {
 
     /// Whether it was registered, by its user addresses.
     pub(crate) fn is_user_memory(&self) -> bool {
-        self.kind == uapi::BUFFER_USER
+        self.kind == uapi::PINMAP_BUFFER_USER
     }
 
     /// Whether it is memory of a device.
     pub(crate) fn is_local(&self) -> bool {
-        self.kind == uapi::BUFFER_VRAM
+        self.kind == uapi::PINMAP_BUFFER_VRAM
     }
 
     /// Whether it is on every device that the process has open.
@@ -471,8 +473,8 @@ impl Buffer {
     /// What to pass to `mmap()`, or the offset of a part of a file; 0: neither.
     pub(crate) fn offset(&self) -> u64 {
         match self.kind {
-            uapi::BUFFER_USER => 0,
-            uapi::BUFFER_FILE => self.span.start(),
+            uapi::PINMAP_BUFFER_USER => 0,
+            uapi::PINMAP_BUFFER_FILE => self.span.start(),
             _ => self.backing.lock().as_ref().map_or(0, Backing::offset),
         }
     }
@@ -650,7 +652,7 @@ impl Buffer {
             }
             if count >= MAX_MAPPINGS {
                 let (needed, allowed) = ((count as u64).saturating_add(1), MAX_MAPPINGS as u64);
-                let failure = Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed);
+                let failure = Failure::limit(ENOSPC, uapi::PINMAP_FAIL_OBJECTS, needed, allowed);
                 return Err(failure);
             }
             let name = inner.made;
@@ -802,7 +804,7 @@ impl Buffer {
     fn refusal(&self, state: State) -> Failure {
         match state {
             State::Gone => ENODEV.into(),
-            _ => Failure::at(compat::stale(), uapi::FAIL_STALE, self.span.start()),
+            _ => Failure::at(compat::stale(), uapi::PINMAP_FAIL_STALE, self.span.start()),
         }
     }
 
@@ -849,17 +851,17 @@ impl Buffer {
                     known.mapping.free_address();
                 }
                 let handle = this.handle();
-                let event = Event {
-                    type_: uapi::EVENT_STALE,
+                let event = pinmap_event {
+                    type_: uapi::PINMAP_EVENT_STALE,
                     handle,
                     addr: this.span.start(),
                     length: this.span.length(),
-                    ..Event::default()
+                    ..pinmap_event::default()
                 };
                 inner.ticket = inner.room.take().map(|room| this.events.push(room, event));
                 for guest in &mut inner.guests {
                     let handle = guest.handle;
-                    let event = Event { handle, ..event };
+                    let event = pinmap_event { handle, ..event };
                     let room = guest.room.take();
                     guest.ticket = room.map(|room| guest.events.push(room, event));
                     let ledger = guest.events.ledger();

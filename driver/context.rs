@@ -114,7 +114,7 @@ impl Table {
                 break;
             }
             if buffer.state() != State::Stale {
-                return Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, way.start()));
+                return Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, way.start()));
             }
             let Some(next) = way.last().checked_add(1) else {
                 break;
@@ -377,7 +377,7 @@ impl Context {
         let known = self.find_view(address);
         match known {
             Ok((_, buffer, _)) if !buffer.is_local() => {
-                Err(Failure::at(EEXIST, uapi::FAIL_OVERLAP, address))
+                Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, address))
             }
             _ => Ok(()),
         }
@@ -392,7 +392,12 @@ impl Context {
         let result = if table.gone {
             Err(ENODEV.into())
         } else if needed > allowed {
-            Err(Failure::limit(ENOSPC, uapi::FAIL_OBJECTS, needed, allowed))
+            Err(Failure::limit(
+                ENOSPC,
+                uapi::PINMAP_FAIL_OBJECTS,
+                needed,
+                allowed,
+            ))
         } else {
             table.check_way(span)
         };
@@ -466,7 +471,7 @@ impl Context {
             let needed = u64::from(table.count).saturating_add(1);
             return Err(Failure::limit(
                 ENOSPC,
-                uapi::FAIL_OBJECTS,
+                uapi::PINMAP_FAIL_OBJECTS,
                 needed,
                 allowed.into(),
             ));

@@ -14,7 +14,7 @@ use crate::{
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         misc::Node,
         pci::{self, Enabled, Function},
-        uapi::{self, GetReserved, GetTotals, Info},
+        uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
         vma::Views,
         work::{self, Queues},
     },
@@ -73,7 +73,7 @@ pub(crate) struct Device {
     function: Function,
     group: u32,
     /// Ids and address, asked once.
-    identity: Info,
+    identity: pinmap_info,
     domain: Arc<Domain>,
     backend: Arc<dyn Backend>,
     gone: Atomic<bool>,
@@ -233,7 +233,7 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 impl Device {
     fn new(function: &Function, attachment: Attachment) -> Result<Arc<Self>> {
         let backend = backend::choose(function)?;
-        let mut identity = Info::default();
+        let mut identity = pinmap_info::default();
         function.identify(&mut identity);
         let totals = Arc::new(Totals::new(), GFP_KERNEL)?;
         Arc::pin_init(
@@ -386,8 +386,8 @@ impl Device {
     }
 
     /// GET_INFO.
-    pub(crate) fn describe(&self, context: &Context, info: &mut Info) {
-        *info = Info {
+    pub(crate) fn describe(&self, context: &Context, info: &mut pinmap_info) {
+        *info = pinmap_info {
             size: info.size,
             ..self.identity
         };
@@ -398,16 +398,16 @@ impl Device {
         info.out_nr_reserved = self.reserved(context).len() as u32;
         info.out_iommu_group = self.group;
         if self.domain.is_coherent() {
-            info.out_flags |= uapi::INFO_COHERENT;
+            info.out_flags |= uapi::PINMAP_INFO_COHERENT;
         }
         if self.check_here().is_err() {
-            info.out_flags |= uapi::INFO_GONE;
+            info.out_flags |= uapi::PINMAP_INFO_GONE;
         }
         self.backend.describe(context.id(), info);
     }
 
     /// GET_TOTALS: of all contexts.
-    pub(crate) fn describe_totals(&self, args: &mut GetTotals) {
+    pub(crate) fn describe_totals(&self, args: &mut pinmap_get_totals) {
         let contexts = self.totals.of(ledger::What::Contexts);
         args.out_contexts = contexts.number as u32;
         self.totals.describe(args);
@@ -423,7 +423,11 @@ impl Device {
     }
 
     /// GET_RESERVED.
-    pub(crate) fn describe_reserved(&self, context: &Context, args: &mut GetReserved) -> Result {
+    pub(crate) fn describe_reserved(
+        &self,
+        context: &Context,
+        args: &mut pinmap_reserved,
+    ) -> Result {
         self.check_here()?;
         let reserved = self
             .reserved(context)

@@ -16,7 +16,7 @@ use crate::{
         cache, compat,
         dmabuf::{Exporter, Operations, Shared, Unpublished},
         pages::{Folios, Pages},
-        uapi::{self, Export as ExportArgs, Import as ImportArgs, Sync as SyncArgs},
+        uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
         vma::NewArea,
     },
     view::{FileView, HostView},
@@ -230,10 +230,10 @@ impl Publish for Fresh {
 /// EXPORT.
 pub(crate) fn export(
     context: &Arc<Context>,
-    args: &mut ExportArgs,
+    args: &mut pinmap_export,
 ) -> core::result::Result<Pending, Failure> {
-    check_flags((args.flags & !uapi::EXPORT_WRITE) | args.__reserved)?;
-    let write = args.flags & uapi::EXPORT_WRITE != 0;
+    check_flags((args.flags & !uapi::PINMAP_EXPORT_WRITE) | args.__reserved)?;
+    let write = args.flags & uapi::PINMAP_EXPORT_WRITE != 0;
     context.check_caller()?;
     let buffer = context.find(args.handle)?;
     if write && !buffer.writable() {
@@ -259,7 +259,7 @@ pub(crate) fn export(
 /// IMPORT.
 pub(crate) fn import(
     context: &Arc<Context>,
-    args: &mut ImportArgs,
+    args: &mut pinmap_import,
 ) -> core::result::Result<Pending, Failure> {
     check_flags(args.flags)?;
     context.check_caller()?;
@@ -277,12 +277,12 @@ pub(crate) fn import(
     Buffer::go_live(&buffer)?;
     args.out_handle = reserved.handle();
     args.out_length = length;
-    args.out_flags = if write { uapi::EXPORT_WRITE } else { 0 };
+    args.out_flags = if write { uapi::PINMAP_EXPORT_WRITE } else { 0 };
     Ok(Pending::Registration(reserved, None))
 }
 
 /// SYNC.
-pub(crate) fn sync(context: &Arc<Context>, args: &mut SyncArgs) -> Result {
+pub(crate) fn sync(context: &Arc<Context>, args: &mut pinmap_sync) -> Result {
     let plan = request::sync(args.flags, args.offset, args.length).map_err(errno)?;
     let buffer = context.find(args.handle)?;
     if plan.part.last() >= buffer.span().length() {

@@ -7,7 +7,7 @@ use crate::{
     sys::{
         eventfd::EventFd,
         misc::{HUNG_UP, READABLE},
-        uapi::{self, Event},
+        uapi::{self, pinmap_event},
     },
 };
 use kernel::{
@@ -36,7 +36,7 @@ enum Gone {
 
 /// An event, and whether somebody is reading it.
 struct Entry {
-    event: Event,
+    event: pinmap_event,
     taken: bool,
 }
 
@@ -58,7 +58,7 @@ impl Inner {
     }
 
     /// The oldest that nobody is reading.
-    fn take_first(&mut self) -> Option<(u64, Event)> {
+    fn take_first(&mut self) -> Option<(u64, pinmap_event)> {
         if self.untaken == 0 {
             return None;
         }
@@ -87,7 +87,7 @@ impl Inner {
 /// What `read()` takes next.
 enum Next {
     /// With its ticket; none: the last event.
-    Event(Event, Option<u64>),
+    Event(pinmap_event, Option<u64>),
     Nothing,
     End,
 }
@@ -151,7 +151,7 @@ impl Queue {
     }
 
     /// Queues `event`. From any context that may take a spinlock.
-    pub(crate) fn push(&self, room: Room, event: Event) -> Ticket {
+    pub(crate) fn push(&self, room: Room, event: pinmap_event) -> Ticket {
         let mut inner = self.inner.lock();
         let ticket = inner.arrived;
         inner.arrived = ticket.wrapping_add(1);
@@ -203,11 +203,11 @@ impl Queue {
 
     /// Writes whole events to `out`; waits for the first if `may_wait`.
     pub(crate) fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize> {
-        if out.len() < size_of::<Event>() {
+        if out.len() < size_of::<pinmap_event>() {
             return Err(EINVAL);
         }
         let mut written = 0_usize;
-        while out.len() >= size_of::<Event>() {
+        while out.len() >= size_of::<pinmap_event>() {
             let (event, ticket) = match self.next(may_wait && written == 0)? {
                 Next::Event(event, ticket) => (event, ticket),
                 Next::Nothing if written == 0 => return Err(EAGAIN),
@@ -222,7 +222,7 @@ impl Queue {
                     Ok(written)
                 };
             }
-            written = written.saturating_add(size_of::<Event>());
+            written = written.saturating_add(size_of::<pinmap_event>());
         }
         Ok(written)
     }
@@ -237,9 +237,9 @@ impl Queue {
                 // It comes last: not before what somebody is still reading.
                 Gone::Unread if inner.ready.is_empty() => {
                     inner.gone = Gone::Read;
-                    let event = Event {
-                        type_: uapi::EVENT_GONE,
-                        ..Event::default()
+                    let event = pinmap_event {
+                        type_: uapi::PINMAP_EVENT_GONE,
+                        ..pinmap_event::default()
                     };
                     return Ok(Next::Event(event, None));
                 }

@@ -4,7 +4,7 @@
 use crate::sys::{
     account::OverLimit,
     iommu::NoTables,
-    uapi::{self, Fail},
+    uapi::{self, pinmap_fail},
 };
 use kernel::{alloc::AllocError, prelude::*};
 
@@ -12,7 +12,7 @@ use kernel::{alloc::AllocError, prelude::*};
 pub(crate) struct Failure {
     pub(crate) errno: Error,
     /// What `fail` of the ioctl's struct tells.
-    pub(crate) detail: Fail,
+    pub(crate) detail: pinmap_fail,
 }
 
 impl Failure {
@@ -20,10 +20,10 @@ impl Failure {
     pub(crate) fn at(errno: Error, reason: u32, addr: u64) -> Self {
         Self {
             errno,
-            detail: Fail {
+            detail: pinmap_fail {
                 reason,
                 addr,
-                ..Fail::default()
+                ..pinmap_fail::default()
             },
         }
     }
@@ -32,11 +32,11 @@ impl Failure {
     pub(crate) fn limit(errno: Error, reason: u32, needed: u64, allowed: u64) -> Self {
         Self {
             errno,
-            detail: Fail {
+            detail: pinmap_fail {
                 reason,
                 needed,
                 allowed,
-                ..Fail::default()
+                ..pinmap_fail::default()
             },
         }
     }
@@ -45,7 +45,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(errno: Error) -> Self {
         let reason = if errno == ENOMEM {
-            uapi::FAIL_MEMORY
+            uapi::PINMAP_FAIL_MEMORY
         } else {
             0
         };
@@ -55,7 +55,7 @@ impl From<Error> for Failure {
 
 impl From<OverLimit> for Failure {
     fn from(over: OverLimit) -> Self {
-        Self::limit(ENOMEM, uapi::FAIL_MEMLOCK, over.needed, over.allowed)
+        Self::limit(ENOMEM, uapi::PINMAP_FAIL_MEMLOCK, over.needed, over.allowed)
     }
 }
 

@@ -21,10 +21,12 @@ use crate::{
         eventfd::EventFd,
         misc::{Files, Operations},
         uapi::{
-            self, Alloc, Export, Generations, GetReserved, GetTotals, GpuCounters, GpuInfo,
-            GpuWalk, Import, Info, Map, Preflight, Query, QueueCreate, QueueDestroy, QueueNotify,
-            QueueQuery, QueueSubmit, QueueWait, Register, RegisterFd, Release, Reset, SetEventfd,
-            Sync, Unmap,
+            self, pinmap_alloc, pinmap_export, pinmap_generations, pinmap_get_totals,
+            pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_import, pinmap_info,
+            pinmap_map, pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
+            pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
+            pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved, pinmap_reset,
+            pinmap_set_eventfd, pinmap_sync, pinmap_unmap,
         },
         vma::{Faults, NewArea, Views},
     },
@@ -59,7 +61,7 @@ trait Request: FromBytes + AsBytes + Sized {
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure>;
 
     /// Where the detail of a failure goes.
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         None
     }
 }
@@ -86,7 +88,7 @@ struct Outcome {
 const fn command<T: Request>() -> Command {
     assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Large>());
     Command {
-        number: _IO(uapi::IOCTL_TYPE, T::NR),
+        number: _IO(uapi::PINMAP_IOCTL_TYPE, T::NR),
         first_size: T::FIRST_SIZE,
         known_size: size_of::<T>(),
         run: run::<T>,
@@ -95,32 +97,32 @@ const fn command<T: Request>() -> Command {
 
 /// Every ioctl there is.
 const TABLE: &[Command] = &[
-    command::<Info>(),
-    command::<GetReserved>(),
-    command::<Register>(),
-    command::<Release>(),
-    command::<Query>(),
-    command::<Map>(),
-    command::<Unmap>(),
-    command::<SetEventfd>(),
-    command::<Reset>(),
-    command::<Alloc>(),
-    command::<GpuInfo>(),
-    command::<GpuCounters>(),
-    command::<QueueCreate>(),
-    command::<QueueDestroy>(),
-    command::<QueueWait>(),
-    command::<QueueQuery>(),
-    command::<QueueSubmit>(),
-    command::<QueueNotify>(),
-    command::<GpuWalk>(),
-    command::<GetTotals>(),
-    command::<Export>(),
-    command::<Import>(),
-    command::<Sync>(),
-    command::<RegisterFd>(),
-    command::<Preflight>(),
-    command::<Generations>(),
+    command::<pinmap_info>(),
+    command::<pinmap_reserved>(),
+    command::<pinmap_register>(),
+    command::<pinmap_release>(),
+    command::<pinmap_query>(),
+    command::<pinmap_map>(),
+    command::<pinmap_unmap>(),
+    command::<pinmap_set_eventfd>(),
+    command::<pinmap_reset>(),
+    command::<pinmap_alloc>(),
+    command::<pinmap_gpu_info>(),
+    command::<pinmap_gpu_counters>(),
+    command::<pinmap_queue_create>(),
+    command::<pinmap_queue_destroy>(),
+    command::<pinmap_queue_wait>(),
+    command::<pinmap_queue_query>(),
+    command::<pinmap_queue_submit>(),
+    command::<pinmap_queue_notify>(),
+    command::<pinmap_gpu_walk>(),
+    command::<pinmap_get_totals>(),
+    command::<pinmap_export>(),
+    command::<pinmap_import>(),
+    command::<pinmap_sync>(),
+    command::<pinmap_register_fd>(),
+    command::<pinmap_preflight>(),
+    command::<pinmap_generations>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
@@ -133,7 +135,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
         };
     };
     if let Some(detail) = request.detail() {
-        *detail = uapi::Fail::default();
+        *detail = uapi::pinmap_fail::default();
     }
     match request.run(context) {
         Ok(pending) => Outcome {
@@ -242,8 +244,8 @@ fn done(result: Result) -> core::result::Result<Pending, Failure> {
     result.map(|()| Pending::Done).map_err(Failure::from)
 }
 
-impl Request for Info {
-    const NR: u32 = uapi::CMD_GET_INFO;
+impl Request for pinmap_info {
+    const NR: u32 = uapi::PINMAP_CMD_GET_INFO;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -257,8 +259,8 @@ impl Request for Info {
     }
 }
 
-impl Request for GetReserved {
-    const NR: u32 = uapi::CMD_GET_RESERVED;
+impl Request for pinmap_reserved {
+    const NR: u32 = uapi::PINMAP_CMD_GET_RESERVED;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -267,13 +269,13 @@ impl Request for GetReserved {
     }
 }
 
-impl Request for GetTotals {
-    const NR: u32 = uapi::CMD_GET_TOTALS;
+impl Request for pinmap_get_totals {
+    const NR: u32 = uapi::PINMAP_CMD_GET_TOTALS;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
-        check_flags((self.flags & !uapi::TOTALS_CONTEXT) | self.__reserved)?;
-        if self.flags & uapi::TOTALS_CONTEXT == 0 {
+        check_flags((self.flags & !uapi::PINMAP_TOTALS_CONTEXT) | self.__reserved)?;
+        if self.flags & uapi::PINMAP_TOTALS_CONTEXT == 0 {
             context.device().describe_totals(self);
         } else {
             self.out_contexts = 1;
@@ -283,47 +285,47 @@ impl Request for GetTotals {
     }
 }
 
-impl Request for Register {
-    const NR: u32 = uapi::CMD_REGISTER;
+impl Request for pinmap_register {
+    const NR: u32 = uapi::PINMAP_CMD_REGISTER;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         registration::register(context, self)
     }
 
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         Some(&mut self.fail)
     }
 }
 
-impl Request for RegisterFd {
-    const NR: u32 = uapi::CMD_REGISTER_FD;
+impl Request for pinmap_register_fd {
+    const NR: u32 = uapi::PINMAP_CMD_REGISTER_FD;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         registration::register_fd(context, self)
     }
 
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         Some(&mut self.fail)
     }
 }
 
-impl Request for Preflight {
-    const NR: u32 = uapi::CMD_PREFLIGHT;
+impl Request for pinmap_preflight {
+    const NR: u32 = uapi::PINMAP_CMD_PREFLIGHT;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         preflight::preflight(context, self)
     }
 
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         Some(&mut self.fail)
     }
 }
 
-impl Request for Generations {
-    const NR: u32 = uapi::CMD_GENERATIONS;
+impl Request for pinmap_generations {
+    const NR: u32 = uapi::PINMAP_CMD_GENERATIONS;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -331,8 +333,8 @@ impl Request for Generations {
     }
 }
 
-impl Request for Release {
-    const NR: u32 = uapi::CMD_RELEASE;
+impl Request for pinmap_release {
+    const NR: u32 = uapi::PINMAP_CMD_RELEASE;
     const FIRST_SIZE: usize = size_of::<Self>();
     const ANSWERS: bool = false;
 
@@ -341,8 +343,8 @@ impl Request for Release {
     }
 }
 
-impl Request for Query {
-    const NR: u32 = uapi::CMD_QUERY;
+impl Request for pinmap_query {
+    const NR: u32 = uapi::PINMAP_CMD_QUERY;
     const FIRST_SIZE: usize = 72;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -350,21 +352,21 @@ impl Request for Query {
     }
 }
 
-impl Request for Map {
-    const NR: u32 = uapi::CMD_MAP;
+impl Request for pinmap_map {
+    const NR: u32 = uapi::PINMAP_CMD_MAP;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         registration::map(context, self)
     }
 
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         Some(&mut self.fail)
     }
 }
 
-impl Request for Unmap {
-    const NR: u32 = uapi::CMD_UNMAP;
+impl Request for pinmap_unmap {
+    const NR: u32 = uapi::PINMAP_CMD_UNMAP;
     const FIRST_SIZE: usize = size_of::<Self>();
     const ANSWERS: bool = false;
 
@@ -373,17 +375,17 @@ impl Request for Unmap {
     }
 }
 
-impl Request for SetEventfd {
-    const NR: u32 = uapi::CMD_SET_EVENTFD;
+impl Request for pinmap_set_eventfd {
+    const NR: u32 = uapi::PINMAP_CMD_SET_EVENTFD;
     const FIRST_SIZE: usize = size_of::<Self>();
     const ANSWERS: bool = false;
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         check_flags(self.flags | self.__reserved)?;
         match self.source {
-            uapi::SOURCE_VECTOR => {}
-            uapi::SOURCE_EVENTS if self.index == 0 => {}
-            uapi::SOURCE_EVENTS => return Err(EINVAL.into()),
+            uapi::PINMAP_SOURCE_VECTOR => {}
+            uapi::PINMAP_SOURCE_EVENTS if self.index == 0 => {}
+            uapi::PINMAP_SOURCE_EVENTS => return Err(EINVAL.into()),
             _ => return Err(compat::unsupported().into()),
         }
         if self.fd < -1 {
@@ -395,7 +397,7 @@ impl Request for SetEventfd {
         } else {
             Some(EventFd::from_fd(self.fd)?)
         };
-        if self.source == uapi::SOURCE_EVENTS {
+        if self.source == uapi::PINMAP_SOURCE_EVENTS {
             context.events().set_eventfd(eventfd);
             return Ok(Pending::Done);
         }
@@ -416,8 +418,8 @@ impl Request for SetEventfd {
     }
 }
 
-impl Request for Reset {
-    const NR: u32 = uapi::CMD_RESET;
+impl Request for pinmap_reset {
+    const NR: u32 = uapi::PINMAP_CMD_RESET;
     const FIRST_SIZE: usize = size_of::<Self>();
     const ANSWERS: bool = false;
 
@@ -434,21 +436,21 @@ impl Request for Reset {
     }
 }
 
-impl Request for Alloc {
-    const NR: u32 = uapi::CMD_ALLOC;
+impl Request for pinmap_alloc {
+    const NR: u32 = uapi::PINMAP_CMD_ALLOC;
     const FIRST_SIZE: usize = offset_of!(Self, node);
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
         allocation::alloc(context, self)
     }
 
-    fn detail(&mut self) -> Option<&mut uapi::Fail> {
+    fn detail(&mut self) -> Option<&mut uapi::pinmap_fail> {
         Some(&mut self.fail)
     }
 }
 
-impl Request for Export {
-    const NR: u32 = uapi::CMD_EXPORT;
+impl Request for pinmap_export {
+    const NR: u32 = uapi::PINMAP_CMD_EXPORT;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -456,8 +458,8 @@ impl Request for Export {
     }
 }
 
-impl Request for Import {
-    const NR: u32 = uapi::CMD_IMPORT;
+impl Request for pinmap_import {
+    const NR: u32 = uapi::PINMAP_CMD_IMPORT;
     const FIRST_SIZE: usize = size_of::<Self>();
 
     fn run(&mut self, context: &Arc<Context>) -> core::result::Result<Pending, Failure> {
@@ -465,8 +467,8 @@ impl Request for Import {
     }
 }
 
-impl Request for Sync {
-    const NR: u32 = uapi::CMD_SYNC;
+impl Request for pinmap_sync {
+    const NR: u32 = uapi::PINMAP_CMD_SYNC;
     const FIRST_SIZE: usize = size_of::<Self>();
     const ANSWERS: bool = false;
 
@@ -500,29 +502,29 @@ macro_rules! paged {
 }
 
 paged! {
-    GpuInfo, CMD_GPU_INFO, true, false, |this, context| {
+    pinmap_gpu_info, PINMAP_CMD_GPU_INFO, true, false, |this, context| {
         check_flags(this.flags)?;
         let gpu = context.device().backend().gpu();
         gpu.ok_or_else(compat::unsupported)?.describe(this);
         Ok(Pending::Done)
     };
-    GpuCounters, CMD_GPU_COUNTERS, true, false, |this, context| {
+    pinmap_gpu_counters, PINMAP_CMD_GPU_COUNTERS, true, false, |this, context| {
         check_flags(this.flags | this.__reserved)?;
         let gpu = context.device().backend().gpu();
         gpu.ok_or_else(compat::unsupported)?.count(this);
         Ok(Pending::Done)
     };
-    GpuWalk, CMD_GPU_WALK, true, false, |this, context| done(queue::walk(context, this));
-    QueueCreate, CMD_QUEUE_CREATE, true, false, |this, context| queue::create(context, this);
-    QueueDestroy, CMD_QUEUE_DESTROY, false, false, |this, context| {
+    pinmap_gpu_walk, PINMAP_CMD_GPU_WALK, true, false, |this, context| done(queue::walk(context, this));
+    pinmap_queue_create, PINMAP_CMD_QUEUE_CREATE, true, false, |this, context| queue::create(context, this);
+    pinmap_queue_destroy, PINMAP_CMD_QUEUE_DESTROY, false, false, |this, context| {
         done(queue::destroy(context, this))
     };
-    QueueWait, CMD_QUEUE_WAIT, true, true, |this, context| done(queue::wait(context, this));
-    QueueQuery, CMD_QUEUE_QUERY, true, false, |this, context| done(queue::query(context, this));
-    QueueSubmit, CMD_QUEUE_SUBMIT, true, false, |this, context| {
+    pinmap_queue_wait, PINMAP_CMD_QUEUE_WAIT, true, true, |this, context| done(queue::wait(context, this));
+    pinmap_queue_query, PINMAP_CMD_QUEUE_QUERY, true, false, |this, context| done(queue::query(context, this));
+    pinmap_queue_submit, PINMAP_CMD_QUEUE_SUBMIT, true, false, |this, context| {
         done(queue::submit(context, this))
     };
-    QueueNotify, CMD_QUEUE_NOTIFY, false, false, |this, context| done(queue::notify(context, this));
+    pinmap_queue_notify, PINMAP_CMD_QUEUE_NOTIFY, false, false, |this, context| done(queue::notify(context, this));
 }
 
 static OPERATIONS: Operations<Context> = Operations::new();

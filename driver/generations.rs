@@ -7,7 +7,7 @@ use crate::{
     failure::Failure,
     logic::PAGE_SIZE,
     registration::{check_flags, Pending},
-    sys::{pages::Folios, uapi::Generations as Args},
+    sys::{pages::Folios, uapi::pinmap_generations},
     view::{Showing, Shown, ViewTable},
 };
 use kernel::{
@@ -71,7 +71,7 @@ impl Generations {
 /// GENERATIONS.
 pub(crate) fn generations(
     context: &Arc<Context>,
-    args: &mut Args,
+    args: &mut pinmap_generations,
 ) -> core::result::Result<Pending, Failure> {
     check_flags(args.flags)?;
     context.check_caller()?;

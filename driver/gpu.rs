@@ -21,7 +21,7 @@ use crate::{
         passage::Passage,
         pci::{Function, Locked},
         thread::Thread,
-        uapi::{GpuCounters, GpuInfo},
+        uapi::{pinmap_gpu_counters, pinmap_gpu_info},
     },
 };
 use kernel::{
@@ -220,13 +220,13 @@ impl Gpu {
     }
 
     /// GPU_INFO.
-    pub(crate) fn describe(&self, info: &mut GpuInfo) {
+    pub(crate) fn describe(&self, info: &mut pinmap_gpu_info) {
         self.hardware.describe(info);
         info.out_vram_free = self.vram.free();
     }
 
     /// GPU_COUNTERS.
-    pub(crate) fn count(&self, counters: &mut GpuCounters) {
+    pub(crate) fn count(&self, counters: &mut pinmap_gpu_counters) {
         self.hardware.count(counters);
         counters.out_vmid_binds = self.schedule.lock().vmid_binds();
     }

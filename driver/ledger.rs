@@ -2,7 +2,7 @@
 //! Who a context is, and how much it has: for whoever looks, in fdinfo, debugfs, tracepoints or by
 //! GET_TOTALS. Nothing is decided by these numbers; the charge is `sys/account.rs`.
 
-use crate::sys::uapi::{self, GetTotals, Info, Total};
+use crate::sys::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
 use core::fmt;
 use kernel::{
     prelude::*,
@@ -22,7 +22,7 @@ pub(crate) struct Function {
 
 impl Function {
     /// As it was asked for once.
-    pub(crate) fn of(identity: &Info) -> Self {
+    pub(crate) fn of(identity: &pinmap_info) -> Self {
         Self {
             domain: identity.out_pci_domain,
             bus: identity.out_pci_bus as u8,
@@ -66,9 +66,9 @@ impl What {
     /// That of a `PINMAP_BUFFER_` kind.
     pub(crate) fn of_kind(kind: u32) -> Self {
         match kind {
-            uapi::BUFFER_USER | uapi::BUFFER_FILE => Self::Pinned,
-            uapi::BUFFER_HOST => Self::Allocated,
-            uapi::BUFFER_VRAM => Self::Local,
+            uapi::PINMAP_BUFFER_USER | uapi::PINMAP_BUFFER_FILE => Self::Pinned,
+            uapi::PINMAP_BUFFER_HOST => Self::Allocated,
+            uapi::PINMAP_BUFFER_VRAM => Self::Local,
             _ => Self::Shared,
         }
     }
@@ -109,17 +109,17 @@ impl Totals {
     }
 
     /// How much there is now.
-    pub(crate) fn of(&self, what: What) -> Total {
+    pub(crate) fn of(&self, what: What) -> pinmap_total {
         self.0
             .get(what as usize)
-            .map_or(Total::default(), |tally| Total {
+            .map_or(pinmap_total::default(), |tally| pinmap_total {
                 number: tally.number.load(Relaxed),
                 bytes: tally.bytes.load(Relaxed),
             })
     }
 
     /// GET_TOTALS.
-    pub(crate) fn describe(&self, args: &mut GetTotals) {
+    pub(crate) fn describe(&self, args: &mut pinmap_get_totals) {
         args.out_pinned = self.of(What::Pinned);
         args.out_allocated = self.of(What::Allocated);
         args.out_vram = self.of(What::Local);

@@ -303,10 +303,12 @@ impl Drop for Place {
 
 fn no_place(why: NoPlace) -> Failure {
     match why {
-        NoPlace::Aperture(highest) => Failure::limit(ENOSPC, uapi::FAIL_APERTURE, 0, highest),
-        NoPlace::Reserved(span) => Failure::at(ENOSPC, uapi::FAIL_RESERVED, span.start()),
-        NoPlace::Taken(span) => Failure::at(EEXIST, uapi::FAIL_OVERLAP, span.start()),
-        NoPlace::Full => Failure::at(ENOSPC, uapi::FAIL_FULL, 0),
+        NoPlace::Aperture(highest) => {
+            Failure::limit(ENOSPC, uapi::PINMAP_FAIL_APERTURE, 0, highest)
+        }
+        NoPlace::Reserved(span) => Failure::at(ENOSPC, uapi::PINMAP_FAIL_RESERVED, span.start()),
+        NoPlace::Taken(span) => Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, span.start()),
+        NoPlace::Full => Failure::at(ENOSPC, uapi::PINMAP_FAIL_FULL, 0),
     }
 }
 

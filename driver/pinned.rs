@@ -64,7 +64,7 @@ pub(crate) fn pin_file(
     let size = file.size();
     if span.last() >= size {
         let at = span.start().max(size & !(PAGE_SIZE - 1));
-        return Err(Failure::at(EFAULT, uapi::FAIL_FAULT, at));
+        return Err(Failure::at(EFAULT, uapi::PINMAP_FAIL_FAULT, at));
     }
     let charge = Charge::new(account, span.pages())?;
     let mut pinned = PinnedFile::new(file, charge);
@@ -77,7 +77,7 @@ pub(crate) fn pin_file(
     filled.map_err(|(errno, at)| {
         // It was made shorter meanwhile, or has lost the page.
         if errno == EINVAL || compat::is_poisoned(errno) {
-            Failure::at(EFAULT, uapi::FAIL_FAULT, at)
+            Failure::at(EFAULT, uapi::PINMAP_FAIL_FAULT, at)
         } else {
             errno.into()
         }

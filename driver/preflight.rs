@@ -10,7 +10,7 @@ use crate::{
     sys::{
         account::Account,
         gup,
-        uapi::{self, Preflight},
+        uapi::{self, pinmap_preflight},
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -18,7 +18,7 @@ use kernel::{prelude::*, sync::Arc};
 /// PREFLIGHT, in the order of REGISTER.
 pub(crate) fn preflight(
     context: &Arc<Context>,
-    args: &mut Preflight,
+    args: &mut pinmap_preflight,
 ) -> core::result::Result<Pending, Failure> {
     let plan = request::register(
         args.flags,
@@ -44,7 +44,12 @@ pub(crate) fn preflight(
     reserved?;
     context.check_foreign(plan.span)?;
     if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
-        return Err(Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, needed, allowed));
+        return Err(Failure::limit(
+            ENOMEM,
+            uapi::PINMAP_FAIL_MEMLOCK,
+            needed,
+            allowed,
+        ));
     }
     if let Some((address, reason)) = gup::survey(plan.span, plan.write) {
         return Err(Failure::at(EFAULT, reason, address));
@@ -54,7 +59,12 @@ pub(crate) fn preflight(
         let needed = needed.saturating_add(tables.saturating_mul(PAGE_SIZE));
         args.out_memlock_needed = needed;
         if let Some(allowed) = limit.filter(|&allowed| tables != 0 && needed > allowed) {
-            return Err(Failure::limit(ENOMEM, uapi::FAIL_MEMLOCK, needed, allowed));
+            return Err(Failure::limit(
+                ENOMEM,
+                uapi::PINMAP_FAIL_MEMLOCK,
+                needed,
+                allowed,
+            ));
         }
     }
     Ok(Pending::Done)

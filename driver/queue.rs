@@ -25,8 +25,8 @@ use crate::{
         eventfd::EventFd,
         pages::Folios,
         uapi::{
-            self, GpuWalk, QueueCreate, QueueDestroy, QueueNotify, QueueQuery, QueueSubmit,
-            QueueWait,
+            self, pinmap_gpu_walk, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify,
+            pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
         },
     },
     view::{Shown, ViewTable},
@@ -75,7 +75,7 @@ fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, Arc<Member>)> {
 }
 
 /// GPU_WALK.
-pub(crate) fn walk(context: &Context, args: &mut GpuWalk) -> Result {
+pub(crate) fn walk(context: &Context, args: &mut pinmap_gpu_walk) -> Result {
     check_flags(args.flags)?;
     gpu_of(context)?.1.vm().walk(args)
 }
@@ -104,9 +104,9 @@ fn map(
 /// QUEUE_CREATE.
 pub(crate) fn create(
     context: &Arc<Context>,
-    args: &mut QueueCreate,
+    args: &mut pinmap_queue_create,
 ) -> core::result::Result<Pending, Failure> {
-    const CLASSES: u32 = uapi::QUEUE_COPY | uapi::QUEUE_COMPUTE;
+    const CLASSES: u32 = uapi::PINMAP_QUEUE_COPY | uapi::PINMAP_QUEUE_COMPUTE;
 
     check_flags(args.flags & !CLASSES)?;
     let device = context.device().backend().gpu();
@@ -166,7 +166,7 @@ pub(crate) fn create(
 }
 
 /// QUEUE_DESTROY.
-pub(crate) fn destroy(context: &Context, args: &QueueDestroy) -> Result {
+pub(crate) fn destroy(context: &Context, args: &pinmap_queue_destroy) -> Result {
     check_flags(args.flags)?;
     let (gpu, member) = gpu_of(context)?;
     let queue = member.take(args.queue)?;
@@ -175,7 +175,7 @@ pub(crate) fn destroy(context: &Context, args: &QueueDestroy) -> Result {
 }
 
 /// QUEUE_WAIT. Tells in `args` how far it came, also if it fails.
-pub(crate) fn wait(context: &Context, args: &mut QueueWait) -> Result {
+pub(crate) fn wait(context: &Context, args: &mut pinmap_queue_wait) -> Result {
     check_flags(args.flags | args.__reserved)?;
     let device = context.device().backend().gpu();
     device.ok_or_else(compat::unsupported)?;
@@ -190,7 +190,7 @@ pub(crate) fn wait(context: &Context, args: &mut QueueWait) -> Result {
 }
 
 /// QUEUE_NOTIFY.
-pub(crate) fn notify(context: &Context, args: &QueueNotify) -> Result {
+pub(crate) fn notify(context: &Context, args: &pinmap_queue_notify) -> Result {
     check_flags(args.flags)?;
     let device = context.device().backend().gpu();
     device.ok_or_else(compat::unsupported)?;
@@ -203,20 +203,20 @@ pub(crate) fn notify(context: &Context, args: &QueueNotify) -> Result {
 }
 
 /// QUEUE_QUERY.
-pub(crate) fn query(context: &Context, args: &mut QueueQuery) -> Result {
+pub(crate) fn query(context: &Context, args: &mut pinmap_queue_query) -> Result {
     check_flags(args.flags | args.__reserved)?;
     let (gpu, queue) = find(context, args.queue)?;
     let (executed, stop) = gpu.progress(&queue);
-    args.out_state = uapi::QUEUE_READY;
+    args.out_state = uapi::PINMAP_QUEUE_READY;
     args.out_code = 0;
     args.out_access = 0;
     args.out_addr = 0;
     args.out_index = executed;
     if let Some(stop) = stop {
         args.out_state = if stop.is_fault {
-            uapi::QUEUE_FAULTED
+            uapi::PINMAP_QUEUE_FAULTED
         } else {
-            uapi::QUEUE_ERROR
+            uapi::PINMAP_QUEUE_ERROR
         };
         args.out_code = stop.code;
         args.out_access = if stop.is_fault { stop.access } else { 0 };
@@ -227,7 +227,7 @@ pub(crate) fn query(context: &Context, args: &mut QueueQuery) -> Result {
 }
 
 /// QUEUE_SUBMIT: what a program does by itself with ring and doorbell.
-pub(crate) fn submit(context: &Context, args: &mut QueueSubmit) -> Result {
+pub(crate) fn submit(context: &Context, args: &mut pinmap_queue_submit) -> Result {
     check_flags(args.flags | args.__reserved)?;
     let (gpu, queue) = find(context, args.queue)?;
     let ring = queue.ring();

@@ -16,7 +16,10 @@ use crate::{
     sys::{
         compat, gup,
         memfd::MemoryFile,
-        uapi::{self, Map, Query, Register, RegisterFd, Release, Unmap},
+        uapi::{
+            self, pinmap_map, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release,
+            pinmap_unmap,
+        },
     },
     trace::{Timed, What},
 };
@@ -112,7 +115,7 @@ pub(crate) fn errno(refusal: Refusal) -> Error {
 /// REGISTER: watch, account, pin, map; and a handle, once the caller knows it.
 pub(crate) fn register(
     context: &Arc<Context>,
-    args: &mut Register,
+    args: &mut pinmap_register,
 ) -> core::result::Result<Pending, Failure> {
     let plan = request::register(
         args.flags,
@@ -151,7 +154,7 @@ pub(crate) fn register(
 /// REGISTER_FD: the same for a part of a file, which nobody needs to watch.
 pub(crate) fn register_fd(
     context: &Arc<Context>,
-    args: &mut RegisterFd,
+    args: &mut pinmap_register_fd,
 ) -> core::result::Result<Pending, Failure> {
     let plan = request::register_fd(
         args.flags,
@@ -221,7 +224,7 @@ fn begin(
 }
 
 /// RELEASE.
-pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
+pub(crate) fn release(context: &Arc<Context>, args: &mut pinmap_release) -> Result {
     check_flags(args.flags)?;
     let (buffer, guest) = context.take(args.handle)?;
     if guest {
@@ -233,7 +236,7 @@ pub(crate) fn release(context: &Arc<Context>, args: &mut Release) -> Result {
 }
 
 /// QUERY.
-pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
+pub(crate) fn query(context: &Arc<Context>, args: &mut pinmap_query) -> Result {
     check_flags(args.flags)?;
     let (handle, buffer, base, offset) = if args.handle != 0 {
         let buffer = context.find(args.handle)?;
@@ -266,19 +269,20 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
         .map_or(0, |start| start.saturating_add(offset));
     args.out_flags = 0;
     if buffer.writable() {
-        args.out_flags |= uapi::REGISTER_WRITE;
+        args.out_flags |= uapi::PINMAP_REGISTER_WRITE;
     }
     if buffer.is_portable() {
-        args.out_flags |= uapi::REGISTER_PORTABLE;
+        args.out_flags |= uapi::PINMAP_REGISTER_PORTABLE;
     }
     args.out_kind = buffer.kind();
     args.out_state = match status.state {
-        State::Live if handle != 0 => uapi::STATE_LIVE,
-        State::Building | State::Live => uapi::STATE_BUILDING,
-        _ => uapi::STATE_STALE,
+        State::Live if handle != 0 => uapi::PINMAP_STATE_LIVE,
+        State::Building | State::Live => uapi::PINMAP_STATE_BUILDING,
+        _ => uapi::PINMAP_STATE_STALE,
     };
     // Only the file that the memory was allocated by shows it.
-    args.out_offset = if buffer.tells(context.events()) || buffer.kind() == uapi::BUFFER_FILE {
+    args.out_offset = if buffer.tells(context.events()) || buffer.kind() == uapi::PINMAP_BUFFER_FILE
+    {
         buffer.offset()
     } else {
         0
@@ -292,7 +296,7 @@ pub(crate) fn query(context: &Arc<Context>, args: &mut Query) -> Result {
 /// MAP.
 pub(crate) fn map(
     context: &Arc<Context>,
-    args: &mut Map,
+    args: &mut pinmap_map,
 ) -> core::result::Result<Pending, Failure> {
     let plan = request::map(
         args.flags,
@@ -329,7 +333,7 @@ pub(crate) fn map(
 }
 
 /// UNMAP.
-pub(crate) fn unmap(context: &Arc<Context>, args: &mut Unmap) -> Result {
+pub(crate) fn unmap(context: &Arc<Context>, args: &mut pinmap_unmap) -> Result {
     check_flags(args.flags)?;
     let buffer = context.find(args.handle)?;
     buffer.unmap(context.space(), args.device_addr)

@@ -10,7 +10,7 @@ use crate::{
         compat,
         debugfs::Show,
         gup,
-        uapi::{self, Total},
+        uapi::{self, pinmap_total},
     },
 };
 use kernel::{seq_file::SeqFile, seq_print};
@@ -38,7 +38,7 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
     for (key, what) in each {
         size(key, totals.of(what).bytes);
     }
-    let Total {
+    let pinmap_total {
         number: mappings,
         bytes,
     } = totals.of(What::Mapped);
@@ -79,10 +79,10 @@ fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
     let status = buffer.status(context.space());
     let shape = buffer.shape();
     let kind = match buffer.kind() {
-        uapi::BUFFER_USER => "registered",
-        uapi::BUFFER_FILE => "file",
-        uapi::BUFFER_HOST => "allocated",
-        uapi::BUFFER_VRAM => "vram",
+        uapi::PINMAP_BUFFER_USER => "registered",
+        uapi::PINMAP_BUFFER_FILE => "file",
+        uapi::PINMAP_BUFFER_HOST => "allocated",
+        uapi::PINMAP_BUFFER_VRAM => "vram",
         _ => "shared",
     };
     let access = if buffer.writable() { "rw" } else { "r" };

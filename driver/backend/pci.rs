@@ -11,7 +11,7 @@ use crate::{
         eventfd::EventFd,
         irq::Vectors,
         pci::{Bar, Function},
-        uapi::{self, Info},
+        uapi::{self, pinmap_info},
         wait::Gate,
     },
 };
@@ -62,7 +62,7 @@ enum Access {
 #[pin_data]
 pub(super) struct Flat {
     function: Function,
-    bars: [Bar; uapi::NR_BARS as usize],
+    bars: [Bar; uapi::PINMAP_NR_BARS as usize],
     /// Vectors that it has; asked once, since a function that is gone answers nonsense.
     nr_vectors: u32,
     #[pin]
@@ -85,11 +85,11 @@ fn hole(bar: &Bar) -> Option<Span> {
 
 impl Flat {
     pub(super) fn new(function: &Function) -> impl PinInit<Self, Error> + '_ {
-        let mut bars = [Bar::default(); uapi::NR_BARS as usize];
+        let mut bars = [Bar::default(); uapi::PINMAP_NR_BARS as usize];
         for (index, bar) in (0..).zip(&mut bars) {
             *bar = function.bar(index);
             if bar.length >> BAR_SHIFT != 0 {
-                bar.flags &= !uapi::BAR_MMAP; // Its offsets would run into the next one's.
+                bar.flags &= !uapi::PINMAP_BAR_MMAP; // Its offsets would run into the next one's.
             }
         }
         try_pin_init!(Self {
@@ -252,18 +252,18 @@ impl Backend for Flat {
         self.set_access(Access::Open);
     }
 
-    fn describe(&self, context: u64, info: &mut Info) {
-        info.out_kind = uapi::KIND_FLAT;
+    fn describe(&self, context: u64, info: &mut pinmap_info) {
+        info.out_kind = uapi::PINMAP_KIND_FLAT;
         info.out_nr_vectors = self.nr_vectors;
         if self.function.can_reset() {
-            info.out_flags |= uapi::INFO_RESET;
+            info.out_flags |= uapi::PINMAP_INFO_RESET;
         }
         let owner = self.owner.lock().context;
         if owner.is_some() {
-            info.out_flags |= uapi::INFO_OWNED;
+            info.out_flags |= uapi::PINMAP_INFO_OWNED;
         }
         if owner == Some(context) {
-            info.out_flags |= uapi::INFO_OWNER;
+            info.out_flags |= uapi::PINMAP_INFO_OWNER;
         }
         for ((index, bar), out) in (0_u64..).zip(&self.bars).zip(&mut info.out_bars) {
             out.offset = index << BAR_SHIFT;
@@ -282,10 +282,10 @@ impl Backend for Flat {
         if wanted.last() >= bar.length || hole(bar).is_some_and(|hole| hole.overlaps(wanted)) {
             return Err(EINVAL);
         }
-        if bar.flags & uapi::BAR_MMAP == 0 {
+        if bar.flags & uapi::PINMAP_BAR_MMAP == 0 {
             return Err(compat::unsupported());
         }
-        Ok(bar.flags & uapi::BAR_PREFETCHABLE != 0)
+        Ok(bar.flags & uapi::PINMAP_BAR_PREFETCHABLE != 0)
     }
 
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {

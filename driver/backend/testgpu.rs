@@ -11,7 +11,7 @@ use crate::{
     sys::{
         mmio::{Caching, Window},
         pci::{Bar, Function},
-        uapi::{self, GpuCounters, GpuInfo},
+        uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
     },
 };
 use kernel::{
@@ -91,7 +91,7 @@ fn field(value: u64, high: u32, low: u32) -> u64 {
 impl TestGpu {
     /// If `function` is one: its registers.
     pub(super) fn find(function: &Function) -> Result<Option<Arc<dyn Hardware>>> {
-        let mut ids = uapi::Info::default();
+        let mut ids = uapi::pinmap_info::default();
         function.identify(&mut ids);
         if ids.out_vendor != VENDOR || ids.out_device != DEVICE {
             return Ok(None);
@@ -401,10 +401,10 @@ impl Hardware for TestGpu {
 
     fn bind(&self, slot: u32, setup: &Setup) -> Result {
         let mut classes = 0;
-        if setup.classes & uapi::QUEUE_COPY != 0 {
+        if setup.classes & uapi::PINMAP_QUEUE_COPY != 0 {
             classes |= CLASS_COPY;
         }
-        if setup.classes & uapi::QUEUE_COMPUTE != 0 {
+        if setup.classes & uapi::PINMAP_QUEUE_COMPUTE != 0 {
             classes |= CLASS_COMPUTE;
         }
         let config = u64::from(setup.queue)
@@ -466,7 +466,7 @@ impl Hardware for TestGpu {
         Stop {
             is_fault: code < BAD_OPCODE,
             code: code as u32,
-            access: uapi::ACCESS_READ,
+            access: uapi::PINMAP_ACCESS_READ,
             addr: self.known(self.slot(slot, SLOT_FAULT_VA)),
             index: self.known(self.slot(slot, SLOT_READ_INDEX)),
         }
@@ -485,7 +485,7 @@ impl Hardware for TestGpu {
         self.known(TIME)
     }
 
-    fn describe(&self, info: &mut GpuInfo) {
+    fn describe(&self, info: &mut pinmap_gpu_info) {
         info.out_nr_queues = self.limits.queues;
         // The first is not given to anybody.
         info.out_nr_vmids = self.limits.vmids.saturating_sub(1);
@@ -503,7 +503,7 @@ impl Hardware for TestGpu {
         info.out_time_ns = self.time();
     }
 
-    fn count(&self, counters: &mut GpuCounters) {
+    fn count(&self, counters: &mut pinmap_gpu_counters) {
         let engines = self
             .known(COPY_ENGINES)
             .saturating_add(self.known(COMPUTE_SLOTS));
@@ -532,8 +532,8 @@ impl Hardware for TestGpu {
 /// The `PINMAP_ACCESS_` value of the manual's.
 fn access(access: u64) -> u32 {
     match access {
-        ACCESS_WRITE => uapi::ACCESS_WRITE,
-        ACCESS_FETCH => uapi::ACCESS_FETCH,
-        _ => uapi::ACCESS_READ,
+        ACCESS_WRITE => uapi::PINMAP_ACCESS_WRITE,
+        ACCESS_FETCH => uapi::PINMAP_ACCESS_FETCH,
+        _ => uapi::PINMAP_ACCESS_READ,
     }
 }

@@ -6,7 +6,7 @@ use crate::{
         pte::{Format, Memory},
         span::Span,
     },
-    sys::uapi::{GpuCounters, GpuInfo},
+    sys::uapi::{pinmap_gpu_counters, pinmap_gpu_info},
 };
 use kernel::prelude::*;
 
@@ -204,8 +204,8 @@ pub(crate) trait Hardware: Send + Sync {
     fn time(&self) -> u64;
 
     /// Fills in what it is.
-    fn describe(&self, info: &mut GpuInfo);
+    fn describe(&self, info: &mut pinmap_gpu_info);
 
     /// Fills in what it has done.
-    fn count(&self, counters: &mut GpuCounters);
+    fn count(&self, counters: &mut pinmap_gpu_counters);
 }

@@ -11,7 +11,7 @@ use crate::{
         eventfd::EventFd,
         iommu::Domain,
         pci::Locked,
-        uapi::{self, Info},
+        uapi::{self, pinmap_info},
     },
     view,
 };
@@ -124,8 +124,8 @@ impl Backend for Paged {
         false
     }
 
-    fn describe(&self, _context: u64, info: &mut Info) {
-        info.out_kind = uapi::KIND_PAGED;
+    fn describe(&self, _context: u64, info: &mut pinmap_info) {
+        info.out_kind = uapi::PINMAP_KIND_PAGED;
     }
 
     fn check_view(&self, offset: u64, _length: u64) -> Result<bool> {

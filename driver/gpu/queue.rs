@@ -16,7 +16,7 @@ use crate::{
         compat,
         eventfd::EventFd,
         pages::Folios,
-        uapi::{self, Event},
+        uapi::{self, pinmap_event},
     },
     trace,
     view::{DevicePages, Showing},
@@ -227,8 +227,8 @@ impl Queue {
         }
         fate.stop = Some(stop);
         trace::fault(self.parts.events.ledger(), fate.handle, &stop);
-        let event = Event {
-            type_: uapi::EVENT_FAULT,
+        let event = pinmap_event {
+            type_: uapi::PINMAP_EVENT_FAULT,
             handle: fate.handle,
             access: if stop.is_fault { stop.access } else { 0 },
             addr: stop.addr,

@@ -16,7 +16,7 @@ use crate::{
     sys::{
         account::{Account, Charge},
         gup, reclaim,
-        uapi::{self, GpuWalk},
+        uapi::{self, pinmap_gpu_walk},
     },
 };
 use kernel::{
@@ -331,7 +331,7 @@ impl Vm {
     }
 
     /// GPU_WALK: where `args.addr` leads, by what the device's memory says.
-    pub(crate) fn walk(&self, args: &mut GpuWalk) -> Result {
+    pub(crate) fn walk(&self, args: &mut pinmap_gpu_walk) -> Result {
         let gpu = &*self.gpu;
         if !gpu.limits.addresses.contains(args.addr) {
             return Err(EINVAL);
@@ -358,11 +358,11 @@ impl Vm {
                 } => {
                     let is_host = matches!(memory, Memory::Host(_));
                     let flags = [
-                        (read, uapi::WALK_READ),
-                        (write, uapi::WALK_WRITE),
-                        (fetch, uapi::WALK_FETCH),
-                        (is_host, uapi::WALK_HOST),
-                        (snoop, uapi::WALK_SNOOP),
+                        (read, uapi::PINMAP_WALK_READ),
+                        (write, uapi::PINMAP_WALK_WRITE),
+                        (fetch, uapi::PINMAP_WALK_FETCH),
+                        (is_host, uapi::PINMAP_WALK_HOST),
+                        (snoop, uapi::PINMAP_WALK_SNOOP),
                     ];
                     let set = flags.iter().filter(|(is_set, _)| *is_set);
                     args.out_flags = set.fold(0, |all, (_, flag)| all | flag);

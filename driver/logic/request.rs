@@ -3,60 +3,27 @@
 //! overflow, invalid.
 
 use super::{is_page_aligned, place::Wish, span::Span, Refusal, PAGE_SHIFT};
+use crate::sys::uapi::{
+    PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
+    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY,
+    PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE,
+    PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
+};
 
-/// `PINMAP_REGISTER_*`, as in the ABI's header.
-pub mod register_flags {
-    /// The device may write.
-    pub const WRITE: u32 = 1 << 0;
-    /// Pin only.
-    pub const NO_MAP: u32 = 1 << 1;
-    /// At the device address given.
-    pub const FIXED: u32 = 1 << 2;
-    /// At the user address.
-    pub const IDENTITY: u32 = 1 << 3;
-    /// On every device that the process has open.
-    pub const PORTABLE: u32 = 1 << 4;
-    /// Any signal ends it.
-    pub const INTERRUPTIBLE: u32 = 1 << 5;
-    /// All of them.
-    pub const ALL: u32 = WRITE | NO_MAP | FIXED | IDENTITY | PORTABLE | INTERRUPTIBLE;
-}
-
-/// `PINMAP_MAP_*`, as in the ABI's header.
-pub mod map_flags {
-    /// The device may write.
-    pub const WRITE: u32 = 1 << 0;
-    /// At the device address given.
-    pub const FIXED: u32 = 1 << 1;
-    /// All of them.
-    pub const ALL: u32 = WRITE | FIXED;
-}
-
-/// `PINMAP_ALLOC_*`, as in the ABI's header.
-pub mod alloc_flags {
-    /// Memory of the device.
-    pub const VRAM: u32 = 1 << 0;
-    /// Past the CPU's caches.
-    pub const WRITE_COMBINED: u32 = 1 << 1;
-    /// Of one NUMA node.
-    pub const NODE: u32 = 1 << 2;
-    /// On every device that the process has open.
-    pub const PORTABLE: u32 = 1 << 3;
-    /// All of them.
-    pub const ALL: u32 = VRAM | WRITE_COMBINED | NODE | PORTABLE;
-}
-
-/// `PINMAP_SYNC_*`, as in the ABI's header.
-pub mod sync_flags {
-    /// The device reads next.
-    pub const FOR_DEVICE: u32 = 1 << 0;
-    /// The CPU reads next.
-    pub const FOR_CPU: u32 = 1 << 1;
-    /// Also where DMA is coherent.
-    pub const NO_SNOOP: u32 = 1 << 2;
-    /// All of them.
-    pub const ALL: u32 = FOR_DEVICE | FOR_CPU | NO_SNOOP;
-}
+/// The flags that REGISTER knows.
+const REGISTER_FLAGS: u32 = PINMAP_REGISTER_WRITE
+    | PINMAP_REGISTER_NO_MAP
+    | PINMAP_REGISTER_FIXED
+    | PINMAP_REGISTER_IDENTITY
+    | PINMAP_REGISTER_PORTABLE
+    | PINMAP_REGISTER_INTERRUPTIBLE;
+/// The flags that MAP knows.
+const MAP_FLAGS: u32 = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED;
+/// The flags that ALLOC knows.
+const ALLOC_FLAGS: u32 =
+    PINMAP_ALLOC_VRAM | PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE;
+/// The flags that SYNC knows.
+const SYNC_FLAGS: u32 = PINMAP_SYNC_FOR_DEVICE | PINMAP_SYNC_FOR_CPU | PINMAP_SYNC_NO_SNOOP;
 
 /// Where to map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,37 +87,39 @@ pub fn register(
     address_bits: u32,
     user_last: u64,
 ) -> Result<RegisterPlan, Refusal> {
-    use register_flags::{ALL, FIXED, IDENTITY, INTERRUPTIBLE, NO_MAP, PORTABLE, WRITE};
-
-    if flags & !ALL != 0 || reserved != 0 {
+    if flags & !REGISTER_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     // Length 0 is nonsense rather than an overflow, and is said after the overflows.
     if length != 0 {
         Span::new(address, length)?;
-        if flags & FIXED != 0 {
+        if flags & PINMAP_REGISTER_FIXED != 0 {
             Span::new(device_address, length)?;
         }
     }
     let span = Span::new(address, length)?;
-    let one_way = (flags & (NO_MAP | FIXED | IDENTITY)).count_ones() <= 1
-        && flags & (NO_MAP | PORTABLE) != NO_MAP | PORTABLE;
+    let one_way = (flags
+        & (PINMAP_REGISTER_NO_MAP | PINMAP_REGISTER_FIXED | PINMAP_REGISTER_IDENTITY))
+        .count_ones()
+        <= 1
+        && flags & (PINMAP_REGISTER_NO_MAP | PINMAP_REGISTER_PORTABLE)
+            != PINMAP_REGISTER_NO_MAP | PINMAP_REGISTER_PORTABLE;
     if !span.is_whole_pages() || span.last() > user_last || !one_way {
         return Err(Refusal::Invalid);
     }
     let bits = check_bits(address_bits)?;
-    let wish = match check_fixed(flags & FIXED != 0, device_address)? {
+    let wish = match check_fixed(flags & PINMAP_REGISTER_FIXED != 0, device_address)? {
         Some(fixed) => Wish::Exactly(fixed),
-        None if flags & IDENTITY != 0 => Wish::Exactly(address),
+        None if flags & PINMAP_REGISTER_IDENTITY != 0 => Wish::Exactly(address),
         None => Wish::Near(address),
     };
-    let target = (flags & NO_MAP == 0).then_some(Target { wish, bits });
+    let target = (flags & PINMAP_REGISTER_NO_MAP == 0).then_some(Target { wish, bits });
     Ok(RegisterPlan {
         span,
-        write: flags & WRITE != 0,
+        write: flags & PINMAP_REGISTER_WRITE != 0,
         target,
-        interruptible: flags & INTERRUPTIBLE != 0,
-        portable: flags & PORTABLE != 0,
+        interruptible: flags & PINMAP_REGISTER_INTERRUPTIBLE != 0,
+        portable: flags & PINMAP_REGISTER_PORTABLE != 0,
     })
 }
 
@@ -163,7 +132,7 @@ pub fn register_fd(
     address_bits: u32,
 ) -> Result<RegisterPlan, Refusal> {
     // There is no user address that it could have.
-    if flags & register_flags::IDENTITY != 0 {
+    if flags & PINMAP_REGISTER_IDENTITY != 0 {
         return Err(Refusal::Unsupported);
     }
     let last = i64::MAX as u64;
@@ -177,15 +146,13 @@ pub fn map(
     device_address: u64,
     address_bits: u32,
 ) -> Result<MapPlan, Refusal> {
-    use map_flags::{ALL, FIXED, WRITE};
-
-    if flags & !ALL != 0 || reserved != 0 {
+    if flags & !MAP_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     let bits = check_bits(address_bits)?;
-    let fixed = check_fixed(flags & FIXED != 0, device_address)?;
+    let fixed = check_fixed(flags & PINMAP_MAP_FIXED != 0, device_address)?;
     Ok(MapPlan {
-        write: flags & WRITE != 0,
+        write: flags & PINMAP_MAP_WRITE != 0,
         fixed,
         bits,
     })
@@ -208,25 +175,24 @@ pub struct AllocPlan {
 
 /// Checks the arguments of ALLOC.
 pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocPlan, Refusal> {
-    use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
-
-    if flags & !ALL != 0 || reserved != 0 {
+    if flags & !ALLOC_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
-    let local = flags & VRAM != 0;
-    let on_node = flags & NODE != 0;
+    let local = flags & PINMAP_ALLOC_VRAM != 0;
+    let on_node = flags & PINMAP_ALLOC_NODE != 0;
     // What one device has, no other one can, and the CPU's flags mean nothing there.
-    let of_hosts = flags & (WRITE_COMBINED | NODE | PORTABLE) != 0;
+    let of_hosts =
+        flags & (PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE) != 0;
     if !span.is_whole_pages() || local && of_hosts || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
         local,
-        write_combined: flags & WRITE_COMBINED != 0,
+        write_combined: flags & PINMAP_ALLOC_WRITE_COMBINED != 0,
         node: on_node.then_some(node),
-        portable: flags & PORTABLE != 0,
+        portable: flags & PINMAP_ALLOC_PORTABLE != 0,
     })
 }
 
@@ -241,18 +207,16 @@ pub struct SyncPlan {
 
 /// Checks the arguments of SYNC that do not depend on the buffer.
 pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
-    use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
-
-    if flags & !ALL != 0 {
+    if flags & !SYNC_FLAGS != 0 {
         return Err(Refusal::Unsupported);
     }
     let part = Span::new(offset, length)?;
-    if flags & (FOR_DEVICE | FOR_CPU) == 0 {
+    if flags & (PINMAP_SYNC_FOR_DEVICE | PINMAP_SYNC_FOR_CPU) == 0 {
         return Err(Refusal::Invalid);
     }
     Ok(SyncPlan {
         part,
-        always: flags & NO_SNOOP != 0,
+        always: flags & PINMAP_SYNC_NO_SNOOP != 0,
     })
 }
 
@@ -275,7 +239,7 @@ fn check_fixed(fixed: bool, device_address: u64) -> Result<Option<u64>, Refusal>
 
 #[cfg(test)]
 mod tests {
-    use super::{register_flags::*, *};
+    use super::*;
     use proptest::prelude::*;
 
     const USER_LAST: u64 = 0x7fff_ffff_efff;
@@ -313,7 +277,14 @@ mod tests {
             ),
             (
                 "device address wraps",
-                (FIXED, 0, 0x1000, 0x2000, u64::MAX - 0xfff, 0),
+                (
+                    PINMAP_REGISTER_FIXED,
+                    0,
+                    0x1000,
+                    0x2000,
+                    u64::MAX - 0xfff,
+                    0,
+                ),
                 Err(Overflow),
             ),
             ("length 0", (0, 0, 0x1000, 0, 0, 0), Err(Invalid)),
@@ -348,13 +319,21 @@ mod tests {
                 (0, 0, u64::MAX - 0xfff, 0x1000, 0, 0),
                 Err(Invalid),
             ),
-            ("fixed", (FIXED, 0, 0x1000, 0x1000, 0x4000, 0), Ok(())),
+            (
+                "fixed",
+                (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0x4000, 0),
+                Ok(()),
+            ),
             (
                 "fixed within a page",
-                (FIXED, 0, 0x1000, 0x1000, 0x4001, 0),
+                (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0x4001, 0),
                 Err(Invalid),
             ),
-            ("fixed at 0", (FIXED, 0, 0x1000, 0x1000, 0, 0), Ok(())),
+            (
+                "fixed at 0",
+                (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0, 0),
+                Ok(()),
+            ),
             (
                 "address without fixed",
                 (0, 0, 0x1000, 0x1000, 0x4000, 0),
@@ -362,12 +341,26 @@ mod tests {
             ),
             (
                 "fixed and identity",
-                (FIXED | IDENTITY, 0, 0x1000, 0x1000, 0x4000, 0),
+                (
+                    PINMAP_REGISTER_FIXED | PINMAP_REGISTER_IDENTITY,
+                    0,
+                    0x1000,
+                    0x1000,
+                    0x4000,
+                    0,
+                ),
                 Err(Invalid),
             ),
             (
                 "identity and no map",
-                (NO_MAP | IDENTITY, 0, 0x1000, 0x1000, 0, 0),
+                (
+                    PINMAP_REGISTER_NO_MAP | PINMAP_REGISTER_IDENTITY,
+                    0,
+                    0x1000,
+                    0x1000,
+                    0,
+                    0,
+                ),
                 Err(Invalid),
             ),
             ("11 bits", (0, 0, 0x1000, 0x1000, 0, 11), Err(Invalid)),
@@ -396,22 +389,22 @@ mod tests {
             })
         );
         assert_eq!(
-            wish(IDENTITY, 0),
+            wish(PINMAP_REGISTER_IDENTITY, 0),
             Some(Target {
                 wish: Wish::Exactly(0x5000),
                 bits: 28
             })
         );
         assert_eq!(
-            wish(FIXED, 0x9000),
+            wish(PINMAP_REGISTER_FIXED, 0x9000),
             Some(Target {
                 wish: Wish::Exactly(0x9000),
                 bits: 28
             })
         );
-        assert_eq!(wish(NO_MAP, 0), None);
+        assert_eq!(wish(PINMAP_REGISTER_NO_MAP, 0), None);
         assert!(
-            register(WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
+            register(PINMAP_REGISTER_WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
                 .unwrap()
                 .write
         );
@@ -422,9 +415,9 @@ mod tests {
         assert_eq!(map(4, 0, 0, 0), Err(Refusal::Unsupported));
         assert_eq!(map(0, 1, 0, 0), Err(Refusal::Unsupported));
         assert_eq!(map(0, 0, 0x1000, 0), Err(Refusal::Invalid));
-        assert_eq!(map(map_flags::FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
+        assert_eq!(map(PINMAP_MAP_FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
         assert_eq!(
-            map(map_flags::ALL, 0, 0x1000, 40),
+            map(MAP_FLAGS, 0, 0x1000, 40),
             Ok(MapPlan {
                 write: true,
                 fixed: Some(0x1000),
@@ -447,17 +440,35 @@ mod tests {
         let table = [
             (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
             (
-                WRITE | INTERRUPTIBLE,
+                PINMAP_REGISTER_WRITE | PINMAP_REGISTER_INTERRUPTIBLE,
                 1 << 40,
                 8192,
                 0,
                 Ok(Some(Wish::Near(1 << 40))),
             ),
-            (FIXED, 4096, 4096, 1 << 20, Ok(Some(Wish::Exactly(1 << 20)))),
-            (NO_MAP, 4096, 4096, 0, Ok(None)),
-            (IDENTITY, 0, 4096, 0, Err(Unsupported)),
-            (PORTABLE, 4096, 4096, 0, Ok(Some(Wish::Near(4096)))),
-            (PORTABLE | NO_MAP, 0, 4096, 0, Err(Invalid)),
+            (
+                PINMAP_REGISTER_FIXED,
+                4096,
+                4096,
+                1 << 20,
+                Ok(Some(Wish::Exactly(1 << 20))),
+            ),
+            (PINMAP_REGISTER_NO_MAP, 4096, 4096, 0, Ok(None)),
+            (PINMAP_REGISTER_IDENTITY, 0, 4096, 0, Err(Unsupported)),
+            (
+                PINMAP_REGISTER_PORTABLE,
+                4096,
+                4096,
+                0,
+                Ok(Some(Wish::Near(4096))),
+            ),
+            (
+                PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_NO_MAP,
+                0,
+                4096,
+                0,
+                Err(Invalid),
+            ),
             (1 << 31, 0, 4096, 0, Err(Unsupported)),
             (0, 0, 0, 0, Err(Invalid)),
             (0, 1, 4096, 0, Err(Invalid)),
@@ -481,17 +492,36 @@ mod tests {
 
     #[test]
     fn alloc_edges() {
-        use alloc_flags::{ALL, NODE, PORTABLE, VRAM, WRITE_COMBINED};
         let table = [
             (0, 0x1000, Ok(false)),
-            (VRAM, 1 << 40, Ok(true)),
-            (WRITE_COMBINED, 0x1000, Ok(false)),
-            (NODE | WRITE_COMBINED, 0x1000, Ok(false)),
-            (PORTABLE, 1 << 40, Ok(false)),
-            (PORTABLE | WRITE_COMBINED, 0x1000, Ok(false)),
-            (VRAM | WRITE_COMBINED, 0x1000, Err(Refusal::Invalid)),
-            (VRAM | NODE, 0x1000, Err(Refusal::Invalid)),
-            (VRAM | PORTABLE, 1 << 40, Err(Refusal::Invalid)),
+            (PINMAP_ALLOC_VRAM, 1 << 40, Ok(true)),
+            (PINMAP_ALLOC_WRITE_COMBINED, 0x1000, Ok(false)),
+            (
+                PINMAP_ALLOC_NODE | PINMAP_ALLOC_WRITE_COMBINED,
+                0x1000,
+                Ok(false),
+            ),
+            (PINMAP_ALLOC_PORTABLE, 1 << 40, Ok(false)),
+            (
+                PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_WRITE_COMBINED,
+                0x1000,
+                Ok(false),
+            ),
+            (
+                PINMAP_ALLOC_VRAM | PINMAP_ALLOC_WRITE_COMBINED,
+                0x1000,
+                Err(Refusal::Invalid),
+            ),
+            (
+                PINMAP_ALLOC_VRAM | PINMAP_ALLOC_NODE,
+                0x1000,
+                Err(Refusal::Invalid),
+            ),
+            (
+                PINMAP_ALLOC_VRAM | PINMAP_ALLOC_PORTABLE,
+                1 << 40,
+                Err(Refusal::Invalid),
+            ),
             (1 << 31, 0x1000, Err(Refusal::Unsupported)),
             (1 << 31, 0, Err(Refusal::Unsupported)),
             (0, 0, Err(Refusal::Invalid)),
@@ -502,32 +532,34 @@ mod tests {
             let got = alloc(flags, 0, length, 0);
             assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
             if let Ok(plan) = got {
-                assert_eq!(plan.portable, flags & PORTABLE != 0);
+                assert_eq!(plan.portable, flags & PINMAP_ALLOC_PORTABLE != 0);
                 assert_eq!(plan.span.length(), length);
-                assert_eq!(plan.write_combined, flags & WRITE_COMBINED != 0);
-                assert_eq!(plan.node, (flags & NODE != 0).then_some(0));
+                assert_eq!(
+                    plan.write_combined,
+                    flags & PINMAP_ALLOC_WRITE_COMBINED != 0
+                );
+                assert_eq!(plan.node, (flags & PINMAP_ALLOC_NODE != 0).then_some(0));
             }
         }
         assert_eq!(alloc(0, 1, 0x1000, 0), Err(Refusal::Unsupported));
-        assert_eq!(alloc(ALL + 1, 0, 0, 1), Err(Refusal::Unsupported));
+        assert_eq!(alloc(ALLOC_FLAGS + 1, 0, 0, 1), Err(Refusal::Unsupported));
         assert_eq!(alloc(0, 0, 0x1000, 1), Err(Refusal::Invalid));
-        let node = alloc(NODE, 0, 0x1000, u32::MAX).map(|plan| plan.node);
+        let node = alloc(PINMAP_ALLOC_NODE, 0, 0x1000, u32::MAX).map(|plan| plan.node);
         assert_eq!(node, Ok(Some(u32::MAX)));
     }
 
     #[test]
     fn sync_edges() {
-        use sync_flags::{ALL, FOR_CPU, FOR_DEVICE, NO_SNOOP};
         let table = [
-            (FOR_CPU, 0, 1, Ok(false)),
-            (FOR_DEVICE, u64::MAX, 1, Ok(false)),
-            (ALL, 1, u64::MAX, Ok(true)),
-            (FOR_CPU, 0, 0, Err(Refusal::Invalid)),
+            (PINMAP_SYNC_FOR_CPU, 0, 1, Ok(false)),
+            (PINMAP_SYNC_FOR_DEVICE, u64::MAX, 1, Ok(false)),
+            (SYNC_FLAGS, 1, u64::MAX, Ok(true)),
+            (PINMAP_SYNC_FOR_CPU, 0, 0, Err(Refusal::Invalid)),
             (0, 0, 1, Err(Refusal::Invalid)),
-            (NO_SNOOP, 0, 1, Err(Refusal::Invalid)),
-            (FOR_CPU, 1, u64::MAX, Ok(false)),
-            (FOR_CPU, 2, u64::MAX, Err(Refusal::Overflow)),
-            (ALL + 1, 2, u64::MAX, Err(Refusal::Unsupported)),
+            (PINMAP_SYNC_NO_SNOOP, 0, 1, Err(Refusal::Invalid)),
+            (PINMAP_SYNC_FOR_CPU, 1, u64::MAX, Ok(false)),
+            (PINMAP_SYNC_FOR_CPU, 2, u64::MAX, Err(Refusal::Overflow)),
+            (SYNC_FLAGS + 1, 2, u64::MAX, Err(Refusal::Unsupported)),
         ];
         for (flags, offset, length, want) in table {
             let got = sync(flags, offset, length);
@@ -563,7 +595,7 @@ mod tests {
             if let Ok(plan) = register(flags, 0, address & mask, length & mask, device & mask, bits, USER_LAST) {
                 prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
                 prop_assert_eq!(plan.span.length(), length & mask);
-                prop_assert_eq!(plan.target.is_none(), flags & NO_MAP != 0);
+                prop_assert_eq!(plan.target.is_none(), flags & PINMAP_REGISTER_NO_MAP != 0);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h); rules:
 //! `Documentation/core-api/pin_user_pages.rst`.
 
-use super::{account::Charge, pages::BLOCK, raw};
+use super::{account::Charge, pages::BLOCK, raw, uapi};
 use crate::logic::{
     runs::{self, Run},
     span::Span,
@@ -455,13 +455,13 @@ impl Drop for PinnedRuns {
 pub(crate) fn explain(address: u64, write: bool) -> u32 {
     let task = kernel::current!();
     let Some(mm) = task.mm() else {
-        return raw::PINMAP_FAIL_HOLE;
+        return uapi::PINMAP_FAIL_HOLE;
     };
     let lock = mm.mmap_read_lock();
     match lock.vma_lookup(address as usize) {
         // SAFETY: The area is valid as long as the lock is held.
         Some(area) => unsafe { raw::pinmap_explain(area.as_ptr(), write) },
-        None => raw::PINMAP_FAIL_HOLE,
+        None => uapi::PINMAP_FAIL_HOLE,
     }
 }
 
@@ -502,7 +502,7 @@ pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
             &mut address,
         )
     };
-    (reason != raw::PINMAP_FAIL_NONE).then_some((address, reason))
+    (reason != uapi::PINMAP_FAIL_NONE).then_some((address, reason))
 }
 
 /// Where a page is that was pinned at some address.

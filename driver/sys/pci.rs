@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
-use super::{compat, raw};
+use super::{compat, raw, uapi};
 use crate::logic::span::Span;
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
@@ -81,7 +81,7 @@ impl Function {
     }
 
     /// Fills in the ids and the address of the function.
-    pub(crate) fn identify(&self, info: &mut raw::pinmap_info) {
+    pub(crate) fn identify(&self, info: &mut uapi::pinmap_info) {
         // SAFETY: Both are valid.
         unsafe { raw::pinmap_pci_ids(self.as_raw(), info) };
     }
