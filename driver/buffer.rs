@@ -761,21 +761,32 @@ impl Buffer {
     /// Takes all mappings away from the MMUs of devices, and waits for those. Nobody else adds or
     /// takes mappings meanwhile.
     fn forget_all(&self) -> Result {
-        let entries_of = |index: usize| -> Option<Option<Arc<Entries>>> {
-            let inner = self.inner.lock();
-            let known = inner.mappings.get(index)?;
-            Some(known.mapping.entries().cloned())
-        };
+        self.each_entries(|_| true, Entries::begin_removal);
         let mut result = Ok(());
+        self.each_entries(|_| true, |entries| result = result.and(entries.remove()));
+        result
+    }
+
+    /// Has devices begin to forget all mappings that are not in `space`; [`leave`](Self::leave) follows.
+    pub(crate) fn begin_to_leave_all_but(&self, space: &Arc<AddressSpace>) {
+        self.each_entries(|mapping| !mapping.is_in(space), Entries::begin_removal);
+    }
+
+    /// Calls `visit` for what the MMUs of devices have of all mappings that are `wanted`: without the lock,
+    /// which an MMU notifier takes.
+    fn each_entries(&self, wanted: impl Fn(&Mapping) -> bool, mut visit: impl FnMut(&Entries)) {
         for index in 0..MAX_MAPPINGS {
-            let Some(entries) = entries_of(index) else {
+            let inner = self.inner.lock();
+            let Some(known) = inner.mappings.get(index) else {
                 break;
             };
+            let entries = known.mapping.entries().filter(|_| wanted(&known.mapping));
+            let entries = entries.cloned();
+            drop(inner);
             if let Some(entries) = entries {
-                result = result.and(entries.remove());
+                visit(&entries);
             }
         }
-        result
     }
 
     /// From now on it is in use, and can go stale.
@@ -908,6 +919,9 @@ impl Buffer {
         let held = inner.held.take();
         let failed = inner.failed;
         drop(inner);
+        for known in &mappings {
+            known.mapping.begin_to_forget();
+        }
         let forgotten = mappings
             .iter()
             .map(|known| known.mapping.forget())

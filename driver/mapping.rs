@@ -17,15 +17,17 @@ use crate::{
     },
     spans::{Room, Spans},
     sys::{
-        account::Account,
+        account::{Account, Charge},
         iommu::{Domain, Mapped},
         pages::Pages,
         uapi,
     },
 };
+use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
+    rbtree::RBTree,
     sync::{Arc, Mutex},
 };
 
@@ -50,10 +52,31 @@ pub(crate) trait Mmu: Send + Sync {
         access: Access,
     ) -> core::result::Result<(), Failure>;
 
-    /// Takes away what was entered at `span`. When it returns `Ok`, the device has forgotten it:
-    /// nothing that it translated before is still under way. `Err`: it did not say so in time. Waits
-    /// for the device.
-    fn remove(&self, span: Span) -> Result;
+    /// Takes away what was entered at `span`, and has the device begin to forget it. `Err`: the device
+    /// does not answer. Sleeps.
+    fn remove(&self, span: Span) -> Result<Removal>;
+
+    /// Waits until the device has forgotten what `removal` took away: nothing that it translated before
+    /// is still under way. `Err`: it did not say so in time.
+    fn finish(&self, removal: Removal) -> Result;
+}
+
+/// Something that a device was told to forget, and may use until it says that it has.
+pub(crate) struct Removal {
+    /// The number of the command to do so; `None`: the device knew nothing of it.
+    pub(crate) command: Option<u64>,
+    /// Tables that are used no more.
+    pub(crate) tables: RBTree<u64, Table>,
+}
+
+/// A table of a device's MMU.
+pub(crate) struct Table {
+    /// In the device's memory.
+    pub(crate) offset: u64,
+    /// Entries that are valid.
+    pub(crate) used: u64,
+    /// How many there are is up to the program.
+    pub(crate) _charge: Charge,
 }
 
 /// Memory of a device's own.
@@ -313,9 +336,10 @@ fn no_place(why: NoPlace) -> Failure {
 }
 
 /// What a device's MMU knows of a mapping.
-#[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     Present,
+    /// It was told to forget.
+    Leaving(Removal),
     Forgotten,
     /// Whether it has forgotten was never said.
     Lost,
@@ -332,25 +356,44 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
+    /// Has the device begin to forget them, once. To be followed by [`remove`](Self::remove): who takes
+    /// away many begins with all, and so waits for about as long as for one.
+    pub(crate) fn begin_removal(&self) {
+        self.begin(&mut self.known.lock());
+    }
+
+    fn begin(&self, known: &mut Known) {
+        if let Known::Present = known {
+            *known = match self.mmu.remove(self.span) {
+                Ok(removal) => Known::Leaving(removal),
+                Err(_) => self.lose(),
+            };
+        }
+    }
+
     /// Takes them away from the device, once. When it returns `Ok`, the device has forgotten them.
     /// After an error its DMA is blocked. Waits for the device: never in an MMU notifier, nor with a
     /// lock that one takes.
     pub(crate) fn remove(&self) -> Result {
         let mut known = self.known.lock();
-        if *known == Known::Present {
-            *known = match self.mmu.remove(self.span) {
+        self.begin(&mut known);
+        *known = match mem::replace(&mut *known, Known::Lost) {
+            Known::Leaving(removal) => match self.mmu.finish(removal) {
                 Ok(()) => Known::Forgotten,
-                Err(_) => {
-                    // Nothing may be let go of before.
-                    self.guardian.clone().cut_off();
-                    Known::Lost
-                }
-            };
+                Err(_) => self.lose(),
+            },
+            known => known,
+        };
+        match *known {
+            Known::Lost => Err(EIO),
+            _ => Ok(()),
         }
-        if *known == Known::Lost {
-            return Err(EIO);
-        }
-        Ok(())
+    }
+
+    /// The device has not done as it was told: nothing may be let go of before it is cut off.
+    fn lose(&self) -> Known {
+        self.guardian.clone().cut_off();
+        Known::Lost
     }
 }
 
@@ -463,6 +506,13 @@ impl Mapping {
     /// What the device's MMU has, to be removed before [`unmap`](Self::unmap) by whoever may wait.
     pub(crate) fn entries(&self) -> Option<&Arc<Entries>> {
         self.entries.as_ref()
+    }
+
+    /// Has the device's MMU begin to forget it: see [`Entries::begin_removal`].
+    pub(crate) fn begin_to_forget(&self) {
+        if let Some(entries) = &self.entries {
+            entries.begin_removal();
+        }
     }
 
     /// Takes it away from the device's MMU: see [`Entries::remove`].

@@ -357,6 +357,7 @@ impl Peers {
         if let Some(index) = members.find(buffer) {
             let _ = members.shared.remove(index);
         }
+        buffer.begin_to_leave_all_but(context.space());
         for other in &members.contexts {
             if name(other) != name(context) {
                 other.forget_guest(buffer);

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
@@ -171,6 +172,74 @@ TEST(pinned_until_acknowledged, .seconds = 30)
 	CHECK(gpu_register(GPU_INV_DONE) > done);
 	CHECK_PINS(pins);
 	queue_finish(&queue);
+}
+
+/*
+ * More is to be forgotten at once than the device can queue: the rest waits, and none of it is lost. The device confirms nothing
+ * before its queue is full and one more is wanted.
+ */
+TEST(more_to_forget_than_fits, .seconds = 60)
+{
+	enum { MAPPINGS = 64 };
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct releaser releasers[2];
+	pthread_t threads[ARRAY_SIZE(releasers)];
+	uint64_t bad = gpu_register(GPU_BAD_ACCESSES), done;
+
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
+		struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
+
+		releasers[i] = (struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
+		for (unsigned int mapping = 1; mapping < MAPPINGS; mapping++)
+			map(fd, registration.handle, PINMAP_MAP_WRITE, 0);
+	}
+	/* without a VMID there is nothing to forget */
+	queue_finish(&queue);
+	done = gpu_register(GPU_INV_DONE);
+	gpu_set_register(GPU_HOLD, MAPPINGS + 1);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, release_it, &releasers[i]), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		CHECK_OK(releasers[i].result);
+	}
+	CHECK_EQ(gpu_register(GPU_HOLD), 0);
+	CHECK(gpu_register(GPU_INV_DONE) >= done + MAPPINGS * ARRAY_SIZE(releasers));
+	CHECK_EQ(gpu_register(GPU_BAD_ACCESSES), bad);
+}
+
+/*
+ * What many contexts have is taken from all of them at once, and not from one after the other: the device confirms nothing
+ * before all of it is wanted.
+ */
+TEST(forgotten_by_all_at_once, .seconds = 60)
+{
+	enum { CONTEXTS = 8 };
+	int fds[CONTEXTS];
+	struct gpu_queue queues[CONTEXTS];
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		fds[i] = open_gpu();
+		queues[i] = queue_new(fds[i]);
+	}
+	for (int unmapped = 0; unmapped < 2; unmapped++) {
+		char *memory = anon(1);
+		struct registration registration =
+			register_memory(fds[0], memory, PAGE, WRITE | PINMAP_REGISTER_PORTABLE);
+
+		for (int i = 0; i < CONTEXTS; i++) {
+			queue_push(&queues[i], GPU_FILL, (uintptr_t)memory, PAGE, 0x22);
+			queue_finish(&queues[i]);
+		}
+		gpu_set_register(GPU_HOLD, CONTEXTS);
+		if (unmapped) {
+			SYS(munmap(memory, PAGE));
+			CHECK_EQ(query_handle(fds[0], registration.handle).out_state, PINMAP_STATE_STALE);
+		}
+		release(fds[0], registration.handle);
+		CHECK_EQ(gpu_register(GPU_HOLD), 0);
+	}
 }
 
 /* The device does not confirm that it has forgotten: it is cut off, and gone. */

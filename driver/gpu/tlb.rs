@@ -11,25 +11,38 @@ impl Gpu {
     /// [`PATIENCE`], since an interrupt may get lost and a signal changes nothing. `EIO`: it did not say
     /// so in time, and is given up.
     pub(super) fn invalidate(&self, vmid: u32, span: Span) -> Result {
+        match self.begin_invalidate(vmid, span)? {
+            Some(sequence) => self.await_invalidate(sequence),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the device to forget what it caches of `span`. Returns the number of the command, for
+    /// [`await_invalidate`](Self::await_invalidate); `None`: it has forgotten. Waits for the device only as
+    /// long as that has no room for one more. `EIO`: it is given up.
+    pub(super) fn begin_invalidate(&self, vmid: u32, span: Span) -> Result<Option<u64>> {
         match self.condition() {
             Condition::Running => {}
             // It was reset: it has forgotten everything and translates nothing.
-            Condition::Quiet => return Ok(()),
+            Condition::Quiet => return Ok(None),
             Condition::Lost => return Err(EIO),
         }
-        let sequence = {
-            let mut submitted = self.invalidates.lock();
-            // There is room but for a device that is far behind, or dead.
-            let room = || self.is_over() || self.hardware.invalidate_room() > 0;
-            if !clock::poll(PATIENCE, room) {
-                drop(submitted);
-                return self.lose();
-            }
-            let sequence = submitted.saturating_add(1);
-            self.hardware.invalidate(vmid, span, sequence);
-            *submitted = sequence;
-            sequence
-        };
+        let mut submitted = self.invalidates.lock();
+        // There is room but for a device that is far behind, or dead.
+        let room = || self.is_over() || self.hardware.invalidate_room() > 0;
+        if !clock::poll(PATIENCE, room) {
+            drop(submitted);
+            return self.lose().map(|()| None);
+        }
+        let sequence = submitted.saturating_add(1);
+        self.hardware.invalidate(vmid, span, sequence);
+        *submitted = sequence;
+        Ok(Some(sequence))
+    }
+
+    /// Waits until the device has carried out the command `sequence`, as [`invalidate`](Self::invalidate)
+    /// does.
+    pub(super) fn await_invalidate(&self, sequence: u64) -> Result {
         let mut is_there = true;
         let done = clock::poll(PATIENCE, || match self.hardware.invalidated() {
             Some(done) => done >= sequence || self.is_over(),

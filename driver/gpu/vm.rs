@@ -12,7 +12,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    mapping::{AddressSpace, Mmu},
+    mapping::{AddressSpace, Mmu, Removal, Table},
     sys::{
         account::{Account, Charge},
         gup, reclaim,
@@ -25,16 +25,6 @@ use kernel::{
     rbtree::{RBTree, RBTreeNodeReservation},
     sync::{atomic::Atomic, Arc, Mutex},
 };
-
-/// One table below the root.
-struct Table {
-    /// In the device's memory.
-    offset: u64,
-    /// Entries that are valid.
-    used: u64,
-    /// How many there are is up to the program.
-    _charge: Charge,
-}
 
 /// Names the table of `level` that has the entry for `va`.
 fn key(level: u32, va: u64) -> u64 {
@@ -375,23 +365,6 @@ impl Vm {
         }
         Err(ENOENT)
     }
-
-    fn free(&self, removed: &Removed) {
-        for table in removed.values() {
-            self.share.give_table(table.offset);
-        }
-    }
-
-    /// Has the device forget `span`, then frees tables that lay in it. `Err`: it did not say so.
-    fn forget(&self, span: Span, removed: &Removed) -> Result {
-        self.gpu.hardware.order();
-        // Without a VMID nothing is cached, and nothing runs that could cache it.
-        if let Some(vmid) = self.vmid() {
-            self.gpu.invalidate(vmid, span)?;
-        }
-        self.free(removed);
-        Ok(())
-    }
 }
 
 impl Mmu for Vm {
@@ -442,14 +415,33 @@ impl Mmu for Vm {
         Ok(())
     }
 
-    fn remove(&self, span: Span) -> Result {
-        let mut removed = RBTree::new();
+    fn remove(&self, span: Span) -> Result<Removal> {
+        let gpu = &*self.gpu;
+        let mut removal = Removal {
+            command: None,
+            tables: RBTree::new(),
+        };
         let mut tables = self.tables.lock();
         if !tables.dead {
-            tables.clear_all(&self.gpu, span, &mut removed);
+            tables.clear_all(gpu, span, &mut removal.tables);
         }
         drop(tables);
-        self.gpu.leave_use();
-        self.forget(span, &removed)
+        gpu.leave_use();
+        gpu.hardware.order();
+        // Without a VMID nothing is cached, and nothing runs that could cache it.
+        if let Some(vmid) = self.vmid() {
+            removal.command = gpu.begin_invalidate(vmid, span)?;
+        }
+        Ok(removal)
+    }
+
+    fn finish(&self, removal: Removal) -> Result {
+        if let Some(command) = removal.command {
+            self.gpu.await_invalidate(command)?;
+        }
+        for table in removal.tables.values() {
+            self.share.give_table(table.offset);
+        }
+        Ok(())
     }
 }

@@ -69,7 +69,7 @@ fn complete(state: &mut State) -> Option<Instant> {
         if state.invalidates.acknowledge(now) {
             state.raise(regs::INT_INVALIDATE);
         }
-        if state.invalidates.due().is_none() {
+        if state.invalidates.is_idle() {
             state.knobs.acknowledged(now);
         }
         next = earliest(next, state.invalidates.due());

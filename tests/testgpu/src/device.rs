@@ -98,6 +98,9 @@ impl Device {
         let mut state = self.lock();
         self.arrive(&mut state, None);
         let value = registers::read(&state, offset, bytes);
+        if offset & !7 == regs::INV_FREE && state.invalidates.looked() {
+            state.wake |= WAKE_CONTROL;
+        }
         self.unlock(state);
         value
     }

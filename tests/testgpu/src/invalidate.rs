@@ -20,6 +20,9 @@ pub struct Invalidates {
     waiting: VecDeque<(u64, Scope)>,
     running: Option<u64>,
     finished: VecDeque<(u64, Instant)>,
+    hold: u64,
+    /// Somebody has found no room since `hold` was written.
+    wanted: bool,
 }
 
 impl Invalidates {
@@ -32,6 +35,7 @@ impl Invalidates {
     /// Queues what the registers say; false if there is no room.
     pub fn submit(&mut self, sequence: u64) -> bool {
         if self.free() == 0 {
+            self.wanted = true;
             return false;
         }
         let vmid = self.scope as usize % regs::VMID_COUNT;
@@ -58,13 +62,42 @@ impl Invalidates {
         }
     }
 
-    /// When the next acknowledgement is due.
+    /// `KNOB_HOLD`.
+    pub fn hold(&self) -> u64 {
+        self.hold
+    }
+
+    /// Writes `KNOB_HOLD`.
+    pub fn set_hold(&mut self, count: u64) {
+        self.hold = count.min(regs::INVALIDATE_COUNT as u64 + 1);
+        self.wanted = false;
+    }
+
+    /// `INV_FREE` was read; whether that changes something.
+    pub fn looked(&mut self) -> bool {
+        let changes = self.hold != 0 && !self.wanted && self.free() == 0;
+        self.wanted |= changes;
+        changes
+    }
+
+    /// Whether all that was carried out is acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.finished.is_empty()
+    }
+
+    /// When the next acknowledgement is due, as far as that is known.
     pub fn due(&self) -> Option<Instant> {
-        self.finished.front().map(|(_, due)| *due)
+        let next = self.finished.front().map(|(_, due)| *due);
+        next.filter(|_| self.hold == 0)
     }
 
     /// Acknowledges what is due; false if nothing is.
     pub fn acknowledge(&mut self, now: Instant) -> bool {
+        let waiting = self.finished.len() as u64 + u64::from(self.wanted);
+        if waiting < self.hold {
+            return false;
+        }
+        self.hold = 0;
         let before = self.finished.len();
         while let Some((sequence, due)) = self.finished.front() {
             if *due > now {

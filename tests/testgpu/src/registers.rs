@@ -165,6 +165,7 @@ fn variable(state: &State, offset: u64) -> Option<u64> {
         regs::KNOB_STUCK => state.knobs.stuck,
         regs::KNOB_NO_ACK => state.knobs.no_ack,
         regs::KNOB_POST_NS => state.posted.delay(),
+        regs::KNOB_HOLD => state.invalidates.hold(),
         _ => return None,
     })
 }
@@ -368,6 +369,11 @@ impl Write {
             regs::KNOB_POST_NS => {
                 let delay = self.over(state.posted.delay());
                 state.posted.set_delay(delay);
+                Some(())
+            }
+            regs::KNOB_HOLD => {
+                let count = self.over(state.invalidates.hold());
+                state.invalidates.set_hold(count);
                 Some(())
             }
             _ => None,

@@ -176,6 +176,7 @@ constants! {
     KNOB_STUCK = 0xa028,
     KNOB_NO_ACK = 0xa030,
     KNOB_POST_NS = 0xa038,
+    KNOB_HOLD = 0xa040,
     NO_ACK_INVALIDATE = 1,
     NO_ACK_UNBIND = 2,
     NO_ACK_ENGINE_RESET = 4,

@@ -246,6 +246,46 @@ fn too_many_invalidates() {
 }
 
 #[test]
+fn invalidates_held_back_until_so_many_wait() {
+    let rig = Rig::new();
+    rig.w(regs::KNOB_HOLD, 3);
+    rig.submit_invalidate(1, 0, 0);
+    rig.submit_invalidate(1, 0, 0);
+    rig.until("both", || rig.r(regs::INVALIDATES) == 2);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.r(regs::INV_DONE), 0);
+    rig.submit_invalidate(1, 0, 0);
+    rig.until("all", || rig.r(regs::INV_DONE) == 3);
+    assert_eq!(rig.r(regs::KNOB_HOLD), 0);
+
+    // Full, and one more is wanted: by who asks, and by who does not.
+    for (round, ask) in [(1, true), (2, false)] {
+        rig.w(regs::KNOB_HOLD, u64::MAX);
+        assert_eq!(rig.r(regs::KNOB_HOLD), 65);
+        for _ in 0..64 {
+            assert!(rig.r(regs::INV_FREE) > 0);
+            rig.submit_invalidate(1, 0, 0);
+        }
+        rig.until("64", || rig.r(regs::INVALIDATES) == 3 + round * 64);
+        assert_eq!(rig.r(regs::KNOB_HOLD), 65);
+        if ask {
+            assert_eq!(rig.r(regs::INV_FREE), 0);
+        } else {
+            rig.w(regs::INV_SUBMIT, 1 << 20);
+        }
+        rig.until("all", || rig.r(regs::INV_FREE) == 64);
+        assert_eq!(rig.r(regs::INV_DONE), 3 + round * 64);
+        assert_eq!(rig.r(regs::KNOB_HOLD), 0);
+    }
+
+    // Given up.
+    rig.w(regs::KNOB_HOLD, 2);
+    let sequence = rig.submit_invalidate(1, 0, 0);
+    rig.w(regs::KNOB_HOLD, 0);
+    rig.until("it", || rig.r(regs::INV_DONE) == sequence);
+}
+
+#[test]
 fn posted_writes_arrive_late_in_order_and_before_reads() {
     let rig = Rig::new();
     let mut queue = rig.queue(1, BOTH);
