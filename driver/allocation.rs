@@ -11,7 +11,7 @@ use crate::{
     sys::{
         account::{Account, Charge},
         compat,
-        pages::{Folios, Kind},
+        folios::{Folios, Kind},
         uapi::{self, pinmap_alloc},
     },
     view::{Shown, ViewTable},

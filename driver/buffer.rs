@@ -23,10 +23,12 @@ use crate::{
     sys::{
         account::Account,
         compat,
-        gup::{self, PinnedRuns},
+        folios::Folios,
+        gup::PinnedRuns,
         memfd::PinnedFile,
         notifier::Interval,
-        pages::{Folios, Pages},
+        pages::Pages,
+        task,
         uapi::{self, pinmap_event},
         work,
     },
@@ -491,10 +493,12 @@ impl Buffer {
         }
         let noted = self.doubt.lock().noted();
         lookout
-            .gate
+            .changed
             .wait_killable(|| self.doubt.lock().is_decided(noted))?;
         if self.state() == State::Stale {
-            lookout.gate.wait_killable(|| self.reaped.load(Acquire))?;
+            lookout
+                .changed
+                .wait_killable(|| self.reaped.load(Acquire))?;
         }
         Ok(())
     }
@@ -635,7 +639,7 @@ impl Buffer {
     /// Whether a signal has come that ends its registration.
     fn check_signal(&self) -> Result {
         let building = self.interruptible && self.state() == State::Building;
-        if building && gup::has_signal() {
+        if building && task::signal_pending() {
             return Err(EINTR);
         }
         Ok(())
@@ -906,7 +910,7 @@ impl Buffer {
     fn forget_doubt(&self) {
         self.doubt.lock().close();
         if let Some(lookout) = &self.lookout {
-            lookout.gate.tell();
+            lookout.changed.wake_up();
         }
     }
 
@@ -942,7 +946,7 @@ impl Buffer {
         drop(held);
         self.reaped.store(true, Release);
         if let Some(lookout) = &self.lookout {
-            lookout.gate.tell();
+            lookout.changed.wake_up();
         }
         if failed {
             Err(EIO)
@@ -1006,7 +1010,7 @@ impl Buffer {
         // Nobody is told any more, and who looks stops at the next page: nobody else has the pages then.
         this.forget_doubt();
         if let Some(lookout) = &this.lookout {
-            lookout.gate.wait(|| !this.doubt.lock().is_busy());
+            lookout.changed.wait(|| !this.doubt.lock().is_busy());
         }
         // Who revoked it has had it queued by now, if ever.
         if this.reaped_later.load(Acquire) {

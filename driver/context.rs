@@ -15,7 +15,7 @@ use crate::{
     },
     mapping::AddressSpace,
     portable::Peers,
-    sys::{account::Account, compat, misc, process::Process, uapi},
+    sys::{account::Account, compat, miscdevice, process::Process, uapi},
     view::ViewTable,
     watch::Lookout,
 };
@@ -353,7 +353,7 @@ impl Context {
     /// What the driver allocated that the current task has at `address`, if this context can name it: its
     /// handle, and the offset of `address` in it.
     pub(crate) fn find_view(&self, address: u64) -> Result<(u64, Arc<Buffer>, u64)> {
-        let (owner, offset) = misc::shown_at::<Self>(address).ok_or(ENOENT)?;
+        let (owner, offset) = miscdevice::shown_at::<Self>(address).ok_or(ENOENT)?;
         let (mut handle, first) = owner.view_table.named(offset).ok_or(ENOENT)?;
         let mut buffer = owner.find(handle)?;
         if !core::ptr::eq(&*owner, self) {
@@ -371,7 +371,7 @@ impl Context {
         if self.view_table.is_empty() {
             return Ok(());
         }
-        let Some(address) = misc::first_shown(self, span) else {
+        let Some(address) = miscdevice::first_shown(self, span) else {
             return Ok(());
         };
         let known = self.find_view(address);

@@ -12,7 +12,7 @@ use crate::{
         debugfs::{Listing, Root},
         global,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
-        misc::Node,
+        miscdevice::Node,
         pci::{self, Enabled, Function},
         uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
         vma::Views,

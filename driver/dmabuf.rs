@@ -15,7 +15,8 @@ use crate::{
     sys::{
         cache, compat,
         dmabuf::{Exporter, Operations, Shared, Unpublished},
-        pages::{Folios, Pages},
+        folios::Folios,
+        pages::Pages,
         uapi::{self, pinmap_export, pinmap_import, pinmap_sync},
         vma::NewArea,
     },

@@ -6,7 +6,7 @@ use crate::{
     ledger::Ledger,
     sys::{
         eventfd::EventFd,
-        misc::{HUNG_UP, READABLE},
+        miscdevice::{HUNG_UP, READABLE},
         uapi::{self, pinmap_event},
     },
 };

@@ -19,7 +19,7 @@ use crate::{
         account::Account,
         compat,
         eventfd::EventFd,
-        misc::{Files, Operations},
+        miscdevice::{Files, Operations},
         uapi::{
             self, pinmap_alloc, pinmap_export, pinmap_generations, pinmap_get_totals,
             pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_import, pinmap_info,

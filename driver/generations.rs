@@ -7,7 +7,7 @@ use crate::{
     failure::Failure,
     logic::PAGE_SIZE,
     registration::{check_flags, Pending},
-    sys::{pages::Folios, uapi::pinmap_generations},
+    sys::{folios::Folios, uapi::pinmap_generations},
     view::{Showing, Shown, ViewTable},
 };
 use kernel::{

@@ -16,8 +16,8 @@ use crate::{
     sys::{
         clock::{self, SECOND},
         compat,
-        handler::{Handled, Handler},
         iommu::Domain,
+        irq_thread::{Handled, Handler},
         passage::Passage,
         pci::{Function, Locked},
         thread::Thread,

@@ -9,7 +9,7 @@ use crate::{
         compat,
         gup::{self, Chunk, PinnedRuns},
         memfd::{MemoryFile, PinnedFile},
-        uapi,
+        task, uapi,
     },
 };
 use kernel::{prelude::*, sync::Arc};
@@ -36,7 +36,7 @@ pub(crate) fn pin(
     let mut chunk = Chunk::new(room, write)?;
     let mut runs = PinnedRuns::new(write, charge);
     while runs.pages() < span.pages() {
-        if gup::must_die() {
+        if task::fatal_signal_pending() {
             return Err(EINTR.into());
         }
         let at = span
@@ -47,7 +47,7 @@ pub(crate) fn pin(
             .pin(at, left)
             .map_err(|errno| explain(errno, at, write))?;
         runs.take(&mut chunk)?;
-        gup::breathe();
+        task::cond_resched();
         progress(runs.pages())?;
     }
     runs.finish()?;
@@ -69,7 +69,7 @@ pub(crate) fn pin_file(
     let charge = Charge::new(account, span.pages())?;
     let mut pinned = PinnedFile::new(file, charge);
     let filled = pinned.fill(span, || {
-        if gup::must_die() {
+        if task::fatal_signal_pending() {
             return Err(EINTR);
         }
         wanted()

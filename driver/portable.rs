@@ -12,7 +12,7 @@ use crate::{
     context::{Context, Reserved},
     failure::Failure,
     logic::request::Target,
-    sys::{global, gup},
+    sys::{global, task},
 };
 use kernel::{
     new_mutex,
@@ -150,7 +150,7 @@ impl Members {
         self.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
         let result = self.shared.iter().try_for_each(|shared| {
             // There may be very many, and others wait for the lock.
-            if gup::must_die() {
+            if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
             if let Some(guest) = self.invite(context, shared)? {

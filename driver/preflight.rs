@@ -9,7 +9,7 @@ use crate::{
     registration::{errno, Pending},
     sys::{
         account::Account,
-        gup,
+        gup, task,
         uapi::{self, pinmap_preflight},
     },
 };
@@ -27,7 +27,7 @@ pub(crate) fn preflight(
         args.length,
         args.device_addr,
         args.address_bits,
-        gup::user_last(),
+        task::user_last(),
     )
     .map_err(errno)?;
     context.check_caller()?;

@@ -23,7 +23,7 @@ use crate::{
     sys::{
         compat,
         eventfd::EventFd,
-        pages::Folios,
+        folios::Folios,
         uapi::{
             self, pinmap_gpu_walk, pinmap_queue_create, pinmap_queue_destroy, pinmap_queue_notify,
             pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,

@@ -14,8 +14,9 @@ use crate::{
     pinned,
     portable::{Guest, Peers},
     sys::{
-        compat, gup,
+        compat,
         memfd::MemoryFile,
+        task,
         uapi::{
             self, pinmap_map, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release,
             pinmap_unmap,
@@ -124,7 +125,7 @@ pub(crate) fn register(
         args.length,
         args.device_addr,
         args.address_bits,
-        gup::user_last(),
+        task::user_last(),
     )
     .map_err(errno)?;
     let timed = Timed::begin(What::Register);
@@ -172,7 +173,7 @@ pub(crate) fn register_fd(
     let file = MemoryFile::from_fd(args.fd, plan.write)?;
     let account = context.account();
     let pages = pinned::pin_file(account, file, plan.span, || {
-        if plan.interruptible && gup::has_signal() {
+        if plan.interruptible && task::signal_pending() {
             return Err(EINTR);
         }
         Ok(())

@@ -9,7 +9,7 @@ use crate::{
     sys::{
         compat,
         debugfs::Show,
-        gup,
+        task,
         uapi::{self, pinmap_total},
     },
 };
@@ -65,8 +65,8 @@ impl Show for Device {
             let mut handle_from = 0;
             while let Some((handle, buffer)) = context.find_from(handle_from) {
                 handle_from = handle.saturating_add(1);
-                gup::breathe();
-                if gup::must_die() {
+                task::cond_resched();
+                if task::fatal_signal_pending() {
                     return;
                 }
                 line(out, &context, handle, &buffer);

@@ -4,8 +4,9 @@
 use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
+        folios::Folios,
         memfd::PinnedFile,
-        pages::{Folios, Pages},
+        pages::Pages,
         vma::{Faults, NewArea, PageSource},
     },
 };

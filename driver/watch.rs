@@ -12,9 +12,9 @@ use crate::{
     buffer::{Backing, Buffer, State},
     logic::span::Span,
     sys::{
-        gate::Gate,
-        gup::Finding,
         notifier::{Interval, Watch, Watcher},
+        presence::Finding,
+        wait::WaitQueue,
         work,
     },
 };
@@ -100,7 +100,7 @@ pub(crate) struct Lookout {
     doubtful: SpinLock<Doubtful>,
     /// For who waits for what is found.
     #[pin]
-    pub(super) gate: Gate,
+    pub(super) changed: WaitQueue,
     #[pin]
     work: DelayedWork<Self>,
 }
@@ -131,7 +131,7 @@ impl Lookout {
             pin_init!(Self {
                 watch: SetOnce::new(),
                 doubtful <- new_spinlock!(doubtful, "pinmap_doubtful"),
-                gate <- Gate::new(),
+                changed <- WaitQueue::new(),
                 work <- new_delayed_work!("pinmap_lookout"),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -215,7 +215,7 @@ impl WorkItem for Lookout {
         // It can be put into the list again from here on.
         let next = next.map(ListArc::into_arc);
         let look = next.as_ref().map_or(Look::Decided, Buffer::look);
-        this.gate.tell();
+        this.changed.wake_up();
         this.go_on(next, look);
     }
 }

@@ -9,10 +9,10 @@ use crate::{
     sys::{
         compat,
         eventfd::EventFd,
-        irq::Vectors,
+        gate::Gate,
+        irq_eventfd::Vectors,
         pci::{Bar, Function},
         uapi::{self, pinmap_info},
-        wait::Gate,
     },
 };
 use kernel::{new_mutex, prelude::*, sync::Mutex};

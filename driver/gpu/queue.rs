@@ -15,7 +15,7 @@ use crate::{
         clock::{self, MILLISECOND},
         compat,
         eventfd::EventFd,
-        pages::Folios,
+        folios::Folios,
         uapi::{self, pinmap_event},
     },
     trace,

@@ -15,7 +15,7 @@ use crate::{
     mapping::{AddressSpace, Mmu, Removal, Table},
     sys::{
         account::{Account, Charge},
-        gup, reclaim,
+        reclaim, task,
         uapi::{self, pinmap_gpu_walk},
     },
 };
@@ -59,7 +59,7 @@ impl<'a> Stock<'a> {
     fn fill(&mut self, account: &Arc<Account>, count: usize) -> core::result::Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
         while self.spares.len() < count {
-            if gup::must_die() {
+            if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
             self.spares.reserve(1, GFP_KERNEL_ACCOUNT)?;
@@ -81,7 +81,7 @@ impl<'a> Stock<'a> {
                 self.share.give_table(spare.0.table.offset);
                 return Err(ENOMEM.into());
             }
-            gup::breathe();
+            task::cond_resched();
         }
         hardware.order();
         Ok(())
@@ -111,7 +111,7 @@ fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
             *last = name;
             count = count.saturating_add(1);
         }
-        gup::breathe();
+        task::cond_resched();
     }
     count
 }
@@ -202,7 +202,7 @@ impl Tables {
             };
             self.clear(gpu, level, va, removed);
             at = va.checked_add(bytes);
-            gup::breathe();
+            task::cond_resched();
         }
     }
 
@@ -380,7 +380,7 @@ impl Mmu for Vm {
         let leaves = || Leaves::new(span, memory);
         for leaf in leaves() {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
-            gup::breathe();
+            task::cond_resched();
         }
         // All that can fail comes first, and without the lock.
         let mut stock = Stock::new(gpu, &self.share);
@@ -408,7 +408,7 @@ impl Mmu for Vm {
                 gpu.hardware.store(at, entry);
                 tables.count(level, va, 1);
             }
-            gup::breathe();
+            task::cond_resched();
         }
         // There before any doorbell that is rung because of it.
         gpu.hardware.order();

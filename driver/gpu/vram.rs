@@ -12,7 +12,7 @@ use crate::{
         PAGE_SIZE,
     },
     mapping::Local,
-    sys::{account::Account, gup},
+    sys::{account::Account, task},
     view::DevicePages,
 };
 use kernel::{
@@ -203,12 +203,12 @@ impl Block {
             span,
         };
         for done in (0..bytes).step_by(PIECE as usize) {
-            if gup::must_die() {
+            if task::fatal_signal_pending() {
                 return Err(EINTR);
             }
             let piece = bytes.saturating_sub(done).min(PIECE);
             gpu.hardware.zero(offset.saturating_add(done), piece);
-            gup::breathe();
+            task::cond_resched();
         }
         gpu.hardware.order();
         Ok(this)

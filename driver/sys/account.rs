@@ -7,7 +7,7 @@
 //! C headers: [`include/linux/sched/user.h`](srctree/include/linux/sched/user.h),
 //! [`include/linux/mm_types.h`](srctree/include/linux/mm_types.h).
 
-use super::raw;
+use super::helpers;
 use core::ptr::NonNull;
 use kernel::{
     bindings, ffi,
@@ -32,7 +32,7 @@ unsafe impl Sync for User {}
 impl User {
     fn current() -> Result<Self> {
         // SAFETY: There is a current task, and it has credentials with a user.
-        let user = unsafe { raw::pinmap_get_current_user() };
+        let user = unsafe { helpers::pinmap_get_current_user() };
         // INVARIANT: The call took a reference.
         NonNull::new(user).map(Self).ok_or(ESRCH)
     }
@@ -97,7 +97,7 @@ impl Account {
     /// Bytes that the current task may lock; `None`: no limit.
     pub(crate) fn limit() -> Option<u64> {
         // SAFETY: No requirements.
-        let limit = unsafe { raw::pinmap_memlock_limit() } as u64;
+        let limit = unsafe { helpers::pinmap_memlock_limit() } as u64;
         (limit != u64::MAX && !unlimited()).then_some(limit)
     }
 

@@ -4,7 +4,7 @@
 //! C headers: [`arch/x86/include/asm/set_memory.h`](srctree/arch/x86/include/asm/set_memory.h),
 //! [`arch/x86/include/asm/cacheflush.h`](srctree/arch/x86/include/asm/cacheflush.h).
 
-use super::{compat, gup, pages::Pages, raw};
+use super::{compat, helpers, pages::Pages, task};
 use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr;
 use kernel::{bindings, error::to_result, ffi, prelude::*};
@@ -39,12 +39,12 @@ impl Combined {
     /// Makes `folios` write-combined. After a failure some may be. A fatal signal stops it. The folios are
     /// the caller's alone.
     pub(super) fn combine(&mut self, folios: &[Run]) -> Result {
-        self.change(folios, raw::pinmap_combine_writes, true)
+        self.change(folios, helpers::pinmap_combine_writes, true)
     }
 
     /// Makes them cached again, also those that never were otherwise.
     pub(super) fn take_back(&mut self, folios: &[Run]) -> Result {
-        self.change(folios, raw::pinmap_write_back, false)
+        self.change(folios, helpers::pinmap_write_back, false)
     }
 
     fn change(&mut self, folios: &[Run], change: Change, may_stop: bool) -> Result {
@@ -54,14 +54,14 @@ impl Combined {
                 if filled == BATCH {
                     self.change_batch(filled, change)?;
                     filled = 0;
-                    if may_stop && gup::must_die() {
+                    if may_stop && task::fatal_signal_pending() {
                         return Err(EINTR);
                     }
                 }
                 let pfn = run.pfn().saturating_add(index);
                 if let Some(slot) = self.batch.get_mut(filled) {
                     // SAFETY: A run consists of pages.
-                    *slot = unsafe { raw::pinmap_pfn_to_page(pfn as usize) };
+                    *slot = unsafe { helpers::pinmap_pfn_to_page(pfn as usize) };
                     filled = filled.saturating_add(1);
                 }
             }
@@ -73,7 +73,7 @@ impl Combined {
         // SAFETY: So many entries are pages, which their owner lets nobody else use meanwhile in a way that
         // depends on their type.
         to_result(unsafe { change(self.batch.as_mut_ptr(), filled as ffi::c_int) })?;
-        gup::breathe();
+        task::cond_resched();
         Ok(())
     }
 }
@@ -88,7 +88,7 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
         return Ok(());
     }
     // SAFETY: No requirements.
-    if !unsafe { raw::pinmap_can_flush() } {
+    if !unsafe { helpers::pinmap_can_flush() } {
         return Err(compat::unsupported());
     }
     let mut at = 0_u64;
@@ -104,19 +104,22 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
         };
         // SAFETY: A run consists of pages, which the kernel has mapped one after the other (there is no
         // high memory with 64 bits).
-        let first =
-            unsafe { raw::pinmap_page_address(raw::pinmap_pfn_to_page(run.pfn() as usize)) };
+        let first = unsafe {
+            helpers::pinmap_page_address(helpers::pinmap_pfn_to_page(run.pfn() as usize))
+        };
         let mut offset = inside.start().saturating_sub(start);
         let end = offset.saturating_add(inside.length());
         while offset < end {
-            if gup::must_die() {
+            if task::fatal_signal_pending() {
                 return Err(EINTR);
             }
             let bytes = end.saturating_sub(offset).min(FLUSH);
             // SAFETY: So much of the run is left. Flushing changes no content.
-            unsafe { raw::pinmap_flush(first.wrapping_byte_add(offset as usize), bytes as u32) };
+            unsafe {
+                helpers::pinmap_flush(first.wrapping_byte_add(offset as usize), bytes as u32)
+            };
             offset = offset.saturating_add(bytes);
-            gup::breathe();
+            task::cond_resched();
         }
         Ok(())
     })

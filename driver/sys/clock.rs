@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/delay.h`](srctree/include/linux/delay.h).
 
-use super::raw;
+use super::helpers;
 use kernel::time::Jiffies;
 
 /// Nanoseconds in a microsecond.
@@ -16,13 +16,13 @@ pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 /// Nanoseconds since boot, never going back.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
-    unsafe { raw::pinmap_now_ns() }
+    unsafe { helpers::pinmap_now_ns() }
 }
 
 /// At least `ns` nanoseconds in jiffies.
 pub(crate) fn jiffies(ns: u64) -> Jiffies {
     // SAFETY: No requirements.
-    unsafe { raw::pinmap_ns_to_jiffies(ns) }
+    unsafe { helpers::pinmap_ns_to_jiffies(ns) }
 }
 
 /// Sleeps for at least `ns` nanoseconds, unless that is nothing.
@@ -30,7 +30,7 @@ pub(crate) fn rest(ns: u64) {
     if ns != 0 {
         let us = ns.div_ceil(MICROSECOND);
         // SAFETY: May sleep here, as the callers say of themselves.
-        unsafe { raw::pinmap_sleep_us(us as usize, us.saturating_add(50) as usize) };
+        unsafe { helpers::pinmap_sleep_us(us as usize, us.saturating_add(50) as usize) };
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {
             return done();
         }
         // SAFETY: May sleep here, as the callers say of themselves.
-        unsafe { raw::pinmap_sleep_us(pause as usize, pause.saturating_mul(2) as usize) };
+        unsafe { helpers::pinmap_sleep_us(pause as usize, pause.saturating_mul(2) as usize) };
         pause = pause.saturating_mul(2).min(1_000);
     }
 }

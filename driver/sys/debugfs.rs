@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h).
 
-use super::{compat, raw};
+use super::{compat, helpers};
 use core::marker::PhantomData;
 use kernel::{bindings, ffi, prelude::*, seq_file::SeqFile, sync::Arc};
 
@@ -17,7 +17,7 @@ impl Root {
     /// Makes it. At most one may exist at a time; as long as there are [`Listing`]s.
     pub(crate) fn new() -> Self {
         // SAFETY: No requirements: a second one would be refused by its name.
-        unsafe { raw::pinmap_debug_begin() };
+        unsafe { helpers::pinmap_debug_begin() };
         Self(())
     }
 }
@@ -25,7 +25,7 @@ impl Root {
 impl Drop for Root {
     fn drop(&mut self) {
         // SAFETY: Made in `new`.
-        unsafe { raw::pinmap_debug_end() };
+        unsafe { helpers::pinmap_debug_end() };
     }
 }
 
@@ -58,7 +58,7 @@ impl<T: Show> Listing<T> {
         // SAFETY: The strings are copied. The operations are static, and `data` stays until the file is
         // removed.
         let directory = unsafe {
-            raw::pinmap_debug_files(
+            helpers::pinmap_debug_files(
                 directory.as_char_ptr(),
                 name.as_char_ptr(),
                 data,

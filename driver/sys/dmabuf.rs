@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
 
-use super::{compat, pages::Pages, raw, vma::NewArea, work};
+use super::{compat, helpers, pages::Pages, vma::NewArea, work};
 use core::{marker::PhantomData, ptr::NonNull};
 use kernel::{
     bindings,
@@ -88,7 +88,7 @@ impl Table {
         direction: Direction,
     ) -> Result<KBox<Self>> {
         // SAFETY: The importer's device is valid.
-        let most = unsafe { raw::pinmap_dma_max_segment(dev) };
+        let most = unsafe { helpers::pinmap_dma_max_segment(dev) };
         let most = u64::from(most) >> kernel::page::PAGE_SHIFT;
         let mut entries = 0_u32;
         pages.each(&mut |run| {
@@ -124,8 +124,8 @@ impl Table {
                 }
                 // SAFETY: An entry of the table; the run consists of pages.
                 entry = unsafe {
-                    raw::pinmap_sg_set_run(entry, pfn, bytes);
-                    raw::pinmap_sg_next(entry)
+                    helpers::pinmap_sg_set_run(entry, pfn, bytes);
+                    helpers::pinmap_sg_next(entry)
                 };
                 done = done.saturating_add(part);
             }
@@ -152,7 +152,7 @@ impl Table {
             self.retired = true;
             // SAFETY: Mapped until now by the type invariants.
             unsafe {
-                raw::pinmap_dma_unmap_sgtable(self.dev, &mut self.table, self.direction);
+                helpers::pinmap_dma_unmap_sgtable(self.dev, &mut self.table, self.direction);
                 bindings::sg_free_table(&mut self.table);
             }
         }
@@ -238,7 +238,7 @@ impl<T: Exporter> Shared<T> {
         let dma_buf = self.dma_buf.lock();
         if let Some(raw) = &*dma_buf {
             // SAFETY: Valid until `release` has taken it.
-            unsafe { raw::pinmap_dma_buf_invalidate(raw.0.as_ptr()) };
+            unsafe { helpers::pinmap_dma_buf_invalidate(raw.0.as_ptr()) };
         }
     }
 
@@ -257,7 +257,7 @@ impl<T: Exporter> Shared<T> {
         direction: Direction,
     ) -> Result<*mut bindings::sg_table> {
         // SAFETY: No requirements.
-        if unsafe { raw::pinmap_dma_may_write(direction) } && !self.exporter.is_writable() {
+        if unsafe { helpers::pinmap_dma_may_write(direction) } && !self.exporter.is_writable() {
             return Err(EACCES);
         }
         let mut new = Table::new(dev, self.exporter.memory()?, direction)?;
@@ -434,7 +434,7 @@ impl<T: Exporter> Operations<T> {
         _: bindings::dma_data_direction,
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
-        unsafe { Self::shared(dma_buf) }.each_table(raw::pinmap_dma_sync_for_cpu);
+        unsafe { Self::shared(dma_buf) }.each_table(helpers::pinmap_dma_sync_for_cpu);
         0
     }
 
@@ -446,7 +446,7 @@ impl<T: Exporter> Operations<T> {
         _: bindings::dma_data_direction,
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
-        unsafe { Self::shared(dma_buf) }.each_table(raw::pinmap_dma_sync_for_device);
+        unsafe { Self::shared(dma_buf) }.each_table(helpers::pinmap_dma_sync_for_device);
         0
     }
 

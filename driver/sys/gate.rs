@@ -1,72 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Waiting for something that another task does, so that a fatal signal ends it: `kernel::sync::CondVar` has
-//! only waits that any signal ends, and such that none does.
+//! Waiting that nothing but a fatal signal cuts short.
 //!
-//! C header: [`include/linux/wait.h`](srctree/include/linux/wait.h).
+//! C header: [`include/linux/wait_bit.h`](srctree/include/linux/wait_bit.h).
 
-use super::raw;
-use core::{marker::PhantomPinned, ptr};
-use kernel::{bindings, error::to_result, ffi, prelude::*, types::Opaque};
+use super::helpers;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::atomic::{Atomic, Relaxed},
+};
 
-/// Where tasks wait.
-#[pin_data]
-pub(crate) struct Gate {
-    #[pin]
-    queue: Opaque<bindings::wait_queue_head>,
-    #[pin]
-    _pin: PhantomPinned,
-}
-
-// SAFETY: A wait queue may be used from any thread.
-unsafe impl Send for Gate {}
-// SAFETY: As above.
-unsafe impl Sync for Gate {}
+/// Lets everybody through, or has them wait.
+pub(crate) struct Gate(Atomic<u32>);
 
 impl Gate {
-    /// Nobody waits.
-    pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            // SAFETY: The slot is valid, and pinned as long as anybody waits.
-            queue <- Opaque::ffi_init(|slot: *mut bindings::wait_queue_head| unsafe {
-                raw::pinmap_gate_init(slot.cast());
-            }),
-            _pin: PhantomPinned,
-        })
+    /// An open one.
+    pub(crate) fn new() -> Self {
+        Self(Atomic::new(0))
     }
 
-    /// What somebody may wait for has changed. From any context.
-    pub(crate) fn tell(&self) {
-        // SAFETY: Initialised.
-        unsafe { raw::pinmap_gate_tell(self.queue.get().cast()) };
+    /// Whoever comes from now on has to wait.
+    pub(crate) fn close(&self) {
+        self.0.store(1, Relaxed);
     }
 
-    /// Waits until `done`, which must not sleep and is asked again after each [`tell`](Self::tell).
-    pub(crate) fn wait(&self, done: impl Fn() -> bool) {
-        // Without an end by a signal it cannot fail.
-        let _ = self.wait_as(false, &done);
+    /// Lets everybody through.
+    pub(crate) fn open(&self) {
+        // SAFETY: Valid, and only ever accessed atomically.
+        unsafe { helpers::pinmap_clear_and_wake(self.0.as_ptr()) };
     }
 
-    /// The same; fails if the current task is killed meanwhile.
-    pub(crate) fn wait_killable(&self, done: impl Fn() -> bool) -> Result {
-        self.wait_as(true, &done)
-    }
-
-    fn wait_as<F: Fn() -> bool>(&self, killable: bool, done: &F) -> Result {
-        /// # Safety
-        ///
-        /// `data` must point to an `F`.
-        unsafe extern "C" fn ask<F: Fn() -> bool>(data: *mut ffi::c_void) -> bool {
-            // SAFETY: By the requirements.
-            (unsafe { &*data.cast::<F>() })()
-        }
-
-        if done() {
-            return Ok(());
-        }
-        let data = ptr::from_ref(done).cast_mut().cast();
-        // SAFETY: Initialised; `ask` is called by this task, before this returns, with what it is for.
-        to_result(unsafe {
-            raw::pinmap_gate_wait(self.queue.get().cast(), Some(ask::<F>), data, killable)
-        })
+    /// Waits as long as it is closed. `EINTR`: the task is being killed. Sleeps.
+    pub(crate) fn pass(&self) -> Result {
+        // SAFETY: As above.
+        to_result(unsafe { helpers::pinmap_wait_for_zero(self.0.as_ptr()) }).map_err(|_| EINTR)
     }
 }

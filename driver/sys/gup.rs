@@ -4,22 +4,20 @@
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h); rules:
 //! `Documentation/core-api/pin_user_pages.rst`.
 
-use super::{account::Charge, pages::BLOCK, raw, uapi};
+use super::{
+    account::Charge,
+    helpers,
+    pages::{Pages, BLOCK},
+    task, uapi,
+};
 use crate::logic::{
     runs::{self, Run},
     span::Span,
-    PAGE_SIZE,
 };
 use core::{mem::MaybeUninit, ptr};
-use kernel::{
-    bindings,
-    error::to_result,
-    ffi,
-    mm::{Mm, MmWithUser},
-    prelude::*,
-};
+use kernel::{bindings, error::to_result, ffi, prelude::*};
 
-type PagePtr = *mut bindings::page;
+pub(super) type PagePtr = *mut bindings::page;
 
 #[cfg(not(CONFIG_SPARSEMEM_VMEMMAP))]
 compile_error!(
@@ -36,7 +34,7 @@ impl Frames {
     /// Where it begins.
     pub(super) fn new() -> Self {
         // SAFETY: It only calculates an address.
-        Self(unsafe { raw::pinmap_pfn_to_page(0) }.expose_provenance())
+        Self(unsafe { helpers::pinmap_pfn_to_page(0) }.expose_provenance())
     }
 
     /// That of frame `pfn`, if that is one.
@@ -105,8 +103,9 @@ impl Chunk {
         }
         let is_huge = || {
             // SAFETY: The current task has an address space, and it only looks.
-            let leaf =
-                unsafe { raw::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write) };
+            let leaf = unsafe {
+                helpers::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write)
+            };
             leaf > 1
         };
         // A wrong guess costs one short chunk.
@@ -153,11 +152,14 @@ impl Chunk {
             return Ok(());
         };
         // SAFETY: It only looks; the page is pinned.
-        let leaf = unsafe { raw::pinmap_leaf_pages(address as usize, first, self.write) } as u64;
-        let behind = leaf.min(want).min(runs::MAX_PAGES).saturating_sub(1);
+        let leaf = unsafe { helpers::pinmap_leaf_pages(address as usize, first, self.write) };
+        let behind = (leaf as u64)
+            .min(want)
+            .min(runs::MAX_PAGES)
+            .saturating_sub(1);
         if behind > 0 {
             // SAFETY: The page is pinned, and `behind` more pages of its folio follow.
-            to_result(unsafe { raw::pinmap_add_pins(first, behind as u32) })?;
+            to_result(unsafe { helpers::pinmap_add_pins(first, behind as u32) })?;
             // INVARIANT: They are pinned as well.
             self.behind = behind;
         }
@@ -177,7 +179,7 @@ impl Chunk {
             return Ok(());
         };
         // SAFETY: `base` is a page.
-        let base_pfn = unsafe { raw::pinmap_page_to_pfn(base) } as u64;
+        let base_pfn = unsafe { helpers::pinmap_page_to_pfn(base) } as u64;
         let mut store = |first: PagePtr, pages: usize| {
             let bytes = (first.addr() as i64).wrapping_sub(base.addr() as i64);
             let frames = bytes.checked_div(size_of::<bindings::page>() as i64);
@@ -277,7 +279,7 @@ impl Unpinner {
                     )
                 };
                 done = done.saturating_add(part);
-                breathe();
+                task::cond_resched();
             }
             return;
         }
@@ -299,7 +301,7 @@ impl Unpinner {
         unsafe { bindings::unpin_user_pages_dirty_lock(pages, self.filled, self.dirty) };
         // INVARIANT: None.
         self.filled = 0;
-        breathe();
+        task::cond_resched();
     }
 }
 
@@ -443,6 +445,25 @@ impl PinnedRuns {
     }
 }
 
+// SAFETY: The runs are pinned as long as it lives.
+unsafe impl Pages for PinnedRuns {
+    fn pages(&self) -> u64 {
+        self.pages()
+    }
+
+    fn blocks(&self) -> usize {
+        self.blocks()
+    }
+
+    fn block(&self, index: usize) -> &[Run] {
+        self.block(index)
+    }
+
+    fn writable(&self) -> bool {
+        self.writable()
+    }
+}
+
 impl Drop for PinnedRuns {
     fn drop(&mut self) {
         // SAFETY: Pinned by the type invariants. Whatever lets a device reach them has a reference to
@@ -460,33 +481,9 @@ pub(crate) fn explain(address: u64, write: bool) -> u32 {
     let lock = mm.mmap_read_lock();
     match lock.vma_lookup(address as usize) {
         // SAFETY: The area is valid as long as the lock is held.
-        Some(area) => unsafe { raw::pinmap_explain(area.as_ptr(), write) },
+        Some(area) => unsafe { helpers::pinmap_explain(area.as_ptr(), write) },
         None => uapi::PINMAP_FAIL_HOLE,
     }
-}
-
-/// The last address that user space has.
-pub(crate) fn user_last() -> u64 {
-    // SAFETY: No requirements.
-    (unsafe { raw::pinmap_task_size() } as u64).saturating_sub(1)
-}
-
-/// Lets others run; in loops whose length user space chooses.
-pub(crate) fn breathe() {
-    // SAFETY: May sleep here, as the callers say of themselves.
-    unsafe { raw::pinmap_cond_resched() };
-}
-
-/// Whether a fatal signal waits for the current task.
-pub(crate) fn must_die() -> bool {
-    // SAFETY: No requirements.
-    unsafe { raw::pinmap_fatal_signal_pending() }
-}
-
-/// Whether any signal waits for the current task.
-pub(crate) fn has_signal() -> bool {
-    // SAFETY: No requirements.
-    unsafe { raw::pinmap_signal_pending() }
 }
 
 /// The first address in `span` of the current task that could not be pinned, as far as its areas tell,
@@ -495,7 +492,7 @@ pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
     let mut address = 0;
     // SAFETY: Called by a task with an address space.
     let reason = unsafe {
-        raw::pinmap_survey(
+        helpers::pinmap_survey(
             span.start() as usize,
             span.last() as usize,
             write,
@@ -503,142 +500,4 @@ pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
         )
     };
     (reason != uapi::PINMAP_FAIL_NONE).then_some((address, reason))
-}
-
-/// Where a page is that was pinned at some address.
-enum Whereabouts {
-    /// Still there.
-    Here,
-    /// Not there, and it will not come back.
-    Gone,
-    /// Cannot be told now: somebody holds a lock.
-    Busy,
-}
-
-/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Waits for nobody.
-///
-/// A page table that now holds the page, or nothing while the page still belongs to its file, means
-/// that nothing happened. A page table that holds another page, or nothing for an anonymous page,
-/// means that the memory went away.
-///
-/// # Safety
-///
-/// `page` must be pinned.
-unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
-    // If it is the last reference, the address space is taken apart later and elsewhere.
-    let Some(user) = mm.mmget_not_zero().map(MmWithUser::into_mmput_async) else {
-        return Whereabouts::Gone;
-    };
-    let Some(_lock) = user.mmap_read_trylock() else {
-        return Whereabouts::Busy;
-    };
-    match page_at(user.as_raw(), address) {
-        Some(found) if ptr::eq(found, page) => return Whereabouts::Here,
-        Some(_) => return Whereabouts::Gone,
-        None => {}
-    }
-    // Migration attempts and reclaim empty the page table for as long as they hold the page lock.
-    // SAFETY: The page is pinned.
-    if !unsafe { raw::pinmap_page_trylock(page) } {
-        return Whereabouts::Busy;
-    }
-    let whereabouts = match page_at(user.as_raw(), address) {
-        Some(found) if ptr::eq(found, page) => Whereabouts::Here,
-        Some(_) => Whereabouts::Gone,
-        // SAFETY: The page is pinned and locked.
-        None if unsafe { raw::pinmap_page_is_anon(page) } => Whereabouts::Gone,
-        // SAFETY: As above.
-        None => match unsafe { raw::pinmap_page_in_file(page) } {
-            raw::PINMAP_IN_ITS_FILE => Whereabouts::Here,
-            raw::PINMAP_FILE_BUSY => Whereabouts::Busy,
-            _ => Whereabouts::Gone,
-        },
-    };
-    // SAFETY: Locked above.
-    unsafe { raw::pinmap_page_unlock(page) };
-    whereabouts
-}
-
-/// The page that the page table holds for `address`, if any, without faulting one in. The result is
-/// for comparing only. The mmap lock of `mm` must be held.
-fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
-    let mut page = ptr::null_mut();
-    let mut locked = 1;
-    // FOLL_FORCE, because mprotect(PROT_NONE) does not take a page away. Nothing is read from it.
-    // SAFETY: The lock is held, and there is room for one page.
-    let got = unsafe {
-        bindings::get_user_pages_remote(
-            mm,
-            address as usize,
-            1,
-            bindings::FOLL_NOFAULT | bindings::FOLL_FORCE,
-            &mut page,
-            &mut locked,
-        )
-    };
-    if got != 1 {
-        return None;
-    }
-    // SAFETY: We were given a reference.
-    unsafe { raw::pinmap_put_page(page) };
-    Some(page)
-}
-
-/// What became of pinned pages.
-pub(crate) enum Finding {
-    /// They are still what their addresses mean, as far as they were looked at: not yet at these.
-    Here(Option<Span>),
-    /// One of them is not.
-    Gone,
-    /// From here on it cannot be told now: somebody holds a lock.
-    Busy(Span),
-}
-
-impl PinnedRuns {
-    /// Whether the pages, pinned from `start` of `mm` on, are still what these addresses mean, as far
-    /// as `range` goes and `wanted` is interested. Looks at no more than `most` of them, and waits for nobody.
-    pub(crate) fn find(
-        &self,
-        mm: &Mm,
-        start: u64,
-        range: Span,
-        most: u64,
-        wanted: impl Fn() -> bool,
-    ) -> Finding {
-        let rest = |from: u64| Span::from_bounds(from, range.last());
-        let (mut at, mut looked) = (start, 0_u64);
-        for run in self.iter() {
-            let Ok(span) = Span::new(at, run.pages().saturating_mul(PAGE_SIZE)) else {
-                return Finding::Gone;
-            };
-            at = at.saturating_add(span.length());
-            let Some(part) = span.intersection(range) else {
-                continue;
-            };
-            let skipped = part.start().saturating_sub(span.start()) / PAGE_SIZE;
-            // SAFETY: A pinned run consists of pages.
-            let first = unsafe { raw::pinmap_pfn_to_page(run.pfn() as usize) };
-            for index in 0..part.pages() {
-                let address = part.start().saturating_add(index.saturating_mul(PAGE_SIZE));
-                if looked == most {
-                    return Finding::Here(rest(address));
-                }
-                if !wanted() {
-                    return Finding::Here(None);
-                }
-                looked = looked.saturating_add(1);
-                breathe();
-                let page = first.wrapping_add(skipped.saturating_add(index) as usize);
-                // SAFETY: Part of a run that is pinned by the type invariants.
-                match unsafe { whereabouts(mm, address, page) } {
-                    Whereabouts::Here => {}
-                    Whereabouts::Gone => return Finding::Gone,
-                    Whereabouts::Busy => {
-                        return rest(address).map_or(Finding::Here(None), Finding::Busy);
-                    }
-                }
-            }
-        }
-        Finding::Here(None)
-    }
 }

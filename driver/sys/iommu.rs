@@ -9,7 +9,7 @@ mod footprint;
 pub(crate) use self::footprint::NoTables;
 
 use self::{fill::Part, footprint::Footprint};
-use super::{account::Account, pages::Pages, pci::Function, raw};
+use super::{account::Account, helpers, pages::Pages, pci::Function};
 use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -125,7 +125,7 @@ unsafe extern "C" fn log_member(
     let (function, name) = unsafe {
         (
             device::Device::<device::Normal>::from_raw(data.cast()),
-            CStr::from_char_ptr(raw::pinmap_device_name(member).cast()),
+            CStr::from_char_ptr(helpers::pinmap_device_name(member).cast()),
         )
     };
     dev_err!(function, "member of its IOMMU group: {}\n", name);
@@ -150,10 +150,10 @@ pub(crate) struct Reserved {
 /// Reserved ranges of a function, sorted and disjoint (of overlapping ones the first stays whole).
 fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> {
     const ROOM: usize = 64;
-    let mut regions = KVec::from_elem(raw::pinmap_region::default(), ROOM, GFP_KERNEL)?;
+    let mut regions = KVec::from_elem(helpers::pinmap_region::default(), ROOM, GFP_KERNEL)?;
     // SAFETY: The device is valid, and there is room for `ROOM` regions.
     let count = unsafe {
-        raw::pinmap_reserved_regions(function.as_dev(), regions.as_mut_ptr(), ROOM as u32)
+        helpers::pinmap_reserved_regions(function.as_dev(), regions.as_mut_ptr(), ROOM as u32)
     };
     to_result(count)?;
     let count = count.unsigned_abs() as usize;
@@ -207,7 +207,7 @@ impl PageTable {
         // SAFETY: Both are valid, and the DMA is ours.
         to_result(unsafe { bindings::iommu_attach_device(self.0.as_ptr(), function.as_dev()) })?;
         // SAFETY: Valid, attached, and still empty.
-        unsafe { raw::pinmap_enforce_coherency(self.0.as_ptr()) };
+        unsafe { helpers::pinmap_enforce_coherency(self.0.as_ptr()) };
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl Domain {
             reserved_spans.push(entry.span, GFP_KERNEL)?;
         }
         // SAFETY: The device is valid.
-        let coherent = unsafe { raw::pinmap_is_coherent(function.as_dev()) };
+        let coherent = unsafe { helpers::pinmap_is_coherent(function.as_dev()) };
         let page_table = PageTable::new(function)?;
         // SAFETY: Just made.
         let (geometry, page_sizes) = unsafe {

@@ -5,9 +5,9 @@
 
 use super::{
     account::Charge,
-    gup,
+    helpers,
     pages::{block_of, Pages, BLOCK},
-    raw,
+    task,
 };
 use crate::logic::{runs::Run, span::Span, PAGE_SHIFT, PAGE_SIZE};
 use core::ptr::{self, NonNull};
@@ -38,7 +38,7 @@ impl MemoryFile {
         // INVARIANT: The call took a reference.
         let mut this = Self { file, write: false };
         // SAFETY: Valid by the type invariants.
-        to_result(unsafe { raw::pinmap_memfd_begin(this.file.as_ptr(), write) })?;
+        to_result(unsafe { helpers::pinmap_memfd_begin(this.file.as_ptr(), write) })?;
         // INVARIANT: Counted by the call.
         this.write = write;
         Ok(this)
@@ -47,13 +47,13 @@ impl MemoryFile {
     /// Whether there may be no new way to write to it, now.
     fn is_sealed(&self) -> bool {
         // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked that.
-        unsafe { raw::pinmap_memfd_is_sealed(self.file.as_ptr()) }
+        unsafe { helpers::pinmap_memfd_is_sealed(self.file.as_ptr()) }
     }
 
     /// Bytes in it, now.
     pub(crate) fn size(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
-        unsafe { raw::pinmap_file_size(self.file.as_ptr()) }
+        unsafe { helpers::pinmap_file_size(self.file.as_ptr()) }
     }
 }
 
@@ -62,7 +62,7 @@ impl Drop for MemoryFile {
         // SAFETY: Counted, and owned, by the type invariants.
         unsafe {
             if self.write {
-                raw::pinmap_memfd_end(self.file.as_ptr());
+                helpers::pinmap_memfd_end(self.file.as_ptr());
             }
             bindings::fput(self.file.as_ptr());
         }
@@ -114,7 +114,7 @@ impl PinnedFile {
     fn try_fill(&mut self, span: Span, wanted: impl Fn() -> Result, failed_at: &mut u64) -> Result {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
         // SAFETY: The file is valid.
-        let step = unsafe { raw::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
+        let step = unsafe { helpers::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
         // Folios are aligned to their size in the file, so that none is cut.
         let step = step.max(CHUNK_BYTES);
         while self.pages < span.pages() {
@@ -125,7 +125,7 @@ impl PinnedFile {
             let mut inside = 0;
             // SAFETY: The file is valid, and there is room for so many.
             let got = unsafe {
-                raw::pinmap_memfd_pin(
+                helpers::pinmap_memfd_pin(
                     self.file.file.as_ptr(),
                     at,
                     span.last().min(at | step.wrapping_sub(1)),
@@ -141,7 +141,7 @@ impl PinnedFile {
                     return Err(errno);
                 }
                 // Somebody else added pages to the file or removed some meanwhile.
-                gup::breathe();
+                task::cond_resched();
                 continue;
             }
             let got = got.unsigned_abs();
@@ -150,7 +150,7 @@ impl PinnedFile {
             }
             let left = span.pages().saturating_sub(self.pages);
             self.take(folios.get_mut(..got).unwrap_or_default(), inside, left)?;
-            gup::breathe();
+            task::cond_resched();
         }
         Ok(())
     }
@@ -166,8 +166,8 @@ impl PinnedFile {
             // SAFETY: It is pinned.
             let (pfn, pages) = unsafe {
                 (
-                    raw::pinmap_folio_pfn(folio) as u64,
-                    raw::pinmap_folio_pages(folio) as u64,
+                    helpers::pinmap_folio_pfn(folio) as u64,
+                    helpers::pinmap_folio_pages(folio) as u64,
                 )
             };
             let part = pages.saturating_sub(skip).min(left);
@@ -251,8 +251,9 @@ impl Drop for PinnedFile {
             while pfn < end {
                 // SAFETY: A part of a folio that is pinned for this run, by the type invariants; whatever
                 // lets a device reach it has a reference to `self`, so nothing does any more.
-                pfn = unsafe { raw::pinmap_unpin_folio_of(pfn as usize, self.file.write) } as u64;
-                gup::breathe();
+                let next = unsafe { helpers::pinmap_unpin_folio_of(pfn as usize, self.file.write) };
+                pfn = next as u64;
+                task::cond_resched();
             }
         }
     }

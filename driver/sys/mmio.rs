@@ -7,7 +7,7 @@
 //!
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
-use super::{pci::Bar, raw};
+use super::{helpers, pci::Bar};
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*, revocable::Revocable};
 
@@ -121,7 +121,7 @@ impl Window {
     /// order.
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
-        unsafe { raw::pinmap_wmb() };
+        unsafe { helpers::pinmap_wmb() };
     }
 
     /// No access is made any more when it returns. Sleeps.

@@ -12,15 +12,17 @@ pub(crate) mod compat;
 pub(crate) mod debugfs;
 pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
+pub(crate) mod folios;
 pub(crate) mod gate;
 pub(crate) mod global;
 pub(crate) mod gup;
-#[cfg(not(pinmap_flat))]
-pub(crate) mod handler;
+mod helpers;
 pub(crate) mod iommu;
-pub(crate) mod irq;
+pub(crate) mod irq_eventfd;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod irq_thread;
 pub(crate) mod memfd;
-pub(crate) mod misc;
+pub(crate) mod miscdevice;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
 pub(crate) mod notifier;
@@ -28,10 +30,11 @@ pub(crate) mod pages;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod passage;
 pub(crate) mod pci;
+pub(crate) mod presence;
 pub(crate) mod process;
-mod raw;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod reclaim;
+pub(crate) mod task;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod thread;
 pub(crate) mod trace;

@@ -9,7 +9,7 @@
 //! C headers: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h),
 //! [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
 
-use super::raw;
+use super::helpers;
 use crate::logic::span::Span;
 use core::{cell::UnsafeCell, marker::PhantomData, marker::PhantomPinned, pin::Pin};
 use kernel::{
@@ -174,8 +174,8 @@ impl<T: Watcher> Watch<T> {
         // SAFETY: By the requirements. Where it may not sleep, nothing leaves the address space: that is the
         // killer of processes without memory, which clears.
         unsafe {
-            if raw::pinmap_notice(range) == raw::PINMAP_NOTICE_GONE
-                && raw::pinmap_notice_blockable(range)
+            if helpers::pinmap_notice(range) == helpers::PINMAP_NOTICE_GONE
+                && helpers::pinmap_notice_blockable(range)
             {
                 if let Some(span) = span_of(range) {
                     Self::of(notifier).each(span, |watcher| T::going(watcher, span));
@@ -197,12 +197,12 @@ impl<T: Watcher> Watch<T> {
             let Some(span) = span_of(range) else {
                 return;
             };
-            let may_sleep = raw::pinmap_notice_blockable(range);
-            match raw::pinmap_notice(range) {
-                raw::PINMAP_NOTICE_CLEAR => {
+            let may_sleep = helpers::pinmap_notice_blockable(range);
+            match helpers::pinmap_notice(range) {
+                helpers::PINMAP_NOTICE_CLEAR => {
                     Self::of(notifier).each(span, |watcher| T::cleared(watcher, span, may_sleep));
                 }
-                raw::PINMAP_NOTICE_GONE => {
+                helpers::PINMAP_NOTICE_GONE => {
                     Self::of(notifier).each(span, |watcher| T::gone(watcher, span));
                 }
                 _ => {}

@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/srcu.h`](srctree/include/linux/srcu.h).
 
-use super::raw;
+use super::helpers;
 use core::ptr::NonNull;
 use kernel::{
     bindings,
@@ -30,7 +30,7 @@ impl Passage {
     /// An open one.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: No requirements.
-        let domain = unsafe { raw::pinmap_srcu_new() };
+        let domain = unsafe { helpers::pinmap_srcu_new() };
         // INVARIANT: Just made, for us.
         Ok(Self {
             open: Atomic::new(true),
@@ -41,10 +41,10 @@ impl Passage {
     /// Does `what`, unless it is closed. May sleep.
     pub(crate) fn while_open<T>(&self, what: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: Valid by the type invariants.
-        let index = unsafe { raw::pinmap_srcu_lock(self.domain.as_ptr()) };
+        let index = unsafe { helpers::pinmap_srcu_lock(self.domain.as_ptr()) };
         let result = self.open.load(Acquire).then(what);
         // SAFETY: As above; locked just above, by this task.
-        unsafe { raw::pinmap_srcu_unlock(self.domain.as_ptr(), index) };
+        unsafe { helpers::pinmap_srcu_unlock(self.domain.as_ptr(), index) };
         result
     }
 
@@ -53,13 +53,13 @@ impl Passage {
         self.open.store(false, Release);
         // Whoever saw it open is inside of a section that began before this.
         // SAFETY: Valid by the type invariants.
-        unsafe { raw::pinmap_srcu_wait(self.domain.as_ptr()) };
+        unsafe { helpers::pinmap_srcu_wait(self.domain.as_ptr()) };
     }
 }
 
 impl Drop for Passage {
     fn drop(&mut self) {
         // SAFETY: Ours by the type invariants, and nobody is inside, since nobody has it any more.
-        unsafe { raw::pinmap_srcu_free(self.domain.as_ptr()) };
+        unsafe { helpers::pinmap_srcu_free(self.domain.as_ptr()) };
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
-use super::{compat, raw, uapi};
+use super::{compat, helpers, uapi};
 use crate::logic::span::Span;
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
@@ -59,12 +59,12 @@ impl Function {
 
     /// Base address register `index`, from 0 to 5.
     pub(crate) fn bar(&self, index: u32) -> Bar {
-        let mut bar = raw::pinmap_pci_bar::default();
+        let mut bar = helpers::pinmap_pci_bar::default();
         let (mut start, mut last) = (0, 0);
         // SAFETY: The function is valid, and `index` below the number of resources; checked there.
         let hole = unsafe {
-            raw::pinmap_pci_bar(self.as_raw(), index, &mut bar);
-            raw::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
+            helpers::pinmap_pci_bar(self.as_raw(), index, &mut bar);
+            helpers::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
         };
         let msix = match to_result(hole) {
             Ok(()) => Span::from_bounds(start, last),
@@ -83,13 +83,13 @@ impl Function {
     /// Fills in the ids and the address of the function.
     pub(crate) fn identify(&self, info: &mut uapi::pinmap_info) {
         // SAFETY: Both are valid.
-        unsafe { raw::pinmap_pci_ids(self.as_raw(), info) };
+        unsafe { helpers::pinmap_pci_ids(self.as_raw(), info) };
     }
 
     /// Message-signalled interrupt vectors that it has.
     pub(crate) fn vectors(&self) -> u32 {
         // SAFETY: Valid.
-        unsafe { raw::pinmap_pci_vectors(self.as_raw()) }.unsigned_abs()
+        unsafe { helpers::pinmap_pci_vectors(self.as_raw()) }.unsigned_abs()
     }
 
     /// Lets it do DMA and raise message-signalled interrupts, or not.
@@ -107,7 +107,7 @@ impl Function {
     /// Whether it can be reset.
     pub(crate) fn can_reset(&self) -> bool {
         // SAFETY: Valid.
-        unsafe { raw::pinmap_pci_can_reset(self.as_raw()) }
+        unsafe { helpers::pinmap_pci_can_reset(self.as_raw()) }
     }
 
     /// Resets it; its configuration is kept. `EAGAIN`: somebody else is binding, unbinding or
@@ -178,7 +178,7 @@ impl Enabled {
         };
         while this.combining < NR_BARS {
             // SAFETY: As above.
-            to_result(unsafe { raw::pinmap_pci_combine(raw, this.combining, true) })?;
+            to_result(unsafe { helpers::pinmap_pci_combine(raw, this.combining, true) })?;
             // INVARIANT: One more.
             this.combining = this.combining.saturating_add(1);
         }
@@ -192,7 +192,7 @@ impl Drop for Enabled {
         // SAFETY: By the type invariants.
         unsafe {
             for index in 0..self.combining {
-                raw::pinmap_pci_combine(raw, index, false);
+                helpers::pinmap_pci_combine(raw, index, false);
             }
             bindings::pci_release_regions(raw);
             bindings::pci_disable_device(raw);
@@ -395,15 +395,15 @@ impl<T: Driver> Registration<T> {
         pdev: *mut bindings::pci_dev,
         state: bindings::pci_channel_state_t,
     ) -> bindings::pci_ers_result_t {
-        if state == raw::PINMAP_BUS_WORKS {
+        if state == helpers::PINMAP_BUS_WORKS {
             // One transfer was lost, and the function goes on.
-            return raw::PINMAP_BUS_CAN_RECOVER;
+            return helpers::PINMAP_BUS_CAN_RECOVER;
         }
         // SAFETY: Valid, with the device lock held.
         if let Some(data) = unsafe { Self::data(&raw mut (*pdev).dev) } {
             data.get_ref().cut_off();
         }
-        raw::PINMAP_BUS_DISCONNECT
+        helpers::PINMAP_BUS_DISCONNECT
     }
 
     /// # Safety

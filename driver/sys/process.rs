@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h).
 
-use super::raw;
+use super::helpers;
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*};
 
@@ -23,7 +23,7 @@ impl Process {
     /// That of the current task.
     pub(crate) fn current() -> Result<Self> {
         // SAFETY: There is a current task.
-        let process = unsafe { raw::pinmap_get_current_process() };
+        let process = unsafe { helpers::pinmap_get_current_process() };
         // INVARIANT: The call took a reference.
         NonNull::new(process).map(Self).ok_or(ESRCH)
     }
@@ -31,14 +31,14 @@ impl Process {
     /// Its number in the first pid namespace. It may be another one's when it has ended.
     pub(crate) fn number(&self) -> ffi::c_int {
         // SAFETY: Valid by the type invariants.
-        unsafe { raw::pinmap_process_number(self.0.as_ptr()) }
+        unsafe { helpers::pinmap_process_number(self.0.as_ptr()) }
     }
 
     /// Bytes that it may lock (RLIMIT_MEMLOCK); `None`: no limit, or it has ended.
     pub(crate) fn memlock(&self) -> Option<u64> {
         let mut limit = 0;
         // SAFETY: Valid by the type invariants; `limit` is written during the call.
-        let limited = unsafe { raw::pinmap_process_memlock(self.0.as_ptr(), &raw mut limit) };
+        let limited = unsafe { helpers::pinmap_process_memlock(self.0.as_ptr(), &raw mut limit) };
         limited.then_some(limit)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! C header: [`include/linux/kthread.h`](srctree/include/linux/kthread.h).
 
-use super::raw;
+use super::helpers;
 use core::ptr::NonNull;
 use kernel::{bindings, error::from_err_ptr, ffi, prelude::*, str::CStrExt, sync::Arc};
 
@@ -40,7 +40,7 @@ impl<T: Body> Thread<T> {
         let data = Arc::as_ptr(&body).cast_mut().cast();
         // SAFETY: `main` takes the body, which `self` keeps until the thread has ended.
         let task = from_err_ptr(unsafe {
-            raw::pinmap_run_thread(Some(Self::main), data, name.as_char_ptr().cast())
+            helpers::pinmap_run_thread(Some(Self::main), data, name.as_char_ptr().cast())
         })?;
         // INVARIANT: The call took a reference.
         Ok(Self {

@@ -3,9 +3,9 @@
 //!
 //! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h).
 
-use super::raw;
+use super::helpers;
 
-pub(crate) use raw::pinmap_trace as Record;
+pub(crate) use helpers::pinmap_trace as Record;
 
 /// A tracepoint.
 #[derive(Clone, Copy)]
@@ -22,30 +22,30 @@ pub(crate) enum What {
 impl What {
     fn number(self) -> u32 {
         match self {
-            Self::Register => raw::PINMAP_TRACE_REGISTER,
-            Self::Release => raw::PINMAP_TRACE_RELEASE,
-            Self::Map => raw::PINMAP_TRACE_MAP,
-            Self::Unmap => raw::PINMAP_TRACE_UNMAP,
-            Self::Stale => raw::PINMAP_TRACE_STALE,
-            Self::Fault => raw::PINMAP_TRACE_FAULT,
+            Self::Register => helpers::PINMAP_TRACE_REGISTER,
+            Self::Release => helpers::PINMAP_TRACE_RELEASE,
+            Self::Map => helpers::PINMAP_TRACE_MAP,
+            Self::Unmap => helpers::PINMAP_TRACE_UNMAP,
+            Self::Stale => helpers::PINMAP_TRACE_STALE,
+            Self::Fault => helpers::PINMAP_TRACE_FAULT,
         }
     }
 
     /// Whether anybody listens. From any context.
     pub(crate) fn is_on(self) -> bool {
         // SAFETY: No requirements.
-        unsafe { raw::pinmap_trace_enabled(self.number()) }
+        unsafe { helpers::pinmap_trace_enabled(self.number()) }
     }
 
     /// Tells whoever listens. From any context.
     pub(crate) fn emit(self, record: &Record) {
         // SAFETY: The record is only read, and during the call.
-        unsafe { raw::pinmap_trace_emit(self.number(), record) };
+        unsafe { helpers::pinmap_trace_emit(self.number(), record) };
     }
 }
 
 /// Nanoseconds since boot, never going back. From any context.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
-    unsafe { raw::pinmap_now_ns() }
+    unsafe { helpers::pinmap_now_ns() }
 }

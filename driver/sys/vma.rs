@@ -3,10 +3,7 @@
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
-use super::{
-    pages::{Folios, Pages},
-    raw,
-};
+use super::{folios::Folios, helpers, pages::Pages};
 use core::{marker::PhantomData, mem, ptr::NonNull};
 use kernel::{
     bindings, ffi,
@@ -59,7 +56,7 @@ impl NewArea<'_> {
     /// MAP_SHARED.
     pub(crate) fn is_shared(&self) -> bool {
         // SAFETY: Valid by the type invariants.
-        unsafe { raw::pinmap_vma_is_shared(self.area.as_ptr()) }
+        unsafe { helpers::pinmap_vma_is_shared(self.area.as_ptr()) }
     }
 
     /// PROT_EXEC.
@@ -75,14 +72,14 @@ impl NewArea<'_> {
     /// It will never be writable.
     pub(crate) fn forbid_writing(&self) {
         // SAFETY: Valid and exclusive by the type invariants.
-        unsafe { raw::pinmap_vma_forbid_writing(self.area.as_ptr()) };
+        unsafe { helpers::pinmap_vma_forbid_writing(self.area.as_ptr()) };
     }
 
     /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
     /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
     pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {
         // SAFETY: Valid and exclusive by the type invariants.
-        unsafe { raw::pinmap_vma_of_device(self.area.as_ptr(), write_combine) };
+        unsafe { helpers::pinmap_vma_of_device(self.area.as_ptr(), write_combine) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
@@ -90,7 +87,7 @@ impl NewArea<'_> {
     /// area; neither inherited by fork, nor growing, nor moving. It keeps `viewed`.
     pub(crate) fn view_pinned_file<V: Faults>(self, viewed: Arc<V>) {
         // SAFETY: Valid and exclusive by the type invariants.
-        unsafe { raw::pinmap_vma_of_file(self.area.as_ptr()) };
+        unsafe { helpers::pinmap_vma_of_file(self.area.as_ptr()) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
@@ -100,7 +97,7 @@ impl NewArea<'_> {
     pub(crate) fn view_pages<V: PageSource>(self, viewed: Arc<V>) {
         let write_combine = !viewed.folios().is_cached();
         // SAFETY: Valid and exclusive by the type invariants.
-        unsafe { raw::pinmap_vma_of_pages(self.area.as_ptr(), write_combine) };
+        unsafe { helpers::pinmap_vma_of_pages(self.area.as_ptr(), write_combine) };
         self.become_view(viewed, &PageView::<V>::TABLE.0);
     }
 
@@ -206,15 +203,15 @@ impl<V: Faults> DeviceView<V> {
         let (viewed, _) = unsafe { viewed::<V>(vmf) };
         let mut offset = 0;
         // SAFETY: As above.
-        if !unsafe { raw::pinmap_huge_range(vmf, order, &mut offset) } {
-            return raw::PINMAP_VM_FAULT_FALLBACK;
+        if !unsafe { helpers::pinmap_huge_range(vmf, order, &mut offset) } {
+            return helpers::PINMAP_VM_FAULT_FALLBACK;
         }
         viewed
             .huge_fault(offset, &mut |pfn| {
                 // SAFETY: The area is VM_PFNMAP, and a huge page around the address lies in it.
-                unsafe { raw::pinmap_insert_huge_pfn(vmf, pfn as usize) }
+                unsafe { helpers::pinmap_insert_huge_pfn(vmf, pfn as usize) }
             })
-            .unwrap_or(raw::PINMAP_VM_FAULT_FALLBACK)
+            .unwrap_or(helpers::PINMAP_VM_FAULT_FALLBACK)
     }
 
     /// # Safety
@@ -231,7 +228,7 @@ impl<V: Faults> DeviceView<V> {
                 // SAFETY: The area is VM_PFNMAP and the address lies in it.
                 unsafe { bindings::vmf_insert_pfn(area, address, pfn as usize) }
             })
-            .unwrap_or(raw::PINMAP_VM_FAULT_SIGBUS)
+            .unwrap_or(helpers::PINMAP_VM_FAULT_SIGBUS)
     }
 }
 
@@ -258,8 +255,8 @@ impl<V: PageSource> PageView<V> {
             .and_then(|offset| viewed.folios().page_at(offset));
         match page {
             // SAFETY: The page belongs to a folio that `viewed` keeps.
-            Some(page) => unsafe { raw::pinmap_insert_page(vmf, page) },
-            None => raw::PINMAP_VM_FAULT_SIGBUS,
+            Some(page) => unsafe { helpers::pinmap_insert_page(vmf, page) },
+            None => helpers::PINMAP_VM_FAULT_SIGBUS,
         }
     }
 
@@ -274,16 +271,16 @@ impl<V: PageSource> PageView<V> {
         let (viewed, _) = unsafe { viewed::<V>(vmf) };
         let mut offset = 0;
         // SAFETY: As above.
-        if !unsafe { raw::pinmap_huge_range(vmf, order, &mut offset) } {
-            return raw::PINMAP_VM_FAULT_FALLBACK;
+        if !unsafe { helpers::pinmap_huge_range(vmf, order, &mut offset) } {
+            return helpers::PINMAP_VM_FAULT_FALLBACK;
         }
         let page = offset
             .checked_sub(viewed.offset())
             .and_then(|offset| viewed.folios().huge_at(offset));
         match page {
             // SAFETY: It begins a folio of that order that `viewed` keeps.
-            Some(page) => unsafe { raw::pinmap_insert_huge(vmf, page) },
-            None => raw::PINMAP_VM_FAULT_FALLBACK,
+            Some(page) => unsafe { helpers::pinmap_insert_huge(vmf, page) },
+            None => helpers::PINMAP_VM_FAULT_FALLBACK,
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
-use super::raw;
+use super::helpers;
 use core::ptr;
 use kernel::{
     bindings,
@@ -25,7 +25,7 @@ impl Queues {
     /// By the module's initializer, before anything is queued.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: Called once.
-        to_result(unsafe { raw::pinmap_queues_begin() })?;
+        to_result(unsafe { helpers::pinmap_queues_begin() })?;
         Ok(Self(()))
     }
 }
@@ -33,29 +33,29 @@ impl Queues {
 impl Drop for Queues {
     fn drop(&mut self) {
         // SAFETY: `new` made them, and the module ends.
-        unsafe { raw::pinmap_queues_end() };
+        unsafe { helpers::pinmap_queues_end() };
     }
 }
 
 fn queue(which: u32) -> &'static Queue {
     // SAFETY: They exist as long as there are devices and files, without which nobody gets here.
-    unsafe { Queue::from_raw(raw::pinmap_queue(which)) }
+    unsafe { Queue::from_raw(helpers::pinmap_queue(which)) }
 }
 
 /// For looking at what registered memory has become: never waits, neither for devices nor for locks that others
 /// may hold for long, and lets others have a turn.
 pub(crate) fn watching() -> &'static Queue {
-    queue(raw::PINMAP_QUEUE_WATCH)
+    queue(helpers::PINMAP_QUEUE_WATCH)
 }
 
 /// For letting go of memory, which may wait for devices, and for drivers that have imported it.
 pub(crate) fn ending() -> &'static Queue {
-    queue(raw::PINMAP_QUEUE_END)
+    queue(helpers::PINMAP_QUEUE_END)
 }
 
 /// For stopping devices that are out of control, which must not wait behind anything.
 pub(crate) fn guarding() -> &'static Queue {
-    queue(raw::PINMAP_QUEUE_GUARD)
+    queue(helpers::PINMAP_QUEUE_GUARD)
 }
 
 /// Calls `own`, and, if another processor has time for it before that returns, `other` there. Neither
@@ -81,7 +81,7 @@ pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
     // SAFETY: Each function is called with what it is for, by one thread, and only before this returns;
     // `other` may be called by any thread.
     unsafe {
-        raw::pinmap_beside(
+        helpers::pinmap_beside(
             Some(call_own),
             ptr::from_mut(&mut own).cast(),
             Some(call_other),

@@ -13,9 +13,10 @@ use crate::{
         PAGE_SIZE,
     },
     sys::{
-        gup::{self, Frames},
+        gup::Frames,
+        helpers,
         pages::{Pages, BLOCK},
-        raw, work,
+        task, work,
     },
 };
 use kernel::{
@@ -76,8 +77,8 @@ impl Filling<'_> {
     ) -> Result {
         while another(*index) {
             if *index != 0 {
-                gup::breathe();
-                if gup::must_die() {
+                task::cond_resched();
+                if task::fatal_signal_pending() {
                     return Err(EINTR);
                 }
                 wanted()?;
@@ -101,7 +102,7 @@ impl Filling<'_> {
         index: &mut usize,
     ) -> Result {
         // SAFETY: It only tells a number.
-        let gfp = unsafe { raw::pinmap_gfp_for_another() };
+        let gfp = unsafe { helpers::pinmap_gfp_for_another() };
         while self.begin() {
             let before = index.saturating_sub(1);
             let block = self.pages.block(before);
@@ -114,7 +115,7 @@ impl Filling<'_> {
             let at = mapped.ok_or(EINVAL)?.start();
             self.map(at, block, gfp, window, part)?;
             *index = before;
-            gup::breathe();
+            task::cond_resched();
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
-use super::{eventfd::EventFd, pci::Function, raw};
+use super::{eventfd::EventFd, helpers, pci::Function};
 use kernel::{
     bindings,
     error::to_result,
@@ -32,7 +32,7 @@ impl Vectors {
         }
         let mut lines = KVec::with_capacity(wanted as usize, GFP_KERNEL)?;
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
-        let got = unsafe { raw::pinmap_pci_alloc_vectors(function.as_raw(), wanted) };
+        let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), wanted) };
         to_result(got)?;
         // INVARIANT: Just allocated; from here on `drop` frees them.
         for _ in 0..got.unsigned_abs().min(wanted) {
@@ -96,7 +96,7 @@ impl Line {
         let slot = KBox::new(Atomic::new(0), GFP_KERNEL)?;
         // SAFETY: The cookie is valid until `drop`, which frees the line before the slot.
         to_result(unsafe {
-            raw::pinmap_request_eventfd_irq(
+            helpers::pinmap_request_eventfd_irq(
                 irq,
                 c"pinmap".as_char_ptr().cast(),
                 slot.as_ptr().cast(),

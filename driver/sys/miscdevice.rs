@@ -8,7 +8,7 @@
 //! [`include/linux/fs.h`](srctree/include/linux/fs.h).
 
 use super::{
-    compat, raw,
+    compat, helpers,
     vma::{NewArea, Views},
 };
 use crate::logic::span::Span;
@@ -81,7 +81,7 @@ struct Number(ffi::c_int);
 impl Number {
     fn take() -> Result<Self> {
         // SAFETY: No requirements.
-        let number = unsafe { raw::pinmap_take_number() };
+        let number = unsafe { helpers::pinmap_take_number() };
         to_result(number)?;
         Ok(Self(number))
     }
@@ -90,7 +90,7 @@ impl Number {
 impl Drop for Number {
     fn drop(&mut self) {
         // SAFETY: Taken in `take`.
-        unsafe { raw::pinmap_return_number(self.0) };
+        unsafe { helpers::pinmap_return_number(self.0) };
     }
 }
 
@@ -223,7 +223,7 @@ impl<T: Files> Operations<T> {
                 read: Some(Self::read),
                 poll: Some(Self::poll),
                 mmap: Some(Self::mmap),
-                get_unmapped_area: Some(raw::pinmap_get_unmapped_area),
+                get_unmapped_area: Some(helpers::pinmap_get_unmapped_area),
                 llseek: Some(bindings::noop_llseek),
                 show_fdinfo: Some(Self::show_fdinfo),
                 ..pin_init::zeroed()

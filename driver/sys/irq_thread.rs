@@ -6,7 +6,7 @@
 //! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
-use super::{pci::Function, raw};
+use super::{helpers, pci::Function};
 use core::marker::PhantomData;
 use kernel::{bindings, error::to_result, ffi, prelude::*, str::CStrExt, sync::Arc};
 
@@ -35,7 +35,7 @@ struct HandledLine<T> {
 /// What the thread of a vector is called with.
 #[repr(C)]
 struct Cookie<T> {
-    thread: raw::pinmap_irq_thread,
+    thread: helpers::pinmap_irq_thread,
     handler: *const T,
     index: u32,
     _handler: PhantomData<T>,
@@ -51,7 +51,7 @@ impl<T: Handler> Handled<T> {
     pub(crate) fn new(function: &Function, count: u32, handler: Arc<T>) -> Result<Self> {
         let lines = KVec::with_capacity(count as usize, GFP_KERNEL)?;
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
-        let got = unsafe { raw::pinmap_pci_alloc_vectors(function.as_raw(), count) };
+        let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), count) };
         to_result(got)?;
         // INVARIANT: Just allocated; from here on `drop` frees them.
         let mut this = Self {
@@ -70,7 +70,7 @@ impl<T: Handler> Handled<T> {
 
     fn request(&mut self, index: u32) -> Result {
         let cookie = Cookie {
-            thread: raw::pinmap_irq_thread {
+            thread: helpers::pinmap_irq_thread {
                 run: Some(Self::run),
                 data: core::ptr::null_mut(),
             },
@@ -87,7 +87,7 @@ impl<T: Handler> Handled<T> {
         let irq = irq.unsigned_abs();
         // SAFETY: The cookie is valid until `drop`, which frees the line before it.
         to_result(unsafe {
-            raw::pinmap_request_irq_thread(
+            helpers::pinmap_request_irq_thread(
                 irq,
                 c"pinmap".as_char_ptr().cast(),
                 &raw mut cookie.thread,
@@ -117,7 +117,7 @@ impl<T: Handler> Handled<T> {
 
 /// Frees a requested line.
 fn free<T>(mut line: HandledLine<T>) {
-    let cookie: *mut raw::pinmap_irq_thread = &raw mut line.cookie.thread;
+    let cookie: *mut helpers::pinmap_irq_thread = &raw mut line.cookie.thread;
     // SAFETY: Requested with this cookie. Waits for a running handler.
     unsafe { bindings::free_irq(line.irq, cookie.cast()) };
 }

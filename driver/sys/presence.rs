@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Whether pinned pages are still what their addresses mean.
+//!
+//! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
+
+use super::{
+    gup::{PagePtr, PinnedRuns},
+    helpers, task,
+};
+use crate::logic::{span::Span, PAGE_SIZE};
+use core::ptr;
+use kernel::{
+    bindings,
+    mm::{Mm, MmWithUser},
+};
+
+/// Where a page is that was pinned at some address.
+enum Whereabouts {
+    /// Still there.
+    Here,
+    /// Not there, and it will not come back.
+    Gone,
+    /// Cannot be told now: somebody holds a lock.
+    Busy,
+}
+
+/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Waits for nobody.
+///
+/// A page table that now holds the page, or nothing while the page still belongs to its file, means
+/// that nothing happened. A page table that holds another page, or nothing for an anonymous page,
+/// means that the memory went away.
+///
+/// # Safety
+///
+/// `page` must be pinned.
+unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
+    // If it is the last reference, the address space is taken apart later and elsewhere.
+    let Some(user) = mm.mmget_not_zero().map(MmWithUser::into_mmput_async) else {
+        return Whereabouts::Gone;
+    };
+    let Some(_lock) = user.mmap_read_trylock() else {
+        return Whereabouts::Busy;
+    };
+    match page_at(user.as_raw(), address) {
+        Some(found) if ptr::eq(found, page) => return Whereabouts::Here,
+        Some(_) => return Whereabouts::Gone,
+        None => {}
+    }
+    // Migration attempts and reclaim empty the page table for as long as they hold the page lock.
+    // SAFETY: The page is pinned.
+    if !unsafe { helpers::pinmap_page_trylock(page) } {
+        return Whereabouts::Busy;
+    }
+    let whereabouts = match page_at(user.as_raw(), address) {
+        Some(found) if ptr::eq(found, page) => Whereabouts::Here,
+        Some(_) => Whereabouts::Gone,
+        // SAFETY: The page is pinned and locked.
+        None if unsafe { helpers::pinmap_page_is_anon(page) } => Whereabouts::Gone,
+        // SAFETY: As above.
+        None => match unsafe { helpers::pinmap_page_in_file(page) } {
+            helpers::PINMAP_IN_ITS_FILE => Whereabouts::Here,
+            helpers::PINMAP_FILE_BUSY => Whereabouts::Busy,
+            _ => Whereabouts::Gone,
+        },
+    };
+    // SAFETY: Locked above.
+    unsafe { helpers::pinmap_page_unlock(page) };
+    whereabouts
+}
+
+/// The page that the page table holds for `address`, if any, without faulting one in. The result is
+/// for comparing only. The mmap lock of `mm` must be held.
+fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
+    let mut page = ptr::null_mut();
+    let mut locked = 1;
+    // FOLL_FORCE, because mprotect(PROT_NONE) does not take a page away. Nothing is read from it.
+    // SAFETY: The lock is held, and there is room for one page.
+    let got = unsafe {
+        bindings::get_user_pages_remote(
+            mm,
+            address as usize,
+            1,
+            bindings::FOLL_NOFAULT | bindings::FOLL_FORCE,
+            &mut page,
+            &mut locked,
+        )
+    };
+    if got != 1 {
+        return None;
+    }
+    // SAFETY: We were given a reference.
+    unsafe { helpers::pinmap_put_page(page) };
+    Some(page)
+}
+
+/// What became of pinned pages.
+pub(crate) enum Finding {
+    /// They are still what their addresses mean, as far as they were looked at: not yet at these.
+    Here(Option<Span>),
+    /// One of them is not.
+    Gone,
+    /// From here on it cannot be told now: somebody holds a lock.
+    Busy(Span),
+}
+
+impl PinnedRuns {
+    /// Whether the pages, pinned from `start` of `mm` on, are still what these addresses mean, as far
+    /// as `range` goes and `wanted` is interested. Looks at no more than `most` of them, and waits for nobody.
+    pub(crate) fn find(
+        &self,
+        mm: &Mm,
+        start: u64,
+        range: Span,
+        most: u64,
+        wanted: impl Fn() -> bool,
+    ) -> Finding {
+        let rest = |from: u64| Span::from_bounds(from, range.last());
+        let (mut at, mut looked) = (start, 0_u64);
+        for run in self.iter() {
+            let Ok(span) = Span::new(at, run.pages().saturating_mul(PAGE_SIZE)) else {
+                return Finding::Gone;
+            };
+            at = at.saturating_add(span.length());
+            let Some(part) = span.intersection(range) else {
+                continue;
+            };
+            let skipped = part.start().saturating_sub(span.start()) / PAGE_SIZE;
+            // SAFETY: A pinned run consists of pages.
+            let first = unsafe { helpers::pinmap_pfn_to_page(run.pfn() as usize) };
+            for index in 0..part.pages() {
+                let address = part.start().saturating_add(index.saturating_mul(PAGE_SIZE));
+                if looked == most {
+                    return Finding::Here(rest(address));
+                }
+                if !wanted() {
+                    return Finding::Here(None);
+                }
+                looked = looked.saturating_add(1);
+                task::cond_resched();
+                let page = first.wrapping_add(skipped.saturating_add(index) as usize);
+                // SAFETY: Part of a run that is pinned by the type invariants.
+                match unsafe { whereabouts(mm, address, page) } {
+                    Whereabouts::Here => {}
+                    Whereabouts::Gone => return Finding::Gone,
+                    Whereabouts::Busy => {
+                        return rest(address).map_or(Finding::Here(None), Finding::Busy);
+                    }
+                }
+            }
+        }
+        Finding::Here(None)
+    }
+}
