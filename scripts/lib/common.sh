@@ -67,28 +67,65 @@ locked() {
 	exec {lock}>&-
 }
 
-# step LOG TITLE PROGRESS COMMAND...: a long command with its output in LOG; every half minute a line with what the command
-# PROGRESS prints. The command has a process group of its own, so that an interrupted script can end all of it.
+# step LOG TITLE PROGRESS COMMAND...: runs a long command with its output in LOG. After ten seconds, and from time to time after
+# that, one line tells how far it is. PROGRESS is a command that prints `DONE TOTAL UNIT`, from which the time that is left is
+# estimated, or a text. The command has a process group of its own, so that an interrupted script can end all of it.
 # As step is used with ||, errexit does not hold in the command: its parts must be joined with &&.
 step() {
-	local log=$1 title=$2 progress=$3 began=$SECONDS said=$SECONDS rc=0
+	local log=$1 title=$2 progress=$3 began=$SECONDS next=$((SECONDS + 10)) rc=0 pause=30 first
 	shift 3
+	! [ -t 2 ] || pause=2
 	say "$title"
+	: >"$log"
+	first=$($progress)
 	set -m
 	("$@") >"$log" 2>&1 </dev/null &
 	STEP_PID=$!
 	set +m
 	while kill -0 "$STEP_PID" 2>/dev/null; do
 		sleep 0.5
-		if [ $((SECONDS - said)) -ge 30 ]; then
-			said=$SECONDS
-			say "  $title: $($progress)"
+		if [ "$SECONDS" -ge "$next" ]; then
+			next=$((SECONDS + pause))
+			say_progress "  $title: $(step_progress "$first" "$($progress)" $((SECONDS - began)))"
 		fi
 	done
 	wait "$STEP_PID" || rc=$?
 	STEP_PID=
-	[ "$rc" -eq 0 ] && say "  $title: done in $(((SECONDS - began) / 60)) min $(((SECONDS - began) % 60)) s"
+	[ "$rc" -eq 0 ] && say "  $title: done in $(duration $((SECONDS - began)))"
 	return "$rc"
+}
+
+# say_progress LINE: like say; on a terminal the next line replaces it.
+say_progress() {
+	if [ -t 2 ]; then
+		printf '[%2d:%02d] %.90s\033[K\r' $((SECONDS / 60)) $((SECONDS % 60)) "$1" >&2
+	else
+		say "$1"
+	fi
+}
+
+duration() { # SECONDS
+	if [ "$1" -lt 60 ]; then
+		echo "$1 s"
+	else
+		echo "$(($1 / 60)) min $(($1 % 60)) s"
+	fi
+}
+
+# step_progress FIRST NOW SECONDS: what a step that runs for so long says of itself. An interrupted step goes on where it stopped:
+# only what was done since FIRST counts for the estimate.
+step_progress() {
+	local first=0 done total unit
+	if ! [[ $2 =~ ^([0-9]+)\ ([0-9]+)\ (.+)$ ]]; then
+		echo "$2"
+		return
+	fi
+	done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]} unit=${BASH_REMATCH[3]}
+	! [[ $1 =~ ^([0-9]+)\  ]] || first=${BASH_REMATCH[1]}
+	printf '%s of %s %s' "$done" "$total" "$unit"
+	if [ "$done" -gt "$first" ] && [ "$done" -lt "$total" ]; then
+		printf ', about %s left' "$(duration $(($3 * (total - done) / (done - first))))"
+	fi
 }
 
 STEP_PID=

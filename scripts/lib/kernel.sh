@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 # Kernel sources and kernels. Needs common.sh and root.sh.
+source "$TREE/scripts/lib/stock.sh"
 
 LINES=(7.3 7.2) # the supported kernel lines, the preferred one first
+KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
 KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
 
 # --- sources ---
@@ -115,6 +117,7 @@ source_unpack() { # LINE
 
 # kernel_config KERNEL: the fragment for it on the chosen line
 kernel_config() {
+	[ "$1" != stock ] || return 0
 	local fragments=("$TREE/scripts/kernel/base.config")
 	[ "$1" = base ] || fragments+=("$TREE/scripts/kernel/$1.config")
 	sed -nE "s/^(CONFIG_[^ ]+)( # ${LINE/./\\.})?\$/\1/p" "${fragments[@]}"
@@ -125,29 +128,38 @@ toolchain() {
 	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
 }
 
+kernel_known() { # KERNEL
+	[[ " ${KERNELS[*]} " == *" $1 "* ]]
+}
+
 # kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the cache; KDIR/out is what modules
-# are built against) and what source_ensure sets; succeeds when the kernel is there.
+# are built against), KERNEL_IMAGE and what source_ensure sets; succeeds when the kernel is there.
 kernel_find() {
-	case $1 in
-	base | debug) ;;
-	stock) die "the kernel 'stock' (Debian's own image) is not supported yet" ;;
-	*) die "there is no kernel '$1': base and debug are the ones" ;;
-	esac
+	kernel_known "$1" || die "there is no kernel '$1': ${KERNELS[*]} are the ones"
 	root_ensure
 	source_ensure "${2:-}"
 	KERNEL=$1
-	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
+	local key image=out/arch/x86/boot/bzImage
 	COMPILER=()
-	[ "$KERNEL" != debug ] || COMPILER=(LLVM=1)
-	local key
+	case $KERNEL in
+	stock) COMPILER=(CC=x86_64-linux-gnu-gcc-14) image=vmlinuz ;;
+	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
+	debug) COMPILER=(LLVM=1) ;;
+	esac
 	key=$({ echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"; toolchain; kernel_config "$KERNEL"; } | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
+	KERNEL_IMAGE=$KDIR/$image
 	[ -e "$KDIR/done" ]
 }
 
 # kernel_ensure KERNEL [LINE]: kernel_find, which builds the kernel where it is missing
 kernel_ensure() {
-	kernel_find "$@" || locked "${KDIR##*/}" kernel_make
+	kernel_find "$@" && return
+	if [ "$KERNEL" = stock ]; then
+		locked "${KDIR##*/}" stock_make
+	else
+		locked "${KDIR##*/}" kernel_make
+	fi
 }
 
 # kernel_make: runs with the lock held. An interrupted build goes on where it stopped.
@@ -162,8 +174,12 @@ kernel_make() {
 	touch "$KDIR/done"
 }
 
+# kernel_progress: the total is what the last build of such a kernel had (scripts/kernel/objects).
 kernel_progress() {
-	echo "$(find "$KDIR/out" -name '*.o' | wc -l) objects"
+	local objects total
+	objects=$(find "$KDIR/out" -name '*.o' -o -name '*.rmeta' | wc -l)
+	total=$(awk -v name="$KERNEL-$LINE" '$1 == name { print $2 }' "$TREE/scripts/kernel/objects")
+	echo "$objects${total:+ $total} objects"
 }
 
 kernel_cause() {

@@ -32,11 +32,13 @@ if [ -n "$programs" ]; then
 	[ -z "$importer" ] || cp "$importer" usr/lib/pinmap/tests/importer.ko
 fi
 cp -a "$modules/lib/modules/." lib/modules
+# what is no part of the kernel's image, and is needed from the beginning
+[ ! -e "$modules/load" ] || cp "$modules/load" etc/modules
 release=$(ls lib/modules)
 rm -f "lib/modules/$release"/{build,source}
 if [ -n "$module" ]; then
 	mkdir -p "lib/modules/$release/extra"
-	cp "$module" "lib/modules/$release/extra/pinmap.ko"
+	llvm-strip --strip-debug -o "lib/modules/$release/extra/pinmap.ko" "$module"
 	depmod -b . "$release"
 fi
 find . -mindepth 1 | cpio -o -H newc --quiet >"$image"

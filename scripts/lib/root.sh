@@ -5,7 +5,7 @@
 ROOT_VERSION=1 # to be raised when something here changes what the root holds
 ROOT_PACKAGES=(
 	# the kernel and the module
-	make bc bison flex libelf-dev perl xz-utils clang lld llvm rustc rust-src bindgen
+	make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils clang lld llvm rustc rust-src bindgen
 	# the programs, also for 32 bits
 	cargo rustfmt rust-clippy libc6-dev libc6-dev-i386 lib32gcc-14-dev
 	# the VM

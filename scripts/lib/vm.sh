@@ -62,7 +62,7 @@ accelerator_try() { # VERDICT-FILE
 	say "trying whether KVM works here (at most 10 s)"
 	rm -f "$CACHE"/kvm-*
 	in_root timeout -s KILL 10 qemu-system-x86_64 -machine q35,accel=kvm,kernel-irqchip=split -cpu max -m 256M -nodefaults -no-reboot \
-		-display none -serial file:/cache/logs/kvm-console.log -kernel "/cache/kernels/${KDIR##*/}/out/arch/x86/boot/bzImage" \
+		-display none -serial file:/cache/logs/kvm-console.log -kernel "/cache${KERNEL_IMAGE#"$CACHE"}" \
 		-append 'console=ttyS0 panic=-1' >"$log" 2>&1 </dev/null && grep -q 'Kernel panic' "$CACHE/logs/kvm-console.log" && result=kvm
 	[ "$result" = kvm ] || say "  it does not; using emulation"
 	echo "$result" >"$1"
