@@ -51,12 +51,13 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	local from=$1 dir=$2 log=$2/log
 	shift 2
 	[ ! -e "$MODULE" ] || return 0
-	say "building the module for ${KDIR##*/} (${dir##*/})"
 	mkdir -p "$dir/tree"
 	module_copy "$from" "$dir/tree"
 	# clippy looks only at what is compiled
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
-	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules >"$log" 2>&1; then
+	STEP_LOG=$log MODULE_TREE=$dir/tree
+	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress in_root \
+		make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
@@ -65,6 +66,14 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 		die "clippy has warnings"
 	fi
 	keep "$dir/tree/pinmap.ko" "$MODULE" 300
+}
+
+# module_progress: one object for each file in C, one for what is in Rust
+module_progress() {
+	local sources objects
+	sources=$(find "$MODULE_TREE" -name '*.c' ! -name '*.mod.c' | wc -l)
+	objects=$(find "$MODULE_TREE" -name '*.o' ! -name '*.mod.o' ! -name pinmap.o | wc -l)
+	echo "$objects $((sources + 1)) objects"
 }
 
 # extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the bench need besides pinmap's, for the
@@ -119,27 +128,41 @@ keep_newest() { # N DIRECTORY
 	find "$2" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n "+$(($1 + 1))" | cut -d' ' -f2- | xargs -r -d '\n' rm -rf
 }
 
-# programs_build: builds the workspace's programs and the C tests and sets PROGRAMS: a directory with bin/ and tests/, as they
-# are installed in the VM.
+# programs_build [--commands]: builds the workspace's programs and the C tests and sets PROGRAMS: a directory with bin/ and tests/, as
+# they are installed in the VM. With --commands: only what users install.
 programs_build() {
-	local content
-	content=$({ build_key; content_of "$TREE" '^\./(Cargo|README\.md$|userlib/|driver/logic/|include/|tests/)'; } | hash_of)
+	local content what='the programs and the tests' commands=${1:-}
+	[ -z "$commands" ] || what='the commands'
+	content=$({ build_key; content_of "$TREE" '^\./(Cargo|README\.md$|userlib/|cli/|driver/logic/|include/|tests/)'; } | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
+	if [ -n "$commands" ] && [ ! -e "$PROGRAMS" ]; then
+		PROGRAMS=$PROGRAMS-commands
+	fi
 	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make
 	touch "$PROGRAMS"
 }
 
 programs_make() {
 	[ ! -e "$PROGRAMS" ] || return 0
-	local to=$BUILDS/programs log=$BUILDS/programs.log
-	say "building the programs and the tests"
+	local to=$BUILDS/programs
 	rm -rf "$to"
 	mkdir -p "$to"/{bin,tests}
-	programs_compile "$to" >"$log" 2>&1 || {
-		cat "$log" >&2
+	STEP_LOG=$BUILDS/programs.log
+	step "$STEP_LOG" "building $what" cargo_progress with_progress programs_compile "$to" || {
+		cat "$STEP_LOG" >&2
 		die "the programs cannot be built"
 	}
 	keep "$to" "$PROGRAMS" 10
+}
+
+# with_progress COMMAND...: has cargo tell how far it is, which it does by itself only on a terminal
+with_progress() {
+	CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=80 "$@"
+}
+
+# cargo_progress: what cargo says in STEP_LOG: `Building [==> ] 12/34: name`
+cargo_progress() {
+	tail -c 4000 "$STEP_LOG" | tr '\r' '\n' | sed -nE 's|.*Building \[.*\] ([0-9]+)/([0-9]+).*|\1 \2 crates|p' | tail -n 1
 }
 
 cargo_in_root() { # ARGUMENT...
@@ -148,9 +171,10 @@ cargo_in_root() { # ARGUMENT...
 
 # Static, because the VM has no libraries; for a named target, because otherwise that would hold for build scripts too.
 programs_compile() { # TO
-	local made=$BUILDS/cargo-messages line
+	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
+	[ -z "$commands" ] || targets=(--bin pinmap)
 	if [ -f "$TREE/Cargo.toml" ]; then
-		RUSTFLAGS='-C target-feature=+crt-static' cargo_in_root build --release --locked --workspace --bins --examples \
+		RUSTFLAGS='-C target-feature=+crt-static' cargo_in_root build --release --locked "${targets[@]}" \
 			--target x86_64-unknown-linux-gnu --message-format json-render-diagnostics >"$made" || return 1
 		while read -r line; do
 			local program directory=bin
@@ -159,7 +183,7 @@ programs_compile() { # TO
 			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" || return 1
 		done <"$made"
 	fi
-	if [ -f "$TREE/tests/testgpu/Cargo.toml" ]; then
+	if [ -z "$commands" ] && [ -f "$TREE/tests/testgpu/Cargo.toml" ]; then
 		RUSTFLAGS='-C target-feature=+crt-static' testgpu_cargo build --release --bin testgpu-vfio --target x86_64-unknown-linux-gnu &&
 			cp "$BUILDS/testgpu/target/x86_64-unknown-linux-gnu/release/testgpu-vfio" "$1/tests/" || return 1
 	fi
@@ -167,7 +191,7 @@ programs_compile() { # TO
 		# Line numbers would make the initramfs ten times as big; names stay, for backtraces.
 		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
 	fi
-	[ -f "$TREE/tests/run" ] || return 0
+	[ -z "$commands" ] && [ -f "$TREE/tests/run" ] || return 0
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&
@@ -194,9 +218,9 @@ testgpu_build() {
 testgpu_make() {
 	[ ! -e "$TESTGPU" ] || return 0
 	local dir=$BUILDS/testgpu
-	say "building the test GPU"
 	mkdir -p "$dir"
-	testgpu_cargo build --release --bin testgpu >"$dir/log" 2>&1 || {
+	STEP_LOG=$dir/log
+	step "$STEP_LOG" "building the test GPU" cargo_progress with_progress testgpu_cargo build --release --bin testgpu || {
 		cat "$dir/log" >&2
 		die "the test GPU cannot be built"
 	}

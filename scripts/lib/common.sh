@@ -74,7 +74,7 @@ locked() {
 step() {
 	local log=$1 title=$2 progress=$3 began=$SECONDS next=$((SECONDS + 10)) rc=0 pause=30 first
 	shift 3
-	! [ -t 2 ] || pause=2
+	! progress_in_place || pause=2
 	say "$title"
 	: >"$log"
 	first=$($progress)
@@ -97,11 +97,17 @@ step() {
 
 # say_progress LINE: like say; on a terminal the next line replaces it.
 say_progress() {
-	if [ -t 2 ]; then
+	if progress_in_place; then
 		printf '[%2d:%02d] %.90s\033[K\r' $((SECONDS / 60)) $((SECONDS % 60)) "$1" >&2
 	else
 		say "$1"
 	fi
+}
+
+# Not where several say what they do.
+PROGRESS=${PROGRESS:-}
+progress_in_place() {
+	[ -t 2 ] && [ "$PROGRESS" != lines ]
 }
 
 duration() { # SECONDS

@@ -58,7 +58,7 @@ environment=(
 	HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" DEBIAN_FRONTEND=noninteractive
 	CARGO_HTTP_CAINFO="$certificates" SSL_CERT_FILE="$certificates" CARGO_HOME=/cache/cargo
 )
-for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES; do
+for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH}; do
 	[ -z "${!name:-}" ] || environment+=("$name=${!name}")
 done
 cd "$root"
