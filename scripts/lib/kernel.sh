@@ -3,7 +3,8 @@
 # Kernel sources and kernels. Needs common.sh and root.sh.
 source "$TREE/scripts/lib/stock.sh"
 
-LINES=(7.3 7.2) # the supported kernel lines, the preferred one first
+# The supported kernel lines, the preferred one first. (Bash itself sets a variable LINES, to the height of the terminal.)
+KERNEL_LINES=(7.3 7.2)
 KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
 KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
 
@@ -19,17 +20,17 @@ source_ensure() {
 		return
 	fi
 	if [ -n "$line" ]; then
-		[[ " ${LINES[*]} " == *" $line "* ]] || die "kernel line $line is not one of the supported ones: ${LINES[*]}"
+		[[ " ${KERNEL_LINES[*]} " == *" $line "* ]] || die "kernel line $line is not one of the supported ones: ${KERNEL_LINES[*]}"
 		found=$(source_cached "$line")
 		[ -n "$found" ] || locked source source_make "$line"
 	else
-		for line in "${LINES[@]}"; do
+		for line in "${KERNEL_LINES[@]}"; do
 			found=$(source_cached "$line")
 			[ -z "$found" ] || break
 		done
-		[ -n "$found" ] || locked source source_make "${LINES[@]}"
+		[ -n "$found" ] || locked source source_make "${KERNEL_LINES[@]}"
 	fi
-	for line in ${1:-${PINMAP_LINE:-"${LINES[@]}"}}; do
+	for line in ${1:-${PINMAP_LINE:-"${KERNEL_LINES[@]}"}}; do
 		found=$(source_cached "$line")
 		[ -z "$found" ] || break
 	done
