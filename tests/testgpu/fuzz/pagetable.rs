@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whatever the tables hold, also if they change while they are walked, a walk ends, reads only what it may, and finds only what
-//! an entry says.
+//! Whatever the tables hold, and even if they change during the walk, a walk ends, reads only
+//! entries of tables, and finds only leaves that an entry describes.
 
 use testgpu::fault::{Access, Reason};
 use testgpu::pagetable::walk;
@@ -13,7 +13,7 @@ pub(crate) fn run(data: &[u8]) {
         u64::from_le_bytes(bytes)
     });
     while let (Some(root), Some(va)) = (numbers.next(), numbers.next()) {
-        // half of the time an address and a root that let the walk begin
+        // Half of the time the address and the root let the walk begin.
         let (root, va) = match root >> 62 {
             0 | 1 => (root | regs::ROOT_ENABLE, va % regs::VA_END),
             _ => (root, va),
@@ -22,7 +22,7 @@ pub(crate) fn run(data: &[u8]) {
         let result = walk(root, va, |_, address| {
             assert_eq!(address & !(regs::PTE_ADDRESS | 0xff8), 0);
             let entry = numbers.next().ok_or(Reason::Bus)?;
-            // three quarters of them free of reserved bits
+            // Three quarters of the entries have no reserved bits.
             let entry = match entry >> 62 {
                 0 => entry,
                 1 => (entry & regs::PTE_ADDRESS) | regs::PTE_VALID,

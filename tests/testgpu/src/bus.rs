@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device sees of its host.
+//! The host as the device sees it.
 
 use crate::counter::Counters;
 use crate::sys::memory::Mapping;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// What the host has mapped for the device.
+/// Counts of what the host has mapped for the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mappings {
-    /// Ranges at this moment.
+    /// Ranges that are mapped now.
     pub live: u64,
-    /// Mappings so far.
+    /// Mappings made so far.
     pub mapped: u64,
-    /// Unmappings so far.
+    /// Unmappings made so far.
     pub unmapped: u64,
 }
 
@@ -32,30 +32,30 @@ pub enum Side<'a> {
 
 /// Host memory and interrupts.
 ///
-/// A write has reached memory when its method returns. Methods may block until the host answers, so that whoever handles the
-/// host's requests must not call them.
+/// A write has reached memory when its method returns. Methods may block until the host answers, so
+/// the thread that handles the host's requests must not call them.
 pub trait Bus: Debug + Send + Sync {
     /// Reads from a bus address.
     fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused>;
-    /// Writes to a bus address. After an error some of it may be written.
+    /// Writes to a bus address. After an error some of the bytes may be written.
     fn write(&self, address: u64, from: &[u8], counters: &Counters) -> Result<(), Refused>;
-    /// Copies up to `bytes` without a detour, and says how many: none where it takes a read and a write.
+    /// Copies up to `bytes` directly and returns how many; 0 if the copy takes a read and a write.
     fn copy(&self, from: Side<'_>, to: Side<'_>, bytes: usize) -> usize;
     /// Reads 8 bytes at a multiple of 8, in one access.
     fn load(&self, address: u64, counters: &Counters) -> Result<u64, Refused>;
     /// Writes 8 bytes at a multiple of 8, in one access.
     fn store(&self, address: u64, value: u64, counters: &Counters) -> Result<(), Refused>;
-    /// Bus Master goes on or off. When this returns with it off, no access reaches host memory.
+    /// Turns Bus Master on or off. Once it is off and this returns, no access reaches host memory.
     fn set_master(&self, on: bool);
     /// Sends an MSI-X message.
     fn interrupt(&self, vector: usize);
-    /// Whether the host judges each access by itself (message mode).
+    /// Whether the host checks each access itself (message mode).
     fn is_message(&self) -> bool;
-    /// What is mapped.
+    /// Counts of what is mapped.
     fn mappings(&self) -> Mappings;
 }
 
-/// A host that somebody else looks after as well.
+/// A host that has other owners too.
 impl<T: Bus> Bus for Arc<T> {
     fn read(&self, address: u64, to: &mut [u8], counters: &Counters) -> Result<(), Refused> {
         (**self).read(address, to, counters)

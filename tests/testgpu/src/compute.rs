@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What moves and computes: the packets COPY and FILL, and the kernels.
+//! Executes the packets COPY and FILL, and the kernels.
 //!
-//! `progress` counts the bytes of results that are written. With it a packet that faulted goes on where it was.
+//! `progress` counts the bytes of results that are written. A packet that faulted resumes there.
 
 use crate::crc;
 use crate::fault::{Access, Fault, Reason};
@@ -9,7 +9,7 @@ use crate::kernel::Kernel;
 use crate::port::{Port, Stop, CHUNK};
 use std::time::{Duration, Instant};
 
-/// An engine's own memory.
+/// Scratch memory of an engine.
 #[derive(Debug)]
 pub struct Buffers {
     first: Vec<u8>,
@@ -32,12 +32,12 @@ fn at(va: u64, offset: u64) -> Result<u64, Stop> {
     va.checked_add(offset).ok_or(fault.into())
 }
 
-/// How much comes next.
+/// Bytes of the next piece.
 fn next(progress: u64, bytes: u64) -> usize {
     bytes.saturating_sub(progress).min(CHUNK as u64) as usize
 }
 
-/// Copies.
+/// Executes COPY.
 pub fn copy(
     port: &mut Port<'_>,
     buffers: &mut Buffers,
@@ -48,7 +48,7 @@ pub fn copy(
     port.copy(operands, progress, &mut buffers.first)
 }
 
-/// Fills with 8 bytes, again and again, the first of them at the destination.
+/// Executes FILL: repeats 8 bytes, beginning at the destination.
 pub fn fill(
     port: &mut Port<'_>,
     buffers: &mut Buffers,
@@ -164,7 +164,7 @@ pub fn run(
         }
         Kernel::Spin { nanoseconds } => {
             let end = Instant::now().checked_add(Duration::from_nanos(nanoseconds));
-            // One that cannot be told is not reached: the run time limit is.
+            // A duration too long to represent is cut off by the run time limit.
             let never = Instant::now() + Duration::from_secs(86400);
             port.wait_until(end.unwrap_or(never))
         }
@@ -179,7 +179,7 @@ fn store(bytes: &mut [u8], value: f32) {
     bytes.copy_from_slice(&value.to_le_bytes());
 }
 
-/// Reads an operand from first to last.
+/// Reads an operand from its first byte to its last.
 fn scan(
     port: &mut Port<'_>,
     buffers: &mut Buffers,
@@ -197,7 +197,7 @@ fn scan(
     Ok(())
 }
 
-/// Writes a small result, or what is still missing of it.
+/// Writes a small result, or the part of it that is still missing.
 fn finish(
     port: &mut Port<'_>,
     destination: u64,

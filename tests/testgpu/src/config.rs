@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PCI configuration space, as section 1 has it. QEMU adds the addresses of the BARs and what MSI-X needs.
+//! PCI configuration space (section 1 of the manual). QEMU adds the addresses of the BARs and the
+//! parts that MSI-X needs.
 
 use crate::regs;
 
-/// Bytes of it.
+/// Size of configuration space in bytes.
 pub const SIZE: usize = 4096;
 
 const COMMAND: usize = 0x04;
@@ -18,15 +19,15 @@ const MSIX_CONTROL_WRITABLE: u8 = 0xc0;
 const CACHE_LINE: usize = 0x0c;
 const INTERRUPT_LINE: usize = 0x3c;
 
-/// Where BAR 4 has the pending bits.
+/// Offset of MSI-X's pending bits in BAR 4.
 const PENDING_BITS: u32 = 0x2000;
 
-/// What a write asks for.
+/// Effect that a write of configuration space asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Bus Master is now on or off.
+    /// Turn Bus Master on or off.
     pub master: bool,
-    /// A function-level reset.
+    /// Do a function-level reset.
     pub reset: bool,
 }
 
@@ -55,7 +56,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Back to reset values.
+    /// Restores the reset values.
     pub fn reset(&mut self) {
         self.bytes.fill(0);
         let vectors = regs::VECTOR_COUNT as u32;
@@ -80,13 +81,13 @@ impl Config {
         set(MSIX + 8, PENDING_BITS | 4);
     }
 
-    /// Reads; `None` beyond its end.
+    /// Reads from configuration space; `None` beyond its end.
     pub fn read(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
         let offset = usize::try_from(offset).ok()?;
         self.bytes.get(offset..offset.checked_add(bytes)?)
     }
 
-    /// Writes what can be written.
+    /// Writes to configuration space; read-only bits keep their values.
     pub fn write(&mut self, offset: u64, from: &[u8]) -> Effect {
         let mut reset = false;
         let offset = usize::try_from(offset).unwrap_or(SIZE).min(SIZE);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control thread: what takes time and is no engine's: INVALIDATE, late completions, resets.
+//! The control thread. It does what takes time and belongs to no engine: INVALIDATE, delayed
+//! completions, resets.
 
 use crate::device::Device;
 use crate::regs;
@@ -7,7 +8,7 @@ use crate::state::{Reset, State, WAKE_CONTROL};
 use crate::sys::memory::wake_on_time;
 use std::time::Instant;
 
-/// What the thread does until the device is closed.
+/// Body of the control thread; returns when the device is closed.
 pub fn run(device: &Device) {
     wake_on_time();
     loop {
@@ -61,7 +62,7 @@ pub fn run(device: &Device) {
     }
 }
 
-/// Completes what is due. Returns when something else is.
+/// Completes everything that is due. Returns when the next completion is due.
 fn complete(state: &mut State) -> Option<Instant> {
     let now = Instant::now();
     let mut next = earliest(state.finish_unbinds(), state.posted.due());
@@ -84,7 +85,7 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// All engines are parked, and stay so.
+/// All engines are parked and stay parked.
 fn carry_out_reset(device: &Device, reset: Reset) {
     let hardware = device.hardware();
     hardware.mmu.reset();
@@ -93,7 +94,7 @@ fn carry_out_reset(device: &Device, reset: Reset) {
     }
     let mut state = device.lock();
     if state.resetting > Some(reset) {
-        // A greater one was asked for meanwhile.
+        // A greater reset was requested in the meantime.
         return;
     }
     state.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The counters of section 14.
+//! The counters (section 14 of the manual).
 
 use crate::regs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const GLOBAL: usize = ((regs::MESSAGE_ACCESSES - regs::TLB_HITS) / 8 + 1) as usize;
 const PER_ENGINE: usize = (regs::ENGINE_BUSY_NS / 8 + 1) as usize;
 
-/// All counters. They are named by their registers.
+/// All counters, named by the offsets of their registers.
 #[derive(Debug, Default)]
 pub struct Counters {
     global: [AtomicU64; GLOBAL],
@@ -22,7 +22,7 @@ impl Counters {
         }
     }
 
-    /// Adds to the counter of an engine; `offset` is that within the engine's registers.
+    /// Adds to a counter of an engine; `offset` is its offset within the engine's registers.
     pub fn add_engine(&self, engine: usize, offset: u64, value: u64) {
         self.engines[engine][(offset / 8) as usize].fetch_add(value, Relaxed);
     }
@@ -37,7 +37,7 @@ impl Counters {
         Some(counter.load(Relaxed))
     }
 
-    /// Sets all to zero.
+    /// Sets all counters to zero.
     pub fn clear(&self) {
         for counter in self.global.iter().chain(self.engines.iter().flatten()) {
             counter.store(0, Relaxed);

@@ -3,7 +3,7 @@
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// `TABLES[n][b]`: what byte b does to the state when n more bytes follow.
+/// `TABLES[n][b]` is the effect of byte b on the state when n more bytes follow.
 static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {
@@ -36,10 +36,10 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// The state before the first byte.
+/// Initial state, before the first byte.
 pub const START: u32 = !0;
 
-/// The state after more bytes.
+/// Returns the state after more bytes.
 pub fn update(mut state: u32, bytes: &[u8]) -> u32 {
     let mut eights = bytes.chunks_exact(8);
     for eight in &mut eights {
@@ -55,7 +55,7 @@ pub fn update(mut state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
-/// The checksum, from the state after the last byte.
+/// Returns the checksum, given the state after the last byte.
 pub fn finish(state: u32) -> u32 {
     !state
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device: its state, its threads, and its ways in: registers, doorbells, resets. None of those blocks.
+//! The device: its state, its threads, and the accesses to it: registers, doorbells, resets. None
+//! of these accesses blocks.
 
 use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The device. It works as long as it is open.
+/// The device, which works as long as it is open.
 #[derive(Debug)]
 pub struct Device {
     hardware: Arc<Hardware>,
@@ -21,7 +22,7 @@ pub struct Device {
     copy: Condvar,
     compute: Condvar,
     control: Condvar,
-    /// Engines that shall drop what they do.
+    /// Engines that must abandon their packets.
     abandon: [AtomicBool; regs::ENGINE_COUNT],
 }
 
@@ -63,7 +64,7 @@ impl Running {
         Ok(running)
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -81,19 +82,19 @@ impl Drop for Running {
             condition.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // A panic of it has been printed.
+            // The thread's panic has been printed already.
             let _ = thread.join();
         }
     }
 }
 
 impl Device {
-    /// What the engines share.
+    /// State that the engines share.
     pub fn hardware(&self) -> &Hardware {
         &self.hardware
     }
 
-    /// Reads BAR 0; any access that the manual does not allow gives all ones.
+    /// Reads BAR 0. An access that the manual does not allow returns all ones.
     pub fn read_register(&self, offset: u64, bytes: usize) -> u64 {
         let mut state = self.lock();
         self.arrive(&mut state, None);
@@ -105,7 +106,7 @@ impl Device {
         value
     }
 
-    /// Reads BAR 1, which gives zero.
+    /// Reads BAR 1, which returns zero.
     pub fn read_doorbell(&self) {
         let mut state = self.lock();
         self.arrive(&mut state, None);
@@ -136,7 +137,7 @@ impl Device {
         let mut state = self.lock();
         let is_knob = !write.is_doorbell && write.offset & !7 == regs::KNOB_POST_NS;
         if is_knob || !state.posted.post(Instant::now(), write) {
-            // Not before those that are on their way.
+            // Takes effect after the writes that are on their way.
             self.arrive(&mut state, None);
             self.carry_out(&mut state, write);
         } else {
@@ -145,7 +146,7 @@ impl Device {
         self.unlock(state);
     }
 
-    /// The writes that are on their way arrive, all of them or those that are due by then.
+    /// Delivers posted writes: all of them, or those that are due by the given time.
     pub(crate) fn arrive(&self, state: &mut State, now: Option<Instant>) {
         while let Some(write) = state.posted.take(now) {
             self.carry_out(state, write);
@@ -210,12 +211,12 @@ impl Device {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases the lock, and wakes up whoever has something to do now.
+    /// Releases the lock and wakes up the threads that now have something to do.
     pub(crate) fn unlock(&self, mut state: MutexGuard<'_, State>) {
         let wake = std::mem::take(&mut state.wake);
         drop(state);
         if wake & kinds_in(regs::CLASS_COPY) != 0 {
-            // Which of them can do it the packet says.
+            // The packet decides which of them can execute it.
             self.copy.notify_all();
         }
         for (bit, condition) in [
@@ -228,7 +229,7 @@ impl Device {
         }
     }
 
-    /// Waits to be woken up, as an engine of this class or as the control thread.
+    /// Waits to be woken up as an engine of this class, or as the control thread.
     pub(crate) fn wait(&self, state: MutexGuard<'_, State>, who: u64, until: Option<Instant>) {
         let condition = match who {
             regs::CLASS_COPY => &self.copy,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An engine: takes a packet, executes it, says what became of it.
+//! An engine. It takes a packet, executes it, and reports the outcome.
 
 use crate::compute::{self, Buffers};
 use crate::device::Device;
@@ -13,10 +13,10 @@ use crate::sys::memory::wake_on_time;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a stuck engine looks whether it still is.
+/// How often a stuck engine checks whether it is still stuck.
 const STUCK_PERIOD: Duration = Duration::from_millis(1);
 
-/// What an engine's thread does until the device is closed.
+/// Body of an engine's thread; returns when the device is closed.
 pub fn run(device: &Device, engine: usize) {
     wake_on_time();
     let mut buffers = Buffers::default();
@@ -68,7 +68,7 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
     device.unlock(state);
 }
 
-/// Does nothing as long as the knob says so; true if that ended in a reset.
+/// Does nothing while `KNOB_STUCK` is set for the engine. Returns true if a reset ended that.
 fn stay_stuck(device: &Device, engine: usize) -> bool {
     loop {
         if device.abandon(engine).load(Ordering::Relaxed) {
@@ -81,7 +81,7 @@ fn stay_stuck(device: &Device, engine: usize) -> bool {
     }
 }
 
-/// Does not let go of the packet as long as the knob says so, unless the whole device is reset.
+/// Keeps the packet while `NO_ACK_ENGINE_RESET` is set, unless the whole device is reset.
 fn keep_holding(device: &Device, engine: usize) {
     loop {
         let state = device.lock();
@@ -181,7 +181,7 @@ impl Execution<'_> {
     }
 }
 
-/// A kernel's arguments in memory.
+/// Reads the arguments of a kernel from memory.
 fn indirect(port: &mut Port<'_>, va: u64) -> Result<[u64; 7], Stop> {
     let mut bytes = [0; 56];
     port.read(va, &mut bytes)?;

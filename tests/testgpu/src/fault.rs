@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Why a queue stops, and the queue in which the driver finds it.
+//! Reasons for which a queue stops, and the fault queue in which the driver finds them.
 
 use crate::regs;
 use std::collections::VecDeque;
 
-/// The codes of section 7.
+/// Codes of faults and errors (section 7 of the manual).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -29,18 +29,18 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The code.
+    /// Number of the code.
     pub fn code(self) -> u64 {
         u64::from(self as u8)
     }
 
-    /// Whether the packet can be executed again, once the driver has done something about it.
+    /// Whether the packet can be executed again after the driver has handled the fault.
     pub fn can_be_retried(self) -> bool {
         self.code() <= regs::VRAM_RANGE
     }
 }
 
-/// What was tried.
+/// Kind of access that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -50,29 +50,29 @@ pub enum Access {
     Fetch = regs::ACCESS_FETCH as u8,
 }
 
-/// Not a level of the page table: the walk is not to blame.
+/// Level of a fault that is not the walk's: the walk succeeded, or none was made.
 pub const NO_LEVEL: u8 = 4;
 
-/// A stop of a queue.
+/// Description of why and where a queue stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Why.
+    /// Code of the fault or error.
     pub reason: Reason,
-    /// Where; 0 if the reason is about no address.
+    /// Address that could not be accessed; 0 if the code has no address.
     pub va: u64,
-    /// What was tried there.
+    /// Kind of access that was made there.
     pub access: Access,
     /// The level at which the walk failed, or [`NO_LEVEL`].
     pub level: u8,
 }
 
 impl Fault {
-    /// A stop that no address is to blame for.
+    /// Makes a stop that has no address.
     pub fn error(reason: Reason) -> Self {
         Self::at(reason, 0, Access::Read)
     }
 
-    /// A stop at an address, not in the page table.
+    /// Makes a stop at an address; the walk of the page table succeeded.
     pub fn at(reason: Reason, va: u64, access: Access) -> Self {
         Self {
             reason,
@@ -86,14 +86,14 @@ impl Fault {
 /// An entry of the fault queue: the four words that its registers show.
 pub type Entry = [u64; 4];
 
-/// Who stopped.
+/// The queue that stopped, and where it was.
 #[derive(Clone, Copy, Debug)]
 pub struct Victim {
-    /// The hardware slot.
+    /// Hardware slot of the queue.
     pub slot: usize,
-    /// The queue.
+    /// Id of the queue.
     pub queue: usize,
-    /// Its address space.
+    /// VMID of the queue.
     pub vmid: usize,
     /// Index of the packet.
     pub index: u64,
@@ -102,7 +102,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// The entry for a fault of this queue at time `now`.
+    /// Makes the entry for a fault of this queue at time `now`.
     pub fn entry(&self, fault: &Fault, now: u64) -> Entry {
         let fields = [
             (self.vmid as u64, 0),
@@ -123,7 +123,8 @@ impl Victim {
 /// The fault queue.
 #[derive(Debug, Default)]
 pub struct FaultQueue {
-    /// Those not yet taken, and those taken whose place is not yet used again: at most [`regs::FAULT_COUNT`], newest last.
+    /// Entries that were not taken yet, and taken ones whose place was not used again: at most
+    /// [`regs::FAULT_COUNT`], newest last.
     entries: VecDeque<Entry>,
     written: u64,
     taken: u64,
@@ -144,22 +145,23 @@ impl FaultQueue {
         self.written += 1;
     }
 
-    /// Entries written.
+    /// Number of entries written.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Entries that the driver has taken.
+    /// Number of entries that the driver has taken.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Entries that found no room.
+    /// Number of entries that were dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The driver has taken entries up to `index`; false if that cannot be.
+    /// Records that the driver has taken entries up to `index`. Returns false if that is
+    /// impossible.
     pub fn take(&mut self, index: u64) -> bool {
         let valid = (self.taken..=self.written).contains(&index);
         if valid {
@@ -168,7 +170,7 @@ impl FaultQueue {
         valid
     }
 
-    /// What is in a place of the queue; zeros if nothing was ever there.
+    /// Returns the entry in a place of the queue; zeros if there never was one.
     pub fn place(&self, place: usize) -> Entry {
         let count = regs::FAULT_COUNT as u64;
         // the newest entry whose index is `place` modulo the size

@@ -16,17 +16,17 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-/// Bytes that are compared to see whether guest memory is shared.
+/// Bytes that are compared to find out whether guest memory is shared.
 const SAMPLE: usize = 64;
-/// How often they are, if they differ: the guest may be changing them.
+/// How often they are compared if they differ, since the guest may be changing them.
 const TRIES: u32 = 16;
 
 /// A file that holds guest memory.
 #[derive(Debug)]
 struct Backing {
     memory: Mapping,
-    /// Whether what is read from it was seen to be what the guest has there. If it is not, it is of no use, and DMA goes by
-    /// messages.
+    /// Whether the file was seen to have the guest's content. If it does not, it is useless, and
+    /// DMA goes by messages.
     shared: OnceLock<bool>,
 }
 
@@ -40,12 +40,12 @@ impl Backing {
     }
 }
 
-/// What is at a range of bus addresses.
+/// Target of a range of bus addresses.
 #[derive(Clone, Debug)]
 struct Place {
     readable: bool,
     writable: bool,
-    /// `None`: QEMU passed no file (a ROM, or a device).
+    /// The file; `None` if QEMU passed none (a ROM, or a device).
     file: Option<(Arc<Backing>, u64)>,
 }
 
@@ -67,7 +67,7 @@ type Files = HashMap<(u64, u64), Arc<Backing>>;
 pub struct Guest {
     messenger: Arc<Messenger>,
     message_mode: bool,
-    /// Bus Master, as far as QEMU does not look at it itself.
+    /// Bus Master, for accesses that QEMU does not check itself.
     master: AtomicBool,
     places: RwLock<Intervals<Place>>,
     files: Mutex<Files>,
@@ -76,16 +76,16 @@ pub struct Guest {
     vectors: Mutex<[Option<File>; regs::VECTOR_COUNT]>,
 }
 
-/// What the table of mappings says about an access.
+/// Answer of the table of mappings about an access.
 enum Way {
-    /// Done, that many bytes; if the file is not verified yet, it comes along.
+    /// So many bytes were accessed; the file is returned if it is not verified yet.
     Direct(usize, Option<Arc<Backing>>),
-    /// The guest's IOMMU is to judge, about that many bytes.
+    /// The guest's IOMMU has to decide about so many bytes.
     Message(usize),
 }
 
 impl Guest {
-    /// A guest at the other end of `messenger`.
+    /// Makes a guest at the other end of `messenger`.
     pub fn new(messenger: Arc<Messenger>, message_mode: bool) -> Self {
         Self {
             messenger,
@@ -99,7 +99,7 @@ impl Guest {
         }
     }
 
-    /// The guest's IOMMU maps a range.
+    /// Records that the guest's IOMMU maps a range.
     pub fn map(&self, map: &Map, file: Option<OwnedFd>) -> io::Result<()> {
         let last = map
             .size
@@ -144,7 +144,8 @@ impl Guest {
         Ok(backing)
     }
 
-    /// The guest's IOMMU maps a range no more. When this returns, no access reaches it.
+    /// Records that the guest's IOMMU has unmapped a range. When this returns, no access reaches
+    /// it.
     pub fn unmap(&self, address: u64, size: u64) {
         let last = address.saturating_add(size.saturating_sub(1));
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
@@ -154,14 +155,15 @@ impl Guest {
         self.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Nothing is mapped any more.
+    /// Records that nothing is mapped any more.
     pub fn unmap_all(&self) {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         places.clear();
         self.unmapped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the eventfds of `count` vectors from `first` on; those without one are let go. False if there are not so many.
+    /// Sets the eventfds of `count` vectors from `first` on, and removes those of vectors without
+    /// one. Returns false if there are not so many vectors.
     pub fn set_vectors(&self, first: usize, count: usize, eventfds: Vec<OwnedFd>) -> bool {
         let mut vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
         let end = first.checked_add(count);
@@ -175,7 +177,8 @@ impl Guest {
         true
     }
 
-    /// Makes an access, piece by piece: `direct` copies a piece from or to a file if it can; `message` does it through QEMU.
+    /// Makes an access, piece by piece: `direct` copies a piece from or to a file if it can;
+    /// `message` does it through QEMU.
     fn access(
         &self,
         (address, bytes): (u64, usize),
@@ -193,7 +196,8 @@ impl Guest {
             };
             match self.way(at, left, &allowed, copy) {
                 Way::Direct(count, unverified) => {
-                    // What went to a foreign file went nowhere: once more, by message.
+                    // Bytes written to a file that is not shared are lost: repeat the access by
+                    // message.
                     if unverified.is_none_or(|backing| self.verify(&backing, at, count)) {
                         done += count;
                     }
@@ -218,7 +222,7 @@ impl Guest {
         if self.message_mode {
             return Way::Message(left);
         }
-        // Held during the copies, so that an unmapping waits for them.
+        // The lock is held during the copies, so that an unmapping waits for them.
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;
         let mut unverified = None;
@@ -250,8 +254,9 @@ impl Guest {
         Way::Message(left.min(page_left as usize))
     }
 
-    /// Looks whether the guest has at `address` what its file has. With memory that is not shared it would not, and DMA would be
-    /// silently lost: false. A guest that changes its memory meanwhile can at worst have its device work by messages.
+    /// Checks that the guest has the content of its file at `address`. With memory that is not
+    /// shared it has not, and DMA would be lost silently. A guest that changes its memory during
+    /// the check can at worst make its device work by messages.
     fn verify(&self, backing: &Arc<Backing>, address: u64, bytes: usize) -> bool {
         let bytes = bytes.min(SAMPLE);
         let sample = |buffer: &mut [u8]| {
@@ -267,12 +272,12 @@ impl Guest {
             let read = sample(&mut before[..bytes]).is_some()
                 && self.messenger.read(address, &mut theirs[..bytes]).is_ok()
                 && sample(&mut after[..bytes]).is_some();
-            // Write-only, or unmapped by now: this access proves nothing.
+            // The range is write-only or unmapped by now, so this access proves nothing.
             if !read {
                 return true;
             }
             if before == theirs || after == theirs {
-                // Zeros may be those of memory that nobody has touched.
+                // Zeros prove nothing: the memory may never have been touched.
                 if theirs != [0; SAMPLE] {
                     let _ = backing.shared.set(true);
                 }
@@ -281,14 +286,14 @@ impl Guest {
         }
         if backing.shared.set(false).is_ok() {
             eprintln!(
-                "testgpu: guest memory is not shared with this process: QEMU needs share=on for its memory \
-                 backend. DMA goes by messages, slowly"
+                "testgpu: guest memory is not shared with this process: QEMU needs share=on for \
+                 its memory backend. DMA goes by messages, slowly"
             );
         }
         false
     }
 
-    /// The file and offset of 8 bytes, for one access to them.
+    /// Returns the file and offset of 8 bytes, for a single access to them.
     fn single<T>(
         &self,
         address: u64,
@@ -312,7 +317,8 @@ impl Guest {
     }
 }
 
-/// Where the byte `skip` of an end of a copy is, and how many follow it there; only where a plain copy will do.
+/// Returns where byte `skip` of one end of a copy is, and how many bytes follow it there. `None` if
+/// a plain copy is not enough.
 fn resolve<'a>(
     places: &'a Intervals<Place>,
     side: Side<'a>,
@@ -366,7 +372,7 @@ impl Bus for Guest {
         if self.message_mode {
             return 0;
         }
-        // Held during the copies, so that an unmapping waits for them.
+        // The lock is held during the copies, so that an unmapping waits for them.
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         if !self.master.load(Ordering::SeqCst) {
             return 0;
@@ -422,14 +428,14 @@ impl Bus for Guest {
 
     fn set_master(&self, on: bool) {
         self.master.store(on, Ordering::SeqCst);
-        // Whoever has seen it on is through when nobody holds the table any more.
+        // When the table is free, every access that saw Bus Master on is over.
         drop(self.places.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn interrupt(&self, vector: usize) {
         let vectors = self.vectors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(mut eventfd)) = vectors.get(vector).map(Option::as_ref) {
-            // It fails when the counter is at its end, and then QEMU has been told often enough.
+            // The write fails if the counter is full, and then QEMU has been told often enough.
             let _ = eventfd.write(&1_u64.to_ne_bytes());
         }
     }

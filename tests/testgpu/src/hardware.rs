@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the engines share: memory, the way to it, and counters.
+//! Resources that the engines share: memory, the links to it, and counters.
 
 use crate::bus::{Bus, Refused, Side};
 use crate::counter::Counters;
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// What can be chosen when the device is made.
+/// Properties that are chosen when the device is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Bytes of VRAM: a power of two, at least 1 MiB.
@@ -49,19 +49,19 @@ pub struct Hardware {
     vram_file: OwnedFd,
     bus: Box<dyn Bus>,
     master: AtomicBool,
-    /// The way to host memory.
+    /// Link to host memory.
     pub link: Link,
-    /// The way to VRAM.
+    /// Link to VRAM.
     pub vram_link: Link,
-    /// Counters.
+    /// The counters.
     pub counters: Counters,
-    /// Translation.
+    /// The MMU.
     pub mmu: Mmu,
     start: Instant,
 }
 
 impl Hardware {
-    /// Makes it, with VRAM full of zeros.
+    /// Makes the hardware, with VRAM full of zeros.
     pub fn new(settings: Settings, bus: Box<dyn Bus>) -> io::Result<Self> {
         let vram_file = memory_file(c"vram", settings.vram)?;
         Ok(Self {
@@ -78,17 +78,17 @@ impl Hardware {
         })
     }
 
-    /// The file that VRAM is, for others to map.
+    /// Returns the file behind VRAM, for others to map.
     pub fn vram_file(&self) -> BorrowedFd<'_> {
         self.vram_file.as_fd()
     }
 
-    /// `TIME`.
+    /// Returns `TIME`.
     pub fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The host. For accesses to its memory use the methods here, which heed Bus Master.
+    /// Returns the host. Use the methods here for accesses to its memory: they respect Bus Master.
     pub fn bus(&self) -> &dyn Bus {
         &*self.bus
     }
@@ -120,8 +120,8 @@ impl Hardware {
         self.host(|bus| bus.write(address, from, &self.counters))
     }
 
-    /// Copies up to `bytes` between host memory (true) and VRAM (false) at once, and says how many: none where it takes a
-    /// read and a write, which may say why.
+    /// Copies up to `bytes` between host memory (true) and VRAM (false) directly, and returns how
+    /// many. 0 means that it takes a read and a write, which may return an error.
     pub fn copy(&self, from: (bool, u64), to: (bool, u64), bytes: usize) -> usize {
         let side = |(host, address)| match host {
             true => Side::Host(address),
@@ -164,7 +164,7 @@ impl Hardware {
         })
     }
 
-    /// What only a function-level reset does.
+    /// Does the part of a function-level reset that a device reset does not do.
     pub fn reset_function(&self) {
         self.counters.clear();
         self.link.set(self.settings.link);

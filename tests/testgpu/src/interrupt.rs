@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Causes and messages of section 3.
+//! Interrupt causes and messages (section 3 of the manual).
 
 use crate::hardware::Hardware;
 use crate::regs;
@@ -16,22 +16,22 @@ const DEFINED: u64 = regs::INT_PENDING
 pub struct Interrupts {
     status: u64,
     enable: u64,
-    /// Messages that the knob is still to eat.
+    /// Messages that `KNOB_LOSE_INTERRUPTS` will still suppress.
     pub lose: u64,
 }
 
 impl Interrupts {
-    /// `INT_STATUS`.
+    /// Returns `INT_STATUS`.
     pub fn status(&self) -> u64 {
         self.status
     }
 
-    /// `INT_ENABLE`.
+    /// Returns `INT_ENABLE`.
     pub fn enabled(&self) -> u64 {
         self.enable
     }
 
-    /// A cause has happened.
+    /// Records that a cause has happened.
     pub fn raise(&mut self, cause: u64, hardware: &Hardware) {
         let before = self.status & self.enable;
         self.status |= cause;

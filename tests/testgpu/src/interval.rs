@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A table of address ranges, from which any range can be taken out.
+//! A table of address ranges, from which any part can be removed.
 
 use std::collections::BTreeMap;
 
-/// What a range stands for, at its first byte.
+/// Value of a range, at its first byte.
 pub trait Skip {
-    /// What its rest stands for, `bytes` further on.
+    /// Returns the value for the rest of the range, `bytes` further on.
     fn skip(&self, bytes: u64) -> Self;
 }
 
 /// Ranges that do not overlap.
 ///
-/// Ranges are `first..=last`: one may end with the address space.
+/// Ranges are `first..=last`, because one may end with the address space.
 #[derive(Debug)]
 pub struct Intervals<T> {
-    /// First address to last address and value.
+    /// Maps the first address of a range to its last address and value.
     ranges: BTreeMap<u64, (u64, T)>,
 }
 
@@ -27,23 +27,23 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T: Skip> Intervals<T> {
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no range.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Adds a range, in place of what was there.
+    /// Adds a range and replaces what was there.
     pub fn insert(&mut self, first: u64, last: u64, value: T) {
         self.remove(first, last);
         self.ranges.insert(first, (last, value));
     }
 
-    /// Takes out a range, and whatever parts of others are in it.
+    /// Removes all ranges, and parts of ranges, between two addresses.
     pub fn remove(&mut self, first: u64, last: u64) {
         while let Some((&start, &(end, _))) = self.ranges.range(..=last).next_back() {
             if end < first {
@@ -62,19 +62,21 @@ impl<T: Skip> Intervals<T> {
         }
     }
 
-    /// Takes out everything.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
 
-    /// The range with this address: its value, the address's offset, and how many bytes follow, the one at the address included.
+    /// Finds the range that contains an address. Returns its value, the offset of the address in
+    /// it, and how many bytes of it follow, including the one at the address.
     pub fn find(&self, address: u64) -> Option<(&T, u64, u64)> {
         let (start, (end, value)) = self.ranges.range(..=address).next_back()?;
         let left = end.checked_sub(address)?.saturating_add(1);
         Some((value, address - start, left))
     }
 
-    /// The ranges from this address on that follow each other without a gap, as [`Self::find`] has them.
+    /// Iterates over the ranges that follow each other without a gap from an address on, each as
+    /// [`Self::find`] returns it.
     pub fn follow(&self, address: u64) -> impl Iterator<Item = (&T, u64, u64)> {
         let before = self.ranges.range(..=address).next_back();
         let first = before.map_or(address, |(start, _)| *start);
@@ -128,7 +130,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_an_array_would(steps in proptest::collection::vec((any::<bool>(), 0..64_u64, 0..64_u64), 0..40)) {
+        fn as_an_array_would(
+            steps in proptest::collection::vec((any::<bool>(), 0..64_u64, 0..64_u64), 0..40),
+        ) {
             let mut table = Intervals::default();
             let mut array = [None; 128];
             for (number, (add, first, size)) in steps.into_iter().enumerate() {

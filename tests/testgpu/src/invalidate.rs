@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! INVALIDATEs: those that wait, and those that are done but not yet acknowledged.
+//! INVALIDATEs that wait, and INVALIDATEs that are done but not acknowledged yet.
 
 use crate::mmu::Scope;
 use crate::regs;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The INVALIDATE registers, and what was submitted.
+/// The INVALIDATE registers and the submitted INVALIDATEs.
 #[derive(Debug, Default)]
 pub struct Invalidates {
     /// `INV_SCOPE`.
@@ -21,18 +21,18 @@ pub struct Invalidates {
     running: Option<u64>,
     finished: VecDeque<(u64, Instant)>,
     hold: u64,
-    /// Somebody has found no room since `hold` was written.
+    /// Whether an INVALIDATE has found no room since `hold` was written.
     wanted: bool,
 }
 
 impl Invalidates {
-    /// `INV_FREE`.
+    /// Returns `INV_FREE`.
     pub fn free(&self) -> usize {
         let used = self.waiting.len() + self.finished.len() + usize::from(self.running.is_some());
         regs::INVALIDATE_COUNT.saturating_sub(used)
     }
 
-    /// Queues what the registers say; false if there is no room.
+    /// Queues an INVALIDATE with the values of the registers. Returns false if there is no room.
     pub fn submit(&mut self, sequence: u64) -> bool {
         if self.free() == 0 {
             self.wanted = true;
@@ -48,21 +48,22 @@ impl Invalidates {
         true
     }
 
-    /// The next one, to be carried out now.
+    /// Takes the next INVALIDATE, which is to be carried out now.
     pub fn begin(&mut self) -> Option<Scope> {
         let (sequence, scope) = self.waiting.pop_front()?;
         self.running = Some(sequence);
         Some(scope)
     }
 
-    /// The one that was begun is carried out, and will be acknowledged at `due`.
+    /// Records that the INVALIDATE that was taken is carried out, and will be acknowledged at
+    /// `due`.
     pub fn finish(&mut self, due: Instant) {
         if let Some(sequence) = self.running.take() {
             self.finished.push_back((sequence, due));
         }
     }
 
-    /// `KNOB_HOLD`.
+    /// Returns `KNOB_HOLD`.
     pub fn hold(&self) -> u64 {
         self.hold
     }
@@ -73,25 +74,26 @@ impl Invalidates {
         self.wanted = false;
     }
 
-    /// `INV_FREE` was read; whether that changes something.
+    /// Records that `INV_FREE` was read. Returns whether an acknowledgement may be due because of
+    /// that.
     pub fn looked(&mut self) -> bool {
         let changes = self.hold != 0 && !self.wanted && self.free() == 0;
         self.wanted |= changes;
         changes
     }
 
-    /// Whether all that was carried out is acknowledged.
+    /// Returns whether every INVALIDATE that was carried out is acknowledged.
     pub fn is_idle(&self) -> bool {
         self.finished.is_empty()
     }
 
-    /// When the next acknowledgement is due, as far as that is known.
+    /// Returns when the next acknowledgement is due, as far as that is known.
     pub fn due(&self) -> Option<Instant> {
         let next = self.finished.front().map(|(_, due)| *due);
         next.filter(|_| self.hold == 0)
     }
 
-    /// Acknowledges what is due; false if nothing is.
+    /// Acknowledges what is due. Returns false if nothing was.
     pub fn acknowledge(&mut self, now: Instant) -> bool {
         let waiting = self.finished.len() as u64 + u64::from(self.wanted);
         if waiting < self.hold {

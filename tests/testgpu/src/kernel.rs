@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernels of section 9 and their arguments, checked. What they do is in `compute`.
+//! The kernels (section 9 of the manual) with checked arguments. `compute` executes them.
 
 #![cfg_attr(
     not(test),
@@ -10,12 +10,13 @@ use crate::fault::Reason;
 use crate::packet::check_alignment;
 use crate::regs;
 
-/// Bytes of the biggest operand.
+/// Size limit of an operand, in bytes.
 const OPERAND_LIMIT: u64 = 1 << 30;
-/// Rows and columns of the biggest matrix.
+/// Limit of the rows and columns of a matrix.
 const MATRIX_LIMIT: u64 = 4096;
 
-/// A kernel, with arguments that are valid as far as that can be judged without memory. Sizes are in bytes.
+/// A kernel whose arguments are valid as far as can be judged without reading memory. Sizes are in
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Kernel {

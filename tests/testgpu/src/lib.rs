@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The test GPU, whose manual is `MANUAL.md`: a PCI accelerator with an MMU, for virtual machines.
+//! The test GPU: a PCI accelerator with an MMU, for virtual machines. `MANUAL.md` is its manual.
 //!
-//! * [`device`] is the device: [`registers`], the [`state`] behind them, threads for the [`engine`]s and for [`control`];
-//! * [`port`] is how an engine reaches memory: through the [`mmu`], which uses [`tlb`] and [`pagetable`], over a [`link`];
-//! * [`packet`] and [`kernel`] decode, [`compute`] executes;
-//! * [`server`] shows all that to QEMU, whose [`guest`] is the host of the device.
+//! * [`device`] is the whole device: [`registers`], the [`state`] behind them, threads for the
+//!   [`engine`]s and for [`control`].
+//! * [`port`] gives an engine access to memory: through the [`mmu`], which uses [`tlb`] and
+//!   [`pagetable`], and over a [`link`].
+//! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
+//! * [`server`] presents the device to QEMU, whose [`guest`] is the host of the device.
 
 #![deny(unsafe_code)]
 

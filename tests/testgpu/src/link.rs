@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bus model of section 11: how long accesses take, in real time.
+//! The bus model (section 11 of the manual): how long accesses take, in real time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Slower than this is not modelled: a single transfer would hold up all others for too long.
+/// Lowest bandwidth. With less, a single transfer would hold up all others for too long.
 pub const MIN_BANDWIDTH: u64 = 1_000_000;
-/// Longest latency in nanoseconds.
+/// Longest latency, in nanoseconds.
 pub const MAX_LATENCY: u64 = 1_000_000_000;
 
-/// Which way data goes, seen from the device.
+/// Direction of a transfer, seen from the device.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub enum Direction {
@@ -18,7 +18,7 @@ pub enum Direction {
     Write,
 }
 
-/// Bandwidth in bytes per second, each direction, and latency in nanoseconds. 0: no limit.
+/// Bandwidth in bytes per second for each direction, and latency in nanoseconds. 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Speed {
@@ -26,17 +26,17 @@ pub struct Speed {
     pub latency: u64,
 }
 
-/// A memory's connection to the engines. They all share it.
+/// Connection between a memory and the engines, which all engines share.
 #[derive(Debug)]
 pub struct Link {
     bandwidth: AtomicU64,
     latency: AtomicU64,
-    /// When the transfers that were accepted so far will be over, by direction.
+    /// End of the transfers that were accepted so far, for each direction.
     free: [Mutex<Instant>; 2],
 }
 
 impl Link {
-    /// A link with nothing on it.
+    /// Makes a link without transfers.
     pub fn new(speed: Speed) -> Self {
         let now = Instant::now();
         let link = Self {
@@ -48,7 +48,7 @@ impl Link {
         link
     }
 
-    /// Its speed.
+    /// Returns the speed of the link.
     pub fn speed(&self) -> Speed {
         Speed {
             bandwidth: self.bandwidth.load(Relaxed),
@@ -56,7 +56,7 @@ impl Link {
         }
     }
 
-    /// Changes its speed for transfers to come.
+    /// Changes the speed for later transfers.
     pub fn set(&self, speed: Speed) {
         let bandwidth = match speed.bandwidth {
             0 => 0,
@@ -66,7 +66,8 @@ impl Link {
         self.latency.store(speed.latency.min(MAX_LATENCY), Relaxed);
     }
 
-    /// Takes the link for `bytes`, in turn; returns when the last of them is through.
+    /// Reserves the link for `bytes`, behind earlier transfers. Returns when the last byte is
+    /// through.
     pub fn transfer(&self, direction: Direction, bytes: u64) -> Option<Instant> {
         let bandwidth = self.bandwidth.load(Relaxed);
         if bandwidth == 0 {
@@ -81,7 +82,7 @@ impl Link {
         Some(*free)
     }
 
-    /// How long one access waits.
+    /// Returns the latency of one access.
     pub fn latency(&self) -> Duration {
         Duration::from_nanos(self.latency.load(Relaxed))
     }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn transfers_queue_up_in_each_direction() {
-        // Twenty seconds each, so that all begin before one is over.
+        // Each takes twenty seconds, so all of them begin before one is over.
         let link = Link::new(Speed {
             bandwidth: 1_000_000,
             latency: 5,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The test GPU as a process: `testgpu --help`.
+//! The program `testgpu`; see `testgpu --help`.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use testgpu::options::{describe, parse, Request, USAGE};
 use testgpu::server::serve;
 
-/// Listens at `path`, which appears only when a connection would be accepted.
+/// Listens at `path`. The path appears when connections are accepted, and not earlier.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         let (stream, _) = listener.accept()?;
         serve(stream, settings, mode)
     });
-    // A socket that nobody listens at is of no use to anybody.
+    // Nobody can use a socket at which no process listens.
     let _ = std::fs::remove_file(&socket);
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sending half of the connection: replies, and DMA requests whose answers the receiving half hands back.
+//! The sending half of the connection: replies, and DMA requests whose answers the receiving half
+//! hands back.
 
 use crate::bus::Refused;
 use crate::protocol::{command, Header, HEADER, MAX_DATA};
@@ -11,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An answer: what came after the header, or a refusal.
+/// Answer to a request: the payload, or a refusal.
 type Answer = Result<Vec<u8>, Refused>;
 
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ pub struct Messenger {
 }
 
 impl Messenger {
-    /// Sends over `stream`.
+    /// Makes a messenger that sends over `stream`.
     pub fn new(stream: UnixStream) -> Self {
         Self {
             stream: Mutex::new(stream),
@@ -53,7 +54,7 @@ impl Messenger {
         socket::send(&stream, &bytes, descriptor)
     }
 
-    /// Reads host memory. Blocks for the answer.
+    /// Reads host memory. Blocks until the answer comes.
     pub fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Refused> {
         for (number, piece) in to.chunks_mut(MAX_DATA).enumerate() {
             let address = address
@@ -94,7 +95,7 @@ impl Messenger {
         if requests.closed {
             return None;
         }
-        // There are fewer threads than numbers.
+        // There are fewer threads than request numbers, so one is free.
         while requests.waiting.contains_key(&requests.next) {
             requests.next = requests.next.wrapping_add(1);
         }
@@ -111,20 +112,20 @@ impl Messenger {
         Some(receiver)
     }
 
-    /// Hands an answer to whoever asked.
+    /// Hands an answer to the thread that made the request.
     pub fn answer(&self, header: &Header, payload: Vec<u8>) {
         let answer = match header.is_error() {
             true => Err(Refused),
             false => Ok(payload),
         };
         match self.requests().waiting.remove(&header.id) {
-            // Nobody listens any more: then nobody needs it.
+            // An answer for which no thread waits is not needed.
             Some(sender) => drop(sender.send(answer)),
             None => eprintln!("testgpu: an answer to no question ({})", header.id),
         }
     }
 
-    /// No answers will come any more.
+    /// Ends all waits: no answers will come any more.
     pub fn close(&self) {
         let mut requests = self.requests();
         requests.closed = true;

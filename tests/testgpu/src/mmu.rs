@@ -19,14 +19,15 @@ pub struct Mmu {
     gate: RwLock<()>,
 }
 
-/// While it exists, no INVALIDATE that begins now completes: it spans a translation and the access made with it.
+/// Guard of one translation and the access made with it. An INVALIDATE that begins during its life
+/// does not complete before its end.
 #[derive(Debug)]
 pub struct Passage<'a>(#[allow(dead_code)] RwLockReadGuard<'a, ()>);
 
-/// What an INVALIDATE is about.
+/// Scope and range of an INVALIDATE.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
-    /// One address space, or all.
+    /// VMID, or `None` for all address spaces.
     pub vmid: Option<usize>,
     /// First VA.
     pub first: u64,
@@ -35,7 +36,7 @@ pub struct Scope {
 }
 
 impl Mmu {
-    /// The root register of an address space.
+    /// Returns the root register of an address space.
     pub fn root(&self, vmid: usize) -> u64 {
         self.roots[vmid].load(Ordering::Acquire)
     }
@@ -86,10 +87,10 @@ impl Mmu {
         }
     }
 
-    /// Drops cached translations, when every access that was begun before is over. Returns the first bus address that could be
-    /// written through one of them.
+    /// Drops cached translations, once every access that began before is over. Returns the first
+    /// bus address that could be written through one of them.
     pub fn invalidate(&self, scope: Scope) -> Option<u64> {
-        // Whoever is in the gate may use or insert an old entry; when all are out, nobody can.
+        // An access in the gate may use or insert an old entry. When all have left, none can.
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let writable = |leaf: &Leaf| leaf.host && leaf.permits(Access::Write);
         let Scope { vmid, first, last } = scope;
@@ -97,7 +98,7 @@ impl Mmu {
         dropped.map(|leaf| leaf.address)
     }
 
-    /// Back to reset values.
+    /// Restores the reset values.
     pub fn reset(&self) {
         for root in &self.roots {
             root.store(0, Ordering::Release);

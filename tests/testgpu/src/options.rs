@@ -7,7 +7,7 @@ use crate::server::Mode;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What `--help` prints.
+/// Text that `--help` prints.
 pub const USAGE: &str = "\
 usage: testgpu --socket PATH [OPTION...]
 Serves the test GPU to one QEMU, until that ends:
@@ -28,16 +28,16 @@ Serves the test GPU to one QEMU, until that ends:
 SIZE and BYTES may end in K, M or G: 2^10, 2^20, 2^30.
 ";
 
-/// What the command line asks for.
+/// Action that the command line asks for.
 #[derive(Debug)]
 pub enum Request {
-    /// The usage.
+    /// Print the usage.
     Help,
     /// Serve at this socket.
     Serve(PathBuf, Settings, Mode),
 }
 
-/// Reads the arguments; an error is a sentence for the user.
+/// Reads the arguments. An error is a sentence for the user.
 pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut settings = Settings::default();
     let mut mode = Mode::default();
@@ -99,7 +99,7 @@ fn latency(name: &str, value: &OsString) -> Result<u64, String> {
     }
 }
 
-/// A speed, as it is printed beside figures that depend on it.
+/// Formats a speed for printing beside figures that depend on it.
 pub fn describe(speed: Speed) -> String {
     let bandwidth = match speed.bandwidth {
         0 => "no limit".to_string(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The packets of section 8: 64 bytes to something that can be executed, or the reason why not.
+//! Decodes packets (section 8 of the manual): from 64 bytes to an executable form, or an error.
 
 #![cfg_attr(
     not(test),
@@ -10,10 +10,10 @@ use crate::fault::Reason;
 use crate::regs;
 use crate::state::copy_kinds;
 
-/// Bytes of a packet.
+/// Size of a packet in bytes.
 pub const PACKET_SIZE: usize = 64;
 
-/// A packet whose fields are valid, as far as they can be judged without memory.
+/// A packet whose fields are valid as far as can be judged without reading memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Packet {
@@ -22,7 +22,7 @@ pub enum Packet {
         source: u64,
         destination: u64,
         bytes: u64,
-        /// Kinds of engine that can do it.
+        /// Engines that may execute the copy.
         kinds: u64,
     },
     Fill {
@@ -48,7 +48,7 @@ pub enum Packet {
     Interrupt,
 }
 
-/// The arguments of a kernel.
+/// Place of a kernel's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// In the packet.
@@ -58,7 +58,7 @@ pub enum Arguments {
 }
 
 impl Packet {
-    /// The kinds of engine that can execute it.
+    /// Returns the kinds of engine that can execute the packet.
     pub fn kinds(&self) -> u64 {
         match self {
             Packet::Copy { kinds, .. } => *kinds,
@@ -69,7 +69,7 @@ impl Packet {
     }
 }
 
-/// The words of a packet.
+/// Splits a packet into words.
 pub fn words(bytes: &[u8; PACKET_SIZE]) -> [u64; 8] {
     let mut words = [0; 8];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -159,7 +159,7 @@ fn check_length(bytes: u64) -> Result<(), Reason> {
     Ok(())
 }
 
-/// `size` is a power of two.
+/// Checks that a value is a multiple of `size`, a power of two.
 pub(crate) fn check_alignment(value: u64, size: u64) -> Result<(), Reason> {
     if value & size.wrapping_sub(1) != 0 {
         return Err(Reason::BadAlignment);
@@ -167,7 +167,7 @@ pub(crate) fn check_alignment(value: u64, size: u64) -> Result<(), Reason> {
     Ok(())
 }
 
-/// An element of 1, 2, 4 or 8 bytes, repeated to fill 8.
+/// Repeats an element of 1, 2, 4 or 8 bytes to fill 8.
 fn repeat(pattern: u64, size: u64) -> Result<u64, Reason> {
     let (ones, mask) = match size {
         1 => (0x0101_0101_0101_0101, 0xff),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page-table walk of section 4, with nothing but numbers: who reads the entries is the caller's business.
+//! The page-table walk (section 4 of the manual), without memory: the caller reads the entries.
 
 #![cfg_attr(
     not(test),
@@ -9,23 +9,23 @@
 use crate::fault::{Access, Reason};
 use crate::regs;
 
-/// What a valid leaf says.
+/// Content of a valid leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Bus address or offset into VRAM of its first byte.
+    /// Bus address, or offset in VRAM, of the page's first byte.
     pub address: u64,
-    /// A 2 MiB leaf, and not a 4 KiB one.
+    /// Whether the leaf maps 2 MiB, and not 4 KiB.
     pub large: bool,
-    /// The address is a bus address.
+    /// Whether the address is a bus address.
     pub host: bool,
-    /// Coherent with the CPUs' caches.
+    /// Whether accesses are coherent with the CPUs' caches.
     pub snoop: bool,
-    /// The permission bits, where they are in the entry.
+    /// Permission bits, at their position in the entry.
     permissions: u64,
 }
 
 impl Leaf {
-    /// Bytes that it maps.
+    /// Returns how many bytes the leaf maps.
     pub fn size(&self) -> u64 {
         if self.large {
             regs::LARGE_PAGE
@@ -34,7 +34,7 @@ impl Leaf {
         }
     }
 
-    /// Whether it permits an access.
+    /// Returns whether the leaf permits an access.
     pub fn permits(&self, access: Access) -> bool {
         let bit = match access {
             Access::Read => regs::PTE_READ,
@@ -44,19 +44,19 @@ impl Leaf {
         self.permissions & bit != 0
     }
 
-    /// Where `va` is, and how many bytes follow it in the same page, itself included.
+    /// Returns where `va` is, and how many bytes of the page begin there.
     pub fn place(&self, va: u64) -> (u64, u64) {
         let offset = va & self.size().wrapping_sub(1);
         (self.address | offset, self.size().saturating_sub(offset))
     }
 }
 
-/// A walk that found no leaf.
+/// Error of a walk that found no leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// Code of the fault.
     pub reason: Reason,
-    /// At which level; [`crate::fault::NO_LEVEL`] if it did not begin.
+    /// Level at which the walk failed; [`crate::fault::NO_LEVEL`] if it did not begin.
     pub level: u8,
 }
 
@@ -68,8 +68,8 @@ const DEFINED: u64 = regs::PTE_VALID
     | regs::PTE_LEAF
     | regs::PTE_ADDRESS;
 
-/// Finds the leaf for `va` below `root`, a value of the register. `read` gets an entry: whether it is in host memory, and its
-/// address there or in VRAM.
+/// Finds the leaf for `va` below `root`, a value of the register. `read` reads an entry, given
+/// whether it is in host memory and its address there or in VRAM.
 pub fn walk(
     root: u64,
     va: u64,
@@ -140,7 +140,7 @@ mod tests {
     const RW: u64 = regs::PTE_READ | regs::PTE_WRITE;
     const ROOT: u64 = 0x10000 | regs::ROOT_ENABLE;
 
-    /// A walk over entries given by (host, address); those missing are invalid.
+    /// Walks over entries that are given by (host, address). Missing entries are invalid.
     fn run(entries: &[(bool, u64, u64)], va: u64) -> Result<Leaf, Failure> {
         let map: HashMap<_, _> = entries.iter().map(|(h, a, e)| ((*h, *a), *e)).collect();
         walk(ROOT, va, |host, address| {
@@ -231,9 +231,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the tables hold, a walk ends after at most four entries, all aligned, and a leaf keeps its promises.
+        /// Whatever the tables hold, a walk ends after at most four entries, all aligned, and a
+        /// leaf keeps its promises.
         #[test]
-        fn any_tables(root: u64, va: u64, mask: u64, entries in proptest::collection::vec(any::<u64>(), 4)) {
+        fn any_tables(
+            root: u64, va: u64, mask: u64, entries in proptest::collection::vec(any::<u64>(), 4),
+        ) {
             let mut read = 0;
             let result = walk(root, va, |_, address| {
                 assert_eq!(address & !(regs::PTE_ADDRESS | 0xff8), 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How an engine reaches memory while it executes a packet: translated, counted, paced, and only as long as it may.
+//! Access to memory for an engine that executes a packet: translated, counted, paced, and ended
+//! when the packet's time is over.
 
 use crate::fault::{Access, Fault, Reason};
 use crate::hardware::Hardware;
@@ -9,21 +10,22 @@ use crate::regs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of the biggest single access. A refused one is repeated page by page, to find the page.
+/// Size limit of a single access, in bytes. A refused access is repeated page by page, to find the
+/// page.
 pub const CHUNK: usize = 32 << 10;
-/// Shorter waits are busy ones.
+/// Waits shorter than this are busy waits.
 const SPIN: Duration = Duration::from_micros(60);
-/// How far accesses may run ahead of the time that they take.
+/// How far accesses may run ahead of the time that the bus model gives them.
 const AHEAD: Duration = Duration::from_micros(300);
-/// How often a long wait looks whether it is still wanted.
+/// How often a long wait checks whether it is still wanted.
 const SLICE: Duration = Duration::from_millis(2);
 
-/// Why a packet ends before its end.
+/// Reason for which a packet ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// A fault, an error, or the end of its time.
+    /// A fault, an error, or the time limit.
     Fault(Fault),
-    /// A reset.
+    /// A reset of the engine.
     Abandoned,
 }
 
@@ -39,7 +41,7 @@ impl From<Reason> for Stop {
     }
 }
 
-/// Where translated bytes are.
+/// Location of translated bytes.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     host: bool,
@@ -47,7 +49,7 @@ struct Run {
     bytes: usize,
 }
 
-/// An engine's access to memory, for one packet.
+/// Access of an engine to memory, for one packet.
 #[derive(Debug)]
 pub struct Port<'a> {
     hardware: &'a Hardware,
@@ -55,17 +57,18 @@ pub struct Port<'a> {
     vmid: usize,
     abandon: &'a AtomicBool,
     deadline: Instant,
-    /// When the next access could begin: what it depends on is there, and the link free.
+    /// Earliest begin of the next access: its inputs are there and the link is free.
     due: Instant,
-    /// When the last byte that was transferred would be there.
+    /// Arrival of the last byte that was transferred, in the bus model.
     tail: Instant,
-    /// Where the operands' last accesses ended: going on there is pipelined.
+    /// End of the last access to each operand. An access that continues there is pipelined.
     streams: [u64; 4],
     oldest: usize,
 }
 
 impl<'a> Port<'a> {
-    /// For a packet that begins now and may run for `limit`, unless `abandon` becomes true.
+    /// Makes a port for a packet that begins now and may run for `limit`, unless `abandon` becomes
+    /// true.
     pub fn new(
         hardware: &'a Hardware,
         engine: usize,
@@ -87,7 +90,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Whether the packet may go on; waits if it is ahead of time.
+    /// Checks that the packet may go on, and waits if it is ahead of the bus model.
     pub fn check(&mut self) -> Result<(), Stop> {
         if self.due > Instant::now() + AHEAD {
             self.wait_until(self.due)?;
@@ -105,12 +108,12 @@ impl<'a> Port<'a> {
         Ok(())
     }
 
-    /// Waits until everything could have been transferred.
+    /// Waits until everything has been transferred in the bus model.
     pub fn settle(&mut self) -> Result<(), Stop> {
         self.wait_until(self.due.max(self.tail))
     }
 
-    /// Waits, as long as the packet may go on.
+    /// Waits, and returns early if the packet may not go on.
     pub fn wait_until(&self, time: Instant) -> Result<(), Stop> {
         loop {
             let left = time.saturating_duration_since(Instant::now());
@@ -126,7 +129,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Waits for something that does not count as run time.
+    /// Waits without counting the time as run time.
     pub fn delay(&mut self, time: Duration) -> Result<(), Stop> {
         self.deadline += time;
         self.wait_until(Instant::now() + time)
@@ -144,7 +147,7 @@ impl<'a> Port<'a> {
         })
     }
 
-    /// Writes an operand. `progress` grows by what is written, also before an error.
+    /// Writes an operand. `progress` grows by the bytes written, also before an error.
     pub fn write(&mut self, va: u64, from: &[u8], progress: &mut u64) -> Result<(), Stop> {
         let hardware = self.hardware;
         let mut done = 0;
@@ -157,7 +160,7 @@ impl<'a> Port<'a> {
         })
     }
 
-    /// Copies from operand to operand. `progress` grows by what is written, also before an error.
+    /// Copies from operand to operand. `progress` grows by the bytes written, also before an error.
     pub fn copy(
         &mut self,
         (source, destination, bytes): (u64, u64, u64),
@@ -219,7 +222,8 @@ impl<'a> Port<'a> {
         Ok(())
     }
 
-    /// Translates `va` and, as far as what follows follows there too, up to `limit` bytes.
+    /// Translates `va` and up to `limit` bytes behind it, as far as they are contiguous in the
+    /// target too.
     fn run(
         &mut self,
         passage: &Passage<'_>,
@@ -239,7 +243,7 @@ impl<'a> Port<'a> {
             let Some(next_va) = va.checked_add(run.bytes as u64) else {
                 return Ok(run);
             };
-            // A fault there is reported when it is its turn.
+            // A fault on a later page is reported when that page is accessed.
             let Ok((next, next_left)) = self.page(passage, next_va, access) else {
                 return Ok(run);
             };
@@ -252,7 +256,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Translates `va`: where it is, and how many bytes the page has from there.
+    /// Translates `va`. Returns where it is, and how many bytes of the page begin there.
     fn page(
         &mut self,
         passage: &Passage<'_>,
@@ -264,7 +268,7 @@ impl<'a> Port<'a> {
         let read = |host, address| {
             hardware.counters.add(regs::WALK_READS, 1);
             let latency = link(hardware, host).latency();
-            // Looking at the clock takes longer than an entry in VRAM.
+            // Reading the clock takes longer than reading an entry in VRAM.
             if !latency.is_zero() {
                 due = due.max(Instant::now()) + latency;
             }
@@ -317,7 +321,7 @@ impl<'a> Port<'a> {
         }
     }
 
-    /// Reads the packet at `va`, which is a multiple of its size.
+    /// Reads the packet at `va`, a multiple of the packet size.
     pub fn fetch<const N: usize>(&mut self, va: u64) -> Result<[u8; N], Stop> {
         let mut packet = [0; N];
         self.hardware.counters.add(regs::FETCHES, 1);
@@ -335,7 +339,7 @@ impl<'a> Port<'a> {
         })
     }
 
-    /// Writes a fence or a time stamp, once everything before it has had its time.
+    /// Writes a fence or a time stamp, after everything before it is over in the bus model.
     pub fn store(&mut self, va: u64, value: impl FnOnce(&Hardware) -> u64) -> Result<(), Stop> {
         self.settle()?;
         self.hardware.counters.add(regs::SYNC_ACCESSES, 1);
@@ -344,7 +348,7 @@ impl<'a> Port<'a> {
         })
     }
 
-    /// An access that does not cross a page.
+    /// Makes an access that does not cross a page.
     fn single<T>(
         &mut self,
         (va, bytes, access): (u64, usize, Access),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes that are on their way (`KNOB_POST_NS`): as on a bus, they arrive in the order in which they were made, and before
-//! any read is answered.
+//! Posted writes (`KNOB_POST_NS`). As on a bus, they arrive in the order in which they were made,
+//! and before any read is answered.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Longest time that a write is on its way.
+/// Longest time for which a write is posted.
 const MAX_DELAY: u64 = 10_000_000_000;
 
 /// A write to BAR 0 or 1.
@@ -18,16 +18,16 @@ pub struct Write {
     pub value: u64,
 }
 
-/// The writes that are on their way.
+/// The posted writes.
 #[derive(Debug, Default)]
 pub struct Posted {
     delay: u64,
-    /// Each with when it arrives by itself.
+    /// Writes, each with the time at which it arrives by itself.
     writes: VecDeque<(Instant, Write)>,
 }
 
 impl Posted {
-    /// `KNOB_POST_NS`.
+    /// Returns `KNOB_POST_NS`.
     pub fn delay(&self) -> u64 {
         self.delay
     }
@@ -37,7 +37,7 @@ impl Posted {
         self.delay = nanoseconds.min(MAX_DELAY);
     }
 
-    /// Sends a write on its way. `false`: it takes no time.
+    /// Posts a write. Returns false if writes are not posted.
     pub fn post(&mut self, now: Instant, write: Write) -> bool {
         if self.delay != 0 {
             let due = now + Duration::from_nanos(self.delay);
@@ -46,7 +46,7 @@ impl Posted {
         self.delay != 0
     }
 
-    /// Takes the first of them; `now`: only if it has arrived by then.
+    /// Takes the first posted write; with `now`, only if it has arrived by then.
     pub fn take(&mut self, now: Option<Instant>) -> Option<Write> {
         let (due, _) = self.writes.front()?;
         if now.is_some_and(|now| *due > now) {
@@ -55,7 +55,7 @@ impl Posted {
         self.writes.pop_front().map(|(_, write)| write)
     }
 
-    /// When the next one arrives.
+    /// Returns when the next posted write arrives.
     pub fn due(&self) -> Option<Instant> {
         self.writes.front().map(|(due, _)| *due)
     }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! vfio-user on the wire: what QEMU 11.1 speaks of version 0.0.
+//! The wire format of vfio-user: the part of version 0.0 that QEMU 11.1 uses.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER: usize = 16;
-/// Bytes of data that one message may carry. QEMU does not survive replies that its socket takes in parts.
+/// Bytes of data that one message may carry. QEMU fails on replies that its socket takes in parts.
 pub const MAX_DATA: usize = 32 << 10;
-/// Longer messages are not believed.
+/// Size limit of a message. A longer one is refused.
 pub const MAX_MESSAGE: usize = 64 << 10;
 
 /// Error numbers of Linux.
 pub const EINVAL: u32 = 22;
-/// Not supported.
+/// The command is not supported.
 pub const ENOTSUP: u32 = 95;
 
 const REPLY: u32 = 1;
@@ -39,18 +39,18 @@ pub mod command {
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Replies have their request's.
+    /// Id of the message; a reply has the id of its request.
     pub id: u16,
-    /// What it is about.
+    /// Command of the message.
     pub command: u16,
-    /// Bytes, the header included.
+    /// Size in bytes, including the header.
     pub size: u32,
     flags: u32,
     error: u32,
 }
 
 impl Header {
-    /// The header of a request with that many bytes after it.
+    /// Makes the header of a request with so many bytes after it.
     pub fn request(id: u16, command: u16, payload: usize) -> Self {
         Self {
             id,
@@ -61,7 +61,7 @@ impl Header {
         }
     }
 
-    /// The header of a reply to `self`.
+    /// Makes the header of a reply to `self`.
     pub fn reply(&self, payload: usize) -> Self {
         Self {
             size: (HEADER + payload) as u32,
@@ -71,7 +71,7 @@ impl Header {
         }
     }
 
-    /// The header of an error reply to `self`.
+    /// Makes the header of an error reply to `self`.
     pub fn refusal(&self, error: u32) -> Self {
         Self {
             size: HEADER as u32,
@@ -81,7 +81,7 @@ impl Header {
         }
     }
 
-    /// From bytes.
+    /// Decodes a header.
     pub fn parse(bytes: &[u8; HEADER]) -> Self {
         let mut reader = Reader(bytes);
         Self {
@@ -93,7 +93,7 @@ impl Header {
         }
     }
 
-    /// To bytes, with room for what follows.
+    /// Encodes the header, with room for what follows.
     pub fn to_bytes(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.size as usize);
         bytes.extend(self.id.to_le_bytes());
@@ -104,30 +104,30 @@ impl Header {
         bytes
     }
 
-    /// Bytes after the header, if the size can be right.
+    /// Returns the bytes after the header, if the size is possible.
     pub fn payload(&self) -> Option<usize> {
         (self.size as usize)
             .checked_sub(HEADER)
             .filter(|payload| *payload <= MAX_MESSAGE)
     }
 
-    /// Whether it is a reply.
+    /// Returns whether the message is a reply.
     pub fn is_reply(&self) -> bool {
         self.flags & 0xf == REPLY
     }
 
-    /// Whether its sender does not want a reply.
+    /// Returns whether the sender wants no reply.
     pub fn no_reply(&self) -> bool {
         self.flags & NO_REPLY != 0
     }
 
-    /// Whether it is a reply that says no.
+    /// Returns whether the message is an error reply.
     pub fn is_error(&self) -> bool {
         self.flags & ERROR != 0
     }
 }
 
-/// Takes numbers from the front of bytes.
+/// Reads numbers from the front of a byte slice.
 #[derive(Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 
@@ -138,28 +138,28 @@ impl Reader<'_> {
         Some(*front)
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 }
 
-/// 32-bit words as bytes.
+/// Encodes 32-bit words.
 pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A DMA_MAP.
+/// Payload of DMA_MAP.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Map {
@@ -171,7 +171,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// From a message's payload.
+    /// Decodes the payload of a message.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;
@@ -186,7 +186,7 @@ impl Map {
     }
 }
 
-/// A DMA_UNMAP.
+/// Payload of DMA_UNMAP.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Unmap {
@@ -196,7 +196,7 @@ pub struct Unmap {
 }
 
 impl Unmap {
-    /// From a message's payload.
+    /// Decodes the payload of a message.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;
@@ -209,7 +209,7 @@ impl Unmap {
     }
 }
 
-/// What REGION_READ and REGION_WRITE begin with.
+/// First part of REGION_READ and REGION_WRITE.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Region {
@@ -219,10 +219,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes of it.
+    /// Size of this part in bytes.
     pub const SIZE: usize = 16;
 
-    /// From a message's payload.
+    /// Decodes the payload of a message.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         let (offset, region) = (reader.u64()?, reader.u32()?);
@@ -235,7 +235,7 @@ impl Region {
     }
 }
 
-/// What SET_IRQS begins with.
+/// First part of SET_IRQS.
 #[derive(Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct SetIrqs {
@@ -246,12 +246,12 @@ pub struct SetIrqs {
 }
 
 impl SetIrqs {
-    /// No data: with a count of zero all vectors are let go.
+    /// No data. With a count of zero, all vectors are disabled.
     pub const DATA_NONE: u32 = 1;
     /// The data are file descriptors.
     pub const DATA_EVENTFD: u32 = 4;
 
-    /// From a message's payload.
+    /// Decodes the payload of a message.
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let mut reader = Reader(payload);
         reader.u32()?;

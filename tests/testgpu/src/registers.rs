@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! BAR 0: which register is what.
+//! Registers of BAR 0.
 
 use crate::device::Device;
 use crate::hardware::Hardware;
@@ -8,7 +8,8 @@ use crate::regs;
 use crate::slot::Phase;
 use crate::state::{Reset, State, WAKE_CONTROL};
 
-/// Which element of an array an offset is in, if it is in the array, and where in it.
+/// Returns which element of an array contains an offset, and the offset within it; `None` if the
+/// offset is outside of the array.
 fn element(offset: u64, base: u64, stride: u64, count: usize) -> Option<(usize, u64)> {
     let offset = offset.checked_sub(base)?;
     let index = usize::try_from(offset / stride).ok()?;
@@ -31,7 +32,8 @@ fn doorbell_value(offset: u64) -> Option<usize> {
     element(offset, regs::DOORBELL_VALUE, 8, regs::QUEUE_COUNT).map(|(queue, _)| queue)
 }
 
-/// The part of a register that an access is about: shift and mask. `None` if the access is not allowed.
+/// Returns shift and mask of the part of a register that an access is about. `None` if the access
+/// is not allowed.
 fn part(offset: u64, bytes: usize) -> Option<(u32, u64)> {
     match (bytes, offset % 8) {
         _ if offset >= regs::BAR0_SIZE => None,
@@ -93,7 +95,7 @@ fn register(state: &State, offset: u64) -> Option<u64> {
     variable(state, offset)
 }
 
-/// Registers that say what the device is.
+/// Reads the registers that describe the device.
 fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
     let message = match hardware.bus().is_message() {
         true => regs::FEATURE_MESSAGE,
@@ -190,7 +192,7 @@ fn slot_register(state: &State, number: usize, offset: u64) -> Option<u64> {
     })
 }
 
-/// Has those engines abandon what they do.
+/// Makes engines abandon their packets.
 fn abandon(device: &Device, engines: u64) {
     for engine in (0..regs::ENGINE_COUNT).filter(|engine| engines & (1 << engine) != 0) {
         device
@@ -203,7 +205,7 @@ fn abandon(device: &Device, engines: u64) {
 pub fn write(device: &Device, state: &mut State, offset: u64, bytes: usize, value: u64) {
     let done = part(offset, bytes).and_then(|(shift, mask)| {
         if state.resetting.is_some() {
-            // Nobody's fault.
+            // The access is allowed and has no effect.
             return Some(());
         }
         let write = Write {
@@ -218,7 +220,7 @@ pub fn write(device: &Device, state: &mut State, offset: u64, bytes: usize, valu
     }
 }
 
-/// A write of one register, or of a half of it. Its methods give `None` where it is a bad access.
+/// A write of one register or of half of it. The methods return `None` for a bad access.
 struct Write {
     offset: u64,
     value: u64,
@@ -226,7 +228,7 @@ struct Write {
 }
 
 impl Write {
-    /// What a register that is read and written has afterwards.
+    /// Returns the new value of a register that can be read and written.
     fn over(&self, old: u64) -> u64 {
         old & !self.mask | self.value
     }
@@ -236,7 +238,7 @@ impl Write {
         Some(())
     }
 
-    /// The command, if it is one: the low half must be written.
+    /// Returns the command, if the low half is written.
     fn command(&self) -> Option<u64> {
         (self.mask & 1 == 1).then_some(self.value)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The numbers of `MANUAL.md`, by the names they have there. A test compares the two.
+//! The numbers of `MANUAL.md`, under the names that they have there. A test compares the two.
 
 macro_rules! constants {
     ($($name:ident = $value:expr,)*) => {
@@ -238,9 +238,9 @@ pub const INVALIDATE_COUNT: usize = 64;
 pub const VECTOR_COUNT: usize = 16;
 /// Bytes that a `COPY` or `FILL` packet may move.
 pub const TRANSFER_LIMIT: u64 = 64 << 20;
-/// First address that is no device virtual address.
+/// First address beyond the device's virtual addresses.
 pub const VA_END: u64 = 1 << 48;
 /// Page size in bytes.
 pub const PAGE: u64 = 4096;
-/// Size of what a leaf of level 1 maps, in bytes.
+/// Bytes that a leaf of level 1 maps.
 pub const LARGE_PAGE: u64 = 2 << 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receiving half of the connection: what QEMU wants, answered at once, always. QEMU holds its big lock while it waits, and
-//! DMA that the device does needs that lock; so nothing here waits for DMA.
+//! The receiving half of the connection. It answers every request of QEMU at once. QEMU holds its
+//! big lock while it waits, and the device's DMA needs that lock, so nothing here waits for DMA.
 
 use crate::config::{self, Config};
 use crate::device::{Device, Running};
@@ -28,16 +28,16 @@ const MAPPABLE: u32 = 4;
 const BAR1_SIZE: u64 = regs::QUEUE_COUNT as u64 * regs::PAGE;
 const BAR4_SIZE: u64 = 16 << 10;
 
-/// How to serve.
+/// Options of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mode {
-    /// Every access to guest memory goes through QEMU.
+    /// Make every access to guest memory through QEMU.
     pub message: bool,
-    /// Say on standard error what QEMU maps, and what it resets.
+    /// Print on standard error what QEMU maps and resets.
     pub verbose: bool,
 }
 
-/// Serves one QEMU until it goes.
+/// Serves one QEMU until it disconnects.
 pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<()> {
     let messenger = Arc::new(Messenger::new(stream.try_clone()?));
     let guest = Arc::new(Guest::new(Arc::clone(&messenger), mode.message));
@@ -50,7 +50,7 @@ pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<(
         verbose: mode.verbose,
     };
     let result = connection.run(&stream);
-    // Engines that wait for answers get none any more, so that they can end.
+    // Ends the waits of engines, which get no more answers, so that they can end.
     messenger.close();
     match result {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
@@ -67,7 +67,7 @@ struct Connection<'a> {
     verbose: bool,
 }
 
-/// A reply: its payload and perhaps a descriptor, or an error number.
+/// A reply: payload and perhaps a descriptor, or an error number.
 type Reply<'a> = Result<(Vec<u8>, Option<BorrowedFd<'a>>), u32>;
 
 impl<'a> Connection<'a> {
@@ -206,7 +206,7 @@ impl<'a> Connection<'a> {
         }
         let done = match (set.flags & SetIrqs::DATA_NONE != 0, set.count) {
             (true, 0) => self.guest.set_vectors(0, regs::VECTOR_COUNT, Vec::new()),
-            // Masking is QEMU's business.
+            // QEMU does the masking.
             _ if set.flags & SetIrqs::DATA_EVENTFD == 0 => true,
             (_, count) => self.guest.set_vectors(set.start, count, descriptors),
         };

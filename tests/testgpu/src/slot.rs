@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A hardware slot: the registers of the queue in it, and what it is doing.
+//! A hardware slot: the registers of its queue, and its state.
 
 use crate::regs;
 use std::time::{Duration, Instant};
 
 const CONFIG_DEFINED: u64 = 0x3ff | (0xf << 16) | (3 << 24) | (3 << 28);
-/// How long after a fence wait began its fence is read again.
+/// Time from the begin of a fence wait to the first poll of its fence.
 const FIRST_POLL: Duration = Duration::from_micros(20);
-/// How long it is at most until it is read again.
+/// Longest time between two polls of a fence.
 const LAST_POLL: Duration = Duration::from_millis(1);
 
-/// What a slot does, apart from whether an engine holds it and whether it is being unbound.
+/// State of a slot, apart from whether an engine holds its packet and whether it is being unbound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Phase {
@@ -34,7 +34,7 @@ pub struct Slot {
     pub read_index: u64,
     /// `SLOT_PROGRESS`.
     pub progress: u64,
-    /// What became of the last command.
+    /// Result of the last command.
     pub result: u64,
     /// `SLOT_SINCE`.
     pub since: u64,
@@ -42,24 +42,24 @@ pub struct Slot {
     pub error: u64,
     /// `SLOT_FAULT_VA`.
     pub fault_va: u64,
-    /// What it does.
+    /// State of the slot.
     pub phase: Phase,
-    /// The engine that holds it.
+    /// Engine that holds the slot's packet.
     pub engine: Option<usize>,
-    /// UNBIND was asked for.
+    /// Whether UNBIND was requested.
     pub unbinding: bool,
-    /// When UNBIND, which has nothing left to wait for, completes.
+    /// When an UNBIND that waits for nothing else completes.
     pub free_at: Option<Instant>,
-    /// The kinds of engine that can go on with it.
+    /// Kinds of engine that can execute the next packet.
     pub wants: u64,
-    /// When it was served last, as a count of all times.
+    /// Number of the last time that the slot was served, counted over all slots.
     pub served: u64,
     poll_at: Instant,
     poll_interval: Duration,
 }
 
 impl Slot {
-    /// A free slot.
+    /// Makes a free slot.
     pub fn new() -> Self {
         Self {
             config: 0,
@@ -82,7 +82,7 @@ impl Slot {
         }
     }
 
-    /// `SLOT_CONFIG`.
+    /// Returns `SLOT_CONFIG`.
     pub fn config(&self) -> u64 {
         self.config
     }
@@ -92,32 +92,32 @@ impl Slot {
         self.config = value & CONFIG_DEFINED;
     }
 
-    /// The queue in it.
+    /// Returns the id of the queue in the slot.
     pub fn queue(&self) -> usize {
         (self.config & 0x3ff) as usize
     }
 
-    /// Its address space.
+    /// Returns the VMID of the queue.
     pub fn vmid(&self) -> usize {
         ((self.config >> 16) & 0xf) as usize
     }
 
-    /// Its engine classes.
+    /// Returns the engine classes of the queue.
     pub fn classes(&self) -> u64 {
         (self.config >> 24) & 3
     }
 
-    /// Its priority.
+    /// Returns the priority of the queue.
     pub fn priority(&self) -> u64 {
         (self.config >> 28) & 3
     }
 
-    /// Packets of its ring.
+    /// Returns how many packets the ring holds.
     pub fn ring_packets(&self) -> u64 {
         1 << (self.size & 0x1f)
     }
 
-    /// Whether ring, size and classes can be used.
+    /// Returns whether ring, size and classes are valid.
     pub fn is_valid(&self) -> bool {
         self.ring % regs::PAGE == 0
             && self.ring < regs::VA_END
@@ -125,7 +125,7 @@ impl Slot {
             && self.classes() != 0
     }
 
-    /// What `SLOT_STATE` calls it.
+    /// Returns the state's number in `SLOT_STATE`.
     pub fn state(&self) -> u64 {
         match self.phase {
             Phase::Free => regs::STATE_FREE,
@@ -139,7 +139,8 @@ impl Slot {
         }
     }
 
-    /// When an engine of these kinds may take it; `None` if that is not to be foreseen.
+    /// Returns when an engine of these kinds may take the slot's packet; `None` if that is not
+    /// known yet.
     pub fn runnable_at(&self, kinds: u64, now: Instant) -> Option<Instant> {
         if self.engine.is_some() || self.unbinding || self.wants & kinds == 0 {
             return None;
@@ -151,7 +152,7 @@ impl Slot {
         }
     }
 
-    /// Its fence has not been reached.
+    /// Records that the fence has not been reached.
     pub fn wait_for_fence(&mut self, now: Instant) {
         self.poll_interval = match self.phase {
             Phase::Waiting => (self.poll_interval * 2).min(LAST_POLL),
@@ -161,7 +162,7 @@ impl Slot {
         self.poll_at = now + self.poll_interval;
     }
 
-    /// Its fence may have been reached.
+    /// Records that the fence may have been reached.
     pub fn poll_now(&mut self, now: Instant) {
         self.poll_at = now;
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device knows at an instant, and how it changes: doorbells, slots, resets. One lock guards all of it; no method blocks.
+//! The state of the device and how it changes: doorbells, slots, resets. One lock guards all of it.
+//! No method blocks.
 
 use crate::fault::{FaultQueue, Reason};
 use crate::hardware::Hardware;
@@ -16,14 +17,14 @@ mod schedule;
 
 pub use schedule::{class_of, copy_kinds, kinds_in, kinds_of, Job, Outcome, Pick};
 
-/// Who must be woken up besides engines of a class, as a further bit.
+/// Bit for the control thread, beside the bits of the engine classes to be woken up.
 pub const WAKE_CONTROL: u64 = 1 << 2;
 
 const DEFAULT_MAX_RUN: u64 = 2_000_000_000;
 const SHORTEST_MAX_RUN: u64 = 1_000_000;
 const LONGEST_MAX_RUN: u64 = 60_000_000_000;
 
-/// How much a reset does.
+/// Extent of a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Reset {
@@ -31,18 +32,18 @@ pub enum Reset {
     Function,
 }
 
-/// A bitmap with a bit for each queue.
+/// Bitmap with one bit for each queue.
 pub type Bitmap = [u64; regs::BITMAP_WORDS];
 
 fn bit(queue: usize) -> (usize, u64) {
     (queue / 64, 1 << (queue % 64))
 }
 
-/// The state.
+/// State of the device.
 #[derive(Debug)]
 pub struct State {
     hardware: Arc<Hardware>,
-    /// Slots.
+    /// The slots.
     pub slots: [Slot; regs::SLOT_COUNT],
     doorbells: Box<[u64; regs::QUEUE_COUNT]>,
     bound: Box<[Option<usize>; regs::QUEUE_COUNT]>,
@@ -54,34 +55,34 @@ pub struct State {
     pub enabled: Bitmap,
     /// `SLOT_EVENT`.
     pub slot_event: u64,
-    /// Interrupt registers.
+    /// The interrupt registers.
     pub interrupts: Interrupts,
     /// The fault queue.
     pub faults: FaultQueue,
-    /// INVALIDATE.
+    /// The INVALIDATE registers and what waits there.
     pub invalidates: Invalidates,
-    /// Trouble.
+    /// The trouble knobs.
     pub knobs: Knobs,
-    /// Writes on their way: `KNOB_POST_NS`.
+    /// Posted writes (`KNOB_POST_NS`).
     pub posted: Posted,
     /// `SCRATCH`.
     pub scratch: u64,
     max_run: u64,
-    /// `ENGINE_RESET`: engines that are to be reset.
+    /// `ENGINE_RESET`: engines that are still to be reset.
     pub engine_resets: u64,
-    /// The reset that is going on.
+    /// Reset that is under way.
     pub resetting: Option<Reset>,
-    /// The device is no longer.
+    /// Whether the device is closed.
     pub closed: bool,
-    /// Who is to be woken up when the lock is released.
+    /// Bits of the threads to wake up when the lock is released.
     pub wake: u64,
     served: u64,
-    /// When a queue of a VMID was served last, as such a count.
+    /// Number of the last time that a queue of a VMID was served.
     turns: [u64; regs::VMID_COUNT],
 }
 
 impl State {
-    /// At reset values.
+    /// Makes a state with reset values.
     pub fn new(hardware: Arc<Hardware>) -> Self {
         Self {
             hardware,
@@ -108,7 +109,7 @@ impl State {
         }
     }
 
-    /// The hardware.
+    /// Returns the hardware.
     pub fn hardware(&self) -> &Arc<Hardware> {
         &self.hardware
     }
@@ -118,7 +119,7 @@ impl State {
         self.interrupts.raise(cause, &self.hardware);
     }
 
-    /// `MAX_RUN_NS`.
+    /// Returns `MAX_RUN_NS`.
     pub fn max_run(&self) -> u64 {
         self.max_run
     }
@@ -128,7 +129,7 @@ impl State {
         self.max_run = nanoseconds.clamp(SHORTEST_MAX_RUN, LONGEST_MAX_RUN);
     }
 
-    /// `DOORBELL_VALUE` of a queue.
+    /// Returns `DOORBELL_VALUE` of a queue.
     pub fn write_index(&self, queue: usize) -> u64 {
         self.doorbells[queue]
     }
@@ -138,7 +139,7 @@ impl State {
         self.doorbells[queue] = value;
     }
 
-    /// A doorbell was written; false if it is not heard.
+    /// Handles a store to a doorbell. Returns false if the doorbell is disabled.
     pub fn ring(&mut self, queue: usize, value: u64) -> bool {
         let (word, bit) = bit(queue);
         if self.enabled[word] & bit == 0 || self.resetting.is_some() {
@@ -162,7 +163,8 @@ impl State {
         self.raise(regs::INT_PENDING);
     }
 
-    /// Changes a slot; takes note of the time if its state becomes another, and wakes up who can go on with it.
+    /// Changes a slot. Records the time if its state changes, and wakes up the engines that can
+    /// execute its packet.
     fn change(&mut self, slot: usize, change: impl FnOnce(&mut Slot, Instant)) {
         let now = Instant::now();
         let slot = &mut self.slots[slot];
@@ -176,8 +178,8 @@ impl State {
         }
     }
 
-    /// Carries out a slot's command, and says what became of it in its result. Returns the engines that must
-    /// abandon what they do.
+    /// Carries out a slot's command and stores its result. Returns the engines that must abandon
+    /// their packets.
     pub fn command(&mut self, number: usize, command: u64) -> u64 {
         let slot = &self.slots[number];
         let mut abandoned = 0;
@@ -251,14 +253,14 @@ impl State {
         }
     }
 
-    /// Nothing runs any more in a slot that is being unbound.
+    /// Records that nothing runs any more in a slot that is being unbound.
     fn stop_for_unbind(&mut self, number: usize) {
         self.slots[number].free_at = Some(Instant::now() + self.knobs.delay());
         self.finish_unbinds();
         self.wake |= WAKE_CONTROL;
     }
 
-    /// Completes each UNBIND that is due. Returns when the next one is.
+    /// Completes each UNBIND that is due. Returns when the next one is due.
     pub fn finish_unbinds(&mut self) -> Option<Instant> {
         if self.knobs.no_ack & regs::NO_ACK_UNBIND != 0 {
             return None;
@@ -292,7 +294,7 @@ impl State {
         self.raise(regs::INT_SLOT);
     }
 
-    /// The engines that hold a packet.
+    /// Returns the engines that hold a packet.
     pub fn busy(&self) -> u64 {
         self.slots
             .iter()
@@ -300,7 +302,7 @@ impl State {
             .fold(0, |mask, engine| mask | (1 << engine))
     }
 
-    /// Asks for engines to be reset. Returns those that must abandon what they do.
+    /// Requests that engines be reset. Returns those that must abandon their packets.
     pub fn reset_engines(&mut self, mask: u64) -> u64 {
         let mask = mask & ((1 << regs::ENGINE_COUNT) - 1);
         self.knobs.stuck &= !mask;
@@ -312,7 +314,7 @@ impl State {
         busy
     }
 
-    /// Everything to reset values. No engine holds a packet.
+    /// Restores the reset values. No engine may hold a packet.
     pub fn reset(&mut self) {
         *self = Self {
             resetting: self.resetting,

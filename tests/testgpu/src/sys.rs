@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What needs `unsafe`: memory shared with other processes, and messages with file descriptors.
+//! The code that needs `unsafe`: memory shared with other processes, and messages with descriptors.
 
 #![allow(unsafe_code)]
 

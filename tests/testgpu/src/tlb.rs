@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The translation cache of section 4. It keeps what it was given until told otherwise.
+//! The TLB (section 4 of the manual). An entry stays until it is replaced or invalidated.
 
 use crate::pagetable::Leaf;
 use crate::regs;
@@ -8,7 +8,7 @@ const WAYS: usize = 4;
 const SMALL_SETS: usize = 256;
 const LARGE_SETS: usize = 32;
 
-/// Entries for 4 KiB pages.
+/// Number of entries for 4 KiB pages.
 pub const SMALL_ENTRIES: usize = WAYS * SMALL_SETS;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ struct Set {
     next: usize,
 }
 
-/// The cache.
+/// The TLB.
 #[derive(Debug)]
 pub struct Tlb {
     small: Vec<Set>,
@@ -48,7 +48,7 @@ fn lookup(sets: &[Set], vmid: usize, page: u64) -> Option<Leaf> {
 }
 
 impl Tlb {
-    /// The leaf for an address, if it is cached.
+    /// Returns the leaf for an address, if it is cached.
     pub fn lookup(&self, vmid: usize, va: u64) -> Option<Leaf> {
         lookup(&self.small, vmid, va / regs::PAGE)
             .or_else(|| lookup(&self.large, vmid, va / regs::LARGE_PAGE))
@@ -63,7 +63,7 @@ impl Tlb {
             &mut self.small
         };
         if lookup(sets, vmid, page).is_some() {
-            // Two engines walked at once. The cached one stays, as if it had been found.
+            // Two engines walked at once. The cached entry stays, as if the second had found it.
             return;
         }
         let count = sets.len();
@@ -80,7 +80,8 @@ impl Tlb {
         set.ways[way] = Some(Entry { vmid, page, leaf });
     }
 
-    /// Drops what overlaps `first..=last` in one address space, or in all. Returns the first dropped leaf that `wanted` picks.
+    /// Drops the entries that overlap `first..=last` in one address space or in all. Returns the
+    /// first dropped leaf that `wanted` picks.
     pub fn invalidate(
         &mut self,
         vmid: Option<usize>,

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trouble knobs of section 12, except the lost interrupts, which the interrupts count themselves.
+//! The trouble knobs (section 12 of the manual), except `KNOB_LOSE_INTERRUPTS`, which is in
+//! `interrupt`.
 
 use std::time::{Duration, Instant};
 
-/// Longest delay that a knob adds.
+/// Longest delay that a knob can add.
 const MAX_DELAY: u64 = 10_000_000_000;
 
-/// The knobs.
+/// State of the knobs.
 #[derive(Debug, Default)]
 pub struct Knobs {
     delay: u64,
     after_unmap: u64,
-    /// The write through a dropped translation that is still to be made: where, and when (`None`: not acknowledged yet).
+    /// Write through a dropped translation that is still to be made: its address, and when (`None`:
+    /// the INVALIDATE is not acknowledged yet).
     pending: Option<(u64, u64, Option<Instant>)>,
     /// `KNOB_AFTER_RESULT`.
     pub after_result: u64,
@@ -24,7 +26,7 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// `KNOB_DELAY_NS`.
+    /// Returns `KNOB_DELAY_NS`.
     pub fn delay_register(&self) -> u64 {
         self.delay
     }
@@ -34,12 +36,12 @@ impl Knobs {
         self.delay = nanoseconds.min(MAX_DELAY);
     }
 
-    /// How much later things complete.
+    /// Returns the delay of completions.
     pub fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)
     }
 
-    /// `KNOB_AFTER_UNMAP`.
+    /// Returns `KNOB_AFTER_UNMAP`.
     pub fn after_unmap(&self) -> u64 {
         self.after_unmap
     }
@@ -54,7 +56,7 @@ impl Knobs {
         }
     }
 
-    /// An INVALIDATE dropped a writable translation to `address`.
+    /// Records that an INVALIDATE dropped a writable translation to `address`.
     pub fn dropped(&mut self, address: u64) {
         if self.after_unmap != 0 {
             self.pending = Some((address, self.after_unmap, None));
@@ -62,19 +64,19 @@ impl Knobs {
         }
     }
 
-    /// It was acknowledged.
+    /// Records that the INVALIDATE was acknowledged.
     pub fn acknowledged(&mut self, now: Instant) {
         if let Some((_, delay, due @ None)) = &mut self.pending {
             *due = Some(now + Duration::from_nanos(*delay));
         }
     }
 
-    /// When the write is due.
+    /// Returns when the write is due.
     pub fn due(&self) -> Option<Instant> {
         self.pending.and_then(|(_, _, due)| due)
     }
 
-    /// Takes the write if it is due: the bus address.
+    /// Takes the write if it is due, and returns its bus address.
     pub fn take_write(&mut self, now: Instant) -> Option<u64> {
         if self.due()? > now {
             return None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fuzz targets, for a bounded time, always with the same input.
+//! Runs the fuzz targets for a bounded time, always with the same input.
 
 #[path = "../fuzz/packet.rs"]
 mod packet;
@@ -8,7 +8,7 @@ mod pagetable;
 
 const ROUNDS: usize = 20_000;
 
-/// Bytes of which some are small and many are zero, as in real packets and tables.
+/// Makes bytes of which some are small and many are zero, as in real packets and tables.
 fn inputs(mut each: impl FnMut(&[u8])) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The constants of the device and the tables of its manual agree.
+//! Tests that the constants of the device and the tables of its manual agree.
 
 use std::collections::BTreeMap;
 use testgpu::regs;
@@ -17,7 +17,7 @@ fn quoted(cell: &str) -> Option<&str> {
     cell.trim().strip_prefix('`')?.strip_suffix('`')
 }
 
-/// The rows of the tables: value, name, the other cells.
+/// Returns the rows of the tables: value, name, the other cells.
 fn rows() -> Vec<(u64, &'static str, Vec<&'static str>)> {
     let row = |line: &'static str| {
         let mut cells = line.strip_prefix('|')?.strip_suffix('|')?.split('|');

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server, driven over its socket by something that is not QEMU: what it answers, and that nothing brings it down.
+//! Drives the server over its socket without QEMU, and checks its answers and that nothing makes it
+//! fail.
 
 #![allow(unsafe_code)]
 
@@ -17,11 +18,11 @@ use testgpu::sys::memory::{memory_file, Mapping};
 use testgpu::sys::socket;
 
 const GUEST_SIZE: u64 = 1 << 20;
-/// Where the guest's memory is on the bus.
+/// Bus address of the guest's memory.
 const BUS: u64 = 0x4000_0000;
 const PAGE: u64 = 4096;
 
-/// What a QEMU would be.
+/// Client of the server, in QEMU's place.
 struct Client {
     stream: UnixStream,
     server: Option<JoinHandle<std::io::Result<()>>>,
@@ -31,7 +32,7 @@ struct Client {
     next: u16,
     /// DMA requests that came while waiting for a reply.
     requests: VecDeque<(Header, Vec<u8>)>,
-    /// Whether DMA is allowed, and how often it was asked for.
+    /// Whether DMA is allowed, and how often the device requested it.
     allow: bool,
     asked: usize,
 }
@@ -77,7 +78,8 @@ impl Client {
         self.next
     }
 
-    /// Sends a request and gives its reply; an error reply is `None`. DMA requests are put off, as by QEMU.
+    /// Sends a request and returns its reply; `None` for an error reply. DMA requests that come
+    /// first are answered later, as QEMU does.
     fn ask_with(
         &mut self,
         number: u16,
@@ -112,7 +114,7 @@ impl Client {
         (header, payload)
     }
 
-    /// Answers DMA requests, from the guest's memory, until `done`.
+    /// Answers DMA requests from the guest's memory until `done`.
     fn answer_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !done(self) {
@@ -208,7 +210,7 @@ impl Client {
         self.ask(command::DMA_UNMAP, &payload)
     }
 
-    /// A queue whose ring and tables are in VRAM, with the page of the guest's memory at VA 0.
+    /// Makes a queue whose ring and tables are in VRAM. VA 0 is the page of the guest's memory.
     fn set_up(&mut self) {
         self.ask(command::GET_REGION_INFO, &words(&[32, 0, 2, 0, 0, 0, 0, 0]))
             .unwrap();
@@ -297,7 +299,7 @@ fn what_it_is() {
 fn direct_dma_and_what_falls_back_to_messages() {
     let mut client = Client::new(false);
     client.set_up();
-    // mapped: no message but the one that looks whether memory is shared
+    // Mapped: the only message checks whether memory is shared.
     client.map(BUS, PAGE, 8 * PAGE, 3, true).unwrap();
     client.guest.store(8 * PAGE, 1).unwrap();
     client.allow = false;
@@ -305,12 +307,12 @@ fn direct_dma_and_what_falls_back_to_messages() {
     client.wait_state(regs::STATE_IDLE);
     assert_eq!(client.guest.load(8 * PAGE + 8), Some(77));
     assert_eq!(client.r(regs::DMA_MAPPED), 1);
-    // read-only: QEMU is asked, and refuses
+    // Read-only: QEMU is asked, and refuses.
     client.map(BUS, PAGE, 8 * PAGE, 1, true).unwrap();
     client.submit(1, &[regs::FENCE_WRITE, 8, 78]);
     client.wait_state(regs::STATE_FAULTED);
     assert_eq!(client.r(regs::SLOT + regs::SLOT_ERROR), regs::BUS);
-    // unmapped, with a range that is no range of any mapping
+    // Unmapped, with a range that is no range of any mapping.
     client.unmap(0, u64::MAX).unwrap();
     assert_eq!(client.r(regs::DMA_MAPPED), 0);
     let asked = client.asked;
@@ -318,7 +320,7 @@ fn direct_dma_and_what_falls_back_to_messages() {
     client.wait_state(regs::STATE_FAULTED);
     assert!(client.asked > asked);
     assert_eq!(client.guest.load(8 * PAGE + 8), Some(77));
-    // without a file there are only messages
+    // Without a file there are only messages.
     client.map(BUS, PAGE, 0, 3, false).unwrap();
     client.allow = true;
     client.w(regs::SLOT + regs::SLOT_COMMAND, regs::COMMAND_RETRY);
@@ -333,7 +335,7 @@ fn in_message_mode_there_are_only_messages() {
     client.map(BUS, PAGE, 8 * PAGE, 3, true).unwrap();
     client.submit(0, &[regs::FENCE_WRITE, 8, 77]);
     client.wait_state(regs::STATE_IDLE);
-    // the client's idea of what is at the address, and not the mapping's
+    // The bytes are the client's, not those of the mapped file.
     assert_eq!(
         (client.guest.load(8), client.guest.load(8 * PAGE + 8)),
         (Some(77), Some(0))
@@ -386,7 +388,7 @@ fn nonsense_is_refused_and_does_no_harm() {
             &[0xff; 64],
             &[0; 64],
         ] {
-            // a DMA request or VERSION with any payload is a request like all others
+            // A DMA request or VERSION with any payload is a request like all others.
             let _ = client.ask(number, payload);
         }
     }
@@ -398,7 +400,7 @@ fn nonsense_is_refused_and_does_no_harm() {
             }
         }
     }
-    // mappings that cannot be
+    // Impossible mappings.
     assert_eq!(client.map(BUS, PAGE, GUEST_SIZE, 3, true), None);
     assert_eq!(client.map(BUS, u64::MAX, 8, 3, true), None);
     assert_eq!(client.map(u64::MAX, 2, 0, 3, true), None);
@@ -413,7 +415,7 @@ fn nonsense_is_refused_and_does_no_harm() {
     client
         .ask(command::SET_IRQS, &set_irqs(33, 2, 0, 0))
         .unwrap();
-    // an answer to no question
+    // An answer to no request.
     let header = Header::request(999, command::DMA_READ, 0).reply(0);
     socket::send(&client.stream, &header.to_bytes(), None).unwrap();
     client.is_alive();

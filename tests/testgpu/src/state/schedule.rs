@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which engine executes which packet next, and what becomes of the queue then.
+//! Chooses which engine executes which packet, and updates the queue afterwards.
 
 use super::{bit, State, WAKE_CONTROL};
 use crate::fault::{Fault, Reason, Victim};
@@ -8,53 +8,53 @@ use crate::regs;
 use crate::slot::{Phase, Slot};
 use std::time::{Duration, Instant};
 
-/// A packet to be executed, and by whom.
+/// A packet to be executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
-    /// Whose it is.
+    /// Queue of the packet.
     pub victim: Victim,
     /// VA of the packet.
     pub va: u64,
     /// The queue's engine classes.
     pub classes: u64,
-    /// Whether write index and read index can both be right.
+    /// Whether write index and read index are consistent.
     pub valid_index: bool,
-    /// How far it has come.
+    /// How far the packet has come.
     pub progress: u64,
-    /// How long it may run.
+    /// How long the packet may run.
     pub max_run: Duration,
 }
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done.
+    /// The packet is done.
     Done {
-        /// It wrote a fence.
+        /// Whether the packet wrote a fence.
         fence: bool,
-        /// It was INTERRUPT.
+        /// Whether the packet was INTERRUPT.
         interrupt: bool,
     },
-    /// Its fence is not reached.
+    /// The packet waits for a fence that is not reached.
     Waiting,
-    /// It needs an engine of another kind.
+    /// The packet needs an engine of another kind.
     Elsewhere(u64),
-    /// It stopped.
+    /// The packet stopped its queue.
     Stopped(Fault),
-    /// It was abandoned for a reset.
+    /// The packet was abandoned for a reset.
     Abandoned,
 }
 
-/// What an engine does next.
+/// Next action of an engine.
 #[derive(Debug)]
 pub enum Pick {
-    /// Execute this.
+    /// Execute this packet.
     Job(Job),
-    /// Wait until woken up, or until then.
+    /// Wait until woken up, or until the given time.
     Wait(Option<Instant>),
 }
 
-/// The engine classes of an engine.
+/// Returns the class of an engine.
 pub fn class_of(engine: usize) -> u64 {
     if engine < regs::COPY_ENGINE_COUNT {
         regs::CLASS_COPY
@@ -63,10 +63,10 @@ pub fn class_of(engine: usize) -> u64 {
     }
 }
 
-/// One of the copy engines, where a packet names it; the first is the lowest bit.
+/// Bits of the copy engines that a packet may name; the first engine is the lowest bit.
 const ONE_COPY_ENGINE: u64 = 0x100;
 
-/// What an engine is: its class, and which one of it.
+/// Returns the class of an engine, and its number within the class.
 pub fn kinds_of(engine: usize) -> u64 {
     match class_of(engine) {
         regs::CLASS_COPY => regs::CLASS_COPY | (ONE_COPY_ENGINE << engine),
@@ -74,7 +74,7 @@ pub fn kinds_of(engine: usize) -> u64 {
     }
 }
 
-/// Which engines can take a copy, by the packet's flags.
+/// Returns which engines can execute a copy, given the packet's flags.
 pub fn copy_kinds(flags: u64) -> u64 {
     match flags {
         0 => regs::CLASS_COPY,
@@ -82,7 +82,7 @@ pub fn copy_kinds(flags: u64) -> u64 {
     }
 }
 
-/// The kinds of engine that a queue of these classes may use.
+/// Returns the kinds of engine that a queue of these classes may use.
 pub fn kinds_in(classes: u64) -> u64 {
     match classes & regs::CLASS_COPY {
         0 => classes,
@@ -91,7 +91,7 @@ pub fn kinds_in(classes: u64) -> u64 {
 }
 
 impl State {
-    /// The next packet for an engine.
+    /// Returns the next packet for an engine.
     pub fn pick(&mut self, engine: usize) -> Pick {
         if self.resetting.is_some() {
             return Pick::Wait(None);
@@ -109,7 +109,7 @@ impl State {
                 next = Some(next.map_or(at, |next| next.min(at)));
                 continue;
             }
-            // Address spaces take turns; priorities count within one.
+            // VMIDs take turns. Priorities count within a VMID.
             let turns = &self.turns;
             let rank = |slot: &Slot| {
                 let waits = u64::MAX - turns[slot.vmid()];
@@ -124,7 +124,7 @@ impl State {
             return Pick::Wait(next);
         };
         if others || next.is_some() {
-            // Somebody else must look after them, for this engine is busy now.
+            // Another engine must look after them, because this one is busy now.
             self.wake |= class;
         }
         self.served += 1;
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// An engine is through with a packet.
+    /// Handles the outcome of a packet.
     pub fn complete(
         &mut self,
         engine: usize,

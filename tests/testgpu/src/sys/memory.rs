@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A file, mapped shared and writable as a whole.
 ///
-/// Nothing ever refers to its bytes: they are copied in and out, so that it does not matter who changes them meanwhile. What is
-/// copied while somebody else writes it is some mixture of old and new bytes.
+/// No reference to its bytes ever exists: they are copied in and out, so other processes may change
+/// them at any time. A copy of bytes that are being written is a mixture of old and new ones.
 ///
 /// # Invariants
 ///
-/// `base` is the start of `size` bytes that stay mapped, readable and writable, as long as the value lives.
+/// `base` is the start of `size` bytes that stay mapped, readable and writable, as long as the
+/// value lives.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -23,15 +24,15 @@ pub struct Mapping {
 
 // SAFETY: the mapping belongs to the process and not to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` bytes are only copied, by raw pointers and never by references; other processes do the same at any
-// time, so that a thread that does adds nothing new.
+// SAFETY: Through `&Mapping` bytes are only copied, by raw pointers and never by references. Other
+// processes do the same at any time, so another thread that does it adds nothing new.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `size` bytes of `file`.
     pub fn new(file: impl AsFd, size: u64) -> io::Result<Self> {
         let size = usize::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping at an address that the kernel picks touches nothing that exists.
+        // SAFETY: A new mapping at an address that the kernel picks replaces no existing one.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -50,12 +51,12 @@ impl Mapping {
         Ok(Self { base, size })
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size as u64
     }
 
-    /// The place of `length` bytes at `offset`, if all of them are inside.
+    /// Returns a pointer to `length` bytes at `offset`, if all of them are inside.
     fn place(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
         if offset.checked_add(length)? > self.size {
@@ -65,16 +66,16 @@ impl Mapping {
         Some(unsafe { self.base.as_ptr().add(offset) })
     }
 
-    /// Copies bytes out; `None` if they are not all inside.
+    /// Copies bytes out. `None` if they are not all inside.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Option<()> {
         let from = self.place(offset, to.len())?;
-        // SAFETY: `from` has that many readable bytes by place() and the invariant; `to` is memory of this process alone, so
-        // they do not overlap.
+        // SAFETY: `from` has that many readable bytes by place() and the invariant; `to` is memory
+        // of this process alone, so they do not overlap.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
         Some(())
     }
 
-    /// Copies bytes in; `None`, and nothing is written, if they would not all be inside.
+    /// Copies bytes in. `None`, and nothing is written, if they would not all be inside.
     pub fn write(&self, offset: u64, from: &[u8]) -> Option<()> {
         let to = self.place(offset, from.len())?;
         // SAFETY: as in read(), with the roles exchanged.
@@ -82,7 +83,8 @@ impl Mapping {
         Some(())
     }
 
-    /// Copies bytes from one mapping to another, or within one; `None`, and nothing is written, if they are not all inside.
+    /// Copies bytes from one mapping to another, or within one. `None`, and nothing is written, if
+    /// they are not all inside.
     pub fn copy(&self, offset: u64, to: &Self, to_offset: u64, bytes: usize) -> Option<()> {
         let from = self.place(offset, bytes)?;
         let to = to.place(to_offset, bytes)?;
@@ -91,14 +93,15 @@ impl Mapping {
         Some(())
     }
 
-    /// The 8 bytes at `offset`, a multiple of 8, for single accesses.
+    /// Returns the 8 bytes at `offset`, a multiple of 8, for single accesses.
     fn word(&self, offset: u64) -> Option<&AtomicU64> {
         let place = self.place(offset, 8)?.cast::<u64>();
         if !place.is_aligned() {
             return None;
         }
-        // SAFETY: mapped by place(), aligned, lives as long as `self`; other accesses to it are other processes', the atomic
-        // ones made here, or the copies above, which may tear but are never referred to.
+        // SAFETY: mapped by place(), aligned, lives as long as `self`; other accesses to it are
+        // other processes', the atomic ones made here, or the copies above, which may tear but are
+        // never referred to.
         Some(unsafe { AtomicU64::from_ptr(place) })
     }
 
@@ -121,32 +124,32 @@ impl Drop for Mapping {
     }
 }
 
-/// Makes a file in memory, of `size` bytes of zeros that take no memory until they are written.
+/// Makes a file in memory of `size` zero bytes, which take no memory until they are written.
 pub fn memory_file(name: &CStr, size: u64) -> io::Result<OwnedFd> {
     // SAFETY: `name` is a string that ends with a zero.
     let file = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just opened, and nobody else's.
+    // SAFETY: The descriptor was just opened, and nobody else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     std::fs::File::from(file.try_clone()?).set_len(size)?;
     Ok(file)
 }
 
-/// Makes the first `size` bytes of a file in memory zero, for all who map it, and gives their memory back.
+/// Zeroes the first `size` bytes of a file in memory, for all who map it, and frees their memory.
 pub fn zero(file: impl AsFd, size: u64) -> io::Result<()> {
     let size = libc::off_t::try_from(size).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes numbers only; mappings of the file stay valid and read as zero.
+    // SAFETY: The call takes numbers only. Mappings of the file stay valid and read as zero.
     match unsafe { libc::fallocate(file.as_fd().as_raw_fd(), mode, 0, size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Lets the calling thread wake up from short sleeps on time, and not when the kernel finds it convenient.
+/// Makes the calling thread wake up from short sleeps on time, without the kernel's timer slack.
 pub fn wake_on_time() {
-    // SAFETY: takes numbers only. A failure costs precision, nothing else.
+    // SAFETY: The call takes numbers only. A failure costs precision, nothing else.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }

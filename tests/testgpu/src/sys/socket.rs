@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Bytes with file descriptors, over a Unix socket.
+//! Bytes and file descriptors over a Unix socket.
 
 use std::io::{self, Read, Write};
 use std::mem::{size_of, MaybeUninit};
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 
-/// More descriptors than this never come with a message.
+/// Most descriptors that come with one message.
 pub const MAX_DESCRIPTORS: usize = 16;
 
 /// Room for the control messages, aligned as they must be.
@@ -24,7 +24,8 @@ fn message(bytes: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     message
 }
 
-/// Fills `to`, and collects the descriptors that came with it. An end of the stream is an error.
+/// Fills `to` and collects the descriptors that come with the bytes. An end of the stream is an
+/// error.
 pub fn receive(stream: &UnixStream, to: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
     let mut descriptors = Vec::new();
     let mut done = 0;
@@ -36,7 +37,8 @@ pub fn receive(stream: &UnixStream, to: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
         };
         let mut control = Control([0; 256]);
         let mut message = message(&mut bytes, &mut control);
-        // SAFETY: `message` points to `bytes` and `control`, which live on and have the lengths given.
+        // SAFETY: `message` points to `bytes` and `control`, which live on and have the lengths
+        // given.
         let got =
             unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
         match usize::try_from(got) {
@@ -65,10 +67,11 @@ fn collect(message: &libc::msghdr, descriptors: &mut Vec<OwnedFd>) {
             )
         };
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: only computes a length.
+            // SAFETY: The macro only computes a length.
             let data = length - unsafe { libc::CMSG_LEN(0) } as usize;
             for i in 0..data / size_of::<RawFd>() {
-                // SAFETY: the kernel wrote that many descriptors there; unaligned reads are allowed for.
+                // SAFETY: the kernel wrote that many descriptors there; unaligned reads are allowed
+                // for.
                 let descriptor =
                     unsafe { ptr::read_unaligned(libc::CMSG_DATA(header).cast::<RawFd>().add(i)) };
                 // SAFETY: a descriptor that came in a message is new, and the receiver's alone.
@@ -80,7 +83,7 @@ fn collect(message: &libc::msghdr, descriptors: &mut Vec<OwnedFd>) {
     }
 }
 
-/// Reads `to` from the stream, where no descriptors can come.
+/// Fills `to` from the stream, where no descriptors can come.
 pub fn read(mut stream: &UnixStream, to: &mut [u8]) -> io::Result<()> {
     stream.read_exact(to)
 }
@@ -101,9 +104,10 @@ pub fn send(
     let mut control = Control([0; 256]);
     let mut message = message(&mut bytes, &mut control);
     let length = size_of::<RawFd>() as u32;
-    // SAFETY: only computes a length.
+    // SAFETY: The macro only computes a length.
     message.msg_controllen = unsafe { libc::CMSG_SPACE(length) } as usize;
-    // SAFETY: the control buffer is bigger than CMSG_SPACE of one descriptor, so that the header and its data are inside.
+    // SAFETY: the control buffer is bigger than CMSG_SPACE of one descriptor, so that the header
+    // and its data are inside.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&message);
         (*header).cmsg_level = libc::SOL_SOCKET;
@@ -115,7 +119,8 @@ pub fn send(
         );
     }
     let sent = loop {
-        // SAFETY: as in receive(); sendmsg() does not write to the bytes, though its type would let it.
+        // SAFETY: as in receive(); sendmsg() does not write to the bytes, though its type would let
+        // it.
         let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
         match usize::try_from(sent) {
             Ok(sent) => break sent,

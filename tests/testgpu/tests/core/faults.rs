@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fault queue; RETRY and CANCEL.
+//! Tests of the fault queue, RETRY and CANCEL.
 
 use crate::rig::{launch, Rig, DATA, HOST, RW};
 use testgpu::regs;
@@ -64,7 +64,8 @@ fn cancel() {
     assert!(!rig.pending(1));
 }
 
-/// Packets that fault in the middle, and go on when the page is there: in-place kernels must not do any element twice.
+/// Tests that packets which fault in the middle go on when the page is there, and that in-place
+/// kernels change no element twice.
 #[test]
 fn retry_goes_on_where_it_was() {
     let rig = Rig::new();
@@ -101,7 +102,7 @@ fn retry_goes_on_where_it_was() {
             assert_eq!(rig.slot(queue.slot, regs::SLOT_FAULT_VA), VA + 4096 * page);
             rig.map(1, VA + 4096 * page, RW | HOST | ((1 << 20) + 4096 * page));
             if page == 7 {
-                // also over UNBIND and BIND, which retries
+                // Also over UNBIND and BIND, which retries.
                 let (index, progress) = rig.unbind(&queue);
                 rig.bind(&queue, index, progress);
             } else {

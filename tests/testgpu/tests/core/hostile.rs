@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rings and page tables that change while the device reads them.
+//! Tests with rings and page tables that change while the device reads them.
 
 use crate::rig::{Rig, DATA, RING_PACKETS, RW};
 use std::sync::atomic::{AtomicBool, Ordering};
 use testgpu::regs;
 
 const BOTH: u64 = regs::CLASS_COPY | regs::CLASS_COMPUTE;
-/// A part of the address space whose tables change all the time.
+/// Part of the address space whose tables change all the time.
 const SHAKY: u64 = 0x7000_0000_0000;
 
 struct Random(u64);
@@ -89,7 +89,8 @@ fn nothing_that_changes_meanwhile_does_harm() {
             }
         });
         let mut sequence = 0;
-        // So often, and until each engine had something to do: where others have the processor that takes longer.
+        // Repeats so often, and until each engine had something to do. On a busy machine that takes
+        // longer.
         for round in 0.. {
             if round >= 2000 && all_had_work(&rig) && rig.r(regs::FAULTS) > 10 {
                 break;
@@ -107,7 +108,7 @@ fn nothing_that_changes_meanwhile_does_harm() {
                     }
                     regs::STATE_ERROR | regs::STATE_WAITING => {
                         rig.command(queue.slot, regs::COMMAND_UNBIND);
-                        // past the packet that did it
+                        // Goes on behind the packet that stopped the queue.
                         rig.until("FREE", || rig.state(queue.slot) == regs::STATE_FREE);
                         rig.set_slot(queue.slot, regs::SLOT_READ_INDEX, read + 1);
                     }

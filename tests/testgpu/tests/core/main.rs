@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device without QEMU: what a driver would see, and whether it is what the manual says.
+//! Tests of the device without QEMU: a driver would see what the manual says.
 
 mod faults;
 mod hostile;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Translation: the TLB, INVALIDATE, and what is refused.
+//! Tests of translation: the TLB, INVALIDATE, refused accesses.
 
 use crate::rig::{launch, Rig, DATA, HOST, RW};
 use std::time::{Duration, Instant};
@@ -24,13 +24,13 @@ fn the_tlb_serves_stale_entries_until_they_are_invalidated() {
         ),
         (Some(2), Some(0))
     );
-    // not there at all, nor its root: still cached
+    // The leaf and even the root are gone: the translation is still cached.
     rig.unmap(1, VA);
     let root = rig.r(regs::ROOT + 8);
     rig.w(regs::ROOT + 8, 0);
     rig.run(&mut queue, &[&[regs::FENCE_WRITE, VA, 3]]);
     rig.w(regs::ROOT + 8, root);
-    // others' pages and address spaces do not matter
+    // INVALIDATE of other pages and address spaces has no effect.
     rig.invalidate(2, 0, u64::MAX);
     rig.invalidate(1, VA + 4096, u64::MAX);
     rig.invalidate(1, 0, VA - 1);
@@ -39,7 +39,7 @@ fn the_tlb_serves_stale_entries_until_they_are_invalidated() {
     rig.invalidate(1, VA + 100, VA + 100);
     let stop = rig.stop(&mut queue, &[&[regs::FENCE_WRITE, VA, 5]]);
     assert_eq!(stop, (regs::NOT_PRESENT, VA));
-    // what is not there is not cached
+    // Entries that are not present are not cached.
     rig.map(1, VA, RW | HOST | 0x20_0000);
     assert_eq!(
         rig.command(queue.slot, regs::COMMAND_RETRY),
@@ -81,7 +81,7 @@ fn permissions_are_cached_too() {
 #[test]
 fn tables_in_host_memory() {
     let rig = Rig::new();
-    // four tables in host memory, one after another
+    // Four tables in host memory, one after another.
     let table = 8 * MIB;
     let link = |level: u64| (table + (3 - level) * 4096, (VA >> (12 + 9 * level)) & 511);
     for level in [3, 2, 1] {
@@ -133,7 +133,7 @@ fn invalidate_waits_for_accesses_in_flight() {
     assert!(seen, "it does not wait");
 }
 
-/// How long an INVALIDATE takes during an access that takes so long.
+/// Returns how long an INVALIDATE takes during an access of the given length.
 fn invalidate_during_an_access(slow: Duration) -> Duration {
     let rig = Rig::new();
     let mut queue = rig.queue(1, regs::CLASS_COPY);
@@ -144,7 +144,7 @@ fn invalidate_during_an_access(slow: Duration) -> Duration {
     rig.unmap(1, VA);
     let start = Instant::now();
     rig.invalidate(1, VA, VA);
-    // either the write was over before the end of the INVALIDATE, or it never happens
+    // Either the write was over before the end of the INVALIDATE, or it never happens.
     let then = rig.host.bytes.load(0x10_0000);
     assert_eq!(then, Some(1));
     start.elapsed()

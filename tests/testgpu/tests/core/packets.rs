@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each packet and each kernel, against the CPU.
+//! Tests of each packet and each kernel against the CPU's result.
 
 use crate::rig::{launch, noise, Rig, DATA, VRAM_DATA};
 use testgpu::regs;
@@ -85,7 +85,7 @@ fn fences_time_stamps_and_interrupts() {
     assert_eq!(rig.r(regs::COMPLETION + 8), 1 << 6);
     assert_eq!(rig.r(regs::INT_STATUS), regs::INT_COMPLETION);
     assert_eq!(rig.interrupts(1), 1);
-    // the cause is still set: no second message
+    // The cause is still set, so there is no second message.
     rig.run(&mut queue, &[&[regs::INTERRUPT]]);
     assert_eq!(rig.interrupts(1), 1);
     rig.w(regs::INT_STATUS, regs::INT_COMPLETION);
@@ -224,7 +224,7 @@ fn matrix_product() {
     }
     expected.push(9.0);
     assert_eq!(rig.read_f32(2 * MIB, m * n + 1), expected);
-    // sides of zero
+    // Sides of zero.
     rig.run(
         &mut queue,
         &[&launch(
@@ -284,7 +284,7 @@ fn copies_that_name_an_engine_leave_the_other_free() {
     let mut first = rig.queue(1, BOTH);
     rig.submit(&mut first, &[&copy(regs::COPY_ENGINE_0)]);
     rig.until("engine 0 is busy", || rig.r(regs::ENGINE_BUSY) == 1);
-    // More for it, of other queues, waits; what is for the other one, or for both, does not.
+    // More packets for engine 0, of other queues, wait. Packets for engine 1, or for both, do not.
     let mut second = rig.queue(2, BOTH);
     rig.submit(&mut second, &[&copy(regs::COPY_ENGINE_0)]);
     let before = rig.r(regs::ENGINE + regs::ENGINE_STRIDE + regs::ENGINE_PACKETS);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Doorbells, BIND and UNBIND, waiting, fairness.
+//! Tests of doorbells, BIND and UNBIND, waiting, fairness.
 
 use crate::rig::{launch, Rig, DATA};
 use std::time::{Duration, Instant};
@@ -42,7 +42,7 @@ fn doorbells_that_are_not_heard() {
         (rig.r(regs::PENDING), rig.r(regs::DOORBELL_VALUE + 40)),
         (0, 0)
     );
-    // a recycled queue id
+    // A recycled queue id.
     device.write_doorbell(6 * 4096, 8, 9);
     rig.w(regs::DOORBELL_VALUE + 48, 0);
     assert_eq!(rig.r(regs::DOORBELL_VALUE + 48), 0);
@@ -165,7 +165,7 @@ fn impossible_write_indexes() {
         queue.written = index;
         assert_eq!(rig.stop(&mut queue, &[]), (regs::BAD_INDEX, 0));
     }
-    // the indexes may wrap
+    // The indexes may wrap.
     let mut queue = rig.queue(9, BOTH);
     rig.unbind(&queue);
     rig.w(regs::DOORBELL_VALUE + 8 * 9, u64::MAX - 1);
@@ -179,7 +179,7 @@ fn impossible_write_indexes() {
     assert_eq!(rig.slot(queue.slot, regs::SLOT_READ_INDEX), 1);
 }
 
-/// From now on one compute slot must do it all, and it is busy at first, so that what follows queues up.
+/// Leaves one compute slot, which is busy at first, so that later packets queue up.
 fn keep_one_compute_slot(rig: &Rig) {
     rig.w(regs::KNOB_STUCK, 0b11_1000);
     let mut blockers: Vec<_> = (0..4)
@@ -287,7 +287,7 @@ fn a_storm_of_doorbells() {
     assert_ne!(rig.r(regs::PENDING_SUMMARY), 0);
 }
 
-/// Doorbells, BIND and UNBIND in any order lose no packet.
+/// Tests that doorbells, BIND and UNBIND in any order lose no packet.
 #[test]
 fn no_doorbell_is_lost_around_bind_and_unbind() {
     let rig = Rig::new();

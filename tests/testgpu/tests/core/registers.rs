@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How registers can be accessed, and what they have after a reset, as the manual's tables say.
+//! Tests of the accesses and the reset values of registers against the manual's tables.
 
 use crate::rig::{Rig, HOST_SIZE};
 use testgpu::device::Running;
@@ -17,7 +17,7 @@ fn number(cell: &str) -> Option<u64> {
     }
 }
 
-/// Name, offset, access, reset value where the manual gives one.
+/// Register of the manual: name, offset, access, and reset value if the manual has one.
 fn table() -> Vec<(&'static str, u64, &'static str, Option<u64>)> {
     let mut rows = Vec::new();
     for line in MANUAL.lines() {
@@ -120,7 +120,7 @@ fn halves() {
     device.write_doorbell(5 * 4096, 8, 1);
     device.write_register(regs::PENDING + 4, 4, 1 << 13);
     assert_eq!(rig.r(regs::PENDING), 1 << 5);
-    // a command needs its low half
+    // A command needs its low half.
     let bad = rig.r(regs::BAD_ACCESSES);
     device.write_register(regs::INV_SUBMIT + 4, 4, 1);
     assert_eq!(rig.r(regs::BAD_ACCESSES), bad + 1);
@@ -128,7 +128,7 @@ fn halves() {
     rig.until("INVALIDATE", || rig.r(regs::INV_DONE) == 9);
 }
 
-/// Whatever is written anywhere, the device answers, and a reset brings it back.
+/// Tests that the device answers, and that a reset restores it, whatever is written anywhere.
 #[test]
 fn any_writes() {
     let rig = Rig::new();
@@ -143,7 +143,7 @@ fn any_writes() {
         let offset = random() % 0xa100;
         let bytes = [4, 8, 8, 8, 1][random() as usize % 5];
         let offset = if round % 10 == 0 { offset } else { offset & !7 };
-        // not the knobs that make it slow, nor the bus model
+        // All but the knobs that make the device slow, and the bus model.
         if offset >= regs::LINK_BANDWIDTH || offset & !7 == regs::MAX_RUN_NS {
             continue;
         }

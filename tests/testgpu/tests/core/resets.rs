@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each reset does, and what it leaves.
+//! Tests of resets: what each one resets, and what it keeps.
 
 use crate::rig::{launch, Rig, DATA};
 use testgpu::regs;
@@ -53,7 +53,7 @@ fn check(rig: &Rig) {
     for slot in 0..32 {
         assert_eq!(rig.slot(slot, regs::SLOT_STATE), 0);
     }
-    // and it works again
+    // The device works again.
     rig.set_up();
     let mut queue = rig.queue(1, BOTH);
     rig.run(

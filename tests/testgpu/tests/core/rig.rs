@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A device on a bus that is a piece of memory, and what a driver would do with it.
+//! A device on a bus that is a piece of memory, and a small driver for it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use testgpu::regs;
 use testgpu::sys::memory::{memory_file, Mapping};
 
 pub(crate) const HOST_SIZE: u64 = 16 << 20;
-/// Where tests have their data in host memory: all of it, read and write.
+/// VA of the tests' data in host memory, which is mapped for reading and writing.
 pub(crate) const DATA: u64 = 0x1000_0000;
-/// The same in VRAM (its second half).
+/// VA of the tests' data in VRAM, its second half.
 pub(crate) const VRAM_DATA: u64 = 0x2000_0000;
-/// Rings, one page for each queue and more.
+/// VA of the rings, one page for each queue.
 pub(crate) const RINGS: u64 = 0x4000_0000;
 const RINGS_VRAM: u64 = 2 << 20;
 const TABLES_VRAM: u64 = 1 << 20;
@@ -31,7 +31,7 @@ pub(crate) struct Memory {
     pub(crate) bytes: Mapping,
     pub(crate) refused: Mutex<HashSet<u64>>,
     pub(crate) vectors: [AtomicU64; regs::VECTOR_COUNT],
-    /// Accesses take that long.
+    /// Time that an access takes.
     pub(crate) slow: Mutex<Duration>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Rig {
     sequence: AtomicU64,
 }
 
-/// A queue as its owner sees it.
+/// A queue, as its owner sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
     pub(crate) id: u64,
@@ -125,7 +125,7 @@ impl Queue {
 pub(crate) const RING_PACKETS: u64 = 64;
 
 impl Rig {
-    /// With no bus model, unless a test wants it.
+    /// Makes a rig without the bus model.
     pub(crate) fn new() -> Self {
         let free = Speed {
             bandwidth: 0,
@@ -157,7 +157,7 @@ impl Rig {
         rig
     }
 
-    /// What a driver does after a reset.
+    /// Sets the device up as a driver does after a reset.
     pub(crate) fn set_up(&self) {
         self.tables.store(TABLES_VRAM, Ordering::SeqCst);
         self.sequence.store(0, Ordering::SeqCst);
@@ -221,12 +221,12 @@ impl Rig {
         table + ((va >> (12 + 9 * level)) & 511) * 8
     }
 
-    /// The table with the 4 KiB leaf of `va`: its offset into VRAM.
+    /// Returns the table with the 4 KiB leaf of `va`, as an offset in VRAM.
     pub(crate) fn table_of(&self, vmid: u64, va: u64) -> u64 {
         self.entry(vmid, va, 0) & !0xfff
     }
 
-    /// Where a packet of a queue is in VRAM.
+    /// Returns the offset of a queue's packet in VRAM.
     pub(crate) fn packet_place(&self, queue: &Queue, index: u64) -> u64 {
         RINGS_VRAM + 4096 * (queue.id % 64) + index % RING_PACKETS * 64
     }
@@ -265,7 +265,7 @@ impl Rig {
         self.until("INVALIDATE", || self.r(regs::INV_DONE) >= sequence);
     }
 
-    /// Waits for what must come.
+    /// Waits until a condition is true, which must happen.
     pub(crate) fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
         let start = Instant::now();
         while !done() {
@@ -430,12 +430,12 @@ impl Rig {
     }
 }
 
-/// A LAUNCH packet.
+/// Makes a LAUNCH packet.
 pub(crate) fn launch(kernel: u64, arguments: &[u64]) -> Vec<u64> {
     [&[regs::LAUNCH | (kernel << 32)], arguments].concat()
 }
 
-/// Bytes that differ from place to place.
+/// Makes bytes that differ from place to place.
 pub(crate) fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x1234_5678_u32;
     let next = |_| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The trouble knobs do what they say, and nothing else.
+//! Tests that the trouble knobs do what the manual says, and nothing else.
 
 use crate::rig::{launch, Rig, DATA, HOST, RW};
 use std::time::{Duration, Instant};
@@ -97,7 +97,7 @@ fn a_write_after_the_acknowledgement() {
 fn a_stuck_engine_and_its_reset() {
     let rig = Rig::new();
     rig.w(regs::KNOB_STUCK, 1 << 2);
-    // one of four queues gets the stuck engine
+    // One of four queues gets the stuck engine.
     let mut queues: Vec<_> = (1..5)
         .map(|id| rig.queue(id, regs::CLASS_COMPUTE))
         .collect();
@@ -125,7 +125,7 @@ fn a_stuck_engine_and_its_reset() {
     assert_eq!(rig.slot(victim.slot, regs::SLOT_ERROR), regs::ENGINE_LOST);
     assert_eq!((rig.r(regs::KNOB_STUCK), rig.r(regs::ENGINE_RESET)), (0, 0));
     assert_ne!(rig.r(regs::INT_STATUS) & regs::INT_RESET, 0);
-    // an idle engine's reset harms nobody
+    // The reset of an idle engine harms nobody.
     rig.w(regs::ENGINE_RESET, 0xff);
     let mut others: Vec<_> = queues
         .iter()
@@ -137,7 +137,8 @@ fn a_stuck_engine_and_its_reset() {
         .for_each(|queue| rig.run(queue, &[&[regs::NOP]]));
 }
 
-/// It is a slot's packet that is ended: nobody else's, though an engine may hold that by now.
+/// Tests that COMMAND_RESET ends the packet of its slot and no other, even if the engine has
+/// another one by then.
 #[test]
 fn a_slot_whose_packet_has_ended_resets_nobody() {
     let rig = Rig::new();
@@ -156,7 +157,7 @@ fn a_slot_whose_packet_has_ended_resets_nobody() {
     let result = rig.command(ended.slot, regs::COMMAND_RESET);
     assert_eq!(result, regs::RESULT_BAD_STATE);
     assert_eq!(rig.r(regs::ENGINE_RESET), 0);
-    // One of those that have one: that one, and no other.
+    // Resets one of the slots whose packet an engine holds: that packet ends, and no other.
     rig.command(others[0].slot, regs::COMMAND_RESET);
     rig.wait_state(&others[0], regs::STATE_ERROR);
     assert_eq!(
@@ -258,7 +259,7 @@ fn invalidates_held_back_until_so_many_wait() {
     rig.until("all", || rig.r(regs::INV_DONE) == 3);
     assert_eq!(rig.r(regs::KNOB_HOLD), 0);
 
-    // Full, and one more is wanted: by who asks, and by who does not.
+    // The queue is full and one more is wanted: first by reading `INV_FREE`, then by submitting.
     for (round, ask) in [(1, true), (2, false)] {
         rig.w(regs::KNOB_HOLD, u64::MAX);
         assert_eq!(rig.r(regs::KNOB_HOLD), 65);
@@ -278,7 +279,7 @@ fn invalidates_held_back_until_so_many_wait() {
         assert_eq!(rig.r(regs::KNOB_HOLD), 0);
     }
 
-    // Given up.
+    // Writing 0 releases what is held back.
     rig.w(regs::KNOB_HOLD, 2);
     let sequence = rig.submit_invalidate(1, 0, 0);
     rig.w(regs::KNOB_HOLD, 0);
@@ -294,7 +295,7 @@ fn posted_writes_arrive_late_in_order_and_before_reads() {
     let messages = rig.interrupts(1);
     rig.w(regs::KNOB_POST_NS, 60_000_000_000);
     assert_eq!(rig.r(regs::KNOB_POST_NS), 10_000_000_000);
-    // Cleared, but not yet: so what happens meanwhile sends no message.
+    // The clearing write is posted. A cause that happens before it arrives sends no message.
     rig.w(regs::INT_STATUS, regs::INT_COMPLETION);
     rig.w(regs::SCRATCH, 1);
     rig.w(regs::SCRATCH, 2);
@@ -304,17 +305,17 @@ fn posted_writes_arrive_late_in_order_and_before_reads() {
     std::thread::sleep(Duration::from_millis(30));
     let after = rig.device().hardware().counters.read(regs::DOORBELL_WRITES);
     assert_eq!((before, rig.interrupts(1)), (after, messages));
-    // Any read brings all of them, in order.
+    // Any read makes all of them arrive, in order.
     assert_eq!(rig.r(regs::SCRATCH), 2);
     rig.wait_idle(&queue);
     assert_eq!(rig.interrupts(1), messages + 1);
-    // Or time.
+    // So does time.
     rig.w(regs::KNOB_POST_NS, 20_000_000);
     rig.w(regs::INT_STATUS, regs::INT_COMPLETION);
     rig.put(&mut queue, &[regs::INTERRUPT]);
     rig.ring(&queue);
     rig.until("the doorbell arrives", || rig.interrupts(1) == messages + 2);
-    // The knob itself is not late, and brings what was before it.
+    // A write of the knob is not posted, and makes earlier writes arrive.
     rig.w(regs::SCRATCH, 3);
     rig.w(regs::KNOB_POST_NS, 0);
     assert_eq!((rig.r(regs::KNOB_POST_NS), rig.r(regs::SCRATCH)), (0, 3));

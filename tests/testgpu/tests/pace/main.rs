@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bus model takes the time that it should. A program of its own, and one test at a time, so that nothing disturbs.
+//! Tests that the bus model takes the right time. They are a program of their own and run one at a
+//! time, so that nothing disturbs them.
 
 #[allow(dead_code)]
 #[path = "../core/rig.rs"]
@@ -39,7 +40,8 @@ fn time(rig: &Rig, queue: &mut rig::Queue, packets: &[&[u64]]) -> Duration {
     start.elapsed()
 }
 
-/// Whether it takes less than so long at least once: other work on the machine makes it take longer, never shorter.
+/// Returns whether an action takes less than a limit at least once. Other work on the machine only
+/// makes it longer.
 fn takes_less(limit: Duration, mut what: impl FnMut() -> Duration) -> bool {
     (0..200).any(|_| what() < limit)
 }
@@ -48,7 +50,7 @@ fn takes_less(limit: Duration, mut what: impl FnMut() -> Duration) -> bool {
 fn bandwidth_and_latency() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let rig = rig();
-    // 4 MiB at 100 MB/s, latency once
+    // 4 MiB at 100 MB/s, latency once.
     let mut queue = rig.queue(1, regs::CLASS_COPY);
     assert!(takes_less(Duration::from_millis(43 * 3), || {
         let took = time(&rig, &mut queue, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
@@ -75,7 +77,7 @@ fn directions_are_independent_and_engines_share() {
     let write = [regs::COPY, VRAM + 4 * MIB, DATA + 4 * MIB, 4 * MIB];
     let same = both(&read, &read, &mut a, &mut b);
     assert!(same >= Duration::from_millis(84), "{same:?}");
-    // Less than one after the other can take at all.
+    // Less than the least time for one after the other.
     assert!(takes_less(Duration::from_millis(84), || {
         let opposite = both(&read, &write, &mut a, &mut b);
         assert!(opposite >= Duration::from_millis(42), "{opposite:?}");
@@ -104,7 +106,7 @@ fn speeds_are_registers_too() {
     assert_eq!(rig.r(regs::LINK_BANDWIDTH), 100_000_000);
     rig.w(regs::LINK_BANDWIDTH, 0);
     rig.w(regs::LINK_LATENCY, 0);
-    // With the reset value none of them could: 4 MiB at 100 MB/s.
+    // With the reset value none of them could be so fast: 4 MiB at 100 MB/s.
     let mut queue = rig.queue(1, regs::CLASS_COPY);
     assert!(takes_less(Duration::from_millis(40), || time(
         &rig,
@@ -115,8 +117,8 @@ fn speeds_are_registers_too() {
     assert_eq!(rig.r(regs::VRAM_BANDWIDTH), 1_000_000);
 }
 
-/// Without the bus model the engines move bytes at half the speed of memory, at least: the same bytes between the same places.
-/// Only with optimization.
+/// Tests that without the bus model the engines move bytes at half the speed of `memmove` or
+/// faster. The bytes and places are equal. Only with optimization.
 #[cfg(not(debug_assertions))]
 #[test]
 fn unpaced_copies_are_fast() {
@@ -131,7 +133,7 @@ fn unpaced_copies_are_fast() {
     };
     let (mut memory, mut device) = (u64::MAX, u64::MAX);
     for round in 0..500 {
-        // The least of several tells, of both.
+        // Of both times the least of several counts.
         if round >= 20 && device < 2 * memory {
             break;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device as a driver sees it: tables in VRAM, one queue, host memory at IOVAs.
+//! A small driver of the device: tables in VRAM, one queue, host memory at IOVAs.
 
 use crate::vfio::{Function, Vector, Window};
 use std::cell::Cell;
@@ -9,7 +9,7 @@ use testgpu::regs;
 
 /// Device VA of the ring.
 const RING: u64 = 0x10_0000;
-/// Where the ring is in VRAM.
+/// Offset of the ring in VRAM.
 const RING_VRAM: u64 = 0x20_0000;
 const RING_PACKETS: u64 = 64;
 const FIRST_TABLE: u64 = 0x10_0000;
@@ -17,7 +17,7 @@ const VMID: u64 = 1;
 const QUEUE: u64 = 7;
 const SLOT: u64 = 3;
 
-/// Both directions, for CPU caches coherent: what host memory is mapped with.
+/// Bits of a leaf for host memory: readable, writable, coherent.
 pub(crate) const HOST: u64 = regs::PTE_READ | regs::PTE_WRITE | regs::PTE_HOST | regs::PTE_SNOOP;
 pub(crate) const VRAM: u64 = regs::PTE_READ | regs::PTE_WRITE;
 
@@ -66,7 +66,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// A fresh device: reset, with a page table, a bound queue, no bus model.
+    /// Makes a fresh device: reset, with a page table and a bound queue, without a bus model.
     pub(crate) fn set_up(&self) -> Result<(), String> {
         self.w(regs::RESET, 1);
         self.wait("RESET", || self.r(regs::RESET) == 0)?;
@@ -116,7 +116,7 @@ impl Gpu {
         table
     }
 
-    /// Writes the leaf of a page: its address and bits, or 0.
+    /// Writes the leaf of a page: address and bits, or 0.
     pub(crate) fn map(&self, va: u64, leaf: u64) {
         let mut table = self.r(regs::ROOT + 8 * VMID) & regs::PTE_ADDRESS;
         for shift in [39, 30, 21] {
@@ -166,7 +166,7 @@ impl Gpu {
         self.doorbells.write(QUEUE * regs::PAGE, self.written.get());
     }
 
-    /// Runs packets to their end.
+    /// Runs packets and waits for their end.
     pub(crate) fn run(&self, packets: &[&[u64]]) -> Result<(), String> {
         self.submit(packets);
         self.finish()
@@ -188,7 +188,7 @@ impl Gpu {
         }
     }
 
-    /// Runs packets that must stop the queue: the code and the VA.
+    /// Runs packets that must stop the queue, and returns the code and the VA.
     pub(crate) fn stop(&self, packets: &[&[u64]]) -> Result<(u64, u64), String> {
         self.submit(packets);
         self.wait("a stop", || {
@@ -197,7 +197,7 @@ impl Gpu {
         Ok((self.slot(regs::SLOT_ERROR), self.slot(regs::SLOT_FAULT_VA)))
     }
 
-    /// Executes the packet that stopped again.
+    /// Executes the packet that stopped once more.
     pub(crate) fn retry(&self) -> Result<(), String> {
         self.set_slot(regs::SLOT_COMMAND, regs::COMMAND_RETRY);
         self.finish()

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Drives the test GPU through vfio-pci, in the VM, as root, without pinmap.
+//! Tests of the test GPU through vfio-pci, in the virtual machine, as root, without pinmap.
 //!
-//! What the device does inside is tested without a VM; here it is what only QEMU and a kernel can show: that it is found, that
-//! interrupts arrive, that DMA goes where the IOMMU says and nowhere else.
+//! The inside of the device is tested without a virtual machine. These tests show what takes QEMU
+//! and a kernel: the device is found, interrupts arrive, and DMA goes where the IOMMU says and
+//! nowhere else.
 //!
-//! usage: `testgpu-vfio --list` prints the tests, one in a line: the seconds it may take, "faults" or "-" (whether the IOMMU reports
-//! faults), its name. `testgpu-vfio --run NAME` runs one: exit status 0 if it passes, 1 if it fails, 4 if it cannot be run.
+//! usage: `testgpu-vfio --list` prints the tests, one in a line: the seconds that it may take,
+//! "faults" or "-" (whether the IOMMU reports faults), the name. `testgpu-vfio --run NAME` runs one
+//! test. The exit status is 0 if it passes, 1 if it fails, 4 if it cannot be run.
 
 mod gpu;
 mod tests;
@@ -16,7 +18,7 @@ use std::io;
 use std::process::ExitCode;
 use vfio::{find, say, Function, Taken};
 
-/// The first test GPU, if there is one. What is `Taken` is to be dropped last.
+/// Takes the first test GPU, if there is one. Drop `Taken` last.
 fn open() -> Result<Option<(Taken, Gpu)>, String> {
     let found = find("0x1234", "0x7e57").map_err(|error| format!("sysfs: {error}"))?;
     let Some(path) = found.first() else {
@@ -32,7 +34,7 @@ fn open() -> Result<Option<(Taken, Gpu)>, String> {
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// After so many seconds a test hangs.
+/// Seconds after which a test is considered to hang.
 const SECONDS: u32 = 120;
 /// Exit status of a test that cannot be run.
 const SKIPPED: u8 = 4;

@@ -7,7 +7,7 @@ use testgpu::regs;
 
 type Test = fn(&Gpu) -> Result<(), String>;
 
-/// Name; whether the IOMMU stops the device in it and says so; the test.
+/// A test: its name, whether it makes the IOMMU report a fault, and its function.
 pub(crate) const ALL: &[(&str, bool, Test)] = &[
     ("the function is what the manual says", false, function),
     (
@@ -75,7 +75,7 @@ fn io<T>(what: &str, result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{what}: {error}"))
 }
 
-/// Host memory that the IOMMU maps at an IOVA as long as the value lives.
+/// Host memory that the IOMMU maps at an IOVA while the value lives.
 struct Mapped<'a> {
     gpu: &'a Gpu,
     memory: &'a Window,
@@ -343,7 +343,7 @@ fn no_master(gpu: &Gpu) -> Result<(), String> {
 }
 
 fn after_unmap(gpu: &Gpu) -> Result<(), String> {
-    // On a busy machine the memory is still mapped after half a second.
+    // A long delay: on a busy machine the memory may still be mapped after half a second.
     for delay in [500_000_000, 4_000_000_000] {
         if after_unmap_delayed(gpu, delay).is_ok() {
             return Ok(());
@@ -394,7 +394,7 @@ fn mappings(gpu: &Gpu) -> Result<(), String> {
     equal("ranges after", gpu.r(regs::DMA_MAPPED), before)
 }
 
-/// The engines' own time for a copy between two buffers of 8 MiB, without the bus model.
+/// Measures the engines' time for a copy between two buffers of 8 MiB, without the bus model.
 fn speed(gpu: &Gpu) -> Result<(), String> {
     let size = 8 * MIB;
     let memory = memory(2 * size)?;

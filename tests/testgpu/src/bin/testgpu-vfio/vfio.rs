@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! As much of VFIO as a test needs, with plain ioctls: the type 1 IOMMU, BARs, MSI-X by eventfd.
+//! The part of VFIO that the tests need, with plain ioctls: the type 1 IOMMU, BARs, MSI-X by
+//! eventfd.
 
 #![allow(unsafe_code)]
 
@@ -27,14 +28,15 @@ const MSIX_INDEX: u32 = 2;
 const IRQ_EVENTFD_TRIGGER: u32 = 4 | 32;
 const VECTORS: usize = 6;
 
-/// An ioctl with a structure of 32-bit words, which the kernel may change.
+/// Makes an ioctl with a structure of 32-bit words, which the kernel may change.
 fn call(file: &impl AsRawFd, number: libc::c_ulong, words: &mut [u32]) -> io::Result<i32> {
     let bytes = 4 * words.len() as u32;
     if let Some(size) = words.first_mut() {
         *size = bytes;
         return checked(|| {
             let argument: *mut u32 = words.as_mut_ptr();
-            // SAFETY: VFIO's structures begin with their size and are not touched beyond it; that many bytes are there.
+            // SAFETY: VFIO's structures begin with their size and are not touched beyond it; that
+            // many bytes are there.
             unsafe { libc::ioctl(file.as_raw_fd(), number, argument) }
         });
     }
@@ -53,7 +55,7 @@ fn halves(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// Memory that a device, or its owner, changes at any time.
+/// Mapped memory that a device or another process may change at any time.
 #[derive(Debug)]
 pub(crate) struct Window {
     base: NonNull<u8>,
@@ -72,7 +74,7 @@ impl Window {
         Ok(Self { base, size })
     }
 
-    /// Memory of this process.
+    /// Makes anonymous memory.
     pub(crate) fn memory(size: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         Self::map(size, flags, -1, 0)
@@ -97,7 +99,7 @@ impl Window {
         unsafe { self.base.as_ptr().add(offset).cast() }
     }
 
-    /// One access of the size of `T`, at a multiple of it unless a test wants otherwise.
+    /// Reads `T` in one access, at a multiple of its size unless a test wants otherwise.
     pub(crate) fn read<T: Copy>(&self, offset: u64) -> T {
         let place = self.place::<T>(offset);
         assert!(place.is_aligned());
@@ -105,7 +107,7 @@ impl Window {
         unsafe { place.read_volatile() }
     }
 
-    /// One access of the size of `T`.
+    /// Writes `T` in one access.
     pub(crate) fn write<T: Copy>(&self, offset: u64, value: T) {
         let place = self.place::<T>(offset);
         assert!(place.is_aligned());
@@ -121,7 +123,7 @@ impl Drop for Window {
     }
 }
 
-/// A function that was given to vfio-pci. Dropping it gives it back to whatever driver had it.
+/// A function that was given to vfio-pci. Dropping the value gives the function back to its driver.
 #[derive(Debug)]
 pub(crate) struct Taken {
     sysfs: PathBuf,
@@ -140,7 +142,7 @@ impl Taken {
         Ok(taken)
     }
 
-    /// To a driver; to none with "".
+    /// Gives the function to a driver; to none with "".
     fn give(&self, driver: &str) -> io::Result<()> {
         let name = self.sysfs.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
@@ -173,7 +175,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Opens a function that vfio-pci has.
+    /// Opens a function that is bound to vfio-pci.
     pub(crate) fn open(sysfs: &Path) -> io::Result<Self> {
         let name = sysfs
             .file_name()
@@ -231,7 +233,7 @@ impl Function {
         )
     }
 
-    /// A read of BAR 0 that goes through the kernel, so that any size and alignment can be had.
+    /// Reads BAR 0 through the kernel, which allows any size and alignment.
     pub(crate) fn read_bar0(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         let (_, offset) = self.region(0)?;
         self.device.read_exact_at(to, offset + at)
@@ -242,7 +244,7 @@ impl Function {
         self.device.read_exact_at(to, offset + at)
     }
 
-    /// Turns Bus Master on or off, and memory space on.
+    /// Turns Bus Master on or off, and turns memory space on.
     pub(crate) fn set_master(&self, on: bool) -> io::Result<()> {
         let (_, offset) = self.region(CONFIG_REGION)?;
         let command: u16 = if on { 6 } else { 2 };
@@ -283,7 +285,7 @@ impl Function {
         Ok(info[3])
     }
 
-    /// Eventfds for the vectors that the device uses.
+    /// Makes eventfds for the vectors that the device uses.
     pub(crate) fn enable_vectors(&self) -> io::Result<Vec<Vector>> {
         let mut vectors = Vec::new();
         let mut set = vec![0, IRQ_EVENTFD_TRIGGER, MSIX_INDEX, 0, VECTORS as u32];
@@ -305,7 +307,7 @@ impl Function {
 pub(crate) struct Vector(File);
 
 impl Vector {
-    /// How often it was raised since the last time.
+    /// Returns how often the vector was raised since the last call.
     pub(crate) fn count(&self) -> u64 {
         let mut count = [0; 8];
         match (&self.0).read(&mut count) {
@@ -314,7 +316,7 @@ impl Vector {
         }
     }
 
-    /// Waits for it for at most so many milliseconds.
+    /// Waits for the vector for at most so many milliseconds.
     pub(crate) fn wait(&self, milliseconds: i32) -> bool {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
@@ -326,7 +328,7 @@ impl Vector {
     }
 }
 
-/// The functions with this vendor and device.
+/// Returns the functions with this vendor and device id.
 pub(crate) fn find(vendor: &str, device: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices")? {
@@ -341,9 +343,9 @@ pub(crate) fn find(vendor: &str, device: &str) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Prints at once, also into a pipe.
+/// Prints at once, even into a pipe.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
-    // A test whose output nobody reads need not be told.
+    // An error means that nobody reads the output, and that is no failure of the test.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
