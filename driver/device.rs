@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A bound PCI function: probe, unbind, and being gone.
 
+#[cfg(not(pinmap_flat))]
+use crate::gpu::Gpu;
 use crate::{
-    backend::{self, Backend},
+    address_space::AddressSpace,
+    backend::{Backend, Flat},
     context::Context,
-    ledger::{self, Ledger, Totals},
-    mapping::{AddressSpace, Guardian},
+    mmu::DmaControl,
+    stats::{self, Stat, Stats, Totals},
     sys::{
         account::Account,
         compat,
@@ -75,7 +78,7 @@ pub(crate) struct Device {
     /// Ids and address, asked once.
     identity: pinmap_info,
     domain: Arc<Domain>,
-    backend: Arc<dyn Backend>,
+    backend: Backend,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
     /// What all contexts have.
@@ -92,7 +95,7 @@ pub(crate) struct Device {
     /// As long as it is bound.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
-    /// For [`Guardian`].
+    /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
 }
@@ -173,7 +176,7 @@ impl Bound {
         enabled: &mut Option<Enabled>,
     ) -> Result<Pin<KBox<Self>>> {
         let device = device.clone();
-        let place = ledger::Function::of(&device.identity);
+        let place = stats::Function::of(&device.identity);
         let place = CString::try_from_fmt(fmt!("{}", place))?;
         KBox::try_pin_init(
             try_pin_init!(Self {
@@ -232,7 +235,7 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 
 impl Device {
     fn new(function: &Function, attachment: Attachment) -> Result<Arc<Self>> {
-        let backend = backend::choose(function)?;
+        let backend = Backend::choose(function)?;
         let mut identity = pinmap_info::default();
         function.identify(&mut identity);
         let totals = Arc::new(Totals::new(), GFP_KERNEL)?;
@@ -261,9 +264,20 @@ impl Device {
         &self.domain
     }
 
-    /// What kind of device it is.
-    pub(crate) fn backend(&self) -> &dyn Backend {
-        &*self.backend
+    /// The device, by its kind.
+    pub(crate) fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    /// The flat device; `EOPNOTSUPP` if the device is paged.
+    pub(crate) fn flat(&self) -> Result<&Flat> {
+        self.backend.flat()
+    }
+
+    /// The paged device; `EOPNOTSUPP` if the device is flat.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn gpu(&self) -> Result<&Arc<Gpu>> {
+        self.backend.gpu()
     }
 
     /// `ENODEV` if it is gone. It may be gone a moment later: what is made visible checks again.
@@ -294,7 +308,7 @@ impl Device {
             this.check_here()?;
             contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
             this.views.lock().insert(node);
-            this.totals.add(ledger::What::Contexts, 0);
+            this.totals.add(Stat::Contexts, 0);
             Ok(context.clone())
         });
         if opened.is_err() {
@@ -304,9 +318,9 @@ impl Device {
     }
 
     /// For the new context named `id`.
-    pub(crate) fn ledger(&self, id: u64) -> Result<Arc<Ledger>> {
-        let function = ledger::Function::of(&self.identity);
-        Ledger::new(function, id, self.totals.clone())
+    pub(crate) fn stats(&self, id: u64) -> Result<Arc<Stats>> {
+        let function = stats::Function::of(&self.identity);
+        Stats::new(function, id, self.totals.clone())
     }
 
     /// The context with the lowest name from `id` on.
@@ -344,7 +358,7 @@ impl Device {
         let views = self.views.lock().remove_node(&context.id());
         drop(views);
         context.close();
-        self.totals.remove(ledger::What::Contexts, 0);
+        self.totals.remove(Stat::Contexts, 0);
     }
 
     /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
@@ -408,7 +422,7 @@ impl Device {
 
     /// GET_TOTALS: of all contexts.
     pub(crate) fn describe_totals(&self, args: &mut pinmap_get_totals) {
-        let contexts = self.totals.of(ledger::What::Contexts);
+        let contexts = self.totals.of(Stat::Contexts);
         args.out_contexts = contexts.number as u32;
         self.totals.describe(args);
     }
@@ -444,15 +458,15 @@ impl_has_work! {
     impl HasWork<Self> for Device { self.work }
 }
 
-impl Guardian for Device {
-    fn lost_control(self: Arc<Self>) {
+impl DmaControl for Device {
+    fn schedule_removal(self: Arc<Self>) {
         // If it is queued already, once is enough.
         let _ = work::guarding().enqueue(self);
     }
 
-    fn cut_off(self: Arc<Self>) {
+    fn block_dma(self: Arc<Self>) {
         self.block();
-        self.lost_control();
+        self.schedule_removal();
     }
 }
 

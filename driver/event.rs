@@ -3,7 +3,7 @@
 
 use crate::{
     generations::Generations,
-    ledger::Ledger,
+    stats::Stats,
     sys::{
         eventfd::EventFd,
         miscdevice::{HUNG_UP, READABLE},
@@ -19,12 +19,12 @@ use kernel::{
     uaccess::UserSliceWriter,
 };
 
-/// Room for one event, set aside beforehand: telling must not allocate.
-pub(crate) struct Room(RBTreeNodeReservation<u64, Entry>);
+/// EventSlot for one event, set aside beforehand: telling must not allocate.
+pub(crate) struct EventSlot(RBTreeNodeReservation<u64, Entry>);
 
 /// Names an event that was queued.
 #[derive(Clone, Copy)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct EventId(u64);
 
 /// How far the last event has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ struct Inner {
     gone: Gone,
     eventfd: Option<EventFd>,
     /// For the next one that wants it.
-    spare: Option<Room>,
+    spare: Option<EventSlot>,
 }
 
 impl Inner {
@@ -62,21 +62,21 @@ impl Inner {
         if self.untaken == 0 {
             return None;
         }
-        let (&ticket, entry) = self.ready.iter_mut().find(|(_, entry)| !entry.taken)?;
+        let (&id, entry) = self.ready.iter_mut().find(|(_, entry)| !entry.taken)?;
         entry.taken = true;
         self.untaken = self.untaken.saturating_sub(1);
-        Some((ticket, entry.event))
+        Some((id, entry.event))
     }
 
-    fn give_back(&mut self, ticket: u64) {
-        if let Some(entry) = self.ready.get_mut(&ticket) {
+    fn give_back(&mut self, id: u64) {
+        if let Some(entry) = self.ready.get_mut(&id) {
             entry.taken = false;
             self.untaken = self.untaken.saturating_add(1);
         }
     }
 
-    fn remove(&mut self, ticket: u64) {
-        if let Some(entry) = self.ready.remove(&ticket) {
+    fn remove(&mut self, id: u64) {
+        if let Some(entry) = self.ready.remove(&id) {
             if !entry.taken {
                 self.untaken = self.untaken.saturating_sub(1);
             }
@@ -86,7 +86,7 @@ impl Inner {
 
 /// What `read()` takes next.
 enum Next {
-    /// With its ticket; none: the last event.
+    /// With its id; none: the last event.
     Event(pinmap_event, Option<u64>),
     Nothing,
     End,
@@ -94,8 +94,8 @@ enum Next {
 
 /// The events of one context.
 #[pin_data]
-pub(crate) struct Queue {
-    ledger: Arc<Ledger>,
+pub(crate) struct EventQueue {
+    stats: Arc<Stats>,
     #[pin]
     inner: SpinLock<Inner>,
     #[pin]
@@ -104,9 +104,9 @@ pub(crate) struct Queue {
     generations: Generations,
 }
 
-impl Queue {
-    /// An empty one, of the context of `ledger`.
-    pub(crate) fn new(ledger: Arc<Ledger>) -> Result<Arc<Self>> {
+impl EventQueue {
+    /// An empty one, of the context of `stats`.
+    pub(crate) fn new(stats: Arc<Stats>) -> Result<Arc<Self>> {
         let inner = Inner {
             ready: RBTree::new(),
             untaken: 0,
@@ -117,7 +117,7 @@ impl Queue {
         };
         Arc::pin_init(
             pin_init!(Self {
-                ledger,
+                stats,
                 inner <- new_spinlock!(inner, "pinmap_events"),
                 waiters <- new_poll_condvar!("pinmap_events"),
                 generations <- Generations::new(),
@@ -127,8 +127,8 @@ impl Queue {
     }
 
     /// Whose they are.
-    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
-        &self.ledger
+    pub(crate) fn stats(&self) -> &Arc<Stats> {
+        &self.stats
     }
 
     /// The same without a system call, and without details.
@@ -137,52 +137,52 @@ impl Queue {
     }
 
     /// Sets room aside.
-    pub(crate) fn room(&self) -> Result<Room> {
-        if let Some(room) = self.inner.lock().spare.take() {
-            return Ok(room);
+    pub(crate) fn reserve(&self) -> Result<EventSlot> {
+        if let Some(slot) = self.inner.lock().spare.take() {
+            return Ok(slot);
         }
-        Ok(Room(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
+        Ok(EventSlot(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
     }
 
     /// It was not needed.
-    pub(crate) fn return_room(&self, room: Room) {
-        let before = self.inner.lock().spare.replace(room);
+    pub(crate) fn return_slot(&self, slot: EventSlot) {
+        let before = self.inner.lock().spare.replace(slot);
         drop(before);
     }
 
     /// Queues `event`. From any context that may take a spinlock.
-    pub(crate) fn push(&self, room: Room, event: pinmap_event) -> Ticket {
+    pub(crate) fn push(&self, slot: EventSlot, event: pinmap_event) -> EventId {
         let mut inner = self.inner.lock();
-        let ticket = inner.arrived;
-        inner.arrived = ticket.wrapping_add(1);
+        let id = inner.arrived;
+        inner.arrived = id.wrapping_add(1);
         let entry = Entry {
             event,
             taken: false,
         };
-        inner.ready.insert(room.0.into_node(ticket, entry));
+        inner.ready.insert(slot.0.into_node(id, entry));
         inner.untaken = inner.untaken.saturating_add(1);
-        self.tell(&inner);
-        Ticket(ticket)
+        self.notify(&inner);
+        EventId(id)
     }
 
     /// Takes an event back, unless it was read.
-    pub(crate) fn withdraw(&self, ticket: Ticket) {
+    pub(crate) fn withdraw(&self, id: EventId) {
         let mut inner = self.inner.lock();
-        inner.remove(ticket.0);
+        inner.remove(id.0);
         // The last event may have waited for it.
         self.waiters.notify_all();
     }
 
     /// The device is gone: the last event.
-    pub(crate) fn gone(&self) {
+    pub(crate) fn push_gone(&self) {
         let mut inner = self.inner.lock();
         if inner.gone == Gone::No {
             inner.gone = Gone::Unread;
-            self.tell(&inner);
+            self.notify(&inner);
         }
     }
 
-    fn tell(&self, inner: &Inner) {
+    fn notify(&self, inner: &Inner) {
         if let Some(eventfd) = &inner.eventfd {
             eventfd.signal();
         }
@@ -208,13 +208,13 @@ impl Queue {
         }
         let mut written = 0_usize;
         while out.len() >= size_of::<pinmap_event>() {
-            let (event, ticket) = match self.next(may_wait && written == 0)? {
-                Next::Event(event, ticket) => (event, ticket),
+            let (event, id) = match self.next(may_wait && written == 0)? {
+                Next::Event(event, id) => (event, id),
                 Next::Nothing if written == 0 => return Err(EAGAIN),
                 Next::Nothing | Next::End => break,
             };
             let result = out.write(&event);
-            self.settle(ticket, result.is_ok());
+            self.finish_read(id, result.is_ok());
             if let Err(error) = result {
                 return if written == 0 {
                     Err(error)
@@ -230,8 +230,8 @@ impl Queue {
     fn next(&self, may_wait: bool) -> Result<Next> {
         let mut inner = self.inner.lock();
         loop {
-            if let Some((ticket, event)) = inner.take_first() {
-                return Ok(Next::Event(event, Some(ticket)));
+            if let Some((id, event)) = inner.take_first() {
+                return Ok(Next::Event(event, Some(id)));
             }
             match inner.gone {
                 // It comes last: not before what somebody is still reading.
@@ -255,11 +255,11 @@ impl Queue {
     }
 
     /// An event that could not be written to user space is not lost.
-    fn settle(&self, ticket: Option<u64>, written: bool) {
+    fn finish_read(&self, id: Option<u64>, written: bool) {
         let mut inner = self.inner.lock();
-        match ticket {
-            Some(ticket) if written => inner.remove(ticket),
-            Some(ticket) => inner.give_back(ticket),
+        match id {
+            Some(id) if written => inner.remove(id),
+            Some(id) => inner.give_back(id),
             None if written => {}
             None => inner.gone = Gone::Unread,
         }

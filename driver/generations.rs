@@ -3,11 +3,9 @@
 
 use crate::{
     allocation,
-    context::Context,
     failure::Failure,
     logic::PAGE_SIZE,
-    registration::{check_flags, Pending},
-    sys::{folios::Folios, uapi::pinmap_generations},
+    sys::{account::Account, folios::Folios},
     view::{Showing, Shown, ViewTable},
 };
 use kernel::{
@@ -51,31 +49,20 @@ impl Generations {
         }
     }
 
-    /// Where `mmap()` shows them.
-    fn offset(&self, context: &Context) -> core::result::Result<u64, Failure> {
+    /// The offset by which `mmap()` shows the numbers in `views`. The first call allocates them, and
+    /// charges `account`.
+    pub(crate) fn offset(
+        &self,
+        account: &Arc<Account>,
+        views: &Arc<ViewTable>,
+    ) -> Result<u64, Failure> {
         let mut shown = self.shown.lock();
         if let Some(showing) = &*shown {
             return Ok(showing.offset());
         }
-        let page = allocation::host_memory(context.account(), 1)?;
-        let showing = ViewTable::show(
-            context.view_table(),
-            PAGE_SIZE,
-            Shown::ReadOnly(page.clone()),
-        )?;
+        let page = allocation::host_memory(account, 1)?;
+        let showing = ViewTable::show(views, PAGE_SIZE, Shown::ReadOnly(page.clone()))?;
         self.page.populate(page);
         Ok(shown.insert(showing).offset())
     }
-}
-
-/// GENERATIONS.
-pub(crate) fn generations(
-    context: &Arc<Context>,
-    args: &mut pinmap_generations,
-) -> core::result::Result<Pending, Failure> {
-    check_flags(args.flags)?;
-    context.check_caller()?;
-    args.out_offset = context.events().generations().offset(context)?;
-    args.out_length = PAGE_SIZE;
-    Ok(Pending::Done)
 }

@@ -11,8 +11,9 @@
 //! device away waits for them. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
 
 use crate::{
+    address_space::AddressSpace,
     logic::burst::Burst,
-    mapping::{AddressSpace, Guardian},
+    mmu::DmaControl,
     sys::{
         clock::{self, SECOND},
         compat,
@@ -34,10 +35,10 @@ use kernel::{
     },
 };
 
+mod contexts;
 pub(crate) mod hardware;
 mod ids;
 pub(crate) mod member;
-mod paged;
 pub(crate) mod queue;
 mod room;
 mod schedule;
@@ -46,8 +47,6 @@ mod tlb;
 pub(crate) mod vm;
 mod vmids;
 mod vram;
-
-pub(crate) use paged::Paged;
 
 use hardware::{Cause, Hardware, Limits};
 use ids::Ids;
@@ -79,7 +78,7 @@ struct Running {
 
 /// What leads back to the device, as long as it is bound.
 struct Link {
-    guardian: Arc<dyn Guardian>,
+    dma_control: Arc<dyn DmaControl>,
     /// The addresses on the bus, for all contexts.
     bus: Arc<AddressSpace>,
 }
@@ -183,9 +182,13 @@ impl Gpu {
             return Ok(());
         }
         // Who sees that it is lost takes for granted that it reaches nothing.
-        let guardian = self.link.lock().as_ref().map(|link| link.guardian.clone());
-        if let Some(guardian) = guardian {
-            guardian.cut_off();
+        let dma_control = self
+            .link
+            .lock()
+            .as_ref()
+            .map(|link| link.dma_control.clone());
+        if let Some(dma_control) = dma_control {
+            dma_control.block_dma();
         }
         let lost = self.condition.cmpxchg(0, 2, Full);
         if lost.is_ok() {
@@ -213,10 +216,15 @@ impl Gpu {
         &self.limits
     }
 
-    /// The context named `id`.
-    pub(crate) fn member(&self, id: u64) -> Result<Arc<Member>> {
-        self.check_here()?;
-        self.members.lock().get(&id).cloned().ok_or(ENODEV)
+    /// Whether there are contexts, mappings or blocks of VRAM.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.uses.load(Relaxed) != 0 || !self.members.lock().is_empty()
+    }
+
+    /// Whether the function can be reset. The device's own reset, by which it was made quiet, leaves
+    /// the contents of VRAM.
+    pub(crate) fn needs_reset(&self) -> bool {
+        self.function.can_reset()
     }
 
     /// GPU_INFO.
@@ -243,11 +251,12 @@ impl Gpu {
         Ok(())
     }
 
-    fn start(
+    /// See [`Backend::start`](crate::backend::Backend::start).
+    pub(crate) fn start(
         this: &Arc<Self>,
         locked: &Locked<'_>,
         domain: &Arc<Domain>,
-        guardian: Arc<dyn Guardian>,
+        dma_control: Arc<dyn DmaControl>,
     ) -> Result {
         // Rings, fences and tables are read and written by both all the time, without a call that could
         // write back what the CPU's caches have.
@@ -260,8 +269,8 @@ impl Gpu {
         if locked.reset().is_err() {
             this.reset()?;
         }
-        let bus = AddressSpace::new(domain.clone(), guardian.clone(), None)?;
-        *this.link.lock() = Some(Link { guardian, bus });
+        let bus = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
+        *this.link.lock() = Some(Link { dma_control, bus });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());
         let interrupts = Handled::new(&this.function, this.limits.vectors, this.clone())?;
@@ -274,8 +283,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// The system was asleep; there are no contexts.
-    fn resume(&self) {
+    /// Makes the device ready again after the system was asleep. There are no contexts.
+    pub(crate) fn resume(&self) {
         if self.check_here().is_err() {
             return;
         }
@@ -300,7 +309,8 @@ impl Gpu {
         }
     }
 
-    fn leave(&self) {
+    /// See [`Backend::leave`](crate::backend::Backend::leave).
+    pub(crate) fn leave(&self) {
         self.gone.store(true, Release);
         self.live.close();
         // Who comes second waits until it is done.

@@ -2,8 +2,9 @@
 //! pinmap: user memory for PCI accelerators, without a copy.
 //!
 //! The ABI and its manual are in `include/uapi/pinmap.h`. To read the driver, follow one REGISTER:
-//! `file.rs` → `registration.rs` → `pinned.rs` → `mapping.rs`. `logic/` decides and knows no kernel;
-//! `sys/` is the only place with `unsafe`.
+//! `file.rs` → `ioctl/registration.rs` → `buffer/` → `mapping.rs`. Handlers of ioctls stand above
+//! the objects. `logic/` decides and knows no kernel; `sys/` is the only place with `unsafe`, and
+//! knows no type of the driver.
 
 // What could panic on a value from user space: an arithmetic overflow is a kernel panic, too.
 #![warn(
@@ -14,12 +15,20 @@
     clippy::unwrap_used
 )]
 
+#[cfg_attr(
+    pinmap_flat,
+    allow(dead_code, reason = "some of it is for paged devices")
+)]
+#[forbid(unsafe_code)]
+mod address_space;
 #[forbid(unsafe_code)]
 mod allocation;
 #[forbid(unsafe_code)]
 mod backend;
 #[forbid(unsafe_code)]
 mod buffer;
+#[forbid(unsafe_code)]
+mod claim;
 #[forbid(unsafe_code)]
 mod context;
 #[forbid(unsafe_code)]
@@ -38,7 +47,7 @@ mod generations;
 #[forbid(unsafe_code)]
 mod gpu;
 #[forbid(unsafe_code)]
-mod ledger;
+mod ioctl;
 #[forbid(unsafe_code)]
 mod list;
 #[cfg_attr(
@@ -53,21 +62,18 @@ mod logic;
 )]
 #[forbid(unsafe_code)]
 mod mapping;
+#[cfg_attr(
+    pinmap_flat,
+    allow(dead_code, reason = "some of it is for paged devices")
+)]
 #[forbid(unsafe_code)]
-mod pinned;
-#[forbid(unsafe_code)]
-mod portable;
-#[forbid(unsafe_code)]
-mod preflight;
-#[cfg(not(pinmap_flat))]
-#[forbid(unsafe_code)]
-mod queue;
-#[forbid(unsafe_code)]
-mod registration;
+mod mmu;
 #[forbid(unsafe_code)]
 mod show;
 #[forbid(unsafe_code)]
 mod spans;
+#[forbid(unsafe_code)]
+mod stats;
 mod sys;
 #[forbid(unsafe_code)]
 mod trace;
@@ -77,8 +83,6 @@ mod trace;
 )]
 #[forbid(unsafe_code)]
 mod view;
-#[forbid(unsafe_code)]
-mod watch;
 
 kernel::prelude::module! {
     type: device::Module,

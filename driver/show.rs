@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What people see: `/proc/PID/fdinfo` of an open file, and each buffer of a device in debugfs.
+//! Stat people see: `/proc/PID/fdinfo` of an open file, and each buffer of a device in debugfs.
 
 use crate::{
     buffer::{Buffer, State},
     context::Context,
     device::Device,
-    ledger::What,
+    stats::Stat,
     sys::{
         compat,
         debugfs::Show,
@@ -20,31 +20,31 @@ const KIB: u64 = 1024;
 /// The lines of fdinfo, in the style of DRM's: `key: value [unit]`, and the keys begin with the
 /// driver's name.
 pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
-    let ledger = context.ledger();
-    let totals = ledger.totals();
+    let stats = context.stats();
+    let totals = stats.totals();
     let size = |key: &str, bytes: u64| seq_print!(out, "pinmap-{}:\t{} KiB\n", key, bytes / KIB);
     let number = |key: &str, number: u64| seq_print!(out, "pinmap-{}:\t{}\n", key, number);
 
-    seq_print!(out, "pinmap-pdev:\t{}\n", ledger.function());
-    number("client-id", ledger.context());
+    seq_print!(out, "pinmap-pdev:\t{}\n", stats.function());
+    number("client-id", stats.context());
     number("objects", context.registrations().into());
     number("objects-limit", compat::max_registrations().into());
-    let each: [(&str, What); 4] = [
-        ("pinned", What::Pinned),
-        ("allocated", What::Allocated),
-        ("vram", What::Local),
-        ("shared", What::Shared),
+    let each: [(&str, Stat); 4] = [
+        ("pinned", Stat::Pinned),
+        ("allocated", Stat::Allocated),
+        ("vram", Stat::Vram),
+        ("shared", Stat::Shared),
     ];
-    for (key, what) in each {
-        size(key, totals.of(what).bytes);
+    for (key, stat) in each {
+        size(key, totals.of(stat).bytes);
     }
     let pinmap_total {
         number: mappings,
         bytes,
-    } = totals.of(What::Mapped);
+    } = totals.of(Stat::Mapped);
     size("mapped", bytes);
     number("mappings", mappings);
-    number("stale", totals.of(What::Stale).number);
+    number("stale", totals.of(Stat::Stale).number);
     size("locked", context.account().used());
     if let Some(limit) = context.opener().memlock() {
         size("limit", limit);
@@ -95,7 +95,7 @@ fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
     seq_print!(
         out,
         "{} {} {} {} {} {} {} ",
-        context.ledger().function(),
+        context.stats().function(),
         context.id(),
         context.opener().number(),
         handle,

@@ -2,8 +2,8 @@
 //! What is told to whoever traces. Nothing is gathered where nobody listens.
 
 use crate::{
-    ledger::Ledger,
     logic::{shape::Shape, PAGE_SIZE},
+    stats::Stats,
     sys::trace::{self, Record},
 };
 
@@ -34,9 +34,9 @@ impl Timed {
         Self { what, since }
     }
 
-    /// It has succeeded, for the context of `ledger`. `details` are gathered if somebody listens, and
+    /// It has succeeded, for the context of `stats`. `details` are gathered if somebody listens, and
     /// after the time is taken.
-    pub(crate) fn end(&self, ledger: &Ledger, details: impl FnOnce() -> Details) {
+    pub(crate) fn end(&self, stats: &Stats, details: impl FnOnce() -> Details) {
         let Some(since) = self.since else {
             return;
         };
@@ -51,7 +51,7 @@ impl Timed {
             huge: details.shape.huge_percent(),
             flushes: details.flushes,
             ns,
-            ..of(ledger)
+            ..of(stats)
         };
         self.what.emit(&record);
     }
@@ -66,28 +66,41 @@ pub(crate) fn wanted<T: Default>(what: What, gather: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The queue `handle` of a context was stopped by its device.
+/// Why a queue stopped.
 #[cfg(not(pinmap_flat))]
-pub(crate) fn fault(ledger: &Ledger, handle: u64, stop: &crate::gpu::hardware::Stop) {
-    /// No access: a packet was to blame.
+pub(crate) struct Stop {
+    pub(crate) handle: u64,
+    /// Index of the packet.
+    pub(crate) index: u64,
+    /// The device's own code.
+    pub(crate) code: u32,
+    /// The access that faulted, a `PINMAP_ACCESS_` value; `None`: the packet was invalid.
+    pub(crate) access: Option<u32>,
+    pub(crate) addr: u64,
+}
+
+/// Records that the device stopped a queue of the context of `stats`.
+#[cfg(not(pinmap_flat))]
+pub(crate) fn fault(stats: &Stats, stop: Stop) {
+    /// The record's value for [`Stop::access`] where there is none.
     const NONE: u32 = 3;
 
     if What::Fault.is_on() {
         What::Fault.emit(&Record {
-            handle,
+            handle: stop.handle,
             device_addr: stop.addr,
-            access: if stop.is_fault { stop.access } else { NONE },
+            access: stop.access.unwrap_or(NONE),
             code: stop.code,
             index: stop.index,
-            ..of(ledger)
+            ..of(stats)
         });
     }
 }
 
-fn of(ledger: &Ledger) -> Record {
-    let function = ledger.function();
+fn of(stats: &Stats) -> Record {
+    let function = stats.function();
     Record {
-        context: ledger.context(),
+        context: stats.context(),
         domain: function.domain,
         bus: function.bus,
         devfn: function.devfn,

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Flat devices: any PCI function, driven from user space. One context owns it.
 //!
-//! Locks, outermost first: `vectors`, `owner`. `access` is a leaf.
+//! The first call of a context that needs the device claims it. The claim becomes ownership when a
+//! call succeeds, and lasts until the context ends. Before another context can claim the function,
+//! it is reset, so that nothing that the last owner began goes on. If that failed when the owner
+//! went, the next claim tries again.
+//!
+//! Locks, outermost first: `vectors`, `owner`. `access` is a leaf. Whoever resets the function
+//! holds `vectors`, and unbinding waits for that lock: a function that is somebody else's is never
+//! reset.
 
-use super::Backend;
 use crate::{
     logic::{span::Span, PAGE_SHIFT, PAGE_SIZE},
     sys::{
@@ -20,63 +26,85 @@ use kernel::{new_mutex, prelude::*, sync::Mutex};
 /// Bits of a file offset that are an offset into a BAR; the bits above are its number.
 const BAR_SHIFT: u32 = 40;
 
+/// The context that has the function.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Holder {
+    #[default]
+    Nobody,
+    /// Nobody, and the function is being reset for the next one.
+    Cleaning,
+    /// A context with `pending` calls under way, none of which has succeeded yet.
+    Claimed { context: u64, pending: u32 },
+    /// A context of which a call has succeeded.
+    Owned { context: u64 },
+    /// A context that is ending.
+    Stopped { context: u64 },
+}
+
 #[derive(Default)]
 struct Owner {
-    context: Option<u64>,
-    /// Calls of it that are not settled yet.
-    pending: u32,
-    /// One of its calls has succeeded.
-    kept: bool,
-    /// Somebody has used it since it was reset last.
+    holder: Holder,
+    /// A call has succeeded since the function was last reset.
     used: bool,
-    /// It has no owner, and is being reset for the next one.
-    cleaning: bool,
-    /// It is being taken from its owner.
-    stopped: bool,
+    /// The function was unbound or cut off.
     gone: bool,
 }
 
 impl Owner {
-    /// Whether `context` is it, or may become it.
+    fn context(&self) -> Option<u64> {
+        match self.holder {
+            Holder::Nobody | Holder::Cleaning => None,
+            Holder::Claimed { context, .. }
+            | Holder::Owned { context }
+            | Holder::Stopped { context } => Some(context),
+        }
+    }
+
+    /// Whether the owner may do DMA.
+    fn is_active(&self) -> bool {
+        matches!(self.holder, Holder::Claimed { .. } | Holder::Owned { .. })
+    }
+
+    /// Fails if `context` neither has the function nor can claim it.
     fn check(&self, context: u64) -> Result {
         if self.gone {
             return Err(ENODEV);
         }
-        if self.cleaning || self.context.is_some_and(|other| other != context) {
+        if self.holder == Holder::Cleaning || self.context().is_some_and(|other| other != context) {
             return Err(EBUSY);
         }
         Ok(())
     }
 }
 
-/// Whether device memory may be given out.
+/// Whether pages of device memory are given out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     Open,
-    /// Not while it is being reset: it would answer nothing, which kills some machines.
+    /// Not now: an access to a function that does not answer during a reset kills some machines.
     Resetting,
     Gone,
 }
 
-/// A function.
+/// A flat device.
 #[pin_data]
-pub(super) struct Flat {
+pub(crate) struct Flat {
     function: Function,
     bars: [Bar; uapi::PINMAP_NR_BARS as usize],
-    /// Vectors that it has; asked once, since a function that is gone answers nonsense.
+    /// Number of interrupt vectors. Read once, since a function that is gone answers nonsense.
     nr_vectors: u32,
     #[pin]
     owner: Mutex<Owner>,
     #[pin]
     vectors: Mutex<Option<Vectors>>,
-    /// Held while a page of device memory is given out.
+    /// Held while a page of device memory is inserted into a page table.
     #[pin]
     access: Mutex<Access>,
-    /// Closed while it is being reset.
+    /// Closed during a reset.
     answering: Gate,
 }
 
-/// The pages of `bar` with the MSI-X table or its pending bits, as offsets into it.
+/// The pages of `bar` that contain the MSI-X table or its pending bits, as offsets into the BAR.
 fn hole(bar: &Bar) -> Option<Span> {
     let msix = bar.msix?;
     let start = msix.start() & !(PAGE_SIZE - 1);
@@ -103,7 +131,7 @@ impl Flat {
         }? Error)
     }
 
-    /// The BAR that a file offset names, and the offset into it.
+    /// Returns the BAR that a file offset names, and the offset into it.
     fn locate(&self, offset: u64) -> Result<(&Bar, u64)> {
         let index = usize::try_from(offset >> BAR_SHIFT).map_err(|_| EINVAL)?;
         let bar = self
@@ -127,22 +155,22 @@ impl Flat {
         }
     }
 
-    /// Ends what the last owner began. Nobody can claim it meanwhile, and as long as `_vectors` is locked,
-    /// it is ours: [`leave`](Backend::leave) waits for that lock.
+    /// Resets the function, which ends what the last owner began. The caller makes sure that nobody
+    /// can claim it meanwhile. The function is bound to this driver as long as `_vectors` is locked:
+    /// [`leave`](Self::leave) waits for that lock.
     fn clean(&self, _vectors: &Option<Vectors>) -> Result {
         self.function.reset()?;
         self.owner.lock().used = false;
         Ok(())
     }
-}
 
-impl Backend for Flat {
-    fn claim(&self, context: u64) -> Result {
+    /// See [`Backend::claim`](super::Backend::claim).
+    pub(super) fn claim(&self, context: u64) -> Result {
         let mut owner = self.owner.lock();
         owner.check(context)?;
-        if owner.context.is_none() && owner.used && self.function.can_reset() {
-            // It could not be reset when its last owner went.
-            owner.cleaning = true;
+        if owner.holder == Holder::Nobody && owner.used && self.function.can_reset() {
+            // The reset failed when the last owner went.
+            owner.holder = Holder::Cleaning;
             drop(owner);
             let vectors = self.vectors.lock();
             let is_gone = self.owner.lock().gone;
@@ -153,112 +181,128 @@ impl Backend for Flat {
             };
             drop(vectors);
             owner = self.owner.lock();
-            owner.cleaning = false;
+            owner.holder = Holder::Nobody;
             if owner.gone {
                 return Err(ENODEV);
             }
             result.map_err(|_| EBUSY)?;
         }
-        // Nobody else had a chance while it was cleaned.
-        if owner.context.is_none() {
-            owner.context = Some(context);
-            self.function.set_master(true);
+        // Nobody else could claim the function while it was cleaned.
+        match &mut owner.holder {
+            Holder::Claimed { pending, .. } => *pending = pending.saturating_add(1),
+            Holder::Owned { .. } | Holder::Stopped { .. } => {}
+            holder => {
+                *holder = Holder::Claimed {
+                    context,
+                    pending: 1,
+                };
+                self.function.set_master(true);
+            }
         }
-        owner.pending = owner.pending.saturating_add(1);
         Ok(())
     }
 
-    fn check_claim(&self, context: u64) -> Result {
+    /// See [`Backend::check_claim`](super::Backend::check_claim).
+    pub(super) fn check_claim(&self, context: u64) -> Result {
         self.owner.lock().check(context)
     }
 
-    fn settle(&self, context: u64, keep: bool) {
+    /// See [`Backend::end_claim`](super::Backend::end_claim).
+    pub(super) fn end_claim(&self, context: u64, keep: bool) {
         let mut owner = self.owner.lock();
-        if owner.context != Some(context) {
+        if owner.context() != Some(context) {
             return;
         }
-        owner.pending = owner.pending.saturating_sub(1);
-        owner.kept |= keep;
         owner.used |= keep;
-        if !owner.kept && owner.pending == 0 {
+        let Holder::Claimed { pending, .. } = owner.holder else {
+            return;
+        };
+        if keep {
+            owner.holder = Holder::Owned { context };
+        } else if pending > 1 {
+            owner.holder = Holder::Claimed {
+                context,
+                pending: pending.saturating_sub(1),
+            };
+        } else {
             self.function.set_master(false);
-            owner.context = None;
+            owner.holder = Holder::Nobody;
         }
     }
 
-    fn stop(&self, context: u64) {
+    /// See [`Backend::stop`](super::Backend::stop).
+    pub(super) fn stop(&self, context: u64) {
         let mut owner = self.owner.lock();
-        if owner.context == Some(context) {
-            owner.stopped = true;
+        if owner.context() == Some(context) {
+            owner.holder = Holder::Stopped { context };
             self.function.set_master(false);
         }
     }
 
-    fn disown(&self, context: u64) {
+    /// See [`Backend::disown`](super::Backend::disown).
+    pub(super) fn disown(&self, context: u64) {
         if !self.is_owner(context) {
             return;
         }
         let mut vectors = self.vectors.lock();
         *vectors = None;
-        // Still with an owner, so that nobody claims it before it is reset; and still ours, since unbinding
-        // waits until all contexts have ended.
+        // The function still has an owner, so that nobody claims it before it is reset; and it is
+        // still bound, since unbinding waits until all contexts have ended.
         if self.needs_reset() {
-            // It fails if somebody has the device lock: who claims or unbinds it next tries again.
+            // The reset fails if the device lock is taken: the next claim or unbinding tries again.
             let _ = self.clean(&vectors);
         }
         drop(vectors);
         let mut owner = self.owner.lock();
-        *owner = Owner {
-            gone: owner.gone,
-            used: owner.used,
-            ..Owner::default()
-        };
+        owner.holder = Holder::Nobody;
     }
 
-    fn leave(&self) {
+    /// See [`Backend::leave`](super::Backend::leave).
+    pub(super) fn leave(&self) {
         self.owner.lock().gone = true;
         self.function.set_master(false);
         self.set_access(Access::Gone);
-        // Whoever was under way has finished when this lock is free.
+        // Waits for resets and changes of vectors that are under way.
         drop(self.vectors.lock());
     }
 
-    fn is_in_use(&self) -> bool {
-        self.owner.lock().context.is_some()
+    /// See [`Backend::is_in_use`](super::Backend::is_in_use).
+    pub(super) fn is_in_use(&self) -> bool {
+        self.owner.lock().context().is_some()
     }
 
-    fn is_owner(&self, context: u64) -> bool {
-        self.owner.lock().context == Some(context)
+    /// See [`Backend::is_owner`](super::Backend::is_owner).
+    pub(super) fn is_owner(&self, context: u64) -> bool {
+        self.owner.lock().context() == Some(context)
     }
 
-    fn needs_reset(&self) -> bool {
+    /// See [`Backend::needs_reset`](super::Backend::needs_reset).
+    pub(super) fn needs_reset(&self) -> bool {
         self.owner.lock().used && self.function.can_reset()
     }
 
-    fn survives_reset(&self) -> bool {
-        true
-    }
-
-    fn before_reset(&self) {
+    /// See [`Backend::before_reset`](super::Backend::before_reset).
+    pub(super) fn before_reset(&self) {
         self.set_access(Access::Resetting);
     }
 
-    fn after_reset(&self) {
+    /// See [`Backend::after_reset`](super::Backend::after_reset).
+    pub(super) fn after_reset(&self) {
         let owner = self.owner.lock();
-        // The PCI core has restored what was there before; somebody may have gone meanwhile.
-        self.function
-            .set_master(owner.context.is_some() && !owner.stopped && !owner.gone);
+        // The PCI core has restored bus mastering as it was before; the owner may be gone since.
+        self.function.set_master(owner.is_active() && !owner.gone);
         drop(owner);
         self.set_access(Access::Open);
     }
 
-    fn describe(&self, context: u64, info: &mut pinmap_info) {
+    /// See [`Backend::describe`](super::Backend::describe).
+    pub(super) fn describe(&self, context: u64, info: &mut pinmap_info) {
         info.out_kind = uapi::PINMAP_KIND_FLAT;
         info.out_nr_vectors = self.nr_vectors;
         if self.function.can_reset() {
             info.out_flags |= uapi::PINMAP_INFO_RESET;
         }
-        let owner = self.owner.lock().context;
+        let owner = self.owner.lock().context();
         if owner.is_some() {
             info.out_flags |= uapi::PINMAP_INFO_OWNED;
         }
@@ -276,7 +320,9 @@ impl Backend for Flat {
         }
     }
 
-    fn check_view(&self, offset: u64, length: u64) -> Result<bool> {
+    /// Checks that `length` bytes of device memory at this file offset may be mapped. Returns
+    /// whether to map them write-combined.
+    pub(crate) fn check_view(&self, offset: u64, length: u64) -> Result<bool> {
         let (bar, offset) = self.locate(offset)?;
         let wanted = Span::new(offset, length).map_err(|_| EINVAL)?;
         if wanted.last() >= bar.length || hole(bar).is_some_and(|hole| hole.overlaps(wanted)) {
@@ -288,7 +334,9 @@ impl Backend for Flat {
         Ok(bar.flags & uapi::PINMAP_BAR_PREFETCHABLE != 0)
     }
 
-    fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
+    /// Calls `insert` with the page frame of device memory at this file offset, unless the device is
+    /// gone. [`leave`](Self::leave) waits for that call to return.
+    pub(crate) fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         let (bar, offset) = self.locate(offset).ok()?;
         let address = bar
             .start
@@ -306,13 +354,15 @@ impl Backend for Flat {
         }
     }
 
-    fn has_vector(&self, index: u32) -> bool {
+    /// Whether there is an interrupt vector `index`.
+    pub(crate) fn has_vector(&self, index: u32) -> bool {
         index < self.nr_vectors
     }
 
-    fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
+    /// Lets interrupt vector `index` signal `eventfd`, or nothing. The caller has claimed the device.
+    pub(crate) fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
         let mut vectors = self.vectors.lock();
-        // Under the lock, since whoever says that it is gone takes the vectors away afterwards.
+        // Checked under the lock: `leave` sets `gone` before it waits for the lock.
         if self.owner.lock().gone {
             return Err(ENODEV);
         }
@@ -328,12 +378,14 @@ impl Backend for Flat {
         }
     }
 
-    fn can_reset(&self) -> bool {
+    /// Whether the function has a reset method.
+    pub(crate) fn can_reset(&self) -> bool {
         self.function.can_reset()
     }
 
-    fn reset(&self) -> Result {
-        // `leave` waits for this lock: a function that is not ours any more must not be reset.
+    /// Resets the function. The caller has claimed it.
+    pub(crate) fn reset(&self) -> Result {
+        // `leave` waits for this lock: a function that is unbound must not be reset.
         let _vectors = self.vectors.lock();
         if self.owner.lock().gone {
             return Err(ENODEV);

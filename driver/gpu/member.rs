@@ -7,10 +7,10 @@ use super::{
     Gpu,
 };
 use crate::{
+    address_space::AddressSpace,
     allocation,
     failure::Failure,
     logic::handle::{Absent, Counter},
-    mapping::AddressSpace,
     sys::{account::Account, compat},
 };
 use kernel::{
@@ -100,10 +100,7 @@ impl Member {
     }
 
     /// A new doorbell, for which a page is charged.
-    pub(crate) fn doorbell(
-        this: &Arc<Self>,
-        gpu: &Arc<Gpu>,
-    ) -> core::result::Result<Arc<Doorbell>, Failure> {
+    pub(crate) fn doorbell(this: &Arc<Self>, gpu: &Arc<Gpu>) -> Result<Arc<Doorbell>, Failure> {
         let nowhere = allocation::host_memory(&this.account, 1)?;
         let doorbell = Doorbell::new(gpu, this, nowhere)?;
         Ok(Arc::new(doorbell, GFP_KERNEL_ACCOUNT)?)

@@ -7,7 +7,7 @@ use super::{
     Gpu, Member,
 };
 use crate::{
-    event::{self, Room, Ticket},
+    event::{EventId, EventQueue, EventSlot},
     list,
     logic::ring::Ring,
     mapping::Mapping,
@@ -98,8 +98,8 @@ struct Fate {
     closed: bool,
     handle: u64,
     /// For the one event that it can have.
-    room: Option<Room>,
-    ticket: Option<Ticket>,
+    event_slot: Option<EventSlot>,
+    event: Option<EventId>,
     notices: KVec<Notice>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Parts {
     pub(crate) ring_addr: u64,
     pub(crate) ring_memory: Arc<Folios>,
     pub(crate) fences: Arc<Folios>,
-    pub(crate) events: Arc<event::Queue>,
+    pub(crate) events: Arc<EventQueue>,
 }
 
 /// What a queue holds until it is closed: ring and fences as the device sees them, and what `mmap()`
@@ -159,8 +159,8 @@ impl Queue {
             stop: None,
             closed: false,
             handle: 0,
-            room: Some(parts.events.room()?),
-            ticket: None,
+            event_slot: Some(parts.events.reserve()?),
+            event: None,
             notices: KVec::new(),
         };
         Arc::pin_init(
@@ -226,7 +226,16 @@ impl Queue {
             return false;
         }
         fate.stop = Some(stop);
-        trace::fault(self.parts.events.ledger(), fate.handle, &stop);
+        trace::fault(
+            self.parts.events.stats(),
+            trace::Stop {
+                handle: fate.handle,
+                index: stop.index,
+                code: stop.code,
+                access: stop.is_fault.then_some(stop.access),
+                addr: stop.addr,
+            },
+        );
         let event = pinmap_event {
             type_: uapi::PINMAP_EVENT_FAULT,
             handle: fate.handle,
@@ -234,10 +243,10 @@ impl Queue {
             addr: stop.addr,
             length: stop.index,
         };
-        fate.ticket = fate
-            .room
+        fate.event = fate
+            .event_slot
             .take()
-            .map(|room| self.parts.events.push(room, event));
+            .map(|slot| self.parts.events.push(slot, event));
         self.tell(&mut fate);
         true
     }
@@ -324,11 +333,11 @@ impl Queue {
     pub(crate) fn close(&self) {
         let mut fate = self.fate.lock();
         fate.closed = true;
-        let ticket = fate.ticket.take();
+        let event = fate.event.take();
         self.tell(&mut fate);
         drop(fate);
-        if let Some(ticket) = ticket {
-            self.parts.events.withdraw(ticket);
+        if let Some(event) = event {
+            self.parts.events.withdraw(event);
         }
         let held = self.held.lock().take();
         drop(held);

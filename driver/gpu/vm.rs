@@ -6,13 +6,14 @@
 
 use super::{vram::Share, Gpu};
 use crate::{
+    address_space::AddressSpace,
     failure::Failure,
     logic::{
         pte::{self, Access, Leaves, Memory, Step, ENTRIES, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
-    mapping::{AddressSpace, Mmu, Removal, Table},
+    mmu::{Mmu, Removal, Table},
     sys::{
         account::{Account, Charge},
         reclaim, task,
@@ -56,7 +57,7 @@ impl<'a> Stock<'a> {
     }
 
     /// Has at least `count` of them. Without the tables' lock. A fatal signal stops it.
-    fn fill(&mut self, account: &Arc<Account>, count: usize) -> core::result::Result<(), Failure> {
+    fn fill(&mut self, account: &Arc<Account>, count: usize) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
         while self.spares.len() < count {
             if task::fatal_signal_pending() {
@@ -294,8 +295,8 @@ impl Vm {
         let low = Span::from_bounds(all.start(), middle.saturating_sub(1)).ok_or(ENODEV)?;
         let high = Span::from_bounds(middle, all.last()).ok_or(ENODEV)?;
         Ok((
-            AddressSpace::behind(this.clone(), low, bus.clone())?,
-            AddressSpace::behind(this.clone(), high, bus.clone())?,
+            AddressSpace::with_mmu(this.clone(), low, bus.clone())?,
+            AddressSpace::with_mmu(this.clone(), high, bus.clone())?,
         ))
     }
 
@@ -368,12 +369,7 @@ impl Vm {
 }
 
 impl Mmu for Vm {
-    fn enter(
-        &self,
-        span: Span,
-        memory: Memory,
-        access: Access,
-    ) -> core::result::Result<(), Failure> {
+    fn enter(&self, span: Span, memory: Memory, access: Access) -> Result<(), Failure> {
         let gpu = &*self.gpu;
         // A platform where they do not is refused.
         let (format, snoop) = (gpu.hardware.format(), true);

@@ -11,7 +11,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    mapping::Local,
+    mapping::VramRange,
     sys::{account::Account, task},
     view::DevicePages,
 };
@@ -186,15 +186,23 @@ impl Drop for Share {
     }
 }
 
-/// A contiguous piece of it. Dropping it gives it back.
-pub(super) struct Block {
+impl Gpu {
+    /// Allocates `bytes` of VRAM for a program: see [`Block::new`].
+    pub(crate) fn allocate(this: &Arc<Self>, bytes: u64) -> Result<Arc<Block>> {
+        Ok(Arc::new(Block::new(this, bytes)?, GFP_KERNEL_ACCOUNT)?)
+    }
+}
+
+/// A contiguous piece of VRAM. Dropping it frees it.
+pub(crate) struct Block {
     gpu: Arc<Gpu>,
     span: Span,
 }
 
 impl Block {
-    /// `bytes`, whole pages, zeroed. Sleeps; a fatal signal stops it.
-    pub(super) fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
+    /// Allocates `bytes`, whole pages, zeroed. `ENOSPC`: not free in one piece. Sleeps; a fatal
+    /// signal stops it.
+    fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
         let offset = gpu.vram.take(bytes).ok_or(ENOSPC)?;
         let span = Span::new(offset, bytes).map_err(|_| EINVAL)?;
         gpu.enter_use();
@@ -222,7 +230,7 @@ impl Drop for Block {
     }
 }
 
-impl Local for Block {
+impl VramRange for Block {
     fn span(&self) -> Span {
         self.span
     }

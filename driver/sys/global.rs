@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What there is once for the whole module: `kernel::sync::global_lock!` without `unsafe`.
 
-use crate::portable::Peers;
+use crate::context::Peers;
 use kernel::{
     prelude::*,
     sync::{

@@ -6,10 +6,10 @@
 //! while memory is mapped and unmapped, but not while pages are pinned or user space is asked for anything;
 //! it comes behind a context's `teardown` and before its `table`.
 
+use super::{Context, Reserved};
 use crate::{
-    backend::Claim,
     buffer::{Buffer, State},
-    context::{Context, Reserved},
+    claim::Claim,
     failure::Failure,
     logic::request::Target,
     sys::{global, task},
@@ -71,11 +71,7 @@ fn name(context: &Context) -> usize {
 impl Members {
     /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and
     /// belongs to another context of the process, which has it or has let go of it; or the memory went away.
-    fn invite(
-        &self,
-        context: &Arc<Context>,
-        shared: &Shared,
-    ) -> core::result::Result<Option<Guest>, Failure> {
+    fn invite(&self, context: &Arc<Context>, shared: &Shared) -> Result<Option<Guest>, Failure> {
         let is_usable = || shared.buffer.check_usable().is_ok();
         if self.is_there(context, shared) || self.is_a_sibling_s(context) || !is_usable() {
             return Ok(None);
@@ -86,7 +82,7 @@ impl Members {
         }
     }
 
-    fn bring(context: &Arc<Context>, shared: &Shared) -> core::result::Result<Guest, Failure> {
+    fn bring(context: &Arc<Context>, shared: &Shared) -> Result<Guest, Failure> {
         context.device().check_here()?;
         let claim = Claim::new(context)?;
         let reserved = context.reserve_guest(&shared.buffer)?;
@@ -120,7 +116,7 @@ impl Members {
     }
 
     /// Lets all but its home have `shared`.
-    fn invite_all(&self, shared: &Shared) -> core::result::Result<KVec<Guest>, Failure> {
+    fn invite_all(&self, shared: &Shared) -> Result<KVec<Guest>, Failure> {
         let mut guests = KVec::new();
         let others = || {
             self.contexts
@@ -180,7 +176,7 @@ impl Members {
         {
             context.forget_guest(&shared.buffer);
             // Whoever has to know of a failure was told by the mapping.
-            let _ = Buffer::leave(&shared.buffer, context.space());
+            let _ = Buffer::unmap_all_in(&shared.buffer, context.space());
         }
         true
     }
@@ -321,7 +317,7 @@ impl Peers {
         buffer: &Arc<Buffer>,
         target: Target,
         write: bool,
-    ) -> core::result::Result<Option<KVec<Guest>>, Failure> {
+    ) -> Result<Option<KVec<Guest>>, Failure> {
         let process = Self::of(context).ok_or(ENODEV)?;
         let mut members = process.members.lock();
         let shared = Shared {
@@ -362,7 +358,7 @@ impl Peers {
             if name(other) != name(context) {
                 other.forget_guest(buffer);
                 // Whoever has to know of a failure was told by the mapping.
-                let _ = Buffer::leave(buffer, other.space());
+                let _ = Buffer::unmap_all_in(buffer, other.space());
             }
         }
     }

@@ -8,8 +8,8 @@
 //! nobody: where a lock is held, which user space may do for as long as it likes, it looks again later.
 //! Everything else (protection, soft-dirty) changes nothing.
 
+use super::{Backing, Buffer, State};
 use crate::{
-    buffer::{Backing, Buffer, State},
     logic::span::Span,
     sys::{
         notifier::{Interval, Watch, Watcher},
@@ -55,7 +55,7 @@ impl Watcher for Buffer {
             let this: Arc<Self> = this.into();
             this.look_later();
             // Whoever asks from now on waits for the answer.
-            this.suspect(may_sleep);
+            this.bump_generations(may_sleep);
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) fn pin(
     span: Span,
     write: bool,
     progress: impl Fn(u64) -> Result,
-) -> core::result::Result<Arc<PinnedRuns>, Failure> {
+) -> Result<Arc<PinnedRuns>, Failure> {
     let charge = Charge::new(account, span.pages())?;
     // Pages that are there are pinned without a look at the areas that they are in; and hardware lets
     // read what may only be written or executed. Whether that is allowed must not depend on it.
@@ -60,7 +60,7 @@ pub(crate) fn pin_file(
     file: MemoryFile,
     span: Span,
     wanted: impl Fn() -> Result,
-) -> core::result::Result<Arc<PinnedFile>, Failure> {
+) -> Result<Arc<PinnedFile>, Failure> {
     let size = file.size();
     if span.last() >= size {
         let at = span.start().max(size & !(PAGE_SIZE - 1));

@@ -41,9 +41,9 @@ impl kernel::fmt::Display for Function {
     }
 }
 
-/// What is counted, by number and by bytes.
+/// Stat is stat, by number and by bytes.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum Stat {
     /// Open files.
     Contexts,
     /// User memory and parts of files, as long as they are pinned.
@@ -51,7 +51,7 @@ pub(crate) enum What {
     /// Host memory that the driver allocated.
     Allocated,
     /// Memory of the device's own.
-    Local,
+    Vram,
     /// Memory that belongs elsewhere.
     Shared,
     /// Mappings.
@@ -60,7 +60,7 @@ pub(crate) enum What {
     Stale,
 }
 
-impl What {
+impl Stat {
     const COUNT: usize = 7;
 
     /// That of a `PINMAP_BUFFER_` kind.
@@ -68,7 +68,7 @@ impl What {
         match kind {
             uapi::PINMAP_BUFFER_USER | uapi::PINMAP_BUFFER_FILE => Self::Pinned,
             uapi::PINMAP_BUFFER_HOST => Self::Allocated,
-            uapi::PINMAP_BUFFER_VRAM => Self::Local,
+            uapi::PINMAP_BUFFER_VRAM => Self::Vram,
             _ => Self::Shared,
         }
     }
@@ -81,7 +81,7 @@ struct Tally {
 }
 
 /// How much there is.
-pub(crate) struct Totals([Tally; What::COUNT]);
+pub(crate) struct Totals([Tally; Stat::COUNT]);
 
 impl Totals {
     /// Nothing.
@@ -93,25 +93,25 @@ impl Totals {
     }
 
     /// One more.
-    pub(crate) fn add(&self, what: What, bytes: u64) {
-        if let Some(tally) = self.0.get(what as usize) {
+    pub(crate) fn add(&self, stat: Stat, bytes: u64) {
+        if let Some(tally) = self.0.get(stat as usize) {
             tally.number.add(1, Relaxed);
             tally.bytes.fetch_add(bytes, Relaxed);
         }
     }
 
     /// One less.
-    pub(crate) fn remove(&self, what: What, bytes: u64) {
-        if let Some(tally) = self.0.get(what as usize) {
+    pub(crate) fn remove(&self, stat: Stat, bytes: u64) {
+        if let Some(tally) = self.0.get(stat as usize) {
             tally.number.fetch_sub(1, Relaxed);
             tally.bytes.fetch_sub(bytes, Relaxed);
         }
     }
 
     /// How much there is now.
-    pub(crate) fn of(&self, what: What) -> pinmap_total {
+    pub(crate) fn of(&self, stat: Stat) -> pinmap_total {
         self.0
-            .get(what as usize)
+            .get(stat as usize)
             .map_or(pinmap_total::default(), |tally| pinmap_total {
                 number: tally.number.load(Relaxed),
                 bytes: tally.bytes.load(Relaxed),
@@ -120,24 +120,24 @@ impl Totals {
 
     /// GET_TOTALS.
     pub(crate) fn describe(&self, args: &mut pinmap_get_totals) {
-        args.out_pinned = self.of(What::Pinned);
-        args.out_allocated = self.of(What::Allocated);
-        args.out_vram = self.of(What::Local);
-        args.out_shared = self.of(What::Shared);
-        args.out_mapped = self.of(What::Mapped);
-        args.out_stale = self.of(What::Stale);
+        args.out_pinned = self.of(Stat::Pinned);
+        args.out_allocated = self.of(Stat::Allocated);
+        args.out_vram = self.of(Stat::Vram);
+        args.out_shared = self.of(Stat::Shared);
+        args.out_mapped = self.of(Stat::Mapped);
+        args.out_stale = self.of(Stat::Stale);
     }
 }
 
 /// A context, for whoever looks.
-pub(crate) struct Ledger {
+pub(crate) struct Stats {
     function: Function,
     context: u64,
     own: Totals,
     device: Arc<Totals>,
 }
 
-impl Ledger {
+impl Stats {
     /// Of the context named `context`, of a device that has `device` in all.
     pub(crate) fn new(function: Function, context: u64, device: Arc<Totals>) -> Result<Arc<Self>> {
         let this = Self {
@@ -159,40 +159,40 @@ impl Ledger {
         self.context
     }
 
-    /// What the context has.
+    /// Stat the context has.
     pub(crate) fn totals(&self) -> &Totals {
         &self.own
     }
 }
 
-/// Something that is counted as long as this lives.
-pub(crate) struct Counted {
-    ledger: Arc<Ledger>,
-    what: What,
+/// Something that is stat as long as this lives.
+pub(crate) struct StatGuard {
+    stats: Arc<Stats>,
+    stat: Stat,
     bytes: u64,
 }
 
-impl Counted {
+impl StatGuard {
     /// From any context.
-    pub(crate) fn new(ledger: &Arc<Ledger>, what: What, bytes: u64) -> Self {
-        ledger.own.add(what, bytes);
-        ledger.device.add(what, bytes);
+    pub(crate) fn new(stats: &Arc<Stats>, stat: Stat, bytes: u64) -> Self {
+        stats.own.add(stat, bytes);
+        stats.device.add(stat, bytes);
         Self {
-            ledger: ledger.clone(),
-            what,
+            stats: stats.clone(),
+            stat,
             bytes,
         }
     }
 
     /// Whose it is.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
     }
 }
 
-impl Drop for Counted {
+impl Drop for StatGuard {
     fn drop(&mut self) {
-        self.ledger.own.remove(self.what, self.bytes);
-        self.ledger.device.remove(self.what, self.bytes);
+        self.stats.own.remove(self.stat, self.bytes);
+        self.stats.device.remove(self.stat, self.bytes);
     }
 }

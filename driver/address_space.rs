@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The device addresses of a context, or of the bus: which are taken, and by whom.
+//!
+//! On a flat device, a space is what the IOMMU translates. On a paged one, each context has two
+//! spaces behind the device's MMU, one for the program and one for the driver, and one further space
+//! of bus addresses for all contexts lies between MMU and IOMMU.
+//!
+//! An [`IovaRange`] is taken until it is dropped. A range whose memory went away may be *left*: the
+//! MMU notifier cannot wait until the device has forgotten it, but the program may want the same
+//! addresses again at once. Whoever takes a range that was left waits for the device then.
+
+use crate::{
+    failure::Failure,
+    logic::{
+        gaps::Bounds,
+        place::{NoPlace, Space},
+        request::Target,
+        span::Span,
+        PAGE_SIZE,
+    },
+    mmu::{DmaControl, Entries, Mmu},
+    spans::{Room, Spans},
+    sys::{account::Account, iommu::Domain, uapi},
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{Arc, Mutex},
+};
+
+/// The MMU of a device, which translates the addresses of a space before the IOMMU does.
+pub(crate) struct DeviceMmu {
+    pub(crate) mmu: Arc<dyn Mmu>,
+    aperture: Span,
+    /// Addresses on the bus, for all contexts of the device.
+    pub(crate) bus: Arc<AddressSpace>,
+}
+
+/// A space of device addresses.
+#[pin_data]
+pub(crate) struct AddressSpace {
+    domain: Arc<Domain>,
+    dma_control: Arc<dyn DmaControl>,
+    device_mmu: Option<DeviceMmu>,
+    /// The account that pays for page tables of the IOMMU, in spaces where a program chooses the
+    /// addresses, and so how many tables there are.
+    payer: Option<Arc<Account>>,
+    /// Ranges that are taken. Those that were left have the entries that the device still knows.
+    #[pin]
+    taken: Mutex<Spans<Arc<Entries>>>,
+}
+
+impl AddressSpace {
+    /// Makes a space of all addresses that `domain` translates. The driver chooses the addresses, or,
+    /// with a `payer`, a program does.
+    pub(crate) fn new(
+        domain: Arc<Domain>,
+        dma_control: Arc<dyn DmaControl>,
+        payer: Option<Arc<Account>>,
+    ) -> Result<Arc<Self>> {
+        Self::make(domain, dma_control, None, payer)
+    }
+
+    /// Makes a space of the addresses in `aperture`, which `mmu` translates to addresses of `bus`.
+    pub(crate) fn with_mmu(
+        mmu: Arc<dyn Mmu>,
+        aperture: Span,
+        bus: Arc<AddressSpace>,
+    ) -> Result<Arc<Self>> {
+        let (domain, dma_control) = (bus.domain.clone(), bus.dma_control.clone());
+        let device_mmu = DeviceMmu { mmu, aperture, bus };
+        Self::make(domain, dma_control, Some(device_mmu), None)
+    }
+
+    fn make(
+        domain: Arc<Domain>,
+        dma_control: Arc<dyn DmaControl>,
+        device_mmu: Option<DeviceMmu>,
+        payer: Option<Arc<Account>>,
+    ) -> Result<Arc<Self>> {
+        let spans = Spans::new(bounds(&domain, device_mmu.as_ref()))?;
+        Arc::pin_init(
+            pin_init!(Self {
+                domain,
+                dma_control,
+                device_mmu,
+                payer,
+                taken <- new_mutex!(spans, "pinmap_space"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// The IOMMU's side of the space.
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    pub(crate) fn dma_control(&self) -> &Arc<dyn DmaControl> {
+        &self.dma_control
+    }
+
+    pub(crate) fn device_mmu(&self) -> Option<&DeviceMmu> {
+        self.device_mmu.as_ref()
+    }
+
+    pub(crate) fn payer(&self) -> Option<&Arc<Account>> {
+        self.payer.as_ref()
+    }
+
+    /// The range of addresses that can be taken.
+    pub(crate) fn aperture(&self) -> Span {
+        match &self.device_mmu {
+            Some(device_mmu) => device_mmu.aperture,
+            None => self.domain.aperture(),
+        }
+    }
+
+    /// Whether the space is the device's only one, and not a context's own.
+    pub(crate) fn is_of_the_device(&self) -> bool {
+        self.device_mmu.is_none()
+    }
+
+    /// Whether parts of the aperture are reserved for the platform.
+    pub(crate) fn has_reserved(&self) -> bool {
+        self.device_mmu.is_none()
+    }
+
+    /// Fails if there is no room for `length` bytes as demanded. Returns the number of pages that
+    /// would be charged for page tables of the IOMMU.
+    pub(crate) fn check_room(&self, length: u64, target: Target) -> Result<u64, Failure> {
+        let mut taken = self.taken.lock();
+        taken.settle(self.bounds());
+        let space = self.space(&taken);
+        let place = space.place(length, target.wish, target.bits);
+        match place {
+            // A mapping would take what was left there.
+            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(0),
+            Ok(span) if self.payer.is_some() => Ok(self.domain.tables_due(span)),
+            place => place.map(|_| 0).map_err(no_place),
+        }
+    }
+
+    fn bounds(&self) -> Bounds<'_> {
+        bounds(&self.domain, self.device_mmu.as_ref())
+    }
+
+    /// The space as `logic/place.rs` sees it.
+    fn space<'a>(&'a self, taken: &'a Spans<Arc<Entries>>) -> Space<'a, Spans<Arc<Entries>>> {
+        match &self.device_mmu {
+            Some(device_mmu) => Space {
+                aperture: device_mmu.aperture,
+                reserved: &[],
+                taken,
+            },
+            None => self.domain.space(taken),
+        }
+    }
+}
+
+/// The addresses that can be taken, in `domain` or in the MMU before it.
+fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&DeviceMmu>) -> Bounds<'a> {
+    match device_mmu {
+        Some(device_mmu) => Bounds::new(device_mmu.aperture, &[]),
+        None => Bounds::new(domain.aperture(), domain.reserved_spans()),
+    }
+}
+
+/// A range of device addresses that is taken. Dropping it frees the range.
+pub(crate) struct IovaRange {
+    space: Arc<AddressSpace>,
+    span: Span,
+    id: u64,
+    /// The range is never freed, not even on drop: a device may still reach it.
+    forever: bool,
+}
+
+impl IovaRange {
+    /// Takes `length` bytes as demanded. May wait for the device, if a range was left there.
+    pub(crate) fn take(
+        space: &Arc<AddressSpace>,
+        length: u64,
+        target: Target,
+    ) -> Result<Self, Failure> {
+        let suits = |span: Span| {
+            let fits = span.last().checked_shr(target.bits).unwrap_or(0) == 0;
+            fits && span.start() >= PAGE_SIZE && target.wish.suits(length, span)
+        };
+        let again = space.taken.lock().take_again(suits);
+        if let Some((span, id)) = again {
+            return Ok(Self::new(space, span, id));
+        }
+        let wished = Span::new(target.wish.address(), length);
+        // Its memory is allocated outside of the lock.
+        let room = Room::new()?;
+        let mut taken = space.taken.lock();
+        taken.settle(space.bounds());
+        if let Ok(wish) = wished {
+            // Ranges that were left are freed here, where the device can be waited for.
+            while let Some((last, id, entries)) = taken.leftover(wish) {
+                drop(taken);
+                entries.remove()?;
+                taken = space.taken.lock();
+                taken.free(space.bounds(), last, id);
+                taken.settle(space.bounds());
+            }
+        }
+        let span = space
+            .space(&taken)
+            .place(length, target.wish, target.bits)
+            .map_err(no_place)?;
+        let id = taken.take(space.bounds(), span, room);
+        drop(taken);
+        Ok(Self::new(space, span, id))
+    }
+
+    /// Wraps a span that is already marked as taken.
+    fn new(space: &Arc<AddressSpace>, span: Span, id: u64) -> Self {
+        Self {
+            space: space.clone(),
+            span,
+            id,
+            forever: false,
+        }
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
+    /// Leaves the range: it can be taken again once `entries` were removed.
+    pub(crate) fn leave(&self, entries: &Arc<Entries>) {
+        let mut taken = self.space.taken.lock();
+        taken.leave(self.span.last(), self.id, entries.clone());
+    }
+
+    /// Keeps the range taken for as long as the space exists.
+    pub(crate) fn keep_forever(mut self) {
+        self.forever = true;
+    }
+}
+
+impl Drop for IovaRange {
+    fn drop(&mut self) {
+        if !self.forever {
+            let mut taken = self.space.taken.lock();
+            taken.free(self.space.bounds(), self.span.last(), self.id);
+        }
+    }
+}
+
+fn no_place(why: NoPlace) -> Failure {
+    match why {
+        NoPlace::Aperture(highest) => {
+            Failure::limit(ENOSPC, uapi::PINMAP_FAIL_APERTURE, 0, highest)
+        }
+        NoPlace::Reserved(span) => Failure::at(ENOSPC, uapi::PINMAP_FAIL_RESERVED, span.start()),
+        NoPlace::Taken(span) => Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, span.start()),
+        NoPlace::Full => Failure::at(ENOSPC, uapi::PINMAP_FAIL_FULL, 0),
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The two kinds of devices, and what the driver asks of both.
+//!
+//! A *flat* device is any PCI function, driven from user space: its device addresses are those of
+//! the IOMMU, and one context owns it. A *paged* device has an MMU of its own, so many contexts use
+//! it at once, each with an address space.
+//!
+//! The methods of [`Backend`] are the life of a device and of its contexts, which both kinds have;
+//! what only one kind can do is asked of [`Backend::flat`] or [`Backend::gpu`]. Contexts are named
+//! by numbers that are never used again for the same device.
+
+#[cfg(not(pinmap_flat))]
+use crate::gpu::Gpu;
+use crate::{
+    address_space::AddressSpace,
+    mapping::VramRange,
+    mmu::DmaControl,
+    sys::{
+        account::Account,
+        compat,
+        iommu::Domain,
+        pci::{Function, Locked},
+        uapi::pinmap_info,
+    },
+    view::DevicePages,
+};
+use kernel::{prelude::*, sync::Arc};
+
+mod pci;
+#[cfg(not(pinmap_flat))]
+mod testgpu;
+
+pub(crate) use pci::Flat;
+
+/// A device, by its kind.
+pub(crate) enum Backend {
+    Flat(Pin<KBox<Flat>>),
+    #[cfg(not(pinmap_flat))]
+    Paged(Arc<Gpu>),
+}
+
+/// A block of VRAM, as it is mapped and as it is viewed.
+pub(crate) struct VramMemory {
+    pub(crate) range: Arc<dyn VramRange>,
+    pub(crate) pages: Arc<dyn DevicePages>,
+}
+
+impl Backend {
+    /// Finds out what kind of device `function` is. The one place that knows all of them.
+    pub(crate) fn choose(function: &Function) -> Result<Self> {
+        #[cfg(not(pinmap_flat))]
+        if let Some(hardware) = testgpu::TestGpu::find(function)? {
+            return Ok(Self::Paged(Gpu::new(function, hardware)?));
+        }
+        Ok(Self::Flat(KBox::pin_init(Flat::new(function), GFP_KERNEL)?))
+    }
+
+    /// The flat device; `EOPNOTSUPP` if the device is paged.
+    pub(crate) fn flat(&self) -> Result<&Flat> {
+        match self {
+            Self::Flat(flat) => Ok(flat),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => Err(compat::unsupported()),
+        }
+    }
+
+    /// The paged device; `EOPNOTSUPP` if the device is flat.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn gpu(&self) -> Result<&Arc<Gpu>> {
+        match self {
+            Self::Flat(_) => Err(compat::unsupported()),
+            Self::Paged(gpu) => Ok(gpu),
+        }
+    }
+
+    /// Whether the device has memory that contexts can allocate.
+    pub(crate) fn has_vram(&self) -> bool {
+        !matches!(self, Self::Flat(_))
+    }
+
+    /// Allocates `length` bytes of VRAM, zeroed. `ENOSPC`: not free in one piece.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn allocate_vram(&self, length: u64) -> Result<VramMemory> {
+        match self {
+            Self::Flat(_) => Err(compat::unsupported()),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => {
+                let block = Gpu::allocate(gpu, length)?;
+                Ok(VramMemory {
+                    range: block.clone(),
+                    pages: block,
+                })
+            }
+        }
+    }
+
+    /// Starts a function that was bound, whose DMA goes through `domain`, and that cannot be opened
+    /// yet. [`leave`](Self::leave) undoes this, also after a failure.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn start(
+        &self,
+        locked: &Locked<'_>,
+        domain: &Arc<Domain>,
+        dma_control: Arc<dyn DmaControl>,
+    ) -> Result {
+        match self {
+            Self::Flat(_) => Ok(()),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => Gpu::start(gpu, locked, domain, dma_control),
+        }
+    }
+
+    /// Adds a context. Returns its address space, if the device gives each context its own.
+    /// [`disown`](Self::disown) undoes this.
+    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    pub(crate) fn open(
+        &self,
+        context: u64,
+        account: &Arc<Account>,
+    ) -> Result<Option<Arc<AddressSpace>>> {
+        match self {
+            Self::Flat(_) => Ok(None),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => Gpu::open(gpu, context, account).map(Some),
+        }
+    }
+
+    /// Claims the device for `context`. `EBUSY`: another context has it; `ENODEV`: the device is
+    /// gone. Takes no lock that is held across allocations or page faults. Called only by
+    /// [`Claim`](crate::claim::Claim), which calls [`end_claim`](Self::end_claim) once for each
+    /// success.
+    pub(crate) fn claim(&self, context: u64) -> Result {
+        match self {
+            Self::Flat(flat) => flat.claim(context),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.check_here(),
+        }
+    }
+
+    /// Fails if [`claim`](Self::claim) would, as far as can be told without doing anything.
+    pub(crate) fn check_claim(&self, context: u64) -> Result {
+        match self {
+            Self::Flat(flat) => flat.check_claim(context),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => Ok(()),
+        }
+    }
+
+    /// Ends a call that claimed the device: it has succeeded (`keep`) or failed. When the last call
+    /// of a context fails and none has succeeded, the device is free again.
+    pub(crate) fn end_claim(&self, context: u64, keep: bool) {
+        match self {
+            Self::Flat(flat) => flat.end_claim(context, keep),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => {}
+        }
+    }
+
+    /// Stops the device for `context`: when this returns, it starts no DMA and no interrupt for the
+    /// context any more.
+    pub(crate) fn stop(&self, context: u64) {
+        match self {
+            Self::Flat(flat) => flat.stop(context),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.stop_context(context),
+        }
+    }
+
+    /// Takes interrupts and everything else from `context`, whose mappings are gone. If the device
+    /// can be reset, nothing that it does for the next owner was begun by this one.
+    pub(crate) fn disown(&self, context: u64) {
+        match self {
+            Self::Flat(flat) => flat.disown(context),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.close_context(context),
+        }
+    }
+
+    /// Takes the device away from everybody: from now on calls fail with `ENODEV`, and no page of
+    /// device memory is given out.
+    pub(crate) fn leave(&self) {
+        match self {
+            Self::Flat(flat) => flat.leave(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.leave(),
+        }
+    }
+
+    /// Whether any context has the device.
+    pub(crate) fn is_in_use(&self) -> bool {
+        match self {
+            Self::Flat(flat) => flat.is_in_use(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.is_in_use(),
+        }
+    }
+
+    /// Whether `context` has the device, and so no other context can.
+    pub(crate) fn is_owner(&self, context: u64) -> bool {
+        match self {
+            Self::Flat(flat) => flat.is_owner(context),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => false,
+        }
+    }
+
+    /// Whether a reset would end something that a context began and that may still be going on.
+    pub(crate) fn needs_reset(&self) -> bool {
+        match self {
+            Self::Flat(flat) => flat.needs_reset(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.needs_reset(),
+        }
+    }
+
+    /// Whether contexts can go on after a reset that they did not ask for. If not, such a reset
+    /// begins with [`leave`](Self::leave): it takes queues, page tables and VRAM from all of them.
+    pub(crate) fn survives_reset(&self) -> bool {
+        matches!(self, Self::Flat(_))
+    }
+
+    /// Prepares for a reset: until [`after_reset`](Self::after_reset) no page of device memory is
+    /// given out, and page faults wait.
+    pub(crate) fn before_reset(&self) {
+        match self {
+            Self::Flat(flat) => flat.before_reset(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => {}
+        }
+    }
+
+    /// Goes on after a reset.
+    pub(crate) fn after_reset(&self) {
+        match self {
+            Self::Flat(flat) => flat.after_reset(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => {}
+        }
+    }
+
+    /// Goes on after the system was asleep. No context had the device then, which may have lost its
+    /// state.
+    pub(crate) fn resume(&self) {
+        match self {
+            Self::Flat(_) => {}
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(gpu) => gpu.resume(),
+        }
+    }
+
+    /// Fills in the answers of GET_INFO that the kinds differ in.
+    pub(crate) fn describe(&self, context: u64, info: &mut pinmap_info) {
+        match self {
+            Self::Flat(flat) => flat.describe(context, info),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => info.out_kind = crate::sys::uapi::PINMAP_KIND_PAGED,
+        }
+    }
+}

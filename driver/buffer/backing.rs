@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The memory of a buffer: its kinds, and what each allows.
+
+use super::Buffer;
+use crate::{
+    dmabuf::{Exports, Parts, Source, View},
+    failure::Failure,
+    logic::shape::Shape,
+    mapping::{Memory, VramRange},
+    sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
+    view::{FileView, Showing},
+};
+use kernel::{
+    prelude::*,
+    sync::{Arc, Mutex},
+};
+
+/// The source of a buffer's memory, which keeps the memory.
+pub(crate) enum Backing {
+    /// Pinned user memory.
+    User(Arc<PinnedRuns>),
+    /// Pinned memory of a file.
+    File(Arc<PinnedFile>),
+    /// Memory that the driver allocated.
+    Host(Arc<Folios>, Showing),
+    /// VRAM.
+    Vram(Arc<dyn VramRange>, Showing),
+    /// Pages of another buffer, imported from its dma-buf.
+    Import(Arc<dyn Pages>, Arc<Source>),
+}
+
+impl Backing {
+    /// The memory, to be mapped.
+    pub(crate) fn memory(&self) -> Memory {
+        match self {
+            Self::User(runs) => Memory::Host(runs.clone()),
+            Self::Import(pages, _) => Memory::Host(pages.clone()),
+            Self::File(pages) => Memory::Host(pages.clone()),
+            Self::Host(folios, _) => Memory::Host(folios.clone()),
+            Self::Vram(vram, _) => Memory::Vram(vram.clone()),
+        }
+    }
+
+    /// The offset to pass to `mmap()`; 0: not mappable.
+    pub(crate) fn offset(&self) -> u64 {
+        match self {
+            Self::User(_) | Self::File(_) | Self::Import(..) => 0,
+            Self::Host(_, showing) | Self::Vram(_, showing) => showing.offset(),
+        }
+    }
+
+    /// A `PINMAP_BUFFER_` kind.
+    pub(super) fn kind(&self) -> u32 {
+        match self {
+            Self::User(_) => uapi::PINMAP_BUFFER_USER,
+            Self::File(_) => uapi::PINMAP_BUFFER_FILE,
+            Self::Host(..) => uapi::PINMAP_BUFFER_HOST,
+            Self::Vram(..) => uapi::PINMAP_BUFFER_VRAM,
+            Self::Import(..) => uapi::PINMAP_BUFFER_IMPORT,
+        }
+    }
+
+    /// The runs of user memory.
+    pub(super) fn pinned(&self) -> Option<&Arc<PinnedRuns>> {
+        match self {
+            Self::User(runs) => Some(runs),
+            Self::File(_) | Self::Host(..) | Self::Vram(..) | Self::Import(..) => None,
+        }
+    }
+
+    /// The memory as it can be exported; `EOPNOTSUPP`: it cannot.
+    pub(crate) fn parts(&self) -> Result<Parts> {
+        let (view, revocable) = match self {
+            Self::User(_) => (View::None, true),
+            Self::Host(folios, _) => (View::Host(folios.clone()), false),
+            Self::File(pages) => (View::File(FileView::new(pages)?), false),
+            Self::Import(pages, source) => return Ok(source.exporter().parts(pages.clone())),
+            Self::Vram(..) => return Err(compat::unsupported()),
+        };
+        match self.memory() {
+            Memory::Host(pages) => Ok(Parts {
+                pages,
+                view,
+                revocable,
+            }),
+            Memory::Vram(_) => Err(compat::unsupported()),
+        }
+    }
+}
+
+impl Buffer {
+    /// Calls `look` with the backing. Fails if the memory was let go of.
+    pub(crate) fn with_backing<T>(&self, look: impl FnOnce(&Backing) -> T) -> Result<T, Failure> {
+        let backing = self.backing.lock();
+        let looked = backing.as_ref().map(look);
+        looked.ok_or_else(|| self.refusal(self.state()))
+    }
+
+    /// How scattered the memory is; all zero once it was let go of. Waits for calls that map it.
+    pub(crate) fn shape(&self) -> Shape {
+        let backing = self.backing.lock();
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
+    /// The exports that are revoked with the buffer.
+    pub(crate) fn exports(&self) -> &Mutex<Exports> {
+        &self.exports
+    }
+}

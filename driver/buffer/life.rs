@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The life of a buffer: pinned, live, revoked, reaped, ended.
+
+use super::{pinned, Backing, Buffer, Inner};
+use crate::{
+    dmabuf::Importer,
+    failure::Failure,
+    logic::shape::Shape,
+    stats::{Stat, StatGuard},
+    sys::{
+        compat,
+        uapi::{self, pinmap_event},
+        work,
+    },
+    trace::{self, Details, Timed, What},
+};
+use core::mem;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{Acquire, Relaxed, Release},
+        lock::{mutex::MutexBackend, Guard},
+        Arc,
+    },
+};
+
+/// The states of a buffer, in the order in which it goes through them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Being made. No other task can find the buffer.
+    Building,
+    /// Being made, and its memory went away: it will not go live.
+    Doomed,
+    /// In use.
+    Live,
+    /// Its memory went away, and the mappings are undone.
+    Stale,
+    /// Ended, because it was released.
+    Released,
+    /// Ended, because its context or device is gone.
+    Gone,
+}
+
+impl State {
+    /// Whether the mappings of a buffer in this state are in use.
+    pub(super) fn has_mappings(self) -> bool {
+        matches!(self, Self::Building | Self::Doomed | Self::Live)
+    }
+}
+
+impl Buffer {
+    /// Begins to watch the user addresses, then pins the pages. Called by the task that owns them.
+    pub(crate) fn pin(this: &Arc<Self>) -> Result<(), Failure> {
+        let lookout = this.lookout.as_ref().ok_or(EINVAL)?;
+        lookout.watch(this, this.account.mm())?;
+        let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
+            this.pinned.store(pages, Relaxed);
+            this.check_signal()
+        })?;
+        *this.backing.lock() = Some(Backing::User(pinned));
+        let held = StatGuard::new(this.stats(), Stat::Pinned, this.span.length());
+        this.inner.lock().held = Some(held);
+        Ok(())
+    }
+
+    /// Makes the buffer live: in use, and able to go stale. Fails if its memory went away.
+    pub(crate) fn go_live(this: &Arc<Self>) -> Result<(), Failure> {
+        let mut inner = this.inner.lock();
+        match inner.state {
+            State::Building => inner.state = State::Live,
+            state => return Err(this.refusal(state)),
+        }
+        drop(inner);
+        if this.doubt.lock().is_open() {
+            this.look_later();
+        }
+        Ok(())
+    }
+
+    /// Fails if the memory went away, or the buffer has ended.
+    pub(crate) fn check_usable(&self) -> Result<(), Failure> {
+        match self.state() {
+            State::Building | State::Live => Ok(()),
+            state => Err(self.refusal(state)),
+        }
+    }
+
+    /// The reason why a buffer in this state cannot be used.
+    pub(super) fn refusal(&self, state: State) -> Failure {
+        match state {
+            State::Gone => ENODEV.into(),
+            _ => Failure::at(compat::stale(), uapi::PINMAP_FAIL_STALE, self.span.start()),
+        }
+    }
+
+    /// Waits until the worker has decided whether memory that changed until now has gone away, and, if
+    /// it has, until the pages are unpinned. Fails if the current task is killed.
+    pub(crate) fn await_decision(&self) -> Result {
+        let Some(lookout) = &self.lookout else {
+            return Ok(());
+        };
+        // The worker looks at live buffers only.
+        if !matches!(self.state(), State::Live | State::Stale) {
+            return Ok(());
+        }
+        let noted = self.doubt.lock().noted();
+        lookout
+            .changed
+            .wait_killable(|| self.doubt.lock().is_decided(noted))?;
+        if self.state() == State::Stale {
+            lookout
+                .changed
+                .wait_killable(|| self.reaped.load(Acquire))?;
+        }
+        Ok(())
+    }
+
+    /// Locks the state, for [`revoke`](Self::revoke).
+    pub(super) fn lock(&self) -> Guard<'_, Inner, MutexBackend> {
+        self.inner.lock()
+    }
+
+    /// Takes the memory away from all devices, because it goes away: undoes all mappings, sends the
+    /// event, and queues the worker, which unpins the pages. Safe in an MMU notifier.
+    pub(super) fn revoke(this: &Arc<Self>, mut inner: Guard<'_, Inner, MutexBackend>) {
+        match inner.state {
+            State::Building => inner.state = State::Doomed,
+            State::Live => {
+                let before = inner.flushes();
+                let shape = trace::wanted(What::Stale, || this.shape_now(&inner));
+                let timed = Timed::begin(What::Stale);
+                inner.state = State::Stale;
+                inner.unmap_all(this);
+                timed.end(this.stats(), || Details {
+                    handle: this.handle(),
+                    addr: this.span.start(),
+                    device_addr: 0,
+                    shape,
+                    flushes: inner.flushes().saturating_sub(before),
+                });
+                let bytes = this.span.length();
+                inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
+                // A program may register the same addresses again at once.
+                for known in &mut inner.mappings {
+                    known.mapping.free_address();
+                }
+                let handle = this.handle();
+                let event = pinmap_event {
+                    type_: uapi::PINMAP_EVENT_STALE,
+                    handle,
+                    addr: this.span.start(),
+                    length: this.span.length(),
+                    ..pinmap_event::default()
+                };
+                inner.event = inner.slot.take().map(|slot| this.events.push(slot, event));
+                for guest in &mut inner.guests {
+                    let handle = guest.handle;
+                    let event = pinmap_event { handle, ..event };
+                    let slot = guest.slot.take();
+                    guest.event = slot.map(|slot| guest.events.push(slot, event));
+                    let stats = guest.events.stats();
+                    guest.stale = Some(StatGuard::new(stats, Stat::Stale, bytes));
+                    // A QUERY that this provokes waits for the lock, which is held.
+                    guest.events.generations().bump(handle);
+                }
+                // Under the lock, so that `end` knows of it.
+                this.reap_later();
+                drop(inner);
+                // After QUERY can see it.
+                this.events.generations().bump(handle);
+                this.forget_doubt();
+            }
+            // Being ended, perhaps by a task that waits for a device.
+            State::Released | State::Gone => {
+                inner.unmap_all(this);
+            }
+            State::Doomed | State::Stale => {}
+        }
+    }
+
+    /// Like [`shape`](Self::shape), for callers that have `inner`, and must not wait for `backing`.
+    fn shape_now(&self, inner: &Inner) -> Shape {
+        if let Some(known) = inner.mappings.first() {
+            return known.mapping.shape();
+        }
+        let Some(backing) = self.backing.try_lock() else {
+            return Shape::default();
+        };
+        // Gone before the lock is: ours is never the last reference.
+        let memory = backing.as_ref().map(Backing::memory);
+        memory.map_or(Shape::default(), |memory| memory.shape())
+    }
+
+    /// Queues the worker, for [`reap`](Self::reap).
+    fn reap_later(self: &Arc<Self>) {
+        self.reaped_later.store(true, Release);
+        // If it is queued already, once is enough.
+        let _ = work::ending().enqueue(self.clone());
+    }
+
+    /// Closes the question whether the memory has gone away: decided, or of no interest any more.
+    fn forget_doubt(&self) {
+        self.doubt.lock().close();
+        if let Some(lookout) = &self.lookout {
+            lookout.changed.wake_up();
+        }
+    }
+
+    /// Does what is left after the mappings were undone: makes devices forget them, frees their
+    /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be removed:
+    /// then the device is cut off.
+    pub(super) fn reap(&self) -> Result {
+        let mut inner = self.inner.lock();
+        let mappings = mem::take(&mut inner.mappings);
+        let held = inner.held.take();
+        let failed = inner.failed;
+        drop(inner);
+        for mapped in &mappings {
+            mapped.mapping.begin_to_forget();
+        }
+        let forgotten = mappings
+            .iter()
+            .map(|known| known.mapping.forget())
+            .fold(Ok(()), Result::and);
+        drop(mappings);
+        if forgotten.is_err() {
+            self.inner.lock().failed = true;
+        }
+        let exports = self.exports.lock().take();
+        if let Some(exports) = exports {
+            exports.revoke();
+        }
+        let backing = self.backing.lock().take();
+        if let Some(Backing::Import(_, source)) = &backing {
+            source.exporter().remove_importer(self);
+        }
+        drop(backing);
+        drop(held);
+        self.reaped.store(true, Release);
+        if let Some(lookout) = &self.lookout {
+            lookout.changed.wake_up();
+        }
+        if failed {
+            Err(EIO)
+        } else {
+            forgotten
+        }
+    }
+
+    /// Makes a registration fail that is under way: the device is gone.
+    pub(crate) fn doom(&self) {
+        let mut inner = self.inner.lock();
+        if matches!(inner.state, State::Building | State::Doomed | State::Live) {
+            inner.state = State::Gone;
+        }
+    }
+
+    /// Ends the buffer, as released or as gone: makes devices forget it, unmaps and flushes, unpins,
+    /// un-charges. Nothing is left when this returns `Ok`, except for an event that was not read yet.
+    /// After an error the pages stay pinned, and the device reaches no memory at all. Can be called
+    /// again. Not called by the worker.
+    pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
+        let mut inner = this.inner.lock();
+        let was_known = matches!(inner.state, State::Live | State::Stale);
+        if inner.state != State::Gone {
+            inner.state = state;
+        }
+        let is_elsewhere = inner.is_elsewhere();
+        drop(inner);
+        // A call that is mapping the pages sees the state and stops; `shape` waits for it.
+        let shape = trace::wanted(What::Release, || this.shape());
+        let timed = Timed::begin(What::Release);
+        let forgotten = if is_elsewhere {
+            this.forget_all()
+        } else {
+            Ok(())
+        };
+        let mut inner = this.inner.lock();
+        let before = inner.flushes();
+        inner.unmap_all(this);
+        inner.failed |= forgotten.is_err();
+        let flushes = inner.flushes().saturating_sub(before);
+        inner.stale = None;
+        drop(inner);
+        this.interval.remove();
+        // The notifier does not call any more. The worker stops at the next page; wait for it, since
+        // it has a reference to the pages.
+        this.forget_doubt();
+        if let Some(lookout) = &this.lookout {
+            lookout.changed.wait(|| !this.doubt.lock().is_busy());
+        }
+        // Whoever revoked the buffer has queued the worker by now.
+        if this.reaped_later.load(Acquire) {
+            work::cancel(this);
+        }
+        let result = this.reap();
+        if was_known {
+            timed.end(this.stats(), || Details {
+                handle: this.handle(),
+                addr: this.span.start(),
+                device_addr: 0,
+                shape,
+                flushes,
+            });
+        }
+        result.map_err(|_| EIO)
+    }
+
+    /// Ends the buffer because its context ends. If guests have it, it goes stale for them, and they
+    /// are told; if user space never knew it, it was never there.
+    pub(crate) fn end_with_context(this: &Arc<Self>) -> Result {
+        if !this.is_portable() || !this.is_published() {
+            return Self::end(this, State::Gone);
+        }
+        let mut inner = this.inner.lock();
+        if inner.state == State::Live {
+            // The home context gets another event: that it is gone itself.
+            let slot = inner.slot.take();
+            Self::revoke(this, inner);
+            drop(slot);
+        } else {
+            drop(inner);
+        }
+        match this.state() {
+            State::Stale => Self::end(this, State::Stale),
+            _ => Self::end(this, State::Gone),
+        }
+    }
+}
+
+impl Importer for Buffer {
+    fn revoke_import(self: Arc<Self>) {
+        Self::revoke(&self, self.lock());
+        // The worker would do that, too, but the exporter must not wait for it. An import is mapped
+        // on one device only.
+        let lost = self.inner.lock().lost.clone();
+        if let Some(dma_control) = lost {
+            dma_control.block_dma();
+        }
+        // Wait for a call that is mapping the pages: it sees the state, and undoes the mapping.
+        drop(self.backing.lock());
+    }
+}

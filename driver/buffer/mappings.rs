@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The mappings of a buffer: made, published, removed.
+
+use super::{Backing, Buffer, Inner, State};
+use crate::{
+    address_space::AddressSpace,
+    failure::Failure,
+    list,
+    logic::{pte::Access, request::Target},
+    mapping::Mapping,
+    mmu::Entries,
+    stats::{Stat, StatGuard, Stats},
+    sys::{compat, task, uapi, work},
+    trace::{self, Details, Timed, What},
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// Mappings that a buffer may have.
+const MAX_MAPPINGS: usize = 64;
+
+/// The context for which a buffer is mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenant<'a> {
+    pub(crate) space: &'a Arc<AddressSpace>,
+    pub(crate) stats: &'a Arc<Stats>,
+    /// The buffer's handle there.
+    pub(crate) handle: u64,
+}
+
+/// A mapping of a buffer.
+pub(super) struct MappedAt {
+    pub(super) mapping: Mapping,
+    /// Names the mapping among those of the buffer.
+    id: u64,
+    /// The buffer's handle in the context of the mapping.
+    handle: u64,
+    /// User space knows the mapping.
+    pub(super) published: bool,
+    /// The mapping's entry in the statistics, until it is unmapped.
+    stat: Option<StatGuard>,
+}
+
+impl MappedAt {
+    /// Unmaps from the IOMMU: see [`Mapping::unmap`].
+    fn unmap(&mut self, buffer: &Buffer) -> Result {
+        let shape = trace::wanted(What::Unmap, || self.mapping.shape());
+        let before = self.mapping.flushes();
+        let timed = Timed::begin(What::Unmap);
+        let result = self.mapping.unmap();
+        if let Some(stat) = self.stat.take() {
+            timed.end(stat.stats(), || Details {
+                handle: self.handle,
+                addr: buffer.span.start(),
+                device_addr: self.mapping.device_addr(),
+                shape,
+                flushes: self.mapping.flushes().saturating_sub(before),
+            });
+        }
+        result
+    }
+}
+
+impl Inner {
+    /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
+    pub(super) fn unmap_all(&mut self, buffer: &Buffer) {
+        for mapped in &mut self.mappings {
+            if mapped.unmap(buffer).is_err() {
+                self.failed = true;
+                self.lost = Some(mapped.mapping.dma_control().clone());
+            }
+        }
+    }
+
+    /// Whether some mappings are in the MMU of a device, too.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.mappings
+            .iter()
+            .any(|mapped| mapped.mapping.entries().is_some())
+    }
+
+    /// How often the IOMMU's cache was flushed for all mappings.
+    pub(super) fn flushes(&self) -> u64 {
+        self.mappings
+            .iter()
+            .map(|mapped| mapped.mapping.flushes())
+            .fold(0, u64::saturating_add)
+    }
+}
+
+impl Buffer {
+    /// Maps the pages for `tenant`. Returns the device address.
+    pub(crate) fn map(
+        &self,
+        tenant: Tenant<'_>,
+        target: Target,
+        write: bool,
+    ) -> Result<u64, Failure> {
+        let (device_addr, _) = self.map_as(tenant, target, write, true)?;
+        Ok(device_addr)
+    }
+
+    /// Maps the pages for `tenant`, unpublished until [`publish_mapping`](Self::publish_mapping). Returns
+    /// the device address, and the id of the mapping.
+    pub(crate) fn map_unpublished(
+        &self,
+        tenant: Tenant<'_>,
+        target: Target,
+        write: bool,
+    ) -> Result<(u64, u64), Failure> {
+        self.map_as(tenant, target, write, false)
+    }
+
+    fn map_as(
+        &self,
+        tenant: Tenant<'_>,
+        target: Target,
+        write: bool,
+        published: bool,
+    ) -> Result<(u64, u64), Failure> {
+        let timed = Timed::begin(What::Map);
+        // Held until the mapping is in the list, or undone: ending the buffer waits for the lock.
+        let backing = self.backing.lock();
+        let memory = backing
+            .as_ref()
+            .map(Backing::memory)
+            .ok_or_else(|| self.refusal(self.state()))?;
+        let access = if write { Access::Write } else { Access::Read };
+        let wanted = || {
+            self.check_usable().map_err(|failure| failure.errno)?;
+            self.check_signal()
+        };
+        let mapping = Mapping::new(tenant.space, &memory, target, access, wanted)?;
+        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
+        let stat = StatGuard::new(tenant.stats, Stat::Mapped, self.span.length());
+        let id = self.add(MappedAt {
+            mapping,
+            id: 0,
+            handle: tenant.handle,
+            published,
+            stat: Some(stat),
+        })?;
+        timed.end(tenant.stats, || Details {
+            handle: tenant.handle,
+            addr: self.span.start(),
+            device_addr,
+            shape: memory.shape(),
+            flushes,
+        });
+        Ok((device_addr, id))
+    }
+
+    /// Fails if a signal has come that ends the registration.
+    pub(super) fn check_signal(&self) -> Result {
+        let building = self.interruptible && self.state() == State::Building;
+        if building && task::signal_pending() {
+            return Err(EINTR);
+        }
+        Ok(())
+    }
+
+    /// Adds a mapping to the list, where revoking finds it, or undoes it. Returns its id.
+    fn add(&self, mut mapped: MappedAt) -> Result<u64, Failure> {
+        loop {
+            let mut inner = self.inner.lock();
+            let count = inner.mappings.len();
+            match inner.state {
+                State::Building | State::Live => {}
+                state => return Err(self.refusal(state)),
+            }
+            if count >= MAX_MAPPINGS {
+                let (needed, allowed) = ((count as u64).saturating_add(1), MAX_MAPPINGS as u64);
+                let failure = Failure::limit(ENOSPC, uapi::PINMAP_FAIL_OBJECTS, needed, allowed);
+                return Err(failure);
+            }
+            let id = inner.made;
+            mapped.id = id;
+            match inner.mappings.push_within_capacity(mapped) {
+                Ok(()) => {
+                    inner.made = id.wrapping_add(1);
+                    return Ok(id);
+                }
+                Err(full) => mapped = full.0,
+            }
+            drop(inner);
+            self.make_room(count, |inner| &mut inner.mappings)?;
+        }
+    }
+
+    /// Makes room for more than `count` entries of a list. Allocates outside of the lock, which the
+    /// MMU notifier takes.
+    pub(super) fn make_room<T>(
+        &self,
+        count: usize,
+        which: impl Fn(&mut Inner) -> &mut KVec<T>,
+    ) -> Result {
+        let more = count.saturating_mul(2).max(1);
+        let roomy = KVec::with_capacity(more, GFP_KERNEL_ACCOUNT)?;
+        let mut inner = self.inner.lock();
+        let old = list::grow(which(&mut inner), roomy)?;
+        drop(inner);
+        drop(old);
+        Ok(())
+    }
+
+    /// Publishes a mapping: user space knows it.
+    pub(crate) fn publish_mapping(&self, id: u64) {
+        let mut inner = self.inner.lock();
+        for mapped in &mut inner.mappings {
+            if mapped.id == id {
+                mapped.published = true;
+            }
+        }
+    }
+
+    /// Removes the mapping at `device_addr` of `space`. It is flushed when this returns.
+    pub(crate) fn unmap(&self, space: &Arc<AddressSpace>, device_addr: u64) -> Result {
+        if self.state() != State::Live {
+            return Err(compat::stale());
+        }
+        self.remove(|mapped| {
+            let mapping = &mapped.mapping;
+            mapped.published && mapping.device_addr() == device_addr && mapping.is_in(space)
+        })
+    }
+
+    /// Removes all mappings in `space`, where none is made meanwhile. Not called by the worker.
+    pub(crate) fn unmap_all_in(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+        loop {
+            match this.remove(|mapped| mapped.mapping.is_in(space)) {
+                Ok(()) => {}
+                Err(ENOENT) => return Ok(()),
+                Err(EIO) => return Err(EIO),
+                Err(_) => {
+                    // The buffer was revoked: the mappings are undone, and the worker does the rest.
+                    work::wait(this);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Removes a mapping that was not published.
+    pub(crate) fn unmap_unpublished(&self, id: u64) -> Result {
+        self.remove(|mapped| !mapped.published && mapped.id == id)
+    }
+
+    /// Removes the first mapping that is `wanted`. `ENOENT`: there is none.
+    fn remove(&self, wanted: impl Fn(&MappedAt) -> bool) -> Result {
+        // Wait for the device without the lock.
+        let (id, entries) = {
+            let inner = self.inner.lock();
+            if !inner.state.has_mappings() {
+                return Err(compat::stale());
+            }
+            let mapped = inner.mappings.iter().find(|mapped| wanted(mapped));
+            let mapped = mapped.ok_or(ENOENT)?;
+            (mapped.id, mapped.mapping.entries().cloned())
+        };
+        let forgotten = entries.as_ref().map_or(Ok(()), |entries| entries.remove());
+        let mut inner = self.inner.lock();
+        if !inner.state.has_mappings() {
+            return Err(compat::stale());
+        }
+        // Another call may have removed the mapping, and one may have taken its address since.
+        let index = inner
+            .mappings
+            .iter()
+            .position(|mapped| mapped.id == id)
+            .ok_or(ENOENT)?;
+        // Unmapped under the lock, so that a concurrent munmap() or RELEASE waits for it. The pages
+        // stay: `backing` has them.
+        let mapped = inner.mappings.get_mut(index).ok_or(ENOENT)?;
+        let result = forgotten.and(mapped.unmap(self));
+        mapped.mapping.free_address();
+        inner.failed |= result.is_err();
+        let mapped = inner.mappings.remove(index);
+        drop(inner);
+        // After a failure this drop cuts off the device.
+        drop(mapped);
+        result
+    }
+
+    /// Makes the MMUs of devices forget all mappings, and waits for them. No mapping is added or
+    /// removed meanwhile.
+    pub(super) fn forget_all(&self) -> Result {
+        self.each_entries(|_| true, Entries::begin_removal);
+        let mut result = Ok(());
+        self.each_entries(|_| true, |entries| result = result.and(entries.remove()));
+        result
+    }
+
+    /// Makes devices begin to forget all mappings that are not in `space`. To be followed by
+    /// [`unmap_all_in`](Self::unmap_all_in) for each of the other spaces.
+    pub(crate) fn begin_to_leave_all_but(&self, space: &Arc<AddressSpace>) {
+        self.each_entries(|mapping| !mapping.is_in(space), Entries::begin_removal);
+    }
+
+    /// Calls `visit` with the device's entries of each mapping that is `wanted`, without the lock,
+    /// which the MMU notifier takes.
+    fn each_entries(&self, wanted: impl Fn(&Mapping) -> bool, mut visit: impl FnMut(&Entries)) {
+        for index in 0..MAX_MAPPINGS {
+            let inner = self.inner.lock();
+            let Some(mapped) = inner.mappings.get(index) else {
+                break;
+            };
+            let entries = mapped.mapping.entries().filter(|_| wanted(&mapped.mapping));
+            let entries = entries.cloned();
+            drop(inner);
+            if let Some(entries) = entries {
+                visit(&entries);
+            }
+        }
+    }
+
+    /// Whether the buffer is mapped in `space`.
+    pub(crate) fn is_in(&self, space: &Arc<AddressSpace>) -> bool {
+        let inner = self.inner.lock();
+        inner
+            .mappings
+            .iter()
+            .any(|mapped| mapped.mapping.is_in(space))
+    }
+
+    /// Calls `visit` with each device address in `space`, under the lock that the MMU notifier takes.
+    pub(crate) fn each_device_addr(&self, space: &Arc<AddressSpace>, mut visit: impl FnMut(u64)) {
+        let inner = self.inner.lock();
+        for mapped in &inner.mappings {
+            if mapped.published && mapped.stat.is_some() && mapped.mapping.is_in(space) {
+                visit(mapped.mapping.device_addr());
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The use of a device by a context, for the length of a call.
+
+use crate::{context::Context, device::Device};
+use kernel::{prelude::*, sync::Arc};
+
+/// A claim of a device. Dropping it gives the device back, unless the context had it before;
+/// [`keep`](Self::keep) makes it last.
+pub(crate) struct Claim {
+    device: Arc<Device>,
+    context: u64,
+    keep: bool,
+}
+
+impl Claim {
+    /// Claims the device of `context`. `EBUSY`: another context has it.
+    pub(crate) fn new(context: &Context) -> Result<Self> {
+        let device = context.device().clone();
+        if device.domain().is_broken() {
+            return Err(ENODEV);
+        }
+        if device.domain().is_overdue() {
+            device.renew_domain()?;
+        }
+        device.backend().claim(context.id())?;
+        Ok(Self {
+            device,
+            context: context.id(),
+            keep: false,
+        })
+    }
+
+    /// Fails as [`new`](Self::new) would now, without claiming anything.
+    pub(crate) fn check(context: &Context) -> Result {
+        let device = context.device();
+        if device.domain().is_broken() {
+            return Err(ENODEV);
+        }
+        device.backend().check_claim(context.id())
+    }
+
+    /// Makes the claim last until the context ends: the call has succeeded.
+    pub(crate) fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let backend = self.device.backend();
+        backend.end_claim(self.context, self.keep);
+        if !self.keep && !backend.is_in_use() {
+            // The next owner must not inherit page tables that this one made in vain.
+            self.device.domain().outdate();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0
+//! One open file: its owner, handles, address space and events.
+//!
+//! A context belongs to the address space and the user that opened the file. It ends when the file
+//! is closed or the device is unbound, whichever comes first: [`Context::tear_down`] ends all of
+//! its buffers, and nothing can be added afterwards.
+//!
+//! `table.rs` has the handles. `portable.rs` has what the contexts of a process share.
+//!
+//! Locks, outermost first: the device's `leaving`, `teardown`, `table`, a buffer's `inner`.
+
+use crate::{
+    address_space::AddressSpace,
+    buffer::{Buffer, Lookout, Tenant},
+    device::Device,
+    event::EventQueue,
+    stats::Stats,
+    sys::{account::Account, process::Process},
+    view::ViewTable,
+};
+use kernel::{
+    mm::Mm,
+    new_mutex,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{Acquire, Atomic, Release},
+        Arc, Mutex,
+    },
+};
+
+mod portable;
+mod table;
+
+pub(crate) use portable::{Guest, Peers};
+pub(crate) use table::{Found, Reserved};
+
+use table::{Role, Table};
+
+/// An open file.
+#[pin_data]
+pub(crate) struct Context {
+    /// Names the context among those of its device. Never used again.
+    id: u64,
+    device: Arc<Device>,
+    account: Arc<Account>,
+    opener: Process,
+    space: Arc<AddressSpace>,
+    events: Arc<EventQueue>,
+    view_table: Arc<ViewTable>,
+    lookout: Arc<Lookout>,
+    /// Whether the context has joined its process, and has all portable buffers of that.
+    admitted: Atomic<bool>,
+    #[pin]
+    table: Mutex<Table>,
+    /// Held while tearing down. Closing and unbinding both do it; the second waits for the first.
+    #[pin]
+    teardown: Mutex<()>,
+}
+
+impl Context {
+    /// Makes a context of `device` for the current task.
+    pub(crate) fn new(id: u64, device: Arc<Device>) -> Result<Arc<Self>> {
+        let mm: ARef<Mm> = {
+            let task = kernel::current!();
+            let mm: &Mm = task.mm().ok_or(EINVAL)?;
+            mm.into()
+        };
+        let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
+        let opener = Process::current()?;
+        let events = EventQueue::new(device.stats(id)?)?;
+        let space = Device::address_space(&device, id, &account)?;
+        let view_table = ViewTable::new()?;
+        let lookout = Lookout::new()?;
+        Arc::pin_init(
+            pin_init!(Self {
+                id,
+                device,
+                account,
+                opener,
+                space,
+                events,
+                view_table,
+                lookout,
+                admitted: Atomic::new(false),
+                table <- new_mutex!(Table::new(), "pinmap_table"),
+                teardown <- new_mutex!((), "pinmap_teardown"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    /// Maps all portable buffers of the process, before the first ioctl does anything. Fails if the
+    /// device cannot have them; the next call tries again. Not done by `open()`, during which no
+    /// other misc device can be opened.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result {
+        if self.admitted.load(Acquire) {
+            return Ok(());
+        }
+        Peers::join(self)
+    }
+
+    /// Marks the context as admitted. Called under the lock of the process.
+    pub(crate) fn set_admitted(&self) {
+        self.admitted.store(true, Release);
+    }
+
+    /// Whether the context has joined its process.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Acquire)
+    }
+
+    /// Whether the context has ended, so that nothing can be added to it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.table.lock().is_closed()
+    }
+
+    /// Fails if the caller may not add to the context: `ENODEV`, the device is gone; `EPERM`, the
+    /// context belongs to another process.
+    pub(crate) fn check_caller(&self) -> Result {
+        self.device.check_here()?;
+        if self.account.is_current() {
+            Ok(())
+        } else {
+            Err(EPERM)
+        }
+    }
+
+    /// The number of the context among those of its device.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The account that pays for everything here.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
+    }
+
+    /// The process that opened the file.
+    pub(crate) fn opener(&self) -> &Process {
+        &self.opener
+    }
+
+    /// The statistics of the context.
+    pub(crate) fn stats(&self) -> &Stats {
+        self.events.stats()
+    }
+
+    /// Address space, statistics and handle under which this context maps a buffer.
+    pub(crate) fn tenant(&self, handle: u64) -> Tenant<'_> {
+        Tenant {
+            space: &self.space,
+            stats: self.events.stats(),
+            handle,
+        }
+    }
+
+    /// The context's device addresses.
+    pub(crate) fn space(&self) -> &Arc<AddressSpace> {
+        &self.space
+    }
+
+    pub(crate) fn events(&self) -> &Arc<EventQueue> {
+        &self.events
+    }
+
+    /// What `mmap()` shows besides BARs.
+    pub(crate) fn view_table(&self) -> &Arc<ViewTable> {
+        &self.view_table
+    }
+
+    /// The watch over the user memory that the context registers.
+    pub(crate) fn lookout(&self) -> &Arc<Lookout> {
+        &self.lookout
+    }
+
+    /// Ends everything: the device stops, mappings go, pages are unpinned. Registrations that are
+    /// under way will fail. Nothing is left when this returns. Can be called again.
+    pub(crate) fn tear_down(&self) {
+        let _one_at_a_time = self.teardown.lock();
+        self.device.backend().stop(self.id);
+        let had_the_device = self.device.backend().is_owner(self.id);
+        self.table.lock().close();
+        self.events.generations().bump_all();
+        Peers::leave(self);
+        while let Some(entry) = self.take_any() {
+            // Failures were reported by the mapping.
+            let _ = match entry.role {
+                Role::Home => Buffer::end_with_context(&entry.buffer),
+                Role::Guest => entry.release(self),
+            };
+        }
+        // The device does nothing any more, and has no other owner yet. If this fails, the next
+        // claim tries again.
+        let _ = self.device.renew_domain();
+        self.device.backend().disown(self.id);
+        if had_the_device {
+            Peers::hand_over(self);
+        }
+    }
+
+    /// Stops the worker that looks at registered memory. The file is closed, and the context was
+    /// torn down.
+    pub(crate) fn close(&self) {
+        Lookout::stop(&self.lookout);
+    }
+
+    /// Reports that the device is gone, as the last event.
+    pub(crate) fn say_gone(&self) {
+        self.events.push_gone();
+    }
+}

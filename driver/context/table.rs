@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The handles of a context.
+//!
+//! A handle names a buffer. It is *reserved* when the buffer is made, together with the user
+//! addresses, if there are any, so that two registrations cannot overlap; it is *published*, and can
+//! be used, after everything that can fail has succeeded and the caller knows it. Numbers are not
+//! used again, so a handle that was released is told from one that never was.
+//!
+//! A portable buffer has a handle in each context of the process: one context is its *home*, where
+//! it was registered, and ends it; in the others it is a *guest*, which can only be let go of.
+
+use super::{Context, Peers};
+use crate::{
+    buffer::{Buffer, State},
+    failure::Failure,
+    logic::{
+        handle::{Absent, Counter},
+        span::Span,
+    },
+    sys::{compat, miscdevice, uapi},
+};
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::Arc,
+};
+
+/// The part that a context has in a buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The buffer was made here, and ends with this context.
+    Home,
+    /// The buffer is portable, and another context's.
+    Guest,
+}
+
+/// A handle's entry.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) buffer: Arc<Buffer>,
+    pub(super) role: Role,
+    published: bool,
+}
+
+impl Entry {
+    fn is_visible(&self) -> bool {
+        self.published && (self.role == Role::Home || self.buffer.is_published())
+    }
+
+    /// Ends the buffer, if this is its home, or lets go of it. The handle was removed before.
+    pub(super) fn release(self, context: &Context) -> Result {
+        match self.role {
+            Role::Home => {
+                let result = Peers::end(context, &self.buffer, State::Released);
+                self.buffer.withdraw_event();
+                result
+            }
+            Role::Guest => {
+                self.buffer.remove_guest(&context.events);
+                Buffer::unmap_all_in(&self.buffer, &context.space)
+            }
+        }
+    }
+}
+
+/// A buffer that was found, and how.
+pub(crate) struct Found {
+    /// 0: the buffer has no handle yet.
+    pub(crate) handle: u64,
+    pub(crate) buffer: Arc<Buffer>,
+    /// User address of its first byte; 0: none.
+    pub(crate) base: u64,
+    /// Offset in the buffer of the address by which it was found.
+    pub(crate) offset: u64,
+}
+
+/// The answer to whether a registration would get a handle.
+pub(crate) struct Vacancy {
+    /// Registrations that there would be with one more, and that there may be.
+    pub(crate) needed: u64,
+    pub(crate) allowed: u64,
+    pub(crate) result: Result<(), Failure>,
+}
+
+pub(super) struct Table {
+    gone: bool,
+    counter: Counter,
+    count: u32,
+    by_handle: RBTree<u64, Entry>,
+    /// Handles of disjoint registrations by their last user address. A stale one stays until it is
+    /// released or another one takes its addresses.
+    by_last: RBTree<u64, u64>,
+    /// Handles of guests by the key of their buffer.
+    guests: RBTree<usize, u64>,
+    /// Memory of the handle that was removed last, for the next one.
+    spare: Option<Nodes>,
+}
+
+/// Memory for a handle.
+struct Nodes {
+    by_handle: RBTreeNodeReservation<u64, Entry>,
+    by_last: RBTreeNodeReservation<u64, u64>,
+}
+
+impl Nodes {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            by_handle: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+            by_last: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+        })
+    }
+}
+
+/// Names a buffer as long as it exists.
+fn key(buffer: &Arc<Buffer>) -> usize {
+    core::ptr::from_ref(&**buffer).addr()
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            gone: false,
+            counter: Counter::new(),
+            count: 0,
+            by_handle: RBTree::new(),
+            by_last: RBTree::new(),
+            guests: RBTree::new(),
+            spare: None,
+        }
+    }
+
+    /// Refuses new handles, and published ones are not found any more.
+    pub(super) fn close(&mut self) {
+        self.gone = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.gone
+    }
+
+    fn get(&self, handle: u64) -> Result<&Arc<Buffer>> {
+        if self.gone {
+            return Err(ENODEV);
+        }
+        match self.by_handle.get(&handle) {
+            Some(entry) if entry.is_visible() => Ok(&entry.buffer),
+            Some(_) => Err(ENOENT),
+            None => match self.counter.absent(handle) {
+                Absent::Never => Err(ENOENT),
+                Absent::Released => Err(compat::stale()),
+            },
+        }
+    }
+
+    /// The registration with the lowest addresses that is not wholly below `address`.
+    fn first_from(&self, address: u64) -> Option<(u64, &Arc<Buffer>)> {
+        let cursor = self.by_last.cursor_lower_bound(&address)?;
+        let handle = *cursor.current().1;
+        self.by_handle
+            .get(&handle)
+            .map(|entry| (handle, &entry.buffer))
+    }
+
+    /// Fails if there is one registration too many with one more.
+    fn check_count(&self) -> Result<(), Failure> {
+        let (needed, allowed) = self.counts();
+        if needed > allowed {
+            return Err(Failure::limit(
+                ENOSPC,
+                uapi::PINMAP_FAIL_OBJECTS,
+                needed,
+                allowed,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Registrations that there would be with one more, and that there may be.
+    fn counts(&self) -> (u64, u64) {
+        let needed = u64::from(self.count).saturating_add(1);
+        (needed, compat::max_registrations().into())
+    }
+
+    /// Fails if a live registration overlaps `span`.
+    fn check_way(&self, span: Span) -> Result<(), Failure> {
+        let mut from = span.start();
+        while let Some((_, buffer)) = self.first_from(from) {
+            let way = buffer.span();
+            if !way.overlaps(span) {
+                break;
+            }
+            if buffer.state() != State::Stale {
+                return Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, way.start()));
+            }
+            let Some(next) = way.last().checked_add(1) else {
+                break;
+            };
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
+    fn make_way(&mut self, span: Span) -> Result<(), Failure> {
+        self.check_way(span)?;
+        // Only once it is known that none is live: a call that fails changes nothing.
+        while let Some(last) = self.first_last_in(span) {
+            self.by_last.remove(&last);
+        }
+        Ok(())
+    }
+
+    /// The last address of the first registration that overlaps `span`.
+    fn first_last_in(&self, span: Span) -> Option<u64> {
+        let (_, buffer) = self.first_from(span.start())?;
+        buffer.span().overlaps(span).then(|| buffer.span().last())
+    }
+
+    fn remove(&mut self, handle: u64) -> Option<Entry> {
+        let entry = self.by_handle.get(&handle)?.clone();
+        let by_handle = self.by_handle.remove_node(&handle);
+        let last = entry.buffer.span().last();
+        if self.by_last.get(&last) == Some(&handle) {
+            let by_last = self.by_last.remove_node(&last);
+            self.spare = by_handle.zip(by_last).map(|(by_handle, by_last)| Nodes {
+                by_handle: by_handle.into_reservation(),
+                by_last: by_last.into_reservation(),
+            });
+        }
+        if entry.role == Role::Guest {
+            self.guests.remove(&key(&entry.buffer));
+        }
+        self.count = self.count.saturating_sub(1);
+        Some(entry)
+    }
+}
+
+impl Context {
+    /// Number of registrations.
+    pub(crate) fn registrations(&self) -> u32 {
+        self.table.lock().count
+    }
+
+    /// Finds the buffer that is called `handle`.
+    pub(crate) fn find(&self, handle: u64) -> Result<Arc<Buffer>> {
+        self.table.lock().get(handle).cloned()
+    }
+
+    /// Finds the buffer with the lowest handle from `handle` on.
+    pub(crate) fn find_from(&self, mut handle: u64) -> Option<(u64, Arc<Buffer>)> {
+        let table = self.table.lock();
+        loop {
+            let cursor = table.by_handle.cursor_lower_bound(&handle)?;
+            let (&found, entry) = cursor.current();
+            if entry.is_visible() {
+                return Some((found, entry.buffer.clone()));
+            }
+            handle = found.checked_add(1)?;
+        }
+    }
+
+    /// Finds the registration that contains the user address.
+    pub(crate) fn find_address(&self, address: u64) -> Result<Found> {
+        let table = self.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        let (handle, buffer) = table.first_from(address).ok_or(ENOENT)?;
+        if !buffer.span().contains(address) {
+            return Err(ENOENT);
+        }
+        let handle = match table.get(handle) {
+            Ok(_) => handle,
+            Err(ENOENT) => 0,
+            Err(error) => return Err(error),
+        };
+        let base = buffer.span().start();
+        Ok(Found {
+            handle,
+            buffer: buffer.clone(),
+            base,
+            offset: address.saturating_sub(base),
+        })
+    }
+
+    /// Finds the memory allocated by the driver that the current task has mapped at `address`, if
+    /// this context has a handle for it.
+    pub(crate) fn find_view(&self, address: u64) -> Result<Found> {
+        let (owner, at) = miscdevice::shown_at::<Self>(address).ok_or(ENOENT)?;
+        let (mut handle, first) = owner.view_table.named(at).ok_or(ENOENT)?;
+        let mut buffer = owner.find(handle)?;
+        if !core::ptr::eq(&*owner, self) {
+            // Another context's memory is a guest here, if it is portable.
+            let table = self.table.lock();
+            handle = table.guests.get(&key(&buffer)).copied().ok_or(ENOENT)?;
+            buffer = table.get(handle)?.clone();
+        }
+        let offset = at.saturating_sub(first);
+        Ok(Found {
+            handle,
+            buffer,
+            base: address.saturating_sub(offset),
+            offset,
+        })
+    }
+
+    /// Fails if some of the memory at `span` was mapped from this file: memory of the driver cannot
+    /// be registered. Device memory is not looked for, because it cannot be pinned anyhow.
+    pub(crate) fn check_foreign(&self, span: Span) -> Result<(), Failure> {
+        if self.view_table.is_empty() {
+            return Ok(());
+        }
+        let Some(address) = miscdevice::first_shown(self, span) else {
+            return Ok(());
+        };
+        match self.find_view(address) {
+            Ok(found) if !found.buffer.is_vram() => {
+                Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, address))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a registration of `span` would get a handle now.
+    pub(crate) fn try_reserve(&self, span: Span) -> Vacancy {
+        let table = self.table.lock();
+        let (needed, allowed) = table.counts();
+        let result = if table.gone {
+            Err(ENODEV.into())
+        } else {
+            table.check_count().and_then(|()| table.check_way(span))
+        };
+        Vacancy {
+            needed,
+            allowed,
+            result,
+        }
+    }
+
+    /// Reserves a handle for `buffer`, and its user addresses, if it has any.
+    pub(crate) fn reserve(self: &Arc<Self>, buffer: &Arc<Buffer>) -> Result<Reserved, Failure> {
+        self.reserve_as(buffer, Role::Home)
+    }
+
+    /// Reserves a handle for a portable buffer of another context, and its user addresses.
+    pub(super) fn reserve_guest(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> Result<Reserved, Failure> {
+        self.reserve_as(buffer, Role::Guest)
+    }
+
+    fn reserve_as(self: &Arc<Self>, buffer: &Arc<Buffer>, role: Role) -> Result<Reserved, Failure> {
+        // The keys are not known yet: only the memory is allocated outside of the lock.
+        let guest_node = match role {
+            Role::Home => None,
+            Role::Guest => Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?),
+        };
+        let entry = Entry {
+            buffer: buffer.clone(),
+            role,
+            published: false,
+        };
+        let mut table = self.table.lock();
+        let nodes = match table.spare.take() {
+            Some(nodes) => nodes,
+            None => {
+                drop(table);
+                let nodes = Nodes::new()?;
+                table = self.table.lock();
+                nodes
+            }
+        };
+        if table.gone {
+            return Err(ENODEV.into());
+        }
+        table.check_count()?;
+        if buffer.is_user_memory() {
+            table.make_way(buffer.span())?;
+        }
+        let handle = table.counter.take().ok_or(ENOSPC)?;
+        table
+            .by_handle
+            .insert(nodes.by_handle.into_node(handle, entry));
+        if buffer.is_user_memory() {
+            let last = buffer.span().last();
+            table.by_last.insert(nodes.by_last.into_node(last, handle));
+        }
+        if let Some(node) = guest_node {
+            table.guests.insert(node.into_node(key(buffer), handle));
+        }
+        table.count = table.count.saturating_add(1);
+        drop(table);
+        if role == Role::Home {
+            buffer.set_handle(handle);
+        }
+        Ok(Reserved {
+            context: self.clone(),
+            handle,
+            published: false,
+        })
+    }
+
+    /// Releases the buffer that is called `handle`.
+    pub(crate) fn release(&self, handle: u64) -> Result {
+        let mut table = self.table.lock();
+        table.get(handle)?;
+        let entry = table.remove(handle).ok_or(ENOENT)?;
+        drop(table);
+        entry.release(self)
+    }
+
+    /// Removes a portable buffer of another context, which has ended or left this context.
+    pub(super) fn forget_guest(&self, buffer: &Arc<Buffer>) {
+        let mut table = self.table.lock();
+        let handle = table.guests.get(&key(buffer)).copied();
+        if let Some(handle) = handle {
+            table.remove(handle);
+        }
+        drop(table);
+        if let Some(handle) = handle {
+            buffer.remove_guest(&self.events);
+            self.events.generations().bump(handle);
+        }
+    }
+
+    /// Removes any published entry. Dooms the registrations before it that are not published yet.
+    pub(super) fn take_any(&self) -> Option<Entry> {
+        let mut table = self.table.lock();
+        let mut published = None;
+        for (&handle, entry) in table.by_handle.iter() {
+            if entry.published {
+                published = Some(handle);
+                break;
+            }
+            if entry.role == Role::Home {
+                entry.buffer.doom();
+            }
+        }
+        published.and_then(|handle| table.remove(handle))
+    }
+}
+
+/// A handle that cannot be used yet. Dropping it releases the buffer.
+pub(crate) struct Reserved {
+    context: Arc<Context>,
+    handle: u64,
+    published: bool,
+}
+
+impl Reserved {
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Makes the handle usable. Fails, and releases the buffer, if the device is gone.
+    pub(crate) fn publish(mut self) -> Result {
+        let mut table = self.context.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
+        entry.published = true;
+        if entry.role == Role::Home {
+            entry.buffer.publish();
+        }
+        drop(table);
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.published {
+            return;
+        }
+        let entry = self.context.table.lock().remove(self.handle);
+        if let Some(entry) = entry {
+            // Failures were reported by the mapping.
+            let _ = entry.release(&self.context);
+        }
+    }
+}

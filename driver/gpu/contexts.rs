@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The contexts of a paged device: each has a [`Member`], from when it is opened until it is closed.
+
+use super::{close, member::Member, vm::Vm, Gpu};
+use crate::{address_space::AddressSpace, sys::account::Account};
+use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
+
+impl Gpu {
+    /// Adds a context. Returns its address space.
+    pub(crate) fn open(
+        this: &Arc<Self>,
+        context: u64,
+        account: &Arc<Account>,
+    ) -> Result<Arc<AddressSpace>> {
+        this.check_here()?;
+        let bus = {
+            let link = this.link.lock();
+            link.as_ref().ok_or(ENODEV)?.bus.clone()
+        };
+        let vm = Vm::new(this, account)?;
+        let (lower, upper) = Vm::spaces(&vm, &bus)?;
+        let member = Arc::pin_init(Member::new(vm, upper, account.clone()), GFP_KERNEL_ACCOUNT)?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let mut members = this.members.lock();
+        members.insert(node.into_node(context, member));
+        Ok(lower)
+    }
+
+    /// Finds a context. `ENODEV`: the device is gone.
+    pub(crate) fn member(&self, context: u64) -> Result<Arc<Member>> {
+        self.check_here()?;
+        self.find_member(context).ok_or(ENODEV)
+    }
+
+    fn find_member(&self, context: u64) -> Option<Arc<Member>> {
+        self.members.lock().get(&context).cloned()
+    }
+
+    /// Closes all queues of a context, and takes its VMID. When this returns, the device does
+    /// nothing for the context any more.
+    pub(crate) fn stop_context(&self, context: u64) {
+        let Some(member) = self.find_member(context) else {
+            return;
+        };
+        // All queues are told first, so that this takes no longer than the longest packet.
+        member.close(|queue| {
+            self.try_remove(queue);
+        });
+        while let Some(queue) = member.take_any() {
+            close(self, &queue);
+        }
+        // If the device does not forget, it is blocked, and reaches nobody's memory.
+        let _ = self.retire(member.vm());
+    }
+
+    /// Removes a context, whose mappings are gone.
+    pub(crate) fn close_context(&self, context: u64) {
+        let node = self.members.lock().remove_node(&context);
+        drop(node);
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+//! ALLOC.
+
+use super::{
+    pending::{errno, Pending},
+    Request,
+};
+use crate::{
+    allocation,
+    buffer::{Backing, Buffer},
+    claim::Claim,
+    context::Context,
+    failure::Failure,
+    logic::request,
+    sys::{
+        compat,
+        folios::Kind,
+        uapi::{self, pinmap_alloc, pinmap_fail},
+    },
+    view::{Shown, ViewTable},
+};
+use core::mem::offset_of;
+use kernel::{prelude::*, sync::Arc};
+
+impl Request for pinmap_alloc {
+    const NR: u32 = uapi::PINMAP_CMD_ALLOC;
+    const FIRST_SIZE: usize = offset_of!(Self, node);
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        let plan = request::alloc(self.flags, self.__reserved, self.length, self.node);
+        let plan = plan.map_err(errno)?;
+        let backend = context.device().backend();
+        if plan.local && !backend.has_vram() {
+            return Err(compat::unsupported().into());
+        }
+        context.check_caller()?;
+        let show = |shown| ViewTable::show(context.view_table(), plan.span.length(), shown);
+        let (backing, claim) = if plan.local {
+            let claim = Claim::new(context)?;
+            let memory = backend.allocate_vram(plan.span.length());
+            let memory = memory.map_err(|errno| match errno {
+                ENOSPC => Failure::at(errno, uapi::PINMAP_FAIL_FULL, 0),
+                _ => errno.into(),
+            })?;
+            let showing = show(Shown::Device(memory.pages))?;
+            (Backing::Vram(memory.range, showing), Some(claim))
+        } else {
+            let kind = Kind {
+                write_combined: plan.write_combined,
+                node: plan.node,
+            };
+            let pages = plan.span.pages();
+            let folios = allocation::host_memory_of_kind(context.account(), pages, kind)?;
+            let showing = show(Shown::Host(folios.clone()))?;
+            (Backing::Host(folios, showing), None)
+        };
+        let offset = backing.offset();
+        let account = context.account().clone();
+        let events = context.events().clone();
+        let buffer = Buffer::allocated(plan.span, true, backing, account, events)?;
+        if plan.portable {
+            buffer.make_portable();
+        }
+        let reserved = context.reserve(&buffer)?;
+        Buffer::go_live(&buffer)?;
+        context.view_table().name(offset, reserved.handle());
+        self.out_handle = reserved.handle();
+        self.out_offset = offset;
+        Ok(Pending::Registration {
+            guests: KVec::new(),
+            reserved,
+            claim,
+        })
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0
+//! GENERATIONS.
+
+use super::{
+    pending::{check_flags, Pending},
+    Request,
+};
+use crate::{
+    context::Context,
+    failure::Failure,
+    logic::PAGE_SIZE,
+    sys::uapi::{self, pinmap_generations},
+};
+use kernel::{prelude::*, sync::Arc};
+
+impl Request for pinmap_generations {
+    const NR: u32 = uapi::PINMAP_CMD_GENERATIONS;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        context.check_caller()?;
+        let generations = context.events().generations();
+        self.out_offset = generations.offset(context.account(), context.view_table())?;
+        self.out_length = PAGE_SIZE;
+        Ok(Pending::Done)
+    }
+}

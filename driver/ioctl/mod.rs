@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The ioctls: the table, the dispatcher, and a file of handlers for each noun of the ABI.
+//!
+//! A call takes three steps. The dispatcher finds its row and reads the caller's struct, once, by
+//! the size rule of `logic/size.rs`. The handler, which is the struct's [`Request`], does the work
+//! and returns a [`Pending`]: its effect, which no other task can see yet. Then the dispatcher
+//! writes the struct back and publishes the effect; if the struct cannot be written, the effect is
+//! dropped, and so undone.
+//!
+//! Handlers stand above all objects of the driver: only `file.rs` imports this module.
+
+use crate::{
+    context::Context,
+    failure::Failure,
+    logic::size::{self, Exchange},
+    sys::uapi::{
+        self, pinmap_alloc, pinmap_export, pinmap_fail, pinmap_generations, pinmap_get_totals,
+        pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_import, pinmap_info,
+        pinmap_map, pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
+        pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
+        pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved, pinmap_reset,
+        pinmap_set_eventfd, pinmap_sync, pinmap_unmap,
+    },
+};
+use kernel::{
+    ioctl::_IO,
+    prelude::*,
+    sync::Arc,
+    transmute::{AsBytes, FromBytes},
+    uaccess::{UserPtr, UserSlice, UserSliceReader},
+};
+
+mod alloc;
+mod device;
+mod dmabuf;
+#[cfg(pinmap_flat)]
+mod flat;
+mod generations;
+#[cfg(not(pinmap_flat))]
+mod gpu;
+mod mapping;
+mod pending;
+mod preflight;
+#[cfg(not(pinmap_flat))]
+mod queue;
+mod registration;
+
+use pending::Pending;
+
+/// The struct of one ioctl, and its handler.
+trait Request: FromBytes + AsBytes + Sized {
+    /// Number within our type.
+    const NR: u32;
+
+    /// Size of the first version of the struct.
+    const FIRST_SIZE: usize = size_of::<Self>();
+
+    /// Whether the struct is written back after a success.
+    const ANSWERS: bool = true;
+
+    /// Whether the struct is written back after a failure. [`detail`](Self::detail) implies it.
+    const ANSWERS_FAILURE: bool = false;
+
+    /// Handles the call. Fills in the struct's answers.
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure>;
+
+    /// The place for a failure's detail, in the structs that have one.
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        None
+    }
+}
+
+/// One row of the table.
+struct Command {
+    /// The number passed to `ioctl()`, which does not contain the struct's size.
+    number: u32,
+    first_size: usize,
+    known_size: usize,
+    run: fn(&Arc<Context>, &mut [u64]) -> Outcome,
+}
+
+/// A buffer that any of the structs fits in, and one that most fit in; aligned for all of them.
+type Large = [u64; 64];
+type Small = [u64; 16];
+
+/// The result of a handler, and whether its struct is written back.
+struct Outcome {
+    result: Result<Pending>,
+    respond: bool,
+}
+
+const fn command<T: Request>() -> Command {
+    assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Large>());
+    Command {
+        number: _IO(uapi::PINMAP_IOCTL_TYPE, T::NR),
+        first_size: T::FIRST_SIZE,
+        known_size: size_of::<T>(),
+        run: run::<T>,
+    }
+}
+
+/// All ioctls.
+const TABLE: &[Command] = &[
+    command::<pinmap_info>(),
+    command::<pinmap_reserved>(),
+    command::<pinmap_register>(),
+    command::<pinmap_release>(),
+    command::<pinmap_query>(),
+    command::<pinmap_map>(),
+    command::<pinmap_unmap>(),
+    command::<pinmap_set_eventfd>(),
+    command::<pinmap_reset>(),
+    command::<pinmap_alloc>(),
+    command::<pinmap_gpu_info>(),
+    command::<pinmap_gpu_counters>(),
+    command::<pinmap_queue_create>(),
+    command::<pinmap_queue_destroy>(),
+    command::<pinmap_queue_wait>(),
+    command::<pinmap_queue_query>(),
+    command::<pinmap_queue_submit>(),
+    command::<pinmap_queue_notify>(),
+    command::<pinmap_gpu_walk>(),
+    command::<pinmap_get_totals>(),
+    command::<pinmap_export>(),
+    command::<pinmap_import>(),
+    command::<pinmap_sync>(),
+    command::<pinmap_register_fd>(),
+    command::<pinmap_preflight>(),
+    command::<pinmap_generations>(),
+];
+
+fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
+    let bytes = AsBytes::as_bytes_mut(buffer);
+    let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
+    let Some(request) = request else {
+        return Outcome {
+            result: Err(EINVAL),
+            respond: false,
+        };
+    };
+    if let Some(detail) = request.detail() {
+        *detail = pinmap_fail::default();
+    }
+    match request.run(context) {
+        Ok(pending) => Outcome {
+            result: Ok(pending),
+            respond: T::ANSWERS,
+        },
+        Err(failure) => {
+            let detail = request.detail();
+            let respond = detail.is_some() || T::ANSWERS_FAILURE;
+            if let Some(detail) = detail {
+                *detail = failure.detail;
+            }
+            Outcome {
+                result: Err(failure.errno),
+                respond,
+            }
+        }
+    }
+}
+
+/// Dispatches an ioctl: the only code that touches the pointer that user space passed.
+///
+/// The size is read first, and that value is used even if the struct that is read afterwards
+/// contains another one. A result is published only after the caller has been told.
+pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
+    let row = TABLE
+        .iter()
+        .find(|row| row.number == command)
+        .ok_or(ENOTTY)?;
+
+    let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
+    let Exchange { copy, tail } =
+        size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
+    // Most structs are small, and zeroing a large buffer would take longer than reading them.
+    if row.known_size <= size_of::<Small>() {
+        exchange(
+            context,
+            row,
+            argument,
+            given,
+            copy,
+            tail,
+            &mut Small::default(),
+        )
+    } else {
+        let mut buffer: Large = [0; 64];
+        exchange(context, row, argument, given, copy, tail, &mut buffer)
+    }
+}
+
+/// Reads the caller's struct into `buffer`, runs the handler, writes the struct back, publishes.
+///
+/// `copy` of the `given` bytes are read and written; the last `tail` of them must be zero.
+fn exchange(
+    context: &Arc<Context>,
+    row: &Command,
+    argument: UserPtr,
+    given: u32,
+    copy: usize,
+    tail: usize,
+    buffer: &mut [u64],
+) -> Result {
+    let mut reader = UserSlice::new(argument, given as usize).reader();
+    reader.read_slice(
+        AsBytes::as_bytes_mut(buffer)
+            .get_mut(..copy)
+            .ok_or(EINVAL)?,
+    )?;
+    check_tail(reader, tail)?;
+    if let Some(size) = AsBytes::as_bytes_mut(buffer).get_mut(..size_of::<u32>()) {
+        size.copy_from_slice(&given.to_ne_bytes());
+    }
+
+    context.admit()?;
+    let outcome = (row.run)(context, buffer);
+    if matches!(outcome.result, Err(error) if error == ENODEV) {
+        // A caller that is told ENODEV relies on the device reaching none of its memory.
+        context.device().await_end();
+    }
+    let written = if outcome.respond {
+        let bytes = AsBytes::as_bytes(buffer).get(..copy).ok_or(EINVAL)?;
+        UserSlice::new(argument, copy).writer().write_slice(bytes)
+    } else {
+        Ok(())
+    };
+    // If the struct could not be written, `pending` is dropped, and so undone.
+    let pending = outcome.result?;
+    written?;
+    pending.publish()
+}
+
+/// Fails with `E2BIG` if one of the `left` bytes that the driver does not know is not zero.
+fn check_tail(mut reader: UserSliceReader, mut left: usize) -> Result {
+    let mut piece = [0_u8; 64];
+    while left != 0 {
+        let length = left.min(piece.len());
+        let part = piece.get_mut(..length).ok_or(EINVAL)?;
+        reader.read_slice(part)?;
+        size::check_tail(part).map_err(pending::errno)?;
+        left = left.saturating_sub(length);
+    }
+    Ok(())
+}

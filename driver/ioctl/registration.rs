@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0
+//! REGISTER, REGISTER_FD, RELEASE and QUERY.
+//!
+//! REGISTER is the story of the driver on one screen: reserve a handle and the user addresses,
+//! watch them, charge and pin, map, answer, publish. Dropping what is there undoes it, whatever
+//! fails.
+
+use super::{
+    pending::{check_flags, done, errno, Pending},
+    Request,
+};
+use crate::{
+    buffer::{pinned, Buffer, State},
+    claim::Claim,
+    context::{Context, Found, Guest, Peers},
+    failure::Failure,
+    logic::{
+        place::Wish,
+        request::{self, RegisterPlan, Target},
+        PAGE_SIZE,
+    },
+    sys::{
+        memfd::MemoryFile,
+        task,
+        uapi::{
+            self, pinmap_fail, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release,
+        },
+    },
+    trace::{Timed, What},
+};
+use kernel::{prelude::*, sync::Arc};
+
+impl Request for pinmap_register {
+    const NR: u32 = uapi::PINMAP_CMD_REGISTER;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        let plan = request::register(
+            self.flags,
+            self.__reserved,
+            self.addr,
+            self.length,
+            self.device_addr,
+            self.address_bits,
+            task::user_last(),
+        )
+        .map_err(errno)?;
+        let timed = Timed::begin(What::Register);
+        context.check_caller()?;
+        let claim = claim(context, &plan)?;
+        let account = context.account().clone();
+        let buffer = Buffer::new(
+            &plan,
+            account,
+            context.events().clone(),
+            context.lookout().clone(),
+        )?;
+        let reserved = context.reserve(&buffer)?;
+        context.check_foreign(plan.span)?;
+        Buffer::pin(&buffer)?;
+        let (device_addr, guests) = begin(context, &buffer, &plan)?;
+        buffer.trace_registered(&timed, device_addr);
+        self.device_addr = device_addr;
+        self.out_handle = reserved.handle();
+        self.out_generation = generation(State::Live);
+        Ok(Pending::Registration {
+            guests,
+            reserved,
+            claim,
+        })
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+/// REGISTER_FD has nothing to watch: nobody but its file can take the pages away.
+impl Request for pinmap_register_fd {
+    const NR: u32 = uapi::PINMAP_CMD_REGISTER_FD;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        let plan = request::register_fd(
+            self.flags,
+            self.offset,
+            self.length,
+            self.device_addr,
+            self.address_bits,
+        )
+        .map_err(errno)?;
+        context.check_caller()?;
+        let claim = claim(context, &plan)?;
+        let file = MemoryFile::from_fd(self.fd, plan.write)?;
+        let account = context.account();
+        let pages = pinned::pin_file(account, file, plan.span, || {
+            if plan.interruptible && task::signal_pending() {
+                return Err(EINTR);
+            }
+            Ok(())
+        })?;
+        let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
+        let reserved = context.reserve(&buffer)?;
+        let (device_addr, guests) = begin(context, &buffer, &plan)?;
+        self.device_addr = device_addr;
+        self.out_handle = reserved.handle();
+        self.out_generation = generation(State::Live);
+        Ok(Pending::Registration {
+            guests,
+            reserved,
+            claim,
+        })
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for pinmap_release {
+    const NR: u32 = uapi::PINMAP_CMD_RELEASE;
+    const ANSWERS: bool = false;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        done(context.release(self.handle))
+    }
+}
+
+impl Request for pinmap_query {
+    const NR: u32 = uapi::PINMAP_CMD_QUERY;
+    const FIRST_SIZE: usize = 72;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        check_flags(self.flags)?;
+        let Found {
+            handle,
+            buffer,
+            base,
+            offset,
+        } = find(context, self)?;
+        buffer.await_decision()?;
+        let status = buffer.status(context.space());
+        self.handle = handle;
+        self.out_base = base;
+        self.out_length = buffer.span().length();
+        self.out_device_addr = status
+            .device_addr
+            .map_or(0, |start| start.saturating_add(offset));
+        self.out_flags = 0;
+        if buffer.writable() {
+            self.out_flags |= uapi::PINMAP_REGISTER_WRITE;
+        }
+        if buffer.is_portable() {
+            self.out_flags |= uapi::PINMAP_REGISTER_PORTABLE;
+        }
+        self.out_kind = buffer.kind();
+        self.out_state = match status.state {
+            State::Live if handle != 0 => uapi::PINMAP_STATE_LIVE,
+            State::Building | State::Live => uapi::PINMAP_STATE_BUILDING,
+            _ => uapi::PINMAP_STATE_STALE,
+        };
+        // Allocated memory can be mapped only from the file by which it was allocated.
+        let has_offset =
+            buffer.is_home(context.events()) || buffer.kind() == uapi::PINMAP_BUFFER_FILE;
+        self.out_offset = if has_offset { buffer.offset() } else { 0 };
+        self.out_pinned = status.pinned.saturating_mul(PAGE_SIZE);
+        self.out_nr_mappings = status.mappings as u32;
+        self.out_generation = generation(status.state);
+        Ok(Pending::Done)
+    }
+}
+
+/// Finds the buffer that QUERY names, by its handle or by a user address in it.
+fn find(context: &Context, args: &pinmap_query) -> Result<Found> {
+    if args.handle != 0 {
+        let buffer = context.find(args.handle)?;
+        let base = if buffer.is_user_memory() {
+            buffer.span().start()
+        } else {
+            0
+        };
+        return Ok(Found {
+            handle: args.handle,
+            buffer,
+            base,
+            offset: 0,
+        });
+    }
+    match context.find_address(args.addr) {
+        Err(ENOENT) => context.find_view(args.addr),
+        found => found,
+    }
+}
+
+/// Claims the device, if the plan is to map.
+fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Claim>> {
+    plan.target.map(|_| Claim::new(context)).transpose()
+}
+
+/// Maps the pinned pages as planned, and makes the buffer live. Returns the device address, and the
+/// buffer in other contexts.
+fn begin(
+    context: &Arc<Context>,
+    buffer: &Arc<Buffer>,
+    plan: &RegisterPlan,
+) -> Result<(u64, KVec<Guest>), Failure> {
+    let mut guests = KVec::new();
+    let device_addr = match plan.target {
+        Some(target) => {
+            let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
+            if plan.portable {
+                let target = if buffer.is_user_memory() {
+                    target
+                } else {
+                    // A file has no user address to ask by: the device address is the same
+                    // everywhere.
+                    Target {
+                        wish: Wish::Exactly(device_addr),
+                        ..target
+                    }
+                };
+                guests = Peers::share(context, buffer, target, plan.write)?.unwrap_or_default();
+            }
+            device_addr
+        }
+        None => 0,
+    };
+    Buffer::go_live(buffer)?;
+    Ok((device_addr, guests))
+}
+
+/// Counts how often a registration changed its state, as user space sees it.
+fn generation(state: State) -> u64 {
+    match state {
+        State::Building | State::Live => 1,
+        _ => 2,
+    }
+}
