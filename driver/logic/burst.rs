@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! When to rest from interrupts that follow each other at once.
+//! Decides when the interrupt thread rests, because interrupts follow each other without a pause.
 
-/// So many of them may.
+/// Interrupts that may follow each other without a rest.
 const MANY: u32 = 16;
-/// With less than this between them, in nanoseconds.
+/// Shortest time between two interrupts that counts as a pause, in nanoseconds.
 const AT_ONCE: u64 = 200_000;
-/// The shortest and the longest rest, in nanoseconds; between those it is twice as long as the work before it.
+/// Shortest and longest rest, in nanoseconds. Between the two a rest is twice as long as the work
+/// before it.
 const REST: (u64, u64) = (100_000, 1_000_000);
 
-/// Interrupts that were handled.
+/// A sequence of handled interrupts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
     in_a_row: u32,
@@ -16,7 +17,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// None yet.
+    /// Makes a sequence without interrupts.
     pub const fn new() -> Self {
         Self {
             in_a_row: 0,
@@ -24,8 +25,9 @@ impl Burst {
         }
     }
 
-    /// One was handled, from `begun` to `ended`. How long to leave the next one alone, in nanoseconds: so
-    /// that a program that raises them all the time gets a part of a processor's time.
+    /// Records an interrupt that was handled from `begun` to `ended`. Returns how long to rest
+    /// before the next one, in nanoseconds. So a program that raises interrupts all the time gets
+    /// only a part of a processor's time.
     pub fn handled(&mut self, begun: u64, ended: u64) -> u64 {
         let follows = begun.saturating_sub(self.ended) < AT_ONCE;
         self.in_a_row = if follows {
@@ -39,7 +41,7 @@ impl Burst {
             let took = ended.saturating_sub(begun);
             took.saturating_mul(2).clamp(REST.0, REST.1)
         };
-        // What it rests does not count as a pause of whoever raises them.
+        // The rest does not count as a pause.
         self.ended = ended.saturating_add(rest);
         rest
     }
@@ -68,7 +70,7 @@ mod tests {
         }
         now += AT_ONCE;
         assert_eq!(burst.handled(now, now + 5_000_000), 0);
-        // Clocks that make no sense.
+        // Impossible times.
         assert_eq!(burst.handled(u64::MAX, 0), 0);
         assert_eq!(Burst::new().handled(0, u64::MAX), 0);
     }

@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What may have gone away, until somebody has looked.
+//! Ranges of a registration that may have gone away, until a worker has checked them.
 
 use super::span::Span;
 
-/// The part of a registration that changed and has not been looked at, and how far the answers have come.
+/// The changed part of a registration that was not checked yet, and the number of changes that are
+/// decided.
 #[derive(Clone, Debug, Default)]
 pub struct Doubt {
-    /// Changes that were noted, and how many of them are decided.
+    /// Number of changes that were noted, and of those that are decided.
     noted: u64,
     decided: u64,
-    /// What changed and nobody has begun to look at.
+    /// Changed range whose check has not begun.
     fresh: Option<Span>,
-    /// What is left of what somebody began to look at; with all of it, `decided` comes to `until`.
+    /// Rest of the range whose check has begun. When all of it is checked, `decided` becomes
+    /// `until`.
     begun: Option<Span>,
     until: u64,
-    /// Somebody looks now.
+    /// A check is under way.
     busy: bool,
-    /// Nobody needs to know any more.
+    /// No further checks are wanted.
     closed: bool,
 }
 
 impl Doubt {
-    /// Nothing has changed.
+    /// Makes a state without changes.
     pub const fn new() -> Self {
         Self {
             noted: 0,
@@ -34,7 +36,7 @@ impl Doubt {
         }
     }
 
-    /// `part` has changed. Returns whether anybody needs to know.
+    /// Notes that `part` has changed. Returns whether a check is wanted.
     pub fn note(&mut self, part: Span) -> bool {
         if self.closed {
             return false;
@@ -44,12 +46,13 @@ impl Doubt {
         true
     }
 
-    /// Whether there is something to look at.
+    /// Returns whether there is something to check.
     pub const fn is_open(&self) -> bool {
         !self.closed && (self.fresh.is_some() || self.begun.is_some())
     }
 
-    /// Begins to look, or goes on: at what. `None` if there is nothing to look at, or somebody looks already.
+    /// Begins or continues a check, and returns the range to check. `None` if there is nothing to
+    /// check, or a check is under way.
     pub fn begin(&mut self) -> Option<Span> {
         if self.closed || self.busy {
             return None;
@@ -62,7 +65,7 @@ impl Doubt {
         self.begun
     }
 
-    /// The look that [`begin`](Self::begin) began is over, except for `rest`.
+    /// Ends the check that [`begin`](Self::begin) began; `rest` was not checked.
     pub fn end(&mut self, rest: Option<Span>) {
         self.busy = false;
         self.begun = rest;
@@ -71,27 +74,27 @@ impl Doubt {
         }
     }
 
-    /// Nobody looks any more, once who does has ended.
+    /// Forbids further checks. One that is under way may end.
     pub fn close(&mut self) {
         self.closed = true;
     }
 
-    /// Whether it was closed.
+    /// Returns whether further checks are forbidden.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether somebody looks now.
+    /// Returns whether a check is under way.
     pub const fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// How many changes there were until now, for [`is_decided`](Self::is_decided).
+    /// Returns the number of changes until now, for [`is_decided`](Self::is_decided).
     pub const fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Whether it is known what the first `noted` changes were.
+    /// Returns whether the first `noted` changes are decided.
     pub const fn is_decided(&self, noted: u64) -> bool {
         self.closed || self.decided >= noted
     }
@@ -134,7 +137,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Note(u64),
-        /// Looks at so many pages.
+        /// Checks so many pages.
         Look(u64),
     }
 
@@ -146,8 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is said to be decided was looked at after it changed, whatever comes between; and somebody who
-        /// goes on looking gets to the end.
+        /// A change that is reported as decided was checked after it was noted, whatever comes
+        /// between. Repeated checks come to an end.
         #[test]
         fn decided_means_looked_at(steps in prop::collection::vec(step(), 0..40)) {
             let mut doubt = Doubt::new();

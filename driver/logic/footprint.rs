@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Which tables an IOMMU keeps of what is not mapped any more.
+//! Counts the page tables that an IOMMU keeps after unmapping.
 //!
-//! What is unmapped in one piece takes along the tables that it fills, from the first to the last address
-//! that they have entries for. Those at its ends stay, as long as the page table does. A table is a page, of
-//! 512 entries, as with Intel, AMD and most others.
+//! Unmapping a range frees the tables that the range fills completely. The tables at its ends stay
+//! as long as the whole page table does. A table is a page of 512 entries, as with Intel, AMD and
+//! most others.
 
 use super::span::Span;
 
-/// Binary logarithm of what a lowest table has entries for: 2 MiB.
+/// Binary logarithm of the bytes that a lowest table covers: 2 MiB.
 const LEAF_SHIFT: u32 = 21;
-/// The same of the table above: 1 GiB.
+/// Binary logarithm of the bytes that the table above it covers, a *region*: 1 GiB.
 pub const REGION_SHIFT: u32 = 30;
-/// Binary logarithm of the number of entries.
+/// Binary logarithm of the number of entries of a table.
 const ENTRIES_SHIFT: u32 = 9;
-/// Tables above the lowest one, without the root, which is always there: of five levels.
+/// Tables above the lowest one, with five levels, without the root, which is always there.
 const UPPER: u64 = 3;
 
-/// Lowest tables of a region, by bit.
+/// The lowest tables of a region that are kept, one bit each.
 pub type Region = [u64; 8];
 
-/// An end of what is mapped.
+/// One end of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     address: u64,
-    /// Whether the lowest table stays; otherwise those above only.
+    /// Whether the lowest table stays too, and not only those above it.
     leaf: bool,
 }
 
 impl End {
-    /// The number of its region.
+    /// Returns the number of the region of this end.
     pub const fn region(self) -> u64 {
         self.address >> REGION_SHIFT
     }
@@ -38,8 +38,8 @@ impl End {
         ((number / 64) as usize, 1 << (number % 64))
     }
 
-    /// Tables that stay because of it and are not there yet, where `tables` are in its region, or it has none
-    /// and the next ones are `below` and `above`.
+    /// Returns the number of tables that this end adds. `tables` are those of its region; if it has
+    /// none, the nearest regions that have some are `below` and `above`.
     pub fn cost(self, tables: Option<&Region>, below: Option<u64>, above: Option<u64>) -> u64 {
         let (word, bit) = self.bit();
         let leaf = self.leaf && tables.is_none_or(|it| it.get(word).is_none_or(|it| it & bit == 0));
@@ -54,7 +54,7 @@ impl End {
         upper.saturating_add(u64::from(leaf))
     }
 
-    /// Notes in its region that they are there.
+    /// Records the tables of this end in its region.
     pub fn note(self, tables: &mut Region) {
         let (word, bit) = self.bit();
         if let Some(tables) = tables.get_mut(word).filter(|_| self.leaf) {
@@ -63,13 +63,13 @@ impl End {
     }
 }
 
-/// Tables on the way to region `wanted` that are not on the way to region `other`.
+/// Returns the number of tables on the way to region `wanted` that are not on the way to `other`.
 fn missing(wanted: u64, other: u64) -> u64 {
     let differ = u64::BITS.saturating_sub((wanted ^ other).leading_zeros());
     u64::from(differ.div_ceil(ENTRIES_SHIFT)).min(UPPER)
 }
 
-/// The ends of `span`; `None` for the other one if both are in the same lowest table.
+/// Returns the ends of `span`. The second is `None` if both are in the same lowest table.
 pub fn ends(span: Span) -> (End, Option<End>) {
     let block = |address: u64| {
         let first = address >> LEAF_SHIFT << LEAF_SHIFT;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     proptest! {
-        /// As counted by the sets of all tables that were ever at an end.
+        /// The counts equal those of a set of all tables that were ever at an end.
         #[test]
         fn all_are_counted_once(
             spans in proptest::collection::vec((0u64..64, prop_oneof![0u64..4, 510u64..514, 1u64 << 17..(1 << 17) + 2], 1u64..2000), 1..40)

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Which pages of the device's memory are taken: a bitmap, so that giving one back needs no memory.
+//! A bitmap of the pages of device memory that are taken. Freeing a page allocates nothing.
 
 use core::ops::DerefMut;
 
 const BITS: u64 = u64::BITS as u64;
 
-/// Words of a bitmap for `frames` frames.
+/// Returns the number of words of a bitmap for `frames` frames.
 pub const fn words(frames: u64) -> u64 {
     frames.div_ceil(BITS)
 }
 
-/// Frames, some of them taken: a bit set in the bitmap.
+/// A bitmap of frames; a set bit is a frame that is taken.
 #[derive(Debug)]
 pub struct Frames<W> {
     words: W,
     frames: u64,
     free: u64,
-    /// No frame is free in words before the first of these, nor behind the second.
+    /// No frame is free in words before `low`, nor behind `high`.
     low: u64,
     high: u64,
 }
 
 impl<W: DerefMut<Target = [u64]>> Frames<W> {
-    /// As many of `frames` as `words`, all zero, have bits for; all free.
+    /// Makes a bitmap in `words`, which must be zero. All frames are free; there are at most as
+    /// many as `words` have bits.
     pub fn new(words: W, frames: u64) -> Self {
         let room = (words.len() as u64).saturating_mul(BITS);
         let frames = frames.min(room);
@@ -35,12 +36,12 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         }
     }
 
-    /// Frames that are free.
+    /// Returns how many frames are free.
     pub const fn free(&self) -> u64 {
         self.free
     }
 
-    /// Which frames of a word are taken; those that there are not count as taken.
+    /// Returns a word of the bitmap. Frames behind the last one count as taken.
     fn word(&self, index: u64) -> u64 {
         let word = usize::try_from(index).ok();
         let taken = word.and_then(|index| self.words.get(index)).copied();
@@ -50,7 +51,7 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         })
     }
 
-    /// The first frame from `first` up to, not including, `end` that is taken, or is free.
+    /// Finds the first frame in `first..end` that is taken or, as `is_taken` says, free.
     fn first(&self, is_taken: bool, first: u64, end: u64) -> Option<u64> {
         let mut at = first;
         while at < end {
@@ -89,7 +90,7 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         }
     }
 
-    /// Takes `count` neighbouring frames, the lowest ones that begin at a multiple of `align`.
+    /// Takes the lowest `count` neighbouring frames that begin at a multiple of `align`.
     pub fn take(&mut self, count: u64, align: u64) -> Option<u64> {
         if count == 0 || count > self.free {
             return None;
@@ -111,7 +112,7 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         Some(first)
     }
 
-    /// Takes the highest free frame: single ones stay out of the way of long ranges.
+    /// Takes the highest free frame, so that single frames stay out of the way of long ranges.
     pub fn take_top(&mut self) -> Option<u64> {
         while self.free != 0 {
             let free = !self.word(self.high);
@@ -128,14 +129,14 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         None
     }
 
-    /// Gives frames back.
+    /// Frees frames.
     pub fn give(&mut self, first: u64, count: u64) {
         self.set(first, count, false);
     }
 }
 
-/// The bits of the frames from `first` up to, not including, `end`, in the word that begins with the frame
-/// `start`, at or before `first`.
+/// Returns the bits of the frames `first..end` in the word that begins with frame `start`, which is
+/// not above `first`.
 fn mask(start: u64, first: u64, end: u64) -> u64 {
     let below = |frame: u64| match frame.saturating_sub(start) {
         bits if bits < BITS => 1_u64.wrapping_shl(bits as u32).wrapping_sub(1),
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(f.take(4, 8), Some(56));
         assert_eq!(f.take_top(), Some(55));
         assert_eq!(f.take(u64::MAX, 1), None);
-        // Given back twice, or beyond the end: no frame counts twice.
+        // Freeing frames twice, or beyond the end, counts no frame twice.
         f.give(50, 2);
         f.give(99, u64::MAX);
         assert_eq!(f.free(), 6);
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(f.take(511, 1), Some(1536));
     }
 
-    /// 16 GiB of them: as many words are looked at as are passed, not as many bits, and those at the ends once.
+    /// A search in 16 GiB looks at each word once, and not at each bit.
     #[test]
     fn large_memory_is_passed_by_words() {
         use std::ops::Deref;
@@ -239,7 +240,7 @@ mod tests {
                     }
                     held.push((first, count));
                 } else if !top && align == 0 {
-                    // Really no gap.
+                    // There really is no gap.
                     let taken: Vec<bool> = (0..700).map(|x| held.iter().any(|&(o, n)| x >= o && x < o + n)).collect();
                     let mut run = 0;
                     for t in taken { run = if t { 0 } else { run + 1 }; prop_assert!(run < count); }

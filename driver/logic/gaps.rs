@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is free between what is taken, kept so that room is found without looking at all of it.
+//! An index of free ranges by size class, for placement in logarithmic time.
 //!
-//! Gaps are as long as can be. They are kept by class, the binary logarithm of their length, and in a
-//! class by address.
+//! A gap is a free range of the greatest length: its neighbours are taken. Gaps are sorted by
+//! class, which is the binary logarithm of their length, and within a class by address.
 
 use super::{span::Span, PAGE_SIZE};
 
-/// The classes that there are: the lengths of 64 bits.
+/// Number of classes, for lengths of 64 bits.
 pub const CLASSES: u32 = u64::BITS;
 
-/// The class of a gap.
+/// Returns the class of a gap.
 pub const fn class(gap: Span) -> u32 {
     match gap.length().checked_ilog2() {
         Some(class) => class,
@@ -17,19 +17,20 @@ pub const fn class(gap: Span) -> u32 {
     }
 }
 
-/// What can be given out: all but the page at address 0, which only who demands it gets.
+/// Addresses that can be given out: all but reserved ones, and but the page at address 0, which is
+/// given only on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'a> {
     usable: Option<Span>,
-    /// Sorted and disjoint.
+    /// Reserved spans, sorted and disjoint.
     reserved: &'a [Span],
 }
 
-/// Spans that are taken, and the gaps between them.
+/// Storage for taken spans and the gaps between them.
 pub trait Book {
-    /// The highest taken span that lies wholly below `address`.
+    /// Returns the highest taken span that lies wholly below `address`.
     fn below(&self, address: u64) -> Option<Span>;
-    /// The lowest taken span that does not.
+    /// Returns the lowest taken span that does not lie wholly below `address`.
     fn above(&self, address: u64) -> Option<Span>;
     /// Adds a gap.
     fn put(&mut self, gap: Span);
@@ -38,7 +39,7 @@ pub trait Book {
 }
 
 impl<'a> Bounds<'a> {
-    /// Of `aperture`, without what is `reserved`.
+    /// Makes the addresses of `aperture` without those of `reserved`.
     pub fn new(aperture: Span, reserved: &'a [Span]) -> Self {
         let lowest = aperture.start().max(PAGE_SIZE);
         Self {
@@ -47,8 +48,8 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Calls `visit` for the gaps that there are as long as nothing is taken: at most one more than what
-    /// is reserved.
+    /// Calls `visit` for each gap of an empty address space. There is at most one gap more than
+    /// reserved spans.
     pub fn each(self, mut visit: impl FnMut(Span)) {
         let Some(usable) = self.usable else {
             return;
@@ -70,7 +71,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// What is free around `part`, with it, if it is: between its neighbours.
+    /// Returns the free range around `part`, up to its neighbours; `None` if `part` is not free.
     fn around(self, part: Span, book: &impl Book) -> Option<Span> {
         let usable = self.usable?;
         let index = self
@@ -92,7 +93,8 @@ impl<'a> Bounds<'a> {
         Span::from_bounds(start, last)
     }
 
-    /// `span`, which is free, is about to be taken. Adds at most one gap more than it removes.
+    /// Updates the gaps before `span`, which is free, is taken. Adds at most one gap more than it
+    /// removes.
     pub fn take(self, book: &mut impl Book, span: Span) {
         let Some((part, gap)) = self.part(book, span) else {
             return;
@@ -104,7 +106,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// `span` is free again, and no longer known as taken. Removes at least one gap fewer than it adds.
+    /// Updates the gaps after `span` was freed. Adds at most one gap more than it removes.
     pub fn free(self, book: &mut impl Book, span: Span) {
         let Some((part, gap)) = self.part(book, span) else {
             return;
@@ -116,14 +118,14 @@ impl<'a> Bounds<'a> {
         book.put(gap);
     }
 
-    /// What of `span` belongs in gaps, and the gap that it is, or becomes, a part of.
+    /// Returns the part of `span` that can be in a gap, and the gap that contains it.
     fn part(self, book: &impl Book, span: Span) -> Option<(Span, Span)> {
         let part = self.usable?.intersection(span)?;
         Some((part, self.around(part, book)?))
     }
 }
 
-/// What is left of `gap` on both sides of `part`.
+/// Returns what is left of `gap` on both sides of `part`.
 fn sides(gap: Span, part: Span) -> (Option<Span>, Option<Span>) {
     let before = part.start().checked_sub(1);
     let behind = part.last().checked_add(1);
@@ -138,7 +140,7 @@ pub(crate) mod model {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// A book as the driver keeps it.
+    /// Storage as the driver keeps it.
     #[derive(Default)]
     pub(crate) struct Model {
         taken: BTreeMap<u64, Span>,
@@ -256,9 +258,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and freed in whatever order, the gaps are all that is not taken, and as long
-        /// as can be; and there are never more than the driver has nodes for. Also where the last address
-        /// that there is can be taken.
+        /// Whatever is taken and freed in any order, the gaps cover all that is free and are as
+        /// long as possible, and there are never more than the driver has nodes for. The last
+        /// address of all is included.
         #[test]
         fn gaps_are_what_is_not_taken(
             top: bool,

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Handles: numbers that are counted up and never used twice, so that a released one can be told
-//! from one that never was.
+//! Handles are numbers that are counted up and never used twice. So a released handle differs from
+//! one that never existed.
 
-/// The next handle of a context.
+/// Counter for the handles of a context.
 #[derive(Debug)]
 pub struct Counter {
     next: u64,
 }
 
-/// What a handle that names nothing is.
+/// Kind of a handle that names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// It never was a handle here: `ENOENT`.
+    /// The handle never existed: `ENOENT`.
     Never,
-    /// It was, and was released: `ESTALE`.
+    /// The handle was released: `ESTALE`.
     Released,
 }
 
 impl Counter {
-    /// The first handle will be 1; 0 is never one.
+    /// Makes a counter. The first handle is 1; 0 is never a handle.
     pub const fn new() -> Self {
         Self { next: 1 }
     }
 
-    /// A new handle; `None` when all 2^64 - 1 have been used.
+    /// Returns a new handle; `None` when all 2^64 - 1 have been used.
     pub fn take(&mut self) -> Option<u64> {
         let handle = self.next;
         self.next = handle.checked_add(1)?;
         Some(handle)
     }
 
-    /// What `handle` is, given that no live object has it.
+    /// Returns what `handle` is, given that no live object has it.
     pub const fn absent(&self, handle: u64) -> Absent {
         if handle == 0 || handle >= self.next {
             Absent::Never

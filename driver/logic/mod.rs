@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the driver decides, without the kernel: no allocation, no `unsafe`, no I/O.
+//! Decisions of the driver, without the kernel: no allocation, no `unsafe`, no I/O.
 //!
 //! The same files are a host crate (`host.rs`) with unit and property tests. Addresses are `u64`
 //! wherever they come from; spans are inclusive at both ends, so that the last byte of the address
@@ -24,7 +24,7 @@ pub mod size;
 pub mod span;
 pub mod turns;
 
-/// Why a request is refused; the driver turns it into the errno of the same name.
+/// Reason for which a request is refused; the driver turns it into the errno of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// `EINVAL`: a value that makes no sense.
@@ -42,7 +42,7 @@ pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 /// Binary logarithm of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
 
-/// Whether `value` is a whole number of pages.
+/// Returns whether `value` is a whole number of pages.
 pub const fn is_page_aligned(value: u64) -> bool {
     value & (PAGE_SIZE - 1) == 0
 }

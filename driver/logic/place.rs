@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Where in the device's address space a buffer goes.
+//! Chooses the device address of a buffer.
 
 use super::{gaps, span::Span, PAGE_SIZE};
 
-/// 2 MiB and 1 GiB: the sizes of the larger leaves of x86 and of most other page tables.
+/// Sizes of the larger leaves of x86 and of most other page tables: 2 MiB and 1 GiB.
 const LARGE: u64 = 1 << 21;
 const GIGANTIC: u64 = 1 << 30;
 
-/// Spans that are taken, in no particular representation.
+/// Storage of the spans that are taken.
 pub trait Taken {
-    /// The lowest taken span that does not lie wholly below `address`.
+    /// Returns the lowest taken span that does not lie wholly below `address`.
     fn from(&self, address: u64) -> Option<Span>;
 
-    /// The lowest gap of a [class](gaps::class) that begins at `from` or above. Reserved spans and the
-    /// page at address 0 are in no gap.
+    /// Returns the lowest gap of a [class](gaps::class) that begins at `from` or above. Reserved
+    /// spans and the page at address 0 are in no gap.
     fn gap(&self, class: u32, from: u64) -> Option<Span>;
 }
 
-/// Where a caller wants its buffer.
+/// Address that a caller wants for its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// At this address or not at all.
     Exactly(u64),
     /// At this address if possible, otherwise at one congruent to it.
     Near(u64),
-    /// As low as possible, so that all is close together; congruent to this address as far as huge pages
-    /// need it.
+    /// As low as possible, so that all mappings are close together; congruent to this address as
+    /// far as huge pages need it.
     Packed(u64),
 }
 
 impl Wish {
-    /// The address that it names.
+    /// Returns the address that was asked for.
     pub const fn address(self) -> u64 {
         match self {
             Self::Exactly(address) | Self::Near(address) | Self::Packed(address) => address,
         }
     }
 
-    /// Whether `length` bytes that were at `span` a moment ago may be there again.
+    /// Returns whether `length` bytes that were at `span` before may be placed there again.
     pub const fn suits(self, length: u64, span: Span) -> bool {
         let offset = span.start().wrapping_sub(self.address());
         span.length() == length
@@ -48,7 +48,7 @@ impl Wish {
     }
 }
 
-/// What addresses are to be congruent by, for huge pages to stay huge.
+/// Returns the modulus by which addresses must be congruent so that huge pages stay huge.
 const fn modulus(length: u64) -> u64 {
     if length >= GIGANTIC {
         GIGANTIC
@@ -59,37 +59,37 @@ const fn modulus(length: u64) -> u64 {
     }
 }
 
-/// Why there is no place.
+/// Reason for which no address can be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// Outside of what can be addressed, whose last address this is.
+    /// Outside of what can be addressed; this is the last usable address.
     Aperture(u64),
-    /// In the way of this reserved span.
+    /// Touches this reserved span.
     Reserved(Span),
-    /// In the way of this mapping.
+    /// Touches this taken span.
     Taken(Span),
     /// No gap is large enough.
     Full,
 }
 
-/// The address space to place in.
+/// The address space in which to place a buffer.
 #[derive(Debug)]
 pub struct Space<'a, T: ?Sized> {
-    /// What can be translated.
+    /// Addresses that can be translated.
     pub aperture: Span,
-    /// What must not be used: sorted and disjoint.
+    /// Spans that must not be used, sorted and disjoint.
     pub reserved: &'a [Span],
-    /// What is mapped already.
+    /// Spans that are taken.
     pub taken: &'a T,
 }
 
 impl<T: Taken + ?Sized> Space<'_, T> {
     /// Finds a place for `length` bytes (whole pages) at addresses of at most `bits` bits.
     ///
-    /// Without an exact wish, low addresses first, congruent to the wish modulo 2 MiB, or 1 GiB
-    /// from that length on, so that huge pages can stay huge. The page at address 0 is left out: too
-    /// many devices take that address for "none". Buffers too short for a huge page fall back to any
-    /// page when room for something congruent is scarce.
+    /// If no exact address was demanded, low addresses come first. They are congruent to the wish
+    /// modulo 2 MiB, or 1 GiB for lengths from there on, so that huge pages stay huge. The page at
+    /// address 0 is left out: too many devices take that address for "none". Buffers too short for
+    /// a huge page get any page when congruent addresses are scarce.
     pub fn place(&self, length: u64, wish: Wish, bits: u32) -> Result<Span, NoPlace> {
         let unused = u64::BITS.saturating_sub(bits);
         let highest = u64::MAX.checked_shr(unused).unwrap_or(0);
@@ -131,9 +131,8 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         Ok(span)
     }
 
-    /// The lowest place in a gap so long that `fit` fits in whatever lies where, or a lower one in one
-    /// that is long enough by chance: of those, `patience` of a class are tried, all if there is none of
-    /// the others and `patience` has no end.
+    /// Returns the lowest place in a gap that is long enough wherever it begins, or a lower one in
+    /// a gap that is long enough by chance. Of the latter, `patience` gaps of a class are tried.
     fn in_gaps(&self, fit: Fit, patience: u32) -> Result<Span, NoPlace> {
         let sure = fit.sure_length();
         let mut best: Option<Span> = None;
@@ -169,21 +168,22 @@ impl<T: Taken + ?Sized> Space<'_, T> {
     }
 }
 
-/// How many gaps of a class are tried that may be too short, where something else will do.
+/// Number of gaps of a class that are tried although they may be too short, where another address
+/// will do.
 const PATIENCE: u32 = 16;
 
-/// What has to fit.
+/// Length and congruence of what has to fit into a gap.
 #[derive(Clone, Copy)]
 struct Fit {
     length: u64,
-    /// What the place has to be congruent to, modulo `modulus`, a power of two.
+    /// Address to which the place must be congruent modulo `modulus`, a power of two.
     address: u64,
     modulus: u64,
     usable: Span,
 }
 
 impl Fit {
-    /// In a gap of this length it fits wherever that begins.
+    /// Returns the length of a gap in which it fits wherever the gap begins.
     fn sure_length(self) -> u64 {
         self.length
             .saturating_add(self.modulus)
@@ -198,7 +198,8 @@ impl Fit {
     }
 }
 
-/// The lowest address from `from` on that is congruent to `address` modulo `modulus`, a power of two.
+/// Returns the lowest address from `from` on that is congruent to `address` modulo `modulus`, a
+/// power of two.
 fn congruent(from: u64, address: u64, modulus: u64) -> Option<u64> {
     let step = address.wrapping_sub(from) & modulus.checked_sub(1)?;
     from.checked_add(step)
@@ -354,7 +355,7 @@ mod tests {
         }
     }
 
-    /// Counts how often a gap is asked for.
+    /// Counts how often a gap is looked up.
     struct Counted<'a>(&'a Model, core::cell::Cell<u32>);
 
     impl Taken for Counted<'_> {
@@ -470,7 +471,7 @@ mod tests {
                     }
                 }
                 Err(_) => {
-                    // The slow way finds none either.
+                    // The slow search finds none either.
                     let step = if length >= LARGE { LARGE } else { PAGE_SIZE };
                     let first = if step == LARGE { wish % LARGE } else { PAGE_SIZE };
                     let mut at = if first == 0 { LARGE } else { first };

@@ -1,59 +1,59 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Page tables of a device with an MMU of its own: four levels of 512 entries of 8 bytes, with leaves
-//! of 4 KiB at level 0 and of 2 MiB at level 1.
+//! Page tables of a paged device: four levels of 512 entries of 8 bytes, with leaves of 4 KiB at
+//! level 0 and of 2 MiB at level 1.
 //!
-//! What the bits of an entry mean is the device's [`Format`]; which leaves a span is made of is the
-//! same for all.
+//! Each device has its own [`Format`] of entries. The leaves that make up a span are the same for
+//! all.
 
 use super::{span::Span, PAGE_SHIFT, PAGE_SIZE};
 
 /// Level of the root; the leaves are at 0 and 1.
 pub const ROOT_LEVEL: u32 = 3;
-/// Bytes that a table covers with one entry of level 1: a large leaf.
+/// Bytes of a large leaf, which is one entry of level 1.
 pub const LARGE: u64 = 1 << shift(1);
-/// Entries of a table.
+/// Number of entries of a table.
 pub const ENTRIES: u64 = 512;
 
-/// Binary logarithm of the bytes that an entry of `level` covers.
+/// Returns the binary logarithm of the bytes that an entry of `level` covers.
 pub const fn shift(level: u32) -> u32 {
     PAGE_SHIFT.wrapping_add(level.wrapping_mul(9))
 }
 
-/// Byte offset in its table of the entry of `level` for `va`.
+/// Returns the byte offset of the entry of `level` for `va` in its table.
 pub const fn slot(level: u32, va: u64) -> u64 {
     let index = va.wrapping_shr(shift(level)) & (ENTRIES - 1);
     index.wrapping_mul(8)
 }
 
-/// What a device may do with a page.
+/// Access that a device may have to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Read.
     Read,
     /// Read and write.
     Write,
-    /// Read, and fetch commands from.
+    /// Read, and fetch packets from.
     Fetch,
 }
 
-/// Where a leaf leads.
+/// Memory to which a leaf leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Host memory at this I/O virtual address.
     Host(u64),
-    /// The device's own, at this offset.
+    /// VRAM at this offset.
     Local(u64),
 }
 
 impl Memory {
-    /// The address, whatever it is one of.
+    /// Returns the address or offset.
     pub const fn address(self) -> u64 {
         match self {
             Self::Host(address) | Self::Local(address) => address,
         }
     }
 
-    /// `bytes` further on; `None` if that is no address.
+    /// Returns the memory `bytes` further on; `None` beyond the last address.
     pub const fn plus(self, bytes: u64) -> Option<Self> {
         match self {
             Self::Host(address) => match address.checked_add(bytes) {
@@ -68,29 +68,29 @@ impl Memory {
     }
 }
 
-/// The bits of an entry.
+/// Bits of an entry, as the device defines them.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// The entry is there.
+    /// Set in an entry that is valid.
     pub valid: u64,
-    /// It may be read.
+    /// Set if the page may be read.
     pub read: u64,
-    /// It may be written.
+    /// Set if the page may be written.
     pub write: u64,
-    /// Commands may be fetched from it.
+    /// Whether packets may be fetched from it.
     pub execute: u64,
-    /// It is host memory.
+    /// Set if the address is in host memory.
     pub host: u64,
-    /// Accesses snoop the CPU's caches; host memory only.
+    /// Set if accesses snoop the CPU's caches; for host memory only.
     pub snoop: u64,
-    /// It is a leaf.
+    /// Set in a leaf.
     pub leaf: u64,
     /// Bits of the address.
     pub address: u64,
 }
 
 impl Format {
-    /// The entry for a table in the device's memory; `None` if it cannot be there.
+    /// Returns the entry for a table in VRAM; `None` if the offset cannot be in an entry.
     pub const fn table(&self, offset: u64) -> Option<u64> {
         if offset & !self.address != 0 {
             return None;
@@ -98,7 +98,7 @@ impl Format {
         Some(offset | self.valid)
     }
 
-    /// The entry for a leaf; `None` if it cannot lead there.
+    /// Returns the entry for a leaf; `None` if its address cannot be in an entry.
     pub const fn leaf(&self, leaf: Leaf, access: Access, snoop: bool) -> Option<u64> {
         let address = leaf.memory.address();
         if address & !self.address != 0 || address & leaf.bytes().wrapping_sub(1) != 0 {
@@ -117,7 +117,7 @@ impl Format {
         Some(address | self.valid | self.leaf | may | place)
     }
 
-    /// What the entry of `level` for `va` says.
+    /// Decodes the entry of `level` for `va`.
     pub const fn read(&self, entry: u64, level: u32, va: u64) -> Step {
         if entry & self.valid == 0 {
             return Step::Absent;
@@ -147,43 +147,43 @@ impl Format {
     }
 }
 
-/// What one entry says.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing is there.
+    /// The entry is not valid.
     Absent,
-    /// The next table, at this offset of the device's memory.
+    /// The next table, at this offset in VRAM.
     Table(u64),
-    /// The end of the walk.
+    /// A leaf, which ends the walk.
     Leaf {
-        /// Where the address leads.
+        /// Memory to which the address leads.
         memory: Memory,
         /// Bytes that the entry covers.
         bytes: u64,
-        /// May be read.
+        /// Whether it may be read.
         read: bool,
-        /// May be written.
+        /// Whether it may be written.
         write: bool,
-        /// Commands may be fetched from it.
+        /// Whether packets may be fetched from it.
         fetch: bool,
-        /// Accesses snoop the CPU's caches.
+        /// Whether accesses snoop the CPU's caches.
         snoop: bool,
     },
 }
 
-/// One leaf.
+/// A leaf of a page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// First address that it translates.
+    /// First address that the leaf translates.
     pub va: u64,
-    /// Where that leads.
+    /// Memory to which the first address leads.
     pub memory: Memory,
-    /// 2 MiB rather than 4 KiB.
+    /// Whether the leaf covers 2 MiB and not 4 KiB.
     pub large: bool,
 }
 
 impl Leaf {
-    /// Level of its entry.
+    /// Returns the level of the leaf's entry.
     pub const fn level(self) -> u32 {
         if self.large {
             1
@@ -192,7 +192,7 @@ impl Leaf {
         }
     }
 
-    /// Bytes that it covers.
+    /// Returns how many bytes the leaf covers.
     pub const fn bytes(self) -> u64 {
         if self.large {
             LARGE
@@ -202,7 +202,7 @@ impl Leaf {
     }
 }
 
-/// The leaves by which a span of whole pages is translated to a contiguous range.
+/// Iterator over the leaves that translate a span of whole pages to a contiguous range.
 #[derive(Clone, Debug)]
 pub struct Leaves {
     next: Option<u64>,
@@ -211,7 +211,7 @@ pub struct Leaves {
 }
 
 impl Leaves {
-    /// For `span`, whose first byte is at `memory`. As few as alignment allows.
+    /// Makes the leaves for `span`, whose first byte is at `memory`: as few as alignment allows.
     pub const fn new(span: Span, memory: Memory) -> Self {
         Self {
             next: Some(span.start()),
@@ -287,9 +287,9 @@ mod tests {
                 large: true
             }
         );
-        // Not congruent: small ones only.
+        // Not congruent, so all leaves are small.
         assert_eq!(leaves(LARGE, LARGE, Memory::Host(0x1000)).len(), 512);
-        // A page short of a large one.
+        // One page short of a large leaf.
         assert_eq!(leaves(LARGE, LARGE - 0x1000, Memory::Local(0)).len(), 511);
     }
 

@@ -25,43 +25,43 @@ const ALLOC_FLAGS: u32 =
 /// The flags that SYNC knows.
 const SYNC_FLAGS: u32 = PINMAP_SYNC_FOR_DEVICE | PINMAP_SYNC_FOR_CPU | PINMAP_SYNC_NO_SNOOP;
 
-/// Where to map.
+/// Placement of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The address asked for.
+    /// Address that was asked for.
     pub wish: Wish,
     /// Address bits that the device can drive.
     pub bits: u32,
 }
 
-/// A REGISTER that can be tried.
+/// Checked arguments of REGISTER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisterPlan {
-    /// User memory, whole pages.
+    /// Range of user memory, in whole pages.
     pub span: Span,
     /// Whether the device may write.
     pub write: bool,
-    /// Where to map it, if at all.
+    /// Placement of the mapping, if the memory is to be mapped.
     pub target: Option<Target>,
-    /// Whether any signal ends it.
+    /// Whether any signal ends the call.
     pub interruptible: bool,
-    /// Whether every device is to have it that the process has open.
+    /// Whether every device that the process has open gets the memory.
     pub portable: bool,
 }
 
-/// A MAP that can be tried, once the buffer is known.
+/// Checked arguments of MAP, except for those that depend on the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapPlan {
     /// Whether the device may write.
     pub write: bool,
-    /// The address demanded, if one is.
+    /// Demanded address, if there is one.
     pub fixed: Option<u64>,
     /// Address bits that the device can drive.
     pub bits: u32,
 }
 
 impl MapPlan {
-    /// Where to map the buffer of these user addresses.
+    /// Returns the placement for a buffer with these user addresses.
     pub fn target(self, buffer: Span) -> Result<Target, Refusal> {
         let wish = match self.fixed {
             Some(fixed) => {
@@ -77,7 +77,7 @@ impl MapPlan {
     }
 }
 
-/// Checks the arguments of REGISTER; `user_last` is the last address that user space has.
+/// Checks the arguments of REGISTER. `user_last` is the last address of user space.
 pub fn register(
     flags: u32,
     reserved: u32,
@@ -90,7 +90,7 @@ pub fn register(
     if flags & !REGISTER_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
-    // Length 0 is nonsense rather than an overflow, and is said after the overflows.
+    // Length 0 is invalid and no overflow, and the check for it comes after the overflows.
     if length != 0 {
         Span::new(address, length)?;
         if flags & PINMAP_REGISTER_FIXED != 0 {
@@ -123,7 +123,7 @@ pub fn register(
     })
 }
 
-/// Checks the arguments of REGISTER_FD: the span is one of offsets in the file.
+/// Checks the arguments of REGISTER_FD. The span is one of offsets in the file.
 pub fn register_fd(
     flags: u32,
     offset: u64,
@@ -131,7 +131,7 @@ pub fn register_fd(
     device_address: u64,
     address_bits: u32,
 ) -> Result<RegisterPlan, Refusal> {
-    // There is no user address that it could have.
+    // A part of a file has no user address to be identical to.
     if flags & PINMAP_REGISTER_IDENTITY != 0 {
         return Err(Refusal::Unsupported);
     }
@@ -158,18 +158,18 @@ pub fn map(
     })
 }
 
-/// An ALLOC that can be tried.
+/// Checked arguments of ALLOC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocPlan {
-    /// Its addresses as far as there are any: they begin at 0.
+    /// User addresses of the buffer, which begin at 0 because it has none yet.
     pub span: Span,
-    /// The device's own memory.
+    /// Whether VRAM is wanted.
     pub local: bool,
-    /// Past the CPU's caches.
+    /// Whether the memory is write-combined.
     pub write_combined: bool,
-    /// Of this NUMA node.
+    /// NUMA node of the memory, if one was demanded.
     pub node: Option<u32>,
-    /// Whether every device is to have it that the process has open.
+    /// Whether every device that the process has open gets the memory.
     pub portable: bool,
 }
 
@@ -181,7 +181,7 @@ pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocP
     let span = Span::new(0, length)?;
     let local = flags & PINMAP_ALLOC_VRAM != 0;
     let on_node = flags & PINMAP_ALLOC_NODE != 0;
-    // What one device has, no other one can, and the CPU's flags mean nothing there.
+    // No other device can have a device's VRAM, and the flags of host memory mean nothing there.
     let of_hosts =
         flags & (PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE) != 0;
     if !span.is_whole_pages() || local && of_hosts || !on_node && node != 0 {
@@ -196,12 +196,12 @@ pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocP
     })
 }
 
-/// A SYNC that can be tried.
+/// Checked arguments of SYNC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPlan {
-    /// What part of the buffer.
+    /// Part of the buffer.
     pub part: Span,
-    /// Also where DMA is coherent.
+    /// Whether to flush even if DMA is coherent.
     pub always: bool,
 }
 
@@ -220,7 +220,8 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
     })
 }
 
-/// 0 stands for "as many as there are"; fewer bits than a page has hold no page.
+/// Checks a number of address bits. 0 stands for all bits; fewer bits than a page offset has are
+/// invalid.
 fn check_bits(bits: u32) -> Result<u32, Refusal> {
     match bits {
         0 => Ok(u64::BITS),

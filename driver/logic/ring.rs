@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Rings of packets: sizes, and how much room there is.
+//! Sizes of rings of packets, and the free room in them.
 
 use super::{Refusal, PAGE_SIZE};
 
-/// Bytes of a packet.
+/// Size of a packet in bytes.
 pub const PACKET: u64 = 64;
-/// Packets that a ring may have: a page of them at least, and what the device can count at most.
+/// Fewest and most packets of a ring: a page of them, and what the device can count.
 const FEWEST: u32 = 64;
 const MOST: u32 = 65536;
 
@@ -16,7 +16,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of so many packets: a power of two.
+    /// Makes a ring of `packets` packets, which must be a power of two.
     pub const fn new(packets: u32) -> Result<Self, Refusal> {
         if packets < FEWEST || packets > MOST || !packets.is_power_of_two() {
             return Err(Refusal::Invalid);
@@ -24,29 +24,30 @@ impl Ring {
         Ok(Self { packets })
     }
 
-    /// Packets.
+    /// Returns the number of packets.
     pub const fn packets(self) -> u32 {
         self.packets
     }
 
-    /// Bytes: whole pages.
+    /// Returns the size in bytes, which is whole pages.
     pub const fn bytes(self) -> u64 {
         const _: () = assert!(FEWEST as u64 * PACKET == PAGE_SIZE);
         (self.packets as u64).wrapping_mul(PACKET)
     }
 
-    /// The size as the power of two that it is.
+    /// Returns the binary logarithm of the number of packets.
     pub const fn order(self) -> u32 {
         self.packets.trailing_zeros()
     }
 
-    /// Byte offset of packet `index`.
+    /// Returns the byte offset of packet `index`.
     pub const fn offset(self, index: u64) -> u64 {
         (index & (self.packets as u64).wrapping_sub(1)).wrapping_mul(PACKET)
     }
 
-    /// The write index once `count` packets were added behind `written`, with `read` of them
-    /// executed; `None` if there is no room. The indexes come from user space and may be nonsense.
+    /// Returns the write index after adding `count` packets behind `written`, when `read` packets
+    /// are executed; `None` if there is no room. The indexes come from user space and may be
+    /// invalid.
     pub fn add(self, written: u64, read: u64, count: u32) -> Option<u64> {
         let after = written.checked_add(count.into())?;
         let pending = after.checked_sub(read)?;

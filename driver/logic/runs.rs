@@ -11,13 +11,14 @@ pub const MAX_PAGES: u64 = 1 << COUNT_BITS;
 /// Page frame numbers below this can be packed: 57 bits of physical address.
 pub const PFN_LIMIT: u64 = 1 << (u64::BITS - COUNT_BITS);
 
-/// `pages` page frames from `pfn` on, both in one word: metadata is 8 bytes a run.
+/// A run of `pages` page frames from `pfn` on, packed into one word of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Run(u64);
 
 impl Run {
-    /// `None` unless `pages` is from 1 to [`MAX_PAGES`] and the frames lie below [`PFN_LIMIT`].
+    /// Makes a run; `None` unless `pages` is from 1 to [`MAX_PAGES`] and the frames lie below
+    /// [`PFN_LIMIT`].
     pub const fn new(pfn: u64, pages: u64) -> Option<Self> {
         if pages == 0 || pages > MAX_PAGES || pfn > PFN_LIMIT.saturating_sub(pages) {
             return None;
@@ -25,17 +26,17 @@ impl Run {
         Some(Self((pfn << COUNT_BITS) | pages.wrapping_sub(1)))
     }
 
-    /// First page frame number.
+    /// Returns the first page frame number.
     pub const fn pfn(self) -> u64 {
         self.0 >> COUNT_BITS
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub const fn pages(self) -> u64 {
         (self.0 & COUNT_MASK).wrapping_add(1)
     }
 
-    /// The two as one run, if `next` begins where this ends and both fit.
+    /// Joins two runs, if `next` begins where this one ends and the result is not too long.
     pub const fn join(self, next: Self) -> Option<Self> {
         if self.pfn().wrapping_add(self.pages()) == next.pfn() {
             Self::new(self.pfn(), self.pages().wrapping_add(next.pages()))

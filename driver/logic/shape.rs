@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
-//! How scattered memory is: how many runs, and how much of it a huge page of the IOMMU could map.
+//! Measures how scattered memory is: the number of runs, and the share that huge pages of the IOMMU
+//! could map.
 
 use super::runs::Run;
 
 /// Pages in a huge page.
 const HUGE: u64 = 512;
 
-/// What there is to know about a list of runs.
+/// Contiguity of a list of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// All pages.
+    /// Number of pages.
     pub pages: u64,
-    /// Physically contiguous runs.
+    /// Number of physically contiguous runs.
     pub runs: u64,
     /// Pages in aligned blocks of 2 MiB that lie in one run.
     pub huge: u64,
 }
 
 impl Shape {
-    /// With `run` as well.
+    /// Adds `run`.
     pub const fn add(self, run: Run) -> Self {
         self.add_block(run.pfn(), run.pages())
     }
 
-    /// With the `pages` pages from number `first` on as well: one run.
+    /// Adds one run of `pages` pages from frame number `first` on.
     pub const fn add_block(self, first: u64, pages: u64) -> Self {
         let end = first.saturating_add(pages);
-        // Up to the first boundary, and from the last one on, there are no whole blocks.
+        // Before the first boundary and behind the last one there are no whole blocks.
         let from = first.saturating_add(HUGE - 1) / HUGE;
         let blocks = (end / HUGE).saturating_sub(from);
         Self {
@@ -36,7 +37,7 @@ impl Shape {
         }
     }
 
-    /// The share of pages in such blocks, in per cent, rounded down.
+    /// Returns the share of pages in huge blocks, in per cent, rounded down.
     pub const fn huge_percent(self) -> u32 {
         match self.huge.saturating_mul(100).checked_div(self.pages) {
             Some(percent) if percent < 100 => percent as u32,
@@ -89,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counted page by page, it is the same.
+        /// The result equals that of counting page by page.
         #[test]
         fn blocks_are_counted(first in 0u64..2000, pages in 1u64..3000) {
             let block = |page: u64| page / HUGE;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The rule for structs that can grow: what `copy_struct_from_user()` does, as a decision.
+//! The rule for structs that can grow, as `copy_struct_from_user()` implements it.
 //!
 //! Source: `Documentation/process/botching-up-ioctls.rst` and iommufd's dispatcher in the kernel.
 
 use super::{Refusal, PAGE_SIZE};
 
-/// What to do with a struct of some size.
+/// How to copy a struct of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Bytes to copy in, and back out.
+    /// Bytes to copy in and back out.
     pub copy: usize,
     /// Bytes behind them that the kernel does not know: each must be zero.
     pub tail: usize,
 }
 
-/// How much of a struct of `given` bytes to copy, if its first version had `minimum` bytes and the
-/// kernel knows `known` (`minimum <= known`).
+/// Decides how much of a struct of `given` bytes to copy, if its first version had `minimum` bytes
+/// and the kernel knows `known` (`minimum <= known`).
 ///
-/// [`Refusal::Invalid`] if it is shorter than the first version, [`Refusal::TooBig`] if it is longer
-/// than a page.
+/// Returns [`Refusal::Invalid`] if it is shorter than the first version, and [`Refusal::TooBig`] if
+/// it is longer than a page.
 pub const fn exchange(given: u32, minimum: usize, known: usize) -> Result<Exchange, Refusal> {
     if given as u64 > PAGE_SIZE {
         return Err(Refusal::TooBig);
@@ -35,7 +35,7 @@ pub const fn exchange(given: u32, minimum: usize, known: usize) -> Result<Exchan
     })
 }
 
-/// Checks the bytes that the kernel does not know.
+/// Checks that the bytes which the kernel does not know are zero.
 pub fn check_tail(tail: &[u8]) -> Result<(), Refusal> {
     if tail.iter().all(|&byte| byte == 0) {
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Ranges of addresses.
+//! Ranges of addresses, inclusive at both ends.
 
 use super::{is_page_aligned, Refusal, PAGE_SHIFT};
 
@@ -15,9 +15,10 @@ pub struct Span {
 }
 
 impl Span {
-    /// The `length` bytes from `start`.
+    /// Makes a span of `length` bytes from `start`.
     ///
-    /// [`Refusal::Overflow`] if they leave the 64-bit range, [`Refusal::Invalid`] if there are none.
+    /// Returns [`Refusal::Overflow`] if they leave the 64-bit range, and [`Refusal::Invalid`] if
+    /// there are none.
     pub const fn new(start: u64, length: u64) -> Result<Self, Refusal> {
         let Some(minus_one) = length.checked_sub(1) else {
             return Err(Refusal::Invalid);
@@ -29,7 +30,7 @@ impl Span {
         }
     }
 
-    /// From `start` to `last`, both inclusive; `None` if that is empty.
+    /// Makes a span from `start` to `last`, both inclusive; `None` if that is empty.
     pub const fn from_bounds(start: u64, last: u64) -> Option<Self> {
         if start <= last {
             // INVARIANT: just checked.
@@ -39,48 +40,48 @@ impl Span {
         }
     }
 
-    /// First address.
+    /// Returns the first address.
     pub const fn start(self) -> u64 {
         self.start
     }
 
-    /// Last address, inclusive.
+    /// Returns the last address, inclusive.
     pub const fn last(self) -> u64 {
         self.last
     }
 
-    /// Bytes; all 2^64 of them are reported as one fewer.
+    /// Returns the number of bytes. 2^64 bytes are reported as 2^64 - 1.
     pub const fn length(self) -> u64 {
         self.last.wrapping_sub(self.start).saturating_add(1)
     }
 
-    /// Pages that the span touches.
+    /// Returns how many pages the span touches.
     pub const fn pages(self) -> u64 {
         let pages = (self.last >> PAGE_SHIFT).wrapping_sub(self.start >> PAGE_SHIFT);
         pages.wrapping_add(1)
     }
 
-    /// Whether it consists of whole pages.
+    /// Returns whether the span consists of whole pages.
     pub const fn is_whole_pages(self) -> bool {
         is_page_aligned(self.start) && is_page_aligned(self.last.wrapping_add(1))
     }
 
-    /// Whether `address` lies in it.
+    /// Returns whether `address` lies in the span.
     pub const fn contains(self, address: u64) -> bool {
         self.start <= address && address <= self.last
     }
 
-    /// Whether all of `other` lies in it.
+    /// Returns whether all of `other` lies in the span.
     pub const fn covers(self, other: Self) -> bool {
         self.start <= other.start && other.last <= self.last
     }
 
-    /// Whether the two have an address in common.
+    /// Returns whether the spans have an address in common.
     pub const fn overlaps(self, other: Self) -> bool {
         self.start <= other.last && other.start <= self.last
     }
 
-    /// What the two have in common.
+    /// Returns the addresses that both spans have.
     pub const fn intersection(self, other: Self) -> Option<Self> {
         let start = if self.start > other.start {
             self.start
@@ -95,7 +96,7 @@ impl Span {
         Self::from_bounds(start, last)
     }
 
-    /// Its last `length` bytes; `None` if that is none, or more than it has.
+    /// Returns the last `length` bytes of the span; `None` if that is none, or more than it has.
     pub const fn tail(self, length: u64) -> Option<Self> {
         let Some(minus_one) = length.checked_sub(1) else {
             return None;
@@ -106,7 +107,7 @@ impl Span {
         }
     }
 
-    /// The smallest span that covers both.
+    /// Returns the smallest span that covers both.
     pub const fn union(self, other: Self) -> Self {
         // INVARIANT: the smaller start is not above the larger last.
         Self {
@@ -190,7 +191,7 @@ mod tests {
             .prop_map(|(a, b)| Span::from_bounds(a.min(b), a.max(b)).unwrap())
     }
 
-    /// Spans near each other, so that touching and overlapping are common.
+    /// Makes spans near each other, so that touching and overlapping are common.
     fn near_span() -> impl Strategy<Value = Span> {
         (0u64..40, 0u64..10)
             .prop_map(|(start, extra)| Span::from_bounds(start, start + extra).unwrap())
@@ -218,7 +219,7 @@ mod tests {
             prop_assert_eq!(a.covers(b), shared == b.length());
         }
 
-        /// Also where it ends at the last address that there is.
+        /// The span may end at the last address of all.
         #[test]
         fn a_span_is_its_tail_and_what_is_before(
             start: u64,

@@ -1,39 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who is put into the device next, and who has to make room, when there are more contexts or queues
-//! with work than it can hold.
+//! Decides which queue is put into the device next, and which one has to make room, when more
+//! contexts or queues have work than the device can hold.
 //!
-//! Decided from what the device's registers say, never from memory that user space can write. The driver
-//! is a [`Room`]; so is the model of a device that the tests use, which says what comes of it all.
+//! All decisions depend on the device's registers, never on memory that user space can write. Both
+//! the driver and the model of a device in the tests implement [`Room`].
 
-/// What the queue in a slot is doing. Whoever makes room is looked for in this order.
+/// What the queue in a slot is doing. The queue that makes room is looked for in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
-    /// Nothing.
+    /// Has nothing to do.
     Idle,
     /// Waits for a fence.
     Waiting,
-    /// Has work, and waits for an engine: out at once when it is told to leave.
+    /// Has work and waits for an engine. It leaves at once when it is told to.
     Ready,
-    /// An engine holds its packet: out when that ends, which may take long.
+    /// An engine holds its packet. It leaves when the packet ends, which may take long.
     Running,
     /// Is leaving already.
     Leaving,
 }
 
-/// How a queue spent the time that it was in a slot last.
+/// How a queue spent its last time in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Last {
-    /// It got on, or had nothing to do.
+    /// The queue executed something, or had nothing to do.
     #[default]
     Worked,
-    /// No engine took any of its packets.
+    /// No engine took any of the queue's packets.
     Starved,
-    /// It waited for a fence, and for nothing else.
+    /// The queue only waited for a fence.
     Waited,
 }
 
 impl Last {
-    /// Of a queue that was told to leave while it did `activity`; whether it `moved`: executed anything.
+    /// Returns how a queue spent its time that was told to leave in state `activity`; `moved` says
+    /// whether it executed anything.
     pub fn of(activity: Activity, moved: bool) -> Self {
         match activity {
             _ if moved => Self::Worked,
@@ -44,18 +45,18 @@ impl Last {
     }
 }
 
-/// How long somebody keeps a place that others want, in nanoseconds.
+/// How long a queue or context keeps a place that others want, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantum {
-    /// While it works.
+    /// Time for a queue that works.
     pub busy: u64,
-    /// While it waits for a fence: long enough to look at it.
+    /// Time for a queue that waits for a fence: long enough to look at the fence.
     pub waiting: u64,
 }
 
 impl Quantum {
-    /// How long a queue that was put in `times` times in a row, and did nothing but wait for a fence,
-    /// stays out before it asks again: each time twice as long, up to 8 times.
+    /// Returns how long a queue stays out that only waited for a fence in its last `times` turns:
+    /// each time twice as long, up to 8 times.
     pub fn rest(&self, times: u32) -> u64 {
         self.waiting
             .saturating_mul(1_u64.wrapping_shl(times.min(3)))
@@ -67,7 +68,7 @@ impl Quantum {
 pub struct Order(u64);
 
 impl Order {
-    /// A number larger than all before.
+    /// Returns a number larger than all before.
     pub fn advance(&mut self) -> u64 {
         self.0 = self.0.saturating_add(1);
         self.0
@@ -79,26 +80,27 @@ impl Order {
 pub struct Asker {
     /// The queue.
     pub queue: u32,
-    /// Names its context.
+    /// Id of the queue's context.
     pub context: u64,
-    /// When the context was served last, or came, by the [`Order`]; no other context has the same.
+    /// When the context was served last, or was opened, by [`Order`]. No other context has the same
+    /// number.
     pub served: u64,
     /// Whether it is the turn of the context's queues that only waited.
     pub waiters_first: bool,
-    /// The higher, the more urgent: within the context.
+    /// Priority within the context; a higher number is more urgent.
     pub priority: u32,
     /// When the queue asked, in the order of asking.
     pub turn: u64,
-    /// What became of its last time in a slot.
+    /// How the queue spent its last time in a slot.
     pub last: Last,
 }
 
 impl Asker {
-    /// Its place among those who ask; the smallest is first.
+    /// Returns the queue's rank among those that ask; the smallest is first.
     fn rank(&self) -> Rank {
         let only_waits = self.last == Last::Waited;
         let urgency = match only_waits {
-            // By turns, so that each is looked at.
+            // Waiting queues go by turns, so that each is looked at.
             true => 0,
             false => u32::MAX.wrapping_sub(self.priority),
         };
@@ -110,7 +112,7 @@ impl Asker {
         )
     }
 
-    /// The bit of those who have no better claim than it, within its context.
+    /// Returns the bit of those queues of the context that have no better claim than this one.
     fn claim(&self) -> u64 {
         let last = match self.last {
             Last::Worked => 0,
@@ -121,101 +123,104 @@ impl Asker {
     }
 }
 
-/// When its context was served; whether its kind is not the one whose turn it is there; how urgent it is
-/// (the less, the more); its turn.
+/// Rank of a queue that asks: when its context was served; whether it is not the turn of its kind
+/// there; its urgency, the smaller the more urgent; its turn.
 type Rank = (u64, bool, u32, u64);
 
 /// A queue in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder {
-    /// Names its context.
+    /// Id of the queue's context.
     pub context: u64,
-    /// Its priority.
+    /// Priority of the queue.
     pub priority: u32,
-    /// What it does.
+    /// What the queue is doing.
     pub activity: Activity,
-    /// Since when it does that, where it is idle or waits, by our clock.
+    /// Since when the queue has been idle or waiting, by the driver's clock.
     pub since: u64,
-    /// When it was put in.
+    /// When the queue was put in.
     pub bound_at: u64,
-    /// Whether it has executed anything since.
+    /// Whether the queue has executed anything since it was put in.
     pub moved: bool,
-    /// It is leaving, and will be out very soon.
+    /// Whether the queue is leaving and will be out very soon.
     pub is_quick: bool,
 }
 
 /// An address space of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
-    /// The context that has it.
+    /// Context that has the address space.
     pub context: Option<u64>,
-    /// When that got it.
+    /// When the context got it.
     pub given_at: u64,
-    /// When a queue of it was in a slot last.
+    /// When a queue of the context was in a slot last.
     pub used_at: u64,
-    /// Whether a queue of it, which may be out again, has executed anything since.
+    /// Whether a queue of the context, which may be out again, has executed anything since.
     pub moved: bool,
-    /// Its queues are being taken out, to give it to another context.
+    /// Whether its queues are being taken out, to give it to another context.
     pub vacating: bool,
 }
 
 /// The device and what is in it.
 pub trait Room {
-    /// The time, in nanoseconds.
+    /// Returns the time in nanoseconds.
     fn now(&self) -> u64;
 
-    /// The queues that ask for a slot.
+    /// Returns the queues that ask for a slot.
     fn askers(&self) -> impl Iterator<Item = Asker>;
 
-    /// The slots, and who is in them, as far as it was looked.
+    /// Returns the slots and the queues in them, as they were seen last.
     fn slots(&self) -> impl Iterator<Item = Option<Holder>>;
 
-    /// The address spaces.
+    /// Returns the address spaces.
     fn spaces(&self) -> impl Iterator<Item = Space>;
 
-    /// Looks what those in the slots do.
+    /// Reads what the queues in the slots are doing.
     fn look(&mut self);
 
-    /// Tells whoever is in a slot to leave, and sees whether it has.
+    /// Tells the queue in a slot to leave, and checks whether it has left.
     fn evict(&mut self, slot: usize);
 
-    /// An address space is to be given to somebody else as soon as none of its queues is in a slot; or not.
+    /// Sets whether an address space is to be given to another context as soon as none of its
+    /// queues is in a slot.
     fn vacate(&mut self, space: usize, vacating: bool);
 
-    /// Puts a queue into a free slot, its context having an address space, of which nobody else has a queue
-    /// in a slot. `false`: the device is dead.
+    /// Puts a queue into a free slot and gives its context the address space, of which no other
+    /// context has a queue in a slot. Returns `false` if the device is dead.
     fn bind(&mut self, asker: &Asker, slot: usize, space: usize) -> bool;
 
-    /// Notes those who have asked meanwhile, but for those who were told to leave meanwhile.
+    /// Adds the queues that have asked in the meantime, except for those that were told to leave in
+    /// the meantime.
     fn note(&mut self);
 }
 
-/// What came of [`serve`].
+/// Result of [`serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// Nobody asks any more.
+    /// No queue asks any more.
     All,
-    /// Some were put in, and others ask.
+    /// Some queues were put in, and others still ask.
     Some,
-    /// There was no room for anybody.
+    /// There was no room for any queue.
     Nobody,
     /// The device does not work.
     Dead,
 }
 
-/// What came of one queue's wish.
+/// Result of one queue's request.
 enum Outcome {
     Bound,
-    /// It has to wait for somebody who is leaving.
+    /// The queue has to wait for another one that is leaving.
     Later,
-    /// It has to wait until somebody can be told to leave; so has whoever has no better claim.
+    /// The queue has to wait until another one can be told to leave. So have all without a better
+    /// claim.
     Refused,
-    /// So has everybody of its context.
+    /// All queues of the context have to wait.
     ContextRefused,
     Dead,
 }
 
-/// How much room is on its way that somebody who waits may count on, rather than have more made.
+/// Room that is being made, which a waiting queue may count on instead of having more made.
 #[derive(Clone, Copy, Default)]
 struct Coming {
     quick: usize,
@@ -236,18 +241,18 @@ impl Coming {
     }
 }
 
-/// Whether there was one, which is now counted on.
+/// Takes one of the places that are being made. Returns whether there was one.
 fn count_on(coming: &mut usize) -> bool {
     let is_there = *coming != 0;
     *coming = coming.saturating_sub(1);
     is_there
 }
 
-/// Puts queues into slots, as far as there is room, and has room made for others.
+/// Puts queues into slots as far as there is room, and makes room for others.
 ///
-/// Contexts take turns, whoever was served longest ago first. Of a context's queues the most urgent comes
-/// first, then who has asked for longest; but those that did nothing but wait when they were in a slot last
-/// take turns with all the others, one of these and one of those, so that neither kind keeps the other out.
+/// Contexts take turns: the one that was served longest ago goes first. Of a context's queues the
+/// most urgent goes first, then the one that has asked for longest. Queues that only waited in
+/// their last turn alternate with all the others, so that neither kind keeps the other out.
 pub fn serve(room: &mut impl Room, quantum: Quantum) -> Served {
     let mut pass = Pass {
         slots: Coming::of(leaving_slots(room)),
@@ -257,14 +262,14 @@ pub fn serve(room: &mut impl Room, quantum: Quantum) -> Served {
         room,
     };
     let (mut bound, mut all, mut after) = (0, true, None);
-    // Of the context that is looked at: who need not be tried.
+    // Queues of the current context that need not be tried.
     let (mut context, mut refused) = (None, 0_u64);
     while let Some(asker) = pass.next(after, context, refused) {
         after = Some(asker.rank());
         if context != Some(asker.context) {
             (context, refused) = (Some(asker.context), 0);
         }
-        // There may be more to do than can be done in one go.
+        // There may be more to do than one pass can do.
         if bound >= pass.room.slots().count() {
             all = false;
             break;
@@ -273,7 +278,8 @@ pub fn serve(room: &mut impl Room, quantum: Quantum) -> Served {
             Outcome::Bound => {
                 bound = bound.saturating_add(1);
                 context = None;
-                // It takes its time, and whoever asked meanwhile may be more urgent than those that are left.
+                // Putting a queue in takes time, and queues that asked in the meantime may be more
+                // urgent than the rest.
                 pass.room.note();
                 continue;
             }
@@ -304,14 +310,14 @@ fn vacating_spaces(room: &impl Room) -> impl Iterator<Item = bool> + '_ {
         .map(|space| holders(room, space.context).all(|holder| holder.is_quick))
 }
 
-/// The queues of a context that are in slots.
+/// Returns the queues of a context that are in slots.
 fn holders(room: &impl Room, context: Option<u64>) -> impl Iterator<Item = Holder> + '_ {
     room.slots()
         .flatten()
         .filter(move |holder| Some(holder.context) == context)
 }
 
-/// One go.
+/// One pass over the queues that ask.
 struct Pass<'a, R> {
     room: &'a mut R,
     quantum: Quantum,
@@ -321,7 +327,7 @@ struct Pass<'a, R> {
 }
 
 impl<R: Room> Pass<'_, R> {
-    /// Who is next, after `after`; of `context` nobody whose claim is in `refused`.
+    /// Returns the next queue after `after`, but none of `context` whose claim is in `refused`.
     fn next(&self, after: Option<Rank>, context: Option<u64>, refused: u64) -> Option<Asker> {
         self.room
             .askers()
@@ -330,7 +336,7 @@ impl<R: Room> Pass<'_, R> {
             .min_by_key(Asker::rank)
     }
 
-    /// Looks at what those in the slots do, once for all that somebody has to make way for.
+    /// Reads what the queues in the slots are doing, once for each pass.
     fn look(&mut self) {
         if !self.looked {
             self.looked = true;
@@ -357,7 +363,8 @@ impl<R: Room> Pass<'_, R> {
                     if self.in_slots(Some(asker.context)) != 0 {
                         return Outcome::ContextRefused;
                     }
-                    // Whoever it was taken from us for would have been served before us, and is gone.
+                    // The queue for which it was being taken from us would have been served before
+                    // us, so it is gone.
                     self.room.vacate(own, false);
                 }
                 own
@@ -380,7 +387,7 @@ impl<R: Room> Pass<'_, R> {
         }
     }
 
-    /// An address space that nobody has, or that was vacated.
+    /// Returns an address space that no context has, or that was vacated.
     fn spare_space(&self) -> Option<usize> {
         self.room.spaces().position(|space| match space.context {
             None => true,
@@ -388,7 +395,7 @@ impl<R: Room> Pass<'_, R> {
         })
     }
 
-    /// Puts it in with the address space of another context, which has all its queues taken out.
+    /// Puts a queue in with the address space of another context, whose queues are all taken out.
     fn take_space(&mut self, asker: &Asker) -> Outcome {
         if count_on(&mut self.spaces.quick) {
             return Outcome::ContextRefused;
@@ -402,7 +409,7 @@ impl<R: Room> Pass<'_, R> {
         }
         let old = self.room.spaces().nth(space).and_then(|old| old.context);
         if self.in_slots(old) == 0 {
-            // Taken only for a queue that can be put in at once.
+            // An address space is taken only for a queue that can be put in at once.
             return match self.take_slot(asker) {
                 Ok(slot) => self.bind(asker, slot, space),
                 Err(outcome) => outcome,
@@ -423,9 +430,9 @@ impl<R: Room> Pass<'_, R> {
         }
     }
 
-    /// Whose address space is to be taken, and what its queues do: of somebody who is idle, then of who
-    /// waits for a fence, both least recently used; then, once its time is over, of whoever had it longest.
-    /// Between contexts priorities say nothing.
+    /// Chooses the address space to take, and returns what its queues are doing. An idle context
+    /// goes first, then one that waits for a fence, both least recently used; then, once its time
+    /// is over, the one that had it longest. Priorities do not count between contexts.
     fn choose_space(&self, asker: &Asker) -> Option<(Activity, usize)> {
         let now = self.room.now();
         let key = |space: Space| {
@@ -461,7 +468,7 @@ impl<R: Room> Pass<'_, R> {
             .map(|((activity, _), index)| (activity, index))
     }
 
-    /// A free slot, made free if somebody has to go.
+    /// Returns a free slot, and makes one free if a queue has to go.
     fn take_slot(&mut self, asker: &Asker) -> Result<usize, Outcome> {
         if let Some(slot) = self.free_slot() {
             return Ok(slot);
@@ -478,11 +485,12 @@ impl<R: Room> Pass<'_, R> {
         self.free_slot().ok_or(Outcome::Later)
     }
 
-    /// Who makes room, and what it does.
+    /// Chooses the slot whose queue makes room, and returns what that queue is doing.
     ///
-    /// Whoever is idle goes first, least recently used; then who waits for a fence; then who waits for an
-    /// engine; and only then who has one. Of those, queues of the context that has most; then the least
-    /// urgent; then those that have got on; then whoever has been in for longest.
+    /// An idle queue goes first, least recently used; then one that waits for a fence; then one
+    /// that waits for an engine; and last one that has an engine. Among these, queues of the
+    /// context with most slots go first; then the least urgent; then those that have executed
+    /// something; then the one that has been in for longest.
     fn choose_slot(&self, asker: &Asker) -> Option<(Activity, usize)> {
         let now = self.room.now();
         let own = self.in_slots(Some(asker.context));
@@ -512,14 +520,14 @@ impl<R: Room> Pass<'_, R> {
             .map(|((activity, ..), index)| (activity, index))
     }
 
-    /// Whether `holder`, whose context has `theirs` slots, may be told to leave for `asker`, whose context
-    /// has `own`.
+    /// Returns whether `holder`, whose context has `theirs` slots, may be told to leave for
+    /// `asker`, whose context has `own`.
     ///
-    /// Contexts share the slots: who has fewer takes from who has more, until they have as many or one is
-    /// between them. Within a context a lower priority never displaces a higher one that works, and a higher
-    /// one does not wait until a lower one's time is over. Between equals it takes the whole time, and
-    /// whoever had a slot for nothing does not take one from somebody to whom it has been of no use either:
-    /// nobody would get on by that.
+    /// Contexts share the slots: one with fewer takes from one with more, until their numbers
+    /// differ by at most one. Within a context a lower priority never displaces a higher one that
+    /// works, and a higher one does not wait until a lower one's time is over. Between equals the
+    /// time must be over. A queue that had a slot in vain does not take one from a queue to which
+    /// it was of no use either: nothing would be gained.
     fn gives_way(
         &self,
         asker: &Asker,
@@ -530,14 +538,14 @@ impl<R: Room> Pass<'_, R> {
     ) -> bool {
         let is_ours = holder.context == asker.context;
         let has_more = theirs > own.saturating_add(1);
-        // Otherwise contexts without a slot might never have one.
+        // Without this, contexts without a slot might never get one.
         let in_turn = own == 0;
         let held = now.saturating_sub(holder.bound_at);
         let is_idle_for = now.saturating_sub(holder.since);
         let has_use = holder.moved || asker.last == Last::Worked;
         match holder.activity {
             Activity::Leaving => false,
-            // Between two packets of who is served one by one.
+            // An idle queue may be between two packets of a program that waits for each.
             Activity::Idle => is_ours || has_more || in_turn || is_idle_for >= self.quantum.waiting,
             Activity::Waiting => (is_ours || has_more || in_turn) && held >= self.quantum.waiting,
             Activity::Ready | Activity::Running if is_ours => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The numbers by which the driver knows the test GPU are those of the device's manual.
+//! Tests that the driver's numbers of the test GPU are those of the device's manual.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The constants of the driver: `NAME = value;`, some with a type.
+/// Returns the constants of the driver: `NAME = value;`, some with a type.
 fn constants() -> BTreeMap<&'static str, u64> {
     let constant = |line: &'static str| {
         let (name, value) = line.trim().strip_suffix(';')?.split_once(" = ")?;
@@ -32,7 +32,7 @@ fn cells(line: &str) -> Option<Vec<&str>> {
     Some(row.split('|').map(|cell| cell.trim()).collect())
 }
 
-/// The rows of the manual's tables: `value` and `name`.
+/// Returns the rows of the manual's tables: `value` and `name`.
 fn rows() -> BTreeMap<&'static str, u64> {
     let quoted = |cell: &'static str| cell.strip_prefix('`')?.strip_suffix('`');
     let row = |line| {
@@ -43,7 +43,7 @@ fn rows() -> BTreeMap<&'static str, u64> {
     MANUAL.lines().filter_map(row).collect()
 }
 
-/// What the manual says in other words: the numbers of the constants, by name.
+/// Returns the numbers that the manual states in its text, by the names of the constants.
 fn said_otherwise() -> BTreeMap<&'static str, u64> {
     let row = |begin: &str| {
         let found = MANUAL.lines().find(|line| line.starts_with(begin));
@@ -96,7 +96,7 @@ fn every_number_of_the_driver_is_that_of_the_manual() {
     }
 }
 
-/// A constant that this test does not see would not be compared.
+/// Tests that every constant is seen; one that is not seen would not be compared.
 #[test]
 fn no_number_is_overlooked() {
     let written = DRIVER

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What comes of the scheduler's decisions, with a model of a device instead of one.
+//! Tests of the scheduler's decisions, on a model of a device.
 
 mod model;
 
 use model::{Model, Packet, MICROSECOND, MILLISECOND, SECOND};
 use proptest::prelude::*;
 
-/// Others have many queues of long kernels; one copies a little now and then, and both copy engines are
-/// idle all the time.
+/// Other contexts have many queues of long kernels. One copies a little now and then, while both
+/// copy engines are idle.
 #[test]
 fn many_long_kernels_hold_up_no_other_context() {
     for (queues, kernel) in [
@@ -26,7 +26,7 @@ fn many_long_kernels_hold_up_no_other_context() {
         }
         model.run(300 * MILLISECOND, |_| false);
         let one = model.context();
-        // One that has its slot for itself, and one that loses it each time.
+        // A queue that keeps its slot, and one that loses it each time.
         for pause in [0, 20 * MILLISECOND] {
             let copies = model.one_by_one(one, 1, Packet::Copy(100 * MICROSECOND), pause);
             let before = model.binds;
@@ -41,7 +41,7 @@ fn many_long_kernels_hold_up_no_other_context() {
     }
 }
 
-/// The same where the other context has to be given an address space, too.
+/// A context that copies now and then has to be given an address space as well.
 #[test]
 fn many_contexts_of_long_kernels_hold_up_nobody() {
     let mut model = Model::test_gpu();
@@ -63,7 +63,7 @@ fn many_contexts_of_long_kernels_hold_up_nobody() {
     assert!(worst < Some(SECOND / 2), "{worst:?}");
 }
 
-/// Urgent queues that wait do not keep out those that they wait for.
+/// Urgent queues that wait do not keep out the queues for which they wait.
 #[test]
 fn any_number_of_queues_may_wait() {
     for waiting in [31, 32, 33, 40, 100, 900] {
@@ -87,7 +87,7 @@ fn any_number_of_queues_may_wait() {
     }
 }
 
-/// Nor do those keep out the urgent ones, which have as many turns as they.
+/// Queues for which urgent ones wait do not keep those out: both kinds have as many turns.
 #[test]
 fn less_urgent_queues_do_not_keep_out_who_waited() {
     let mut model = Model::test_gpu();
@@ -105,7 +105,7 @@ fn less_urgent_queues_do_not_keep_out_who_waited() {
     assert!(model.run(3 * SECOND, all));
 }
 
-/// Nobody is put in who gains nothing by it.
+/// No queue is put in that gains nothing by it.
 #[test]
 fn equal_queues_do_not_take_slots_from_each_other_for_nothing() {
     for queues in [32, 33, 37, 40, 64] {
@@ -118,12 +118,12 @@ fn equal_queues_do_not_take_slots_from_each_other_for_nothing() {
         let executed: u64 = model.queues.iter().map(|queue| queue.executed).sum();
         println!("{queues}: {} binds for {executed} kernels", model.binds);
         assert!(executed >= 20);
-        // Once in the beginning for each, and when some have got on.
+        // Each is put in once in the beginning, and again after some have executed something.
         assert!(model.binds <= 2 * queues + 2 * executed, "{}", model.binds);
     }
 }
 
-/// The same between contexts: nobody gets anything by an address space while the engines are taken.
+/// No context gets an address space that gains nothing by it, because the engines are taken.
 #[test]
 fn equal_contexts_do_not_take_address_spaces_from_each_other_for_nothing() {
     let mut model = Model::test_gpu();
@@ -153,14 +153,14 @@ fn queues_that_wait_are_looked_at_now_and_then() {
     let rate = (model.binds - before) / 10;
     println!("{rate} binds a second");
     assert!(rate < 700, "{rate}");
-    // And they do not miss what they wait for.
+    // They notice the fence for which they wait.
     let signal = model.queue(context, 1, [Packet::Signal(0, 1)]);
     assert!(model.run(SECOND / 10, |model| model.is_done(signal)));
     let all = |model: &mut Model| (0..40).all(|queue| model.is_done(queue));
     assert!(model.run(SECOND / 10, all));
 }
 
-/// Contexts that come, more than there is room for, do not keep out one that was there before.
+/// New contexts, more than there is room for, do not keep out one that was there before.
 #[test]
 fn new_contexts_do_not_outrank_old_ones() {
     let mut model = Model::new(1, 1);
@@ -177,11 +177,11 @@ fn new_contexts_do_not_outrank_old_ones() {
         }
         served(model) >= 5
     });
-    // Each time, whoever came before it has a turn: twice as many as the time before.
+    // Each time all contexts before it have a turn: twice as many as the time before.
     assert!(served(&model) >= 5, "{}", served(&model));
 }
 
-/// Who has few queues has as much of the device as who has many, if each has enough to do.
+/// A context with few queues gets as much of the device as one with many, if each has enough to do.
 #[test]
 fn contexts_share_the_slots() {
     let mut model = Model::test_gpu();
@@ -228,8 +228,8 @@ fn contexts_take_turns_where_slots_are_few() {
     assert!(least.unwrap() * 10 >= most.unwrap() * 8, "{executed:?}");
 }
 
-/// A more urgent queue does not wait until the time of a less urgent one is over; that one waits until the
-/// other has nothing to do.
+/// An urgent queue does not wait until the time of a less urgent one is over. The latter waits
+/// until the urgent one has nothing to do.
 #[test]
 fn priorities_count_within_a_context() {
     let mut model = Model::new(2, 15);
@@ -242,14 +242,14 @@ fn priorities_count_within_a_context() {
     assert!(model.run(4 * MILLISECOND, |model| model.is_done(urgent)));
     let low = model.queue(context, 0, [Packet::Kernel(MILLISECOND)]);
     assert!(!model.run(SECOND, |model| model.is_done(low)));
-    // Between contexts they say nothing.
+    // Between contexts priorities do not count.
     let other = model.context();
     let low = model.queue(other, 0, [Packet::Kernel(MILLISECOND)]);
     assert!(model.run(30 * MILLISECOND, |model| model.is_done(low)));
 }
 
-/// Who has nothing to do makes room before anybody who waits for a fence, that one before anybody who waits
-/// for an engine, and that one before those who have one.
+/// An idle queue makes room before one that waits for a fence, that one before one that waits for
+/// an engine, and that one before one that has an engine.
 #[test]
 fn who_needs_its_slot_least_makes_room_first() {
     let mut model = Model::new(7, 15);
@@ -275,7 +275,7 @@ fn who_needs_its_slot_least_makes_room_first() {
     assert_eq!(count(&model), 4);
 }
 
-/// What a random queue does: its context, its priority, its packets; waits are for queues before it.
+/// A random queue: its context, its priority, its packets. It waits only for queues before it.
 type Wish = (usize, u32, Vec<(u8, u64, usize)>);
 
 fn wishes() -> impl Strategy<Value = Vec<Wish>> {
@@ -288,13 +288,14 @@ fn wishes() -> impl Strategy<Value = Vec<Wish>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever there is to do is done, soon after a device without limits on slots would have done it.
+    /// All work is done, soon after a device without limits on slots would have done it.
     #[test]
     fn everybody_makes_progress(wishes in wishes(), slots in 2_usize..33, spaces in 2_usize..16) {
         let mut model = Model::new(slots, spaces);
         let contexts: Vec<_> = (0..20).map(|_| model.context()).collect();
         let (mut time, mut packets) = (0, 0);
-        // Each queue signals its fence after each packet; who waits comes first, to be in the way.
+        // Each queue signals its fence after each packet. Queues that wait come first, to be in the
+        // way.
         for (number, (context, priority, wish)) in wishes.iter().enumerate().rev() {
             let mut all = Vec::new();
             for (done, &(kind, length, whom)) in (1..).zip(wish) {
@@ -317,12 +318,12 @@ proptest! {
         let limit = time + packets * 30 * MILLISECOND;
         let done = |model: &mut Model| (0..wishes.len()).all(|queue| model.is_done(queue));
         prop_assert!(model.run(limit, done), "{} of {limit} ns", model.now);
-        // Each time that somebody is put in somebody gets on, or is looked at.
+        // Each time that a queue is put in, one executes something or is looked at.
         let looked = model.now / MILLISECOND * 2 + 64;
         prop_assert!(model.binds <= 4 * packets + looked, "{} binds, {packets} packets", model.binds);
     }
 
-    /// However many others have however much to do, nobody waits for long who has little to do.
+    /// A queue with little to do never waits for long, however much the others have to do.
     #[test]
     fn nobody_is_overtaken_for_long(
         load in prop::collection::vec((0_usize..12, 0_u32..4, 1_u64..20), 1..150),

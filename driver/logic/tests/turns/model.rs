@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A model of a device with slots, address spaces and engines, and of a driver that does nothing but what
-//! `turns` decides.
+//! A model of a device with slots, address spaces and engines, and of a driver that does nothing
+//! but what `turns` decides.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000 * MICROSECOND;
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// As the driver has it.
+/// The driver's time limits.
 const QUANTUM: Quantum = Quantum {
     busy: 10 * MILLISECOND,
     waiting: 2 * MILLISECOND,
@@ -22,10 +22,10 @@ const LATER: u64 = 12 * MILLISECOND;
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
 const QUICK: u64 = 10 * MILLISECOND;
 
-/// How exact the model is, and how long it takes nothing to happen at most.
+/// Step of the model's time, and the longest time in which nothing happens.
 const STEP: u64 = 50 * MICROSECOND;
 const LONGEST: u64 = 5 * MILLISECOND;
-/// What it costs to put a queue in.
+/// Cost of putting a queue in.
 const BIND: u64 = 200 * MICROSECOND;
 
 const COPY_ENGINES: usize = 2;
@@ -46,12 +46,13 @@ pub(crate) struct Queue {
     priority: u32,
     packets: VecDeque<Packet>,
     pub(crate) executed: u64,
-    /// One more packet, so long after all are done; how long each took, from the doorbell on.
+    /// One more packet, so long after all are done. `waits` has the time that each took, from
+    /// the doorbell on.
     pub(crate) again: Option<(Packet, u64)>,
     rings_at: Option<u64>,
     rung_at: u64,
     pub(crate) waits: Vec<u64>,
-    // What the device and the driver know.
+    // State of the device and the driver.
     pending: bool,
     turn: u64,
     last: Last,
@@ -130,7 +131,7 @@ impl Model {
         }
     }
 
-    /// The test GPU's.
+    /// Makes a model with the numbers of the test GPU.
     pub(crate) fn test_gpu() -> Self {
         Self::new(32, 15)
     }
@@ -183,7 +184,7 @@ impl Model {
         }
     }
 
-    /// A queue that is given `packet` anew, some time after it is done.
+    /// Makes a queue that gets `packet` again, some time after it is done.
     pub(crate) fn one_by_one(
         &mut self,
         context: usize,
@@ -210,7 +211,7 @@ impl Model {
         waits[waits.len() / 2]
     }
 
-    /// Goes on until `done`, for `nanoseconds` at most; whether it was.
+    /// Runs until `done`, for at most `nanoseconds`. Returns whether it was done.
     pub(crate) fn run(
         &mut self,
         nanoseconds: u64,
@@ -243,7 +244,7 @@ impl Model {
         }
     }
 
-    /// When something happens next.
+    /// Returns when something happens next.
     fn next_event(&self) -> u64 {
         let pass = match self.bell {
             true => self.busy_until,
@@ -326,7 +327,7 @@ impl Model {
         }
     }
 
-    /// What a slot does, as the device says.
+    /// Returns what the queue in a slot is doing, as the device sees it.
     fn activity(&mut self, slot: usize) -> Option<Activity> {
         let slot = self.slots[slot].as_ref()?;
         let packets = &self.queues[slot.queue].packets;
@@ -341,7 +342,8 @@ impl Model {
         })
     }
 
-    /// As the device does it: address spaces take turns; in one, priorities, then queues take turns.
+    /// Picks a queue for an engine as the device does: address spaces take turns; within one,
+    /// priorities count, and then queues take turns.
     fn pick(&mut self, engine: usize) {
         let taken = |slot: &InSlot| slot.engine.is_some_and(|(taken, _)| taken == engine);
         if self.slots.iter().flatten().any(taken) {
