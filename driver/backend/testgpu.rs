@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The test GPU: its registers, written from its manual, `tests/testgpu/MANUAL.md`.
+//! The test GPU: an implementation of [`Hardware`], written from `tests/testgpu/MANUAL.md`.
 
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
@@ -26,21 +26,21 @@ use kernel::{
 mod regs;
 use regs::*;
 
-/// Bits in a word of `PENDING`, `COMPLETION` and `DOORBELL_ENABLE`; words of each.
+/// Bits in a word of `PENDING`, `COMPLETION` and `DOORBELL_ENABLE`, and words of each.
 const WORD: u32 = u64::BITS;
 const WORDS: u32 = 16;
-/// What the driver wants to be told. Invalidations and resets it looks for itself.
+/// Interrupts that the driver enables. It polls for invalidations and resets.
 const ENABLED: u64 = INT_PENDING | INT_COMPLETION | INT_FAULT | INT_SLOT;
 /// Entries of the fault queue for which there can be registers.
 const MAX_FAULTS: u64 = 4096;
-/// How long a packet may run: the value after a reset.
+/// How long a packet may run: the value of `MAX_RUN_NS` after a reset.
 const MAX_RUN: u64 = 2_000_000_000;
 /// Bits of a device address: what the tables translate.
 const VA_WIDTH: u32 = pte::shift(pte::ROOT_LEVEL + 1);
-/// Vectors of those causes: 0 to 3.
+/// Number of vectors of the enabled causes: 0 to 3.
 const USED_VECTORS: u32 = 4;
 
-/// A test GPU.
+/// State of a test GPU.
 #[pin_data]
 pub(super) struct TestGpu {
     #[pin]
@@ -52,27 +52,27 @@ pub(super) struct TestGpu {
     doorbell_bar: Bar,
     vram_bar: Bar,
     limits: Limits,
-    /// `DOORBELL_ENABLE`, to change single bits of it.
+    /// Copy of `DOORBELL_ENABLE`, to change single bits of it.
     #[pin]
     enabled: Mutex<[u64; WORDS as usize]>,
-    /// `FAULT_READ`.
+    /// Copy of `FAULT_READ`.
     faults: Atomic<u64>,
-    /// Entries of the fault queue.
+    /// Number of entries of the fault queue.
     fault_entries: u64,
 }
 
-/// Entry `index` of an array of registers.
+/// Returns the offset of element `index` of an array of registers.
 fn element(base: u64, stride: u64, index: u32) -> u64 {
     base.saturating_add(stride.saturating_mul(index.into()))
 }
 
-/// The word of a bitmap of queues, and the bit in it.
+/// Returns the register and the bit of a queue in a bitmap of queues.
 fn bit(base: u64, queue: u32) -> (u64, u64) {
     let word = element(base, 8, queue / WORD);
     (word, 1_u64.wrapping_shl(queue % WORD))
 }
 
-/// The bits that are set.
+/// Returns the numbers of the set bits.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     core::iter::from_fn(move || {
         let lowest = word.trailing_zeros();
@@ -81,7 +81,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Bits [`high`:`low`] of `value`.
+/// Returns bits [`high`:`low`] of `value`.
 fn field(value: u64, high: u32, low: u32) -> u64 {
     let width = high.saturating_sub(low).saturating_add(1);
     let mask = u64::MAX.wrapping_shr(u64::BITS.saturating_sub(width));
@@ -89,7 +89,7 @@ fn field(value: u64, high: u32, low: u32) -> u64 {
 }
 
 impl TestGpu {
-    /// If `function` is one: its registers.
+    /// Returns the hardware behind `function`, if it is a test GPU.
     pub(super) fn find(function: &Function) -> Result<Option<Arc<dyn Hardware>>> {
         let mut ids = uapi::pinmap_info::default();
         function.identify(&mut ids);
@@ -147,7 +147,7 @@ impl TestGpu {
             max_run: MAX_RUN,
             vectors: USED_VECTORS,
         };
-        // What the code below, and whoever uses it, takes for granted.
+        // The code below, and its callers, rely on this.
         let fits = limits.queues <= WORD.saturating_mul(WORDS)
             && u64::from(limits.queues).saturating_mul(PAGE_SIZE) <= doorbells.length
             && (1..=u64::BITS).contains(&limits.slots)
@@ -171,7 +171,7 @@ impl TestGpu {
         self.registers.write(offset, value);
     }
 
-    /// A number that is not there counts as 0.
+    /// Reads a number; that of a removed device counts as 0.
     fn known(&self, offset: u64) -> u64 {
         match self.read(offset) {
             u64::MAX => 0,
@@ -183,7 +183,7 @@ impl TestGpu {
         element(SLOT, SLOT_STRIDE, slot).saturating_add(offset)
     }
 
-    /// What became of the last command.
+    /// Returns the result of the last command.
     fn result(&self, slot: u32) -> u64 {
         field(self.read(self.slot(slot, SLOT_STATE)), 15, 8)
     }
@@ -197,17 +197,18 @@ impl TestGpu {
         }
     }
 
-    /// Calls `visit` for the bits of an array of which `summary` tells the words that are not zero.
+    /// Calls `visit` for the set bits of an array. `summary` has a bit for each word that is not
+    /// zero.
     fn each(&self, summary: u64, array: u64, clear: bool, visit: &mut dyn FnMut(u32)) {
         for word in bits(self.known(summary)).take_while(|&word| word < WORDS) {
             let register = element(array, 8, word);
-            // All ones may well be true, of 64 queues. Of a device that has just gone it is not, which does
-            // no harm: who is named for nothing looks for itself.
+            // All ones can be real (64 pending queues), so they are not taken for a removed device.
+            // If the device is gone, the spurious queues find out when they read their own state.
             let set = self.read(register);
             if clear && set != 0 {
                 self.write(register, set);
-                // Cleared before anybody looks at a fence, which is no register: else what is set between would be
-                // cleared unseen.
+                // The read makes the clearing write arrive before a fence in memory is looked at.
+                // Otherwise a bit that is set between would be cleared unseen.
                 let _ = self.read(register);
             }
             for bit in bits(set) {
@@ -319,7 +320,8 @@ impl Hardware for TestGpu {
 
     fn open_queue(&self, queue: u32) {
         self.enable_doorbell(queue, false);
-        // One that its last owner rang may be on its way: it arrives before this is answered.
+        // A doorbell store of the last owner may be on its way. It arrives before this read is
+        // answered.
         let _ = self.published(queue);
         self.write(element(DOORBELL_VALUE, 8, queue), 0);
         for array in [PENDING, COMPLETION] {
@@ -373,7 +375,7 @@ impl Hardware for TestGpu {
     fn each_fault(&self, visit: &mut dyn FnMut(u32, Stop)) {
         let written = self.known(FAULT_WRITE);
         let entries = self.fault_entries;
-        // No more than there can be, whatever the device says.
+        // No more than there can be, whatever the device returns.
         let oldest = written.saturating_sub(entries);
         let mut read = self.faults.load(Relaxed).max(oldest);
         if read >= written {
@@ -487,7 +489,7 @@ impl Hardware for TestGpu {
 
     fn describe(&self, info: &mut pinmap_gpu_info) {
         info.out_nr_queues = self.limits.queues;
-        // The first is not given to anybody.
+        // VMID 0 is not used.
         info.out_nr_vmids = self.limits.vmids.saturating_sub(1);
         info.out_nr_slots = self.limits.slots;
         info.out_nr_copy_engines = self.known(COPY_ENGINES) as u32;
@@ -529,7 +531,7 @@ impl Hardware for TestGpu {
     }
 }
 
-/// The `PINMAP_ACCESS_` value of the manual's.
+/// Returns the `PINMAP_ACCESS_` value for the manual's.
 fn access(access: u64) -> u32 {
     match access {
         ACCESS_WRITE => uapi::PINMAP_ACCESS_WRITE,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the code for paged devices asks of one of them.
+//! The interface to one paged device.
 
 use crate::{
     logic::{
@@ -10,17 +10,17 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// What there is of everything.
+/// Limits of the device.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) queues: u32,
     pub(crate) slots: u32,
-    /// Address spaces; number 0 is not used.
+    /// Number of VMIDs; VMID 0 is not used.
     pub(crate) vmids: u32,
     pub(crate) max_priority: u32,
-    /// Bytes of its memory.
+    /// Bytes of VRAM.
     pub(crate) vram: u64,
-    /// Addresses that its MMU translates.
+    /// Addresses that the device's MMU translates.
     pub(crate) addresses: Span,
     /// How long a packet may run, in nanoseconds.
     pub(crate) max_run: u64,
@@ -28,16 +28,16 @@ pub(crate) struct Limits {
     pub(crate) vectors: u32,
 }
 
-/// What an interrupt is about.
+/// Cause of an interrupt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Queues were executed up to where they ask for an interrupt.
+    /// Queues have executed interrupt packets.
     Completion,
-    /// Anything else: who schedules has to look.
+    /// Anything else: the scheduler has to look.
     Schedule,
 }
 
-/// What a slot does.
+/// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Free,
@@ -46,9 +46,9 @@ pub(crate) enum SlotState {
     Ready,
     /// An engine holds its packet.
     Running,
-    /// For a fence.
+    /// Waits for a fence.
     Waiting,
-    /// By a fault or an error.
+    /// Stopped by a fault or an error.
     Stopped,
     Unbinding,
 }
@@ -72,16 +72,16 @@ pub(crate) struct Setup {
 pub(crate) struct Progress {
     /// Packets executed.
     pub(crate) index: u64,
-    /// How far the next one has come.
+    /// How far the next packet has come.
     pub(crate) part: u64,
 }
 
 /// Why a queue stopped.
 #[derive(Clone, Copy)]
 pub(crate) struct Stop {
-    /// By an access to memory, rather than by a packet.
+    /// Whether an access to memory stopped it, and not a packet.
     pub(crate) is_fault: bool,
-    /// The device's own code.
+    /// Code of the device.
     pub(crate) code: u32,
     /// A `PINMAP_ACCESS_` value.
     pub(crate) access: u32,
@@ -90,81 +90,84 @@ pub(crate) struct Stop {
     pub(crate) index: u64,
 }
 
-/// A paged device: registers, and memory. Accesses take effect in the order in which they are made. Once
-/// it is revoked or removed, reads give all ones, which the methods answer as they say.
+/// A paged device: registers and memory. Accesses take effect in the order in which they are made.
+/// Once the device is revoked or removed, reads return all ones; each method says what it answers
+/// then.
 ///
-/// Each method does what it says and waits for nothing. Slots are used by one caller at a time.
+/// No method waits, unless it says so. Slots are used by one caller at a time.
 pub(crate) trait Hardware: Send + Sync {
-    /// What it has.
+    /// Returns the limits of the device.
     fn limits(&self) -> Limits;
 
-    /// What interrupt vector `index` is about.
+    /// Returns the cause of interrupt vector `index`.
     fn cause(&self, index: u32) -> Cause;
 
-    /// Prepares it after a reset: which interrupts it sends, how long packets may run.
+    /// Prepares the device after a reset: sets which interrupts it sends and how long packets may
+    /// run.
     fn prepare(&self);
 
-    /// Begins to reset all of it.
+    /// Begins to reset the whole device.
     fn reset(&self);
 
-    /// Whether that is done; a device that is not there never is.
+    /// Returns whether the reset is done; never true of a device that was removed.
     fn is_reset(&self) -> bool;
 
-    /// Makes no access any more when it returns. Sleeps.
+    /// Stops all accesses to the device. When it returns, none is made any more. Sleeps.
     fn revoke(&self);
 
-    /// Bits of its page-table entries.
+    /// Returns the format of page-table entries.
     fn format(&self) -> Format;
 
-    /// Loads 8 bytes from its memory.
+    /// Loads 8 bytes from VRAM.
     fn load(&self, offset: u64) -> u64;
 
-    /// Stores 8 bytes to its memory.
+    /// Stores 8 bytes to VRAM.
     fn store(&self, offset: u64, value: u64);
 
-    /// Zeroes part of its memory: some pages at a time.
+    /// Zeroes a part of VRAM. Call it for some pages at a time.
     fn zero(&self, offset: u64, bytes: u64);
 
-    /// What was stored to its memory is there before what is stored from now on.
+    /// Orders stores to VRAM: earlier ones arrive before later ones.
     fn order(&self);
 
-    /// The page frame of its memory at `offset`.
+    /// Returns the page frame of VRAM at `offset`.
     fn memory_frame(&self, offset: u64) -> u64;
 
-    /// The page frame of a queue's doorbell.
+    /// Returns the page frame of a queue's doorbell.
     fn doorbell_frame(&self, queue: u32) -> u64;
 
-    /// Gives an address space, of which nothing is cached, a page table, or none.
+    /// Sets or removes the page table of an address space of which nothing is cached.
     fn set_root(&self, vmid: u32, table: Option<Memory>);
 
-    /// Submits the removal of what is cached of `span`, as number `sequence`.
+    /// Submits the invalidation of `span` in the device's TLB, with number `sequence`.
     fn invalidate(&self, vmid: u32, span: Span, sequence: u64);
 
-    /// Removals that can be submitted.
+    /// Returns how many invalidations can be submitted now.
     fn invalidate_room(&self) -> u64;
 
-    /// Number of the newest removal that is complete; `None` if it is not there.
+    /// Returns the number of the newest invalidation that is complete; `None` if the device was
+    /// removed.
     fn invalidated(&self) -> Option<u64>;
 
-    /// Makes a queue that is in no slot begin anew, its doorbell heard.
+    /// Resets a queue that is in no slot, and enables its doorbell.
     fn open_queue(&self, queue: u32);
 
-    /// Its doorbell is not heard any more.
+    /// Disables a queue's doorbell.
     fn close_queue(&self, queue: u32);
 
-    /// What was last published by its doorbell.
+    /// Returns the write index that was last published by a queue's doorbell.
     fn published(&self, queue: u32) -> u64;
 
-    /// Publishes, as a doorbell does.
+    /// Publishes a write index, as a doorbell does.
     fn publish(&self, queue: u32, index: u64);
 
-    /// Forgets what was noted by interrupts for [`Cause`]; to be read anew afterwards.
+    /// Clears the interrupts of a cause. State must be read after this.
     fn acknowledge(&self, cause: Cause);
 
     /// Calls `visit` for the queues that have work and no slot.
     fn each_pending(&self, visit: &mut dyn FnMut(u32));
 
-    /// A queue that has work and no slot is not to be given any.
+    /// Removes a queue from those that have work and no slot.
     fn forget_pending(&self, queue: u32);
 
     /// Calls `visit` for the queues that asked for an interrupt since the last time.
@@ -179,33 +182,33 @@ pub(crate) trait Hardware: Send + Sync {
     /// Puts a queue into a free slot. `EIO`: the device refuses.
     fn bind(&self, slot: u32, setup: &Setup) -> Result;
 
-    /// Begins to take the queue out of a slot, behind the packet that runs.
+    /// Begins to take the queue out of a slot, after the packet that runs.
     fn unbind(&self, slot: u32);
 
-    /// What a slot does; `None` if the device is not there.
+    /// Returns the state of a slot; `None` if the device was removed.
     fn slot_state(&self, slot: u32) -> Option<SlotState>;
 
-    /// Since when, by the device's clock.
+    /// Returns since when the slot has its state, by the device's clock.
     fn slot_since(&self, slot: u32) -> u64;
 
-    /// How far the queue in it, or last in it, has come.
+    /// Returns how far the queue that is or was last in a slot has come.
     fn slot_progress(&self, slot: u32) -> Progress;
 
-    /// Why it stopped, as far as the slot knows.
+    /// Returns why the queue in a slot stopped, as far as the slot knows.
     fn slot_stop(&self, slot: u32) -> Stop;
 
-    /// Whether an engine holds its packet, or that is being taken out of an engine.
+    /// Returns whether an engine holds the slot's packet, or is giving it up.
     fn is_held(&self, slot: u32) -> bool;
 
-    /// Begins to reset the engine that holds its packet. `false`: none does.
+    /// Begins to reset the engine that holds the slot's packet. Returns `false` if none does.
     fn reset_engine(&self, slot: u32) -> bool;
 
-    /// The device's clock, in nanoseconds.
+    /// Returns the device's clock, in nanoseconds.
     fn time(&self) -> u64;
 
-    /// Fills in what it is.
+    /// Fills in the description of the device.
     fn describe(&self, info: &mut pinmap_gpu_info);
 
-    /// Fills in what it has done.
+    /// Fills in the counters of the device.
     fn count(&self, counters: &mut pinmap_gpu_counters);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Ids of queues, and who has them.
+//! Ids of queues, and the users that have them.
 
 use super::member::Member;
 use crate::logic::{
@@ -8,15 +8,15 @@ use crate::logic::{
 };
 use kernel::{prelude::*, sync::atomic::Relaxed};
 
-/// All of them.
+/// All ids of a device.
 pub(super) struct Ids {
     free: Frames<KVVec<u64>>,
-    /// The users that have them; 0: nobody.
+    /// The user of each id; 0: none.
     users: KVVec<usize>,
 }
 
 impl Ids {
-    /// `count`, all free.
+    /// Makes `count` ids, all free.
     pub(super) fn new(count: u32) -> Result<Self> {
         let words = usize::try_from(frames::words(count.into())).map_err(|_| ENODEV)?;
         let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
@@ -26,7 +26,7 @@ impl Ids {
         })
     }
 
-    /// One for `member`. `ENOSPC`: what is left is for others.
+    /// Takes an id for `member`. `ENOSPC`: the rest is for others.
     pub(super) fn take(&mut self, member: &Member) -> Result<u32> {
         let user = member.account().user();
         let context_has = member.queues.load(Relaxed).into();
@@ -42,7 +42,7 @@ impl Ids {
         Ok(id as u32)
     }
 
-    /// `member` gives `id` back.
+    /// Gives back an id of `member`.
     pub(super) fn give(&mut self, id: u32, member: &Member) {
         if let Some(entry) = self.users.get_mut(id as usize) {
             *entry = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The device and its queues as `logic/turns.rs` sees them, which decides who goes where.
+//! The device and its queues, as `logic/turns.rs` sees them, which decides about slots.
 
 use super::{
     hardware::SlotState,
@@ -13,11 +13,11 @@ use crate::{
 };
 use kernel::sync::atomic::Relaxed;
 
-/// The first VMID is not given to anybody.
+/// The first VMID that contexts can have.
 const FIRST_VMID: usize = 1;
 
 impl Gpu {
-    /// Gives slots to those that ask, as far as there are any, and has room made for the others.
+    /// Gives slots to queues that ask, as far as there are any, and makes room for the others.
     pub(super) fn serve(&self, schedule: &mut Schedule) -> Served {
         turns::serve(
             &mut View {
@@ -35,7 +35,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// What the queue in a slot does, and since when, by our clock.
+    /// Returns what the queue in a slot is doing, and since when, by the driver's clock.
     fn activity(&self, number: u32, slot: &Slot) -> (Activity, u64) {
         let hardware = &self.gpu.hardware;
         let since = || {
@@ -89,7 +89,7 @@ impl Room for View<'_> {
                 since,
                 bound_at: slot.bound_at,
                 moved: slot.moved,
-                // An engine may have taken its packet just before; then it takes longer.
+                // An engine may just have taken its packet; then leaving takes longer.
                 is_quick: seen != Activity::Running
                     && now.saturating_sub(slot.told_at) < QUANTUM.busy,
             })
@@ -118,7 +118,7 @@ impl Room for View<'_> {
             }
             slot.seen = self.activity(number, &slot);
             let works = matches!(slot.seen.0, Activity::Ready | Activity::Running);
-            // Before its time is over it does not matter.
+            // Before the queue's time is over this does not matter.
             if works && !slot.moved && now.saturating_sub(slot.bound_at) >= QUANTUM.busy {
                 slot.moved = self.gpu.hardware.slot_progress(number) != slot.began;
             }
@@ -170,7 +170,7 @@ impl Room for View<'_> {
             .bind(number, &queue.setup(vmid, began))
             .is_err()
         {
-            // The device does not take what is valid by its manual.
+            // The device refuses what its manual allows.
             let _ = gpu.lose();
             return false;
         }

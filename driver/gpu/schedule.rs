@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Which queues are in the device, and which contexts have a VMID: both there are too few of.
+//! State of the scheduler: the queues in the device, and the contexts that have a VMID.
 
 use super::{hardware::Progress, queue::Queue, vm::Vm};
 use crate::{
@@ -16,15 +16,15 @@ pub(super) struct Entry {
     pub(super) queue: Arc<Queue>,
     pub(super) progress: Progress,
     pub(super) slot: Option<u32>,
-    /// To be taken out, and given no slot any more.
+    /// Whether the queue is to be taken out and given no slot any more.
     pub(super) closing: bool,
-    /// What became of its last time in a slot;
+    /// How the queue spent its last time in a slot.
     pub(super) last: Last,
-    /// how many times in a row it did nothing but wait;
+    /// How many turns in a row the queue only waited.
     pub(super) waited: u32,
-    /// for which it is given no slot before then;
+    /// Time before which the queue is given no slot, because it only waited.
     pub(super) rests_until: u64,
-    /// and in which pass it was told to leave.
+    /// Pass in which the queue was told to leave.
     pub(super) left_in: u64,
 }
 
@@ -42,7 +42,7 @@ impl Entry {
         }
     }
 
-    /// Whether it asks for a slot.
+    /// Returns whether the queue asks for a slot.
     pub(super) fn asks(&self) -> bool {
         !self.closing && self.slot.is_none() && self.queue.turn.load(Relaxed) != 0
     }
@@ -53,21 +53,22 @@ impl Entry {
 pub(super) struct Slot {
     pub(super) queue: Option<u32>,
     pub(super) bound_at: u64,
-    /// How far the queue had come then, and whether it has executed anything since, as far as is known.
+    /// How far the queue had come when it was put in, and whether it has executed anything since,
+    /// as far as is known.
     pub(super) began: Progress,
     pub(super) moved: bool,
-    /// What the queue did when it was looked at last, and since when, by our clock.
+    /// What the queue was doing when it was looked at last, and since when, by the driver's clock.
     pub(super) seen: (Activity, u64),
-    /// UNBIND is on its way, and must be done by then.
+    /// Time by which a pending UNBIND must be done.
     pub(super) leaving: Option<u64>,
-    /// When that began.
+    /// When UNBIND was submitted.
     pub(super) told_at: u64,
-    /// The engine that holds its packet is being reset, which must be done by then.
+    /// Time by which the reset of the engine with its packet must be done.
     pub(super) reset: Option<u64>,
 }
 
 impl Slot {
-    /// With nobody in it.
+    /// A slot without a queue.
     pub(super) const FREE: Self = Self {
         queue: None,
         bound_at: 0,
@@ -79,7 +80,7 @@ impl Slot {
         reset: None,
     };
 
-    /// Whether something is on its way that is to be looked at soon.
+    /// Returns whether a command is pending that has to be looked at soon.
     pub(super) fn is_waited_for(&self) -> bool {
         self.leaving.is_some() || self.reset.is_some()
     }
@@ -90,31 +91,31 @@ impl Slot {
 pub(super) struct Vmid {
     pub(super) vm: Option<Arc<Vm>>,
     pub(super) given_at: u64,
-    /// When a queue of it was last in a slot.
+    /// When a queue of the address space was last in a slot.
     pub(super) used_at: u64,
-    /// Whether a queue that was in a slot since executed anything.
+    /// Whether a queue that was in a slot since then has executed anything.
     pub(super) moved: bool,
-    /// Its queues are being taken out, to give it to somebody else.
+    /// Whether its queues are being taken out, to give it to another context.
     pub(super) vacating: bool,
 }
 
-/// What is where. Queues by id.
+/// Slots, VMIDs, and queues by id.
 pub(super) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
     pub(super) slots: KVec<Slot>,
     pub(super) vmids: KVec<Vmid>,
-    /// Turns that were given.
+    /// Number of turns that were given.
     pub(super) turns: u64,
-    /// In which contexts came and were served.
+    /// Order in which contexts were opened and served.
     pub(super) order: Order,
-    /// How often it was decided who goes where.
+    /// Number of passes.
     pub(super) passes: u64,
-    /// How long after the last time it is to be decided again, where somebody waits for room.
+    /// Pause before the next pass while a queue waits for room.
     pub(super) pause: u64,
     pub(super) queues: u32,
     pub(super) watched_at: u64,
     pub(super) vmid_binds: u64,
-    /// Our clock less the device's.
+    /// Difference between the driver's clock and the device's.
     pub(super) epoch: u64,
 }
 
@@ -142,12 +143,12 @@ impl Schedule {
         Ok(this)
     }
 
-    /// Times that a context was given a VMID.
+    /// Returns how often a context was given a VMID.
     pub(super) fn vmid_binds(&self) -> u64 {
         self.vmid_binds
     }
 
-    /// What the device's clock says is so much behind ours.
+    /// Sets the difference between the clocks, from the device's time now.
     pub(super) fn set_epoch(&mut self, device_time: u64) {
         self.epoch = clock::now().wrapping_sub(device_time);
     }
@@ -160,12 +161,13 @@ impl Schedule {
         self.slots.get_mut(slot as usize)
     }
 
-    /// Who is in a slot.
+    /// Returns the queue in a slot.
     pub(super) fn in_slot(&self, slot: &Slot) -> Option<&Entry> {
         self.entries.get(slot.queue? as usize)?.as_ref()
     }
 
-    /// Nobody has a VMID: the device has forgotten all, or reaches nothing any more.
+    /// Takes the VMIDs of all contexts. The device must have forgotten everything, or reach nothing
+    /// any more.
     pub(super) fn forget_vmids(&mut self) {
         for entry in &mut self.vmids {
             if let Some(vm) = entry.vm.take() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The scheduler: puts queues into the device and takes them out.
 //!
-//! One thread decides, woken by interrupts and looking by itself from time to time, since those may get
-//! lost. It believes nothing but the device's registers. A queue that wants a slot has a *turn*. Who is put
-//! in and who makes room is decided in `logic/turns.rs`, which sees the device as a [`Room`](super::room).
+//! One thread decides. Interrupts wake it, and it also looks by itself from time to time, since
+//! interrupts may get lost. It relies only on the device's registers. A queue that wants a slot
+//! waits for a *turn*. `logic/turns.rs` decides which queue is put in and which one makes room; it
+//! sees the device as a [`Room`](super::room).
 
 use super::{
     hardware::{Cause, SlotState, Stop},
@@ -23,30 +24,31 @@ use kernel::{
     sync::{atomic::Relaxed, Arc},
 };
 
-/// How long somebody keeps a slot or a VMID that others want.
+/// How long a queue or context keeps a slot or VMID that others want.
 pub(super) const QUANTUM: Quantum = Quantum {
     busy: 10 * MILLISECOND,
     waiting: 2 * MILLISECOND,
 };
-/// When to look again, without an interrupt: while somebody waits for room, the first time,
+/// Time until the thread looks again without an interrupt, if a queue waits for room: the first
+/// time.
 const SOON: u64 = 3 * MILLISECOND;
-/// and as long as there is none;
+/// Time until the thread looks again, if a queue still waits for room.
 const LATER: u64 = 12 * MILLISECOND;
-/// while there are queues,
+/// Time until the thread looks again, if there are queues.
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
-/// and otherwise.
+/// Time until the thread looks again, if there are no queues.
 const SELDOM: u64 = 10 * SECOND;
 /// How often to look for packets that run for too long.
 const WATCH: u64 = SECOND / 2;
 
 impl Gpu {
-    /// Wakes the thread.
+    /// Wakes the scheduler's thread.
     pub(super) fn ring_bell(&self) {
         *self.bell.lock() = true;
         self.rung.notify_all();
     }
 
-    /// From now on `queue` is executed.
+    /// Adds `queue`, which is executed from now on.
     pub(super) fn add(&self, queue: &Arc<Queue>) -> Result {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
@@ -61,15 +63,16 @@ impl Gpu {
         if let Some(known) = self.known.lock().get_mut(id as usize) {
             *known = Some(queue.clone());
         }
-        // Last: from now on it may ask for a slot.
+        // Last, because the queue may ask for a slot from now on.
         self.hardware.open_queue(id);
         drop(schedule);
         self.ring_bell();
         Ok(())
     }
 
-    /// Takes `queue` out. When it returns, the device does nothing for it any more, or is being taken away.
-    /// Waits for the packet that runs; a device that does not let go of it is given up in bounded time.
+    /// Takes `queue` out. When this returns, the device does nothing for it any more, or is being
+    /// removed. Waits for the packet that runs. A device that does not end it is given up in
+    /// bounded time.
     pub(super) fn remove(&self, queue: &Arc<Queue>) {
         let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
         if !clock::poll(limit, || self.try_remove(queue)) {
@@ -78,7 +81,7 @@ impl Gpu {
         }
     }
 
-    /// Whether `queue` is out; if not, it is told to leave.
+    /// Returns whether `queue` is out; if not, tells it to leave.
     pub(super) fn try_remove(&self, queue: &Arc<Queue>) -> bool {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
@@ -104,7 +107,7 @@ impl Gpu {
         if still_in && self.check_here().is_ok() {
             return false;
         }
-        // What it left in the fault queue must not be taken for its successor's.
+        // Faults of this queue must not be taken for those of the next queue with its id.
         self.take_faults(&mut schedule);
         self.hardware.forget_pending(id);
         if let Some(place) = schedule.entries.get_mut(id as usize) {
@@ -117,7 +120,7 @@ impl Gpu {
         true
     }
 
-    /// Everything that is to be done now. Returns when to look again.
+    /// Does everything that is to be done now. Returns when to look again.
     fn pass(&self) -> u64 {
         let mut schedule = self.schedule.lock();
         let schedule = &mut *schedule;
@@ -164,7 +167,7 @@ impl Gpu {
         }
     }
 
-    /// Tells those whose queues stopped.
+    /// Reports stopped queues to their owners.
     fn take_faults(&self, schedule: &mut Schedule) {
         self.hardware.each_fault(&mut |id, stop| {
             if let Some(entry) = schedule.entry(id) {
@@ -173,15 +176,16 @@ impl Gpu {
         });
     }
 
-    /// `queue` stopped: its owner is told, and its doorbell is not heard any more.
+    /// Handles the stop of `queue`: reports it to the owner, and disables the doorbell.
     fn stop(&self, queue: &Queue, stop: Stop) {
         if queue.stop(stop) {
             self.hardware.close_queue(queue.id());
         }
     }
 
-    /// Gives a turn to those that have work and no slot, but for those that were told to leave in that
-    /// pass: they would take turns with each other, and nobody else would have one.
+    /// Gives a turn to the queues that have work and no slot, except for those that were told to
+    /// leave in pass `but`. They would take turns with each other, and no other queue would have
+    /// one.
     pub(super) fn note_pending(&self, schedule: &mut Schedule, but: Option<u64>) {
         self.hardware.each_pending(&mut |id| {
             let turn = schedule.turns.saturating_add(1);
@@ -208,14 +212,14 @@ impl Gpu {
         }
     }
 
-    /// What has become of the queue in `slot`; takes it out if it stopped or has left.
+    /// Looks at the queue in `slot`, and takes it out if it has stopped or left.
     pub(super) fn look_at(&self, schedule: &mut Schedule, slot: u32) {
         let Some(mut state) = self.hardware.slot_state(slot) else {
             let _ = self.lose();
             return;
         };
         if state == SlotState::Stopped {
-            // The fault queue tells more, and has told already unless it was full.
+            // The fault queue tells more, and has been read already unless it was full.
             self.take_faults(schedule);
             let stop = self.hardware.slot_stop(slot);
             if let Some(entry) = schedule
@@ -257,9 +261,9 @@ impl Gpu {
         }
     }
 
-    /// Ends a packet that runs for longer than it may: its engine is stuck. If that does not help, the
-    /// device is given up. The engine's reset is begun here, and looked after by the passes that follow:
-    /// other queues are not to wait for it.
+    /// Ends a packet that runs for too long, because its engine is stuck. The reset of the engine
+    /// is begun here, and later passes check it, so that other queues do not wait. If the reset
+    /// does not help, the device is given up.
     fn watch(&self, schedule: &mut Schedule, slot: u32) {
         let Some(entry) = schedule.slot(slot).copied() else {
             return;
@@ -272,7 +276,7 @@ impl Gpu {
             if !self.hardware.is_held(slot) {
                 if let Some(entry) = schedule.slot(slot) {
                     entry.reset = None;
-                    // It may leave from now on.
+                    // The queue may leave from now on.
                     if entry.leaving.is_some() {
                         entry.leaving = Some(now.saturating_add(PATIENCE));
                     }
@@ -292,7 +296,8 @@ impl Gpu {
         if !overdue && !runs {
             return;
         }
-        // Only an engine that holds its packet now: one that is through with it may have somebody else's.
+        // Reset only an engine that holds the packet now. One that is done with it may have the
+        // packet of another queue.
         if self.hardware.reset_engine(slot) {
             if let Some(entry) = schedule.slot(slot) {
                 entry.reset = Some(now.saturating_add(PATIENCE));
@@ -306,7 +311,7 @@ impl Gpu {
         }
     }
 
-    /// How far `queue` has come, and why it stopped.
+    /// Returns how far `queue` has come, and why it stopped.
     pub(crate) fn progress(&self, queue: &Arc<Queue>) -> (u64, Option<Stop>) {
         let mut schedule = self.schedule.lock();
         let entry = schedule.entry(queue.id());
@@ -328,7 +333,7 @@ impl Body for Gpu {
             let pause = self.pass();
             let mut bell = self.bell.lock();
             if !*bell && !thread::should_stop() {
-                // No signal reaches a kernel thread. Whoever stops it wakes it.
+                // No signal reaches a kernel thread. Stopping the thread wakes it.
                 let _ = self
                     .rung
                     .wait_interruptible_timeout(&mut bell, clock::jiffies(pause));

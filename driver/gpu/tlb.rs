@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What the device caches of its page tables, and having it forget that.
+//! Invalidation of the device's TLB.
 
 use super::{Condition, Gpu, PATIENCE};
 use crate::{logic::span::Span, sys::clock};
 use kernel::prelude::*;
 
 impl Gpu {
-    /// Has the device forget what it caches of `span`. When it returns `Ok` it has, and no access that
-    /// was translated before is under way. Waits for the device, however long it takes up to
-    /// [`PATIENCE`], since an interrupt may get lost and a signal changes nothing. `EIO`: it did not say
-    /// so in time, and is given up.
+    /// Makes the device forget what it caches of `span`. After `Ok` it has done so, and no access
+    /// that was translated before is under way. Waits up to [`PATIENCE`]; no signal ends the wait.
+    /// `EIO`: the device did not confirm in time and is given up.
     pub(super) fn invalidate(&self, vmid: u32, span: Span) -> Result {
         match self.begin_invalidate(vmid, span)? {
             Some(sequence) => self.await_invalidate(sequence),
@@ -18,17 +17,18 @@ impl Gpu {
     }
 
     /// Tells the device to forget what it caches of `span`. Returns the number of the command, for
-    /// [`await_invalidate`](Self::await_invalidate); `None`: it has forgotten. Waits for the device only as
-    /// long as that has no room for one more. `EIO`: it is given up.
+    /// [`await_invalidate`](Self::await_invalidate), or `None` if the device has forgotten it
+    /// already. Waits only while the device has no room for another command. `EIO`: the device is
+    /// given up.
     pub(super) fn begin_invalidate(&self, vmid: u32, span: Span) -> Result<Option<u64>> {
         match self.condition() {
             Condition::Running => {}
-            // It was reset: it has forgotten everything and translates nothing.
+            // The device was reset: it has forgotten everything and translates nothing.
             Condition::Quiet => return Ok(None),
             Condition::Lost => return Err(EIO),
         }
         let mut submitted = self.invalidates.lock();
-        // There is room but for a device that is far behind, or dead.
+        // There is room, unless the device is far behind or dead.
         let room = || self.is_over() || self.hardware.invalidate_room() > 0;
         if !clock::poll(PATIENCE, room) {
             drop(submitted);
@@ -40,8 +40,8 @@ impl Gpu {
         Ok(Some(sequence))
     }
 
-    /// Waits until the device has carried out the command `sequence`, as [`invalidate`](Self::invalidate)
-    /// does.
+    /// Waits until the device has carried out the command `sequence`, as
+    /// [`invalidate`](Self::invalidate) does.
     pub(super) fn await_invalidate(&self, sequence: u64) -> Result {
         let mut is_there = true;
         let done = clock::poll(PATIENCE, || match self.hardware.invalidated() {
@@ -59,7 +59,7 @@ impl Gpu {
         }
     }
 
-    /// Whether waiting for the device is of no use any more.
+    /// Returns whether waiting for the device is useless.
     fn is_over(&self) -> bool {
         self.condition() != Condition::Running
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who has a VMID: it is given when a queue is to run, and taken when its context is closed.
+//! VMIDs of contexts. A context gets one when a queue of it is to run, and loses it to another
+//! context or when it is closed.
 
 use super::{
     schedule::{Schedule, Vmid},
@@ -10,7 +11,7 @@ use crate::sys::clock;
 use kernel::{prelude::*, sync::Arc};
 
 impl Gpu {
-    /// Gives `vmid`, of which nothing runs, to `vm`. `false`: the device is dead.
+    /// Gives `vmid`, of which nothing runs, to `vm`. Returns `false` if the device is dead.
     pub(super) fn give_vmid(&self, schedule: &mut Schedule, vmid: u32, vm: &Arc<Vm>) -> bool {
         let Some(entry) = schedule.vmids.get_mut(vmid as usize) else {
             return false;
@@ -35,8 +36,8 @@ impl Gpu {
         true
     }
 
-    /// `vm`, of which no queue is left, loses its VMID. When it returns `Ok`, the device has forgotten
-    /// all of it.
+    /// Takes the VMID of `vm`, which has no queue left. After `Ok` the device has forgotten all of
+    /// `vm`.
     pub(super) fn retire(&self, vm: &Arc<Vm>) -> Result {
         let mut schedule = self.schedule.lock();
         if let Some(vmid) = vm.vmid() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The numbers of the test GPU's manual, `tests/testgpu/MANUAL.md`, under the manual's names. A test
-//! compares them.
+//! The numbers of the test GPU's manual, `tests/testgpu/MANUAL.md`, under the manual's names. A
+//! test compares them.
 
 /// Vendor and device id (section 1).
 pub(super) const VENDOR: u16 = 0x1234;
@@ -121,7 +121,7 @@ numbers! {
     ACCESS_WRITE = 1;
     ACCESS_FETCH = 2;
 }
-/// `SLOT_ENGINE`, where no engine holds it.
+/// Value of `SLOT_ENGINE` if no engine holds the slot's packet.
 pub(super) const NO_ENGINE: u64 = 0xff;
 /// Bytes of an entry of the fault queue.
 pub(super) const FAULT_STRIDE: u64 = 32;
