@@ -127,18 +127,30 @@ impl AddressSpace {
     }
 
     /// Fails if there is no room for `length` bytes as demanded. Returns the number of pages that
-    /// would be charged for page tables of the IOMMU.
+    /// would be charged for page tables, of the IOMMU or of the device's MMU.
     pub(crate) fn check_room(&self, length: u64, target: Target) -> Result<u64, Failure> {
         let mut taken = self.taken.lock();
         taken.settle(self.bounds());
         let space = self.space(&taken);
-        let place = space.place(length, target.wish, target.bits);
-        match place {
+        let place = match space.place(length, target.wish, target.bits) {
             // A mapping would take what was left there.
-            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => Ok(0),
-            Ok(span) if self.payer.is_some() => Ok(self.domain.tables_due(span)),
-            place => place.map(|_| 0).map_err(no_place),
-        }
+            Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => {
+                Span::new(target.wish.address(), length).map_err(|_| EINVAL)?
+            }
+            place => place.map_err(no_place)?,
+        };
+        drop(taken);
+        Ok(match (&self.device_mmu, &self.payer) {
+            (Some(device_mmu), _) => device_mmu.mmu.tables_due(place),
+            (None, Some(_)) => self.domain.tables_due(place),
+            (None, None) => 0,
+        })
+    }
+
+    /// Fails with `ENOSPC` if the device's MMU, if there is one, cannot have so many page tables.
+    pub(crate) fn check_tables(&self, count: u64) -> Result {
+        let device_mmu = self.device_mmu.as_ref();
+        device_mmu.map_or(Ok(()), |device_mmu| device_mmu.mmu.check_tables(count))
     }
 
     fn bounds(&self) -> Bounds<'_> {

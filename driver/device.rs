@@ -5,7 +5,7 @@
 use crate::gpu::Gpu;
 use crate::{
     address_space::AddressSpace,
-    backend::{Backend, Flat},
+    backend::{Backend, Flat, Member},
     context::Context,
     mmu::DmaControl,
     stats::{self, Stat, Stats, Totals},
@@ -330,16 +330,19 @@ impl Device {
         others.min_by_key(|context| context.id()).cloned()
     }
 
-    /// The address space of the new context named `id`, for which `account` pays.
+    /// The address space of the new context named `id`, for which `account` pays, and what a paged
+    /// device knows of the context.
     pub(crate) fn address_space(
         this: &Arc<Self>,
         id: u64,
         account: &Arc<Account>,
-    ) -> Result<Arc<AddressSpace>> {
-        match this.backend.open(id, account)? {
-            Some(space) => Ok(space),
-            None => AddressSpace::new(this.domain.clone(), this.clone(), Some(account.clone())),
+    ) -> Result<(Arc<AddressSpace>, Option<Arc<Member>>)> {
+        if let Some(own) = this.backend.open(id, account)? {
+            return Ok((own.space, Some(own.member)));
         }
+        let (domain, payer) = (this.domain.clone(), account.clone());
+        let space = AddressSpace::new(domain, this.clone(), Some(payer))?;
+        Ok((space, None))
     }
 
     /// Removes its memory from user space: the next touch asks for it again.

@@ -41,6 +41,12 @@ pub(crate) trait Mmu: Send + Sync {
     /// Sleeps, and may wait for the device.
     fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result<(), Failure>;
 
+    /// The number of page tables that it would take to map memory at `span` now. All are charged.
+    fn tables_due(&self, span: Span) -> u64;
+
+    /// Fails with `ENOSPC` if so many page tables cannot be had: what is left is for others.
+    fn check_tables(&self, count: u64) -> Result;
+
     /// Unmaps what was entered at `span`, and tells the device to forget it. `Err`: the device does
     /// not answer. Sleeps.
     fn remove(&self, span: Span) -> Result<Removal>;

@@ -410,7 +410,6 @@ TEST(portable_handed_over)
 	CHECK_EQ(query_handle(fd, registration.handle).out_nr_mappings, 1);
 }
 
-/* A part of a file: at the same address everywhere, for others can name it by nothing else. */
 /*
  * A process with a great deal of portable memory opens another device, gets all of it there by its first call, and is killed
  * meanwhile: it does not go on to the end.
@@ -457,6 +456,52 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 	FAIL("it has always had all of it mapped");
 }
 
+/*
+ * A device that one context of a process has is another one's when that is closed, with all that is portable. Not where the
+ * process has ended: nothing is mapped once more for nobody.
+ */
+TEST(portable_not_handed_over_at_the_end, .seconds = 60)
+{
+	enum { MANY = 500, SIBLINGS = 4 };
+	struct gate ready = gate_new();
+
+	need_two();
+	/* files are closed from the first on, or from the last: the owner is one or the other */
+	for (unsigned int owner = 0; owner < SIBLINGS; owner += SIBLINGS - 1) {
+		struct pinmap_get_totals totals = { .size = sizeof(totals) };
+		int watcher = SYS(open(need_device(1).node, O_RDWR | O_CLOEXEC));
+		unsigned long long last = MANY;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			int siblings[SIBLINGS], file = new_memfd(MANY * PAGE, 0), fd = owner ? open_device(0) : -1;
+
+			for (unsigned int i = 0; i < SIBLINGS; i++)
+				siblings[i] = SYS(open(need_device(1).node, O_RDWR | O_CLOEXEC));
+			if (fd < 0)
+				fd = open_device(0);
+			for (unsigned int i = 0; i < SIBLINGS; i++)
+				get_info(siblings[owner ? SIBLINGS - 1 - i : i]);
+			for (unsigned int i = 0; i < MANY; i++)
+				register_fd(fd, file, i * PAGE, PAGE, WRITE | PORTABLE);
+			gate_open(&ready);
+			pause();
+		}
+		gate_pass(&ready);
+		CHECK_OK(try_ioctl(watcher, PINMAP_GET_TOTALS, &totals));
+		CHECK_EQ(totals.out_mapped.number, MANY);
+		SYS(kill(pid, SIGKILL));
+		do {
+			CHECK_OK(try_ioctl(watcher, PINMAP_GET_TOTALS, &totals));
+			if (totals.out_mapped.number > last)
+				FAIL("%llu are mapped again", (unsigned long long)totals.out_mapped.number - last);
+			last = totals.out_mapped.number;
+		} while (waitpid(pid, NULL, WNOHANG) == 0);
+		close(watcher);
+	}
+}
+
+/* A part of a file: at the same address everywhere, for others can name it by nothing else. */
 TEST(portable_file)
 {
 	int fd, other, file = new_memfd(8 * PAGE, 0);

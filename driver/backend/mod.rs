@@ -39,6 +39,19 @@ pub(crate) enum Backend {
     Paged(Arc<Gpu>),
 }
 
+/// What a paged device knows of a context.
+#[cfg(not(pinmap_flat))]
+pub(crate) use crate::gpu::member::Member;
+#[cfg(pinmap_flat)]
+pub(crate) enum Member {}
+
+/// What a context of a paged device has of its own.
+#[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
+pub(crate) struct Own {
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) member: Arc<Member>,
+}
+
 /// A block of VRAM, as it is mapped and as it is viewed.
 pub(crate) struct VramMemory {
     pub(crate) range: Arc<dyn VramRange>,
@@ -110,14 +123,11 @@ impl Backend {
         }
     }
 
-    /// Adds a context. Returns its address space, if the device gives each context its own.
+    /// Adds a context. Returns what it has of its own, if the device gives each context its own
+    /// address space.
     /// [`disown`](Self::disown) undoes this.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
-    pub(crate) fn open(
-        &self,
-        context: u64,
-        account: &Arc<Account>,
-    ) -> Result<Option<Arc<AddressSpace>>> {
+    pub(crate) fn open(&self, context: u64, account: &Arc<Account>) -> Result<Option<Own>> {
         match self {
             Self::Flat(_) => Ok(None),
             #[cfg(not(pinmap_flat))]

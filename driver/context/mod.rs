@@ -11,6 +11,7 @@
 
 use crate::{
     address_space::AddressSpace,
+    backend::Member,
     buffer::{Buffer, Lookout, Tenant},
     device::Device,
     event::EventQueue,
@@ -46,6 +47,8 @@ pub(crate) struct Context {
     account: Arc<Account>,
     opener: Process,
     space: Arc<AddressSpace>,
+    /// What a paged device knows of the context.
+    member: Option<Arc<Member>>,
     events: Arc<EventQueue>,
     view_table: Arc<ViewTable>,
     lookout: Arc<Lookout>,
@@ -69,7 +72,7 @@ impl Context {
         let account = Arc::new(Account::current(mm)?, GFP_KERNEL_ACCOUNT)?;
         let opener = Process::current()?;
         let events = EventQueue::new(device.stats(id)?)?;
-        let space = Device::address_space(&device, id, &account)?;
+        let (space, member) = Device::address_space(&device, id, &account)?;
         let view_table = ViewTable::new()?;
         let lookout = Lookout::new()?;
         Arc::pin_init(
@@ -79,6 +82,7 @@ impl Context {
                 account,
                 opener,
                 space,
+                member,
                 events,
                 view_table,
                 lookout,
@@ -162,6 +166,12 @@ impl Context {
     /// The context's device addresses.
     pub(crate) fn space(&self) -> &Arc<AddressSpace> {
         &self.space
+    }
+
+    /// What a paged device knows of the context.
+    #[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
+    pub(crate) fn member(&self) -> Option<&Arc<Member>> {
+        self.member.as_ref()
     }
 
     pub(crate) fn events(&self) -> &Arc<EventQueue> {

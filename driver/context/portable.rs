@@ -124,6 +124,10 @@ impl Members {
                 .filter(|other| name(other) != shared.home)
         };
         for other in others() {
+            // There may be very many, and others wait for the lock.
+            if task::fatal_signal_pending() {
+                return Err(EINTR.into());
+            }
             match self.invite(other, shared) {
                 Ok(Some(guest)) => guests.push(guest, GFP_KERNEL_ACCOUNT)?,
                 Ok(None) => {}
@@ -301,6 +305,11 @@ impl Peers {
         let members = process.members.lock();
         for shared in &members.shared {
             for other in &members.contexts {
+                // Nobody is left to use it, or soon nobody will be.
+                let account = context.account();
+                if account.is_unused() || (account.is_current() && task::fatal_signal_pending()) {
+                    return;
+                }
                 if Arc::ptr_eq(other.device(), context.device()) && name(other) != shared.home {
                     if let Ok(Some(guest)) = members.invite(other, shared) {
                         guest.publish();

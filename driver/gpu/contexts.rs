@@ -2,16 +2,12 @@
 //! The contexts of a paged device: each has a [`Member`], from when it is opened until it is closed.
 
 use super::{close, member::Member, vm::Vm, Gpu};
-use crate::{address_space::AddressSpace, sys::account::Account};
+use crate::{backend::Own, sys::account::Account};
 use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 
 impl Gpu {
-    /// Adds a context. Returns its address space.
-    pub(crate) fn open(
-        this: &Arc<Self>,
-        context: u64,
-        account: &Arc<Account>,
-    ) -> Result<Arc<AddressSpace>> {
+    /// Adds a context.
+    pub(crate) fn open(this: &Arc<Self>, context: u64, account: &Arc<Account>) -> Result<Own> {
         this.check_here()?;
         let bus = {
             let link = this.link.lock();
@@ -22,14 +18,11 @@ impl Gpu {
         let member = Arc::pin_init(Member::new(vm, upper, account.clone()), GFP_KERNEL_ACCOUNT)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let mut members = this.members.lock();
-        members.insert(node.into_node(context, member));
-        Ok(lower)
-    }
-
-    /// Finds a context. `ENODEV`: the device is gone.
-    pub(crate) fn member(&self, context: u64) -> Result<Arc<Member>> {
-        self.check_here()?;
-        self.find_member(context).ok_or(ENODEV)
+        members.insert(node.into_node(context, member.clone()));
+        Ok(Own {
+            space: lower,
+            member,
+        })
     }
 
     fn find_member(&self, context: u64) -> Option<Arc<Member>> {

@@ -59,13 +59,15 @@ impl<'a> Stock<'a> {
     /// Has at least `count` of them. Without the tables' lock. A fatal signal stops it.
     fn fill(&mut self, account: &Arc<Account>, count: usize) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
-        while self.spares.len() < count {
+        // All at once, so that who asks before is told the same numbers.
+        let more = count.saturating_sub(self.spares.len());
+        let mut charges = Charge::new(account, more as u64)?;
+        while let Some(charge) = charges.take_page() {
             if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
             self.spares.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-            let charge = Charge::new(account, 1)?;
             let offset = self.share.take_table()?;
             let Some(entry) = hardware.format().table(offset) else {
                 self.share.give_table(offset);
@@ -409,6 +411,17 @@ impl Mmu for Vm {
         // There before any doorbell that is rung because of it.
         gpu.hardware.order();
         Ok(())
+    }
+
+    fn tables_due(&self, span: Span) -> u64 {
+        // Addresses on the bus are congruent as far as it matters.
+        let leaves = Leaves::new(span, Memory::Host(span.start()));
+        let tables = self.tables.lock();
+        absent(leaves, |name| tables.below.get(&name).is_some()) as u64
+    }
+
+    fn check_tables(&self, count: u64) -> Result {
+        self.share.check_tables(count)
     }
 
     fn remove(&self, span: Span) -> Result<Removal> {

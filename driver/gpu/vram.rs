@@ -158,6 +158,17 @@ impl Share {
         Ok(frame.saturating_mul(PAGE_SIZE))
     }
 
+    /// Whether it could have `count` tables more now. `ENOSPC`: what is left is for others.
+    pub(super) fn check_tables(&self, count: u64) -> Result {
+        let free = self.gpu.vram.free.lock();
+        let left = TABLES_EACH.saturating_sub(self.tables.load(Relaxed));
+        if free.use_of().has_tables(count.saturating_sub(left)) {
+            Ok(())
+        } else {
+            Err(ENOSPC)
+        }
+    }
+
     /// Gives a table back.
     pub(super) fn give_table(&self, offset: u64) {
         let mut free = self.gpu.vram.free.lock();

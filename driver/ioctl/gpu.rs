@@ -14,9 +14,10 @@ use crate::{
 use kernel::{prelude::*, sync::Arc};
 
 /// Finds the paged device of `context`, and the context's part of it.
-pub(super) fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, Arc<Member>)> {
+pub(super) fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, &Arc<Member>)> {
     let gpu = context.device().gpu()?;
-    let member = gpu.member(context.id())?;
+    gpu.check_here()?;
+    let member = context.member().ok_or(ENODEV)?;
     Ok((gpu, member))
 }
 

@@ -69,6 +69,7 @@ impl Request for pinmap_preflight {
                     allowed,
                 ));
             }
+            context.space().check_tables(tables)?;
         }
         Ok(Pending::Done)
     }

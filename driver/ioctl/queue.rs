@@ -116,7 +116,7 @@ impl Request for pinmap_queue_create {
         if !context.account().is_current() {
             return Err(EPERM.into());
         }
-        let doorbell = Member::doorbell(&member, gpu)?;
+        let doorbell = Member::doorbell(member, gpu)?;
         let pages = ring.bytes() / PAGE_SIZE;
         let ring_memory = allocation::host_memory(context.account(), pages)?;
         let fences = allocation::host_memory(context.account(), 1)?;
@@ -153,7 +153,7 @@ impl Request for pinmap_queue_create {
         self.out_queue = handle;
         let fresh = FreshQueue {
             gpu: gpu.clone(),
-            member,
+            member: member.clone(),
             queue,
             handle,
             published: false,

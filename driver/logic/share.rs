@@ -57,7 +57,13 @@ impl Frames {
 
     /// Whether a context that has used up what is set aside for it can have a table.
     pub const fn has_table(&self) -> bool {
-        self.free > self.unused.saturating_add(self.for_newcomers())
+        self.has_tables(1)
+    }
+
+    /// Whether it can have so many.
+    pub const fn has_tables(&self, count: u64) -> bool {
+        let kept = self.unused.saturating_add(self.for_newcomers());
+        count <= self.free.saturating_sub(kept)
     }
 
     /// Whether there can be a context of a user who has `others`: as many more must be possible, so that no

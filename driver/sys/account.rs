@@ -89,6 +89,15 @@ impl Account {
             .is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
     }
 
+    /// Whether nobody has the address space any more.
+    pub(crate) fn is_unused(&self) -> bool {
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
+        let users = unsafe {
+            Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.mm_users.counter)
+        };
+        users.load(Relaxed) == 0
+    }
+
     /// Bytes charged to the user by everybody.
     pub(crate) fn used(&self) -> u64 {
         pages_to_bytes(self.user.locked_vm().load(Relaxed))
@@ -146,6 +155,20 @@ impl Charge {
             account: account.clone(),
             pages,
             user_charged,
+        })
+    }
+
+    /// Takes a page out of it, to be given back apart; `None`: it has none.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn take_page(&mut self) -> Option<Self> {
+        if self.pages == 0 {
+            return None;
+        }
+        self.pages = self.pages.saturating_sub(1);
+        Some(Self {
+            account: self.account.clone(),
+            pages: 1,
+            user_charged: self.user_charged,
         })
     }
 

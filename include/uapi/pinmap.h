@@ -671,14 +671,14 @@ struct pinmap_register_fd {
  *
  * The call touches no page. So it does not find out that there is not enough
  * memory, or that a page cannot be faulted in (%PINMAP_FAIL_FAULT). It does
- * not ask other devices about portable memory, and does not count the page
- * tables of a paged device. The numbers are written also when the call fails
- * with an errno that has a reason.
+ * not ask other devices, or other contexts of a paged device, about portable
+ * memory. The numbers are written also when the call fails with an errno that
+ * has a reason.
  *
  * @out_memlock_needed counts all that this user has locked, by all devices and
  * all drivers that charge the user, because the limit is compared with that.
- * Page tables that would be charged (see &struct pinmap_map) are included if
- * nothing else fails.
+ * Page tables that would be charged are included if nothing else fails: those
+ * of the IOMMU (see &struct pinmap_map), or those of a paged device.
  *
  * A memory cgroup is not in the numbers. Pages that exist were charged to it
  * when they were first touched, and pinning charges nothing. For pages that do
