@@ -193,6 +193,30 @@ TEST(address_zero)
 	CHECK_EQ(at % HUGE, 0);
 }
 
+/* An address that was free and taken just now is not for a device that has not so many bits. */
+TEST(bits_of_a_freed_address)
+{
+	char *memory = anon(1);
+	int fd = open_device(0), result;
+	struct pinmap_register args;
+
+	/* by whom it is demanded */
+	CHECK_OK(try_fixed(fd, memory, PAGE, 1ULL << 33, 0, &args));
+	release(fd, args.out_handle);
+	result = try_fixed(fd, memory, PAGE, 1ULL << 33, 32, &args);
+	check_fail(__FILE__, __LINE__, result, ENOSPC, &args.fail, PINMAP_FAIL_APERTURE, 0);
+	/* by whom it would be taken: it is the memory's */
+	args = register_args(memory, PAGE, 0);
+	CHECK_OK(try_register_args(fd, &args));
+	CHECK_EQ(args.device_addr, (uintptr_t)memory);
+	release(fd, args.out_handle);
+	args = register_args(memory, PAGE, 0);
+	args.address_bits = 24;
+	CHECK_OK(try_register_args(fd, &args));
+	CHECK_EQ((args.device_addr + PAGE - 1) >> 24, 0);
+	release(fd, args.out_handle);
+}
+
 /* From 1 GiB on addresses are congruent modulo 1 GiB. */
 TEST(low_address_gib)
 {
