@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What it takes to have memory registered that is registered already.
+//! Measures lookups of memory that is registered already.
 
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use pinmap::{Access, Cache, Device};
 
 use crate::{Bench, Result};
 
-/// Look-ups for one measurement: one takes less than the clock.
+/// Lookups for one measurement, since one takes less time than reading the clock.
 const REPEAT: u32 = 256;
 
 struct Memory {
@@ -23,7 +23,7 @@ impl Memory {
     fn new(length: NonZeroUsize) -> Result<Self> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_POPULATE;
-        // SAFETY: New memory, where nothing is.
+        // SAFETY: A new mapping at an address that the kernel picks replaces no existing one.
         let start = unsafe { mmap_anonymous(None, length, access, flags)? };
         Ok(Self { start, length })
     }
@@ -36,7 +36,7 @@ impl Drop for Memory {
     }
 }
 
-/// `cached`, of the first device.
+/// Measures the case `cached` on the first device.
 pub(crate) fn measure(bench: &Bench) -> Result<()> {
     let node = Device::list()?;
     let device = Device::open(&node.first().ok_or("no device is bound to pinmap")?.path)?;
@@ -44,7 +44,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<()> {
         let memory = Memory::new(NonZeroUsize::new(bytes).ok_or("no size")?)?;
         let cache = Cache::new(&device, Access::ReadWrite, 256 << 20)?;
         let get = || {
-            // SAFETY: Accessed by nobody, and unmapped after the cache has gone.
+            // SAFETY: Nobody accesses the memory, and it is unmapped after the cache is dropped.
             unsafe { cache.get(memory.start.as_ptr().cast(), bytes) }
         };
         get()?;

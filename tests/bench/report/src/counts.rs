@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instructions a page, which do not vary with the machine: what a change made worse shows here.
+//! Compares instructions for each page, which do not vary with the machine, with recorded ones.
 
 use std::error::Error;
 use std::fs;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use crate::record::Record;
 
-/// More than this is a failure.
+/// Ratio to the recorded count that is still accepted.
 const TOLERANCE: f64 = 1.05;
 
-/// How many runs there are is chance: among few pages that are scattered, some are neighbours.
+/// Returns whether a count varies by chance: among few scattered pages, some are neighbours.
 fn varies(record: &Record) -> bool {
     let (kind, bytes) = (&*record.case.kind, record.case.bytes());
     bytes > 4096 && (kind == "4k-natural" || kind == "4k-scattered" && bytes < 1 << 20)
 }
 
-/// `case instructions-a-page`, one a line, for what pinmap did.
+/// Returns case and instructions a page for each record of pinmap.
 fn lines(records: &[Record]) -> Vec<(String, f64)> {
     let of_a_page = |record: &Record| {
         let pages = (record.case.bytes() / 4096).max(1);
@@ -38,11 +38,14 @@ fn parse(text: &str) -> Vec<(&str, f64)> {
         .collect()
 }
 
-/// Compares with what was recorded, or records. `false`: something takes more.
+/// Compares with the recorded counts, or records them. Returns `false` if one takes more.
 pub(crate) fn check(records: &[Record], path: &Path, record: bool) -> Result<bool, Box<dyn Error>> {
     let now = lines(records);
     if record {
-        let mut text = String::from("# SPDX-License-Identifier: MIT OR Apache-2.0\n# Instructions a page: scripts/bench --count --record\n");
+        let mut text = String::from(
+            "# SPDX-License-Identifier: MIT OR Apache-2.0\n\
+             # Instructions a page: scripts/bench --count --record\n",
+        );
         for (case, count) in &now {
             text.push_str(&format!("{case} {count:.2}\n"));
         }
@@ -80,7 +83,8 @@ mod tests {
     use super::*;
 
     fn counted(ns: u64) -> Record {
-        format!("{{\"case\": \"register/64KiB/thp/cm-on\", \"system\": \"pinmap\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+        format!("{{\"case\": \"register/64KiB/thp/cm-on\", \"system\": \"pinmap\", \"median_ns\": \
+                 {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
             .parse()
             .unwrap()
     }

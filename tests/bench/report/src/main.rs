@@ -75,7 +75,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         table::slopes(&records),
         table::goals(&records),
     ];
-    // Without a line below its heading a part says nothing.
+    // A part without a line below its heading is left out.
     for part in parts.iter().filter(|part| part.trim().lines().count() > 1) {
         print!("{part}");
     }

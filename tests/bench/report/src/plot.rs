@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plots: time against size on two logarithmic axes, one line a system; and how many times as long as pinmap the others take.
+//! Plots: time against size on two logarithmic axes, with one line for each system; and bars that
+//! show how many times as long as pinmap the others take.
 
 use std::fmt::Write;
 
@@ -21,8 +22,11 @@ const BOTTOM: f64 = 44.0;
 
 fn begin(title: &str) -> String {
     format!(
-        "<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}</text>\n"
+        "<!-- SPDX-License-Identifier: MIT OR Apache-2.0 -->\n\
+         <svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}</text>\n"
     )
 }
 
@@ -41,14 +45,14 @@ fn line(out: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     );
 }
 
-/// Powers of ten in words.
+/// Returns a power of ten of nanoseconds in words.
 fn decade(exponent: i32) -> String {
     let names = ["ns", "us", "ms", "s"];
     let unit = names.get((exponent / 3) as usize).copied().unwrap_or("s");
     format!("{} {unit}", 10_i32.pow((exponent % 3) as u32))
 }
 
-/// Time against size, of all systems, for one operation on one kind of memory.
+/// Plots time against size of all systems, for one operation on one kind of memory.
 fn curves(records: &[Record], like: &Case) -> Option<String> {
     let mine: Vec<&Record> = records
         .iter()
@@ -124,7 +128,7 @@ fn curves(records: &[Record], like: &Case) -> Option<String> {
     Some(out)
 }
 
-/// How many times as long as pinmap the others take, for each kind of memory.
+/// Plots how many times as long as pinmap the others take, for each kind of memory.
 fn bars(records: &[Record], like: &Case) -> Option<String> {
     let mut out = begin(&format!(
         "{} of {} ({}): times as long as pinmap (logarithmic)",
@@ -162,7 +166,8 @@ fn bars(records: &[Record], like: &Case) -> Option<String> {
         let (from, to) = (x(1.0).min(x(*ratio)), x(1.0).max(x(*ratio)));
         let _ = writeln!(
             out,
-            "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>",
+            "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" \
+             fill=\"{colour}\"/>",
             to - from,
             step * 0.8
         );
@@ -198,7 +203,7 @@ fn bars(records: &[Record], like: &Case) -> Option<String> {
     (!rows.is_empty()).then_some(out)
 }
 
-/// All plots, by their file names.
+/// Returns all plots, by their file names.
 pub(crate) fn plots(records: &[Record]) -> Vec<(String, String)> {
     let mut plots: Vec<(String, String)> = Vec::new();
     let mut add = |name: String, svg: Option<String>| {
@@ -236,7 +241,9 @@ mod tests {
             ("1MiB", "pinmap", 99),
             ("1MiB", "vfio", 400),
         ] {
-            let line = format!("{{\"case\": \"register/{size}/thp/cm-on\", \"system\": \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}");
+            let line = format!("{{\"case\": \"register/{size}/thp/cm-on\", \"system\": \
+                                \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \
+                                \"rounds\": 1}}");
             records.push(line.parse().unwrap());
         }
         let plots = plots(&records);

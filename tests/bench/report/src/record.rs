@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One measurement.
+//! One measurement of the bench.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What the bench printed about one system in one case.
+/// Record of one system in one case, as the bench prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) case: Case,
@@ -15,7 +15,7 @@ pub(crate) struct Record {
     pub(crate) rounds: u64,
 }
 
-/// `operation/size/kind/label`.
+/// A case: `operation/size/kind/label`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) operation: String,
@@ -25,7 +25,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let digits = self.size.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = match &self.size[digits.len()..] {
@@ -71,13 +71,15 @@ impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{{\"case\": \"{}\", \"system\": \"{}\", \"median_ns\": {}, \"q1_ns\": {}, \"q3_ns\": {}, \"rounds\": {}}}",
+            "{{\"case\": \"{}\", \"system\": \"{}\", \"median_ns\": {}, \"q1_ns\": {}, \"q3_ns\": \
+             {}, \"rounds\": {}}}",
             self.case, self.system, self.median, self.q1, self.q3, self.rounds
         )
     }
 }
 
-/// The value of a field in an object without nesting or escapes, which is all that the bench prints.
+/// Returns the value of a field in an object without nesting or escapes. The bench prints no
+/// others.
 fn field<'a>(line: &'a str, name: &str) -> Result<&'a str, String> {
     let missing = || format!("there is no '{name}' in: {line}");
     let key = format!("\"{name}\":");
@@ -110,7 +112,7 @@ impl FromStr for Record {
     }
 }
 
-/// The median of a system in a case like this one.
+/// Returns the median of a system in a case like this one.
 pub(crate) fn median(records: &[Record], case: &Case, system: &str) -> Option<u64> {
     records
         .iter()
@@ -124,7 +126,8 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read() {
-        let line = "{\"case\": \"register/64MiB/thp/cm-on\", \"system\": \"vfio\", \"median_ns\": 12, \"q1_ns\": 11, \"q3_ns\": 15, \"rounds\": 7}";
+        let line = "{\"case\": \"register/64MiB/thp/cm-on\", \"system\": \"vfio\", \"median_ns\": \
+                    12, \"q1_ns\": 11, \"q3_ns\": 15, \"rounds\": 7}";
         let record: Record = line.parse().unwrap();
         assert_eq!(record.to_string(), line);
         assert_eq!(record.case.bytes(), 64 << 20);

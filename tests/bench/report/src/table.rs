@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What people read.
+//! The tables that people read.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use crate::record::{median, Case, Record};
 
 const SYSTEMS: [&str; 5] = ["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
 
-/// A time with three digits that count.
+/// Formats a time with three significant digits.
 fn time(ns: u64) -> String {
     let ns = ns as f64;
     let (value, unit) = match ns {
@@ -26,7 +26,7 @@ fn time(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// The cases, each once, in the order in which they were measured.
+/// Returns each case once, in the order of measurement.
 fn cases(records: &[Record]) -> Vec<&Case> {
     let mut cases: Vec<&Case> = Vec::new();
     for record in records {
@@ -37,7 +37,8 @@ fn cases(records: &[Record]) -> Vec<&Case> {
     cases
 }
 
-/// One line a case: the medians, and how many times as long as pinmap's the others are.
+/// Makes a table with one line for each case: the medians, and how many times as long as pinmap the
+/// others take.
 pub(crate) fn table(records: &[Record]) -> String {
     let mut out = format!("{:44}", "case");
     for system in SYSTEMS {
@@ -77,7 +78,8 @@ pub(crate) fn table(records: &[Record]) -> String {
     out
 }
 
-/// Two ways of one system: a line each, with how many times as long as the first it takes.
+/// Makes a table of the ways of one system, a line each, with how many times as long as the first
+/// it takes.
 pub(crate) fn ways(records: &[Record]) -> String {
     let mut out = String::new();
     for record in records {
@@ -107,7 +109,7 @@ pub(crate) fn ways(records: &[Record]) -> String {
     out
 }
 
-/// What a page more costs pinmap, between one size and the next: of 4 KiB for small ones, of 2 MiB for huge ones.
+/// Makes a table of what one more page costs pinmap, between one size and the next.
 pub(crate) fn slopes(records: &[Record]) -> String {
     let mut out = String::from(
         "\nslope: what one more page takes (4 KiB or 2 MiB), between neighbouring sizes\n",
@@ -154,7 +156,7 @@ pub(crate) fn slopes(records: &[Record]) -> String {
     out
 }
 
-/// What pinmap set out to reach: a ratio in all the cases that it is for.
+/// A goal of pinmap: a ratio to another system that is to be reached in all its cases.
 struct Goal {
     what: &'static str,
     operation: &'static str,
@@ -286,7 +288,7 @@ const GOALS: &[Goal] = &[
     ),
 ];
 
-/// The least ratio of each goal, over all the cases that it is for.
+/// Makes a table of the goals, each with its lowest ratio over all its cases.
 pub(crate) fn goals(records: &[Record]) -> String {
     let mut out =
         String::from("\ngoals: the smallest ratio over 64 MiB and more (a pair: 4 KiB)\n");
@@ -355,7 +357,8 @@ mod tests {
     #[test]
     fn ways_are_compared_with_the_first() {
         let line = |system: &str, ns: u64| -> Record {
-            format!("{{\"case\": \"submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+            format!("{{\"case\": \"submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \
+                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
                 .parse()
                 .unwrap()
         };
@@ -368,7 +371,8 @@ mod tests {
     #[test]
     fn the_worst_case_decides_a_goal() {
         let line = |size: &str, system: &str, ns: u64| -> Record {
-            format!("{{\"case\": \"release/{size}/thp/cm-on\", \"system\": \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
+            format!("{{\"case\": \"release/{size}/thp/cm-on\", \"system\": \"{system}\", \
+                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
                 .parse()
                 .unwrap()
         };
