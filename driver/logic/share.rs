@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What one program or user must leave to others of what a device has few of.
+//! Decides how much of a device's scarce resources one program or user must leave to others.
 
-/// Queues that anybody may have in any case, those counted whose doorbell is still mapped;
+/// Queues that a context or user may have in any case. A destroyed queue whose doorbell is still
+/// mapped counts too.
 const FAIR_QUEUES: u64 = 256;
-/// a context that has them leaves so many to other contexts, of this user and of others,
+/// Queues that a context with `FAIR_QUEUES` leaves to other contexts, of this user and of others.
 const SPARE_FOR_CONTEXTS: u64 = 20;
-/// and a user that has them so many to other users.
+/// Queues that a user with `FAIR_QUEUES` leaves to other users.
 const SPARE_FOR_USERS: u64 = 4;
 
-/// Queues that must stay free, for a context that has so many, whose user has so many.
+/// Returns how many queues must stay free, given how many the context and its user have.
 pub const fn spare_queues(context_has: u64, user_has: u64) -> u64 {
     if context_has >= FAIR_QUEUES {
         SPARE_FOR_CONTEXTS
@@ -19,33 +20,34 @@ pub const fn spare_queues(context_has: u64, user_has: u64) -> u64 {
     }
 }
 
-/// Frames that a context can have for page tables in any case: the root, and the way to a page for it and
-/// to one for the driver.
+/// Frames that are set aside for the page tables of each context: the root, and the tables for a
+/// page of the program's and for one of the driver's.
 pub const TABLES_EACH: u64 = 8;
 
-/// What a device's memory is used for, in frames.
+/// Use of a device's memory, in frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frames {
-    /// Not in use.
+    /// Frames that are not in use.
     pub free: u64,
-    /// Kept for tables: half for contexts that are still to come, half for tables beyond what is set aside.
+    /// Frames that are kept for tables: half for future contexts, half for tables beyond those that
+    /// are set aside.
     pub reserve: u64,
-    /// Contexts. For each [`TABLES_EACH`] are set aside;
+    /// Number of contexts. For each, [`TABLES_EACH`] frames are set aside.
     pub contexts: u64,
-    /// of which so many are not in use,
+    /// Frames that are set aside and not in use.
     pub unused: u64,
-    /// and the tables beyond that.
+    /// Tables beyond those that are set aside.
     pub beyond: u64,
 }
 
 impl Frames {
-    /// Set aside for contexts that are still to come.
+    /// Returns how many frames are kept for future contexts.
     const fn for_newcomers(&self) -> u64 {
         let set_aside = self.contexts.saturating_mul(TABLES_EACH);
         (self.reserve / 2).saturating_sub(set_aside)
     }
 
-    /// Frames that programs can have.
+    /// Returns how many frames programs can have.
     pub const fn for_programs(&self) -> u64 {
         let beyond = self.reserve.saturating_sub(self.reserve / 2);
         let kept = self
@@ -55,19 +57,19 @@ impl Frames {
         self.free.saturating_sub(kept)
     }
 
-    /// Whether a context that has used up what is set aside for it can have a table.
+    /// Returns whether a context that has used up its own frames can have a table.
     pub const fn has_table(&self) -> bool {
         self.has_tables(1)
     }
 
-    /// Whether it can have so many.
+    /// Returns whether such a context can have `count` tables.
     pub const fn has_tables(&self, count: u64) -> bool {
         let kept = self.unused.saturating_add(self.for_newcomers());
         count <= self.free.saturating_sub(kept)
     }
 
-    /// Whether there can be a context of a user who has `others`: as many more must be possible, so that no
-    /// user can have all of them.
+    /// Returns whether a user who has `others` contexts can have another one. As many more must be
+    /// possible, so that no user can have all of them.
     pub const fn has_context(&self, others: u64) -> bool {
         self.free.saturating_sub(self.unused) / TABLES_EACH > others
     }
@@ -77,7 +79,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// 1 MiB.
+    /// A device with 1 MiB.
     const SMALL: Frames = Frames {
         free: 256,
         reserve: 16,
@@ -86,14 +88,14 @@ mod tests {
         beyond: 0,
     };
 
-    /// Opens contexts until there are no more: how many, and what is left.
+    /// Opens contexts until no more can be opened. Returns how many, and what is left.
     fn open_all(mut frames: Frames) -> (u64, Frames) {
         let mut mine = 0;
         while frames.has_context(mine) {
             mine += 1;
             frames.contexts += 1;
             frames.unused += TABLES_EACH;
-            // The root.
+            // One frame is for the root.
             frames.free -= 1;
             frames.unused -= 1;
         }
@@ -102,7 +104,7 @@ mod tests {
 
     #[test]
     fn no_user_has_all_contexts() {
-        // Programs have all that they can.
+        // Programs have all frames that they can have.
         assert_eq!(SMALL.for_programs(), 240);
         let full = Frames { free: 16, ..SMALL };
         assert_eq!(full.for_programs(), 0);
@@ -122,7 +124,7 @@ mod tests {
             frames.free -= 1;
             frames.beyond += 1;
         }
-        // One that is open has its own, and one can be opened.
+        // A context that is open has its own frames, and another one can be opened.
         assert!(frames.free >= frames.unused + TABLES_EACH || frames.contexts >= 1);
         assert_eq!(frames.free, frames.unused + frames.for_newcomers());
         assert_eq!(frames.for_programs(), 0);
