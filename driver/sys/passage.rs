@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Something that many may do at once, also if it sleeps, until it is forbidden for good.
+//! A section that many tasks may be in at once, also sleeping, until it is closed for good.
 //!
 //! C header: [`include/linux/srcu.h`](srctree/include/linux/srcu.h).
 
@@ -11,7 +11,8 @@ use kernel::{
     sync::atomic::{Acquire, Atomic, Release},
 };
 
-/// Open at first. Those who go through neither wait for each other nor for who closes it.
+/// A section, open at first. Tasks in it wait neither for each other nor for the task that closes
+/// it.
 ///
 /// # Invariants
 ///
@@ -27,7 +28,7 @@ unsafe impl Send for Passage {}
 unsafe impl Sync for Passage {}
 
 impl Passage {
-    /// An open one.
+    /// Makes an open section.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: No requirements.
         let domain = unsafe { helpers::pinmap_srcu_new() };
@@ -38,7 +39,7 @@ impl Passage {
         })
     }
 
-    /// Does `what`, unless it is closed. May sleep.
+    /// Does `what` inside of the section, unless that is closed. May sleep.
     pub(crate) fn while_open<T>(&self, what: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: Valid by the type invariants.
         let index = unsafe { helpers::pinmap_srcu_lock(self.domain.as_ptr()) };
@@ -48,7 +49,8 @@ impl Passage {
         result
     }
 
-    /// From now on nobody goes through; when it returns, nobody is inside. Not from inside.
+    /// Closes the section. When this returns, no task is inside any more. Must not be called from
+    /// inside.
     pub(crate) fn close(&self) {
         self.open.store(false, Release);
         // Whoever saw it open is inside of a section that began before this.

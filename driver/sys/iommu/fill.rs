@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Mapping runs in a domain: from the front on, and if there are many, another processor begins at the
-//! back meanwhile.
+//! Mapping of runs in a domain: from the front on and, if there are many, by another processor from
+//! the back.
 //!
-//! Entering a run that is a single page takes longer than pinning it, all of it in the IOMMU driver's
-//! page tables; and those may be changed by several processors at once, as long as the addresses differ.
+//! Mapping a run of a single page takes longer than pinning it, and all of that time is spent in
+//! the IOMMU driver's page tables. Several processors may change these at once, if the addresses
+//! differ.
 
 use super::Use;
 use crate::{
@@ -25,47 +26,47 @@ use kernel::{
     sync::atomic::{Atomic, Relaxed},
 };
 
-/// Entries of a scatterlist, by which runs are mapped: an IOMMU that has to be told of what is mapped is
-/// told once for all of them.
+/// Entries of a scatterlist by which runs are mapped. An IOMMU that needs a notice of new mappings
+/// gets one for all of them.
 type Window = [bindings::scatterlist];
 
-/// Runs for which no memory needs to be allocated.
+/// Number of runs for which no memory needs to be allocated.
 const FEW: usize = 4;
-/// From so many blocks of runs on, another processor helps.
+/// Number of blocks of runs from which on another processor helps.
 const SHARED: usize = 3;
 
-/// What is mapped, without a gap.
+/// A part that is mapped without a gap.
 #[derive(Default)]
 pub(super) struct Part {
-    /// In bytes.
+    /// Length in bytes.
     pub(super) length: u64,
-    /// Of the IOMMU's cache, so far.
+    /// Flushes of the IOMMU's cache so far.
     pub(super) flushes: u64,
-    /// More may be mapped, and could not be taken away.
+    /// Whether more may be mapped that could not be unmapped.
     pub(super) stuck: bool,
-    /// This was mapped, too, and was taken away.
+    /// Range that was mapped too, and was unmapped again.
     pub(super) undone: Option<Span>,
 }
 
-/// What two processors map at once.
+/// State of a mapping that two processors make.
 struct Filling<'a> {
     table: &'a Use,
     frames: Frames,
     pages: &'a dyn Pages,
     write: bool,
-    /// Blocks that somebody has begun: so many at the front and at the back together.
+    /// Number of blocks that were begun, at the front and at the back together.
     begun: Atomic<usize>,
     stopped: Atomic<bool>,
 }
 
 impl Filling<'_> {
-    /// Whether one more block is left, at whichever end; it is the caller's then.
+    /// Takes one more block, at either end. Returns whether one was left.
     fn begin(&self) -> bool {
         !self.stopped.load(Relaxed) && self.begun.fetch_add(1, Relaxed) < self.pages.blocks()
     }
 
-    /// Maps the block `index` and those behind it, as long as there is `another` and it is `wanted`. All
-    /// before are mapped, from `start` on. Sleeps.
+    /// Maps block `index` and those behind it, while there is `another` and it is `wanted`. All
+    /// blocks before it are mapped, from `start` on. Sleeps.
     fn fill_front(
         &self,
         start: u64,
@@ -91,9 +92,9 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// The same from the end of `whole` on, backwards, for another task: it must not be what keeps that
-    /// task from being killed, and gives up instead. `index` becomes that of the first block that is
-    /// mapped.
+    /// Maps blocks backwards from the end of `whole`, for another task. Gives up when memory is
+    /// short, since it must not keep that task from being killed. `index` becomes that of the first
+    /// block that is mapped.
     fn fill_back(
         &self,
         whole: Span,
@@ -132,7 +133,7 @@ impl Filling<'_> {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
         let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
         for (entry, run) in window.iter_mut().zip(block) {
-            // As sg_set_page(): no chain, no end, no offset.
+            // As sg_set_page() does: no chain, no end, no offset.
             entry.page_link = self.frames.page(run.pfn()).addr();
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
         }
@@ -144,8 +145,8 @@ impl Filling<'_> {
             prot |= bindings::IOMMU_CACHE;
         }
         let domain = self.table.table.as_ptr();
-        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
-        // the list before `window.len()`.
+        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or
+        // ends the list before `window.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
                 domain,
@@ -177,8 +178,8 @@ fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
 }
 
 impl Use {
-    /// Maps `pages` from `start` on, one after the other, as long as it is `wanted`. Counts in `part` what
-    /// is mapped, also on failure. Sleeps.
+    /// Maps `pages` from `start` on, one after the other, while it is `wanted`. Counts in `part`
+    /// what is mapped, also on failure. Sleeps.
     pub(super) fn fill(
         &self,
         start: u64,
@@ -208,7 +209,7 @@ impl Use {
             return filling.fill_front(start, &mut few, wanted, part, &mut front, another);
         }
         let mut entries_here = window(entries)?;
-        // Without memory for a helper it goes without one.
+        // If there is no memory for a helper, there is none.
         let helper = (blocks >= SHARED).then(|| window(entries).ok()).flatten();
         let Some(mut entries_there) = helper else {
             let another = |index| index < blocks;
@@ -228,7 +229,7 @@ impl Use {
                 }
             },
             &mut || {
-                // What it leaves is done here.
+                // The caller does what the helper leaves.
                 let _ = filling.fill_back(whole, &mut entries_there, &mut back, &mut behind);
             },
         );
@@ -245,7 +246,7 @@ impl Use {
             part.length = part.length.saturating_add(back.length);
             return Ok(());
         }
-        // What is mapped is to have no gap.
+        // The mapped range must have no gap.
         if let Some(mapped) = whole.tail(back.length) {
             part.flushes = part.flushes.saturating_add(1);
             part.stuck |= self.unmap(mapped.start(), mapped.length()).is_err();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Tables that a page table keeps of what is not mapped any more, and who pays for them.
+//! Charges for the tables that a page table keeps after unmapping.
 //!
-//! How far apart the addresses are is up to the program, and each may cost a page of the kernel's for some
-//! bytes of its own. Ordinary programs stay far below what is free.
+//! A program chooses how far apart its addresses are, and each may cost a page of kernel memory.
+//! Ordinary programs stay far below what is free.
 
 use crate::{
     logic::{
@@ -19,14 +19,14 @@ use kernel::{
     sync::Arc,
 };
 
-/// Tables that nobody pays for, for each owner of a device: 4 MiB.
+/// Tables that cost nothing, for each owner of a device: 4 MiB.
 const FREE: u64 = 1024;
 
-/// Why there are no tables.
+/// Reason for which there are no tables.
 pub(crate) enum NoTables {
-    /// Nobody may pay for more.
+    /// The charge would be over the limit.
     OverLimit(OverLimit),
-    /// Something else.
+    /// Another error.
     Failed(Error),
 }
 
@@ -48,7 +48,7 @@ impl From<AllocError> for NoTables {
     }
 }
 
-/// What a page table has come to.
+/// Tables that a page table has grown to.
 pub(super) struct Footprint {
     regions: RBTree<u64, Region>,
     tables: u64,
@@ -57,7 +57,7 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// That of an empty one.
+    /// Makes the footprint of an empty page table.
     pub(super) fn new() -> Self {
         Self {
             regions: RBTree::new(),
@@ -67,7 +67,7 @@ impl Footprint {
         }
     }
 
-    /// Tables that stay because of `end`, if something was mapped in region `also` besides.
+    /// Returns how many tables `end` adds, if region `also` has some as well.
     fn cost(&self, end: End, also: Option<u64>) -> u64 {
         let region = end.region();
         let cost = |below, above| end.cost(None, below, above);
@@ -87,20 +87,20 @@ impl Footprint {
         }
     }
 
-    /// Pages to pay for with so many more tables.
+    /// Returns how many pages must be charged for `more` tables.
     fn owed(&self, more: u64) -> u64 {
         let tables = self.tables.saturating_add(more);
         tables.saturating_sub(FREE).saturating_sub(self.paid)
     }
 
-    /// Pages that are to be paid for before something is mapped at `span`.
+    /// Returns how many pages must be charged before `span` is mapped.
     pub(super) fn due(&self, span: Span) -> u64 {
         let (first, other) = footprint::ends(span);
         let other = other.map_or(0, |end| self.cost(end, Some(first.region())));
         self.owed(self.cost(first, None).saturating_add(other))
     }
 
-    /// Something will be mapped at `span`, for `payer`.
+    /// Charges `payer` for a mapping at `span`.
     pub(super) fn reserve(
         &mut self,
         span: Span,
@@ -121,7 +121,7 @@ impl Footprint {
         Ok(())
     }
 
-    /// Something was mapped at `span`, unforeseen. Who maps next pays.
+    /// Counts a mapping at `span` that was not reserved. The next mapping pays for it.
     pub(super) fn note(&mut self, span: Span) {
         let (first, other) = footprint::ends(span);
         for end in [Some(first), other].into_iter().flatten() {
