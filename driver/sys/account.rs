@@ -50,7 +50,7 @@ impl Drop for User {
     }
 }
 
-/// The user, and the address space, to which pages are charged.
+/// Whom to charge: a user and one of its address spaces.
 pub(crate) struct Account {
     user: User,
     mm: ARef<Mm>,
@@ -63,7 +63,7 @@ pub(crate) struct OverLimit {
 }
 
 impl Account {
-    /// Makes an account of the current user and the current task's address space.
+    /// The current user, and the current task's address space.
     pub(crate) fn current(mm: ARef<Mm>) -> Result<Self> {
         Ok(Self {
             user: User::current()?,
@@ -71,40 +71,39 @@ impl Account {
         })
     }
 
-    /// Returns the address space that is charged.
+    /// The address space that is charged.
     pub(crate) fn mm(&self) -> &Mm {
         &self.mm
     }
 
-    /// Returns a key of the user, equal for all accounts of one user while one of them exists.
+    /// Names the user: equal for all accounts of one, of which there is at least this.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn user(&self) -> usize {
         self.user.0.as_ptr() as usize
     }
 
-    /// Returns whether the address space is the current task's.
+    /// Whether that is the current task's.
     pub(crate) fn is_current(&self) -> bool {
         kernel::current!()
             .mm()
             .is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
     }
 
-    /// Returns whether no task has the address space any more.
+    /// Whether nobody has the address space any more.
     pub(crate) fn is_unused(&self) -> bool {
-        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed
-        // atomically.
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
         let users = unsafe {
             Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.mm_users.counter)
         };
         users.load(Relaxed) == 0
     }
 
-    /// Returns how many bytes all drivers have charged to the user.
+    /// Bytes charged to the user by everybody.
     pub(crate) fn used(&self) -> u64 {
         pages_to_bytes(self.user.locked_vm().load(Relaxed))
     }
 
-    /// Returns how many bytes the current task may lock; `None` if there is no limit.
+    /// Bytes that the current task may lock; `None`: no limit.
     pub(crate) fn limit() -> Option<u64> {
         // SAFETY: No requirements.
         let limit = unsafe { helpers::pinmap_memlock_limit() } as u64;
@@ -112,13 +111,12 @@ impl Account {
     }
 
     fn pinned_vm(&self) -> &Atomic<i64> {
-        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed
-        // atomically.
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
         unsafe { Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.pinned_vm.counter) }
     }
 }
 
-/// Returns whether the current task has no limit.
+/// Whether the current task may lock as much as it likes.
 fn unlimited() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::capable(bindings::CAP_IPC_LOCK as ffi::c_int) }
@@ -138,7 +136,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges `pages` to an account.
+    /// Charges `pages`.
     pub(crate) fn new(
         account: &kernel::sync::Arc<Account>,
         pages: u64,
@@ -160,7 +158,7 @@ impl Charge {
         })
     }
 
-    /// Splits one page off the charge; `None` if it has none.
+    /// Takes a page out of it, to be given back apart; `None`: it has none.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn take_page(&mut self) -> Option<Self> {
         if self.pages == 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The CPUs' caches: write-combined pages, and flushing.
+//! What CPUs cache of memory: write-combined pages, and flushing.
 //!
 //! C headers: [`arch/x86/include/asm/set_memory.h`](srctree/arch/x86/include/asm/set_memory.h),
 //! [`arch/x86/include/asm/cacheflush.h`](srctree/arch/x86/include/asm/cacheflush.h).
@@ -9,10 +9,10 @@ use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr;
 use kernel::{bindings, error::to_result, ffi, prelude::*};
 
-/// Pages whose type is changed at a time: those of a huge page. Their array is one page.
+/// Pages whose type is changed at a time: those of a huge page, an array of one page.
 const BATCH: usize = 512;
 
-/// Makes pages write-combined in the kernel's own mapping, and undoes that without allocating.
+/// Makes pages write-combined in the kernel's own mapping, and takes that back without having to allocate.
 pub(crate) struct Combined {
     batch: KVec<*mut bindings::page>,
 }
@@ -25,24 +25,24 @@ unsafe impl Sync for Combined {}
 type Change = unsafe extern "C" fn(*mut *mut bindings::page, ffi::c_int) -> ffi::c_int;
 
 impl Combined {
-    /// Returns whether this architecture has write-combined memory.
+    /// Whether this architecture has such memory.
     pub(crate) fn is_possible() -> bool {
         cfg!(CONFIG_X86)
     }
 
-    /// Makes the scratch space for a batch of pages.
+    /// Room for a batch.
     pub(crate) fn new() -> Result<Self> {
         let batch = KVec::from_elem(ptr::null_mut(), BATCH, GFP_KERNEL_ACCOUNT)?;
         Ok(Self { batch })
     }
 
-    /// Makes `folios`, which are the caller's alone, write-combined. After a failure some of them
-    /// may be. A fatal signal stops it.
+    /// Makes `folios` write-combined. After a failure some may be. A fatal signal stops it. The folios are
+    /// the caller's alone.
     pub(super) fn combine(&mut self, folios: &[Run]) -> Result {
         self.change(folios, helpers::pinmap_combine_writes, true)
     }
 
-    /// Makes `folios` cached again, including those that always were.
+    /// Makes them cached again, also those that never were otherwise.
     pub(super) fn take_back(&mut self, folios: &[Run]) -> Result {
         self.change(folios, helpers::pinmap_write_back, false)
     }
@@ -70,19 +70,19 @@ impl Combined {
     }
 
     fn change_batch(&mut self, filled: usize, change: Change) -> Result {
-        // SAFETY: So many entries are pages, which their owner lets nobody else use meanwhile in a
-        // way that depends on their type.
+        // SAFETY: So many entries are pages, which their owner lets nobody else use meanwhile in a way that
+        // depends on their type.
         to_result(unsafe { change(self.batch.as_mut_ptr(), filled as ffi::c_int) })?;
         task::cond_resched();
         Ok(())
     }
 }
 
-/// Bytes flushed at a time, so that other tasks can run in between.
+/// Bytes flushed at a time: others must be able to run in between.
 const FLUSH: u64 = 1 << 20;
 
-/// Writes back and drops what CPUs cache of `part` of `pages`. `EINTR`: a fatal signal came;
-/// `EOPNOTSUPP`: not on this architecture.
+/// Writes back and drops what CPUs hold of `part` of `pages`. `EINTR`: a fatal signal came; `EOPNOTSUPP`:
+/// not on this architecture.
 pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
     if !pages.is_cached() {
         return Ok(());
@@ -102,8 +102,8 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
         let Some(inside) = inside else {
             return Ok(());
         };
-        // SAFETY: A run consists of pages, which the kernel has mapped one after the other (there
-        // is no high memory with 64 bits).
+        // SAFETY: A run consists of pages, which the kernel has mapped one after the other (there is no
+        // high memory with 64 bits).
         let first = unsafe {
             helpers::pinmap_page_address(helpers::pinmap_pfn_to_page(run.pfn() as usize))
         };

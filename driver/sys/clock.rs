@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Clocks and sleeping.
+//! Time: what it is, and letting it pass.
 //!
 //! C header: [`include/linux/delay.h`](srctree/include/linux/delay.h).
 
@@ -13,19 +13,19 @@ pub(crate) const MILLISECOND: u64 = 1_000 * MICROSECOND;
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// Returns the nanoseconds since boot, which never go back.
+/// Nanoseconds since boot, never going back.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_now_ns() }
 }
 
-/// Returns at least `ns` nanoseconds in jiffies.
+/// At least `ns` nanoseconds in jiffies.
 pub(crate) fn jiffies(ns: u64) -> Jiffies {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_ns_to_jiffies(ns) }
 }
 
-/// Sleeps for at least `ns` nanoseconds; returns at once if that is 0.
+/// Sleeps for at least `ns` nanoseconds, unless that is nothing.
 pub(crate) fn rest(ns: u64) {
     if ns != 0 {
         let us = ns.div_ceil(MICROSECOND);
@@ -34,8 +34,8 @@ pub(crate) fn rest(ns: u64) {
     }
 }
 
-/// Polls `done` at growing intervals of up to a millisecond, until it is true or `limit`
-/// nanoseconds have passed. Returns whether it is true. Sleeps, and no signal ends the sleep.
+/// Asks again and again, at growing intervals of up to a millisecond, until `done` or `limit`
+/// nanoseconds have passed; returns whether it is done. Sleeps, whatever signals come.
 pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {
     let begin = now();
     let mut pause = 10_u64;
@@ -44,7 +44,7 @@ pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {
             return true;
         }
         if now().saturating_sub(begin) >= limit {
-            // The processor may have been late, and not the device.
+            // It may have been the processor that was late, not the device.
             return done();
         }
         // SAFETY: May sleep here, as the callers say of themselves.

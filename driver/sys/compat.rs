@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Differences between the kernel crates of Linux 7.2 and 7.3, selected by `--cfg` (see Kbuild).
+//! What differs between the kernel crates of Linux 7.2 and 7.3, selected by `--cfg` (see Kbuild).
 
 use kernel::{bindings, ffi, module_param::ModuleParamAccess, prelude::*};
 
-/// Returns `EOPNOTSUPP`, for which 7.2 has no name.
+/// `EOPNOTSUPP`, which 7.2 has no name for.
 pub(crate) fn unsupported() -> Error {
     errno(bindings::EOPNOTSUPP)
 }
 
-/// Returns `ESTALE`, for which 7.2 has no name.
+/// `ESTALE`, which 7.2 has no name for.
 pub(crate) fn stale() -> Error {
     errno(bindings::ESTALE)
 }
 
-/// Returns whether `error` is `EHWPOISON`, for which 7.2 has no name.
+/// Whether `error` is `EHWPOISON`, which 7.2 has no name for.
 pub(crate) fn is_poisoned(error: Error) -> bool {
     error == errno(bindings::EHWPOISON)
 }
@@ -22,7 +22,7 @@ fn errno(number: u32) -> Error {
     Error::from_errno((number as ffi::c_int).wrapping_neg())
 }
 
-/// Returns this module.
+/// This module.
 pub(crate) const fn this_module() -> &'static ThisModule {
     #[cfg(linux_at_least_7_3)]
     {
@@ -34,7 +34,7 @@ pub(crate) const fn this_module() -> &'static ThisModule {
     }
 }
 
-/// Returns the value of a module parameter.
+/// The value of a module parameter.
 fn value<T: Copy>(parameter: &'static ModuleParamAccess<T>) -> T {
     #[cfg(linux_at_least_7_3)]
     {
@@ -46,12 +46,12 @@ fn value<T: Copy>(parameter: &'static ModuleParamAccess<T>) -> T {
     }
 }
 
-/// Returns the module parameter `allow_unsafe_interrupts`.
+/// Module parameter `allow_unsafe_interrupts`.
 pub(crate) fn allow_unsafe_interrupts() -> bool {
     value(&crate::module_parameters::allow_unsafe_interrupts) != 0
 }
 
-/// Returns the module parameter `max_registrations`.
+/// Module parameter `max_registrations`.
 pub(crate) fn max_registrations() -> u32 {
     value(&crate::module_parameters::max_registrations)
 }

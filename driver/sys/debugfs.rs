@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Files in debugfs that root can read.
 //!
-//! `kernel::debugfs` does not set the owner of its files: closing one after the module is gone
-//! would call code that is gone.
+//! `kernel::debugfs` does not set the owner of its files: closing one after the module is gone would call
+//! code that is gone.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h).
 
@@ -14,7 +14,7 @@ use kernel::{bindings, ffi, prelude::*, seq_file::SeqFile, sync::Arc};
 pub(crate) struct Root(());
 
 impl Root {
-    /// Makes the directory. At most one may exist at a time, and it must outlive all [`Listing`]s.
+    /// Makes it. At most one may exist at a time; as long as there are [`Listing`]s.
     pub(crate) fn new() -> Self {
         // SAFETY: No requirements: a second one would be refused by its name.
         unsafe { helpers::pinmap_debug_begin() };
@@ -29,14 +29,14 @@ impl Drop for Root {
     }
 }
 
-/// Content of a file.
+/// What a file shows.
 pub(crate) trait Show: Send + Sync + 'static {
-    /// Writes the whole content. May sleep, and may be called several times for one reader.
+    /// Writes all of it. May sleep, and may be called several times for one reader.
     fn show(&self, out: &SeqFile);
 }
 
-/// A directory with one file. Dropping it waits for readers and removes both. A file that is open
-/// longer can no longer be read, and holds the module.
+/// A directory with a file. Dropping it removes both, once nobody reads any more; who has the file still
+/// open then reads no more from it, and holds the module.
 ///
 /// # Invariants
 ///
@@ -52,11 +52,11 @@ unsafe impl<T: Show> Send for Listing<T> {}
 unsafe impl<T: Show> Sync for Listing<T> {}
 
 impl<T: Show> Listing<T> {
-    /// Makes the file `name` in a directory of its own in the [`Root`]. A failure leaves no file.
+    /// `name` in a directory of its own in the [`Root`]. Where it cannot be made there is none.
     pub(crate) fn new(directory: &CStr, name: &CStr, what: Arc<T>) -> Self {
         let data = Arc::as_ptr(&what).cast_mut().cast::<ffi::c_void>();
-        // SAFETY: The strings are copied. The operations are static, and `data` stays until the
-        // file is removed.
+        // SAFETY: The strings are copied. The operations are static, and `data` stays until the file is
+        // removed.
         let directory = unsafe {
             helpers::pinmap_debug_files(
                 directory.as_char_ptr(),
@@ -113,8 +113,8 @@ impl<T: Show> Operations<T> {
     ///
     /// Called by a read that debugfs has let pass: the file is not removed before it returns.
     unsafe extern "C" fn show(out: *mut bindings::seq_file, _: *mut ffi::c_void) -> ffi::c_int {
-        // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is
-        // removed; the seq_file is locked by its reader.
+        // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is removed; the
+        // seq_file is locked by its reader.
         let (what, out) = unsafe { (&*(*out).private.cast::<T>(), SeqFile::from_raw(out)) };
         what.show(out);
         0

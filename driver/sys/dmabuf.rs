@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Export of buffers that drivers share.
+//! Buffers that drivers share: exporting them.
 //!
-//! Locks, outermost first: `dma_buf`, the dma-buf's reservation, `tables`. The reservation may be
-//! held while memory is reclaimed, so an MMU notifier must take none of them.
+//! Locks, outermost first: the dma-buf's reservation (or `dma_buf`, which is taken outside of it), `tables`.
+//! The reservation may be held by whoever reclaims memory, so an MMU notifier must not end up here.
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
 
@@ -27,19 +27,19 @@ compile_error!("memory is shared as dma-bufs: CONFIG_DMA_SHARED_BUFFER is needed
 
 /// Memory that others may import.
 pub(crate) trait Exporter: Send + Sync + Sized + 'static {
-    /// Returns the operations of the dma-bufs: one static, whose address tells them from others.
+    /// What its dma-bufs do: one static, by which they are known from others.
     fn operations() -> &'static Operations<Self>;
 
-    /// Returns the memory; fails once it was taken away.
+    /// The memory; fails once it was taken away.
     fn memory(&self) -> Result<Arc<dyn Pages>>;
 
-    /// Returns whether importers may write.
+    /// Whether others may write.
     fn is_writable(&self) -> bool;
 
-    /// Returns whether the memory can be taken away.
+    /// Whether it can be taken away.
     fn is_revocable(&self) -> bool;
 
-    /// Makes `area` a view of the memory.
+    /// Makes `area` a view of it.
     fn view(&self, area: NewArea<'_>) -> Result;
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Shared<T: Exporter> {
     /// Until it is released.
     #[pin]
     dma_buf: Mutex<Option<Raw>>,
-    /// Work that frees retired [`Table`]s.
+    /// For [`Table`]s that nobody uses any more.
     #[pin]
     work: Work<Shared<T>>,
 }
@@ -74,7 +74,7 @@ struct Table {
     dev: *mut bindings::device,
     direction: Direction,
     retired: bool,
-    /// Pages of the table; pinned while they are mapped, and then until they may be unpinned.
+    /// Pinned as long as they are mapped, and then until somebody may let go of them.
     _pages: Arc<dyn Pages>,
 }
 
@@ -145,7 +145,7 @@ impl Table {
         Ok(this)
     }
 
-    /// Unmaps the table: the importer's device cannot reach the pages any more.
+    /// The importer is done with it: its device cannot reach the pages any more.
     fn retire(&mut self) {
         if !self.retired {
             // INVARIANT: Unmapped here.
@@ -160,7 +160,7 @@ impl Table {
 }
 
 impl<T: Exporter> Shared<T> {
-    /// Makes a dma-buf of `length` bytes that nobody can see yet.
+    /// A dma-buf of `length` bytes, not visible yet.
     pub(crate) fn new(exporter: T, length: u64) -> Result<(Arc<Self>, Unpublished)> {
         let write = exporter.is_writable();
         let this = Arc::pin_init(
@@ -197,8 +197,8 @@ impl<T: Exporter> Shared<T> {
         Ok((this, Unpublished { descriptor, file }))
     }
 
-    /// Finds the dma-buf with this descriptor of the current task, and its length. `EBADF`: there
-    /// is no such descriptor; `EINVAL`: it is no dma-buf; `EOPNOTSUPP`: it is not ours.
+    /// What the dma-buf with this descriptor of the current task shares, and its length. `EBADF`: there is
+    /// no such descriptor; `EINVAL`: it is no dma-buf; `EOPNOTSUPP`: it is not ours.
     pub(crate) fn from_fd(fd: i32) -> Result<(Arc<Self>, u64)> {
         // SAFETY: Any number may be passed.
         let dma_buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
@@ -220,21 +220,21 @@ impl<T: Exporter> Shared<T> {
         found
     }
 
-    /// Returns the exporter of the memory.
+    /// What it shares.
     pub(crate) fn exporter(&self) -> &T {
         &self.exporter
     }
 
-    /// Returns whether the dma-buf was released.
+    /// Whether there is no dma-buf any more.
     pub(crate) fn is_released(&self) -> bool {
         self.dma_buf.lock().is_none()
     }
 
-    /// Tells all importers to let go of the memory, after `memory` has begun to fail. They have
-    /// done so when their tables are retired, perhaps later. Sleeps. Must not be called in an MMU
-    /// notifier, nor with a lock that one takes.
+    /// Tells all importers to let go of the memory, which must not be had any more. They have done so when
+    /// their tables are retired, perhaps later. Sleeps; neither in an MMU notifier nor with a lock that one
+    /// takes.
     pub(crate) fn invalidate(&self) {
-        // The lock keeps the dma-buf from being released.
+        // Held, so that it is not released meanwhile.
         let dma_buf = self.dma_buf.lock();
         if let Some(raw) = &*dma_buf {
             // SAFETY: Valid until `release` has taken it.
@@ -280,8 +280,8 @@ impl<T: Exporter> Shared<T> {
                 known.retire();
             }
         }
-        // Unpinning takes locks that must not be taken under the reservation. If the work is queued
-        // already, it will see this table too.
+        // To unpin takes locks that must not be taken under the reservation. If it is queued already, it will
+        // see the same.
         let _ = work::ending().enqueue(this);
     }
 
@@ -297,7 +297,7 @@ impl<T: Exporter> Shared<T> {
         }
     }
 
-    /// Frees the retired tables.
+    /// Lets go of what nobody uses any more.
     fn sweep(&self) {
         loop {
             let mut tables = self.tables.lock();
@@ -330,18 +330,18 @@ pub(crate) struct Unpublished {
 }
 
 impl Unpublished {
-    /// Returns the number that the descriptor will have.
+    /// The number that its descriptor will have.
     pub(crate) fn descriptor(&self) -> i32 {
         self.descriptor.reserved_fd() as i32
     }
 
-    /// Makes the descriptor usable for the current task.
+    /// From now on the current task can use it.
     pub(crate) fn publish(self) {
         self.descriptor.fd_install(self.file);
     }
 }
 
-/// Operations of the dma-bufs of a `T`.
+/// What dma-bufs of a `T` do.
 #[repr(transparent)]
 pub(crate) struct Operations<T>(bindings::dma_buf_ops, PhantomData<fn(T)>);
 
@@ -349,11 +349,11 @@ pub(crate) struct Operations<T>(bindings::dma_buf_ops, PhantomData<fn(T)>);
 unsafe impl<T> Sync for Operations<T> {}
 
 impl<T: Exporter> Operations<T> {
-    /// Makes the operations, to be kept in a static.
+    /// To be a static.
     pub(crate) const fn new() -> Self {
         let operations = bindings::dma_buf_ops {
             attach: Some(Self::attach),
-            // The pages are pinned anyway.
+            // They are pinned anyway.
             pin: Some(Self::pin),
             unpin: Some(Self::unpin),
             map_dma_buf: Some(Self::map),

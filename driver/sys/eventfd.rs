@@ -19,8 +19,8 @@ unsafe impl Send for EventFd {}
 unsafe impl Sync for EventFd {}
 
 impl EventFd {
-    /// Takes a reference from a file descriptor of the current task. `EBADF`: it is not open;
-    /// `EINVAL`: it is not an eventfd.
+    /// From a file descriptor of the current task: `EBADF` if it is not open, `EINVAL` if it is not
+    /// an eventfd.
     pub(crate) fn from_fd(fd: i32) -> Result<Self> {
         // SAFETY: Any number may be passed.
         let context = from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?;
@@ -28,13 +28,13 @@ impl EventFd {
         NonNull::new(context).map(Self).ok_or(EINVAL)
     }
 
-    /// Adds 1 to the counter. Can be called from any context.
+    /// Adds 1 to the counter. From any context.
     pub(crate) fn signal(&self) {
         // SAFETY: Valid by the type invariants.
         unsafe { bindings::eventfd_signal_mask(self.0.as_ptr(), 0) };
     }
 
-    /// Returns the context as the argument of an interrupt handler; valid as long as `self`.
+    /// The context as the argument of an interrupt handler: valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut bindings::eventfd_ctx {
         self.0.as_ptr()
     }

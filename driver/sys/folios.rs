@@ -21,27 +21,26 @@ use kernel::{
     sync::atomic::{Atomic, Full},
 };
 
-/// Zeroed pages that the driver allocated, the largest folios first, and the charge for them.
-/// Dropping it drops our references; mappings of user space may have more.
+/// Zeroed pages of the driver's own, the largest first, and the charge for them. Dropping it gives up
+/// our references; user space may have more.
 ///
 /// # Invariants
 ///
-/// Each run is one folio that we own a reference of; their orders never grow, and `pages` is their
-/// sum.
+/// Each run is one folio that we own a reference of; their orders never grow, and `pages` is their sum.
 pub(crate) struct Folios {
     folios: KVVec<Run>,
     pages: u64,
-    /// Scratch of write-combined memory; such memory may be write-combined only in part.
+    /// They are write-combined, as far as that went.
     combined: Option<Combined>,
     _charge: Charge,
 }
 
-/// Kind of pages to allocate.
+/// What kind of pages.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Kind {
-    /// Whether the pages are write-combined.
+    /// Past the CPU's caches.
     pub(crate) write_combined: bool,
-    /// The only NUMA node to allocate from; `None`: the task's memory policy decides.
+    /// Of this NUMA node only; otherwise the task's memory policy decides.
     pub(crate) node: Option<u32>,
 }
 
@@ -49,7 +48,7 @@ pub(crate) struct Kind {
 const ANY_NODE: i32 = -1;
 
 impl Kind {
-    /// Returns the node as the allocator takes it; `EINVAL` if it has no memory.
+    /// The node as the allocator takes it; `EINVAL` if it has no memory.
     fn node(self) -> Result<i32> {
         match self.node {
             None => Ok(ANY_NODE),
@@ -60,12 +59,12 @@ impl Kind {
     }
 }
 
-/// Order of folios between huge pages and single ones: a compromise of the kernel's own.
+/// Orders of folios: the largest first. The one in between is a compromise of the kernel's own.
 const MIDDLE_ORDER: u32 = 4;
 
 impl Folios {
-    /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it. `EINVAL`:
-    /// there is no such node; `EOPNOTSUPP`: there is no such memory here.
+    /// Allocates `pages` pages, paid for by `charge`. Sleeps; a fatal signal stops it. `EINVAL`: there is
+    /// no such node; `EOPNOTSUPP`: there is no such memory here.
     pub(crate) fn new(pages: u64, kind: Kind, charge: Charge) -> Result<Self> {
         let node = kind.node()?;
         if kind.write_combined && !Combined::is_possible() {
@@ -73,7 +72,7 @@ impl Folios {
         }
         // SAFETY: No requirements.
         let (huge, all) = unsafe { (helpers::pinmap_huge_order(), helpers::pinmap_total_pages()) };
-        // Fail now rather than find out page by page.
+        // Rather than find out page by page.
         if pages > all as u64 {
             return Err(ENOMEM);
         }
@@ -102,14 +101,14 @@ impl Folios {
             }
         }
         if kind.write_combined {
-            // The pages are zeroed, and nobody has seen them yet.
+            // They were zeroed; nobody has seen them yet.
             let combined = this.combined.insert(Combined::new()?);
             combined.combine(&this.folios)?;
         }
         Ok(this)
     }
 
-    /// Adds a folio. Returns `false` if there is none of that order.
+    /// Adds a folio; `false` if there is none of that order.
     fn add(&mut self, order: u32, node: i32) -> Result<bool> {
         self.make_room()?;
         // SAFETY: No requirements.
@@ -133,8 +132,8 @@ impl Folios {
         Ok(true)
     }
 
-    /// Makes room for one more folio. If the memory cgroup is full this fails, as for the pages
-    /// themselves; `reserve()` would call the OOM killer.
+    /// For one more folio. As for the pages themselves, a memory cgroup that is full says no: that
+    /// of `reserve()` would have somebody killed.
     fn make_room(&mut self) -> Result {
         let (length, capacity) = (self.folios.len(), self.folios.capacity());
         if length < capacity {
@@ -158,7 +157,7 @@ impl Folios {
         Ok(())
     }
 
-    /// Returns the folio that contains page `index`, and the index of that folio's first page.
+    /// Its folio around page `index`, and the index of that folio's first page.
     fn folio(&self, index: u64) -> Option<(Run, u64)> {
         let mut first = 0_u64;
         let mut rest: &[Run] = &self.folios;
@@ -182,7 +181,7 @@ impl Folios {
         None
     }
 
-    /// Returns page `index`.
+    /// Page `index`.
     fn page(&self, index: u64) -> Option<*mut bindings::page> {
         let (run, first) = self.folio(index)?;
         let pfn = run.pfn().saturating_add(index.saturating_sub(first));
@@ -190,18 +189,18 @@ impl Folios {
         Some(unsafe { helpers::pinmap_pfn_to_page(pfn as usize) })
     }
 
-    /// Returns the frame of the first page.
+    /// The frame of the first page.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn first_frame(&self) -> Option<u64> {
         self.folios.first().map(|run| run.pfn())
     }
 
-    /// Returns the page at the byte `offset`, for the page-fault handler.
+    /// For the page-fault handler: the page at the byte `offset`.
     pub(super) fn page_at(&self, offset: u64) -> Option<*mut bindings::page> {
         self.page(offset / PAGE_SIZE)
     }
 
-    /// Returns the first page of the huge folio that begins at the byte `offset`, if one does.
+    /// The first page of the huge folio that begins at the byte `offset`, if one does.
     pub(super) fn huge_at(&self, offset: u64) -> Option<*mut bindings::page> {
         // SAFETY: No requirements.
         let huge = 1_u64.wrapping_shl(unsafe { helpers::pinmap_huge_order() });
@@ -212,7 +211,7 @@ impl Folios {
             .flatten()
     }
 
-    /// Adds 1 to the 8 bytes at `offset`, a multiple of 8. Can be called from any context.
+    /// Adds 1 to the 8 bytes at `offset`, a multiple of 8. From any context.
     pub(crate) fn increment(&self, offset: u64) {
         if let Some(word) = self.word(offset) {
             // SAFETY: Aligned, in a page of ours, and only ever accessed atomically.
@@ -221,31 +220,30 @@ impl Folios {
         }
     }
 
-    /// Returns the address of the 8 bytes at `offset`, if that is a multiple of 8 within the
-    /// memory.
+    /// Where the 8 bytes at `offset` are, if it is a multiple of 8 in the memory.
     fn word(&self, offset: u64) -> Option<*mut u64> {
         if offset % 8 != 0 {
             return None;
         }
         let page = self.page(offset / PAGE_SIZE)?;
-        // SAFETY: A page of ours, in memory that the kernel has mapped (there is no high memory
-        // with 64 bits).
+        // SAFETY: A page of ours, in memory that the kernel has mapped (there is no high memory with
+        // 64 bits).
         let address = unsafe { helpers::pinmap_page_address(page) };
         let inside = (offset % PAGE_SIZE) as usize;
         Some(address.wrapping_byte_add(inside).cast())
     }
 
-    /// Loads 8 bytes that user space and a device may write at the same time.
+    /// Loads 8 bytes that user space and a device may write meanwhile.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn load(&self, offset: u64) -> Option<u64> {
         let word = self.word(offset)?;
-        // SAFETY: Aligned, in a page of ours. Volatile, since others write it; one access of 8
-        // bytes is seen whole.
+        // SAFETY: Aligned, in a page of ours. Volatile, since others write it; one access of 8 bytes
+        // is seen whole.
         Some(unsafe { ptr::read_volatile(word) })
     }
 
     /// Stores whole words of 8 bytes from `offset` on, a multiple of 8. User space and a device may
-    /// read and write there at the same time.
+    /// read and write there meanwhile.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn store(&self, offset: u64, bytes: &[u8]) -> Result {
         for (at, value) in (offset..).step_by(8).zip(bytes.chunks_exact(8)) {
@@ -294,8 +292,8 @@ impl Drop for Folios {
             }
         }
         for run in &self.folios {
-            // SAFETY: We own a reference of the folio that begins there. Whatever lets a device
-            // reach it has a reference to `self`, so nothing does any more.
+            // SAFETY: We own a reference of the folio that begins there. Whatever lets a device reach
+            // it has a reference to `self`, so nothing does any more.
             unsafe {
                 helpers::pinmap_put_page(helpers::pinmap_pfn_to_page(run.pfn() as usize));
             }

@@ -78,9 +78,9 @@ impl Drop for Vectors {
 
 /// One requested interrupt line.
 ///
-/// It stays requested as long as the vectors are allocated, whether somebody listens or not.
-/// Freeing it would leave a function without a mask bit with an empty message: its next interrupt
-/// would be a write to device address 0.
+/// It stays requested as long as the vectors are allocated, whether somebody listens or not. Freeing
+/// it would leave a function without a mask bit with an empty message: its next interrupt would be a
+/// write to device address 0.
 ///
 /// # Invariants
 ///

@@ -10,9 +10,9 @@ use super::{helpers, pci::Function};
 use core::marker::PhantomData;
 use kernel::{bindings, error::to_result, ffi, prelude::*, str::CStrExt, sync::Arc};
 
-/// A handler of a device's interrupts.
+/// Who handles the interrupts of a device.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Handles vector `index`. Called in a thread for each vector; may sleep.
+    /// Vector `index` was raised. Called in a thread of its own; may sleep.
     fn interrupt(&self, index: u32);
 }
 
@@ -32,7 +32,7 @@ struct HandledLine<T> {
     cookie: KBox<Cookie<T>>,
 }
 
-/// Cookie of the thread of one vector.
+/// What the thread of a vector is called with.
 #[repr(C)]
 struct Cookie<T> {
     thread: helpers::pinmap_irq_thread,

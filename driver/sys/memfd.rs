@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pinning of pages of files in memory, which need not be mapped anywhere.
+//! Pinning pages of files that live in memory, which need not be mapped anywhere.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h), `memfd_pin_folios()`.
 
@@ -29,9 +29,8 @@ unsafe impl Send for MemoryFile {}
 unsafe impl Sync for MemoryFile {}
 
 impl MemoryFile {
-    /// Takes a reference from a file descriptor of the current task. `EBADF`: it is not open;
-    /// `EINVAL`: another kind of file; `EACCES`: not open for that access; `EPERM`: sealed against
-    /// writing.
+    /// From a file descriptor of the current task. `EBADF`: not open; `EINVAL`: another kind of file;
+    /// `EACCES`: not open for that; `EPERM`: sealed against writing.
     pub(crate) fn from_fd(fd: i32, write: bool) -> Result<Self> {
         let fd = u32::try_from(fd).map_err(|_| EBADF)?;
         // SAFETY: Any number may be passed.
@@ -45,14 +44,13 @@ impl MemoryFile {
         Ok(this)
     }
 
-    /// Returns whether the file is now sealed against new ways to write to it.
+    /// Whether there may be no new way to write to it, now.
     fn is_sealed(&self) -> bool {
-        // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked
-        // that.
+        // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked that.
         unsafe { helpers::pinmap_memfd_is_sealed(self.file.as_ptr()) }
     }
 
-    /// Returns the present size of the file in bytes.
+    /// Bytes in it, now.
     pub(crate) fn size(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_file_size(self.file.as_ptr()) }
@@ -83,13 +81,13 @@ pub(crate) struct PinnedFile {
     _charge: Charge,
 }
 
-/// Folios and bytes that are pinned at a time, or one huge page if that is more. Pinning and
-/// zeroing them cannot be interrupted.
+/// Folios pinned at a time, and bytes, or one huge page if that is more: what is done for them, which
+/// may be to zero them, cannot be interrupted.
 const CHUNK: usize = 256;
 const CHUNK_BYTES: u64 = 8 << 20;
 
 impl PinnedFile {
-    /// Makes a list without pages, paid for by `charge`.
+    /// None yet, paid for by `charge`.
     pub(crate) fn new(file: MemoryFile, charge: Charge) -> Self {
         // INVARIANT: Empty.
         Self {
@@ -100,9 +98,9 @@ impl PinnedFile {
         }
     }
 
-    /// Pins `span`, which are offsets in the file. Call it once. Pages that the file does not have
-    /// are made, and pages that nobody has written yet are zeroed. Stops when `wanted` says so. An
-    /// error comes with the offset to which it belongs. Sleeps.
+    /// Pins `span`, offsets in the file; those that the file does not have are made, and all that nobody
+    /// has written yet are zeroed. Once. `wanted` is asked now and then. An error comes with the offset
+    /// that it is about. Sleeps.
     pub(crate) fn fill(
         &mut self,
         span: Span,
@@ -117,7 +115,7 @@ impl PinnedFile {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
         // SAFETY: The file is valid.
         let step = unsafe { helpers::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
-        // Folios are aligned to their size in the file, so none is cut.
+        // Folios are aligned to their size in the file, so that none is cut.
         let step = step.max(CHUNK_BYTES);
         while self.pages < span.pages() {
             wanted()?;
@@ -142,7 +140,7 @@ impl PinnedFile {
                     *failed_at = at.saturating_add(inside.saturating_mul(PAGE_SIZE));
                     return Err(errno);
                 }
-                // Somebody else has added or removed pages of the file in the meantime.
+                // Somebody else added pages to the file or removed some meanwhile.
                 task::cond_resched();
                 continue;
             }
@@ -157,8 +155,8 @@ impl PinnedFile {
         Ok(())
     }
 
-    /// Adds pinned folios, from page `skip` of the first one on, up to `left` pages. On failure
-    /// unpins those that could not be stored.
+    /// Adds pinned folios, from page `skip` of the first on, up to `left` pages. On failure those that
+    /// could not be stored are unpinned.
     fn take(&mut self, folios: &mut [*mut bindings::folio], skip: u64, left: u64) -> Result {
         let (mut skip, mut left) = (skip, left);
         for index in 0..folios.len() {
@@ -200,12 +198,12 @@ impl PinnedFile {
         Ok(())
     }
 
-    /// Returns whether the file has been sealed against new ways to write to it.
+    /// Whether the file has been sealed against new ways to write to it.
     pub(crate) fn is_sealed(&self) -> bool {
         self.file.is_sealed()
     }
 
-    /// Returns where each run begins, in pages, for [`pfn_at`](Self::pfn_at).
+    /// Where each run begins, in pages: for [`pfn_at`](Self::pfn_at).
     pub(crate) fn starts(&self) -> Result<KVVec<u64>> {
         let mut starts = KVVec::with_capacity(self.runs.len(), GFP_KERNEL_ACCOUNT)?;
         let mut next = 0_u64;
@@ -216,7 +214,7 @@ impl PinnedFile {
         Ok(starts)
     }
 
-    /// Returns the page frame of page `index`, given the result of [`starts`](Self::starts).
+    /// The page frame of page `index`, by its own `starts`.
     pub(crate) fn pfn_at(&self, starts: &[u64], index: u64) -> Option<u64> {
         let behind = starts.partition_point(|&start| start <= index);
         let at = behind.checked_sub(1)?;
@@ -251,9 +249,8 @@ impl Drop for PinnedFile {
             let mut pfn = run.pfn();
             let end = pfn.saturating_add(run.pages());
             while pfn < end {
-                // SAFETY: A part of a folio that is pinned for this run, by the type invariants;
-                // whatever lets a device reach it has a reference to `self`, so nothing does any
-                // more.
+                // SAFETY: A part of a folio that is pinned for this run, by the type invariants; whatever
+                // lets a device reach it has a reference to `self`, so nothing does any more.
                 let next = unsafe { helpers::pinmap_unpin_folio_of(pfn as usize, self.file.write) };
                 pfn = next as u64;
                 task::cond_resched();

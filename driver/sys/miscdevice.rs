@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Character devices that user space opens.
 //!
-//! `kernel::miscdevice` has no `poll`, no `read` without an iterator, no mode, no parent; and on
-//! 7.2 its files do not hold the module.
+//! `kernel::miscdevice` has no `poll`, no `read` without an iterator, no mode, no parent; and on 7.2
+//! its files do not hold the module.
 //!
 //! C headers: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h),
 //! [`include/linux/fs.h`](srctree/include/linux/fs.h).
@@ -26,40 +26,39 @@ use kernel::{
     uaccess::{UserPtr, UserSlice, UserSliceWriter},
 };
 
-/// Operations of the files of a node.
+/// What the files of a node do.
 pub(crate) trait Files: Send + Sync + Sized + 'static {
-    /// Object that a node stands for.
+    /// What a node stands for.
     type Device: Send + Sync;
 
-    /// Returns the operations of the files: one static, whose address tells them from others.
+    /// What its files do: one static, by which they are known from others.
     fn operations() -> &'static Operations<Self>;
 
     /// Opens a file. `views` is dropped before [`release`](Self::release) returns.
     fn open(device: &Arc<Self::Device>, views: Views) -> Result<Arc<Self>>;
 
-    /// Called when the last reference to the file is gone.
+    /// The last reference to the file is gone.
     fn release(this: Arc<Self>);
 
-    /// Handles an ioctl.
+    /// An ioctl.
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result;
 
-    /// Writes what there is to read, and waits for it if `may_wait`. Returns the number of bytes
-    /// written.
+    /// Writes what there is to read; waits for it if `may_wait`. Returns the bytes written.
     fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize>;
 
     /// Registers for wake-ups; returns an `EPOLL` mask.
     fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
 
-    /// Handles mmap().
+    /// Maps something.
     fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result;
 
-    /// Writes lines for `/proc/PID/fdinfo`.
+    /// Lines for `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
 }
 
-/// Poll mask `EPOLLIN | EPOLLRDNORM`.
+/// `EPOLLIN | EPOLLRDNORM`.
 pub(crate) const READABLE: u32 = 0x1 | 0x40;
-/// Poll mask `EPOLLHUP`.
+/// `EPOLLHUP`.
 pub(crate) const HUNG_UP: u32 = 0x10;
 
 /// A node in `/dev`. Dropping it removes it; open files stay open.
@@ -76,7 +75,7 @@ pub(crate) struct Node<T: Files> {
     number: Number,
 }
 
-/// A number of a node: the lowest that no other node has. Dropping it gives it back.
+/// The lowest number that no node has.
 struct Number(ffi::c_int);
 
 impl Number {
@@ -127,8 +126,8 @@ impl<T: Files> Node<T> {
                     misc.fops = &raw const T::operations().table;
                     misc.parent = parent_ptr;
                     misc.mode = mode;
-                    // SAFETY: `slot` is valid for writing, and pinned until it is deregistered;
-                    // name and operations live as long.
+                    // SAFETY: `slot` is valid for writing, and pinned until it is deregistered; name
+                    // and operations live as long.
                     to_result(unsafe {
                         slot.write(misc);
                         bindings::misc_register(slot)
@@ -147,7 +146,7 @@ impl<T: Files> PinnedDrop for Node<T> {
     }
 }
 
-/// Returns whether `file`, which may be null, is a file of a node for `T`.
+/// Whether `file`, which may be null, is one of those of a node for `T`.
 ///
 /// # Safety
 ///
@@ -157,8 +156,8 @@ unsafe fn is_ours<T: Files>(file: *const bindings::file) -> bool {
     !file.is_null() && unsafe { core::ptr::eq((*file).f_op, &raw const T::operations().table) }
 }
 
-/// Returns the file of ours that the current task has mapped at the user address `address`, if any,
-/// and the offset as passed to `mmap()`.
+/// What the current task has at the user address `address`, if it is of a file of ours: which, and the
+/// offset as passed to `mmap()`.
 pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     let task = kernel::current!();
     let lock = task.mm()?.mmap_read_lock();
@@ -180,7 +179,8 @@ pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     }
 }
 
-/// Returns the first address in `span` at which the current task has mapped the file of `this`.
+/// The first address in `span` of the current task, as far as that is mapped, that is of a mapping of
+/// `this`.
 pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     let task = kernel::current!();
     let lock = task.mm()?.mmap_read_lock();
@@ -200,8 +200,7 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     None
 }
 
-/// Operations of the files of nodes for `T`. Each `T` has one static of it, whose address tells its
-/// files from others.
+/// What files of nodes for `T` do: for one static of each `T`, since its address says what a file is.
 pub(crate) struct Operations<T> {
     table: bindings::file_operations,
     _files: PhantomData<fn() -> T>,
@@ -211,8 +210,8 @@ pub(crate) struct Operations<T> {
 unsafe impl<T> Sync for Operations<T> {}
 
 impl<T: Files> Operations<T> {
-    /// Makes the operations, to be kept in a static, since open files use them after the node is
-    /// gone. The owner field makes every open file and every mapping hold the module.
+    /// To be a static, since open files use it long after the node is gone. The owner makes every open
+    /// file and every mapping hold the module.
     pub(crate) const fn new() -> Self {
         Self {
             table: bindings::file_operations {
@@ -241,7 +240,7 @@ impl<T: Files> Operations<T> {
         unsafe { ArcBorrow::from_raw((*file).private_data.cast::<T>()) }
     }
 
-    /// Like [`get`](Self::get), as a borrow that can be cloned.
+    /// The same, to be cloned by who keeps it.
     ///
     /// # Safety
     ///
@@ -256,8 +255,7 @@ impl<T: Files> Operations<T> {
     /// Called by the misc core, with the misc device in `private_data`.
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> ffi::c_int {
         from_result(|| {
-            // SAFETY: `private_data` is the `misc` of a `Node<T>`, which stays registered
-            // meanwhile.
+            // SAFETY: `private_data` is the `misc` of a `Node<T>`, which stays registered meanwhile.
             let node = unsafe {
                 let misc = (*file).private_data.cast::<bindings::miscdevice>();
                 &*kernel::container_of!(Opaque::cast_from(misc), Node<T>, misc)
@@ -304,8 +302,8 @@ impl<T: Files> Operations<T> {
         command: ffi::c_uint,
         argument: ffi::c_ulong,
     ) -> ffi::c_long {
-        // The structs are the same; a 32-bit pointer is zero-extended (compat_ptr() on x86 and
-        // arm64). SAFETY: By the requirements.
+        // The structs are the same; a 32-bit pointer is zero-extended (compat_ptr() on x86 and arm64).
+        // SAFETY: By the requirements.
         unsafe { Self::ioctl(file, command, argument & 0xffff_ffff) }
     }
 

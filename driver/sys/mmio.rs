@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Device memory and registers, for a driver that uses them itself.
 //!
-//! `kernel::io` has no write-combined mapping, and its accesses are bound to a lifetime that open
-//! files outlive. Here access can be revoked: afterwards reads give all ones, as from a function
-//! that was removed, and writes go nowhere.
+//! `kernel::io` has no write-combined mapping, and its accesses are bound to a lifetime that open files
+//! outlive. Here access can be revoked: afterwards reads give all ones, as from a function that was
+//! removed, and writes go nowhere.
 //!
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
@@ -11,12 +11,12 @@ use super::{helpers, pci::Bar};
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*, revocable::Revocable};
 
-/// How the CPU accesses the memory.
+/// How the CPU accesses it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// In order, one access at a time; for registers.
+    /// In order, one access at a time: registers.
     Uncached,
-    /// Stores may be combined and delayed until a register is read; for memory.
+    /// Stores may be combined and delayed until a read of a register: memory.
     WriteCombined,
 }
 
@@ -34,7 +34,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Returns the address of `bytes` bytes at `offset`, a multiple of 8.
+    /// The address of `bytes` bytes at `offset`, which must be aligned to 8.
     fn at(&self, offset: u64, bytes: u64) -> Option<*mut ffi::c_void> {
         let fits = offset
             .checked_add(bytes)
@@ -58,7 +58,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Maps the whole `bar`, which must be requested and stay so until [`revoke`](Self::revoke).
+    /// Maps the whole of `bar`, which must be requested, and stay so until [`revoke`](Self::revoke).
     pub(crate) fn new(bar: &Bar, caching: Caching) -> impl PinInit<Self, Error> {
         let (start, length) = (bar.start, bar.length);
         let map = move || {
@@ -85,7 +85,7 @@ impl Window {
         })
     }
 
-    /// Loads 8 bytes. Returns all ones after [`revoke`](Self::revoke), or if `offset` is outside.
+    /// Loads 8 bytes; all ones if it was revoked, or there are none at `offset`.
     pub(crate) fn read(&self, offset: u64) -> u64 {
         let Some(mapping) = self.mapping.try_access() else {
             return u64::MAX;
@@ -107,7 +107,7 @@ impl Window {
         }
     }
 
-    /// Zeroes `bytes` bytes. Does not sleep; call it for some pages at a time.
+    /// Fills `bytes` bytes with zeros. Does not sleep: for pieces of some pages.
     pub(crate) fn zero(&self, offset: u64, bytes: u64) {
         if let Some(mapping) = self.mapping.try_access() {
             if let Some(address) = mapping.at(offset, bytes) {
@@ -117,14 +117,14 @@ impl Window {
         }
     }
 
-    /// Orders stores: those made before are carried out before those made after, in all `Window`s
-    /// of one function.
+    /// Stores made before are carried out before those made after. `Window`s of one function have one
+    /// order.
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
         unsafe { helpers::pinmap_wmb() };
     }
 
-    /// Stops all accesses. When this returns, none is made any more. Sleeps.
+    /// No access is made any more when it returns. Sleeps.
     pub(crate) fn revoke(&self) {
         self.mapping.revoke();
     }

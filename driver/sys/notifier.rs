@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! MMU notifiers: reports of changes to ranges of an address space.
+//! MMU notifiers: what happens to ranges of somebody's address space.
 //!
-//! Each watched address space has one plain `mmu_notifier`, which is called at the begin and at the
-//! end of a change, and an interval tree of the watched ranges. The kernel's own interval notifiers
-//! do not serve here. They do not report the end of a change. Both asking for it and removing a
-//! notifier wait until no change at all is under way in the address space, which its threads can
-//! delay without limit.
+//! The kernel's interval notifiers would do, but for this: when a change is over they tell nobody, and both
+//! asking for that and removing one wait until no change at all is under way in the address space, which its
+//! threads can put off for ever. So there is one plain notifier for an address space, which is called at both
+//! ends of a change, and the ranges are in a tree of our own.
 //!
 //! C headers: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h),
 //! [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
@@ -28,35 +27,34 @@ use kernel::{
     types::Opaque,
 };
 
-/// A watcher of a range. No method may allocate with GFP_KERNEL, unpin pages, remove the interval
-/// or wait for a device.
+/// Somebody who watches a range. Neither call may allocate with GFP_KERNEL, unpin pages, remove the interval or
+/// wait for a device.
 pub(crate) trait Watcher: Send + Sync + Sized {
-    /// Returns the interval that is part of the watcher.
+    /// The range in it.
     fn interval(&self) -> &Interval<Self>;
 
-    /// Called before `range` leaves the address space, or before the address space ends. May sleep.
+    /// Called before `range` leaves the address space, or that ends. May sleep.
     fn going(this: ArcBorrow<'_, Self>, range: Span);
 
-    /// Called after page-table entries of `range` were cleared, before the call that did it
-    /// returns. The pages may or may not come back. Must not sleep unless `may_sleep`.
+    /// Called when page-table entries of `range` have been cleared; the pages may or may not come back. That
+    /// is over, and whoever did it has not returned from it. Must not sleep unless `may_sleep`.
     fn cleared(this: ArcBorrow<'_, Self>, range: Span, may_sleep: bool);
 
-    /// Called after `range` has left the address space.
+    /// Called when `range`, which left the address space, has done so.
     fn gone(this: ArcBorrow<'_, Self>, range: Span);
 }
 
-/// Tree of the watched ranges.
+/// Ranges that are watched.
 struct Tree(bindings::rb_root_cached);
 
 // SAFETY: Nothing in it belongs to a thread.
 unsafe impl Send for Tree {}
 
-/// An address space of which ranges are watched.
+/// An address space, parts of which are watched.
 ///
 /// # Invariants
 ///
-/// `notifier` is registered if `begun`. `tree` consists of the `node`s of [`Interval`]s that are
-/// inserted.
+/// `notifier` is registered if `begun`. `tree` consists of the `node`s of [`Interval`]s that are inserted.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Watch<T: Watcher> {
     #[pin]
@@ -64,7 +62,7 @@ pub(crate) struct Watch<T: Watcher> {
     begun: Atomic<bool>,
     #[pin]
     tree: SpinLock<Tree>,
-    /// Wakes tasks that wait until no callback is running.
+    /// For who waits until nobody is being told.
     #[pin]
     idle: CondVar,
     mm: ARef<Mm>,
@@ -91,8 +89,7 @@ impl<T: Watcher> Watch<T> {
         ..pin_init::zeroed()
     });
 
-    /// Begins to watch `mm`, which must be the current task's (`EPERM`), without any range yet.
-    /// Takes the mmap lock.
+    /// For `mm`, which must be the current task's (`EPERM`). Nothing is watched yet. Takes the mmap lock.
     pub(crate) fn new(mm: &Mm) -> Result<Arc<Self>> {
         let task = kernel::current!();
         let current: &Mm = task.mm().ok_or(EPERM)?;
@@ -116,7 +113,7 @@ impl<T: Watcher> Watch<T> {
         )?;
         // SAFETY: Pinned, and unregistered before it is freed; the address space is in use.
         let begun = unsafe { bindings::mmu_notifier_register(this.notifier.get(), mm.as_raw()) };
-        // Any signal ends it. The system call is then restarted after the signal was handled.
+        // Any signal ends it: then the call is made once more, after that was handled.
         to_result(begun).map_err(|error| {
             if error == EINTR {
                 ERESTARTNOINTR
@@ -129,8 +126,7 @@ impl<T: Watcher> Watch<T> {
         Ok(this)
     }
 
-    /// Calls `tell` with each watcher of a part of `range`. Watchers that are inserted during the
-    /// call may be left out.
+    /// Calls `tell` with each who watches some of `range`. Those that are inserted meanwhile may be left out.
     fn each(&self, range: Span, tell: impl Fn(ArcBorrow<'_, T>)) {
         let (start, last) = (range.start() as usize, range.last() as usize);
         let mut tree = self.tree.lock();
@@ -141,14 +137,13 @@ impl<T: Watcher> Watch<T> {
             let interval =
                 unsafe { &*kernel::container_of!(Opaque::cast_from(node), Interval<T>, node) };
             if !interval.leaving.load(Relaxed) {
-                // The interval stays in the tree while this is not 0.
+                // It stays in the tree as long as this is not 0.
                 interval.told.fetch_add(1, Relaxed);
                 drop(tree);
                 // SAFETY: Written before it was inserted.
                 if let Some(owner) = unsafe { &*interval.owner.get() } {
-                    // SAFETY: By the type invariants of `Interval` it points into an `Arc` that
-                    // contains `interval`, and whoever drops its last reference removes that first,
-                    // which waits for us.
+                    // SAFETY: By the type invariants of `Interval` it points into an `Arc` that contains
+                    // `interval`, and whoever drops its last reference removes that first, which waits for us.
                     tell(unsafe { ArcBorrow::from_raw(owner.watcher) });
                 }
                 tree = self.tree.lock();
@@ -176,8 +171,8 @@ impl<T: Watcher> Watch<T> {
         notifier: *mut bindings::mmu_notifier,
         range: *const bindings::mmu_notifier_range,
     ) -> ffi::c_int {
-        // SAFETY: By the requirements. Where it may not sleep, nothing leaves the address space:
-        // that is the killer of processes without memory, which clears.
+        // SAFETY: By the requirements. Where it may not sleep, nothing leaves the address space: that is the
+        // killer of processes without memory, which clears.
         unsafe {
             if helpers::pinmap_notice(range) == helpers::PINMAP_NOTICE_GONE
                 && helpers::pinmap_notice_blockable(range)
@@ -242,14 +237,14 @@ unsafe fn span_of(range: *const bindings::mmu_notifier_range) -> Option<Span> {
 impl<T: Watcher> PinnedDrop for Watch<T> {
     fn drop(self: Pin<&mut Self>) {
         if self.begun.load(Relaxed) {
-            // SAFETY: Registered, and `mm` is kept until after this. Nothing is in the tree, whose
-            // members keep this, so no notice has the last reference to it.
+            // SAFETY: Registered, and `mm` is kept until after this. Nothing is in the tree, whose members keep
+            // this, so no notice has the last reference to it.
             unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
         }
     }
 }
 
-/// Watcher of a range, and the [`Watch`] that it belongs to.
+/// Who watches a range, and with whose help.
 struct Owner<T: Watcher> {
     watcher: *const T,
     watch: Arc<Watch<T>>,
@@ -259,18 +254,17 @@ struct Owner<T: Watcher> {
 ///
 /// # Invariants
 ///
-/// If `inserted`, `node` is in the tree of the `Watch` in `owner`, whose other pointer is to the
-/// `T` in its `Arc`, which contains `self`.
+/// If `inserted`, `node` is in the tree of the `Watch` in `owner`, whose other pointer is to the `T` in its
+/// `Arc`, which contains `self`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Interval<T: Watcher> {
     #[pin]
     node: Opaque<bindings::interval_tree_node>,
-    /// Written once, by the caller that set `begun`.
+    /// Written once, by whoever set `begun`.
     owner: UnsafeCell<Option<Owner<T>>>,
     begun: Atomic<bool>,
     inserted: Atomic<bool>,
-    /// Number of running callbacks, and a bit that forbids more of them. Changed with the tree
-    /// locked.
+    /// By how many it is being told something, and that it is not to be told more; changed with the tree locked.
     told: Atomic<u32>,
     leaving: Atomic<bool>,
     #[pin]
@@ -283,7 +277,7 @@ unsafe impl<T: Watcher> Send for Interval<T> {}
 unsafe impl<T: Watcher> Sync for Interval<T> {}
 
 impl<T: Watcher> Interval<T> {
-    /// Makes an interval that watches nothing yet.
+    /// Watches nothing yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             node: Opaque::new(pin_init::zeroed()),
@@ -296,8 +290,8 @@ impl<T: Watcher> Interval<T> {
         })
     }
 
-    /// Begins to watch `range` for `watcher`, at most once for each watcher (`EINVAL`). Of changes
-    /// that are under way, only the end may be reported.
+    /// Begins to watch `range` for `watcher`. Of changes that are under way only the end may be told. At most
+    /// once for each (`EINVAL`).
     pub(crate) fn insert(watcher: &Arc<T>, watch: &Arc<Watch<T>>, range: Span) -> Result {
         let this = watcher.interval();
         if this.begun.xchg(true, Full) {
@@ -321,8 +315,7 @@ impl<T: Watcher> Interval<T> {
         Ok(())
     }
 
-    /// Stops watching, after waiting for running callbacks. Sleeps. Must not be called in a
-    /// callback.
+    /// Stops watching, once those who tell something now have done so. Sleeps; not while being told.
     pub(crate) fn remove(&self) {
         if !self.inserted.xchg(false, Full) {
             return;
@@ -336,8 +329,7 @@ impl<T: Watcher> Interval<T> {
         while self.told.load(Relaxed) != 0 {
             watch.idle.wait(&mut tree);
         }
-        // SAFETY: The tree is locked. It was inserted, and the exchange makes us the one who
-        // removes it.
+        // SAFETY: The tree is locked. It was inserted, and the exchange makes us the one who removes it.
         unsafe { bindings::interval_tree_remove(self.node.get(), &mut tree.0) };
     }
 }

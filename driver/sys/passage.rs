@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A section that many tasks may be in at once, also sleeping, until it is closed for good.
+//! Something that many may do at once, also if it sleeps, until it is forbidden for good.
 //!
 //! C header: [`include/linux/srcu.h`](srctree/include/linux/srcu.h).
 
@@ -11,8 +11,7 @@ use kernel::{
     sync::atomic::{Acquire, Atomic, Release},
 };
 
-/// A section, open at first. Tasks in it wait neither for each other nor for the task that closes
-/// it.
+/// Open at first. Those who go through neither wait for each other nor for who closes it.
 ///
 /// # Invariants
 ///
@@ -28,7 +27,7 @@ unsafe impl Send for Passage {}
 unsafe impl Sync for Passage {}
 
 impl Passage {
-    /// Makes an open section.
+    /// An open one.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: No requirements.
         let domain = unsafe { helpers::pinmap_srcu_new() };
@@ -39,7 +38,7 @@ impl Passage {
         })
     }
 
-    /// Does `what` inside of the section, unless that is closed. May sleep.
+    /// Does `what`, unless it is closed. May sleep.
     pub(crate) fn while_open<T>(&self, what: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: Valid by the type invariants.
         let index = unsafe { helpers::pinmap_srcu_lock(self.domain.as_ptr()) };
@@ -49,8 +48,7 @@ impl Passage {
         result
     }
 
-    /// Closes the section. When this returns, no task is inside any more. Must not be called from
-    /// inside.
+    /// From now on nobody goes through; when it returns, nobody is inside. Not from inside.
     pub(crate) fn close(&self) {
         self.open.store(false, Release);
         // Whoever saw it open is inside of a section that began before this.

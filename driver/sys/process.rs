@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! References to processes, which may end before they are used.
+//! Processes, to name them later, when they may have ended.
 //!
 //! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h).
 
@@ -20,7 +20,7 @@ unsafe impl Send for Process {}
 unsafe impl Sync for Process {}
 
 impl Process {
-    /// Returns the process of the current task.
+    /// That of the current task.
     pub(crate) fn current() -> Result<Self> {
         // SAFETY: There is a current task.
         let process = unsafe { helpers::pinmap_get_current_process() };
@@ -28,15 +28,13 @@ impl Process {
         NonNull::new(process).map(Self).ok_or(ESRCH)
     }
 
-    /// Returns the pid in the initial namespace. After the process has ended it may belong to
-    /// another one.
+    /// Its number in the first pid namespace. It may be another one's when it has ended.
     pub(crate) fn number(&self) -> ffi::c_int {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_process_number(self.0.as_ptr()) }
     }
 
-    /// Returns how many bytes the process may lock (RLIMIT_MEMLOCK); `None` if there is no limit or
-    /// it has ended.
+    /// Bytes that it may lock (RLIMIT_MEMLOCK); `None`: no limit, or it has ended.
     pub(crate) fn memlock(&self) -> Option<u64> {
         let mut limit = 0;
         // SAFETY: Valid by the type invariants; `limit` is written during the call.

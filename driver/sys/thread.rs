@@ -7,13 +7,13 @@ use super::helpers;
 use core::ptr::NonNull;
 use kernel::{bindings, error::from_err_ptr, ffi, prelude::*, str::CStrExt, sync::Arc};
 
-/// Body of a thread.
+/// What a thread does.
 pub(crate) trait Body: Send + Sync + 'static {
-    /// Runs until [`should_stop`] returns true.
+    /// Returns once [`should_stop`] says so.
     fn run(&self);
 }
 
-/// Returns whether the current thread, a [`Thread`], is to end.
+/// Whether the current thread, a [`Thread`], is to end.
 pub(crate) fn should_stop() -> bool {
     // SAFETY: Called by a kthread, as the callers say of themselves.
     unsafe { bindings::kthread_should_stop() }

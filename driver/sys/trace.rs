@@ -31,20 +31,20 @@ impl What {
         }
     }
 
-    /// Returns whether the tracepoint is on. Can be called from any context.
+    /// Whether anybody listens. From any context.
     pub(crate) fn is_on(self) -> bool {
         // SAFETY: No requirements.
         unsafe { helpers::pinmap_trace_enabled(self.number()) }
     }
 
-    /// Records an event. Can be called from any context.
+    /// Tells whoever listens. From any context.
     pub(crate) fn emit(self, record: &Record) {
         // SAFETY: The record is only read, and during the call.
         unsafe { helpers::pinmap_trace_emit(self.number(), record) };
     }
 }
 
-/// Returns the nanoseconds since boot, which never go back. Can be called from any context.
+/// Nanoseconds since boot, never going back. From any context.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_now_ns() }

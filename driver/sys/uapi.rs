@@ -5,7 +5,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use header::*;
 
-/// Output of bindgen for the header (see Kbuild).
+/// What bindgen makes of the header (see Kbuild).
 #[allow(
     clippy::all,
     clippy::arithmetic_side_effects,

@@ -39,63 +39,61 @@ impl NewArea<'_> {
         unsafe { (*self.area.as_ptr()).__bindgen_anon_2.vm_flags }
     }
 
-    /// Returns the byte offset into the file.
+    /// Byte offset into the file.
     pub(crate) fn offset(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         let pages = unsafe { (*self.area.as_ptr()).vm_pgoff } as u64;
         pages.wrapping_shl(bindings::PAGE_SHIFT)
     }
 
-    /// Returns the length in bytes.
+    /// Bytes.
     pub(crate) fn length(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         let bounds = unsafe { (*self.area.as_ptr()).__bindgen_anon_1.__bindgen_anon_1 };
         bounds.vm_end.saturating_sub(bounds.vm_start) as u64
     }
 
-    /// Returns whether the area is MAP_SHARED.
+    /// MAP_SHARED.
     pub(crate) fn is_shared(&self) -> bool {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_vma_is_shared(self.area.as_ptr()) }
     }
 
-    /// Returns whether the area is PROT_EXEC.
+    /// PROT_EXEC.
     pub(crate) fn is_executable(&self) -> bool {
         self.flags() & bindings::VM_EXEC as bindings::vm_flags_t != 0
     }
 
-    /// Returns whether the area is PROT_WRITE.
+    /// PROT_WRITE.
     pub(crate) fn is_writable(&self) -> bool {
         self.flags() & bindings::VM_WRITE as bindings::vm_flags_t != 0
     }
 
-    /// Forbids mprotect() to make the area writable later.
+    /// It will never be writable.
     pub(crate) fn forbid_writing(&self) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_forbid_writing(self.area.as_ptr()) };
     }
 
-    /// Makes the area a view of device memory: uncached or write-combined, not inherited by fork,
-    /// neither growing nor moving, filled page by page by [`Faults::fault`]. The area keeps
-    /// `viewed`.
+    /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
+    /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
     pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_of_device(self.area.as_ptr(), write_combine) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
-    /// Makes the area a view of pinned pages of a file: not as struct pages, since the file does
-    /// not know the area; not inherited by fork, neither growing nor moving. The area keeps
-    /// `viewed`.
+    /// Makes it a view of pages of a file that are pinned: not as struct pages, for the file does not know the
+    /// area; neither inherited by fork, nor growing, nor moving. It keeps `viewed`.
     pub(crate) fn view_pinned_file<V: Faults>(self, viewed: Arc<V>) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_of_file(self.area.as_ptr()) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
-    /// Makes the area a view of memory that the driver allocated: of struct pages, not inherited by
-    /// fork, neither growing nor moving; write-combined if the pages are so in the kernel's
-    /// mapping. The area keeps `viewed`.
+    /// Makes it a view of memory that the driver allocated: of struct pages, not inherited by fork,
+    /// neither growing nor moving; write-combined if they are so in the kernel's mapping. It keeps
+    /// `viewed`.
     pub(crate) fn view_pages<V: PageSource>(self, viewed: Arc<V>) {
         let write_combine = !viewed.folios().is_cached();
         // SAFETY: Valid and exclusive by the type invariants.
@@ -113,17 +111,16 @@ impl NewArea<'_> {
     }
 }
 
-/// Handler of page faults in views that are not of struct pages.
+/// Who answers page faults in views that are not of struct pages.
 pub(crate) trait Faults: Send + Sync + 'static {
-    /// Calls `insert` with the page frame at the byte `offset` of the file, unless the memory is
-    /// gone or the task is being killed. [`Views::zap`] undoes what `insert` does.
+    /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone, or the task
+    /// is being killed. What `insert` does is revoked by [`Views::zap`].
     ///
-    /// If it waits, only a fatal signal may end the wait. A touch by the kernel, for instance in
-    /// `read()` into the memory, is repeated until it is answered, whatever signal is pending.
+    /// If it waits, then for nothing but a fatal signal besides: a touch by the kernel, in `read()` into
+    /// the memory for instance, is tried again and again until it is answered, whatever signal waits.
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
-    /// Calls `insert` with the first page frame of a huge page that begins at the byte `offset`;
-    /// `None` also if there is no such page.
+    /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.
     fn huge_fault(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         None
     }
@@ -131,10 +128,10 @@ pub(crate) trait Faults: Send + Sync + 'static {
 
 /// Memory of the driver's own that can be viewed.
 pub(crate) trait PageSource: Send + Sync + 'static {
-    /// Returns the memory.
+    /// The memory.
     fn folios(&self) -> &Folios;
 
-    /// Returns the byte offset of the memory in the file.
+    /// The byte offset of its first byte in the file.
     fn offset(&self) -> u64;
 }
 
@@ -143,7 +140,7 @@ struct Table(bindings::vm_operations_struct);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
-/// Returns what the area of a fault views, and the byte offset of the fault in the file.
+/// What is viewed, of the area of a fault; and the byte offset of the fault in the file.
 ///
 /// # Safety
 ///
@@ -157,7 +154,7 @@ unsafe fn viewed<'a, V>(vmf: *const bindings::vm_fault) -> (&'a V, u64) {
     }
 }
 
-/// Called when an area is split: the other part keeps what is viewed as well.
+/// An area was split: the other part keeps what is viewed as well.
 ///
 /// # Safety
 ///
@@ -178,7 +175,7 @@ unsafe extern "C" fn close<V>(area: *mut bindings::vm_area_struct) {
 
 /// # Safety
 ///
-/// Forbids mremap().
+/// None.
 unsafe extern "C" fn mremap(_area: *mut bindings::vm_area_struct) -> ffi::c_int {
     EPERM.to_errno()
 }

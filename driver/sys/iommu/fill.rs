@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Mapping of runs in a domain: from the front on and, if there are many, by another processor from
-//! the back.
+//! Mapping runs in a domain: from the front on, and if there are many, another processor begins at the
+//! back meanwhile.
 //!
-//! Mapping a run of a single page takes longer than pinning it, and all of that time is spent in
-//! the IOMMU driver's page tables. Several processors may change these at once, if the addresses
-//! differ.
+//! Entering a run that is a single page takes longer than pinning it, all of it in the IOMMU driver's
+//! page tables; and those may be changed by several processors at once, as long as the addresses differ.
 
 use super::Use;
 use crate::{
@@ -26,47 +25,47 @@ use kernel::{
     sync::atomic::{Atomic, Relaxed},
 };
 
-/// Entries of a scatterlist by which runs are mapped. An IOMMU that needs a notice of new mappings
-/// gets one for all of them.
+/// Entries of a scatterlist, by which runs are mapped: an IOMMU that has to be told of what is mapped is
+/// told once for all of them.
 type Window = [bindings::scatterlist];
 
-/// Number of runs for which no memory needs to be allocated.
+/// Runs for which no memory needs to be allocated.
 const FEW: usize = 4;
-/// Number of blocks of runs from which on another processor helps.
+/// From so many blocks of runs on, another processor helps.
 const SHARED: usize = 3;
 
-/// A part that is mapped without a gap.
+/// What is mapped, without a gap.
 #[derive(Default)]
 pub(super) struct Part {
-    /// Length in bytes.
+    /// In bytes.
     pub(super) length: u64,
-    /// Flushes of the IOMMU's cache so far.
+    /// Of the IOMMU's cache, so far.
     pub(super) flushes: u64,
-    /// Whether more may be mapped that could not be unmapped.
+    /// More may be mapped, and could not be taken away.
     pub(super) stuck: bool,
-    /// Range that was mapped too, and was unmapped again.
+    /// This was mapped, too, and was taken away.
     pub(super) undone: Option<Span>,
 }
 
-/// State of a mapping that two processors make.
+/// What two processors map at once.
 struct Filling<'a> {
     table: &'a Use,
     frames: Frames,
     pages: &'a dyn Pages,
     write: bool,
-    /// Number of blocks that were begun, at the front and at the back together.
+    /// Blocks that somebody has begun: so many at the front and at the back together.
     begun: Atomic<usize>,
     stopped: Atomic<bool>,
 }
 
 impl Filling<'_> {
-    /// Takes one more block, at either end. Returns whether one was left.
+    /// Whether one more block is left, at whichever end; it is the caller's then.
     fn begin(&self) -> bool {
         !self.stopped.load(Relaxed) && self.begun.fetch_add(1, Relaxed) < self.pages.blocks()
     }
 
-    /// Maps block `index` and those behind it, while there is `another` and it is `wanted`. All
-    /// blocks before it are mapped, from `start` on. Sleeps.
+    /// Maps the block `index` and those behind it, as long as there is `another` and it is `wanted`. All
+    /// before are mapped, from `start` on. Sleeps.
     fn fill_front(
         &self,
         start: u64,
@@ -92,9 +91,9 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// Maps blocks backwards from the end of `whole`, for another task. Gives up when memory is
-    /// short, since it must not keep that task from being killed. `index` becomes that of the first
-    /// block that is mapped.
+    /// The same from the end of `whole` on, backwards, for another task: it must not be what keeps that
+    /// task from being killed, and gives up instead. `index` becomes that of the first block that is
+    /// mapped.
     fn fill_back(
         &self,
         whole: Span,
@@ -133,7 +132,7 @@ impl Filling<'_> {
         const _: () = assert!(runs::MAX_PAGES * PAGE_SIZE <= u32::MAX as u64);
         let window = window.get_mut(..block.len()).ok_or(EINVAL)?;
         for (entry, run) in window.iter_mut().zip(block) {
-            // As sg_set_page() does: no chain, no end, no offset.
+            // As sg_set_page(): no chain, no end, no offset.
             entry.page_link = self.frames.page(run.pfn()).addr();
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
         }
@@ -145,8 +144,8 @@ impl Filling<'_> {
             prot |= bindings::IOMMU_CACHE;
         }
         let domain = self.table.table.as_ptr();
-        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or
-        // ends the list before `window.len()`.
+        // SAFETY: The domain is valid; the entries describe pages that are kept, and none chains or ends
+        // the list before `window.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
                 domain,
@@ -178,8 +177,8 @@ fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
 }
 
 impl Use {
-    /// Maps `pages` from `start` on, one after the other, while it is `wanted`. Counts in `part`
-    /// what is mapped, also on failure. Sleeps.
+    /// Maps `pages` from `start` on, one after the other, as long as it is `wanted`. Counts in `part` what
+    /// is mapped, also on failure. Sleeps.
     pub(super) fn fill(
         &self,
         start: u64,
@@ -209,7 +208,7 @@ impl Use {
             return filling.fill_front(start, &mut few, wanted, part, &mut front, another);
         }
         let mut entries_here = window(entries)?;
-        // If there is no memory for a helper, there is none.
+        // Without memory for a helper it goes without one.
         let helper = (blocks >= SHARED).then(|| window(entries).ok()).flatten();
         let Some(mut entries_there) = helper else {
             let another = |index| index < blocks;
@@ -229,7 +228,7 @@ impl Use {
                 }
             },
             &mut || {
-                // The caller does what the helper leaves.
+                // What it leaves is done here.
                 let _ = filling.fill_back(whole, &mut entries_there, &mut back, &mut behind);
             },
         );
@@ -246,7 +245,7 @@ impl Use {
             part.length = part.length.saturating_add(back.length);
             return Ok(());
         }
-        // The mapped range must have no gap.
+        // What is mapped is to have no gap.
         if let Some(mapped) = whole.tail(back.length) {
             part.flushes = part.flushes.saturating_add(1);
             part.stuck |= self.unmap(mapped.start(), mapped.length()).is_err();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Charges for the tables that a page table keeps after unmapping.
+//! Tables that a page table keeps of what is not mapped any more, and who pays for them.
 //!
-//! A program chooses how far apart its addresses are, and each may cost a page of kernel memory.
-//! Ordinary programs stay far below what is free.
+//! How far apart the addresses are is up to the program, and each may cost a page of the kernel's for some
+//! bytes of its own. Ordinary programs stay far below what is free.
 
 use crate::{
     logic::{
@@ -19,14 +19,14 @@ use kernel::{
     sync::Arc,
 };
 
-/// Tables that cost nothing, for each owner of a device: 4 MiB.
+/// Tables that nobody pays for, for each owner of a device: 4 MiB.
 const FREE: u64 = 1024;
 
-/// Reason for which there are no tables.
+/// Why there are no tables.
 pub(crate) enum NoTables {
-    /// The charge would be over the limit.
+    /// Nobody may pay for more.
     OverLimit(OverLimit),
-    /// Another error.
+    /// Something else.
     Failed(Error),
 }
 
@@ -48,7 +48,7 @@ impl From<AllocError> for NoTables {
     }
 }
 
-/// Tables that a page table has grown to.
+/// What a page table has come to.
 pub(super) struct Footprint {
     regions: RBTree<u64, Region>,
     tables: u64,
@@ -57,7 +57,7 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// Makes the footprint of an empty page table.
+    /// That of an empty one.
     pub(super) fn new() -> Self {
         Self {
             regions: RBTree::new(),
@@ -67,7 +67,7 @@ impl Footprint {
         }
     }
 
-    /// Returns how many tables `end` adds, if region `also` has some as well.
+    /// Tables that stay because of `end`, if something was mapped in region `also` besides.
     fn cost(&self, end: End, also: Option<u64>) -> u64 {
         let region = end.region();
         let cost = |below, above| end.cost(None, below, above);
@@ -87,20 +87,20 @@ impl Footprint {
         }
     }
 
-    /// Returns how many pages must be charged for `more` tables.
+    /// Pages to pay for with so many more tables.
     fn owed(&self, more: u64) -> u64 {
         let tables = self.tables.saturating_add(more);
         tables.saturating_sub(FREE).saturating_sub(self.paid)
     }
 
-    /// Returns how many pages must be charged before `span` is mapped.
+    /// Pages that are to be paid for before something is mapped at `span`.
     pub(super) fn due(&self, span: Span) -> u64 {
         let (first, other) = footprint::ends(span);
         let other = other.map_or(0, |end| self.cost(end, Some(first.region())));
         self.owed(self.cost(first, None).saturating_add(other))
     }
 
-    /// Charges `payer` for a mapping at `span`.
+    /// Something will be mapped at `span`, for `payer`.
     pub(super) fn reserve(
         &mut self,
         span: Span,
@@ -121,7 +121,7 @@ impl Footprint {
         Ok(())
     }
 
-    /// Counts a mapping at `span` that was not reserved. The next mapping pays for it.
+    /// Something was mapped at `span`, unforeseen. Who maps next pays.
     pub(super) fn note(&mut self, span: Span) {
         let (first, other) = footprint::ends(span);
         for end in [Some(first), other].into_iter().flatten() {
