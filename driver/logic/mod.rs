@@ -13,6 +13,7 @@ pub mod footprint;
 pub mod frames;
 pub mod gaps;
 pub mod handle;
+pub mod msix;
 pub mod place;
 pub mod pte;
 pub mod request;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Charging pinned memory to a user, as iommufd and io_uring do.
+//! Charges pinned memory to a user, as iommufd and io_uring do.
 //!
-//! `user->locked_vm` against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK; and
-//! `mm->pinned_vm`, which is `VmPin` in `/proc/PID/status`, always.
+//! Each page counts in `mm->pinned_vm`, which is `VmPin` in `/proc/PID/status`. It also counts in
+//! `user->locked_vm`, against RLIMIT_MEMLOCK, unless the process has CAP_IPC_LOCK.
 //!
 //! C headers: [`include/linux/sched/user.h`](srctree/include/linux/sched/user.h),
 //! [`include/linux/mm_types.h`](srctree/include/linux/mm_types.h).
@@ -26,7 +26,7 @@ struct User(NonNull<bindings::user_struct>);
 
 // SAFETY: `struct user_struct` is reference-counted and may be used from any thread.
 unsafe impl Send for User {}
-// SAFETY: As above.
+// SAFETY: `struct user_struct` is reference-counted and may be used from any thread.
 unsafe impl Sync for User {}
 
 impl User {
@@ -50,20 +50,20 @@ impl Drop for User {
     }
 }
 
-/// Whom to charge: a user and one of its address spaces.
+/// The user and the address space that pages are charged to.
 pub(crate) struct Account {
     user: User,
     mm: ARef<Mm>,
 }
 
-/// A charge that would have gone over the limit; both in bytes.
+/// A charge that would have exceeded the limit; both values are in bytes.
 pub(crate) struct OverLimit {
     pub(crate) needed: u64,
     pub(crate) allowed: u64,
 }
 
 impl Account {
-    /// The current user, and the current task's address space.
+    /// Makes an account of the current user and `mm`, the current task's address space.
     pub(crate) fn current(mm: ARef<Mm>) -> Result<Self> {
         Ok(Self {
             user: User::current()?,
@@ -76,34 +76,35 @@ impl Account {
         &self.mm
     }
 
-    /// Names the user: equal for all accounts of one, of which there is at least this.
+    /// Returns a key of the user: equal for all accounts of that user, as long as one of them
+    /// exists.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn user(&self) -> usize {
         self.user.0.as_ptr() as usize
     }
 
-    /// Whether that is the current task's.
+    /// Whether the account is for the current task's address space.
     pub(crate) fn is_current(&self) -> bool {
         kernel::current!()
             .mm()
             .is_some_and(|mm| core::ptr::eq(mm.as_raw(), self.mm.as_raw()))
     }
 
-    /// Whether nobody has the address space any more.
+    /// Whether no task uses the address space any more.
     pub(crate) fn is_unused(&self) -> bool {
-        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only accessed atomically.
         let users = unsafe {
             Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.mm_users.counter)
         };
         users.load(Relaxed) == 0
     }
 
-    /// Bytes charged to the user by everybody.
+    /// Bytes charged to the user, by pinmap and by everybody else.
     pub(crate) fn used(&self) -> u64 {
         pages_to_bytes(self.user.locked_vm().load(Relaxed))
     }
 
-    /// Bytes that the current task may lock; `None`: no limit.
+    /// Bytes that the current task may lock; `None` if there is no limit.
     pub(crate) fn limit() -> Option<u64> {
         // SAFETY: No requirements.
         let limit = unsafe { helpers::pinmap_memlock_limit() } as u64;
@@ -111,12 +112,12 @@ impl Account {
     }
 
     fn pinned_vm(&self) -> &Atomic<i64> {
-        // SAFETY: We hold a reference to the `mm_struct`; the field is only ever accessed atomically.
+        // SAFETY: We hold a reference to the `mm_struct`; the field is only accessed atomically.
         unsafe { Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.pinned_vm.counter) }
     }
 }
 
-/// Whether the current task may lock as much as it likes.
+/// Whether no limit holds for the current task.
 fn unlimited() -> bool {
     // SAFETY: No requirements.
     unsafe { bindings::capable(bindings::CAP_IPC_LOCK as ffi::c_int) }
@@ -128,7 +129,7 @@ fn pages_to_bytes(pages: i64) -> u64 {
         .saturating_mul(1 << PAGE_SHIFT)
 }
 
-/// Pages charged to an account. Dropping it gives them back.
+/// Pages charged to an account. Dropping the charge gives them back.
 pub(crate) struct Charge {
     account: kernel::sync::Arc<Account>,
     pages: i64,
@@ -136,7 +137,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges `pages`.
+    /// Charges `pages` to `account`, or fails if that exceeds the limit.
     pub(crate) fn new(
         account: &kernel::sync::Arc<Account>,
         pages: u64,
@@ -158,7 +159,7 @@ impl Charge {
         })
     }
 
-    /// Takes a page out of it, to be given back apart; `None`: it has none.
+    /// Splits off the charge for one page; `None` if none is left.
     #[cfg(not(pinmap_flat))]
     pub(crate) fn take_page(&mut self) -> Option<Self> {
         if self.pages == 0 {

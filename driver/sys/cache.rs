@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What CPUs cache of memory: write-combined pages, and flushing.
+//! CPU caches: write-combined pages, and flushing.
 //!
 //! C headers: [`arch/x86/include/asm/set_memory.h`](srctree/arch/x86/include/asm/set_memory.h),
 //! [`arch/x86/include/asm/cacheflush.h`](srctree/arch/x86/include/asm/cacheflush.h).
@@ -9,40 +9,41 @@ use crate::logic::{runs::Run, span::Span, PAGE_SIZE};
 use core::ptr;
 use kernel::{bindings, error::to_result, ffi, prelude::*};
 
-/// Pages whose type is changed at a time: those of a huge page, an array of one page.
+/// Pages whose memory type is changed at a time: as many as a huge page has.
 const BATCH: usize = 512;
 
-/// Makes pages write-combined in the kernel's own mapping, and takes that back without having to allocate.
+/// Makes pages write-combined in the kernel's own mapping. Its array of pages is allocated first,
+/// so that the way back needs no memory.
 pub(crate) struct Combined {
     batch: KVec<*mut bindings::page>,
 }
 
 // SAFETY: The pointers are scratch; they are not used between calls.
 unsafe impl Send for Combined {}
-// SAFETY: As above.
+// SAFETY: The pointers are scratch; they are not used between calls.
 unsafe impl Sync for Combined {}
 
 type Change = unsafe extern "C" fn(*mut *mut bindings::page, ffi::c_int) -> ffi::c_int;
 
 impl Combined {
-    /// Whether this architecture has such memory.
+    /// Whether this architecture has write-combined memory.
     pub(crate) fn is_possible() -> bool {
         cfg!(CONFIG_X86)
     }
 
-    /// Room for a batch.
+    /// Allocates the array.
     pub(crate) fn new() -> Result<Self> {
         let batch = KVec::from_elem(ptr::null_mut(), BATCH, GFP_KERNEL_ACCOUNT)?;
         Ok(Self { batch })
     }
 
-    /// Makes `folios` write-combined. After a failure some may be. A fatal signal stops it. The folios are
-    /// the caller's alone.
+    /// Makes `folios`, which nobody but the caller may use, write-combined. A fatal signal ends it.
+    /// After a failure some of them may be write-combined.
     pub(super) fn combine(&mut self, folios: &[Run]) -> Result {
         self.change(folios, helpers::pinmap_combine_writes, true)
     }
 
-    /// Makes them cached again, also those that never were otherwise.
+    /// Makes `folios` cached again; they may already be.
     pub(super) fn take_back(&mut self, folios: &[Run]) -> Result {
         self.change(folios, helpers::pinmap_write_back, false)
     }
@@ -70,19 +71,19 @@ impl Combined {
     }
 
     fn change_batch(&mut self, filled: usize, change: Change) -> Result {
-        // SAFETY: So many entries are pages, which their owner lets nobody else use meanwhile in a way that
-        // depends on their type.
+        // SAFETY: The first `filled` entries are pages. While their type changes, their owner lets
+        // nobody use them in a way that depends on it.
         to_result(unsafe { change(self.batch.as_mut_ptr(), filled as ffi::c_int) })?;
         task::cond_resched();
         Ok(())
     }
 }
 
-/// Bytes flushed at a time: others must be able to run in between.
+/// Bytes flushed at a time, before other tasks get a chance to run.
 const FLUSH: u64 = 1 << 20;
 
-/// Writes back and drops what CPUs hold of `part` of `pages`. `EINTR`: a fatal signal came; `EOPNOTSUPP`:
-/// not on this architecture.
+/// Writes back and invalidates the CPU caches for `part` of `pages`. Fails with `EINTR` after a
+/// fatal signal, and with `EOPNOTSUPP` if the architecture cannot flush.
 pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
     if !pages.is_cached() {
         return Ok(());
@@ -102,8 +103,8 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
         let Some(inside) = inside else {
             return Ok(());
         };
-        // SAFETY: A run consists of pages, which the kernel has mapped one after the other (there is no
-        // high memory with 64 bits).
+        // SAFETY: A run consists of pages. The kernel maps them one after the other, since a 64-bit
+        // kernel has no high memory.
         let first = unsafe {
             helpers::pinmap_page_address(helpers::pinmap_pfn_to_page(run.pfn() as usize))
         };
@@ -114,7 +115,7 @@ pub(crate) fn flush(pages: &dyn Pages, part: Span) -> Result {
                 return Err(EINTR);
             }
             let bytes = end.saturating_sub(offset).min(FLUSH);
-            // SAFETY: So much of the run is left. Flushing changes no content.
+            // SAFETY: So many bytes of the run are left. Flushing changes no content.
             unsafe {
                 helpers::pinmap_flush(first.wrapping_byte_add(offset as usize), bytes as u32)
             };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Time: what it is, and letting it pass.
+//! Time and delays.
 //!
 //! C header: [`include/linux/delay.h`](srctree/include/linux/delay.h).
 
@@ -13,29 +13,29 @@ pub(crate) const MILLISECOND: u64 = 1_000 * MICROSECOND;
 /// Nanoseconds in a second.
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// Nanoseconds since boot, never going back.
+/// Nanoseconds of the monotonic clock.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_now_ns() }
 }
 
-/// At least `ns` nanoseconds in jiffies.
+/// Converts `ns` nanoseconds to jiffies, rounded up.
 pub(crate) fn jiffies(ns: u64) -> Jiffies {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_ns_to_jiffies(ns) }
 }
 
-/// Sleeps for at least `ns` nanoseconds, unless that is nothing.
+/// Sleeps for at least `ns` nanoseconds; returns at once if `ns` is 0.
 pub(crate) fn rest(ns: u64) {
     if ns != 0 {
         let us = ns.div_ceil(MICROSECOND);
-        // SAFETY: May sleep here, as the callers say of themselves.
+        // SAFETY: Callers may sleep, as the documentation demands.
         unsafe { helpers::pinmap_sleep_us(us as usize, us.saturating_add(50) as usize) };
     }
 }
 
-/// Asks again and again, at growing intervals of up to a millisecond, until `done` or `limit`
-/// nanoseconds have passed; returns whether it is done. Sleeps, whatever signals come.
+/// Calls `done` at growing intervals of up to a millisecond, until it returns true or `limit`
+/// nanoseconds have passed. Returns what the last call returned. Sleeps uninterruptibly.
 pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {
     let begin = now();
     let mut pause = 10_u64;
@@ -44,10 +44,10 @@ pub(crate) fn poll(limit: u64, mut done: impl FnMut() -> bool) -> bool {
             return true;
         }
         if now().saturating_sub(begin) >= limit {
-            // It may have been the processor that was late, not the device.
+            // The CPU may have been late rather than the device, so this asks once more.
             return done();
         }
-        // SAFETY: May sleep here, as the callers say of themselves.
+        // SAFETY: Callers may sleep, as the documentation demands.
         unsafe { helpers::pinmap_sleep_us(pause as usize, pause.saturating_mul(2) as usize) };
         pause = pause.saturating_mul(2).min(1_000);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Files in debugfs that root can read.
 //!
-//! `kernel::debugfs` does not set the owner of its files: closing one after the module is gone would call
-//! code that is gone.
+//! `kernel::debugfs` does not set the owner of its files. Closing such a file after the module was
+//! unloaded would call code that is gone.
 //!
 //! C header: [`include/linux/debugfs.h`](srctree/include/linux/debugfs.h).
 
@@ -10,13 +10,13 @@ use super::{compat, helpers};
 use core::marker::PhantomData;
 use kernel::{bindings, ffi, prelude::*, seq_file::SeqFile, sync::Arc};
 
-/// The module's directory. Dropping it removes it.
+/// The module's directory. Dropping it removes the directory.
 pub(crate) struct Root(());
 
 impl Root {
-    /// Makes it. At most one may exist at a time; as long as there are [`Listing`]s.
+    /// Makes the directory. At most one may exist at a time, and it must outlive all [`Listing`]s.
     pub(crate) fn new() -> Self {
-        // SAFETY: No requirements: a second one would be refused by its name.
+        // SAFETY: No requirements: debugfs would refuse a second directory of the same name.
         unsafe { helpers::pinmap_debug_begin() };
         Self(())
     }
@@ -24,23 +24,23 @@ impl Root {
 
 impl Drop for Root {
     fn drop(&mut self) {
-        // SAFETY: Made in `new`.
+        // SAFETY: `new` made the directory.
         unsafe { helpers::pinmap_debug_end() };
     }
 }
 
-/// What a file shows.
+/// Content of a file.
 pub(crate) trait Show: Send + Sync + 'static {
-    /// Writes all of it. May sleep, and may be called several times for one reader.
+    /// Writes the content. May sleep; can be called several times for one reader.
     fn show(&self, out: &SeqFile);
 }
 
-/// A directory with a file. Dropping it removes both, once nobody reads any more; who has the file still
-/// open then reads no more from it, and holds the module.
+/// A directory with one file. Dropping it waits for running reads, then removes both. A file that
+/// is still open then holds the module, but cannot be read any more.
 ///
 /// # Invariants
 ///
-/// `directory` is what debugfs returned for it; its file shows what `_what` keeps.
+/// `directory` is what debugfs returned for the directory. Its file shows `_what`.
 pub(crate) struct Listing<T: Show> {
     directory: *mut bindings::dentry,
     _what: Arc<T>,
@@ -48,15 +48,16 @@ pub(crate) struct Listing<T: Show> {
 
 // SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
 unsafe impl<T: Show> Send for Listing<T> {}
-// SAFETY: As above.
+// SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
 unsafe impl<T: Show> Sync for Listing<T> {}
 
 impl<T: Show> Listing<T> {
-    /// `name` in a directory of its own in the [`Root`]. Where it cannot be made there is none.
+    /// Makes a file `name` in a directory of its own in the [`Root`]. Does without if debugfs
+    /// fails.
     pub(crate) fn new(directory: &CStr, name: &CStr, what: Arc<T>) -> Self {
         let data = Arc::as_ptr(&what).cast_mut().cast::<ffi::c_void>();
-        // SAFETY: The strings are copied. The operations are static, and `data` stays until the file is
-        // removed.
+        // SAFETY: The strings are copied. The operations are static, and `data` stays until the
+        // file is removed.
         let directory = unsafe {
             helpers::pinmap_debug_files(
                 directory.as_char_ptr(),
@@ -65,7 +66,7 @@ impl<T: Show> Listing<T> {
                 &raw const Operations::<T>::TABLE.0,
             )
         };
-        // INVARIANT: Just made.
+        // INVARIANT: debugfs returned `directory` just now, for a file that shows `_what`.
         Self {
             directory,
             _what: what,
@@ -75,7 +76,7 @@ impl<T: Show> Listing<T> {
 
 impl<T: Show> Drop for Listing<T> {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariants. Waits for whoever reads.
+        // SAFETY: `directory` is ours by the type invariants. The call waits for running reads.
         unsafe { bindings::debugfs_remove(self.directory) };
     }
 }
@@ -88,7 +89,8 @@ unsafe impl Sync for Table {}
 struct Operations<T>(PhantomData<T>);
 
 impl<T: Show> Operations<T> {
-    /// The owner makes every open file hold the module: its release comes after the removal.
+    /// The operations. Their owner makes each open file hold the module, for a file can be released
+    /// after it was removed.
     const TABLE: &'static Table = &Table(bindings::file_operations {
         owner: compat::this_module().as_ptr(),
         open: Some(Self::open),
@@ -100,21 +102,21 @@ impl<T: Show> Operations<T> {
 
     /// # Safety
     ///
-    /// Called by debugfs, which has not removed the file, and does not meanwhile.
+    /// Called by debugfs, which does not remove the file meanwhile.
     unsafe extern "C" fn open(
         inode: *mut bindings::inode,
         file: *mut bindings::file,
     ) -> ffi::c_int {
-        // SAFETY: By the requirements; `show` finds there what `Listing::new` put there.
+        // SAFETY: By the requirements; `show` finds in `i_private` what `Listing::new` put there.
         unsafe { bindings::single_open(file, Some(Self::show), (*inode).i_private) }
     }
 
     /// # Safety
     ///
-    /// Called by a read that debugfs has let pass: the file is not removed before it returns.
+    /// Called for a read that debugfs has admitted: the file is not removed before this returns.
     unsafe extern "C" fn show(out: *mut bindings::seq_file, _: *mut ffi::c_void) -> ffi::c_int {
-        // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is removed; the
-        // seq_file is locked by its reader.
+        // SAFETY: `Listing::new` put a pointer to a `T` there, which stays until the file is
+        // removed. The reader holds the lock of the seq_file.
         let (what, out) = unsafe { (&*(*out).private.cast::<T>(), SeqFile::from_raw(out)) };
         what.show(out);
         0

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Buffers that drivers share: exporting them.
+//! Exports memory as dma-bufs, so that other drivers can import it.
 //!
-//! Locks, outermost first: the dma-buf's reservation (or `dma_buf`, which is taken outside of it), `tables`.
-//! The reservation may be held by whoever reclaims memory, so an MMU notifier must not end up here.
+//! Lock order, outermost first: `dma_buf`, the reservation of the dma-buf, `tables`. The
+//! reservation can be held by a task that reclaims memory, so an MMU notifier must not take any of
+//! them.
 //!
 //! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h).
 
@@ -25,34 +26,35 @@ use kernel::{
 #[cfg(not(CONFIG_DMA_SHARED_BUFFER))]
 compile_error!("memory is shared as dma-bufs: CONFIG_DMA_SHARED_BUFFER is needed");
 
-/// Memory that others may import.
+/// Memory that other drivers may import.
 pub(crate) trait Exporter: Send + Sync + Sized + 'static {
-    /// What its dma-bufs do: one static, by which they are known from others.
+    /// The operations of its dma-bufs: one static, whose address tells them from other drivers'
+    /// dma-bufs.
     fn operations() -> &'static Operations<Self>;
 
-    /// The memory; fails once it was taken away.
+    /// Returns the memory. Fails once the memory was taken away.
     fn memory(&self) -> Result<Arc<dyn Pages>>;
 
-    /// Whether others may write.
+    /// Whether importers may write.
     fn is_writable(&self) -> bool;
 
-    /// Whether it can be taken away.
+    /// Whether the memory can be taken away from importers.
     fn is_revocable(&self) -> bool;
 
-    /// Makes `area` a view of it.
+    /// Makes `area` a view of the memory.
     fn view(&self, area: NewArea<'_>) -> Result;
 }
 
-/// A dma-buf and what it shares. It may outlive the dma-buf.
+/// A dma-buf and the memory it exports. This may outlive the dma-buf.
 #[pin_data]
 pub(crate) struct Shared<T: Exporter> {
     exporter: T,
     #[pin]
     tables: Mutex<KVec<KBox<Table>>>,
-    /// Until it is released.
+    /// The dma-buf, until it is released.
     #[pin]
     dma_buf: Mutex<Option<Raw>>,
-    /// For [`Table`]s that nobody uses any more.
+    /// Drops [`Table`]s that are retired.
     #[pin]
     work: Work<Shared<T>>,
 }
@@ -64,7 +66,7 @@ struct Raw(NonNull<bindings::dma_buf>);
 // SAFETY: A dma-buf may be used from any thread.
 unsafe impl Send for Raw {}
 
-/// The memory as one importer's device sees it.
+/// The memory as the device of one importer sees it.
 ///
 /// # Invariants
 ///
@@ -74,11 +76,11 @@ struct Table {
     dev: *mut bindings::device,
     direction: Direction,
     retired: bool,
-    /// Pinned as long as they are mapped, and then until somebody may let go of them.
+    /// Keeps the pages pinned while they are mapped, and after that until the table is dropped.
     _pages: Arc<dyn Pages>,
 }
 
-// SAFETY: Nothing in it belongs to a thread.
+// SAFETY: Nothing in the table belongs to a thread.
 unsafe impl Send for Table {}
 
 impl Table {
@@ -110,7 +112,7 @@ impl Table {
             GFP_KERNEL,
         )?;
         let table = &raw mut this.table;
-        // SAFETY: To be filled in.
+        // SAFETY: The table is ours, and not filled in yet.
         to_result(unsafe { bindings::sg_alloc_table(table, entries, bindings::GFP_KERNEL) })?;
         let mut entry = this.table.sgl;
         let filled = pages.each(&mut |run| {
@@ -122,7 +124,7 @@ impl Table {
                 if entry.is_null() {
                     return Err(EINVAL);
                 }
-                // SAFETY: An entry of the table; the run consists of pages.
+                // SAFETY: `entry` is an entry of the table; the run consists of pages.
                 entry = unsafe {
                     helpers::pinmap_sg_set_run(entry, pfn, bytes);
                     helpers::pinmap_sg_next(entry)
@@ -140,15 +142,16 @@ impl Table {
             unsafe { bindings::sg_free_table(table) };
             return Err(error);
         }
-        // INVARIANT: Mapped, and the device stays for as long as it is attached.
+        // INVARIANT: The table is mapped, and the device stays while it is attached.
         this.retired = false;
         Ok(this)
     }
 
-    /// The importer is done with it: its device cannot reach the pages any more.
+    /// Unmaps the table, once its importer has finished: its device cannot reach the pages any
+    /// more.
     fn retire(&mut self) {
         if !self.retired {
-            // INVARIANT: Unmapped here.
+            // INVARIANT: The table is unmapped here.
             self.retired = true;
             // SAFETY: Mapped until now by the type invariants.
             unsafe {
@@ -160,7 +163,7 @@ impl Table {
 }
 
 impl<T: Exporter> Shared<T> {
-    /// A dma-buf of `length` bytes, not visible yet.
+    /// Exports `exporter` as a dma-buf of `length` bytes, which is not visible yet.
     pub(crate) fn new(exporter: T, length: u64) -> Result<(Arc<Self>, Unpublished)> {
         let write = exporter.is_writable();
         let this = Arc::pin_init(
@@ -181,31 +184,35 @@ impl<T: Exporter> Shared<T> {
             resv: core::ptr::null_mut(),
             priv_: Arc::into_raw(this.clone()).cast_mut().cast(),
         };
-        // SAFETY: The operations fit what `priv_` points to, of which the dma-buf gets a reference.
+        // SAFETY: The operations fit what `priv_` points to; the dma-buf gets a reference to that.
         let made = from_err_ptr(unsafe { bindings::dma_buf_export(&info) });
         let dma_buf = made.and_then(|made| NonNull::new(made).ok_or(ENOMEM));
         let dma_buf = dma_buf.inspect_err(|_| {
-            // SAFETY: From `into_raw`; the dma-buf that was not made has not taken it.
+            // SAFETY: The pointer is from `into_raw`; the dma-buf was not made, so it did not take
+            // it.
             drop(unsafe { Arc::from_raw(info.priv_.cast::<Self>()) });
         })?;
-        // SAFETY: A dma-buf has a file, and the reference that we were given is of that.
+        // SAFETY: A dma-buf has a file; the reference that we were given is one to the file.
         let file = unsafe { NonNull::new((*dma_buf.as_ptr()).file) }.ok_or(EINVAL)?;
-        // SAFETY: As above; nobody else has it, and it has no position.
+        // SAFETY: The reference to the file is ours; nobody else has the file, and it has no
+        // position.
         let file = unsafe { ARef::from_raw(file.cast::<File>()) };
         *this.dma_buf.lock() = Some(Raw(dma_buf));
         let descriptor = FileDescriptorReservation::get_unused_fd_flags(bindings::O_CLOEXEC)?;
         Ok((this, Unpublished { descriptor, file }))
     }
 
-    /// What the dma-buf with this descriptor of the current task shares, and its length. `EBADF`: there is
-    /// no such descriptor; `EINVAL`: it is no dma-buf; `EOPNOTSUPP`: it is not ours.
+    /// Returns what the dma-buf with the current task's descriptor `fd` exports, and its length.
+    /// Fails with `EBADF` if there is no such descriptor, `EINVAL` if it is not a dma-buf, and
+    /// `EOPNOTSUPP` if another driver exports it.
     pub(crate) fn from_fd(fd: i32) -> Result<(Arc<Self>, u64)> {
         // SAFETY: Any number may be passed.
         let dma_buf = from_err_ptr(unsafe { bindings::dma_buf_get(fd) })?;
-        // SAFETY: Valid, since we were given a reference.
+        // SAFETY: The dma-buf is valid, since we were given a reference.
         let ours = unsafe { core::ptr::eq((*dma_buf).ops, &T::operations().0) };
         let found = if ours {
-            // SAFETY: Made by `new`, with a reference of `Self` that lives as long as the dma-buf.
+            // SAFETY: `new` made the dma-buf, with a reference to a `Self` that lives as long as
+            // the dma-buf.
             Ok(unsafe {
                 let this = Arc::from_raw((*dma_buf).priv_.cast::<Self>());
                 let found = (this.clone(), (*dma_buf).size as u64);
@@ -215,35 +222,35 @@ impl<T: Exporter> Shared<T> {
         } else {
             Err(compat::unsupported())
         };
-        // SAFETY: The reference that we were given.
+        // SAFETY: We were given the reference, and do not use it any more.
         unsafe { bindings::dma_buf_put(dma_buf) };
         found
     }
 
-    /// What it shares.
+    /// Returns the exporter.
     pub(crate) fn exporter(&self) -> &T {
         &self.exporter
     }
 
-    /// Whether there is no dma-buf any more.
+    /// Whether the dma-buf was released.
     pub(crate) fn is_released(&self) -> bool {
         self.dma_buf.lock().is_none()
     }
 
-    /// Tells all importers to let go of the memory, which must not be had any more. They have done so when
-    /// their tables are retired, perhaps later. Sleeps; neither in an MMU notifier nor with a lock that one
-    /// takes.
+    /// Tells all importers to let go of the memory, once [`Exporter::memory`] fails. They have done
+    /// so when their tables are retired, which can be later. Sleeps; must not be called in an MMU
+    /// notifier, nor with a lock that one takes.
     pub(crate) fn invalidate(&self) {
-        // Held, so that it is not released meanwhile.
+        // The lock keeps the dma-buf from being released meanwhile.
         let dma_buf = self.dma_buf.lock();
         if let Some(raw) = &*dma_buf {
-            // SAFETY: Valid until `release` has taken it.
+            // SAFETY: The dma-buf is valid until `release` has taken it from `dma_buf`.
             unsafe { helpers::pinmap_dma_buf_invalidate(raw.0.as_ptr()) };
         }
     }
 
     fn attach(&self, attachment: *mut bindings::dma_buf_attachment) -> Result {
-        // SAFETY: The core passes a valid one.
+        // SAFETY: The dma-buf core passes a valid attachment.
         let can_let_go = unsafe { bindings::dma_buf_attach_revocable(attachment) };
         if self.exporter.is_revocable() && !can_let_go {
             return Err(compat::unsupported());
@@ -280,8 +287,8 @@ impl<T: Exporter> Shared<T> {
                 known.retire();
             }
         }
-        // To unpin takes locks that must not be taken under the reservation. If it is queued already, it will
-        // see the same.
+        // Unpinning takes locks that must not be taken under the reservation, so a worker does it.
+        // A worker that is queued already will see this table as well.
         let _ = work::ending().enqueue(this);
     }
 
@@ -291,13 +298,13 @@ impl<T: Exporter> Shared<T> {
     ) {
         for known in &mut *self.tables.lock() {
             if !known.retired {
-                // SAFETY: Mapped by the type invariants.
+                // SAFETY: The table is mapped by the type invariants.
                 unsafe { sync(known.dev, &mut known.table, known.direction) };
             }
         }
     }
 
-    /// Lets go of what nobody uses any more.
+    /// Drops retired tables.
     fn sweep(&self) {
         loop {
             let mut tables = self.tables.lock();
@@ -323,37 +330,37 @@ impl<T: Exporter> WorkItem for Shared<T> {
     }
 }
 
-/// A dma-buf that nobody can use yet. Dropping it releases it.
+/// A dma-buf that no program can use yet. Dropping it releases the dma-buf.
 pub(crate) struct Unpublished {
     descriptor: FileDescriptorReservation,
     file: ARef<File>,
 }
 
 impl Unpublished {
-    /// The number that its descriptor will have.
+    /// The number of the file descriptor to come.
     pub(crate) fn descriptor(&self) -> i32 {
         self.descriptor.reserved_fd() as i32
     }
 
-    /// From now on the current task can use it.
+    /// Installs the file descriptor in the current task.
     pub(crate) fn publish(self) {
         self.descriptor.fd_install(self.file);
     }
 }
 
-/// What dma-bufs of a `T` do.
+/// The operations of the dma-bufs that export a `T`.
 #[repr(transparent)]
 pub(crate) struct Operations<T>(bindings::dma_buf_ops, PhantomData<fn(T)>);
 
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl<T> Sync for Operations<T> {}
 
 impl<T: Exporter> Operations<T> {
-    /// To be a static.
+    /// Makes the operations, for a static.
     pub(crate) const fn new() -> Self {
         let operations = bindings::dma_buf_ops {
             attach: Some(Self::attach),
-            // They are pinned anyway.
+            // The pages are pinned as long as they are mapped.
             pin: Some(Self::pin),
             unpin: Some(Self::unpin),
             map_dma_buf: Some(Self::map),
@@ -379,7 +386,7 @@ impl<T: Exporter> Operations<T> {
 
     /// # Safety
     ///
-    /// Called by the dma-buf core, as all that follow.
+    /// Called by the dma-buf core; all the callbacks that follow are, too.
     unsafe extern "C" fn attach(
         dma_buf: *mut bindings::dma_buf,
         attachment: *mut bindings::dma_buf_attachment,
@@ -459,7 +466,7 @@ impl<T: Exporter> Operations<T> {
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
         let shared = unsafe { Self::shared(dma_buf) };
-        // SAFETY: As above: the argument of the file's mmap().
+        // SAFETY: `area` is the argument of the file's mmap().
         let area = unsafe { NewArea::from_raw(area) };
         from_result(|| shared.exporter.view(area.ok_or(EINVAL)?).map(|()| 0))
     }
@@ -468,10 +475,10 @@ impl<T: Exporter> Operations<T> {
     ///
     /// See [`attach`](Self::attach).
     unsafe extern "C" fn release(dma_buf: *mut bindings::dma_buf) {
-        // SAFETY: `new` put it there; nobody uses the dma-buf any more.
+        // SAFETY: `new` put the `Arc` there; nobody uses the dma-buf any more.
         let shared = unsafe { Arc::from_raw((*dma_buf).priv_.cast::<Shared<T>>()) };
         *shared.dma_buf.lock() = None;
-        // Nobody is attached any more. After this the module may go.
+        // Nobody is attached any more. The module may be unloaded after this.
         work::cancel(&shared);
         shared.sweep();
     }

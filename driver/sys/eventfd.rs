@@ -6,7 +6,7 @@
 use core::ptr::NonNull;
 use kernel::{bindings, error::from_err_ptr, prelude::*};
 
-/// A reference to the counter behind an eventfd.
+/// A reference to an eventfd's counter.
 ///
 /// # Invariants
 ///
@@ -15,20 +15,20 @@ pub(crate) struct EventFd(NonNull<bindings::eventfd_ctx>);
 
 // SAFETY: An eventfd context may be signalled and put from any thread.
 unsafe impl Send for EventFd {}
-// SAFETY: As above.
+// SAFETY: An eventfd context may be signalled and put from any thread.
 unsafe impl Sync for EventFd {}
 
 impl EventFd {
-    /// From a file descriptor of the current task: `EBADF` if it is not open, `EINVAL` if it is not
-    /// an eventfd.
+    /// Takes a reference by a file descriptor of the current task. Fails with `EBADF` if the
+    /// descriptor is not open, and with `EINVAL` if it is not an eventfd.
     pub(crate) fn from_fd(fd: i32) -> Result<Self> {
-        // SAFETY: Any number may be passed.
+        // SAFETY: The call takes any number.
         let context = from_err_ptr(unsafe { bindings::eventfd_ctx_fdget(fd) })?;
         // INVARIANT: The call took a reference.
         NonNull::new(context).map(Self).ok_or(EINVAL)
     }
 
-    /// Adds 1 to the counter. From any context.
+    /// Adds 1 to the counter. May be called in any context.
     pub(crate) fn signal(&self) {
         // SAFETY: Valid by the type invariants.
         unsafe { bindings::eventfd_signal_mask(self.0.as_ptr(), 0) };

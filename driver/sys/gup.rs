@@ -1,7 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pinning user pages for DMA.
+//! Pins user pages for DMA: `pin_user_pages_fast()` with FOLL_LONGTERM.
 //!
-//! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h); rules:
+//! A range is pinned chunk by chunk. The pages of a [`Chunk`] are an array, as GUP returns them;
+//! from there they go to [`PinnedRuns`] as physically contiguous runs of 8 bytes each, so that the
+//! list of a large registration stays small. Nothing keeps the array.
+//!
+//! Where one entry of the page table maps a huge page, GUP is asked for one page only. The pin of
+//! that page holds the whole folio: the folio can neither be split nor move. So the pages behind it
+//! can be pinned by adding to the folio's count, as far as the entry maps them
+//! (`Chunk::pin_behind`).
+//!
+//! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h). Rules:
 //! `Documentation/core-api/pin_user_pages.rst`.
 
 use super::{
@@ -15,62 +24,62 @@ use crate::logic::{
     span::Span,
 };
 use core::{mem::MaybeUninit, ptr};
-use kernel::{bindings, error::to_result, ffi, prelude::*};
+use kernel::{bindings, error::to_result, ffi, mm::virt::VmaRef, prelude::*};
 
 pub(super) type PagePtr = *mut bindings::page;
 
 #[cfg(not(CONFIG_SPARSEMEM_VMEMMAP))]
 compile_error!(
-    "pages are found, and runs of them, by the addresses of struct page: CONFIG_SPARSEMEM_VMEMMAP is needed"
+    "runs are found by the addresses of struct pages: CONFIG_SPARSEMEM_VMEMMAP is needed"
 );
 
 const _: () = assert!(crate::logic::PAGE_SHIFT as usize == kernel::page::PAGE_SHIFT);
 
-/// The `struct page` of every frame, in one array: no call for each of them.
+/// The array of all `struct page`s, by page frame number. Indexing it saves a call for each page.
 #[derive(Clone, Copy)]
 pub(super) struct Frames(usize);
 
 impl Frames {
-    /// Where it begins.
+    /// Finds the beginning of the array.
     pub(super) fn new() -> Self {
-        // SAFETY: It only calculates an address.
+        // SAFETY: The call only calculates an address.
         Self(unsafe { helpers::pinmap_pfn_to_page(0) }.expose_provenance())
     }
 
-    /// That of frame `pfn`, if that is one.
+    /// Returns the page of the frame `pfn`, if that is a frame.
     pub(super) fn page(self, pfn: u64) -> PagePtr {
         ptr::with_exposed_provenance_mut::<bindings::page>(self.0).wrapping_add(pfn as usize)
     }
 }
 
-/// Room for the pages of one chunk.
+/// Pages of one chunk, on their way from GUP to a list of runs.
 ///
 /// # Invariants
 ///
-/// The first `pinned` entries are pages that we hold a long-term pin of. If there is one, we hold a pin
-/// of each of the `behind` pages that follow it in its folio, too; otherwise `behind` is 0.
+/// The first `pinned` entries are pages of which we hold a long-term pin. If there is one, we also
+/// hold a pin of each of the `behind` pages that follow it in its folio; otherwise `behind` is 0.
 pub(crate) struct Chunk {
     few: [PagePtr; Chunk::FEW],
     many: Option<KVec<PagePtr>>,
     pinned: usize,
     behind: u64,
-    /// What was pinned last was one huge entry of the page table: the next one is likely to be, too.
+    /// The chunk before was one huge entry of the page table, so the next one probably is, too.
     huge: bool,
     write: bool,
 }
 
 impl Chunk {
-    /// Pages for which no memory needs to be allocated.
+    /// Pages that fit without allocating memory.
     const FEW: usize = 16;
 
-    /// Room for `pages` pages; `write`: they will be written to.
+    /// Makes room for `pages` pages, to be pinned for writing if `write`.
     pub(crate) fn new(pages: usize, write: bool) -> Result<Self> {
         let many = if pages > Self::FEW {
             Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?)
         } else {
             None
         };
-        // INVARIANT: None is pinned.
+        // INVARIANT: Nothing is pinned.
         Ok(Self {
             few: [ptr::null_mut(); Self::FEW],
             many,
@@ -95,14 +104,16 @@ impl Chunk {
         }
     }
 
-    /// Pins pages of the current task from `address` on: up to `want`, what fits, and what the first
-    /// obstacle leaves; or what one huge entry of the page table maps there. The chunk must be empty.
+    /// Pins pages of the current task from `address` on: at most `want`, and no more than fit, up
+    /// to the first obstacle. If a huge entry of the page table maps `address`, pins what that
+    /// entry maps. The chunk must be empty.
     pub(crate) fn pin(&mut self, address: u64, want: u64) -> Result {
         if self.pinned != 0 {
             return Err(EBUSY);
         }
         let is_huge = || {
-            // SAFETY: The current task has an address space, and it only looks.
+            // SAFETY: The current task has an address space, of which the call only reads the page
+            // table.
             let leaf = unsafe {
                 helpers::pinmap_leaf_pages(address as usize, ptr::null_mut(), self.write)
             };
@@ -133,7 +144,7 @@ impl Chunk {
             )
         };
         to_result(got)?;
-        // INVARIANT: So many are pinned.
+        // INVARIANT: GUP has pinned so many.
         self.pinned = got.unsigned_abs() as usize;
         if self.pinned == 0 {
             return Err(EFAULT);
@@ -141,37 +152,39 @@ impl Chunk {
         Ok(())
     }
 
-    /// With the page at `address` pinned: pins those that follow, as far as one entry of the page
-    /// table maps them together with it.
+    /// Pins the pages behind the one at `address`, which is pinned, as far as the same entry of the
+    /// page table maps them.
     ///
-    /// That entry is looked at after the pin was taken, which is a pin of the whole folio: it can
-    /// neither be split nor move nor be shared with a forked child any more. So what the entry maps is
-    /// what the addresses mean. What is taken away from them later, the MMU notifier tells.
+    /// This reads the entry after the first pin was taken. That is a pin of the whole folio, which
+    /// cannot be split, move, or be shared with a forked child any more. So the addresses mean the
+    /// pages that the entry maps. The MMU notifier tells if they change later.
     fn pin_behind(&mut self, address: u64, want: u64) -> Result {
         let Some(&first) = self.room().first() else {
             return Ok(());
         };
-        // SAFETY: It only looks; the page is pinned.
+        // SAFETY: The call only reads the page table; the page is pinned.
         let leaf = unsafe { helpers::pinmap_leaf_pages(address as usize, first, self.write) };
         let behind = (leaf as u64)
             .min(want)
             .min(runs::MAX_PAGES)
             .saturating_sub(1);
         if behind > 0 {
-            // SAFETY: The page is pinned, and `behind` more pages of its folio follow.
+            // SAFETY: The page is pinned, and `behind` more pages of its folio follow it.
             to_result(unsafe { helpers::pinmap_add_pins(first, behind as u32) })?;
-            // INVARIANT: They are pinned as well.
+            // INVARIANT: The call has pinned them.
             self.behind = behind;
         }
         Ok(())
     }
 
-    /// Empties the chunk into `store`, as runs of neighbouring pages. If `store` fails, the rest is
-    /// unpinned.
+    /// Hands the pages to `store`, as runs of neighbouring pages, and empties the chunk. If `store`
+    /// fails, the rest is unpinned.
     ///
-    /// Each page is compared with the one before it. Looking at the ends of a huge page only would
-    /// be wrong: any page in the middle may have been replaced, and is then another one.
-    // On its own, since most of the time of a large registration is spent here: a loop in few lines of the cache.
+    /// Each page is compared with the one before it. To look only at both ends of a huge page would
+    /// be wrong: a page in the middle may have been replaced.
+    ///
+    /// A large registration spends most of its time here, so the loop is kept in a function of its
+    /// own.
     #[inline(never)]
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let Some((&base, rest)) = self.room().get(..self.pinned).and_then(<[_]>::split_first)
@@ -206,18 +219,19 @@ impl Chunk {
             self.unpin(done);
             return Err(error);
         }
-        // INVARIANT: All of them went to `store`, which is responsible for them now.
+        // INVARIANT: `store` has taken all of them, and is responsible for them now.
         self.pinned = 0;
         self.behind = 0;
         Ok(())
     }
 
-    /// Unpins all but the first `keep` pages, which went elsewhere.
+    /// Unpins all but the first `keep` pages, which `store` has taken.
     fn unpin(&mut self, keep: usize) {
         let (pinned, behind) = (self.pinned, self.behind);
         if let Some(pages) = self.room_mut().get_mut(keep..pinned) {
             if let Some(&first) = pages.first().filter(|_| behind > 0) {
-                // SAFETY: Pinned by the type invariants. Nothing was written through them.
+                // SAFETY: The pages are pinned by the type invariants. Nothing was written through
+                // them.
                 unsafe {
                     bindings::unpin_user_page_range_dirty_lock(
                         first.wrapping_add(1),
@@ -226,10 +240,11 @@ impl Chunk {
                     )
                 };
             }
-            // SAFETY: As above.
+            // SAFETY: The pages are pinned by the type invariants. Nothing was written through
+            // them.
             unsafe { bindings::unpin_user_pages(pages.as_mut_ptr(), pages.len()) };
         }
-        // INVARIANT: None is left.
+        // INVARIANT: Nothing is left.
         self.pinned = 0;
         self.behind = 0;
     }
@@ -241,8 +256,8 @@ impl Drop for Chunk {
     }
 }
 
-/// Pages of short runs on their way to being unpinned together: faster than run by run, and no
-/// allocation, since releasing must not fail.
+/// Collects pages of short runs, so as to unpin many with one call. Allocates nothing, for
+/// releasing memory must not fail.
 ///
 /// # Invariants
 ///
@@ -258,19 +273,19 @@ impl Unpinner {
     const ROOM: usize = 64;
     /// Runs from this length on are unpinned by range.
     const LONG: u64 = 32;
-    /// Pages unpinned by one such call: others must be able to run in between.
+    /// Pages unpinned by one call, before other tasks get a chance to run.
     const AT_ONCE: u64 = 8192;
 
     /// # Safety
     ///
-    /// `run` must be pinned, and not be used any more.
+    /// `run` must be pinned, and must not be used any more.
     unsafe fn unpin(&mut self, run: Run) {
         let first = self.frames.page(run.pfn());
         if run.pages() >= Self::LONG {
             let mut done = 0;
             while done < run.pages() {
                 let part = run.pages().saturating_sub(done).min(Self::AT_ONCE);
-                // SAFETY: By the requirements, and inside of the run.
+                // SAFETY: The run is pinned by the requirements; the part lies inside of it.
                 unsafe {
                     bindings::unpin_user_page_range_dirty_lock(
                         first.wrapping_add(done as usize),
@@ -289,7 +304,7 @@ impl Unpinner {
             }
             if let Some(slot) = self.pages.get_mut(self.filled) {
                 slot.write(first.wrapping_add(index));
-                // INVARIANT: It was set.
+                // INVARIANT: The entry was set just now.
                 self.filled = self.filled.saturating_add(1);
             }
         }
@@ -297,23 +312,24 @@ impl Unpinner {
 
     fn flush(&mut self) {
         let pages = self.pages.as_mut_ptr().cast();
-        // SAFETY: The first `filled` entries are set, to pages that are pinned and not used any more.
+        // SAFETY: The first `filled` entries are set, to pages that are pinned and not used any
+        // more.
         unsafe { bindings::unpin_user_pages_dirty_lock(pages, self.filled, self.dirty) };
-        // INVARIANT: None.
+        // INVARIANT: No entry counts as set.
         self.filled = 0;
         task::cond_resched();
     }
 }
 
-/// Unpins `runs`, marked dirty if they may have been written to. May sleep; must not be called with
-/// a lock that page faults, reclaim or MMU notifiers may want.
+/// Unpins `runs`, and marks them dirty if `dirty`. May sleep; must not be called with a lock that
+/// page faults, reclaim or MMU notifiers take.
 ///
 /// # Safety
 ///
-/// The runs must be pinned, by [`Chunk::pin`], be unpinned only here, and be out of reach of every
-/// device.
+/// [`Chunk::pin`] must have pinned the runs, nobody else may unpin them, and no device may reach
+/// them any more.
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
-    // INVARIANT: None is set.
+    // INVARIANT: No entry is set.
     let mut unpinner = Unpinner {
         frames: Frames::new(),
         pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
@@ -327,17 +343,18 @@ unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
     unpinner.flush();
 }
 
-/// Runs of pinned pages, 8 bytes a run, and the charge for them. Dropping it unpins them, then gives
-/// the charge back. Whatever lets a device reach them keeps a reference: see
+/// Runs of pinned pages, and the charge for them. Dropping it unpins the pages, then gives the
+/// charge back. Whatever lets a device reach the pages keeps a reference: see
 /// [`Mapped`](super::iommu::Mapped).
 ///
 /// # Invariants
 ///
 /// All runs in it are pinned.
 pub(crate) struct PinnedRuns {
-    /// Blocks of at most a page, so that next to nothing is copied to grow. Only the last is not full.
+    /// Blocks of at most a page, so that the list grows without being copied. Only the last block
+    /// is not full.
     blocks: KVVec<KVec<Run>>,
-    /// The last one, which may still grow.
+    /// The last run, which may still grow.
     last: Option<Run>,
     pages: u64,
     write: bool,
@@ -345,12 +362,12 @@ pub(crate) struct PinnedRuns {
 }
 
 impl PinnedRuns {
-    /// Runs in the first block, to begin with: most registrations have few.
+    /// Runs in the first block: most registrations have few.
     const FEW: usize = 8;
 
-    /// None yet, paid for by `charge`.
+    /// Makes an empty list; `charge` pays for the pages to come.
     pub(crate) fn new(write: bool, charge: Charge) -> Self {
-        // INVARIANT: Empty.
+        // INVARIANT: There are no runs.
         Self {
             blocks: KVVec::new(),
             last: None,
@@ -360,12 +377,12 @@ impl PinnedRuns {
         }
     }
 
-    /// Adds all pages of `chunk`. On failure those that could not be stored are unpinned.
+    /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.
     pub(crate) fn take(&mut self, chunk: &mut Chunk) -> Result {
         if chunk.write != self.write {
             return Err(EINVAL);
         }
-        // INVARIANT: They are pinned, and ours from here on.
+        // INVARIANT: The pages are pinned, and ours from here on.
         chunk.take_runs(|run| self.push(run))
     }
 
@@ -384,7 +401,7 @@ impl PinnedRuns {
         Ok(())
     }
 
-    /// Puts away a run that does not grow any more.
+    /// Stores a run that does not grow any more.
     fn store(&mut self, run: Run) -> Result {
         let mut room = Self::FEW;
         if let Some(block) = self.blocks.last_mut() {
@@ -402,17 +419,18 @@ impl PinnedRuns {
         Ok(self.blocks.push(block, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Pages in all runs.
+    /// Number of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Whether they were pinned for writing.
+    /// Whether the pages were pinned for writing.
     pub(crate) fn writable(&self) -> bool {
         self.write
     }
 
-    /// No more are added. A single run stays where it is.
+    /// Stores the last run: no pages are added after this. A single run stays outside of the
+    /// blocks.
     pub(crate) fn finish(&mut self) -> Result {
         match self.last.filter(|_| !self.blocks.is_empty()) {
             Some(last) => {
@@ -424,13 +442,13 @@ impl PinnedRuns {
         }
     }
 
-    /// How many blocks of runs there are.
+    /// Number of blocks of runs.
     pub(super) fn blocks(&self) -> usize {
         let last = usize::from(self.last.is_some());
         self.blocks.len().saturating_add(last)
     }
 
-    /// The runs in one of them.
+    /// Returns the runs of one block.
     pub(super) fn block(&self, index: usize) -> &[Run] {
         match self.blocks.get(index) {
             Some(block) => block,
@@ -438,14 +456,14 @@ impl PinnedRuns {
         }
     }
 
-    /// The runs, in order.
+    /// Iterates over the runs, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         let stored = self.blocks.iter().flat_map(|block| block.iter().copied());
         Iterator::chain(stored, self.last)
     }
 }
 
-// SAFETY: The runs are pinned as long as it lives.
+// SAFETY: The runs are pinned as long as `self` lives.
 unsafe impl Pages for PinnedRuns {
     fn pages(&self) -> u64 {
         self.pages()
@@ -466,13 +484,13 @@ unsafe impl Pages for PinnedRuns {
 
 impl Drop for PinnedRuns {
     fn drop(&mut self) {
-        // SAFETY: Pinned by the type invariants. Whatever lets a device reach them has a reference to
-        // `self`, so nothing does any more.
+        // SAFETY: The runs are pinned by the type invariants. Whatever lets a device reach them has
+        // a reference to `self`, so nothing does any more.
         unsafe { unpin_runs(self.iter(), self.write) };
     }
 }
 
-/// Why the page at `address` of the current task cannot be pinned: a `PINMAP_FAIL_` reason.
+/// Tells why the page at `address` of the current task cannot be pinned: a `PINMAP_FAIL_` reason.
 pub(crate) fn explain(address: u64, write: bool) -> u32 {
     let task = kernel::current!();
     let Some(mm) = task.mm() else {
@@ -480,24 +498,37 @@ pub(crate) fn explain(address: u64, write: bool) -> u32 {
     };
     let lock = mm.mmap_read_lock();
     match lock.vma_lookup(address as usize) {
-        // SAFETY: The area is valid as long as the lock is held.
-        Some(area) => unsafe { helpers::pinmap_explain(area.as_ptr(), write) },
+        Some(area) => explain_area(area, write),
         None => uapi::PINMAP_FAIL_HOLE,
     }
 }
 
-/// The first address in `span` of the current task that could not be pinned, as far as its areas tell,
-/// and why: a `PINMAP_FAIL_` reason. Touches nothing.
+/// Returns the first address in `span` of the current task that cannot be pinned, as far as the
+/// VMAs tell, and why: a `PINMAP_FAIL_` reason. Touches no memory.
 pub(crate) fn survey(span: Span, write: bool) -> Option<(u64, u32)> {
-    let mut address = 0;
-    // SAFETY: Called by a task with an address space.
-    let reason = unsafe {
-        helpers::pinmap_survey(
-            span.start() as usize,
-            span.last() as usize,
-            write,
-            &mut address,
-        )
+    let task = kernel::current!();
+    let Some(mm) = task.mm() else {
+        return Some((span.start(), uapi::PINMAP_FAIL_HOLE));
     };
-    (reason != uapi::PINMAP_FAIL_NONE).then_some((address, reason))
+    let lock = mm.mmap_read_lock();
+    let mut address = span.start();
+    while address <= span.last() {
+        let Some(area) = lock.vma_lookup(address as usize) else {
+            return Some((address, uapi::PINMAP_FAIL_HOLE));
+        };
+        let reason = explain_area(area, write);
+        // PINMAP_FAIL_FAULT stands for an area that gives no reason.
+        if reason != uapi::PINMAP_FAIL_FAULT {
+            return Some((address, reason));
+        }
+        address = area.end() as u64;
+        task::cond_resched();
+    }
+    None
+}
+
+/// Tells why pages of `area` cannot be pinned; `PINMAP_FAIL_FAULT` if the area gives no reason.
+fn explain_area(area: &VmaRef, write: bool) -> u32 {
+    // SAFETY: The area is valid and the mmap lock held as long as there is a reference.
+    unsafe { helpers::pinmap_explain(area.as_ptr(), write) }
 }

@@ -1,41 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0
-//! IOMMU domains: an address space for one device, of its driver's own making.
+//! IOMMU domains: the address space of one device, which this driver makes itself instead of using
+//! the DMA API.
+//!
+//! The driver chooses each device address, maps runs of pages there, and flushes synchronously:
+//! when unmapping returns, the device cannot reach the pages. Before anything is mapped,
+//! [`Attachment`] has claimed the DMA of the function and checked that its group and its interrupts
+//! are isolated.
+//!
+//! An IOMMU driver frees the tables of a page table only together with it, for the most part. So a
+//! [`Domain`] changes to a fresh page table while nothing is mapped (`Domain::renew`): during the
+//! change all DMA is blocked. A [`Use`](mapped::Use) keeps the page table from changing as long as
+//! something is mapped in it. What the tables cost is counted in `footprint.rs`.
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
 mod fill;
 mod footprint;
+mod group;
+mod mapped;
+mod reserved;
 
-pub(crate) use self::footprint::NoTables;
+pub(crate) use self::{footprint::NoTables, group::Group, mapped::Mapped, reserved::Reserved};
 
-use self::{fill::Part, footprint::Footprint};
-use super::{account::Account, helpers, pages::Pages, pci::Function};
+use self::footprint::Footprint;
+use super::{helpers, pci::Function};
 use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
     alloc::AllocError,
-    bindings, device,
+    bindings,
     error::{from_err_ptr, to_result},
-    ffi, new_mutex,
+    new_mutex,
     prelude::*,
-    str::CStrExt,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        atomic::{Acquire, Atomic, Relaxed},
         Arc, Mutex,
     },
 };
 
 /// Why a device cannot be given an address space of its own.
 pub(crate) enum Unfit {
-    /// No IOMMU translates for it.
+    /// No IOMMU translates the function's DMA.
     NoIommu,
-    /// Others share its group: the IOMMU cannot tell them apart.
+    /// The IOMMU group has other members: the IOMMU cannot tell them apart.
     Shared,
-    /// It could raise interrupts that belong to other devices.
+    /// The function could raise interrupts that belong to other devices.
     UnsafeInterrupts,
-    /// Firmware demands memory that stays mapped, or interrupts need a mapping.
+    /// Firmware demands that this range stays mapped, or interrupts need it mapped.
     Firmware(Span),
-    /// Something failed.
+    /// A call has failed.
     Failed(Error),
 }
 
@@ -51,137 +64,6 @@ impl From<AllocError> for Unfit {
     }
 }
 
-/// The IOMMU group of a function, with a reference.
-///
-/// # Invariants
-///
-/// The pointer is valid and we own a reference.
-pub(crate) struct Group(NonNull<bindings::iommu_group>);
-
-// SAFETY: Groups are reference-counted and may be used from any thread.
-unsafe impl Send for Group {}
-// SAFETY: As above.
-unsafe impl Sync for Group {}
-
-impl Group {
-    /// `None`: no IOMMU.
-    pub(crate) fn of(function: &Function) -> Option<Self> {
-        // SAFETY: The device is valid.
-        let group = unsafe { bindings::iommu_group_get(function.as_dev()) };
-        // INVARIANT: The call took a reference.
-        NonNull::new(group).map(Self)
-    }
-
-    /// Its number in sysfs.
-    pub(crate) fn id(&self) -> u32 {
-        // SAFETY: Valid by the type invariants.
-        unsafe { bindings::iommu_group_id(self.0.as_ptr()) }.unsigned_abs()
-    }
-
-    /// Whether the interrupts of its members are isolated from everybody else's.
-    fn has_isolated_interrupts(&self) -> bool {
-        // SAFETY: Valid by the type invariants.
-        unsafe { bindings::iommu_group_has_isolated_msi(self.0.as_ptr()) }
-    }
-
-    /// Number of members.
-    fn members(&self) -> usize {
-        let mut count = 0_usize;
-        self.for_each(count_member, (&raw mut count).cast());
-        count
-    }
-
-    /// Names every member in the log, as belonging with `function`.
-    pub(crate) fn log_members(&self, function: &Function) {
-        self.for_each(log_member, function.as_dev().cast());
-    }
-
-    fn for_each(&self, visit: MemberFn, data: *mut ffi::c_void) {
-        // SAFETY: Valid by the type invariants; `visit` belongs with `data`.
-        unsafe { bindings::iommu_group_for_each_dev(self.0.as_ptr(), data, Some(visit)) };
-    }
-}
-
-type MemberFn = unsafe extern "C" fn(*mut bindings::device, *mut ffi::c_void) -> ffi::c_int;
-
-/// # Safety
-///
-/// `data` must point to a `usize`.
-unsafe extern "C" fn count_member(_: *mut bindings::device, data: *mut ffi::c_void) -> ffi::c_int {
-    // SAFETY: By the requirements.
-    let count = unsafe { &mut *data.cast::<usize>() };
-    *count = count.saturating_add(1);
-    0
-}
-
-/// # Safety
-///
-/// `member` and `data` must be valid devices.
-unsafe extern "C" fn log_member(
-    member: *mut bindings::device,
-    data: *mut ffi::c_void,
-) -> ffi::c_int {
-    // SAFETY: Both are valid by the requirements; the name lives as long as the device.
-    let (function, name) = unsafe {
-        (
-            device::Device::<device::Normal>::from_raw(data.cast()),
-            CStr::from_char_ptr(helpers::pinmap_device_name(member).cast()),
-        )
-    };
-    dev_err!(function, "member of its IOMMU group: {}\n", name);
-    0
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // SAFETY: We own a reference by the type invariants.
-        unsafe { bindings::iommu_group_put(self.0.as_ptr()) };
-    }
-}
-
-/// A range that cannot be mapped.
-#[derive(Clone, Copy)]
-pub(crate) struct Reserved {
-    pub(crate) span: Span,
-    /// A `PINMAP_RESERVED_` kind.
-    pub(crate) kind: u32,
-}
-
-/// Reserved ranges of a function, sorted and disjoint (of overlapping ones the first stays whole).
-fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> {
-    const ROOM: usize = 64;
-    let mut regions = KVec::from_elem(helpers::pinmap_region::default(), ROOM, GFP_KERNEL)?;
-    // SAFETY: The device is valid, and there is room for `ROOM` regions.
-    let count = unsafe {
-        helpers::pinmap_reserved_regions(function.as_dev(), regions.as_mut_ptr(), ROOM as u32)
-    };
-    to_result(count)?;
-    let count = count.unsigned_abs() as usize;
-    regions.truncate(count);
-    let mut reserved = KVec::with_capacity(count, GFP_KERNEL)?;
-    // Nothing is behind the last address that there is.
-    let mut free_from = Some(0);
-    for region in &regions {
-        if region.refused != 0 {
-            let span = Span::from_bounds(region.start, region.last).ok_or(EINVAL)?;
-            return Err(Unfit::Firmware(span));
-        }
-        let start = free_from.map(|from| region.start.max(from));
-        let Some(span) = start.and_then(|start| Span::from_bounds(start, region.last)) else {
-            continue;
-        };
-        reserved.push(
-            Reserved {
-                span,
-                kind: region.kind,
-            },
-            GFP_KERNEL,
-        )?;
-        free_from = region.last.checked_add(1);
-    }
-    Ok(reserved)
-}
-
 /// A page table of the IOMMU.
 ///
 /// # Invariants
@@ -189,7 +71,7 @@ fn reserved(function: &Function) -> core::result::Result<KVec<Reserved>, Unfit> 
 /// The pointer is valid and ours.
 struct PageTable(NonNull<bindings::iommu_domain>);
 
-// SAFETY: It may be freed by any thread.
+// SAFETY: Any thread may free a page table.
 unsafe impl Send for PageTable {}
 
 impl PageTable {
@@ -198,56 +80,59 @@ impl PageTable {
         let domain = from_err_ptr(unsafe {
             bindings::iommu_paging_domain_alloc_flags(function.as_dev(), 0)
         })?;
-        // INVARIANT: Just made.
+        // INVARIANT: The page table was made just now.
         NonNull::new(domain).map(Self).ok_or(ENOMEM)
     }
 
-    /// Lets the DMA of `function`, which is ours and blocked, go through it. It is empty.
+    /// Lets the DMA of `function` go through this page table, which is empty. The DMA must be
+    /// claimed by us, and blocked.
     fn attach(&self, function: &Function) -> Result {
-        // SAFETY: Both are valid, and the DMA is ours.
+        // SAFETY: Both are valid, and we own the DMA.
         to_result(unsafe { bindings::iommu_attach_device(self.0.as_ptr(), function.as_dev()) })?;
-        // SAFETY: Valid, attached, and still empty.
+        // SAFETY: The domain is valid, attached, and still empty.
         unsafe { helpers::pinmap_enforce_coherency(self.0.as_ptr()) };
         Ok(())
     }
 
-    /// Blocks the DMA of `function`, to which it is attached.
+    /// Blocks the DMA of `function`, which goes through this page table.
     fn detach(&self, function: &Function) {
-        // A device whose DMA is owned and that is detached from its domain has all its DMA blocked.
-        // SAFETY: Attached, as the caller says.
+        // A function whose DMA is owned, and which is detached from its domain, has all its DMA
+        // blocked.
+        //
+        // SAFETY: The function is attached, as the documentation demands.
         unsafe { bindings::iommu_detach_device(self.0.as_ptr(), function.as_dev()) };
     }
 }
 
 impl Drop for PageTable {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariants. Whoever attached it has detached it.
+        // SAFETY: The page table is ours by the type invariants. Whoever attached it has detached
+        // it.
         unsafe { bindings::iommu_domain_free(self.0.as_ptr()) };
     }
 }
 
-/// What a domain translates by now.
+/// The page table that a domain has now.
 struct Current {
     page_table: PageTable,
-    /// Whether the function's DMA goes through it; if not, it is blocked, for this reason.
+    /// Whether the function's DMA goes through the page table. An error says why it is blocked.
     attached: Result,
-    /// Whether anything was ever mapped in it. What is left of that goes with the page table only.
+    /// Whether anything was ever mapped in the page table, which then may have kept tables.
     used: bool,
     footprint: Footprint,
 }
 
-/// What a device reaches: a paging domain, and another one, as empty as it was at first, when nothing is
-/// mapped and the tables that are left are to go.
+/// A device address space: a page table of the IOMMU, replaced by an empty one from time to time.
 ///
-/// It may outlive its attachment; what is mapped in it then reaches no device.
+/// A domain may outlive its attachment. What is mapped in it then reaches no device.
 #[pin_data]
 pub(crate) struct Domain {
-    /// Changed when there are no `uses` only.
+    /// The page table. It is replaced only while there are no `uses`.
     #[pin]
     current: Mutex<Current>,
-    /// [`Use`]s that there are. More of them only with `current` locked.
+    /// Number of [`Use`](mapped::Use)s; it only grows with `current` locked.
     uses: Atomic<u64>,
-    /// A new page table is due, as far as is known without `current`.
+    /// Whether a new page table is due, as far as can be told without the lock.
     overdue: Atomic<bool>,
     aperture: Span,
     page_sizes: u64,
@@ -259,7 +144,7 @@ pub(crate) struct Domain {
 
 impl Domain {
     fn new(function: &Function) -> core::result::Result<Arc<Self>, Unfit> {
-        let reserved = reserved(function)?;
+        let reserved = reserved::reserved(function)?;
         let mut reserved_spans = KVec::with_capacity(reserved.len(), GFP_KERNEL)?;
         for entry in &reserved {
             reserved_spans.push(entry.span, GFP_KERNEL)?;
@@ -267,7 +152,7 @@ impl Domain {
         // SAFETY: The device is valid.
         let coherent = unsafe { helpers::pinmap_is_coherent(function.as_dev()) };
         let page_table = PageTable::new(function)?;
-        // SAFETY: Just made.
+        // SAFETY: The page table was made just now.
         let (geometry, page_sizes) = unsafe {
             let domain = page_table.0.as_ptr();
             ((*domain).geometry, (*domain).pgsize_bitmap)
@@ -297,7 +182,8 @@ impl Domain {
         Ok(this)
     }
 
-    /// Lets the DMA of `function`, which is ours and blocked, go through it.
+    /// Lets the DMA of `function` go through this domain. The DMA must be claimed by us, and
+    /// blocked.
     fn attach(&self, function: &Function) -> Result {
         let mut current = self.current.lock();
         current.page_table.attach(function)?;
@@ -305,7 +191,7 @@ impl Domain {
         Ok(())
     }
 
-    /// Blocks the DMA of `function`, for good.
+    /// Blocks the DMA of `function` for good.
     fn detach(&self, function: &Function) {
         let mut current = self.current.lock();
         if current.attached.is_ok() {
@@ -314,7 +200,7 @@ impl Domain {
         current.attached = Err(ENODEV);
     }
 
-    /// Whether there should be another page table than `current`, and can be.
+    /// Whether `current` should be replaced, and can be.
     fn is_due(&self, current: &Current) -> bool {
         if self.uses.load(Acquire) != 0 || self.is_broken() {
             return false;
@@ -324,15 +210,16 @@ impl Domain {
         due
     }
 
-    /// If nothing is mapped: a new page table for `function`, so that the old one's tables are freed.
-    /// Meanwhile its DMA is blocked. `Err`: there is none, and whoever wants to map has to try again.
+    /// Replaces the page table by an empty one if nothing is mapped, so that its tables are freed.
+    /// Blocks the DMA of `function` meanwhile. After a failure nothing can be mapped until a later
+    /// call succeeds.
     fn renew(&self, function: &Function) -> Result {
         if !self.is_due(&self.current.lock()) {
             return Ok(());
         }
         let fresh = PageTable::new(function)?;
         let mut current = self.current.lock();
-        // Somebody may have begun to map meanwhile.
+        // A task may have begun to map meanwhile.
         if !self.is_due(&current) {
             return Ok(());
         }
@@ -347,12 +234,13 @@ impl Domain {
         let old = mem::replace(&mut current.page_table, fresh);
         drop(current);
         drop(old);
-        // Who paid for its tables pays no more.
+        // Gives back what was paid for the old tables.
         drop(footprint);
         Ok(())
     }
 
-    /// Whoever mapped something has gone: before the next one does, [`Attachment::renew`] is due.
+    /// Says that whoever mapped something has finished: [`Attachment::renew`] is due before the
+    /// next one maps anything.
     pub(crate) fn outdate(&self) {
         self.overdue.store(true, Relaxed);
     }
@@ -362,32 +250,32 @@ impl Domain {
         self.overdue.load(Relaxed)
     }
 
-    /// Pages that `payer` would be charged for the tables of a mapping at `span`.
+    /// Returns how many pages would be charged for the tables of a mapping at `span`.
     pub(crate) fn tables_due(&self, span: Span) -> u64 {
         self.current.lock().footprint.due(span)
     }
 
-    /// What can be translated. Checked by us: not every IOMMU driver does.
+    /// The addresses that can be translated. Callers check this, since not every IOMMU driver does.
     pub(crate) fn aperture(&self) -> Span {
         self.aperture
     }
 
-    /// Bitmap of page sizes.
+    /// Bitmap of the page sizes that the IOMMU has.
     pub(crate) fn page_sizes(&self) -> u64 {
         self.page_sizes
     }
 
-    /// What cannot be mapped, in the order of the addresses.
+    /// Ranges that cannot be mapped, in the order of their addresses.
     pub(crate) fn reserved(&self) -> &[Reserved] {
         &self.reserved
     }
 
-    /// Their addresses.
+    /// Addresses of the reserved ranges.
     pub(crate) fn reserved_spans(&self) -> &[Span] {
         &self.reserved_spans
     }
 
-    /// Where to place something, with `taken` taken.
+    /// Returns the space in which to place a mapping, where `taken` is taken.
     pub(crate) fn space<'a, T: ?Sized>(&'a self, taken: &'a T) -> Space<'a, T> {
         Space {
             aperture: self.aperture,
@@ -396,7 +284,7 @@ impl Domain {
         }
     }
 
-    /// Whether something could not be unmapped: nobody else may be given this domain.
+    /// Whether unmapping has failed once: then no other owner may be given this domain.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Relaxed)
     }
@@ -406,7 +294,7 @@ impl Domain {
         self.coherent
     }
 
-    /// Of `length` bytes only so many were unmapped.
+    /// Marks the domain as broken, since only `unmapped` of `length` bytes were unmapped.
     fn lose(&self, unmapped: u64, length: u64) -> Error {
         if !self.broken.xchg(true, Relaxed) {
             pr_err!(
@@ -417,178 +305,13 @@ impl Domain {
     }
 }
 
-/// The page table of a domain, for who maps in it: the domain has no other as long as there is a use.
-///
-/// # Invariants
-///
-/// `table` is that of `domain`, which counts this among its uses.
-struct Use {
-    domain: Arc<Domain>,
-    table: NonNull<bindings::iommu_domain>,
-}
-
-// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
-unsafe impl Send for Use {}
-// SAFETY: As above.
-unsafe impl Sync for Use {}
-
-impl Use {
-    /// To map at `span`. What that leaves in the page table is counted if there is a `payer`.
-    fn new(
-        domain: &Arc<Domain>,
-        span: Span,
-        payer: Option<&Arc<Account>>,
-    ) -> core::result::Result<Self, NoTables> {
-        let mut current = domain.current.lock();
-        current.attached?;
-        if let Some(payer) = payer {
-            current.footprint.reserve(span, payer)?;
-        }
-        current.used = true;
-        domain.uses.add(1, Relaxed);
-        // INVARIANT: Counted, with `current` locked.
-        Ok(Self {
-            domain: domain.clone(),
-            table: current.page_table.0,
-        })
-    }
-
-    /// Only a part of what was to be mapped was.
-    fn note(&self, part: Span) {
-        self.domain.current.lock().footprint.note(part);
-    }
-
-    /// Unmaps and flushes. When it returns `Ok`, no device can reach what was mapped there. From any
-    /// context.
-    ///
-    /// `Err`: the page table was not as we left it; part of the range may still be reachable.
-    fn unmap(&self, start: u64, length: u64) -> Result {
-        // SAFETY: The domain is valid by the type invariants.
-        let unmapped =
-            unsafe { bindings::iommu_unmap(self.table.as_ptr(), start as usize, length as usize) };
-        if unmapped as u64 == length {
-            return Ok(());
-        }
-        Err(self.domain.lose(unmapped as u64, length))
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        // What it mapped is unmapped before somebody sees that.
-        self.domain.uses.fetch_sub(1, Release);
-    }
-}
-
-/// Pages in a domain. Dropping it unmaps, flushes, and lets go of the pages.
-///
-/// # Invariants
-///
-/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
-pub(crate) struct Mapped {
-    table: Option<Use>,
-    counted: bool,
-    start: u64,
-    part: Part,
-    runs: Option<Arc<dyn Pages>>,
-}
-
-impl Mapped {
-    /// Nothing, to begin with. `span` in `domain` must be free; what the domain keeps of it, when it is
-    /// unmapped, is charged to `payer`, if there is one.
-    pub(crate) fn new(
-        domain: &Arc<Domain>,
-        span: Span,
-        payer: Option<&Arc<Account>>,
-    ) -> core::result::Result<Self, NoTables> {
-        // INVARIANT: Nothing is mapped yet.
-        Ok(Self {
-            table: Some(Use::new(domain, span, payer)?),
-            counted: payer.is_some(),
-            start: span.start(),
-            part: Part::default(),
-            runs: None,
-        })
-    }
-
-    /// Maps `runs`, one after the other; once. If it fails, a part may be mapped. A fatal signal is a
-    /// failure, and so is what `wanted` returns now and then. Sleeps.
-    pub(crate) fn fill(
-        &mut self,
-        runs: &Arc<dyn Pages>,
-        write: bool,
-        wanted: impl Fn() -> Result,
-    ) -> Result {
-        let Some(table) = self.table.as_ref().filter(|_| self.runs.is_none()) else {
-            return Err(EBUSY);
-        };
-        // What a device can write was pinned for writing.
-        if write && !runs.writable() {
-            return Err(EACCES);
-        }
-        self.runs = Some(runs.clone());
-        // INVARIANT: It counts in `part` what it maps.
-        let result = table.fill(self.start, &**runs, write, wanted, &mut self.part);
-        if result.is_err() && self.counted {
-            let front = Span::new(self.start, self.part.length).ok();
-            for part in [front, self.part.undone].into_iter().flatten() {
-                table.note(part);
-            }
-        }
-        result
-    }
-
-    /// Unmaps and flushes, once. When it returns `Ok`, no device can reach the pages here, and they
-    /// are let go of. After an error that is not known, and they never are. From any context in which
-    /// the pages may be let go of, or somebody else has them, too.
-    pub(crate) fn unmap(&mut self) -> Result {
-        let length = mem::take(&mut self.part.length);
-        let stuck = mem::take(&mut self.part.stuck);
-        let table = self.table.take();
-        let mut result = Ok(());
-        if let Some(table) = table.filter(|_| length != 0) {
-            result = table.unmap(self.start, length);
-            self.part.flushes = self.part.flushes.saturating_add(1);
-        }
-        if stuck {
-            result = Err(EIO);
-        }
-        let runs = self.runs.take();
-        if result.is_err() {
-            mem::forget(runs);
-        }
-        result
-    }
-
-    /// How often the IOMMU's cache was flushed for it.
-    pub(crate) fn flushes(&self) -> u64 {
-        self.part.flushes
-    }
-
-    /// What is mapped.
-    pub(crate) fn runs(&self) -> Option<&dyn Pages> {
-        self.runs.as_deref()
-    }
-
-    /// Whether anything is mapped.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.part.length == 0 && !self.part.stuck
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // Whoever has to know the result has called `unmap` before.
-        let _ = self.unmap();
-    }
-}
-
 /// A function whose DMA goes through a domain of ours. Dropping it blocks all DMA, then gives the
 /// function back to the DMA API.
 ///
 /// # Invariants
 ///
-/// We own the DMA of the function; it goes through `domain` or is blocked, and stays so if `blocked`.
+/// We own the DMA of the function. The DMA goes through `domain` or is blocked; if `blocked`, it
+/// stays so.
 pub(crate) struct Attachment {
     domain: Arc<Domain>,
     blocked: bool,
@@ -597,14 +320,15 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// Claims the DMA of `function` and attaches a new, empty domain: from here on it reaches nothing.
+    /// Claims the DMA of `function` and attaches a new, empty domain: from here on the function can
+    /// reach nothing.
     pub(crate) fn new(
         function: &Function,
         group: Group,
         allow_unsafe_interrupts: bool,
     ) -> core::result::Result<Self, (Unfit, Group)> {
         match Self::try_new(function, &group, allow_unsafe_interrupts) {
-            // INVARIANT: `try_new` did both.
+            // INVARIANT: `try_new` has claimed the DMA and attached the domain.
             Ok(domain) => Ok(Self {
                 domain,
                 blocked: false,
@@ -643,13 +367,12 @@ impl Attachment {
         &self.group
     }
 
-    /// Whether it can reach nothing any more.
+    /// Whether the DMA is blocked for good.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
-    /// If nothing is mapped, gives the tables back that are left of what was. `Err`: nothing can be
-    /// mapped until this has succeeded. Sleeps.
+    /// Replaces the page table if nothing is mapped: see `Domain::renew`. Sleeps.
     pub(crate) fn renew(&self) -> Result {
         if self.blocked {
             return Ok(());
@@ -657,7 +380,7 @@ impl Attachment {
         self.domain.renew(&self.function)
     }
 
-    /// From now on the function can reach nothing. For good. Sleeps.
+    /// Blocks the function's DMA for good. Sleeps.
     pub(crate) fn block(&mut self) {
         if !self.blocked {
             self.domain.detach(&self.function);
@@ -669,7 +392,7 @@ impl Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         self.block();
-        // SAFETY: Claimed by the type invariants.
+        // SAFETY: We claimed the DMA, by the type invariants.
         unsafe { bindings::iommu_device_release_dma_owner(self.function.as_dev()) };
     }
 }
@@ -688,7 +411,7 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        // SAFETY: Claimed in `new`.
+        // SAFETY: `new` claimed the DMA.
         unsafe { bindings::iommu_device_release_dma_owner(self.0.as_dev()) };
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Message-signalled interrupts that signal an eventfd and nothing else.
+//! Message-signalled interrupts that only signal eventfds.
 //!
 //! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
@@ -13,11 +13,11 @@ use kernel::{
     sync::atomic::{Atomic, Release},
 };
 
-/// All vectors of a function, as many as the system gives. Dropping it frees them.
+/// All vectors that the system gives a function. Dropping it frees them.
 ///
 /// # Invariants
 ///
-/// The vectors are allocated, and no [`Line`] outlives `self`: lines are kept inside.
+/// The vectors are allocated. No [`Line`] outlives `self`, which owns the lines.
 pub(crate) struct Vectors {
     lines: KVec<Option<Line>>,
     function: Function,
@@ -34,7 +34,7 @@ impl Vectors {
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
         let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), wanted) };
         to_result(got)?;
-        // INVARIANT: Just allocated; from here on `drop` frees them.
+        // INVARIANT: The vectors were allocated just now; from here on `drop` frees them.
         for _ in 0..got.unsigned_abs().min(wanted) {
             if lines.push(None, GFP_KERNEL).is_err() {
                 break; // Room for `wanted` was made above.
@@ -46,8 +46,8 @@ impl Vectors {
         })
     }
 
-    /// Lets vector `index` signal `eventfd`, or nothing: then the old eventfd is signalled no more
-    /// when this returns. `ENOENT`: no such vector.
+    /// Lets vector `index` signal `eventfd`, or nothing. When this returns, the previous eventfd is
+    /// not signalled any more. Fails with `ENOENT` if there is no such vector.
     pub(crate) fn set(&mut self, index: u32, eventfd: Option<EventFd>) -> Result {
         let slot = self.lines.get_mut(index as usize).ok_or(ENOENT)?;
         if let Some(line) = slot {
@@ -67,7 +67,8 @@ impl Vectors {
 impl Drop for Vectors {
     fn drop(&mut self) {
         self.lines.clear();
-        // Switching MSI off switches INTx on, which nobody here could handle.
+        // Switching MSI off switches INTx on, which this driver cannot handle.
+        //
         // SAFETY: The vectors are allocated by the type invariants, and no line is left.
         unsafe {
             bindings::pci_free_irq_vectors(self.function.as_raw());
@@ -76,11 +77,11 @@ impl Drop for Vectors {
     }
 }
 
-/// One requested interrupt line.
+/// A requested interrupt line.
 ///
-/// It stays requested as long as the vectors are allocated, whether somebody listens or not. Freeing
-/// it would leave a function without a mask bit with an empty message: its next interrupt would be a
-/// write to device address 0.
+/// The line stays requested as long as the vectors are allocated, even if it signals nothing.
+/// Freeing it would give a function that has no mask bit an empty message: its next interrupt would
+/// then be a write to device address 0.
 ///
 /// # Invariants
 ///
@@ -102,7 +103,7 @@ impl Line {
                 slot.as_ptr().cast(),
             )
         })?;
-        // INVARIANT: Requested just above; nobody listens.
+        // INVARIANT: The line was requested just now, and the slot is empty.
         Ok(Self {
             irq,
             slot,
@@ -115,17 +116,19 @@ impl Line {
             .as_ref()
             .map_or(0, |eventfd| eventfd.as_ptr() as usize);
         self.slot.store(context, Release);
-        // A handler that runs now may have read the old one.
-        // SAFETY: Requested by the type invariants.
+        // A handler that is running may have read the old eventfd.
+        //
+        // SAFETY: The line is requested by the type invariants.
         unsafe { bindings::synchronize_irq(self.irq) };
-        // INVARIANT: The slot holds the new one, and nobody uses the old one.
+        // INVARIANT: The slot holds the new eventfd, and nobody uses the old one.
         self.eventfd = eventfd;
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // SAFETY: Requested with this cookie by the type invariants. Waits for a running handler.
+        // SAFETY: The line is requested with this cookie by the type invariants. Waits for a
+        // running handler.
         unsafe { bindings::free_irq(self.irq, self.slot.as_ptr().cast()) };
     }
 }

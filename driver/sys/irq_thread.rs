@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Message-signalled interrupts that a driver handles, in threads.
+//! Message-signalled interrupts that the driver handles, in threads.
 //!
-//! `kernel::irq` ties them to the lifetime of the binding since 7.3 and not before.
+//! `kernel::irq` ties interrupts to the lifetime of the binding, but only since 7.3.
 //!
 //! C headers: [`include/linux/interrupt.h`](srctree/include/linux/interrupt.h),
 //! [`include/linux/pci.h`](srctree/include/linux/pci.h).
@@ -10,13 +10,13 @@ use super::{helpers, pci::Function};
 use core::marker::PhantomData;
 use kernel::{bindings, error::to_result, ffi, prelude::*, str::CStrExt, sync::Arc};
 
-/// Who handles the interrupts of a device.
+/// Handles the interrupts of a device.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// Vector `index` was raised. Called in a thread of its own; may sleep.
+    /// Handles interrupt `index`. Runs in a thread of the vector; may sleep.
     fn interrupt(&self, index: u32);
 }
 
-/// Vectors that a driver handles. Dropping it frees them, once handlers that run have returned.
+/// Vectors that the driver handles. Dropping it waits for running handlers, then frees the vectors.
 ///
 /// # Invariants
 ///
@@ -32,7 +32,7 @@ struct HandledLine<T> {
     cookie: KBox<Cookie<T>>,
 }
 
-/// What the thread of a vector is called with.
+/// Argument of a vector's thread.
 #[repr(C)]
 struct Cookie<T> {
     thread: helpers::pinmap_irq_thread,
@@ -43,7 +43,7 @@ struct Cookie<T> {
 
 // SAFETY: The pointers are to things that are `Send` and `Sync`.
 unsafe impl<T: Handler> Send for Handled<T> {}
-// SAFETY: No methods.
+// SAFETY: It has no methods.
 unsafe impl<T: Handler> Sync for Handled<T> {}
 
 impl<T: Handler> Handled<T> {
@@ -53,7 +53,7 @@ impl<T: Handler> Handled<T> {
         // SAFETY: The function is bound to us and enabled; its vectors are allocated here only.
         let got = unsafe { helpers::pinmap_pci_alloc_vectors(function.as_raw(), count) };
         to_result(got)?;
-        // INVARIANT: Just allocated; from here on `drop` frees them.
+        // INVARIANT: The vectors were allocated just now; from here on `drop` frees them.
         let mut this = Self {
             lines,
             function: function.clone(),
@@ -85,7 +85,7 @@ impl<T: Handler> Handled<T> {
         let irq = unsafe { bindings::pci_irq_vector(self.function.as_raw(), index) };
         to_result(irq)?;
         let irq = irq.unsigned_abs();
-        // SAFETY: The cookie is valid until `drop`, which frees the line before it.
+        // SAFETY: The cookie is valid until `drop`, which frees the line first.
         to_result(unsafe {
             helpers::pinmap_request_irq_thread(
                 irq,
@@ -94,7 +94,7 @@ impl<T: Handler> Handled<T> {
             )
         })?;
         let line = HandledLine { irq, cookie };
-        // INVARIANT: Requested just above. There is room.
+        // INVARIANT: The line was requested just now. Room was made above.
         if let Err(full) = self.lines.push_within_capacity(line) {
             free(full.0);
             return Err(ENOMEM);
@@ -104,9 +104,10 @@ impl<T: Handler> Handled<T> {
 
     /// # Safety
     ///
-    /// Called by the thread of a requested line with its cookie.
+    /// Called in the thread of a requested line, with its cookie.
     unsafe extern "C" fn run(data: *mut ffi::c_void) {
-        // SAFETY: By the requirements; the handler is kept until the line is free.
+        // SAFETY: The cookie is valid by the requirements; the handler is kept until the line is
+        // free.
         let (handler, index) = unsafe {
             let cookie = data.cast::<Cookie<T>>();
             (&*(*cookie).handler, (*cookie).index)
@@ -118,7 +119,7 @@ impl<T: Handler> Handled<T> {
 /// Frees a requested line.
 fn free<T>(mut line: HandledLine<T>) {
     let cookie: *mut helpers::pinmap_irq_thread = &raw mut line.cookie.thread;
-    // SAFETY: Requested with this cookie. Waits for a running handler.
+    // SAFETY: The line was requested with this cookie. Waits for a running handler.
     unsafe { bindings::free_irq(line.irq, cookie.cast()) };
 }
 
@@ -127,7 +128,8 @@ impl<T: Handler> Drop for Handled<T> {
         for line in self.lines.drain_all() {
             free(line);
         }
-        // Switching MSI off switches INTx on, which nobody here could handle.
+        // Switching MSI off switches INTx on, which this driver cannot handle.
+        //
         // SAFETY: The vectors are allocated by the type invariants, and no line is left.
         unsafe {
             bindings::pci_free_irq_vectors(self.function.as_raw());

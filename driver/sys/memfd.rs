@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pinning pages of files that live in memory, which need not be mapped anywhere.
+//! Pins pages of memory files (memfd, tmpfs, hugetlbfs), whether or not they are mapped anywhere.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h), `memfd_pin_folios()`.
 
@@ -17,7 +17,7 @@ use kernel::{bindings, error::to_result, prelude::*};
 ///
 /// # Invariants
 ///
-/// The pointer is valid and we own a reference. If `write`, it counts as mapped for writing.
+/// The pointer is valid and we own a reference. If `write`, the file counts as mapped for writing.
 pub(crate) struct MemoryFile {
     file: NonNull<bindings::file>,
     write: bool,
@@ -25,32 +25,34 @@ pub(crate) struct MemoryFile {
 
 // SAFETY: Files are reference-counted and may be used from any thread.
 unsafe impl Send for MemoryFile {}
-// SAFETY: As above.
+// SAFETY: Files are reference-counted and may be used from any thread.
 unsafe impl Sync for MemoryFile {}
 
 impl MemoryFile {
-    /// From a file descriptor of the current task. `EBADF`: not open; `EINVAL`: another kind of file;
-    /// `EACCES`: not open for that; `EPERM`: sealed against writing.
+    /// Takes a file by a descriptor of the current task. Fails with `EBADF` if the descriptor is
+    /// not open, `EINVAL` if it is another kind of file, `EACCES` if it is not open for such
+    /// access, and `EPERM` if it is sealed against writing.
     pub(crate) fn from_fd(fd: i32, write: bool) -> Result<Self> {
         let fd = u32::try_from(fd).map_err(|_| EBADF)?;
-        // SAFETY: Any number may be passed.
+        // SAFETY: The call takes any number.
         let file = NonNull::new(unsafe { bindings::fget(fd) }).ok_or(EBADF)?;
         // INVARIANT: The call took a reference.
         let mut this = Self { file, write: false };
         // SAFETY: Valid by the type invariants.
         to_result(unsafe { helpers::pinmap_memfd_begin(this.file.as_ptr(), write) })?;
-        // INVARIANT: Counted by the call.
+        // INVARIANT: The call has counted the file as mapped for writing.
         this.write = write;
         Ok(this)
     }
 
-    /// Whether there may be no new way to write to it, now.
+    /// Whether a seal forbids new ways to write to the file.
     fn is_sealed(&self) -> bool {
-        // SAFETY: Valid by the type invariants, and of a kind that has seals: `from_fd` has checked that.
+        // SAFETY: The file is valid by the type invariants, and `from_fd` has checked that its kind
+        // has seals.
         unsafe { helpers::pinmap_memfd_is_sealed(self.file.as_ptr()) }
     }
 
-    /// Bytes in it, now.
+    /// Size of the file in bytes, at this time.
     pub(crate) fn size(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_file_size(self.file.as_ptr()) }
@@ -59,7 +61,8 @@ impl MemoryFile {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        // SAFETY: Counted, and owned, by the type invariants.
+        // SAFETY: By the type invariants the file is counted as mapped for writing, and the
+        // reference ours.
         unsafe {
             if self.write {
                 helpers::pinmap_memfd_end(self.file.as_ptr());
@@ -69,11 +72,12 @@ impl Drop for MemoryFile {
     }
 }
 
-/// Pinned pages of a file, as runs, and the charge for them. Dropping it unpins them.
+/// Pinned pages of a file as runs, and the charge for them. Dropping it unpins the pages.
 ///
 /// # Invariants
 ///
-/// Each folio that a run has a part of is pinned once for it; no two runs have parts of the same.
+/// For each run that has a part of a folio, the folio is pinned once; no two runs have parts of the
+/// same folio.
 pub(crate) struct PinnedFile {
     runs: KVVec<Run>,
     pages: u64,
@@ -81,15 +85,15 @@ pub(crate) struct PinnedFile {
     _charge: Charge,
 }
 
-/// Folios pinned at a time, and bytes, or one huge page if that is more: what is done for them, which
-/// may be to zero them, cannot be interrupted.
+/// Folios that are pinned at a time, and bytes (or one huge page, if that is larger). Pinning them,
+/// which may include clearing them, cannot be interrupted.
 const CHUNK: usize = 256;
 const CHUNK_BYTES: u64 = 8 << 20;
 
 impl PinnedFile {
-    /// None yet, paid for by `charge`.
+    /// Makes an empty list; `charge` pays for the pages to come.
     pub(crate) fn new(file: MemoryFile, charge: Charge) -> Self {
-        // INVARIANT: Empty.
+        // INVARIANT: There are no runs.
         Self {
             runs: KVVec::new(),
             pages: 0,
@@ -98,9 +102,10 @@ impl PinnedFile {
         }
     }
 
-    /// Pins `span`, offsets in the file; those that the file does not have are made, and all that nobody
-    /// has written yet are zeroed. Once. `wanted` is asked now and then. An error comes with the offset
-    /// that it is about. Sleeps.
+    /// Pins `span`, a range of offsets in the file; can be called once. Pages that the file does
+    /// not have are made, and pages that nobody has written yet are cleared. Ends when `wanted`,
+    /// which is called now and then, fails. An error comes with the offset that it is about.
+    /// Sleeps.
     pub(crate) fn fill(
         &mut self,
         span: Span,
@@ -115,7 +120,7 @@ impl PinnedFile {
         let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
         // SAFETY: The file is valid.
         let step = unsafe { helpers::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
-        // Folios are aligned to their size in the file, so that none is cut.
+        // Folios are aligned to their size in the file, so no folio is cut.
         let step = step.max(CHUNK_BYTES);
         while self.pages < span.pages() {
             wanted()?;
@@ -140,7 +145,7 @@ impl PinnedFile {
                     *failed_at = at.saturating_add(inside.saturating_mul(PAGE_SIZE));
                     return Err(errno);
                 }
-                // Somebody else added pages to the file or removed some meanwhile.
+                // Pages were added to the file or removed meanwhile.
                 task::cond_resched();
                 continue;
             }
@@ -155,15 +160,15 @@ impl PinnedFile {
         Ok(())
     }
 
-    /// Adds pinned folios, from page `skip` of the first on, up to `left` pages. On failure those that
-    /// could not be stored are unpinned.
+    /// Adds pinned folios, from page `skip` of the first one on, up to `left` pages. On failure,
+    /// those that could not be stored are unpinned.
     fn take(&mut self, folios: &mut [*mut bindings::folio], skip: u64, left: u64) -> Result {
         let (mut skip, mut left) = (skip, left);
         for index in 0..folios.len() {
             let Some(&folio) = folios.get(index) else {
                 break;
             };
-            // SAFETY: It is pinned.
+            // SAFETY: The folio is pinned.
             let (pfn, pages) = unsafe {
                 (
                     helpers::pinmap_folio_pfn(folio) as u64,
@@ -176,7 +181,7 @@ impl PinnedFile {
                 .and_then(|run| self.push(run));
             if let Err(error) = stored {
                 if let Some(rest) = folios.get_mut(index..) {
-                    // SAFETY: Pinned, and stored nowhere.
+                    // SAFETY: The folios are pinned, and stored nowhere.
                     unsafe { bindings::unpin_folios(rest.as_mut_ptr(), rest.len()) };
                 }
                 return Err(error);
@@ -189,7 +194,7 @@ impl PinnedFile {
 
     fn push(&mut self, run: Run) -> Result {
         let joined = self.runs.last().and_then(|last| last.join(run));
-        // INVARIANT: The folio is stored with the run, once.
+        // INVARIANT: The folio is stored with one run.
         match (joined, self.runs.last_mut()) {
             (Some(joined), Some(last)) => *last = joined,
             _ => self.runs.push(run, GFP_KERNEL_ACCOUNT)?,
@@ -203,7 +208,7 @@ impl PinnedFile {
         self.file.is_sealed()
     }
 
-    /// Where each run begins, in pages: for [`pfn_at`](Self::pfn_at).
+    /// Returns the index of each run's first page, for [`pfn_at`](Self::pfn_at).
     pub(crate) fn starts(&self) -> Result<KVVec<u64>> {
         let mut starts = KVVec::with_capacity(self.runs.len(), GFP_KERNEL_ACCOUNT)?;
         let mut next = 0_u64;
@@ -214,7 +219,7 @@ impl PinnedFile {
         Ok(starts)
     }
 
-    /// The page frame of page `index`, by its own `starts`.
+    /// Returns the page frame of page `index`; `starts` must be this file's.
     pub(crate) fn pfn_at(&self, starts: &[u64], index: u64) -> Option<u64> {
         let behind = starts.partition_point(|&start| start <= index);
         let at = behind.checked_sub(1)?;
@@ -224,7 +229,7 @@ impl PinnedFile {
     }
 }
 
-// SAFETY: The runs are pinned as long as it lives.
+// SAFETY: The runs are pinned as long as `self` lives.
 unsafe impl Pages for PinnedFile {
     fn pages(&self) -> u64 {
         self.pages
@@ -249,8 +254,9 @@ impl Drop for PinnedFile {
             let mut pfn = run.pfn();
             let end = pfn.saturating_add(run.pages());
             while pfn < end {
-                // SAFETY: A part of a folio that is pinned for this run, by the type invariants; whatever
-                // lets a device reach it has a reference to `self`, so nothing does any more.
+                // SAFETY: The page is part of a folio that is pinned for this run, by the type
+                // invariants. Whatever lets a device reach it has a reference to `self`, so nothing
+                // does any more.
                 let next = unsafe { helpers::pinmap_unpin_folio_of(pfn as usize, self.file.write) };
                 pfn = next as u64;
                 task::cond_resched();

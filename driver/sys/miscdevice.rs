@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Character devices that user space opens.
 //!
-//! `kernel::miscdevice` has no `poll`, no `read` without an iterator, no mode, no parent; and on 7.2
-//! its files do not hold the module.
+//! `kernel::miscdevice` has neither `poll`, nor `read` without an iterator, nor a mode, nor a
+//! parent; and on 7.2 its files do not hold the module.
 //!
 //! C headers: [`include/linux/miscdevice.h`](srctree/include/linux/miscdevice.h),
 //! [`include/linux/fs.h`](srctree/include/linux/fs.h).
@@ -26,33 +26,34 @@ use kernel::{
     uaccess::{UserPtr, UserSlice, UserSliceWriter},
 };
 
-/// What the files of a node do.
+/// The open files of a node.
 pub(crate) trait Files: Send + Sync + Sized + 'static {
-    /// What a node stands for.
+    /// The device behind a node.
     type Device: Send + Sync;
 
-    /// What its files do: one static, by which they are known from others.
+    /// The file operations: one static, whose address tells these files from others.
     fn operations() -> &'static Operations<Self>;
 
     /// Opens a file. `views` is dropped before [`release`](Self::release) returns.
     fn open(device: &Arc<Self::Device>, views: Views) -> Result<Arc<Self>>;
 
-    /// The last reference to the file is gone.
+    /// Ends a file, to which no reference is left.
     fn release(this: Arc<Self>);
 
-    /// An ioctl.
+    /// Runs an ioctl.
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result;
 
-    /// Writes what there is to read; waits for it if `may_wait`. Returns the bytes written.
+    /// Writes to `out` what there is to read. Waits until there is something, if `may_wait`.
+    /// Returns the number of bytes.
     fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize>;
 
     /// Registers for wake-ups; returns an `EPOLL` mask.
     fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
 
-    /// Maps something.
+    /// Maps memory at `area`.
     fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result;
 
-    /// Lines for `/proc/PID/fdinfo`.
+    /// Writes the lines of `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
 }
 
@@ -75,7 +76,7 @@ pub(crate) struct Node<T: Files> {
     number: Number,
 }
 
-/// The lowest number that no node has.
+/// The number of a node: the lowest free one.
 struct Number(ffi::c_int);
 
 impl Number {
@@ -89,18 +90,19 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // SAFETY: Taken in `take`.
+        // SAFETY: `take` took the number.
         unsafe { helpers::pinmap_return_number(self.0) };
     }
 }
 
 // SAFETY: A registered misc device may be used and deregistered from any thread.
 unsafe impl<T: Files> Send for Node<T> {}
-// SAFETY: As above.
+// SAFETY: A registered misc device may be used and deregistered from any thread.
 unsafe impl<T: Files> Sync for Node<T> {}
 
 impl<T: Files> Node<T> {
-    /// Makes `/dev/PREFIXn`, with the lowest free n, `mode`, owned by root, as a child of `parent`.
+    /// Makes `/dev/PREFIXn`, with the lowest free `n`. The node belongs to root, has the given
+    /// `mode`, and is a child of `parent`.
     pub(crate) fn new<'a>(
         prefix: &'static str,
         mode: u16,
@@ -126,8 +128,8 @@ impl<T: Files> Node<T> {
                     misc.fops = &raw const T::operations().table;
                     misc.parent = parent_ptr;
                     misc.mode = mode;
-                    // SAFETY: `slot` is valid for writing, and pinned until it is deregistered; name
-                    // and operations live as long.
+                    // SAFETY: `slot` is valid for writing, and pinned until it is deregistered. The
+                    // name and the operations live as long.
                     to_result(unsafe {
                         slot.write(misc);
                         bindings::misc_register(slot)
@@ -141,12 +143,12 @@ impl<T: Files> Node<T> {
 #[pinned_drop]
 impl<T: Files> PinnedDrop for Node<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered by the type invariants. Waits for a running open.
+        // SAFETY: The device is registered by the type invariants. Waits for a running open.
         unsafe { bindings::misc_deregister(self.misc.get()) };
     }
 }
 
-/// Whether `file`, which may be null, is one of those of a node for `T`.
+/// Whether `file`, which may be null, is an open file of a node for `T`.
 ///
 /// # Safety
 ///
@@ -156,8 +158,8 @@ unsafe fn is_ours<T: Files>(file: *const bindings::file) -> bool {
     !file.is_null() && unsafe { core::ptr::eq((*file).f_op, &raw const T::operations().table) }
 }
 
-/// What the current task has at the user address `address`, if it is of a file of ours: which, and the
-/// offset as passed to `mmap()`.
+/// Finds the file of ours that the current task has mapped at `address`. Returns it with the offset
+/// in the file, as passed to `mmap()`.
 pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     let task = kernel::current!();
     let lock = task.mm()?.mmap_read_lock();
@@ -179,8 +181,8 @@ pub(crate) fn shown_at<T: Files>(address: u64) -> Option<(Arc<T>, u64)> {
     }
 }
 
-/// The first address in `span` of the current task, as far as that is mapped, that is of a mapping of
-/// `this`.
+/// Returns the first address in `span` at which the current task has mapped `this`. Looks no
+/// further than the first address that is not mapped.
 pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     let task = kernel::current!();
     let lock = task.mm()?.mmap_read_lock();
@@ -188,7 +190,7 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     while address <= span.last() {
         let area = lock.vma_lookup(usize::try_from(address).ok()?)?;
         let area: *const bindings::vm_area_struct = area.as_ptr();
-        // SAFETY: As in `shown_at`.
+        // SAFETY: The area is valid as long as the lock is held, and keeps its file.
         unsafe {
             let file = (*area).vm_file;
             if is_ours::<T>(file) && core::ptr::eq((*file).private_data.cast(), this) {
@@ -200,18 +202,19 @@ pub(crate) fn first_shown<T: Files>(this: &T, span: Span) -> Option<u64> {
     None
 }
 
-/// What files of nodes for `T` do: for one static of each `T`, since its address says what a file is.
+/// File operations of nodes for `T`. There must be one static for each `T`, since its address tells
+/// files of ours from others.
 pub(crate) struct Operations<T> {
     table: bindings::file_operations,
     _files: PhantomData<fn() -> T>,
 }
 
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl<T> Sync for Operations<T> {}
 
 impl<T: Files> Operations<T> {
-    /// To be a static, since open files use it long after the node is gone. The owner makes every open
-    /// file and every mapping hold the module.
+    /// Makes the operations, for a static: open files use it long after the node is gone. The owner
+    /// makes each open file and each mapping hold the module.
     pub(crate) const fn new() -> Self {
         Self {
             table: bindings::file_operations {
@@ -240,11 +243,11 @@ impl<T: Files> Operations<T> {
         unsafe { ArcBorrow::from_raw((*file).private_data.cast::<T>()) }
     }
 
-    /// The same, to be cloned by who keeps it.
+    /// Returns the `Arc` of an open file, so that callers can clone it.
     ///
     /// # Safety
     ///
-    /// As [`get`](Self::get).
+    /// `file` must be one that [`open`](Self::open) opened and that is not released yet.
     unsafe fn get_arc(file: *mut bindings::file) -> ManuallyDrop<Arc<T>> {
         // SAFETY: `open` put an `Arc` there, which stays there: this one is not dropped.
         ManuallyDrop::new(unsafe { Arc::from_raw((*file).private_data.cast::<T>()) })
@@ -255,15 +258,16 @@ impl<T: Files> Operations<T> {
     /// Called by the misc core, with the misc device in `private_data`.
     unsafe extern "C" fn open(_: *mut bindings::inode, file: *mut bindings::file) -> ffi::c_int {
         from_result(|| {
-            // SAFETY: `private_data` is the `misc` of a `Node<T>`, which stays registered meanwhile.
+            // SAFETY: `private_data` is the `misc` of a `Node<T>`, which stays registered
+            // meanwhile.
             let node = unsafe {
                 let misc = (*file).private_data.cast::<bindings::miscdevice>();
                 &*kernel::container_of!(Opaque::cast_from(misc), Node<T>, misc)
             };
-            // SAFETY: Valid; `T` drops it in `release`.
+            // SAFETY: The file is valid; `T` drops the views in `release`.
             let views = unsafe { Views::of(file) }.ok_or(EINVAL)?;
             let opened = T::open(&node.device, views)?;
-            // SAFETY: The file is being opened, by us alone.
+            // SAFETY: The file is being opened, and only this task has it.
             unsafe {
                 (*file).private_data = Arc::into_raw(opened).cast_mut().cast();
                 bindings::stream_open(core::ptr::null_mut(), file);
@@ -276,7 +280,7 @@ impl<T: Files> Operations<T> {
     ///
     /// Called by the VFS.
     unsafe extern "C" fn release(_: *mut bindings::inode, file: *mut bindings::file) -> ffi::c_int {
-        // SAFETY: `open` put it there, and nobody uses the file any more.
+        // SAFETY: `open` put the `Arc` there, and nobody uses the file any more.
         T::release(unsafe { Arc::from_raw((*file).private_data.cast::<T>()) });
         0
     }
@@ -302,7 +306,9 @@ impl<T: Files> Operations<T> {
         command: ffi::c_uint,
         argument: ffi::c_ulong,
     ) -> ffi::c_long {
-        // The structs are the same; a 32-bit pointer is zero-extended (compat_ptr() on x86 and arm64).
+        // The structs are the same for 32-bit programs, and their pointers are zero-extended
+        // (compat_ptr() on x86 and arm64).
+        //
         // SAFETY: By the requirements.
         unsafe { Self::ioctl(file, command, argument & 0xffff_ffff) }
     }
@@ -333,7 +339,7 @@ impl<T: Files> Operations<T> {
         file: *mut bindings::file,
         table: *mut bindings::poll_table_struct,
     ) -> bindings::__poll_t {
-        // SAFETY: By the requirements; misc devices have no position lock.
+        // SAFETY: By the requirements. Misc devices have no position lock.
         let (this, file, table) = unsafe {
             (
                 Self::get(file),
@@ -353,7 +359,7 @@ impl<T: Files> Operations<T> {
     ) -> ffi::c_int {
         // SAFETY: By the requirements.
         let this = unsafe { Self::get(file) };
-        // SAFETY: As above.
+        // SAFETY: `area` is the argument of the file's mmap().
         let area = unsafe { NewArea::from_raw(area) };
         from_result(|| T::mmap(this, area.ok_or(EINVAL)?).map(|()| 0))
     }

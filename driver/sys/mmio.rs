@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Device memory and registers, for a driver that uses them itself.
+//! Device memory and registers that the driver itself accesses.
 //!
-//! `kernel::io` has no write-combined mapping, and its accesses are bound to a lifetime that open files
-//! outlive. Here access can be revoked: afterwards reads give all ones, as from a function that was
-//! removed, and writes go nowhere.
+//! `kernel::io` has no write-combined mapping, and its accesses are bound to a lifetime that open
+//! files outlive. Here access can be revoked: after that, reads return all ones, as from a function
+//! that was removed, and writes have no effect.
 //!
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
@@ -11,15 +11,17 @@ use super::{helpers, pci::Bar};
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*, revocable::Revocable};
 
-/// How the CPU accesses it.
+/// How the CPU accesses a mapping.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caching {
-    /// In order, one access at a time: registers.
+    /// In order, one access at a time: for registers.
     Uncached,
-    /// Stores may be combined and delayed until a read of a register: memory.
+    /// Stores may be combined, and delayed until a register is read: for memory.
     WriteCombined,
 }
 
+/// A mapping of device memory.
+///
 /// # Invariants
 ///
 /// `length` bytes from `base` on are mapped, by us.
@@ -30,11 +32,12 @@ struct Mapping {
 
 // SAFETY: I/O memory may be accessed from any thread.
 unsafe impl Send for Mapping {}
-// SAFETY: As above; each access is one load or store.
+// SAFETY: I/O memory may be accessed from any thread; each access is one load or store.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The address of `bytes` bytes at `offset`, which must be aligned to 8.
+    /// Returns the address of `bytes` bytes at `offset`, if they are mapped and the offset is
+    /// aligned to 8.
     fn at(&self, offset: u64, bytes: u64) -> Option<*mut ffi::c_void> {
         let fits = offset
             .checked_add(bytes)
@@ -45,12 +48,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: Mapped by us, by the type invariants.
+        // SAFETY: The range was mapped by us, by the type invariants.
         unsafe { bindings::iounmap(self.base.as_ptr()) };
     }
 }
 
-/// A base address register as this driver accesses it: 8 bytes at a time, at multiples of 8.
+/// A base address register that the driver accesses 8 bytes at a time, at multiples of 8.
 #[pin_data]
 pub(crate) struct Window {
     #[pin]
@@ -58,7 +61,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Maps the whole of `bar`, which must be requested, and stay so until [`revoke`](Self::revoke).
+    /// Maps the whole of `bar`, which must be requested and stay so until [`revoke`](Self::revoke).
     pub(crate) fn new(bar: &Bar, caching: Caching) -> impl PinInit<Self, Error> {
         let (start, length) = (bar.start, bar.length);
         let map = move || {
@@ -74,7 +77,7 @@ impl Window {
                 }
             };
             let base = NonNull::new(base).ok_or(ENOMEM)?;
-            // INVARIANT: Just mapped.
+            // INVARIANT: The range was mapped just now.
             Ok(Mapping { base, length })
         };
         pin_init::pin_init_scope(move || {
@@ -85,29 +88,30 @@ impl Window {
         })
     }
 
-    /// Loads 8 bytes; all ones if it was revoked, or there are none at `offset`.
+    /// Loads 8 bytes. Returns all ones after [`revoke`](Self::revoke), or if nothing is at
+    /// `offset`.
     pub(crate) fn read(&self, offset: u64) -> u64 {
         let Some(mapping) = self.mapping.try_access() else {
             return u64::MAX;
         };
         match mapping.at(offset, 8) {
-            // SAFETY: Mapped and aligned.
+            // SAFETY: The address is mapped and aligned.
             Some(address) => unsafe { bindings::readq(address) },
             None => u64::MAX,
         }
     }
 
-    /// Stores 8 bytes in one access, after everything that was stored before.
+    /// Stores 8 bytes in one access, after all earlier stores.
     pub(crate) fn write(&self, offset: u64, value: u64) {
         if let Some(mapping) = self.mapping.try_access() {
             if let Some(address) = mapping.at(offset, 8) {
-                // SAFETY: Mapped and aligned.
+                // SAFETY: The address is mapped and aligned.
                 unsafe { bindings::writeq(value, address) };
             }
         }
     }
 
-    /// Fills `bytes` bytes with zeros. Does not sleep: for pieces of some pages.
+    /// Fills `bytes` bytes with zeros. Does not sleep, so callers pass some pages at a time.
     pub(crate) fn zero(&self, offset: u64, bytes: u64) {
         if let Some(mapping) = self.mapping.try_access() {
             if let Some(address) = mapping.at(offset, bytes) {
@@ -117,14 +121,13 @@ impl Window {
         }
     }
 
-    /// Stores made before are carried out before those made after. `Window`s of one function have one
-    /// order.
+    /// Orders all earlier stores before all later ones, through any `Window` of the function.
     pub(crate) fn order(&self) {
         // SAFETY: No requirements.
         unsafe { helpers::pinmap_wmb() };
     }
 
-    /// No access is made any more when it returns. Sleeps.
+    /// Revokes access: when this returns, nobody accesses the memory any more. Sleeps.
     pub(crate) fn revoke(&self) {
         self.mapping.revoke();
     }

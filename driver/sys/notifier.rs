@@ -1,10 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
-//! MMU notifiers: what happens to ranges of somebody's address space.
+//! MMU notifiers: they tell when ranges of a process's address space change.
 //!
-//! The kernel's interval notifiers would do, but for this: when a change is over they tell nobody, and both
-//! asking for that and removing one wait until no change at all is under way in the address space, which its
-//! threads can put off for ever. So there is one plain notifier for an address space, which is called at both
-//! ends of a change, and the ranges are in a tree of our own.
+//! The kernel's interval notifiers would be simpler, but they do not fit. They do not tell when a
+//! change is over. And both starting to watch a range and ending that wait until no change at all
+//! is under way in the address space, which the threads of the process can put off forever. So
+//! there is one plain notifier for each address space, called at both ends of each change, and a
+//! tree of the ranges that are watched.
+//!
+//! What a change means depends on its event. UNMAP (and the end of the process): the addresses go
+//! away, so [`Watcher::going`] is called before that happens, and [`Watcher::gone`] after it.
+//! CLEAR: entries of the page table were cleared, and it cannot be told from the event whether the
+//! memory went away; [`Watcher::cleared`] is called once the change is over. All other events leave
+//! the memory in place and are ignored.
+//!
+//! The callbacks run with locks of the memory management held, and possibly on behalf of a task
+//! that reclaims memory. While one runs, its [`Interval`] stays in the tree: `told` counts the
+//! callbacks, and removing the interval waits for them.
 //!
 //! C headers: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h),
 //! [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
@@ -27,34 +38,35 @@ use kernel::{
     types::Opaque,
 };
 
-/// Somebody who watches a range. Neither call may allocate with GFP_KERNEL, unpin pages, remove the interval or
+/// Watches a range. No method may allocate with GFP_KERNEL, unpin pages, remove the interval, or
 /// wait for a device.
 pub(crate) trait Watcher: Send + Sync + Sized {
-    /// The range in it.
+    /// The watched range, which is part of `self`.
     fn interval(&self) -> &Interval<Self>;
 
-    /// Called before `range` leaves the address space, or that ends. May sleep.
+    /// Called before `range` leaves the address space, or the address space itself ends. May sleep.
     fn going(this: ArcBorrow<'_, Self>, range: Span);
 
-    /// Called when page-table entries of `range` have been cleared; the pages may or may not come back. That
-    /// is over, and whoever did it has not returned from it. Must not sleep unless `may_sleep`.
+    /// Called when entries of the page table in `range` were cleared; the pages may come back or
+    /// not. The change is over, but its call has not returned. Must not sleep unless `may_sleep`.
     fn cleared(this: ArcBorrow<'_, Self>, range: Span, may_sleep: bool);
 
-    /// Called when `range`, which left the address space, has done so.
+    /// Called after `range` has left the address space.
     fn gone(this: ArcBorrow<'_, Self>, range: Span);
 }
 
-/// Ranges that are watched.
+/// The tree of the ranges that are watched.
 struct Tree(bindings::rb_root_cached);
 
-// SAFETY: Nothing in it belongs to a thread.
+// SAFETY: Nothing in the tree belongs to a thread.
 unsafe impl Send for Tree {}
 
-/// An address space, parts of which are watched.
+/// An address space of which ranges are watched.
 ///
 /// # Invariants
 ///
-/// `notifier` is registered if `begun`. `tree` consists of the `node`s of [`Interval`]s that are inserted.
+/// `notifier` is registered if `begun`. `tree` consists of the `node`s of the [`Interval`]s that
+/// are inserted.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Watch<T: Watcher> {
     #[pin]
@@ -62,7 +74,7 @@ pub(crate) struct Watch<T: Watcher> {
     begun: Atomic<bool>,
     #[pin]
     tree: SpinLock<Tree>,
-    /// For who waits until nobody is being told.
+    /// Signalled when the last callback of an interval returns.
     #[pin]
     idle: CondVar,
     mm: ARef<Mm>,
@@ -73,12 +85,12 @@ pub(crate) struct Watch<T: Watcher> {
 
 // SAFETY: The notifier core does its own locking, and `tree` is locked.
 unsafe impl<T: Watcher> Send for Watch<T> {}
-// SAFETY: As above.
+// SAFETY: The notifier core does its own locking, and `tree` is locked.
 unsafe impl<T: Watcher> Sync for Watch<T> {}
 
 #[repr(transparent)]
 struct Table(bindings::mmu_notifier_ops);
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl Sync for Table {}
 
 impl<T: Watcher> Watch<T> {
@@ -89,7 +101,8 @@ impl<T: Watcher> Watch<T> {
         ..pin_init::zeroed()
     });
 
-    /// For `mm`, which must be the current task's (`EPERM`). Nothing is watched yet. Takes the mmap lock.
+    /// Prepares to watch ranges of `mm`, which must be the current task's (`EPERM`). Takes the mmap
+    /// lock.
     pub(crate) fn new(mm: &Mm) -> Result<Arc<Self>> {
         let task = kernel::current!();
         let current: &Mm = task.mm().ok_or(EPERM)?;
@@ -111,9 +124,10 @@ impl<T: Watcher> Watch<T> {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        // SAFETY: Pinned, and unregistered before it is freed; the address space is in use.
+        // SAFETY: The notifier is pinned, and unregistered before it is freed. The address space is
+        // in use.
         let begun = unsafe { bindings::mmu_notifier_register(this.notifier.get(), mm.as_raw()) };
-        // Any signal ends it: then the call is made once more, after that was handled.
+        // Any signal ends the call. It is then made again, after the signal was handled.
         to_result(begun).map_err(|error| {
             if error == EINTR {
                 ERESTARTNOINTR
@@ -121,29 +135,31 @@ impl<T: Watcher> Watch<T> {
                 error
             }
         })?;
-        // INVARIANT: Registered.
+        // INVARIANT: The notifier was registered just now.
         this.begun.store(true, Release);
         Ok(this)
     }
 
-    /// Calls `tell` with each who watches some of `range`. Those that are inserted meanwhile may be left out.
+    /// Calls `tell` for each watcher of a part of `range`. May leave out those that are inserted
+    /// meanwhile.
     fn each(&self, range: Span, tell: impl Fn(ArcBorrow<'_, T>)) {
         let (start, last) = (range.start() as usize, range.last() as usize);
         let mut tree = self.tree.lock();
         // SAFETY: The tree is locked.
         let mut node = unsafe { bindings::interval_tree_iter_first(&mut tree.0, start, last) };
         while !node.is_null() {
-            // SAFETY: By the type invariants.
+            // SAFETY: The node is part of an `Interval`, by the type invariants.
             let interval =
                 unsafe { &*kernel::container_of!(Opaque::cast_from(node), Interval<T>, node) };
             if !interval.leaving.load(Relaxed) {
-                // It stays in the tree as long as this is not 0.
+                // The interval stays in the tree as long as `told` is not 0.
                 interval.told.fetch_add(1, Relaxed);
                 drop(tree);
-                // SAFETY: Written before it was inserted.
+                // SAFETY: The owner was written before the interval was inserted.
                 if let Some(owner) = unsafe { &*interval.owner.get() } {
-                    // SAFETY: By the type invariants of `Interval` it points into an `Arc` that contains
-                    // `interval`, and whoever drops its last reference removes that first, which waits for us.
+                    // SAFETY: By the type invariants of `Interval`, the pointer is to a value in an
+                    // `Arc` that contains `interval`. Whoever drops its last reference removes the
+                    // interval first, which waits for this call.
                     tell(unsafe { ArcBorrow::from_raw(owner.watcher) });
                 }
                 tree = self.tree.lock();
@@ -151,7 +167,7 @@ impl<T: Watcher> Watch<T> {
                     self.idle.notify_all();
                 }
             }
-            // SAFETY: The tree is locked, and `node` still in it.
+            // SAFETY: The tree is locked, and `node` is still in it.
             node = unsafe { bindings::interval_tree_iter_next(node, start, last) };
         }
     }
@@ -171,8 +187,10 @@ impl<T: Watcher> Watch<T> {
         notifier: *mut bindings::mmu_notifier,
         range: *const bindings::mmu_notifier_range,
     ) -> ffi::c_int {
-        // SAFETY: By the requirements. Where it may not sleep, nothing leaves the address space: that is the
-        // killer of processes without memory, which clears.
+        // Notifiers may not sleep for the OOM reaper only, which sends CLEAR
+        // (zap_vma_for_reaping()): where this may not sleep, no range leaves the address space.
+        //
+        // SAFETY: By the requirements.
         unsafe {
             if helpers::pinmap_notice(range) == helpers::PINMAP_NOTICE_GONE
                 && helpers::pinmap_notice_blockable(range)
@@ -187,7 +205,7 @@ impl<T: Watcher> Watch<T> {
 
     /// # Safety
     ///
-    /// As [`begins`](Self::begins).
+    /// Called by the kernel, with a notifier of ours and a valid `range`.
     unsafe extern "C" fn ends(
         notifier: *mut bindings::mmu_notifier,
         range: *const bindings::mmu_notifier_range,
@@ -237,47 +255,48 @@ unsafe fn span_of(range: *const bindings::mmu_notifier_range) -> Option<Span> {
 impl<T: Watcher> PinnedDrop for Watch<T> {
     fn drop(self: Pin<&mut Self>) {
         if self.begun.load(Relaxed) {
-            // SAFETY: Registered, and `mm` is kept until after this. Nothing is in the tree, whose members keep
-            // this, so no notice has the last reference to it.
+            // SAFETY: The notifier is registered, and `mm` kept until after this call. The tree is
+            // empty, since its members keep `self`; so no callback has the last reference to
+            // `self`.
             unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
         }
     }
 }
 
-/// Who watches a range, and with whose help.
+/// The watcher of a range, and the address space in which it watches.
 struct Owner<T: Watcher> {
     watcher: *const T,
     watch: Arc<Watch<T>>,
 }
 
-/// A range that is watched, to be put into a `T` that lives in an [`Arc`].
+/// A watched range, as a field of a `T` that lives in an [`Arc`].
 ///
 /// # Invariants
 ///
-/// If `inserted`, `node` is in the tree of the `Watch` in `owner`, whose other pointer is to the `T` in its
-/// `Arc`, which contains `self`.
+/// If `inserted`, `node` is in the tree of the `Watch` in `owner`. The other pointer in `owner` is
+/// to the `T` in an `Arc` that contains `self`.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Interval<T: Watcher> {
     #[pin]
     node: Opaque<bindings::interval_tree_node>,
-    /// Written once, by whoever set `begun`.
+    /// Written once, by the task that set `begun`.
     owner: UnsafeCell<Option<Owner<T>>>,
     begun: Atomic<bool>,
     inserted: Atomic<bool>,
-    /// By how many it is being told something, and that it is not to be told more; changed with the tree locked.
+    /// Number of callbacks that run, and whether no more may begin; changed with the tree locked.
     told: Atomic<u32>,
     leaving: Atomic<bool>,
     #[pin]
     _pin: PhantomPinned,
 }
 
-// SAFETY: The node is changed with the tree locked; `owner` is written once, before insertion.
+// SAFETY: The node is only changed with the tree locked; `owner` is written once, before insertion.
 unsafe impl<T: Watcher> Send for Interval<T> {}
-// SAFETY: As above.
+// SAFETY: The node is only changed with the tree locked; `owner` is written once, before insertion.
 unsafe impl<T: Watcher> Sync for Interval<T> {}
 
 impl<T: Watcher> Interval<T> {
-    /// Watches nothing yet.
+    /// Makes an interval that watches nothing yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             node: Opaque::new(pin_init::zeroed()),
@@ -290,15 +309,16 @@ impl<T: Watcher> Interval<T> {
         })
     }
 
-    /// Begins to watch `range` for `watcher`. Of changes that are under way only the end may be told. At most
-    /// once for each (`EINVAL`).
+    /// Begins to watch `range` for `watcher`. Of a change that is under way, only the end may be
+    /// told. Fails with `EINVAL` if called twice for one interval.
     pub(crate) fn insert(watcher: &Arc<T>, watch: &Arc<Watch<T>>, range: Span) -> Result {
         let this = watcher.interval();
         if this.begun.xchg(true, Full) {
             return Err(EINVAL);
         }
         let node = this.node.get();
-        // SAFETY: Not inserted, so nobody reads it, and nobody else got here.
+        // SAFETY: The interval is not inserted, so nobody reads it; the exchange lets no other task
+        // get here.
         unsafe {
             *this.owner.get() = Some(Owner {
                 watcher: Arc::as_ptr(watcher),
@@ -308,19 +328,21 @@ impl<T: Watcher> Interval<T> {
             (*node).last = range.last() as usize;
         }
         let mut tree = watch.tree.lock();
-        // SAFETY: The tree is locked; the node is pinned in its `Arc` and removed before that goes.
+        // SAFETY: The tree is locked. The node is pinned in its `Arc`, and removed before that is
+        // freed.
         unsafe { bindings::interval_tree_insert(node, &mut tree.0) };
-        // INVARIANT: Both hold now.
+        // INVARIANT: The node is in the tree, and `owner` is set.
         this.inserted.store(true, Release);
         Ok(())
     }
 
-    /// Stops watching, once those who tell something now have done so. Sleeps; not while being told.
+    /// Stops watching, after the callbacks that are running. Sleeps; must not be called from a
+    /// callback.
     pub(crate) fn remove(&self) {
         if !self.inserted.xchg(false, Full) {
             return;
         }
-        // SAFETY: Written before it was inserted.
+        // SAFETY: The owner was written before the interval was inserted.
         let Some(Owner { watch, .. }) = (unsafe { &*self.owner.get() }) else {
             return;
         };
@@ -329,7 +351,8 @@ impl<T: Watcher> Interval<T> {
         while self.told.load(Relaxed) != 0 {
             watch.idle.wait(&mut tree);
         }
-        // SAFETY: The tree is locked. It was inserted, and the exchange makes us the one who removes it.
+        // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
+        // task remove it.
         unsafe { bindings::interval_tree_remove(self.node.get(), &mut tree.0) };
     }
 }

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Host memory that a device may reach, as physically contiguous runs, whatever keeps it.
+//! Host memory that a device may reach, as physically contiguous runs.
 
 use crate::logic::{runs::Run, PAGE_SIZE};
 use kernel::prelude::*;
 
-/// Runs in a block: a page of them.
+/// Runs in a block: as many as fit into a page.
 pub(super) const BLOCK: usize = PAGE_SIZE as usize / size_of::<Run>();
 
 /// Host memory as physically contiguous runs.
 ///
 /// # Safety
 ///
-/// The runs consist of pages that stay what they are for as long as `self`.
+/// The runs must consist of pages that stay what they are for as long as `self` lives.
 pub(crate) unsafe trait Pages: Send + Sync {
-    /// How many.
+    /// Number of pages.
     fn pages(&self) -> u64;
 
-    /// Of how many blocks of runs.
+    /// Number of blocks of runs.
     fn blocks(&self) -> usize;
 
-    /// The runs in such a block; at most [`BLOCK`].
+    /// Returns the runs of one block: at most [`BLOCK`].
     fn block(&self, index: usize) -> &[Run];
 
-    /// Whether a device may write to them.
+    /// Whether a device may write to the pages.
     fn writable(&self) -> bool;
 
-    /// Whether CPUs cache them.
+    /// Whether CPUs cache the pages.
     fn is_cached(&self) -> bool {
         true
     }
 
-    /// Calls `visit` for the runs in order, until one fails.
+    /// Calls `visit` for each run, in order, until one call fails.
     fn each(&self, visit: &mut dyn FnMut(Run) -> Result) -> Result {
         for index in 0..self.blocks() {
             for &run in self.block(index) {
@@ -41,7 +41,7 @@ pub(crate) unsafe trait Pages: Send + Sync {
     }
 }
 
-/// A block of `runs`.
+/// Returns the runs in block `index` of `runs`.
 pub(super) fn block_of(runs: &[Run], index: usize) -> &[Run] {
     runs.chunks(BLOCK).nth(index).unwrap_or_default()
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Something that many may do at once, also if it sleeps, until it is forbidden for good.
+//! An operation that many tasks may do at once, even if it sleeps, until it is forbidden for good.
+//!
+//! This is what drm_dev_enter() does for drivers of DRM.
 //!
 //! C header: [`include/linux/srcu.h`](srctree/include/linux/srcu.h).
 
@@ -11,11 +13,12 @@ use kernel::{
     sync::atomic::{Acquire, Atomic, Release},
 };
 
-/// Open at first. Those who go through neither wait for each other nor for who closes it.
+/// A passage: open at first. Tasks that go through wait neither for each other nor for the one that
+/// closes it.
 ///
 /// # Invariants
 ///
-/// `domain` is valid, initialized and ours.
+/// `domain` is valid, initialized, and ours.
 pub(crate) struct Passage {
     open: Atomic<bool>,
     domain: NonNull<bindings::srcu_struct>,
@@ -23,35 +26,37 @@ pub(crate) struct Passage {
 
 // SAFETY: SRCU domains may be used from any thread.
 unsafe impl Send for Passage {}
-// SAFETY: As above.
+// SAFETY: SRCU domains may be used from any thread.
 unsafe impl Sync for Passage {}
 
 impl Passage {
-    /// An open one.
+    /// Makes an open passage.
     pub(crate) fn new() -> Result<Self> {
         // SAFETY: No requirements.
         let domain = unsafe { helpers::pinmap_srcu_new() };
-        // INVARIANT: Just made, for us.
+        // INVARIANT: The domain was made just now, for us.
         Ok(Self {
             open: Atomic::new(true),
             domain: NonNull::new(domain).ok_or(ENOMEM)?,
         })
     }
 
-    /// Does `what`, unless it is closed. May sleep.
+    /// Calls `what`, unless the passage is closed. May sleep.
     pub(crate) fn while_open<T>(&self, what: impl FnOnce() -> T) -> Option<T> {
         // SAFETY: Valid by the type invariants.
         let index = unsafe { helpers::pinmap_srcu_lock(self.domain.as_ptr()) };
         let result = self.open.load(Acquire).then(what);
-        // SAFETY: As above; locked just above, by this task.
+        // SAFETY: Valid by the type invariants; this task took the lock above.
         unsafe { helpers::pinmap_srcu_unlock(self.domain.as_ptr(), index) };
         result
     }
 
-    /// From now on nobody goes through; when it returns, nobody is inside. Not from inside.
+    /// Closes the passage for good. When this returns, no task is inside. Must not be called from
+    /// inside.
     pub(crate) fn close(&self) {
         self.open.store(false, Release);
-        // Whoever saw it open is inside of a section that began before this.
+        // Tasks that saw the passage open are in a section that began before this.
+        //
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_srcu_wait(self.domain.as_ptr()) };
     }
@@ -59,7 +64,8 @@ impl Passage {
 
 impl Drop for Passage {
     fn drop(&mut self) {
-        // SAFETY: Ours by the type invariants, and nobody is inside, since nobody has it any more.
+        // SAFETY: The domain is ours by the type invariants. No task is inside, since none has
+        // `self`.
         unsafe { helpers::pinmap_srcu_free(self.domain.as_ptr()) };
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 //! PCI functions and their drivers.
 //!
-//! `kernel::pci` cannot register a driver that manages its own DMA, has no ids of its own and is
-//! told about shutdown and suspend; and on 7.2 it looks a dynamic id up in the driver's id table.
+//! `kernel::pci` cannot register a driver that manages its own DMA, has no ids of its own, and is
+//! told about shutdown and suspend. On 7.2 it also looks a dynamic id up in the driver's id table.
 //!
 //! C header: [`include/linux/pci.h`](srctree/include/linux/pci.h).
 
 use super::{compat, helpers, uapi};
-use crate::logic::span::Span;
+use crate::logic::{msix::Msix, span::Span};
 use core::{marker::PhantomData, pin::Pin};
 use kernel::{
     bindings, device,
@@ -25,13 +25,13 @@ pub(crate) struct Function(ARef<pci::Device>);
 /// A base address register.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Bar {
-    /// Physical address. Never leaves the kernel.
+    /// Physical address, which never leaves the kernel.
     pub(crate) start: u64,
-    /// Bytes; 0: not there.
+    /// Length in bytes; 0 if there is no such BAR.
     pub(crate) length: u64,
-    /// `PINMAP_BAR_` flags.
+    /// Flags: `PINMAP_BAR_`.
     pub(crate) flags: u32,
-    /// Bytes from the start of the BAR that hold the MSI-X table or its pending bits.
+    /// Range of the BAR that holds the MSI-X table or its pending bits.
     pub(crate) msix: Option<Span>,
 }
 
@@ -53,30 +53,37 @@ impl Function {
     }
 
     pub(super) fn as_dev(&self) -> *mut bindings::device {
-        // SAFETY: Valid as long as `self`.
+        // SAFETY: The device is valid as long as `self`.
         unsafe { &raw mut (*self.as_raw()).dev }
     }
 
-    /// Base address register `index`, from 0 to 5.
+    /// Describes base address register `index`, from 0 to 5.
     pub(crate) fn bar(&self, index: u32) -> Bar {
         let mut bar = helpers::pinmap_pci_bar::default();
-        let (mut start, mut last) = (0, 0);
-        // SAFETY: The function is valid, and `index` below the number of resources; checked there.
-        let hole = unsafe {
-            helpers::pinmap_pci_bar(self.as_raw(), index, &mut bar);
-            helpers::pinmap_pci_msix_hole(self.as_raw(), index, &mut start, &mut last)
-        };
-        let msix = match to_result(hole) {
-            Ok(()) => Span::from_bounds(start, last),
-            Err(error) if error == ENOENT => None,
-            // Where it is cannot be told: it may be anywhere.
-            Err(_) => Span::from_bounds(0, u64::MAX),
-        };
+        // SAFETY: The function is valid, and `index` below the number of resources.
+        unsafe { helpers::pinmap_pci_bar(self.as_raw(), index, &mut bar) };
         Bar {
             start: bar.start,
             length: bar.length,
             flags: bar.flags,
-            msix,
+            msix: self.msix_in(index),
+        }
+    }
+
+    /// Returns the range of the BAR `index` that holds MSI-X structures.
+    fn msix_in(&self, index: u32) -> Option<Span> {
+        let mut found = helpers::pinmap_pci_msix::default();
+        // SAFETY: The function is valid.
+        match to_result(unsafe { helpers::pinmap_pci_msix(self.as_raw(), &mut found) }) {
+            Ok(()) => Msix {
+                vectors: found.vectors,
+                table: (found.table_bar, found.table_offset),
+                pending: (found.pending_bar, found.pending_offset),
+            }
+            .bytes_in(index),
+            Err(error) if error == ENOENT => None,
+            // The capability cannot be read, so the structures may be anywhere.
+            Err(_) => Span::from_bounds(0, u64::MAX),
         }
     }
 
@@ -86,15 +93,15 @@ impl Function {
         unsafe { helpers::pinmap_pci_ids(self.as_raw(), info) };
     }
 
-    /// Message-signalled interrupt vectors that it has.
+    /// Number of message-signalled interrupt vectors that the function has.
     pub(crate) fn vectors(&self) -> u32 {
-        // SAFETY: Valid.
+        // SAFETY: The function is valid.
         unsafe { helpers::pinmap_pci_vectors(self.as_raw()) }.unsigned_abs()
     }
 
-    /// Lets it do DMA and raise message-signalled interrupts, or not.
+    /// Allows or forbids the function to do DMA and to raise message-signalled interrupts.
     pub(crate) fn set_master(&self, on: bool) {
-        // SAFETY: Valid. After removal both reach nothing.
+        // SAFETY: The function is valid. After removal, both calls have no effect.
         unsafe {
             if on {
                 bindings::pci_set_master(self.as_raw());
@@ -104,16 +111,16 @@ impl Function {
         }
     }
 
-    /// Whether it can be reset.
+    /// Whether the function can be reset.
     pub(crate) fn can_reset(&self) -> bool {
-        // SAFETY: Valid.
+        // SAFETY: The function is valid.
         unsafe { helpers::pinmap_pci_can_reset(self.as_raw()) }
     }
 
-    /// Resets it; its configuration is kept. `EAGAIN`: somebody else is binding, unbinding or
-    /// resetting it.
+    /// Resets the function, and restores its configuration. Fails with `EAGAIN` while somebody else
+    /// binds, unbinds or resets it.
     pub(crate) fn reset(&self) -> Result {
-        // SAFETY: Valid.
+        // SAFETY: The function is valid.
         to_result(unsafe { bindings::pci_try_reset_function(self.as_raw()) })
     }
 }
@@ -126,7 +133,7 @@ impl Function {
 pub(crate) struct Locked<'a>(&'a Opaque<bindings::pci_dev>);
 
 impl Locked<'_> {
-    /// Resets it; its configuration is kept.
+    /// Resets the function, and restores its configuration.
     pub(crate) fn reset(&self) -> Result {
         // SAFETY: By the type invariants.
         to_result(unsafe { bindings::pci_reset_function_locked(self.0.get()) })
@@ -139,11 +146,12 @@ impl AsRef<device::Device> for Function {
     }
 }
 
-/// A function that is switched on, with its regions ours.
+/// A function that is switched on, and whose regions are requested.
 ///
 /// # Invariants
 ///
-/// Enabled and requested by us; as many of its BARs as `combining` says are reserved as write-combined.
+/// The function is enabled, and its regions requested, by us. Its first `combining` BARs are
+/// reserved as write-combined, where they can be.
 pub(crate) struct Enabled {
     function: Function,
     combining: u32,
@@ -156,10 +164,10 @@ impl Enabled {
     /// Switches `function` on, without DMA, and takes its regions.
     pub(crate) fn new(function: &Function) -> Result<Self> {
         let raw = function.as_raw();
-        // SAFETY: Valid and bound to us.
+        // SAFETY: The function is valid and bound to us.
         to_result(unsafe { bindings::pci_enable_device(raw) })?;
         function.set_master(false);
-        // SAFETY: As above.
+        // SAFETY: The function is valid and enabled by us.
         let requested =
             unsafe { bindings::pci_request_regions(raw, c"pinmap".as_char_ptr().cast()) };
         if let Err(error) = to_result(requested) {
@@ -167,19 +175,20 @@ impl Enabled {
             unsafe { bindings::pci_disable_device(raw) };
             return Err(error);
         }
-        // Nobody here could handle a level-triggered interrupt. Whoever enables the function next
-        // switches it on again.
-        // SAFETY: As above.
+        // This driver cannot handle level-triggered interrupts. Whoever enables the function next
+        // switches them on again.
+        //
+        // SAFETY: The function is valid and enabled by us.
         unsafe { bindings::pci_intx(raw, 0) };
-        // INVARIANT: Both done.
+        // INVARIANT: The function is enabled and its regions are requested.
         let mut this = Self {
             function: function.clone(),
             combining: 0,
         };
         while this.combining < NR_BARS {
-            // SAFETY: As above.
+            // SAFETY: The function is valid, and its regions are ours.
             to_result(unsafe { helpers::pinmap_pci_combine(raw, this.combining, true) })?;
-            // INVARIANT: One more.
+            // INVARIANT: One more BAR is reserved.
             this.combining = this.combining.saturating_add(1);
         }
         Ok(this)
@@ -200,40 +209,41 @@ impl Drop for Enabled {
     }
 }
 
-/// A driver of PCI functions that manages their DMA itself. It has no ids: functions come to it by
-/// `driver_override` or `new_id`.
+/// A driver of PCI functions that manages their DMA itself. The driver has no ids: functions come
+/// to it by `driver_override` or `new_id`.
 pub(crate) trait Driver: Send + Sync + Sized + 'static {
-    /// Its name in sysfs.
+    /// Name of the driver in sysfs.
     const NAME: &'static CStr;
 
-    /// Takes `function`. What it returns is kept until the function is unbound, then dropped.
+    /// Binds `function`. The result is kept until the function is unbound, and then dropped.
     fn probe(function: Function, locked: &Locked<'_>) -> Result<Pin<KBox<Self>>>;
 
-    /// The function is about to be unbound; it is there as long as `self`.
+    /// Called before the function is unbound. The function is there as long as `self`.
     fn unbind(&self, locked: &Locked<'_>);
 
-    /// The function is about to be reset, by whomever: nobody may touch its memory from now on. May be
-    /// called from [`unbind`](Self::unbind).
+    /// Called before the function is reset, by anybody: nothing may touch its memory from now on.
+    /// May be called from [`unbind`](Self::unbind).
     fn before_reset(&self);
 
-    /// It has been reset, and its configuration is as it was before.
+    /// Called after the function was reset. Its configuration was restored.
     fn after_reset(&self);
 
-    /// An error on its bus has cut the function off: it reaches nothing and answers nothing, and will be
-    /// reset, or is not there any more.
+    /// Called after an error on the bus has cut the function off: it reaches nothing and answers
+    /// nothing. It will be reset, or is not there any more.
     fn cut_off(&self);
 
-    /// The system goes down: the function must not do anything any more.
+    /// Called when the system shuts down: the function must not do anything any more.
     fn shutdown(&self);
 
-    /// The system wants to sleep.
+    /// Called before the system is suspended.
     fn suspend(&self) -> Result;
 
-    /// It was asleep, or wanted to be; the function's configuration is as it was before.
+    /// Called after the system was resumed, or was not suspended after all. The function's
+    /// configuration was restored.
     fn resume(&self);
 }
 
-/// A registered driver. Dropping it unbinds all its functions.
+/// A registered driver. Dropping it unbinds all of its functions.
 #[pin_data(PinnedDrop)]
 pub(crate) struct Registration<T: Driver> {
     #[pin]
@@ -241,28 +251,28 @@ pub(crate) struct Registration<T: Driver> {
     _driver: PhantomData<T>,
 }
 
-// SAFETY: Registered and unregistered by whatever thread.
+// SAFETY: A driver may be registered and unregistered from any thread.
 unsafe impl<T: Driver> Send for Registration<T> {}
-// SAFETY: No methods.
+// SAFETY: It has no methods.
 unsafe impl<T: Driver> Sync for Registration<T> {}
 
 #[repr(transparent)]
 struct Power(bindings::dev_pm_ops);
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl Sync for Power {}
 
 #[repr(transparent)]
 struct Errors(bindings::pci_error_handlers);
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl Sync for Errors {}
 
 #[repr(transparent)]
 struct Ids([bindings::pci_device_id; 2]);
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl Sync for Ids {}
 
-/// Any function, but only where `driver_override` names the driver; and the end of the table. An
-/// empty table would not do: `new_id` takes an id only if its driver data occurs in the table.
+/// The id table: any function, but only where `driver_override` names the driver. An empty table
+/// would not do, for `new_id` takes an id only if its driver data occurs in the table.
 static IDS: Ids = Ids([
     bindings::pci_device_id {
         vendor: !0,
@@ -320,18 +330,18 @@ impl<T: Driver> Registration<T> {
         }? Error)
     }
 
-    /// What `probe` returned for `dev`, if it is bound.
+    /// Returns what `probe` returned for `dev`, if the device is bound.
     ///
     /// # Safety
     ///
-    /// `dev` must be a valid device of this driver, its device lock held.
+    /// `dev` must be a valid device of this driver, and its device lock be held.
     unsafe fn data<'a>(dev: *mut bindings::device) -> Option<Pin<&'a T>> {
         // SAFETY: By the requirements.
         let data = unsafe { bindings::dev_get_drvdata(dev) };
         if data.is_null() {
             return None;
         }
-        // SAFETY: Only `probe` sets it, to this; it stays until `remove`, under the same lock.
+        // SAFETY: Only `probe` sets the data; it stays until `remove`, under the same lock.
         Some(unsafe { Pin::<KBox<T>>::borrow(data) })
     }
 
@@ -342,7 +352,7 @@ impl<T: Driver> Registration<T> {
         pdev: *mut bindings::pci_dev,
         _id: *const bindings::pci_device_id,
     ) -> ffi::c_int {
-        // SAFETY: Valid.
+        // SAFETY: The device is valid.
         let function = unsafe { Function::from_raw(pdev) };
         let dev = function.as_dev();
         from_result(|| {
@@ -350,7 +360,7 @@ impl<T: Driver> Registration<T> {
             let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
             // INVARIANT: Valid, with the lock held.
             let data = T::probe(function, &Locked(locked))?;
-            // SAFETY: Valid, and being bound to us.
+            // SAFETY: The device is valid, and being bound to us.
             unsafe { bindings::dev_set_drvdata(dev, data.into_foreign().cast()) };
             Ok(0)
         })
@@ -362,7 +372,7 @@ impl<T: Driver> Registration<T> {
     unsafe extern "C" fn remove(pdev: *mut bindings::pci_dev) {
         // SAFETY: Valid, with the device lock held.
         let dev = unsafe { &raw mut (*pdev).dev };
-        // SAFETY: As above.
+        // SAFETY: The device is valid, and its lock held.
         let Some(data) = (unsafe { Self::data(dev) }) else {
             return;
         };
@@ -370,7 +380,7 @@ impl<T: Driver> Registration<T> {
         let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
         // INVARIANT: Valid, with the lock held.
         data.get_ref().unbind(&Locked(locked));
-        // SAFETY: `probe` set it to this, and nobody uses it any more.
+        // SAFETY: `probe` set the data, and nobody uses it any more.
         unsafe {
             let data = bindings::dev_get_drvdata(dev);
             bindings::dev_set_drvdata(dev, core::ptr::null_mut());
@@ -453,7 +463,7 @@ impl<T: Driver> Registration<T> {
 #[pinned_drop]
 impl<T: Driver> PinnedDrop for Registration<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: Registered.
+        // SAFETY: The driver is registered.
         unsafe { bindings::pci_unregister_driver(self.driver.get()) };
     }
 }

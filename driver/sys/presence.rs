@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Whether pinned pages are still what their addresses mean.
+//! Tells whether pinned pages are still what their addresses mean.
+//!
+//! A pin keeps a page, but does not keep it in its place: after `madvise(MADV_DONTNEED)` or
+//! truncation the same address means another page, and a device would go on using the old one. The
+//! MMU notifier says that something was cleared, but not what came of it. So this looks at the page
+//! table, and at the file for a page of a file.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
@@ -14,27 +19,28 @@ use kernel::{
     mm::{Mm, MmWithUser},
 };
 
-/// Where a page is that was pinned at some address.
+/// Whether a page is still where it was pinned.
 enum Whereabouts {
-    /// Still there.
+    /// The page is still there.
     Here,
-    /// Not there, and it will not come back.
+    /// The page is not there, and will not come back.
     Gone,
-    /// Cannot be told now: somebody holds a lock.
+    /// Cannot be told now, since somebody holds a lock.
     Busy,
 }
 
-/// Whether `page`, pinned at `address` of `mm`, is still what the address means. Waits for nobody.
+/// Tells whether `page`, pinned at `address` of `mm`, is still what the address means. Waits for
+/// nothing.
 ///
-/// A page table that now holds the page, or nothing while the page still belongs to its file, means
-/// that nothing happened. A page table that holds another page, or nothing for an anonymous page,
-/// means that the memory went away.
+/// The page is still there if the page table holds it; or if the page table holds nothing while the
+/// page still belongs to its file. The memory has gone away if the page table holds another page,
+/// or nothing for an anonymous page.
 ///
 /// # Safety
 ///
 /// `page` must be pinned.
 unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
-    // If it is the last reference, the address space is taken apart later and elsewhere.
+    // If this is the last reference, the address space is taken apart later, by another task.
     let Some(user) = mm.mmget_not_zero().map(MmWithUser::into_mmput_async) else {
         return Whereabouts::Gone;
     };
@@ -46,7 +52,8 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
         Some(_) => return Whereabouts::Gone,
         None => {}
     }
-    // Migration attempts and reclaim empty the page table for as long as they hold the page lock.
+    // While migration attempts and reclaim have emptied the page table, they hold the page lock.
+    //
     // SAFETY: The page is pinned.
     if !unsafe { helpers::pinmap_page_trylock(page) } {
         return Whereabouts::Busy;
@@ -56,25 +63,27 @@ unsafe fn whereabouts(mm: &Mm, address: u64, page: PagePtr) -> Whereabouts {
         Some(_) => Whereabouts::Gone,
         // SAFETY: The page is pinned and locked.
         None if unsafe { helpers::pinmap_page_is_anon(page) } => Whereabouts::Gone,
-        // SAFETY: As above.
+        // SAFETY: The page is pinned and locked.
         None => match unsafe { helpers::pinmap_page_in_file(page) } {
             helpers::PINMAP_IN_ITS_FILE => Whereabouts::Here,
             helpers::PINMAP_FILE_BUSY => Whereabouts::Busy,
             _ => Whereabouts::Gone,
         },
     };
-    // SAFETY: Locked above.
+    // SAFETY: The page was locked above.
     unsafe { helpers::pinmap_page_unlock(page) };
     whereabouts
 }
 
-/// The page that the page table holds for `address`, if any, without faulting one in. The result is
-/// for comparing only. The mmap lock of `mm` must be held.
+/// Returns the page that the page table holds for `address`, if any, without faulting one in. The
+/// result may only be compared. The mmap lock of `mm` must be held.
 fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
     let mut page = ptr::null_mut();
     let mut locked = 1;
-    // FOLL_FORCE, because mprotect(PROT_NONE) does not take a page away. Nothing is read from it.
-    // SAFETY: The lock is held, and there is room for one page.
+    // FOLL_FORCE, because mprotect(PROT_NONE) does not take a page away. Nothing is read from the
+    // page.
+    //
+    // SAFETY: The mmap lock is held, and there is room for one page.
     let got = unsafe {
         bindings::get_user_pages_remote(
             mm,
@@ -88,24 +97,26 @@ fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
     if got != 1 {
         return None;
     }
-    // SAFETY: We were given a reference.
+    // SAFETY: The call gave us a reference.
     unsafe { helpers::pinmap_put_page(page) };
     Some(page)
 }
 
 /// What became of pinned pages.
 pub(crate) enum Finding {
-    /// They are still what their addresses mean, as far as they were looked at: not yet at these.
+    /// All pages that were looked at are still what their addresses mean. The range, if any, is
+    /// what was not looked at.
     Here(Option<Span>),
-    /// One of them is not.
+    /// A page has gone away.
     Gone,
-    /// From here on it cannot be told now: somebody holds a lock.
+    /// Cannot be told now for this range, since somebody holds a lock.
     Busy(Span),
 }
 
 impl PinnedRuns {
-    /// Whether the pages, pinned from `start` of `mm` on, are still what these addresses mean, as far
-    /// as `range` goes and `wanted` is interested. Looks at no more than `most` of them, and waits for nobody.
+    /// Tells whether the pages, pinned from `start` of `mm` on, are still what the addresses in
+    /// `range` mean. Looks at `most` pages at most, and as long as `wanted` says so. Waits for
+    /// nothing.
     pub(crate) fn find(
         &self,
         mm: &Mm,
@@ -138,7 +149,7 @@ impl PinnedRuns {
                 looked = looked.saturating_add(1);
                 task::cond_resched();
                 let page = first.wrapping_add(skipped.saturating_add(index) as usize);
-                // SAFETY: Part of a run that is pinned by the type invariants.
+                // SAFETY: The page belongs to a run that is pinned by the type invariants.
                 match unsafe { whereabouts(mm, address, page) } {
                     Whereabouts::Here => {}
                     Whereabouts::Gone => return Finding::Gone,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Processes, to name them later, when they may have ended.
+//! Processes, which can be named even after they have ended.
 //!
 //! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h).
 
@@ -7,7 +7,7 @@ use super::helpers;
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*};
 
-/// A process that runs or has ended.
+/// A process that runs or has ended, with a reference.
 ///
 /// # Invariants
 ///
@@ -16,11 +16,11 @@ pub(crate) struct Process(NonNull<bindings::pid>);
 
 // SAFETY: `struct pid` is reference-counted and may be used from any thread.
 unsafe impl Send for Process {}
-// SAFETY: As above.
+// SAFETY: `struct pid` is reference-counted and may be used from any thread.
 unsafe impl Sync for Process {}
 
 impl Process {
-    /// That of the current task.
+    /// Returns the process of the current task.
     pub(crate) fn current() -> Result<Self> {
         // SAFETY: There is a current task.
         let process = unsafe { helpers::pinmap_get_current_process() };
@@ -28,13 +28,15 @@ impl Process {
         NonNull::new(process).map(Self).ok_or(ESRCH)
     }
 
-    /// Its number in the first pid namespace. It may be another one's when it has ended.
+    /// Returns its number in the first pid namespace. After the process has ended, another one can
+    /// have the number.
     pub(crate) fn number(&self) -> ffi::c_int {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_process_number(self.0.as_ptr()) }
     }
 
-    /// Bytes that it may lock (RLIMIT_MEMLOCK); `None`: no limit, or it has ended.
+    /// Returns the bytes that it may lock (RLIMIT_MEMLOCK); `None` if there is no limit, or it has
+    /// ended.
     pub(crate) fn memlock(&self) -> Option<u64> {
         let mut limit = 0;
         // SAFETY: Valid by the type invariants; `limit` is written during the call.

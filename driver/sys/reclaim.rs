@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Locks that somebody may take who reclaims memory.
+//! Tells lockdep about locks that are taken while memory is reclaimed.
 //!
 //! C header: [`include/linux/sched/mm.h`](srctree/include/linux/sched/mm.h).
 
 use super::helpers;
 
-/// Calls `take`, which takes and releases a lock, as if that were needed to reclaim memory. Lockdep, where
-/// the kernel has it, then tells of any allocation that waits for reclaim with the lock held.
+/// Calls `take`, which takes and releases a lock, as if memory were being reclaimed. Lockdep, if
+/// the kernel has it, then reports each allocation that waits for reclaim with the lock held.
 pub(crate) fn may_wait(take: impl FnOnce()) {
-    // SAFETY: May sleep here, as the caller says of itself; ended below.
+    // SAFETY: Callers may sleep, as the documentation demands; ended below.
     unsafe { helpers::pinmap_reclaim_begin() };
     take();
-    // SAFETY: Begun above.
+    // SAFETY: `pinmap_reclaim_begin` was called above.
     unsafe { helpers::pinmap_reclaim_end() };
 }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The current task: its signals, its share of the processor, its addresses.
+//! The current task: signals, rescheduling, addresses.
 //!
 //! C headers: [`include/linux/sched/signal.h`](srctree/include/linux/sched/signal.h),
 //! [`include/linux/sched.h`](srctree/include/linux/sched.h).
 
 use super::helpers;
 
-/// The last address that user space has.
+/// The last address that user space can have.
 pub(crate) fn user_last() -> u64 {
     // SAFETY: No requirements.
     (unsafe { helpers::pinmap_task_size() } as u64).saturating_sub(1)
 }
 
-/// Lets others run; in loops whose length user space chooses.
+/// Lets other tasks run. For loops whose length user space chooses; may sleep.
 pub(crate) fn cond_resched() {
-    // SAFETY: May sleep here, as the callers say of themselves.
+    // SAFETY: Callers may sleep, as the documentation demands.
     unsafe { helpers::pinmap_cond_resched() };
 }
 
@@ -24,8 +24,20 @@ pub(crate) fn fatal_signal_pending() -> bool {
     unsafe { helpers::pinmap_fatal_signal_pending() }
 }
 
-/// Whether any signal waits for the current task.
+/// Whether a signal, fatal or not, waits for the current task.
 pub(crate) fn signal_pending() -> bool {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_signal_pending() }
+}
+
+/// Whether the current task is a real-time or deadline one.
+pub(super) fn is_real_time() -> bool {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_is_real_time() }
+}
+
+/// Number of CPUs that are online.
+pub(super) fn online_cpus() -> u32 {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_online_cpus() }
 }

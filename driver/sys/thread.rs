@@ -7,23 +7,23 @@ use super::helpers;
 use core::ptr::NonNull;
 use kernel::{bindings, error::from_err_ptr, ffi, prelude::*, str::CStrExt, sync::Arc};
 
-/// What a thread does.
+/// Work of a thread.
 pub(crate) trait Body: Send + Sync + 'static {
-    /// Returns once [`should_stop`] says so.
+    /// Runs in the thread. Returns once [`should_stop`] says so.
     fn run(&self);
 }
 
-/// Whether the current thread, a [`Thread`], is to end.
+/// Whether the current thread, which must be a [`Thread`], is to end.
 pub(crate) fn should_stop() -> bool {
-    // SAFETY: Called by a kthread, as the callers say of themselves.
+    // SAFETY: The current task is a kthread, as the documentation demands.
     unsafe { bindings::kthread_should_stop() }
 }
 
-/// A running thread. Dropping it tells it to stop, wakes it and waits until it has.
+/// A running thread. Dropping it tells the thread to stop, wakes it, and waits until it has ended.
 ///
 /// # Invariants
 ///
-/// We own a reference to the task, which was made with the body as its argument.
+/// We own a reference to the task, whose argument is the body.
 pub(crate) struct Thread<T: Body> {
     task: NonNull<bindings::task_struct>,
     _body: Arc<T>,
@@ -31,14 +31,15 @@ pub(crate) struct Thread<T: Body> {
 
 // SAFETY: A thread may be stopped from any other.
 unsafe impl<T: Body> Send for Thread<T> {}
-// SAFETY: No methods.
+// SAFETY: It has no methods.
 unsafe impl<T: Body> Sync for Thread<T> {}
 
 impl<T: Body> Thread<T> {
     /// Starts a thread that runs `body`.
     pub(crate) fn new(name: &'static CStr, body: Arc<T>) -> Result<Self> {
         let data = Arc::as_ptr(&body).cast_mut().cast();
-        // SAFETY: `main` takes the body, which `self` keeps until the thread has ended.
+        // SAFETY: `main` takes the body as its argument, which `self` keeps until the thread has
+        // ended.
         let task = from_err_ptr(unsafe {
             helpers::pinmap_run_thread(Some(Self::main), data, name.as_char_ptr().cast())
         })?;
@@ -62,7 +63,7 @@ impl<T: Body> Thread<T> {
 
 impl<T: Body> Drop for Thread<T> {
     fn drop(&mut self) {
-        // SAFETY: We own a reference, which this gives back.
+        // SAFETY: We own the reference, which the call gives back.
         unsafe { bindings::kthread_stop_put(self.task.as_ptr()) };
     }
 }

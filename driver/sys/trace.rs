@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Tracepoints: see `trace.h`.
+//! Tracepoints, which `helpers/trace.h` declares.
 //!
 //! C header: [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h).
 
@@ -31,20 +31,20 @@ impl What {
         }
     }
 
-    /// Whether anybody listens. From any context.
+    /// Whether the tracepoint is on. May be called in any context.
     pub(crate) fn is_on(self) -> bool {
         // SAFETY: No requirements.
         unsafe { helpers::pinmap_trace_enabled(self.number()) }
     }
 
-    /// Tells whoever listens. From any context.
+    /// Hands `record` to the tracepoint. May be called in any context.
     pub(crate) fn emit(self, record: &Record) {
-        // SAFETY: The record is only read, and during the call.
+        // SAFETY: The call only reads the record, and does not keep it.
         unsafe { helpers::pinmap_trace_emit(self.number(), record) };
     }
 }
 
-/// Nanoseconds since boot, never going back. From any context.
+/// Nanoseconds of the monotonic clock. May be called in any context.
 pub(crate) fn now() -> u64 {
     // SAFETY: No requirements.
     unsafe { helpers::pinmap_now_ns() }

@@ -5,7 +5,7 @@ use kernel::transmute::{AsBytes, FromBytes};
 
 pub(crate) use header::*;
 
-/// What bindgen makes of the header (see Kbuild).
+/// The header, as bindgen translates it (see Kbuild).
 #[allow(
     clippy::all,
     clippy::arithmetic_side_effects,
@@ -21,8 +21,8 @@ mod header {
     include!(env!("PINMAP_UAPI"));
 }
 
-/// Allows structs to be copied from and to user space: integers only, without padding (the sizes
-/// say so).
+/// Allows structs to be copied from and to user space: integers only, without padding, as their
+/// sizes show.
 macro_rules! plain {
     ($($name:ident: $size:literal),* $(,)?) => {$(
         const _: () = assert!(size_of::<$name>() == $size);

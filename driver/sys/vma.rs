@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Device memory and memory of the driver's own in user address spaces.
+//! VMAs that show device memory, or memory that the driver allocated.
 //!
 //! C header: [`include/linux/mm.h`](srctree/include/linux/mm.h).
 
@@ -11,11 +11,11 @@ use kernel::{
     sync::{Arc, ArcBorrow},
 };
 
-/// A virtual memory area that is being made by `mmap()`.
+/// A VMA that `mmap()` is making.
 ///
 /// # Invariants
 ///
-/// The pointer is valid, and nobody else has the area yet.
+/// The pointer is valid, and nobody else has the VMA yet.
 pub(crate) struct NewArea<'a> {
     area: NonNull<bindings::vm_area_struct>,
     _call: PhantomData<&'a ()>,
@@ -24,8 +24,8 @@ pub(crate) struct NewArea<'a> {
 impl NewArea<'_> {
     /// # Safety
     ///
-    /// `area` must be what `file_operations::mmap` was called with, and be used for no longer than
-    /// that call.
+    /// `area` must be the argument of `file_operations::mmap`, and the result must not be used
+    /// after that call.
     pub(super) unsafe fn from_raw(area: *mut bindings::vm_area_struct) -> Option<Self> {
         // INVARIANT: By the requirements.
         NonNull::new(area).map(|area| Self {
@@ -46,54 +46,56 @@ impl NewArea<'_> {
         pages.wrapping_shl(bindings::PAGE_SHIFT)
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) fn length(&self) -> u64 {
         // SAFETY: Valid by the type invariants.
         let bounds = unsafe { (*self.area.as_ptr()).__bindgen_anon_1.__bindgen_anon_1 };
         bounds.vm_end.saturating_sub(bounds.vm_start) as u64
     }
 
-    /// MAP_SHARED.
+    /// Whether the mapping is MAP_SHARED.
     pub(crate) fn is_shared(&self) -> bool {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_vma_is_shared(self.area.as_ptr()) }
     }
 
-    /// PROT_EXEC.
+    /// Whether the mapping is PROT_EXEC.
     pub(crate) fn is_executable(&self) -> bool {
         self.flags() & bindings::VM_EXEC as bindings::vm_flags_t != 0
     }
 
-    /// PROT_WRITE.
+    /// Whether the mapping is PROT_WRITE.
     pub(crate) fn is_writable(&self) -> bool {
         self.flags() & bindings::VM_WRITE as bindings::vm_flags_t != 0
     }
 
-    /// It will never be writable.
+    /// Forbids that the area ever becomes writable.
     pub(crate) fn forbid_writing(&self) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_forbid_writing(self.area.as_ptr()) };
     }
 
-    /// Makes it a view of device memory: uncached or write-combined, not inherited by fork, neither
-    /// growing nor moving, filled page by page by [`Faults::fault`]. It keeps `viewed`.
+    /// Makes the area a view of device memory, uncached or write-combined, which [`Faults::fault`]
+    /// fills. Fork does not inherit the area, and it can neither grow nor move. The area keeps
+    /// `viewed`.
     pub(crate) fn view_device_memory<V: Faults>(self, viewed: Arc<V>, write_combine: bool) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_of_device(self.area.as_ptr(), write_combine) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
-    /// Makes it a view of pages of a file that are pinned: not as struct pages, for the file does not know the
-    /// area; neither inherited by fork, nor growing, nor moving. It keeps `viewed`.
+    /// Makes the area a view of pinned pages of a file, which [`Faults::fault`] fills. The pages
+    /// are not mapped as struct pages, since the file does not know the area. Fork does not inherit
+    /// the area, and it can neither grow nor move. The area keeps `viewed`.
     pub(crate) fn view_pinned_file<V: Faults>(self, viewed: Arc<V>) {
         // SAFETY: Valid and exclusive by the type invariants.
         unsafe { helpers::pinmap_vma_of_file(self.area.as_ptr()) };
         self.become_view(viewed, &DeviceView::<V>::TABLE.0);
     }
 
-    /// Makes it a view of memory that the driver allocated: of struct pages, not inherited by fork,
-    /// neither growing nor moving; write-combined if they are so in the kernel's mapping. It keeps
-    /// `viewed`.
+    /// Makes the area a view of struct pages that the driver allocated, write-combined if they are
+    /// so in the kernel's mapping. Fork does not inherit the area, and it can neither grow nor
+    /// move. The area keeps `viewed`.
     pub(crate) fn view_pages<V: PageSource>(self, viewed: Arc<V>) {
         let write_combine = !viewed.folios().is_cached();
         // SAFETY: Valid and exclusive by the type invariants.
@@ -102,7 +104,7 @@ impl NewArea<'_> {
     }
 
     fn become_view<V>(self, viewed: Arc<V>, operations: &'static bindings::vm_operations_struct) {
-        // SAFETY: Valid and exclusive by the type invariants. `close` takes the reference, also if
+        // SAFETY: Valid and exclusive by the type invariants. `close` takes the reference, even if
         // mmap() fails later.
         unsafe {
             (*self.area.as_ptr()).vm_private_data = Arc::into_raw(viewed).cast_mut().cast();
@@ -111,36 +113,37 @@ impl NewArea<'_> {
     }
 }
 
-/// Who answers page faults in views that are not of struct pages.
+/// Answers page faults in views that are not made of struct pages.
 pub(crate) trait Faults: Send + Sync + 'static {
-    /// Calls `insert` with the page frame at the byte `offset` of the file, unless it is gone, or the task
-    /// is being killed. What `insert` does is revoked by [`Views::zap`].
+    /// Calls `insert` with the page frame at the byte `offset` of the file, unless that is gone, or
+    /// the task is being killed. [`Views::zap`] takes away what `insert` maps.
     ///
-    /// If it waits, then for nothing but a fatal signal besides: a touch by the kernel, in `read()` into
-    /// the memory for instance, is tried again and again until it is answered, whatever signal waits.
+    /// Only a fatal signal may end a wait in here: the kernel repeats a touch of its own, for
+    /// instance in `read()` into the memory, until it is answered, whatever other signals come.
     fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
-    /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.
+    /// Like [`fault`](Self::fault), for a huge page that begins at `offset`. Also returns `None` if
+    /// there is none; small pages are tried then.
     fn huge_fault(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         None
     }
 }
 
-/// Memory of the driver's own that can be viewed.
+/// Memory that the driver allocated, and that can be viewed.
 pub(crate) trait PageSource: Send + Sync + 'static {
     /// The memory.
     fn folios(&self) -> &Folios;
 
-    /// The byte offset of its first byte in the file.
+    /// The byte offset in the file at which the memory begins.
     fn offset(&self) -> u64;
 }
 
 #[repr(transparent)]
 struct Table(bindings::vm_operations_struct);
-// SAFETY: Never written to.
+// SAFETY: The table is never written to.
 unsafe impl Sync for Table {}
 
-/// What is viewed, of the area of a fault; and the byte offset of the fault in the file.
+/// Returns what the area of a fault views, and the byte offset of the fault in the file.
 ///
 /// # Safety
 ///
@@ -154,7 +157,7 @@ unsafe fn viewed<'a, V>(vmf: *const bindings::vm_fault) -> (&'a V, u64) {
     }
 }
 
-/// An area was split: the other part keeps what is viewed as well.
+/// Called when an area was split: the other part keeps what is viewed as well.
 ///
 /// # Safety
 ///
@@ -165,6 +168,8 @@ unsafe extern "C" fn open<V>(area: *mut bindings::vm_area_struct) {
     mem::forget(Arc::from(viewed));
 }
 
+/// Called when an area ends.
+///
 /// # Safety
 ///
 /// Called by the kernel with a valid area that views a `V`, for the last time.
@@ -173,11 +178,38 @@ unsafe extern "C" fn close<V>(area: *mut bindings::vm_area_struct) {
     drop(unsafe { Arc::from_raw((*area).vm_private_data.cast::<V>()) });
 }
 
+/// Refuses to move an area.
+///
 /// # Safety
 ///
 /// None.
 unsafe extern "C" fn mremap(_area: *mut bindings::vm_area_struct) -> ffi::c_int {
     EPERM.to_errno()
+}
+
+/// Answers a fault for a huge page: calls `answer` with what is viewed and the byte offset in the
+/// file at which that page begins. Falls back to small pages if the area has no room for the page,
+/// or there is no answer.
+///
+/// # Safety
+///
+/// `vmf` must be valid and of an area that views a `V`.
+unsafe fn answer_huge<V>(
+    vmf: *mut bindings::vm_fault,
+    order: ffi::c_uint,
+    answer: impl FnOnce(&V, u64) -> Option<bindings::vm_fault_t>,
+) -> bindings::vm_fault_t {
+    let mut offset = 0;
+    // SAFETY: Valid by the requirements.
+    let (fits, (viewed, _)) = unsafe {
+        (
+            helpers::pinmap_huge_range(vmf, order, &mut offset),
+            viewed::<V>(vmf),
+        )
+    };
+    fits.then(|| answer(viewed, offset))
+        .flatten()
+        .unwrap_or(helpers::PINMAP_VM_FAULT_FALLBACK)
 }
 
 struct DeviceView<V>(PhantomData<V>);
@@ -199,19 +231,14 @@ impl<V: Faults> DeviceView<V> {
         vmf: *mut bindings::vm_fault,
         order: ffi::c_uint,
     ) -> bindings::vm_fault_t {
-        // SAFETY: Valid by the requirements.
-        let (viewed, _) = unsafe { viewed::<V>(vmf) };
-        let mut offset = 0;
-        // SAFETY: As above.
-        if !unsafe { helpers::pinmap_huge_range(vmf, order, &mut offset) } {
-            return helpers::PINMAP_VM_FAULT_FALLBACK;
-        }
-        viewed
-            .huge_fault(offset, &mut |pfn| {
+        let answer = |viewed: &V, offset| {
+            viewed.huge_fault(offset, &mut |pfn| {
                 // SAFETY: The area is VM_PFNMAP, and a huge page around the address lies in it.
                 unsafe { helpers::pinmap_insert_huge_pfn(vmf, pfn as usize) }
             })
-            .unwrap_or(helpers::PINMAP_VM_FAULT_FALLBACK)
+        };
+        // SAFETY: By the requirements.
+        unsafe { answer_huge(vmf, order, answer) }
     }
 
     /// # Safety
@@ -267,25 +294,19 @@ impl<V: PageSource> PageView<V> {
         vmf: *mut bindings::vm_fault,
         order: ffi::c_uint,
     ) -> bindings::vm_fault_t {
-        // SAFETY: Valid by the requirements.
-        let (viewed, _) = unsafe { viewed::<V>(vmf) };
-        let mut offset = 0;
-        // SAFETY: As above.
-        if !unsafe { helpers::pinmap_huge_range(vmf, order, &mut offset) } {
-            return helpers::PINMAP_VM_FAULT_FALLBACK;
-        }
-        let page = offset
-            .checked_sub(viewed.offset())
-            .and_then(|offset| viewed.folios().huge_at(offset));
-        match page {
-            // SAFETY: It begins a folio of that order that `viewed` keeps.
-            Some(page) => unsafe { helpers::pinmap_insert_huge(vmf, page) },
-            None => helpers::PINMAP_VM_FAULT_FALLBACK,
-        }
+        let answer = |viewed: &V, offset: u64| {
+            let page = viewed
+                .folios()
+                .huge_at(offset.checked_sub(viewed.offset())?)?;
+            // SAFETY: The page begins a folio of that order, which `viewed` keeps.
+            Some(unsafe { helpers::pinmap_insert_huge(vmf, page) })
+        };
+        // SAFETY: By the requirements.
+        unsafe { answer_huge(vmf, order, answer) }
     }
 }
 
-/// All views of device memory through one open file (and others of the same inode).
+/// All views through one open file, and through others of the same inode.
 ///
 /// # Invariants
 ///
@@ -298,7 +319,7 @@ unsafe impl Send for Views {}
 impl Views {
     /// # Safety
     ///
-    /// `file` must be valid, and the result be dropped before it is released.
+    /// `file` must be valid, and the result must be dropped before the file is released.
     pub(super) unsafe fn of(file: *mut bindings::file) -> Option<Self> {
         // SAFETY: Valid by the requirements.
         let mapping = unsafe { (*file).f_mapping };
@@ -306,7 +327,7 @@ impl Views {
         NonNull::new(mapping).map(Self)
     }
 
-    /// Removes all pages; the next touch asks [`Faults::fault`] again.
+    /// Unmaps all views. The next touch asks [`Faults::fault`] again.
     pub(crate) fn zap(&self) {
         // SAFETY: Valid by the type invariants.
         unsafe { bindings::unmap_mapping_range(self.0.as_ptr(), 0, 0, 1) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Waiting for something that another task does, so that a fatal signal ends it: `kernel::sync::CondVar` has
-//! only waits that any signal ends, and such that none does.
+//! Wait queues, of which only a fatal signal ends a wait: `kernel::sync::CondVar` has only waits
+//! that any signal ends, or none.
 //!
 //! C header: [`include/linux/wait.h`](srctree/include/linux/wait.h).
 
@@ -8,7 +8,7 @@ use super::helpers;
 use core::{marker::PhantomPinned, ptr};
 use kernel::{bindings, error::to_result, ffi, prelude::*, types::Opaque};
 
-/// Where tasks wait.
+/// A queue of waiting tasks.
 #[pin_data]
 pub(crate) struct WaitQueue {
     #[pin]
@@ -19,34 +19,36 @@ pub(crate) struct WaitQueue {
 
 // SAFETY: A wait queue may be used from any thread.
 unsafe impl Send for WaitQueue {}
-// SAFETY: As above.
+// SAFETY: A wait queue may be used from any thread.
 unsafe impl Sync for WaitQueue {}
 
 impl WaitQueue {
-    /// Nobody waits.
+    /// Makes an empty queue.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
-            // SAFETY: The slot is valid, and pinned as long as anybody waits.
+            // SAFETY: The slot is valid, and pinned as long as a task waits.
             queue <- Opaque::ffi_init(|slot: *mut bindings::wait_queue_head| unsafe {
-                helpers::pinmap_gate_init(slot.cast());
+                helpers::pinmap_wait_queue_init(slot.cast());
             }),
             _pin: PhantomPinned,
         })
     }
 
-    /// What somebody may wait for has changed. From any context.
+    /// Wakes all tasks that wait, so that they look at their conditions again. May be called in any
+    /// context.
     pub(crate) fn wake_up(&self) {
-        // SAFETY: Initialised.
-        unsafe { helpers::pinmap_gate_tell(self.queue.get().cast()) };
+        // SAFETY: The queue is initialised.
+        unsafe { helpers::pinmap_wake_up(self.queue.get().cast()) };
     }
 
-    /// Waits until `done`, which must not sleep and is asked again after each [`wake_up`](Self::wake_up).
+    /// Waits until `done` returns true. It must not sleep, and is called again after each
+    /// [`wake_up`](Self::wake_up).
     pub(crate) fn wait(&self, done: impl Fn() -> bool) {
-        // Without an end by a signal it cannot fail.
+        // Only a killable wait can fail.
         let _ = self.wait_as(false, &done);
     }
 
-    /// The same; fails if the current task is killed meanwhile.
+    /// Like [`wait`](Self::wait), but fails if the current task is killed meanwhile.
     pub(crate) fn wait_killable(&self, done: impl Fn() -> bool) -> Result {
         self.wait_as(true, &done)
     }
@@ -64,9 +66,10 @@ impl WaitQueue {
             return Ok(());
         }
         let data = ptr::from_ref(done).cast_mut().cast();
-        // SAFETY: Initialised; `ask` is called by this task, before this returns, with what it is for.
+        // SAFETY: The queue is initialised. This task calls `ask` with its `F`, before the call
+        // returns.
         to_result(unsafe {
-            helpers::pinmap_gate_wait(self.queue.get().cast(), Some(ask::<F>), data, killable)
+            helpers::pinmap_wait_event(self.queue.get().cast(), Some(ask::<F>), data, killable)
         })
     }
 }

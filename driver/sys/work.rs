@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The driver's queues for work items, and cancelling them; the rest is in `kernel::workqueue`.
+//! The driver's work queues, and ways to cancel work.
 //!
-//! They are its own: how much there is to do, and how long some of it takes, is up to user space, and
-//! everybody else's work would wait behind it.
+//! The queues are the driver's own, for user space decides how much there is to do and, where a
+//! work item waits for something, for how long. In a queue of the system's, the work of everybody
+//! else would wait behind it.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h).
 
-use super::helpers;
+use super::{helpers, task};
 use core::ptr;
 use kernel::{
     bindings,
@@ -17,14 +18,14 @@ use kernel::{
     workqueue::{HasDelayedWork, HasWork, Queue, Work, WorkItem},
 };
 
-/// All queues. Dropping it runs what is queued; nobody may use them afterwards, and no delayed work may be
-/// left.
+/// All queues. Dropping it runs what is queued; nobody may use the queues afterwards, and no
+/// delayed work may be left.
 pub(crate) struct Queues(());
 
 impl Queues {
-    /// By the module's initializer, before anything is queued.
+    /// Makes the queues. Called by the module's initializer, before anything is queued.
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: Called once.
+        // SAFETY: The module's initializer calls this once.
         to_result(unsafe { helpers::pinmap_queues_begin() })?;
         Ok(Self(()))
     }
@@ -32,34 +33,35 @@ impl Queues {
 
 impl Drop for Queues {
     fn drop(&mut self) {
-        // SAFETY: `new` made them, and the module ends.
+        // SAFETY: `new` made the queues, and the module ends.
         unsafe { helpers::pinmap_queues_end() };
     }
 }
 
 fn queue(which: u32) -> &'static Queue {
-    // SAFETY: They exist as long as there are devices and files, without which nobody gets here.
+    // SAFETY: The queues exist as long as there are devices and files, and only these get here.
     unsafe { Queue::from_raw(helpers::pinmap_queue(which)) }
 }
 
-/// For looking at what registered memory has become: never waits, neither for devices nor for locks that others
-/// may hold for long, and lets others have a turn.
+/// The queue for looking at what registered memory has become. Its work never waits, neither for
+/// devices nor for locks that others may hold for long, and reschedules often.
 pub(crate) fn watching() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_WATCH)
 }
 
-/// For letting go of memory, which may wait for devices, and for drivers that have imported it.
+/// The queue for letting go of memory. Its work may wait for devices, and for drivers that import
+/// memory.
 pub(crate) fn ending() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_END)
 }
 
-/// For stopping devices that are out of control, which must not wait behind anything.
+/// The queue for stopping devices that are out of control. Its work must not wait behind anything.
 pub(crate) fn guarding() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_GUARD)
 }
 
-/// Calls `own`, and, if another processor has time for it before that returns, `other` there. Neither
-/// runs any more when this returns. What `other` allocates is charged as if it were allocated here.
+/// Calls `own`, and meanwhile `other` on another CPU, if one has time. Neither runs any more when
+/// this returns. What `other` allocates is charged to the current task's cgroup.
 pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
     /// # Safety
     ///
@@ -71,15 +73,21 @@ pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
 
     /// # Safety
     ///
-    /// As above, with `Send`.
+    /// `data` must point to a `&mut (dyn FnMut() + Send)` that nobody else uses.
     unsafe extern "C" fn call_other(data: *mut ffi::c_void) {
         // SAFETY: By the requirements.
         (unsafe { &mut *data.cast::<&mut (dyn FnMut() + Send)>() })();
     }
 
+    // Nobody would help on a single CPU; and a real-time task does not wait for a worker that is
+    // not.
+    if task::online_cpus() == 1 || task::is_real_time() {
+        own();
+        return;
+    }
     let (mut own, mut other) = (own, other);
-    // SAFETY: Each function is called with what it is for, by one thread, and only before this returns;
-    // `other` may be called by any thread.
+    // SAFETY: Each function is called with its own data, by one thread, and only before this
+    // returns. `other` is `Send`, so any thread may call it.
     unsafe {
         helpers::pinmap_beside(
             Some(call_own),
@@ -98,7 +106,7 @@ where
     take_off(item, bindings::cancel_work_sync);
 }
 
-/// As [`cancel`], also if it is queued for later.
+/// Like [`cancel`], also for an item that is queued for later.
 pub(crate) fn cancel_delayed<T>(item: &Arc<T>)
 where
     T: HasDelayedWork<T> + WorkItem<Pointer = Arc<T>>,
@@ -132,7 +140,7 @@ where
     }
 }
 
-/// As [`cancel`]; and it never runs again.
+/// Like [`cancel`], and the item never runs again.
 pub(crate) fn disable<T>(item: &Arc<T>)
 where
     T: HasWork<T> + WorkItem<Pointer = Arc<T>>,
@@ -147,7 +155,8 @@ where
     let raw = Arc::as_ptr(item);
     // SAFETY: `raw` points to a valid `T`.
     let work = unsafe { Work::raw_get(T::raw_get_work(raw.cast_mut())) };
-    // SAFETY: The work item is initialised and valid as long as `item`, and delayed if `how` expects that.
+    // SAFETY: The work item is initialised and valid as long as `item`; it is delayed if `how`
+    // expects that.
     if unsafe { how(work) } {
         // SAFETY: Queueing an `Arc` turned it into a raw pointer, which the queue owned until it
         // gave the item up to us.

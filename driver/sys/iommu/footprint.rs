@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Tables that a page table keeps of what is not mapped any more, and who pays for them.
+//! Counts the tables that a page table keeps, and charges for them.
 //!
-//! How far apart the addresses are is up to the program, and each may cost a page of the kernel's for some
-//! bytes of its own. Ordinary programs stay far below what is free.
+//! An IOMMU driver frees most tables only with the whole page table, and the program chooses how
+//! far apart its addresses are. Each mapping of a page could so cost the kernel up to four pages,
+//! which stay when it is unmapped. Hence each owner of a device has 4 MiB of tables for free, which
+//! ordinary programs do not use up. What is beyond that is charged to whoever maps, as pinned
+//! memory is.
+//!
+//! The charges end when the page table is replaced, with all of its tables (`Domain::renew`). Which
+//! tables a mapping leaves is calculated in `logic/footprint.rs`.
 
 use crate::{
     logic::{
@@ -19,14 +25,14 @@ use kernel::{
     sync::Arc,
 };
 
-/// Tables that nobody pays for, for each owner of a device: 4 MiB.
+/// Tables that are free of charge, for each owner of a device: 4 MiB.
 const FREE: u64 = 1024;
 
-/// Why there are no tables.
+/// Why a mapping cannot have its tables.
 pub(crate) enum NoTables {
-    /// Nobody may pay for more.
+    /// The payer's limit is exceeded.
     OverLimit(OverLimit),
-    /// Something else.
+    /// Another failure.
     Failed(Error),
 }
 
@@ -48,7 +54,7 @@ impl From<AllocError> for NoTables {
     }
 }
 
-/// What a page table has come to.
+/// The tables that a page table keeps, and what was paid for them.
 pub(super) struct Footprint {
     regions: RBTree<u64, Region>,
     tables: u64,
@@ -57,7 +63,7 @@ pub(super) struct Footprint {
 }
 
 impl Footprint {
-    /// That of an empty one.
+    /// Counts for an empty page table.
     pub(super) fn new() -> Self {
         Self {
             regions: RBTree::new(),
@@ -67,7 +73,8 @@ impl Footprint {
         }
     }
 
-    /// Tables that stay because of `end`, if something was mapped in region `also` besides.
+    /// Returns how many new tables stay because of `end`, if something in region `also` is mapped
+    /// too.
     fn cost(&self, end: End, also: Option<u64>) -> u64 {
         let region = end.region();
         let cost = |below, above| end.cost(None, below, above);
@@ -87,52 +94,63 @@ impl Footprint {
         }
     }
 
-    /// Pages to pay for with so many more tables.
+    /// Returns how many new tables stay because of each end of a mapping.
+    fn costs(&self, first: End, other: Option<End>) -> (u64, u64) {
+        let also = Some(first.region());
+        let other = other.map_or(0, |end| self.cost(end, also));
+        (self.cost(first, None), other)
+    }
+
+    /// Returns the pages that have to be paid for if there are `more` tables.
     fn owed(&self, more: u64) -> u64 {
         let tables = self.tables.saturating_add(more);
         tables.saturating_sub(FREE).saturating_sub(self.paid)
     }
 
-    /// Pages that are to be paid for before something is mapped at `span`.
+    /// Returns the pages that have to be paid for before something is mapped at `span`.
     pub(super) fn due(&self, span: Span) -> u64 {
         let (first, other) = footprint::ends(span);
-        let other = other.map_or(0, |end| self.cost(end, Some(first.region())));
-        self.owed(self.cost(first, None).saturating_add(other))
+        let (near, far) = self.costs(first, other);
+        self.owed(near.saturating_add(far))
     }
 
-    /// Something will be mapped at `span`, for `payer`.
+    /// Charges `payer` for what will be mapped at `span`, and counts it.
     pub(super) fn reserve(
         &mut self,
         span: Span,
         payer: &Arc<Account>,
     ) -> core::result::Result<(), NoTables> {
-        let due = self.due(span);
+        let (first, other) = footprint::ends(span);
+        let (near, far) = self.costs(first, other);
+        let due = self.owed(near.saturating_add(far));
         if due != 0 {
             self.charges.reserve(1, GFP_KERNEL_ACCOUNT)?;
             let charge = Charge::new(payer, due)?;
-            // There is room.
+            // Room for the charge was made above.
             let _ = self.charges.push_within_capacity(charge);
             self.paid = self.paid.saturating_add(due);
         }
-        let (first, other) = footprint::ends(span);
-        for end in [Some(first), other].into_iter().flatten() {
-            self.add(end)?;
+        self.add(first, near)?;
+        match other {
+            Some(end) => self.add(end, far),
+            None => Ok(()),
         }
-        Ok(())
+        .map_err(NoTables::from)
     }
 
-    /// Something was mapped at `span`, unforeseen. Who maps next pays.
+    /// Counts what was mapped at `span` unforeseen. Whoever maps next pays for it.
     pub(super) fn note(&mut self, span: Span) {
         let (first, other) = footprint::ends(span);
         for end in [Some(first), other].into_iter().flatten() {
-            if self.add(end).is_err() {
-                self.tables = self.tables.saturating_add(self.cost(end, None));
+            let cost = self.cost(end, None);
+            if self.add(end, cost).is_err() {
+                self.tables = self.tables.saturating_add(cost);
             }
         }
     }
 
-    fn add(&mut self, end: End) -> Result {
-        let cost = self.cost(end, None);
+    /// Counts an end of a mapping, which costs `cost` tables.
+    fn add(&mut self, end: End, cost: u64) -> Result {
         if cost == 0 {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The tracepoints, /sys/kernel/tracing/events/pinmap: what happens to buffers, and devices that fault.
+ * The tracepoints, /sys/kernel/tracing/events/pinmap: life of buffers, and faults of devices.
  *
  * No physical address and no kernel pointer is in them.
  */
@@ -12,7 +12,7 @@
 
 #include <linux/pci.h>
 #include <linux/tracepoint.h>
-#include "inline.h"
+#include "helpers.h"
 
 #define PINMAP_TRACE_CONTEXT								\
 	__field(u32, domain)								\
@@ -57,7 +57,8 @@ DECLARE_EVENT_CLASS(pinmap_buffer,
 		__entry->ns = trace->ns;
 	),
 	TP_printk(PINMAP_TRACE_FORMAT
-		  "addr=%#llx device_addr=%#llx bytes=%llu runs=%llu huge=%u%% flushes=%llu ns=%llu",
+		  "addr=%#llx device_addr=%#llx bytes=%llu runs=%llu huge=%u%% flushes=%llu "
+		  "ns=%llu",
 		  PINMAP_TRACE_VALUES, __entry->addr, __entry->device_addr, __entry->bytes,
 		  __entry->runs, __entry->huge, __entry->flushes, __entry->ns)
 );
@@ -73,7 +74,10 @@ PINMAP_BUFFER_EVENT(pinmap_register);
 PINMAP_BUFFER_EVENT(pinmap_release);
 /* A device was given a buffer; also as a part of REGISTER. */
 PINMAP_BUFFER_EVENT(pinmap_map);
-/* It was taken away from the IOMMU and flushed; also as a part of RELEASE, or because it is stale. */
+/*
+ * A buffer was taken from a device: unmapped and flushed. Also as a part of RELEASE, or because the
+ * buffer is stale.
+ */
 PINMAP_BUFFER_EVENT(pinmap_unmap);
 /* Memory has gone, and its mappings with it. */
 PINMAP_BUFFER_EVENT(pinmap_stale);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The tracepoints, for Rust: see trace.h. */
-#include "inline.h"
+#include "helpers.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"

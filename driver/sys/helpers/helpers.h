@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * C functions for driver/sys/: NAME.c has those of NAME.rs. bindgen makes Rust of this file (see
+ * Kbuild).
+ *
+ * Most of them do nothing but call a static inline function or a macro, or give a constant a name that
+ * all kernels have. A few do more, since it takes types or constants for which there are no bindings;
+ * the head of the file then says what and why.
+ */
+#ifndef PINMAP_HELPERS_H
+#define PINMAP_HELPERS_H
+
+#include <linux/types.h>
+#include <linux/debugfs.h>
+#include <linux/dma-buf.h>
+#include <linux/dma-mapping.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/iommu.h>
+#include <linux/pci.h>
+#include <linux/pid.h>
+#include <linux/scatterlist.h>
+#include <linux/sched/user.h>
+#include <pinmap.h>
+
+/* account.rs */
+unsigned long pinmap_memlock_limit(void);
+struct user_struct *pinmap_get_current_user(void);
+
+/* cache.rs */
+int pinmap_combine_writes(struct page **pages, int count);
+int pinmap_write_back(struct page **pages, int count);
+bool pinmap_can_flush(void);
+void pinmap_flush(void *address, unsigned int bytes);
+
+/* clock.rs */
+u64 pinmap_now_ns(void);
+void pinmap_sleep_us(unsigned long least, unsigned long most);
+unsigned long pinmap_ns_to_jiffies(u64 ns);
+
+/* debugfs.rs */
+void pinmap_debug_begin(void);
+void pinmap_debug_end(void);
+struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
+				  const struct file_operations *operations);
+
+/* dmabuf.rs */
+void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
+struct scatterlist *pinmap_sg_next(struct scatterlist *sg);
+void pinmap_dma_unmap_sgtable(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_cpu(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+void pinmap_dma_sync_for_device(struct device *dev, struct sg_table *table,
+				enum dma_data_direction direction);
+bool pinmap_dma_may_write(enum dma_data_direction direction);
+unsigned int pinmap_dma_max_segment(struct device *dev);
+void pinmap_dma_buf_invalidate(struct dma_buf *dma_buf);
+
+/* folios.rs */
+struct page *pinmap_alloc_folio(unsigned int order, int node);
+void *pinmap_kvmalloc_or_fail(size_t size);
+bool pinmap_node_has_memory(u32 node);
+unsigned long pinmap_total_pages(void);
+unsigned int pinmap_huge_order(void);
+void *pinmap_page_address(const struct page *page);
+
+/* gate.rs */
+void pinmap_clear_and_wake(u32 *word);
+int pinmap_wait_for_zero(u32 *word);
+
+/* gup.rs */
+unsigned long pinmap_page_to_pfn(const struct page *page);
+struct page *pinmap_pfn_to_page(unsigned long pfn);
+void pinmap_put_page(struct page *page);
+unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write);
+int pinmap_add_pins(struct page *page, unsigned int pins);
+u32 pinmap_explain(struct vm_area_struct *vma, bool write);
+
+/* iommu.rs */
+struct pinmap_region {
+	__u64 start;
+	__u64 last;
+	__u32 kind;
+	__u32 refused;
+};
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room);
+bool pinmap_is_coherent(struct device *dev);
+void pinmap_enforce_coherency(struct iommu_domain *domain);
+gfp_t pinmap_gfp_for_another(void);
+const char *pinmap_device_name(const struct device *dev);
+
+/* irq_eventfd.rs */
+int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
+
+/* irq_thread.rs */
+/* What the thread of an interrupt calls. */
+struct pinmap_irq_thread {
+	void (*run)(void *data);
+	void *data;
+};
+int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread);
+
+/* memfd.rs */
+int pinmap_memfd_begin(struct file *file, bool write);
+bool pinmap_memfd_is_sealed(struct file *file);
+void pinmap_memfd_end(struct file *file);
+u64 pinmap_file_size(const struct file *file);
+u64 pinmap_memfd_folio_size(struct file *file);
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
+		      u64 *inside);
+unsigned long pinmap_folio_pfn(const struct folio *folio);
+unsigned long pinmap_folio_pages(const struct folio *folio);
+unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
+
+/* miscdevice.rs */
+unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
+				       unsigned long pgoff, unsigned long flags);
+int pinmap_take_number(void);
+void pinmap_return_number(int number);
+
+/* mmio.rs */
+void pinmap_wmb(void);
+
+/* notifier.rs */
+enum pinmap_notice {
+	PINMAP_NOTICE_IGNORE = 0,
+	PINMAP_NOTICE_CLEAR = 1,
+	PINMAP_NOTICE_GONE = 2,
+};
+u32 pinmap_notice(const struct mmu_notifier_range *range);
+bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
+
+/* passage.rs */
+struct srcu_struct *pinmap_srcu_new(void);
+void pinmap_srcu_free(struct srcu_struct *domain);
+int pinmap_srcu_lock(struct srcu_struct *domain);
+void pinmap_srcu_unlock(struct srcu_struct *domain, int index);
+void pinmap_srcu_wait(struct srcu_struct *domain);
+
+/* pci.rs */
+struct pinmap_pci_bar {
+	__u64 start;
+	__u64 length;
+	__u32 flags;
+};
+/* Where a function has its MSI-X structures: a BAR, and an offset in it. */
+struct pinmap_pci_msix {
+	__u32 vectors;
+	__u32 table_bar;
+	__u32 table_offset;
+	__u32 pending_bar;
+	__u32 pending_offset;
+};
+/* The state that an error on the bus left a function in; and the answers that its driver may give. */
+enum pinmap_bus {
+	PINMAP_BUS_WORKS = (__force u32)pci_channel_io_normal,
+	PINMAP_BUS_CAN_RECOVER = (__force u32)PCI_ERS_RESULT_CAN_RECOVER,
+	PINMAP_BUS_DISCONNECT = (__force u32)PCI_ERS_RESULT_DISCONNECT,
+};
+void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
+int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on);
+int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix);
+bool pinmap_pci_can_reset(struct pci_dev *pdev);
+int pinmap_pci_vectors(struct pci_dev *pdev);
+int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);
+void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info);
+
+/* presence.rs */
+enum {
+	PINMAP_IN_NO_FILE = 0,
+	PINMAP_IN_ITS_FILE = 1,
+	PINMAP_FILE_BUSY = 2,
+};
+bool pinmap_page_is_anon(struct page *page);
+bool pinmap_page_trylock(struct page *page);
+void pinmap_page_unlock(struct page *page);
+u32 pinmap_page_in_file(struct page *page);
+
+/* process.rs */
+struct pid *pinmap_get_current_process(void);
+int pinmap_process_number(struct pid *process);
+bool pinmap_process_memlock(struct pid *process, u64 *limit);
+
+/* reclaim.rs */
+void pinmap_reclaim_begin(void);
+void pinmap_reclaim_end(void);
+
+/* task.rs */
+bool pinmap_signal_pending(void);
+bool pinmap_fatal_signal_pending(void);
+void pinmap_cond_resched(void);
+unsigned long pinmap_task_size(void);
+bool pinmap_is_real_time(void);
+unsigned int pinmap_online_cpus(void);
+
+/* thread.rs */
+struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
+
+/* vma.rs */
+enum {
+	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,
+	PINMAP_VM_FAULT_FALLBACK = VM_FAULT_FALLBACK,
+};
+bool pinmap_vma_is_shared(const struct vm_area_struct *vma);
+void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_of_file(struct vm_area_struct *vma);
+void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine);
+void pinmap_vma_forbid_writing(struct vm_area_struct *vma);
+vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page);
+bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset);
+vm_fault_t pinmap_insert_huge(struct vm_fault *vmf, struct page *page);
+vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn);
+
+/* wait.rs */
+void pinmap_wait_queue_init(struct wait_queue_head *queue);
+void pinmap_wake_up(struct wait_queue_head *queue);
+int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, bool killable);
+
+/* work.rs */
+enum pinmap_queue {
+	PINMAP_QUEUE_WATCH = 0,
+	PINMAP_QUEUE_END = 1,
+	PINMAP_QUEUE_MAP = 2,
+	PINMAP_QUEUE_GUARD = 3,
+	PINMAP_QUEUES = 4,
+};
+int pinmap_queues_begin(void);
+void pinmap_queues_end(void);
+struct workqueue_struct *pinmap_queue(u32 which);
+void pinmap_beside(void (*own)(void *), void *own_data, void (*other)(void *), void *other_data);
+
+/* trace.rs; the tracepoints are in trace.h */
+enum pinmap_trace_what {
+	PINMAP_TRACE_REGISTER = 0,
+	PINMAP_TRACE_RELEASE = 1,
+	PINMAP_TRACE_MAP = 2,
+	PINMAP_TRACE_UNMAP = 3,
+	PINMAP_TRACE_STALE = 4,
+	PINMAP_TRACE_FAULT = 5,
+};
+struct pinmap_trace {
+	__u64 context;
+	__u64 handle;
+	__u64 addr;
+	__u64 device_addr;
+	__u64 bytes;
+	__u64 runs;
+	__u64 flushes;
+	__u64 ns;
+	__u64 index;
+	__u32 domain;
+	__u32 huge;
+	__u32 access;
+	__u32 code;
+	__u8 bus;
+	__u8 devfn;
+};
+bool pinmap_trace_enabled(u32 what);
+void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace);
+
+#endif

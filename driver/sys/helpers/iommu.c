@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <linux/iommu.h>
+#include "helpers.h"
+
+/*
+ * Fills in the reserved regions of @dev, in any order. Returns how many there are, or -E2BIG if there
+ * is no @room for them. @refused marks those that do not allow a domain of our own: memory that
+ * firmware wants mapped, and interrupts that need a mapping.
+ */
+int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room)
+{
+	struct iommu_resv_region *region;
+	unsigned int count = 0;
+	int ret = 0;
+	LIST_HEAD(list);
+
+	iommu_get_resv_regions(dev, &list);
+	list_for_each_entry(region, &list, list) {
+		/* The kernel itself lets these be mapped over. */
+		if (region->type == IOMMU_RESV_DIRECT_RELAXABLE || !region->length)
+			continue;
+		if (count == room) {
+			ret = -E2BIG;
+			break;
+		}
+		regions[count++] = (struct pinmap_region){
+			.start = region->start,
+			.last = region->start + region->length - 1,
+			.kind = region->type == IOMMU_RESV_MSI ? PINMAP_RESERVED_MSI :
+								 PINMAP_RESERVED_OTHER,
+			.refused = region->type == IOMMU_RESV_DIRECT ||
+				   region->type == IOMMU_RESV_SW_MSI,
+		};
+	}
+	iommu_put_resv_regions(dev, &list);
+	return ret ?: count;
+}
+
+bool pinmap_is_coherent(struct device *dev)
+{
+	return device_iommu_capable(dev, IOMMU_CAP_CACHE_COHERENCY);
+}
+
+/*
+ * Makes all DMA snoop, as VFIO does: otherwise a device that sets "no snoop" reads memory that the
+ * caches have not written back.
+ */
+void pinmap_enforce_coherency(struct iommu_domain *domain)
+{
+	if (domain->ops->enforce_cache_coherency)
+		domain->ops->enforce_cache_coherency(domain);
+}
+
+/*
+ * Flags for whoever allocates on behalf of another task, and so is not killed with it: the allocation
+ * fails rather than calling the OOM killer.
+ */
+gfp_t pinmap_gfp_for_another(void)
+{
+	return GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
+}
+
+const char *pinmap_device_name(const struct device *dev)
+{
+	return dev_name(dev);
+}

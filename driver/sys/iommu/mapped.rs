@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Mappings of pages in a domain.
+//!
+//! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
+
+use super::{fill::Part, Domain, NoTables};
+use crate::{
+    logic::span::Span,
+    sys::{account::Account, pages::Pages},
+};
+use core::{mem, ptr::NonNull};
+use kernel::{
+    bindings,
+    prelude::*,
+    sync::{
+        atomic::{Relaxed, Release},
+        Arc,
+    },
+};
+
+/// A user of a domain's page table, which is not replaced as long as there is one.
+///
+/// # Invariants
+///
+/// `table` is the page table of `domain`, which counts this among its uses.
+pub(super) struct Use {
+    pub(super) domain: Arc<Domain>,
+    pub(super) table: NonNull<bindings::iommu_domain>,
+}
+
+// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
+unsafe impl Send for Use {}
+// SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
+unsafe impl Sync for Use {}
+
+impl Use {
+    /// Begins to use the page table for a mapping at `span`. The tables that it will leave are
+    /// charged to `payer`, if there is one.
+    fn new(
+        domain: &Arc<Domain>,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<Self, NoTables> {
+        let mut current = domain.current.lock();
+        current.attached?;
+        if let Some(payer) = payer {
+            current.footprint.reserve(span, payer)?;
+        }
+        current.used = true;
+        domain.uses.add(1, Relaxed);
+        // INVARIANT: Counted in `uses` just now, with `current` locked.
+        Ok(Self {
+            domain: domain.clone(),
+            table: current.page_table.0,
+        })
+    }
+
+    /// Counts the tables of `part`, since no more than that of a mapping was mapped.
+    fn note(&self, part: Span) {
+        self.domain.current.lock().footprint.note(part);
+    }
+
+    /// Unmaps and flushes. When this returns `Ok`, no device can reach what was mapped there. May
+    /// be called in any context.
+    ///
+    /// An error means that the page table was not as we left it: part of the range may still be
+    /// reachable.
+    pub(super) fn unmap(&self, start: u64, length: u64) -> Result {
+        // SAFETY: The domain is valid by the type invariants.
+        let unmapped =
+            unsafe { bindings::iommu_unmap(self.table.as_ptr(), start as usize, length as usize) };
+        if unmapped as u64 == length {
+            return Ok(());
+        }
+        Err(self.domain.lose(unmapped as u64, length))
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        // `Release`: what was mapped is unmapped before another task sees the count.
+        self.domain.uses.fetch_sub(1, Release);
+    }
+}
+
+/// Pages mapped in a domain. Dropping it unmaps, flushes, and lets go of the pages.
+///
+/// # Invariants
+///
+/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
+pub(crate) struct Mapped {
+    table: Option<Use>,
+    counted: bool,
+    start: u64,
+    part: Part,
+    runs: Option<Arc<dyn Pages>>,
+}
+
+impl Mapped {
+    /// Begins a mapping at `span` of `domain`, which must be free. The tables that it will leave
+    /// are charged to `payer`, if there is one.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<Self, NoTables> {
+        // INVARIANT: Nothing is mapped yet.
+        Ok(Self {
+            table: Some(Use::new(domain, span, payer)?),
+            counted: payer.is_some(),
+            start: span.start(),
+            part: Part::default(),
+            runs: None,
+        })
+    }
+
+    /// Maps `runs`, one after the other; can be called once. Fails after a fatal signal, and when
+    /// `wanted`, which is called now and then, fails. After a failure a part may be mapped. Sleeps.
+    pub(crate) fn fill(
+        &mut self,
+        runs: &Arc<dyn Pages>,
+        write: bool,
+        wanted: impl Fn() -> Result,
+    ) -> Result {
+        let Some(table) = self.table.as_ref().filter(|_| self.runs.is_none()) else {
+            return Err(EBUSY);
+        };
+        // A device may only write to pages that were pinned for writing.
+        if write && !runs.writable() {
+            return Err(EACCES);
+        }
+        self.runs = Some(runs.clone());
+        // INVARIANT: The call counts in `part` what it maps.
+        let result = table.fill(self.start, &**runs, write, wanted, &mut self.part);
+        if result.is_err() && self.counted {
+            let front = Span::new(self.start, self.part.length).ok();
+            for part in [front, self.part.undone].into_iter().flatten() {
+                table.note(part);
+            }
+        }
+        result
+    }
+
+    /// Unmaps and flushes, once. When this returns `Ok`, no device can reach the pages here, and
+    /// they are let go of. After an error the pages may be reachable, and are kept forever. The
+    /// caller's context must allow that the last reference to the pages is dropped, or somebody
+    /// else must have one.
+    pub(crate) fn unmap(&mut self) -> Result {
+        let length = mem::take(&mut self.part.length);
+        let stuck = mem::take(&mut self.part.stuck);
+        let table = self.table.take();
+        let mut result = Ok(());
+        if let Some(table) = table.filter(|_| length != 0) {
+            result = table.unmap(self.start, length);
+            self.part.flushes = self.part.flushes.saturating_add(1);
+        }
+        if stuck {
+            result = Err(EIO);
+        }
+        let runs = self.runs.take();
+        if result.is_err() {
+            mem::forget(runs);
+        }
+        result
+    }
+
+    /// How often the IOMMU's cache was flushed for this mapping.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.part.flushes
+    }
+
+    /// The pages that are mapped.
+    pub(crate) fn runs(&self) -> Option<&dyn Pages> {
+        self.runs.as_deref()
+    }
+
+    /// Whether anything is mapped.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.part.length == 0 && !self.part.stuck
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Callers that need the result have called `unmap` before.
+        let _ = self.unmap();
+    }
+}
