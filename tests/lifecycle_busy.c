@@ -35,14 +35,6 @@ static pid_t unbind_beside(const char *bdf)
 	return pid;
 }
 
-static bool runs_still(pid_t pid)
-{
-	siginfo_t info = { 0 };
-
-	SYS(waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT));
-	return info.si_pid == 0;
-}
-
 /* Its changes never end, but the unbinding does, and the file can be closed; the module unloads when it is. */
 TEST(unbind_while_memory_changes, .seconds = 60)
 {

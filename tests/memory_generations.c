@@ -40,6 +40,7 @@ TEST(generations_page)
 	int fd = open_device(0), other = open_device(0);
 	struct numbers numbers = numbers_of(fd), again = numbers_of(fd);
 	uint64_t length = numbers.count * sizeof(uint64_t);
+	pid_t pid;
 
 	CHECK(numbers.count >= 256);
 	CHECK_EQ(numbers.offset, again.offset);
@@ -53,12 +54,14 @@ TEST(generations_page)
 	CHECK(touch_write((void *)numbers.at));
 	/* nor by a device, which may read it like other memory */
 	CHECK_REGISTER_FAILS(other, (void *)numbers.at, length, WRITE, EFAULT, PINMAP_FAIL_PERMISSION, numbers.at);
-	if (fork() == 0) {
+	pid = fork();
+	if (pid == 0) {
 		struct pinmap_generations args = { .size = sizeof(args) };
 
 		CHECK_ERR(EPERM, try_ioctl(fd, PINMAP_GENERATIONS, &args));
 		_exit(0);
 	}
+	join(pid);
 }
 
 static void unmap_all(struct memory *memory)

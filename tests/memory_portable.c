@@ -84,6 +84,7 @@ TEST(portable_later)
 	struct edu edu;
 	char *memory;
 	int fd, other;
+	pid_t pid;
 
 	need_two();
 	fd = open_device(0);
@@ -99,12 +100,14 @@ TEST(portable_later)
 		close(other);
 	}
 	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_LIVE);
-	if (fork() == 0) {
+	pid = fork();
+	if (pid == 0) {
 		other = open_device(1);
 		CHECK_ERR(ENOENT, try_query_addr(other, memory, &query));
 		CHECK(!(get_info(other).out_flags & PINMAP_INFO_OWNED));
 		_exit(0);
 	}
+	join(pid);
 }
 
 /* What one device cannot have fails as a whole, for the reason of that device. */

@@ -209,14 +209,17 @@ TEST(preflight_no_limit)
 	char *memory = anon(1);
 	int fd = open_device(0);
 	struct pinmap_preflight args = preflight_args(memory, PAGE, WRITE);
+	pid_t pid;
 
 	CHECK_OK(try_preflight(fd, &args));
 	CHECK_EQ(args.out_memlock_allowed, UINT64_MAX);
-	if (fork() == 0) {
+	pid = fork();
+	if (pid == 0) {
 		args = preflight_args(memory, PAGE, WRITE);
 		CHECK_ERR(EPERM, try_preflight(fd, &args));
 		_exit(0);
 	}
+	join(pid);
 }
 
 /* Memory of which one page in the middle is missing, so that who registers it waits there. */

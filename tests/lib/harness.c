@@ -25,6 +25,8 @@ enum { USUAL_SECONDS = 60 };
 
 static struct test *tests, **tests_end = &tests;
 static char *skip_reason; /* shared with the test's process */
+/* A check has failed, in whatever process of the test. Shared by all of them; a program that was executed has none. */
+static volatile bool *any_failed;
 static const char *program;
 
 void test_add(const struct test *test, const char *group, const char *name)
@@ -81,6 +83,8 @@ void test_fail(const char *file, int line, const char *format, ...)
 	va_start(args, format);
 	say(prefix, format, args);
 	va_end(args);
+	if (any_failed)
+		*any_failed = true;
 	_exit(EXIT_FAIL);
 }
 
@@ -91,7 +95,27 @@ void test_skip(const char *format, ...)
 	va_start(args, format);
 	vsnprintf(skip_reason, 256, format, args);
 	va_end(args);
-	_exit(EXIT_SKIP);
+	test_end(EXIT_SKIP);
+}
+
+void test_end(int status)
+{
+	_exit(any_failed && *any_failed ? EXIT_FAIL : status);
+}
+
+void test_run(const struct test *test)
+{
+	void *shared = mmap(NULL, sizeof(*any_failed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	siginfo_t child;
+
+	if (shared == MAP_FAILED)
+		FAIL("no memory");
+	any_failed = shared;
+	test->run(test->variant);
+	/* killed now, it could not say what it finds */
+	if (!waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT))
+		FAIL("leaves a child that it did not wait for");
+	test_end(EXIT_PASS);
 }
 
 void test_reason(const char *reason)
@@ -271,8 +295,7 @@ static bool run(const struct test *test, unsigned int number)
 	if (pid == 0) {
 		setpgid(0, 0);
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		test->run(test->variant);
-		_exit(EXIT_PASS);
+		test_run(test);
 	}
 	setpgid(pid, pid);
 	status = await(pid, limit);

@@ -75,7 +75,15 @@ void test_add(const struct test *test, const char *group, const char *name);
 /* A line for the reader of the results. */
 void diag(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends the test: also from a thread or from a child process that somebody join()s. */
+/*
+ * Runs a test and ends this process, with its verdict. A check that fails in any process that the test has forked fails the test,
+ * however that process is waited for; and a test waits for all of its children.
+ */
+void test_run(const struct test *test) __attribute__((noreturn));
+/* Ends this process with @status, or with EXIT_FAIL if a check has failed in another one. */
+void test_end(int status) __attribute__((noreturn));
+
+/* Ends this process. The test fails, also if this is a thread or a child. */
 void test_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
 void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 

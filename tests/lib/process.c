@@ -45,7 +45,7 @@ void join(pid_t pid)
 		FAIL("a child was killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
 	/* it has said why */
 	if (WEXITSTATUS(status))
-		_exit(WEXITSTATUS(status));
+		test_end(WEXITSTATUS(status));
 }
 
 void join_killed(pid_t pid, int signal)
@@ -56,6 +56,14 @@ void join_killed(pid_t pid, int signal)
 	if (!WIFSIGNALED(status))
 		FAIL("a child exits with %d instead of dying from SIG%s", WEXITSTATUS(status), sigabbrev_np(signal));
 	CHECK_EQ(WTERMSIG(status), signal);
+}
+
+bool runs_still(pid_t pid)
+{
+	siginfo_t info = { 0 };
+
+	SYS(waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT));
+	return info.si_pid == 0;
 }
 
 void kill_now(pid_t pid)

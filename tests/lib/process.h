@@ -22,6 +22,8 @@ void gate_pass(const struct gate *gate);
 void join(pid_t pid);
 /* Waits for a child, which must die from this signal. */
 void join_killed(pid_t pid, int signal);
+/* Whether a child has not ended yet. */
+bool runs_still(pid_t pid);
 /* Kills a child and waits for it; it must die at once. */
 void kill_now(pid_t pid);
 
