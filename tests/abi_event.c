@@ -146,7 +146,16 @@ TEST(eventfd_of_events)
 	CHECK_EQ(count(first), 0);
 	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, -1);
 	SYS(munmap(memory + 2 * PAGE, PAGE));
+	CHECK_EQ(query_handle(fd, registrations[2].handle).out_state, PINMAP_STATE_STALE);
+	CHECK_EQ(count(first) + count(second), 0);
+	/* what can be read already is told at once, also again */
+	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, first);
+	CHECK_EQ(count(first), 1);
 	CHECK_STALE_EVENT(fd, registrations[1]);
+	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, second);
+	CHECK_EQ(count(second), 1);
 	CHECK_STALE_EVENT(fd, registrations[2]);
+	/* and nothing if there is nothing */
+	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, first);
 	CHECK_EQ(count(first) + count(second), 0);
 }

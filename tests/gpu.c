@@ -660,6 +660,41 @@ TEST(many_contexts, .seconds = 60)
 }
 
 /*
+ * A VMID is given to a context with nothing of the one that had it before: each has its own memory at the address that the other
+ * one used last, which the device's TLB still translates.
+ */
+TEST(vmid_of_another)
+{
+	enum { CONTEXTS = 40 };
+	static struct gpu_queue queues[CONTEXTS];
+	static char *memory[CONTEXTS];
+	struct pinmap_gpu_info gpu = { .size = sizeof(gpu) };
+	struct pinmap_gpu_counters before = { .size = sizeof(before) }, after = before;
+	char *same = address_space(64 * PAGE, PAGE);
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		struct registration registration;
+
+		queues[i] = queue_new(open_gpu());
+		CHECK_OK(try_ioctl(queues[i].fd, PINMAP_GPU_INFO, &gpu));
+		memory[i] = anon(1);
+		registration = register_memory(queues[i].fd, memory[i], PAGE, WRITE | NO_MAP);
+		/* whoever used its VMID longest ago has to give it up: as many contexts before this one as there are VMIDs */
+		map(queues[i].fd, registration.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
+		    (uintptr_t)same + i % gpu.out_nr_vmids * PAGE);
+	}
+	CHECK(gpu.out_nr_vmids <= 32 && gpu.out_nr_vmids < CONTEXTS);
+	CHECK_OK(try_ioctl(queues[0].fd, PINMAP_GPU_COUNTERS, &before));
+	for (int i = 0; i < CONTEXTS; i++) {
+		queue_push(&queues[i], GPU_FILL, (uintptr_t)same + i % gpu.out_nr_vmids * PAGE, PAGE, i + 1);
+		queue_finish(&queues[i]);
+		CHECK(bytes_are(memory[i], PAGE, i + 1));
+	}
+	CHECK_OK(try_ioctl(queues[0].fd, PINMAP_GPU_COUNTERS, &after));
+	CHECK(after.out_vmid_binds - before.out_vmid_binds >= CONTEXTS);
+}
+
+/*
  * The VMIDs go round: 64 contexts with unfinished work all the time, 960 kernels each. It takes seconds, but a minute where a busy
  * host lets each access to a register wait.
  */

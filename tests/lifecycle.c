@@ -246,6 +246,46 @@ TEST(gone_after_stale)
 	pci_bind(device.bdf);
 }
 
+struct reader {
+	int fd;
+	struct pinmap_event *event;
+};
+
+static void *read_into(void *argument)
+{
+	struct reader *reader = argument;
+
+	CHECK_EQ(try_read(reader->fd, reader->event, sizeof(*reader->event)), sizeof(*reader->event));
+	return NULL;
+}
+
+/* Also if the event before it is still being read: by somebody whose memory is not there. */
+TEST(gone_after_what_is_being_read)
+{
+	struct pci_device device = need_device(0);
+	char *memory = anon(1), *page = anon(1);
+	int fd = open_device(0), uffd;
+	struct registration registration = register_memory(fd, memory, PAGE, NO_MAP);
+	struct reader reader = { .fd = fd, .event = (struct pinmap_event *)page };
+	struct pinmap_event event;
+	pthread_t thread;
+
+	SYS(madvise(page, PAGE, MADV_DONTNEED));
+	uffd = uffd_new(page, PAGE);
+	SYS(munmap(memory, PAGE));
+	CHECK_OK(-pthread_create(&thread, NULL, read_into, &reader));
+	uffd_await(uffd, page);
+	pci_unbind(device.bdf);
+	SYS(fcntl(fd, F_SETFL, O_NONBLOCK));
+	CHECK_ERR(EAGAIN, try_read(fd, &event, sizeof(event)));
+	uffd_supply(uffd, page, 0);
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_EQ(reader.event->type, PINMAP_EVENT_STALE);
+	CHECK_EQ(reader.event->handle, registration.handle);
+	CHECK_EQ(next_event(fd).type, PINMAP_EVENT_GONE);
+	pci_bind(device.bdf);
+}
+
 struct pinner {
 	int fd;
 	char *memory;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Group F: the device is taken away from a process that has much memory, or that does not hold still. */
 #define _GNU_SOURCE
+#include "alloc.h"
 #include "device.h"
 #include "file.h"
+#include "importer/importer.h"
 #include "memory.h"
 #include "module.h"
 #include "pci.h"
@@ -11,6 +13,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,40 +85,56 @@ TEST(unbind_while_memory_changes, .seconds = 60)
 	kill_now(pid);
 }
 
+/* Holds the lock of a dma-buf, without which nobody takes its memory away, until it is killed. */
+static pid_t hold_dma_buf(int dma_buf)
+{
+	int importer = importer_open(), held = SYS(eventfd(0, EFD_CLOEXEC));
+	struct importer_args args = { .fd = dma_buf, .offset = held };
+	pid_t pid = fork();
+	uint64_t count;
+
+	if (pid == 0) {
+		CHECK_OK(try_ioctl(importer, IMPORTER_LOCK, &args));
+		FAIL("it is held no longer");
+	}
+	CHECK_EQ(read(held, &count, sizeof(count)), sizeof(count));
+	close(held);
+	close(importer);
+	return pid;
+}
+
 /*
  * While a device is being taken away, which takes as long as its users have memory, it cannot be opened any more, and other
- * devices can. That was seen if the unbinding is still under way when both are known.
+ * devices can: nobody who opens one waits. It takes long here because somebody holds the lock of a buffer that was exported.
  */
 TEST(open_during_unbind, .seconds = 60)
 {
 	struct pci_device device = need_device(0), other = need_device(1);
-	unsigned int tries = 0;
-	bool seen = false;
+	int fd = open_device(0), dma_buf;
+	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP);
+	struct gate known = gate_new();
+	pid_t holder, unbinder, opener;
 
-	while (!seen && tries++ < 20) {
-		int fd = open_device(0), opened;
-		char *memory = anon(MANY);
-		pid_t unbinder;
+	dma_buf = export_buffer(fd, registration.handle, 0);
+	holder = hold_dma_buf(dma_buf);
+	unbinder = unbind_beside(device.bdf);
+	opener = fork();
+	if (opener == 0) {
+		int opened;
 
-		for (size_t i = 0; i < MANY; i++)
-			register_memory(fd, memory + i * PAGE, PAGE, NO_MAP);
-		unbinder = unbind_beside(device.bdf);
-		do {
-			opened = open(device.node, O_RDWR | O_CLOEXEC);
-			if (opened >= 0)
-				close(opened);
-		} while (opened >= 0);
-		if (errno == ENODEV) {
-			opened = SYS(open(other.node, O_RDWR | O_CLOEXEC));
+		while ((opened = open(device.node, O_RDWR | O_CLOEXEC)) >= 0)
 			close(opened);
-			seen = runs_still(unbinder);
-		}
-		join(unbinder);
-		close(fd);
-		SYS(munmap(memory, MANY * PAGE));
-		pci_bind(device.bdf);
+		CHECK_EQ(errno, ENODEV);
+		close(SYS(open(other.node, O_RDWR | O_CLOEXEC)));
+		gate_open(&known);
+		_exit(0);
 	}
-	CHECK(seen);
+	gate_pass(&known);
+	CHECK(runs_still(unbinder));
+	kill_now(holder);
+	join(unbinder);
+	join(opener);
+	pci_bind(device.bdf);
 }
 
 /* Who is told that the device is gone has all its memory back. */

@@ -261,6 +261,8 @@ TEST(change_of_many_pages)
 struct writer {
 	int fd;
 	char *from;
+	int uffd;
+	pthread_t thread;
 };
 
 static void *write_page(void *argument)
@@ -271,6 +273,51 @@ static void *write_page(void *argument)
 	return NULL;
 }
 
+/* Takes the lock of a file, until file_unlock(): by a write() whose data do not come. */
+static void file_lock(struct writer *writer, int fd)
+{
+	writer->fd = fd;
+	writer->from = anon(1);
+	SYS(madvise(writer->from, PAGE, MADV_DONTNEED));
+	writer->uffd = uffd_new(writer->from, PAGE);
+	CHECK_OK(-pthread_create(&writer->thread, NULL, write_page, writer));
+	uffd_await(writer->uffd, writer->from);
+}
+
+static void file_unlock(struct writer *writer)
+{
+	uffd_supply(writer->uffd, writer->from, 0x22);
+	CHECK_OK(-pthread_join(writer->thread, NULL));
+	close(writer->uffd);
+}
+
+/*
+ * One change of many pages, of which only what is behind the first piece has gone. It is one since nobody begins to look at it:
+ * whether the first page, which belongs to a file, has gone cannot be known before.
+ */
+TEST(end_of_a_long_change)
+{
+	enum { PAGES = 5000 };
+	struct memory memory = memory_new(MEMFD, 16 * PAGE);
+	char *area = address_space((1 + PAGES) * PAGE, PAGE);
+	struct registration registration;
+	struct writer writer;
+	int fd = open_device(0);
+
+	SYS(mmap(area, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.fd, 0));
+	SYS(mmap(area + PAGE, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	memset(area, 0x11, (1 + PAGES) * PAGE);
+	registration = register_memory(fd, area, (1 + PAGES) * PAGE, NO_MAP);
+	file_lock(&writer, memory.fd);
+	SYS(madvise(area, PAGE, MADV_DONTNEED));
+	SYS(madvise(area + PAGE, PAGES * PAGE, MADV_FREE));
+	SYS(madvise(area + PAGES * PAGE, PAGE, MADV_DONTNEED));
+	CHECK_NO_EVENT(fd);
+	file_unlock(&writer);
+	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
+	CHECK_STALE_EVENT(fd, registration);
+}
+
 /*
  * Somebody holds the lock of the file, for as long as they like: a write() whose data never come. Whether its pages, which
  * are in no page table any more, are still in the file cannot be known then. They are not taken for gone; who asks can be
@@ -279,18 +326,14 @@ static void *write_page(void *argument)
 TEST(file_lock_held)
 {
 	struct memory memory = memory_new(MEMFD, 16 * PAGE);
-	struct writer writer = { .fd = memory.fd, .from = anon(1) };
-	int fd = open_device(0), uffd;
+	struct writer writer;
+	int fd = open_device(0);
 	struct registration first = register_memory(fd, memory.addr, 2 * PAGE, WRITE);
 	struct registration second = register_memory(fd, memory.addr + 4 * PAGE, 2 * PAGE, WRITE);
 	long long pins = pins_held();
-	pthread_t thread;
 	pid_t pid;
 
-	SYS(madvise(writer.from, PAGE, MADV_DONTNEED));
-	uffd = uffd_new(writer.from, PAGE);
-	CHECK_OK(-pthread_create(&thread, NULL, write_page, &writer));
-	uffd_await(uffd, writer.from);
+	file_lock(&writer, memory.fd);
 	SYS(madvise(memory.addr, 8 * PAGE, MADV_DONTNEED));
 	pid = fork();
 	if (pid == 0) {
@@ -303,8 +346,7 @@ TEST(file_lock_held)
 	kill_now(pid);
 	release(fd, second.handle);
 	CHECK_PINS(pins - 2);
-	uffd_supply(uffd, writer.from, 0x22);
-	CHECK_OK(-pthread_join(thread, NULL));
+	file_unlock(&writer);
 	CHECK_EQ(query_handle(fd, first.handle).out_state, PINMAP_STATE_LIVE);
 	CHECK_NO_EVENT(fd);
 	CHECK(bytes_are(memory.addr, 8 * PAGE, 0x11));

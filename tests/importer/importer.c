@@ -9,6 +9,7 @@
 #include <linux/dma-direct.h>
 #include <linux/dma-mapping.h>
 #include <linux/dma-resv.h>
+#include <linux/eventfd.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -32,6 +33,18 @@ static struct miscdevice importer_device;
 static enum dma_data_direction direction(const struct import *import)
 {
 	return import->flags & IMPORTER_WRITE ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
+}
+
+/* A device that takes no longer pieces would reach something else. */
+static bool fits(struct sg_table *table)
+{
+	struct scatterlist *entry;
+	unsigned int i;
+
+	for_each_sgtable_dma_sg(table, entry, i)
+		if (sg_dma_len(entry) > dma_get_max_seg_size(importer_device.this_device))
+			return false;
+	return true;
 }
 
 static void unmap(struct import *import)
@@ -98,10 +111,35 @@ static long map(struct import *import, const struct importer_args *args)
 		result = PTR_ERR(table);
 	else
 		import->table = table;
+	if (!result && !fits(table))
+		result = -EMSGSIZE;
 	dma_resv_unlock(import->dma_buf->resv);
 	if (result)
 		let_go(import);
 	return result;
+}
+
+/* What an importer does while it works with the memory, for as long as it likes. */
+static long hold_lock(int fd, int eventfd)
+{
+	struct eventfd_ctx *held = eventfd_ctx_fdget(eventfd);
+	struct dma_buf *dma_buf;
+
+	if (IS_ERR(held))
+		return PTR_ERR(held);
+	dma_buf = dma_buf_get(fd);
+	if (IS_ERR(dma_buf)) {
+		eventfd_ctx_put(held);
+		return PTR_ERR(dma_buf);
+	}
+	dma_resv_lock(dma_buf->resv, NULL);
+	eventfd_signal(held);
+	while (!signal_pending(current))
+		schedule_timeout_interruptible(HZ);
+	dma_resv_unlock(dma_buf->resv);
+	dma_buf_put(dma_buf);
+	eventfd_ctx_put(held);
+	return -EINTR;
 }
 
 /* Where the byte at @offset is, by the device's addresses. */
@@ -187,6 +225,8 @@ static long call(struct import *import, unsigned int command, struct importer_ar
 
 	if (command == IMPORTER_MAP)
 		return map(import, args);
+	if (command == IMPORTER_LOCK)
+		return hold_lock(args->fd, args->offset);
 	if (command == IMPORTER_HOLD || command == IMPORTER_RESET || command == IMPORTER_ERROR)
 		return with_lock(command, args->offset, &args->value);
 	if (!import->dma_buf)
