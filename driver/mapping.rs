@@ -14,10 +14,10 @@ use crate::{
     address_space::{AddressSpace, IovaRange},
     failure::Failure,
     logic::{
+        contiguity::Contiguity,
         place::Wish,
         pte::{self, Access},
         request::Target,
-        shape::Shape,
         span::Span,
         PAGE_SIZE,
     },
@@ -49,27 +49,27 @@ impl Memory {
     }
 
     /// How scattered the memory is. Takes time in proportion to the number of runs.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn contiguity(&self) -> Contiguity {
         match self {
-            Self::Host(pages) => shape_of(&**pages),
-            Self::Vram(vram) => shape_of_vram(&**vram),
+            Self::Host(pages) => contiguity_of(&**pages),
+            Self::Vram(vram) => contiguity_of_vram(&**vram),
         }
     }
 }
 
-fn shape_of(pages: &dyn Pages) -> Shape {
-    let mut shape = Shape::default();
+fn contiguity_of(pages: &dyn Pages) -> Contiguity {
+    let mut contiguity = Contiguity::default();
     // Adding never fails.
     let _ = pages.each(&mut |run| {
-        shape = shape.add(run);
+        contiguity = contiguity.add(run);
         Ok(())
     });
-    shape
+    contiguity
 }
 
-fn shape_of_vram(vram: &dyn VramRange) -> Shape {
+fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
     let span = vram.span();
-    Shape::default().add_block(span.start() / PAGE_SIZE, span.pages())
+    Contiguity::default().add_block(span.start() / PAGE_SIZE, span.pages())
 }
 
 /// Memory at an address of a context. Dropping it removes it from the device's MMU, unmaps and
@@ -151,11 +151,11 @@ impl Mapping {
     }
 
     /// How scattered the memory is; all zero once it was unmapped.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn contiguity(&self) -> Contiguity {
         match (&self.mapped, &self.vram) {
-            (Some(mapped), _) => mapped.runs().map_or(Shape::default(), shape_of),
-            (None, Some(vram)) => shape_of_vram(&**vram),
-            (None, None) => Shape::default(),
+            (Some(mapped), _) => mapped.runs().map_or(Contiguity::default(), contiguity_of),
+            (None, Some(vram)) => contiguity_of_vram(&**vram),
+            (None, None) => Contiguity::default(),
         }
     }
 

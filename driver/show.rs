@@ -77,7 +77,7 @@ impl Show for Device {
 
 fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
     let status = buffer.status(context.space());
-    let shape = buffer.shape();
+    let contiguity = buffer.contiguity();
     let kind = match buffer.kind() {
         uapi::PINMAP_BUFFER_USER => "registered",
         uapi::PINMAP_BUFFER_FILE => "file",
@@ -112,8 +112,8 @@ fn line(out: &SeqFile, context: &Context, handle: u64, buffer: &Buffer) {
         out,
         " {} {} {}%",
         buffer.span().length(),
-        shape.runs,
-        shape.huge_percent()
+        contiguity.runs,
+        contiguity.huge_percent()
     );
     let mut separator = ' ';
     buffer.each_device_addr(context.space(), |device_addr| {

@@ -2,7 +2,7 @@
 //! Which addresses of a space are taken and which are free, each found in logarithmic time.
 
 use crate::logic::{
-    gaps::{self, Book, Bounds},
+    gaps::{self, Bounds, FreeSpace},
     place::Taken,
     span::Span,
 };
@@ -91,7 +91,7 @@ impl Gaps {
     }
 }
 
-impl<L> Book for Spans<L> {
+impl<L> FreeSpace for Spans<L> {
     fn below(&self, address: u64) -> Option<Span> {
         match self.taken.cursor_lower_bound(&address) {
             Some(cursor) => cursor.peek_prev().map(|(_, taken)| taken.span),

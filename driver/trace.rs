@@ -2,7 +2,7 @@
 //! What is told to whoever traces. Nothing is gathered where nobody listens.
 
 use crate::{
-    logic::{shape::Shape, PAGE_SIZE},
+    logic::{contiguity::Contiguity, PAGE_SIZE},
     stats::Stats,
     sys::trace::{self, Record},
 };
@@ -15,7 +15,7 @@ pub(crate) struct Details {
     pub(crate) handle: u64,
     pub(crate) addr: u64,
     pub(crate) device_addr: u64,
-    pub(crate) shape: Shape,
+    pub(crate) contiguity: Contiguity,
     /// Of the IOMMU's cache.
     pub(crate) flushes: u64,
 }
@@ -46,9 +46,9 @@ impl Timed {
             handle: details.handle,
             addr: details.addr,
             device_addr: details.device_addr,
-            bytes: details.shape.pages.saturating_mul(PAGE_SIZE),
-            runs: details.shape.runs,
-            huge: details.shape.huge_percent(),
+            bytes: details.contiguity.pages.saturating_mul(PAGE_SIZE),
+            runs: details.contiguity.runs,
+            huge: details.contiguity.huge_percent(),
             flushes: details.flushes,
             ns,
             ..of(stats)

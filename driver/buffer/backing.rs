@@ -5,7 +5,7 @@ use super::Buffer;
 use crate::{
     dmabuf::{Exports, Parts, Source, View},
     failure::Failure,
-    logic::shape::Shape,
+    logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
     view::{FileView, Showing},
@@ -97,10 +97,10 @@ impl Buffer {
     }
 
     /// How scattered the memory is; all zero once it was let go of. Waits for calls that map it.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn contiguity(&self) -> Contiguity {
         let backing = self.backing.lock();
         let memory = backing.as_ref().map(Backing::memory);
-        memory.map_or(Shape::default(), |memory| memory.shape())
+        memory.map_or(Contiguity::default(), |memory| memory.contiguity())
     }
 
     /// The exports that are revoked with the buffer.

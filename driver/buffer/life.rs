@@ -5,7 +5,7 @@ use super::{pinned, Backing, Buffer, Inner};
 use crate::{
     dmabuf::Importer,
     failure::Failure,
-    logic::shape::Shape,
+    logic::contiguity::Contiguity,
     stats::{Stat, StatGuard},
     sys::{
         compat,
@@ -71,8 +71,8 @@ impl Buffer {
             state => return Err(this.refusal(state)),
         }
         drop(inner);
-        if this.doubt.lock().is_open() {
-            this.look_later();
+        if this.suspect.lock().is_open() {
+            this.queue_check();
         }
         Ok(())
     }
@@ -103,10 +103,10 @@ impl Buffer {
         if !matches!(self.state(), State::Live | State::Stale) {
             return Ok(());
         }
-        let noted = self.doubt.lock().noted();
+        let noted = self.suspect.lock().noted();
         lookout
             .changed
-            .wait_killable(|| self.doubt.lock().is_decided(noted))?;
+            .wait_killable(|| self.suspect.lock().is_decided(noted))?;
         if self.state() == State::Stale {
             lookout
                 .changed
@@ -127,7 +127,7 @@ impl Buffer {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 let before = inner.flushes();
-                let shape = trace::wanted(What::Stale, || this.shape_now(&inner));
+                let contiguity = trace::wanted(What::Stale, || this.contiguity_now(&inner));
                 let timed = Timed::begin(What::Stale);
                 inner.state = State::Stale;
                 inner.unmap_all(this);
@@ -135,7 +135,7 @@ impl Buffer {
                     handle: this.handle(),
                     addr: this.span.start(),
                     device_addr: 0,
-                    shape,
+                    contiguity,
                     flushes: inner.flushes().saturating_sub(before),
                 });
                 let bytes = this.span.length();
@@ -168,7 +168,7 @@ impl Buffer {
                 drop(inner);
                 // After QUERY can see it.
                 this.events.generations().bump(handle);
-                this.forget_doubt();
+                this.forget_suspect();
             }
             // Being ended, perhaps by a task that waits for a device.
             State::Released | State::Gone => {
@@ -178,17 +178,17 @@ impl Buffer {
         }
     }
 
-    /// Like [`shape`](Self::shape), for callers that have `inner`, and must not wait for `backing`.
-    fn shape_now(&self, inner: &Inner) -> Shape {
+    /// Like [`contiguity`](Self::contiguity), for callers that have `inner`, and must not wait for `backing`.
+    fn contiguity_now(&self, inner: &Inner) -> Contiguity {
         if let Some(known) = inner.mappings.first() {
-            return known.mapping.shape();
+            return known.mapping.contiguity();
         }
         let Some(backing) = self.backing.try_lock() else {
-            return Shape::default();
+            return Contiguity::default();
         };
         // Gone before the lock is: ours is never the last reference.
         let memory = backing.as_ref().map(Backing::memory);
-        memory.map_or(Shape::default(), |memory| memory.shape())
+        memory.map_or(Contiguity::default(), |memory| memory.contiguity())
     }
 
     /// Queues the worker, for [`reap`](Self::reap).
@@ -199,8 +199,8 @@ impl Buffer {
     }
 
     /// Closes the question whether the memory has gone away: decided, or of no interest any more.
-    fn forget_doubt(&self) {
-        self.doubt.lock().close();
+    fn forget_suspect(&self) {
+        self.suspect.lock().close();
         if let Some(lookout) = &self.lookout {
             lookout.changed.wake_up();
         }
@@ -267,8 +267,8 @@ impl Buffer {
         }
         let is_elsewhere = inner.is_elsewhere();
         drop(inner);
-        // A call that is mapping the pages sees the state and stops; `shape` waits for it.
-        let shape = trace::wanted(What::Release, || this.shape());
+        // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
+        let contiguity = trace::wanted(What::Release, || this.contiguity());
         let timed = Timed::begin(What::Release);
         let forgotten = if is_elsewhere {
             this.forget_all()
@@ -285,9 +285,9 @@ impl Buffer {
         this.interval.remove();
         // The notifier does not call any more. The worker stops at the next page; wait for it, since
         // it has a reference to the pages.
-        this.forget_doubt();
+        this.forget_suspect();
         if let Some(lookout) = &this.lookout {
-            lookout.changed.wait(|| !this.doubt.lock().is_busy());
+            lookout.changed.wait(|| !this.suspect.lock().is_busy());
         }
         // Whoever revoked the buffer has queued the worker by now.
         if this.reaped_later.load(Acquire) {
@@ -299,7 +299,7 @@ impl Buffer {
                 handle: this.handle(),
                 addr: this.span.start(),
                 device_addr: 0,
-                shape,
+                contiguity,
                 flushes,
             });
         }

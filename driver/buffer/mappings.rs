@@ -43,7 +43,7 @@ pub(super) struct MappedAt {
 impl MappedAt {
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
     fn unmap(&mut self, buffer: &Buffer) -> Result {
-        let shape = trace::wanted(What::Unmap, || self.mapping.shape());
+        let contiguity = trace::wanted(What::Unmap, || self.mapping.contiguity());
         let before = self.mapping.flushes();
         let timed = Timed::begin(What::Unmap);
         let result = self.mapping.unmap();
@@ -52,7 +52,7 @@ impl MappedAt {
                 handle: self.handle,
                 addr: buffer.span.start(),
                 device_addr: self.mapping.device_addr(),
-                shape,
+                contiguity,
                 flushes: self.mapping.flushes().saturating_sub(before),
             });
         }
@@ -143,7 +143,7 @@ impl Buffer {
             handle: tenant.handle,
             addr: self.span.start(),
             device_addr,
-            shape: memory.shape(),
+            contiguity: memory.contiguity(),
             flushes,
         });
         Ok((device_addr, id))

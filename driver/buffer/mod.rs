@@ -23,7 +23,7 @@ use crate::{
     address_space::AddressSpace,
     dmabuf::Exports,
     event::{EventId, EventQueue, EventSlot},
-    logic::{doubt::Doubt, request::RegisterPlan, span::Span},
+    logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
     sys::{account::Account, memfd::PinnedFile, notifier::Interval, uapi},
@@ -107,7 +107,7 @@ pub(crate) struct Buffer {
     inner: Mutex<Inner>,
     /// The ranges of which the worker has to find out whether they are still there.
     #[pin]
-    doubt: SpinLock<Doubt>,
+    suspect: SpinLock<Suspect>,
     /// The worker; only for user memory.
     lookout: Option<Arc<Lookout>>,
     #[pin]
@@ -210,7 +210,7 @@ impl Buffer {
                 account,
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
-                doubt <- new_spinlock!(Doubt::new(), "pinmap_doubt"),
+                suspect <- new_spinlock!(Suspect::new(), "pinmap_suspect"),
                 lookout,
                 links <- ListLinks::new(),
                 tracker <- AtomicTracker::new(),
@@ -331,13 +331,13 @@ impl Buffer {
     /// Records a registration that began with `timed`.
     pub(crate) fn trace_registered(&self, timed: &Timed, device_addr: u64) {
         timed.end(self.stats(), || {
-            let shape = self.shape();
+            let contiguity = self.contiguity();
             let inner = self.inner.lock();
             Details {
                 handle: self.handle(),
                 addr: self.span.start(),
                 device_addr,
-                shape,
+                contiguity,
                 flushes: inner.flushes(),
             }
         });

@@ -49,11 +49,11 @@ impl Watcher for Buffer {
 
     fn cleared(this: ArcBorrow<'_, Self>, range: Span, may_sleep: bool) {
         if let Some(part) = this.span().intersection(range) {
-            if !this.doubt.lock().note(part) {
+            if !this.suspect.lock().note(part) {
                 return;
             }
             let this: Arc<Self> = this.into();
-            this.look_later();
+            this.queue_check();
             // Whoever asks from now on waits for the answer.
             this.bump_generations(may_sleep);
         }
@@ -62,9 +62,9 @@ impl Watcher for Buffer {
     /// Whoever watches since before that began knows; others may have pinned what was there still.
     fn gone(this: ArcBorrow<'_, Self>, range: Span) {
         if let Some(part) = this.span().intersection(range) {
-            if this.doubt.lock().note(part) {
+            if this.suspect.lock().note(part) {
                 let this: Arc<Self> = this.into();
-                this.look_later();
+                this.queue_check();
             }
         }
     }
@@ -83,7 +83,7 @@ impl_list_item! {
 }
 
 /// What the worker has to look at.
-struct Doubtful {
+struct ToCheck {
     now: List<Buffer>,
     /// What it could not decide.
     later: List<Buffer>,
@@ -97,7 +97,7 @@ struct Doubtful {
 pub(crate) struct Lookout {
     watch: SetOnce<Arc<Watch<Buffer>>>,
     #[pin]
-    doubtful: SpinLock<Doubtful>,
+    to_check: SpinLock<ToCheck>,
     /// For who waits for what is found.
     #[pin]
     pub(super) changed: WaitQueue,
@@ -110,7 +110,7 @@ impl_has_delayed_work! {
 }
 
 /// How far a look has come.
-enum Look {
+enum Check {
     /// It is known, or nobody wants to know.
     Decided,
     /// There is more to look at.
@@ -122,7 +122,7 @@ enum Look {
 impl Lookout {
     /// Watches nothing yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
-        let doubtful = Doubtful {
+        let to_check = ToCheck {
             now: List::new(),
             later: List::new(),
             pause_ms: SOON_MS,
@@ -130,7 +130,7 @@ impl Lookout {
         Arc::pin_init(
             pin_init!(Self {
                 watch: SetOnce::new(),
-                doubtful <- new_spinlock!(doubtful, "pinmap_doubtful"),
+                to_check <- new_spinlock!(to_check, "pinmap_to_check"),
                 changed <- WaitQueue::new(),
                 work <- new_delayed_work!("pinmap_lookout"),
             }),
@@ -149,13 +149,13 @@ impl Lookout {
     }
 
     /// Has the worker look at `buffer` soon. From any context.
-    fn look_at(self: &Arc<Self>, buffer: Arc<Buffer>) {
-        let mut doubtful = self.doubtful.lock();
+    fn queue(self: &Arc<Self>, buffer: Arc<Buffer>) {
+        let mut to_check = self.to_check.lock();
         // If it is in a list already, that is enough.
         if let Ok(item) = ListArc::try_from_arc(buffer) {
-            doubtful.now.push_back(item);
+            to_check.now.push_back(item);
         }
-        drop(doubtful);
+        drop(to_check);
         // If the worker is queued already, it will see it.
         let _ = work::watching().enqueue(self.clone());
     }
@@ -164,12 +164,12 @@ impl Lookout {
     pub(crate) fn stop(this: &Arc<Self>) {
         work::cancel_delayed(this);
         loop {
-            let mut doubtful = this.doubtful.lock();
-            let left = doubtful
+            let mut to_check = this.to_check.lock();
+            let left = to_check
                 .now
                 .pop_front()
-                .or_else(|| doubtful.later.pop_front());
-            drop(doubtful);
+                .or_else(|| to_check.later.pop_front());
+            drop(to_check);
             if left.is_none() {
                 return;
             }
@@ -177,22 +177,22 @@ impl Lookout {
     }
 
     /// Puts `buffer` back if it is to be looked at again, and has the worker run again if there is anything.
-    fn go_on(self: &Arc<Self>, buffer: Option<Arc<Buffer>>, look: Look) {
-        let mut doubtful = self.doubtful.lock();
-        if matches!(look, Look::Decided) {
-            doubtful.pause_ms = SOON_MS;
+    fn go_on(self: &Arc<Self>, buffer: Option<Arc<Buffer>>, check: Check) {
+        let mut to_check = self.to_check.lock();
+        if matches!(check, Check::Decided) {
+            to_check.pause_ms = SOON_MS;
         } else if let Some(Ok(item)) = buffer.map(ListArc::try_from_arc) {
-            match look {
-                Look::Busy => doubtful.later.push_back(item),
-                _ => doubtful.now.push_back(item),
+            match check {
+                Check::Busy => to_check.later.push_back(item),
+                _ => to_check.now.push_back(item),
             }
         }
         let mut pause = 0;
-        let Doubtful {
+        let ToCheck {
             now,
             later,
             pause_ms,
-        } = &mut *doubtful;
+        } = &mut *to_check;
         if now.is_empty() {
             if later.is_empty() {
                 return;
@@ -201,7 +201,7 @@ impl Lookout {
             pause = *pause_ms;
             *pause_ms = pause.saturating_mul(2).min(LATER_MS);
         }
-        drop(doubtful);
+        drop(to_check);
         let pause = msecs_to_jiffies(pause);
         let _ = work::watching().enqueue_delayed(self.clone(), pause);
     }
@@ -211,12 +211,12 @@ impl WorkItem for Lookout {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let next = this.doubtful.lock().now.pop_front();
+        let next = this.to_check.lock().now.pop_front();
         // It can be put into the list again from here on.
         let next = next.map(ListArc::into_arc);
-        let look = next.as_ref().map_or(Look::Decided, Buffer::look);
+        let check = next.as_ref().map_or(Check::Decided, Buffer::check);
         this.changed.wake_up();
-        this.go_on(next, look);
+        this.go_on(next, check);
     }
 }
 
@@ -237,39 +237,39 @@ impl WorkItem for Buffer {
 
 impl Buffer {
     /// Has the worker look soon.
-    pub(super) fn look_later(self: &Arc<Self>) {
+    pub(super) fn queue_check(self: &Arc<Self>) {
         if let Some(lookout) = &self.lookout {
-            lookout.look_at(self.clone());
+            lookout.queue(self.clone());
         }
     }
 
     /// Looks whether the pages that were noted are there still, and revokes if one is not.
-    fn look(self: &Arc<Self>) -> Look {
+    fn check(self: &Arc<Self>) -> Check {
         // Whoever has it go live looks again.
         if self.state() != State::Live {
-            return Look::Decided;
+            return Check::Decided;
         }
-        let Some(range) = self.doubt.lock().begin() else {
-            return Look::Decided;
+        let Some(range) = self.suspect.lock().begin() else {
+            return Check::Decided;
         };
-        let finding = self.look_through(range);
+        let finding = self.check_pages(range);
         if matches!(finding, Finding::Gone) {
             Self::revoke(self, self.lock());
         }
-        let (rest, look) = match finding {
-            Finding::Here(Some(rest)) => (Some(rest), Look::More),
-            Finding::Busy(rest) => (Some(rest), Look::Busy),
-            Finding::Here(None) | Finding::Gone => (None, Look::Decided),
+        let (rest, check) = match finding {
+            Finding::Here(Some(rest)) => (Some(rest), Check::More),
+            Finding::Busy(rest) => (Some(rest), Check::Busy),
+            Finding::Here(None) | Finding::Gone => (None, Check::Decided),
         };
-        let mut doubt = self.doubt.lock();
-        doubt.end(rest);
-        match look {
-            Look::Decided if doubt.is_open() => Look::More,
-            look => look,
+        let mut suspect = self.suspect.lock();
+        suspect.end(rest);
+        match check {
+            Check::Decided if suspect.is_open() => Check::More,
+            check => check,
         }
     }
 
-    fn look_through(&self, range: Span) -> Finding {
+    fn check_pages(&self, range: Span) -> Finding {
         // Who is mapping it, or lets go of it, may have that for long.
         let Some(backing) = self.backing.try_lock() else {
             return Finding::Busy(range);
@@ -280,7 +280,7 @@ impl Buffer {
             return Finding::Here(None);
         };
         let (mm, start) = (self.account.mm(), self.span().start());
-        let wanted = || !self.doubt.lock().is_closed();
+        let wanted = || !self.suspect.lock().is_closed();
         pinned.find(mm, start, range, AT_ONCE, wanted)
     }
 }

@@ -3,14 +3,14 @@
 
 use super::member::Member;
 use crate::logic::{
-    frames::{self, Frames},
+    bitmap::{self, Bitmap},
     share,
 };
 use kernel::{prelude::*, sync::atomic::Relaxed};
 
 /// All ids of a device.
 pub(super) struct Ids {
-    free: Frames<KVVec<u64>>,
+    free: Bitmap<KVVec<u64>>,
     /// The user of each id; 0: none.
     users: KVVec<usize>,
 }
@@ -18,10 +18,10 @@ pub(super) struct Ids {
 impl Ids {
     /// Makes `count` ids, all free.
     pub(super) fn new(count: u32) -> Result<Self> {
-        let words = usize::try_from(frames::words(count.into())).map_err(|_| ENODEV)?;
+        let words = usize::try_from(bitmap::words(count.into())).map_err(|_| ENODEV)?;
         let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
         Ok(Self {
-            free: Frames::new(words, count.into()),
+            free: Bitmap::new(words, count.into()),
             users: KVVec::from_elem(0, count as usize, GFP_KERNEL)?,
         })
     }

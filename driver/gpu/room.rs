@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The device and its queues, as `logic/turns.rs` sees them, which decides about slots.
+//! The device and its queues, as `logic/slots.rs` sees them, which decides about slots.
 
 use super::{
     hardware::SlotState,
     schedule::{Schedule, Slot},
-    scheduler::QUANTUM,
     Gpu,
 };
 use crate::{
-    logic::turns::{self, Activity, Asker, Holder, Last, Room, Served, Space},
+    logic::slots::{self, Activity, Asker, Holder, Last, Room, Served, Space, QUANTUM},
     sys::clock,
 };
 use kernel::sync::atomic::Relaxed;
@@ -19,7 +18,7 @@ const FIRST_VMID: usize = 1;
 impl Gpu {
     /// Gives slots to queues that ask, as far as there are any, and makes room for the others.
     pub(super) fn serve(&self, schedule: &mut Schedule) -> Served {
-        turns::serve(
+        slots::serve(
             &mut View {
                 gpu: self,
                 schedule,

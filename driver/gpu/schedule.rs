@@ -3,7 +3,7 @@
 
 use super::{hardware::Progress, queue::Queue, vm::Vm};
 use crate::{
-    logic::turns::{Activity, Last, Order},
+    logic::slots::{Activity, Last, Order, Pause},
     sys::clock,
 };
 use kernel::{
@@ -111,7 +111,7 @@ pub(super) struct Schedule {
     /// Number of passes.
     pub(super) passes: u64,
     /// Pause before the next pass while a queue waits for room.
-    pub(super) pause: u64,
+    pub(super) pause: Pause,
     pub(super) queues: u32,
     pub(super) watched_at: u64,
     pub(super) vmid_binds: u64,
@@ -128,7 +128,7 @@ impl Schedule {
             turns: 0,
             order: Order::default(),
             passes: 0,
-            pause: 0,
+            pause: Pause::default(),
             queues: 0,
             watched_at: 0,
             vmid_binds: 0,

@@ -3,7 +3,7 @@
 //!
 //! One thread decides. Interrupts wake it, and it also looks by itself from time to time, since
 //! interrupts may get lost. It relies only on the device's registers. A queue that wants a slot
-//! waits for a *turn*. `logic/turns.rs` decides which queue is put in and which one makes room; it
+//! waits for a *turn*. `logic/slots.rs` decides which queue is put in and which one makes room; it
 //! sees the device as a [`Room`](super::room).
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     Gpu, PATIENCE,
 };
 use crate::{
-    logic::turns::{Last, Quantum, Served},
+    logic::slots::{Last, Pause, QUANTUM},
     sys::{
         clock::{self, MILLISECOND, SECOND},
         thread::{self, Body},
@@ -24,16 +24,6 @@ use kernel::{
     sync::{atomic::Relaxed, Arc},
 };
 
-/// How long a queue or context keeps a slot or VMID that others want.
-pub(super) const QUANTUM: Quantum = Quantum {
-    busy: 10 * MILLISECOND,
-    waiting: 2 * MILLISECOND,
-};
-/// Time until the thread looks again without an interrupt, if a queue waits for room: the first
-/// time.
-const SOON: u64 = 3 * MILLISECOND;
-/// Time until the thread looks again, if a queue still waits for room.
-const LATER: u64 = 12 * MILLISECOND;
 /// Time until the thread looks again, if there are queues.
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
 /// Time until the thread looks again, if there are no queues.
@@ -125,7 +115,7 @@ impl Gpu {
         let mut schedule = self.schedule.lock();
         let schedule = &mut *schedule;
         if self.check_here().is_err() {
-            return SOON; // Until we are stopped.
+            return Pause::SHORTEST; // Until we are stopped.
         }
         self.hardware.acknowledge(Cause::Schedule);
         let events = self.hardware.take_slot_events();
@@ -152,14 +142,12 @@ impl Gpu {
         }
         schedule.passes = schedule.passes.saturating_add(1);
         self.note_pending(schedule, None);
-        schedule.pause = match self.serve(schedule) {
-            Served::Nobody => schedule.pause.saturating_mul(2).clamp(SOON, LATER),
-            Served::All | Served::Some | Served::Dead => SOON,
-        };
+        let served = self.serve(schedule);
+        schedule.pause.note(served);
         if schedule.slots.iter().any(Slot::is_waited_for) {
-            SOON
+            Pause::SHORTEST
         } else if schedule.entries.iter().flatten().any(Entry::asks) {
-            schedule.pause
+            schedule.pause.length()
         } else if schedule.queues != 0 {
             NOW_AND_THEN
         } else {

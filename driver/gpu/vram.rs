@@ -5,7 +5,7 @@ use super::Gpu;
 use crate::{
     list,
     logic::{
-        frames::{self, Frames},
+        bitmap::{self, Bitmap},
         pte::LARGE,
         share::{self, TABLES_EACH},
         span::Span,
@@ -32,7 +32,7 @@ const TABLES_SHARE: u64 = 16;
 
 /// Frames, and what they are used for.
 struct Free {
-    frames: Frames<KVVec<u64>>,
+    frames: Bitmap<KVVec<u64>>,
     reserve: u64,
     /// Set aside for contexts and not in use, and tables beyond that.
     unused: u64,
@@ -65,8 +65,8 @@ impl Vram {
     pub(super) fn new(bytes: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let count = bytes / PAGE_SIZE;
-            let words = usize::try_from(frames::words(count)).map_err(|_| ENODEV)?;
-            let frames = Frames::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
+            let words = usize::try_from(bitmap::words(count)).map_err(|_| ENODEV)?;
+            let frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
             let free = Free {
                 frames,
                 reserve: count / TABLES_SHARE,

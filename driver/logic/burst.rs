@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Decides when the interrupt thread rests, because interrupts follow each other without a pause.
+//! Decides when the interrupt thread rests.
+//!
+//! A program can make its device raise interrupts without end. The thread that handles them would
+//! then never leave its CPU to others. So the thread counts interrupts that follow the previous one
+//! within [`AT_ONCE`]. From [`MANY`] in a row on, it rests after each of them for twice as long as
+//! the handling took: the program gets a third of a CPU at most.
+//!
+//! The rest itself does not count as a pause of the device. Otherwise each rest would end the burst
+//! that it was meant for.
 
 /// Interrupts that may follow each other without a rest.
 const MANY: u32 = 16;

@@ -2,7 +2,13 @@
 //! An index of free ranges by size class, for placement in logarithmic time.
 //!
 //! A gap is a free range of the greatest length: its neighbours are taken. Gaps are sorted by
-//! class, which is the binary logarithm of their length, and within a class by address.
+//! class, which is the binary logarithm of their length, and within a class by address. So a range
+//! that surely holds what is wanted is found with one search for each class, however many mappings
+//! there are.
+//!
+//! Taking a span shortens a gap or splits it in two; freeing a span joins it with its neighbours.
+//! Each of the two adds at most one gap more than it removes, so the memory for that gap is
+//! allocated before a span is taken, and freeing never fails.
 
 use super::{span::Span, PAGE_SIZE};
 
@@ -27,7 +33,7 @@ pub struct Bounds<'a> {
 }
 
 /// Storage for taken spans and the gaps between them.
-pub trait Book {
+pub trait FreeSpace {
     /// Returns the highest taken span that lies wholly below `address`.
     fn below(&self, address: u64) -> Option<Span>;
     /// Returns the lowest taken span that does not lie wholly below `address`.
@@ -72,7 +78,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Returns the free range around `part`, up to its neighbours; `None` if `part` is not free.
-    fn around(self, part: Span, book: &impl Book) -> Option<Span> {
+    fn around(self, part: Span, book: &impl FreeSpace) -> Option<Span> {
         let usable = self.usable?;
         let index = self
             .reserved
@@ -95,7 +101,7 @@ impl<'a> Bounds<'a> {
 
     /// Updates the gaps before `span`, which is free, is taken. Adds at most one gap more than it
     /// removes.
-    pub fn take(self, book: &mut impl Book, span: Span) {
+    pub fn take(self, book: &mut impl FreeSpace, span: Span) {
         let Some((part, gap)) = self.part(book, span) else {
             return;
         };
@@ -107,7 +113,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Updates the gaps after `span` was freed. Adds at most one gap more than it removes.
-    pub fn free(self, book: &mut impl Book, span: Span) {
+    pub fn free(self, book: &mut impl FreeSpace, span: Span) {
         let Some((part, gap)) = self.part(book, span) else {
             return;
         };
@@ -119,7 +125,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Returns the part of `span` that can be in a gap, and the gap that contains it.
-    fn part(self, book: &impl Book, span: Span) -> Option<(Span, Span)> {
+    fn part(self, book: &impl FreeSpace, span: Span) -> Option<(Span, Span)> {
         let part = self.usable?.intersection(span)?;
         Some((part, self.around(part, book)?))
     }
@@ -147,7 +153,7 @@ pub(crate) mod model {
         gaps: BTreeSet<(u32, u64, u64)>,
     }
 
-    impl Book for Model {
+    impl FreeSpace for Model {
         fn below(&self, address: u64) -> Option<Span> {
             self.taken
                 .range(..address)

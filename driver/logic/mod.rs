@@ -7,10 +7,10 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
+pub mod bitmap;
 pub mod burst;
-pub mod doubt;
+pub mod contiguity;
 pub mod footprint;
-pub mod frames;
 pub mod gaps;
 pub mod handle;
 pub mod msix;
@@ -19,11 +19,11 @@ pub mod pte;
 pub mod request;
 pub mod ring;
 pub mod runs;
-pub mod shape;
 pub mod share;
 pub mod size;
+pub mod slots;
 pub mod span;
-pub mod turns;
+pub mod suspect;
 
 /// Reason for which a request is refused; the driver turns it into the errno of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Chooses the device address of a buffer.
+//!
+//! Three things are wanted, in this order: the address that the caller demands or prefers; an
+//! address congruent to it, so that the IOMMU maps huge pages as such; and a low address, so that
+//! the tables of the IOMMU stay few. Reserved ranges and the aperture limit the choice, and so do
+//! the address bits that the device can drive.
+//!
+//! Where no exact address is demanded, the search goes through the classes of gaps, the longest
+//! first. In a gap that is long enough for any alignment the first try succeeds. Shorter gaps may
+//! fit by chance, and are tried a few times ([`PATIENCE`]), since they keep addresses low. They are
+//! all tried only if nothing else is left. Thus a full address space costs no more than an empty
+//! one.
 
 use super::{gaps, span::Span, PAGE_SIZE};
 
@@ -208,7 +219,7 @@ fn congruent(from: u64, address: u64, modulus: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gaps::{model::Model, Book, Bounds};
+    use gaps::{model::Model, Bounds, FreeSpace};
     use proptest::prelude::*;
 
     const MSI: Span = match Span::from_bounds(0xfee0_0000, 0xfeef_ffff) {

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Ranges of a registration that may have gone away, until a worker has checked them.
+//! The suspect part of a registration: ranges that may have gone away, until a worker has checked
+//! them.
+//!
+//! An MMU notifier *notes* a change, but may not look into it. A worker *begins* a check of all
+//! that was noted, can take several turns for it, and *ends* each turn with what is left. Changes
+//! that are noted meanwhile are checked afterwards, with a check of their own, for they may be
+//! about pages that were already passed.
+//!
+//! A change is *decided* once a check that began after it is over. A caller that has to know what
+//! memory has become remembers how many changes were noted, and waits until so many are decided.
 
 use super::span::Span;
 
 /// The changed part of a registration that was not checked yet, and the number of changes that are
 /// decided.
 #[derive(Clone, Debug, Default)]
-pub struct Doubt {
+pub struct Suspect {
     /// Number of changes that were noted, and of those that are decided.
     noted: u64,
     decided: u64,
@@ -22,7 +31,7 @@ pub struct Doubt {
     closed: bool,
 }
 
-impl Doubt {
+impl Suspect {
     /// Makes a state without changes.
     pub const fn new() -> Self {
         Self {
@@ -111,27 +120,27 @@ mod tests {
 
     #[test]
     fn joins_what_was_noted() {
-        let mut doubt = Doubt::new();
-        assert_eq!(doubt.begin(), None);
-        doubt.note(span(0, 4096));
-        doubt.note(span(8192, 4096));
-        assert_eq!(doubt.begin(), Some(span(0, 12288)));
-        assert_eq!(doubt.begin(), None);
-        doubt.end(None);
-        assert!(doubt.is_decided(2) && !doubt.is_open());
+        let mut suspect = Suspect::new();
+        assert_eq!(suspect.begin(), None);
+        suspect.note(span(0, 4096));
+        suspect.note(span(8192, 4096));
+        assert_eq!(suspect.begin(), Some(span(0, 12288)));
+        assert_eq!(suspect.begin(), None);
+        suspect.end(None);
+        assert!(suspect.is_decided(2) && !suspect.is_open());
     }
 
     #[test]
     fn what_is_noted_meanwhile_is_not_decided() {
-        let mut doubt = Doubt::new();
-        doubt.note(span(0, 4096));
-        assert!(doubt.begin().is_some());
-        doubt.note(span(0, 4096));
-        doubt.end(None);
-        assert!(doubt.is_decided(1) && !doubt.is_decided(2) && doubt.is_open());
-        doubt.close();
-        assert!(doubt.is_decided(2) && doubt.begin().is_none());
-        assert!(!doubt.note(span(0, 4096)) && !doubt.is_open());
+        let mut suspect = Suspect::new();
+        suspect.note(span(0, 4096));
+        assert!(suspect.begin().is_some());
+        suspect.note(span(0, 4096));
+        suspect.end(None);
+        assert!(suspect.is_decided(1) && !suspect.is_decided(2) && suspect.is_open());
+        suspect.close();
+        assert!(suspect.is_decided(2) && suspect.begin().is_none());
+        assert!(!suspect.note(span(0, 4096)) && !suspect.is_open());
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -153,31 +162,31 @@ mod tests {
         /// between. Repeated checks come to an end.
         #[test]
         fn decided_means_looked_at(steps in prop::collection::vec(step(), 0..40)) {
-            let mut doubt = Doubt::new();
+            let mut suspect = Suspect::new();
             let mut open: Vec<(u64, u64)> = Vec::new();
-            let look = |doubt: &mut Doubt, open: &mut Vec<(u64, u64)>, most: u64| {
-                let Some(part) = doubt.begin() else { return };
+            let look = |suspect: &mut Suspect, open: &mut Vec<(u64, u64)>, most: u64| {
+                let Some(part) = suspect.begin() else { return };
                 let done = most.min(part.last() - part.start() + 1);
                 open.retain(|&(_, page)| page < part.start() || page >= part.start() + done);
-                doubt.end(Span::from_bounds(part.start() + done, part.last()));
+                suspect.end(Span::from_bounds(part.start() + done, part.last()));
             };
             for step in steps {
                 match step {
                     Step::Note(page) => {
-                        prop_assert!(doubt.note(span(page, 1)));
-                        open.push((doubt.noted(), page));
+                        prop_assert!(suspect.note(span(page, 1)));
+                        open.push((suspect.noted(), page));
                     }
-                    Step::Look(most) => look(&mut doubt, &mut open, most),
+                    Step::Look(most) => look(&mut suspect, &mut open, most),
                 }
                 for &(ticket, _) in &open {
-                    prop_assert!(!doubt.is_decided(ticket));
+                    prop_assert!(!suspect.is_decided(ticket));
                 }
-                prop_assert_eq!(doubt.is_open(), !doubt.is_decided(doubt.noted()));
+                prop_assert_eq!(suspect.is_open(), !suspect.is_decided(suspect.noted()));
             }
             for _ in 0..20 {
-                look(&mut doubt, &mut open, 1);
+                look(&mut suspect, &mut open, 1);
             }
-            prop_assert!(doubt.is_decided(doubt.noted()));
+            prop_assert!(suspect.is_decided(suspect.noted()));
         }
     }
 }

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A model of a device with slots, address spaces and engines, and of a driver that does nothing
-//! but what `turns` decides.
+//! but what `slots` decides.
 
 use std::collections::VecDeque;
 
-use pinmap_logic::turns::{
-    serve, Activity, Asker, Holder, Last, Order, Quantum, Room, Served, Space,
+use pinmap_logic::slots::{
+    serve, Activity, Asker, Holder, Last, Order, Pause, Room, Served, Space, QUANTUM,
 };
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000 * MICROSECOND;
 pub(crate) const SECOND: u64 = 1_000 * MILLISECOND;
 
-/// The driver's time limits.
-const QUANTUM: Quantum = Quantum {
-    busy: 10 * MILLISECOND,
-    waiting: 2 * MILLISECOND,
-};
-const SOON: u64 = 3 * MILLISECOND;
-const LATER: u64 = 12 * MILLISECOND;
+/// Times of the driver that are not part of the logic.
 const NOW_AND_THEN: u64 = 100 * MILLISECOND;
 const QUICK: u64 = 10 * MILLISECOND;
 
@@ -97,7 +91,7 @@ pub(crate) struct Model {
     bell: bool,
     busy_until: u64,
     next_pass: u64,
-    pause: u64,
+    pause: Pause,
     pub(crate) binds: u64,
     pub(crate) looks: u64,
 }
@@ -125,7 +119,7 @@ impl Model {
             bell: false,
             busy_until: 0,
             next_pass: 0,
-            pause: 0,
+            pause: Pause::default(),
             binds: 0,
             looks: 0,
         }
@@ -392,19 +386,16 @@ impl Model {
         let before = self.binds;
         let served = serve(self, QUANTUM);
         assert_ne!(served, Served::Dead);
-        self.pause = match served {
-            Served::Nobody => (2 * self.pause).clamp(SOON, LATER),
-            _ => SOON,
-        };
+        self.pause.note(served);
         let mut slots = self.slots.iter().flatten();
         let pause = if slots.any(|slot| slot.leaving.is_some()) {
-            SOON
+            Pause::SHORTEST
         } else if self
             .queues
             .iter()
             .any(|queue| queue.turn != 0 && queue.slot.is_none())
         {
-            self.pause
+            self.pause.length()
         } else {
             NOW_AND_THEN
         };

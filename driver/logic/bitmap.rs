@@ -12,7 +12,7 @@ pub const fn words(frames: u64) -> u64 {
 
 /// A bitmap of frames; a set bit is a frame that is taken.
 #[derive(Debug)]
-pub struct Frames<W> {
+pub struct Bitmap<W> {
     words: W,
     frames: u64,
     free: u64,
@@ -21,7 +21,7 @@ pub struct Frames<W> {
     high: u64,
 }
 
-impl<W: DerefMut<Target = [u64]>> Frames<W> {
+impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
     /// Makes a bitmap in `words`, which must be zero. All frames are free; there are at most as
     /// many as `words` have bits.
     pub fn new(words: W, frames: u64) -> Self {
@@ -41,7 +41,7 @@ impl<W: DerefMut<Target = [u64]>> Frames<W> {
         self.free
     }
 
-    /// Returns a word of the bitmap. Frames behind the last one count as taken.
+    /// Returns a word of the bitmap. Bitmap behind the last one count as taken.
     fn word(&self, index: u64) -> u64 {
         let word = usize::try_from(index).ok();
         let taken = word.and_then(|index| self.words.get(index)).copied();
@@ -150,8 +150,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn frames(count: u64) -> Frames<Vec<u64>> {
-        Frames::new(vec![0; words(count) as usize], count)
+    fn frames(count: u64) -> Bitmap<Vec<u64>> {
+        Bitmap::new(vec![0; words(count) as usize], count)
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         const COUNT: u64 = 4 << 20;
         let looks = std::rc::Rc::new(std::cell::Cell::new(0));
         let bitmap = Counted(vec![0; words(COUNT) as usize], looks.clone());
-        let mut f = Frames::new(bitmap, COUNT);
+        let mut f = Bitmap::new(bitmap, COUNT);
         assert_eq!(f.take(COUNT - 100, 512), Some(0));
         assert!(looks.replace(0) <= 3 * words(COUNT));
         for _ in 0..100 {

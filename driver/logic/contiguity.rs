@@ -9,7 +9,7 @@ const HUGE: u64 = 512;
 
 /// Contiguity of a list of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shape {
+pub struct Contiguity {
     /// Number of pages.
     pub pages: u64,
     /// Number of physically contiguous runs.
@@ -18,7 +18,7 @@ pub struct Shape {
     pub huge: u64,
 }
 
-impl Shape {
+impl Contiguity {
     /// Adds `run`.
     pub const fn add(self, run: Run) -> Self {
         self.add_block(run.pfn(), run.pages())
@@ -69,23 +69,23 @@ mod tests {
             (u64::MAX - 1, u64::MAX, 0),
         ];
         for (first, pages, huge) in table {
-            let shape = Shape::default().add_block(first, pages);
+            let contiguity = Contiguity::default().add_block(first, pages);
             assert_eq!(
-                (shape.pages, shape.runs, shape.huge),
+                (contiguity.pages, contiguity.runs, contiguity.huge),
                 (pages, 1, huge),
                 "{first} {pages}"
             );
         }
-        assert_eq!(Shape::default().huge_percent(), 0);
+        assert_eq!(Contiguity::default().huge_percent(), 0);
     }
 
     #[test]
     fn shares() {
-        let shape = Shape::default().add_block(512, 512).add_block(7, 1);
-        assert_eq!((shape.runs, shape.huge_percent()), (2, 99));
-        assert_eq!(shape.add_block(9, 512).huge_percent(), 49);
-        assert_eq!(Shape::default().add_block(0, 1024).huge_percent(), 100);
-        let all = Shape::default().add_block(0, u64::MAX);
+        let contiguity = Contiguity::default().add_block(512, 512).add_block(7, 1);
+        assert_eq!((contiguity.runs, contiguity.huge_percent()), (2, 99));
+        assert_eq!(contiguity.add_block(9, 512).huge_percent(), 49);
+        assert_eq!(Contiguity::default().add_block(0, 1024).huge_percent(), 100);
+        let all = Contiguity::default().add_block(0, u64::MAX);
         assert_eq!(all.huge_percent(), 1, "saturated, and no panic");
     }
 
@@ -96,8 +96,8 @@ mod tests {
             let block = |page: u64| page / HUGE;
             let whole = |block: u64| first <= block * HUGE && (block + 1) * HUGE <= first + pages;
             let huge = (first..first + pages).filter(|&page| whole(block(page))).count() as u64;
-            let shape = Shape::default().add(Run::new(first, pages).unwrap());
-            prop_assert_eq!(shape, Shape { pages, runs: 1, huge });
+            let contiguity = Contiguity::default().add(Run::new(first, pages).unwrap());
+            prop_assert_eq!(contiguity, Contiguity { pages, runs: 1, huge });
         }
     }
 }

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The edges of each request.
+
+use super::*;
+use proptest::prelude::*;
+
+const USER_LAST: u64 = 0x7fff_ffff_efff;
+
+#[test]
+fn register_edges() {
+    use Refusal::{Invalid, Overflow, Unsupported};
+    let table = [
+        ("plain", (0, 0, 0x1000, 0x1000, 0, 0), Ok(())),
+        (
+            "unknown flag",
+            (1 << 6, 0, 0x1000, 0x1000, 0, 0),
+            Err(Unsupported),
+        ),
+        (
+            "unknown high flag",
+            (1 << 31, 0, 0x1000, 0x1000, 0, 0),
+            Err(Unsupported),
+        ),
+        ("reserved", (0, 1, 0x1000, 0x1000, 0, 0), Err(Unsupported)),
+        (
+            "unsupported before overflow",
+            (1 << 6, 0, u64::MAX, 2, 0, 0),
+            Err(Unsupported),
+        ),
+        (
+            "wrap",
+            (0, 0, u64::MAX - 0xfff, 0x2000, 0, 0),
+            Err(Overflow),
+        ),
+        (
+            "overflow before alignment",
+            (0, 0, u64::MAX, 2, 0, 0),
+            Err(Overflow),
+        ),
+        (
+            "device address wraps",
+            (
+                PINMAP_REGISTER_FIXED,
+                0,
+                0x1000,
+                0x2000,
+                u64::MAX - 0xfff,
+                0,
+            ),
+            Err(Overflow),
+        ),
+        ("length 0", (0, 0, 0x1000, 0, 0, 0), Err(Invalid)),
+        (
+            "length 0 at the top",
+            (0, 0, u64::MAX, 0, 0, 0),
+            Err(Invalid),
+        ),
+        (
+            "address within a page",
+            (0, 0, 0x1001, 0x1000, 0, 0),
+            Err(Invalid),
+        ),
+        ("part of a page", (0, 0, 0x1000, 0xfff, 0, 0), Err(Invalid)),
+        (
+            "last user page",
+            (0, 0, USER_LAST - 0xfff, 0x1000, 0, 0),
+            Ok(()),
+        ),
+        (
+            "beyond user space",
+            (0, 0, USER_LAST - 0xfff, 0x2000, 0, 0),
+            Err(Invalid),
+        ),
+        (
+            "kernel address",
+            (0, 0, 0xffff_8880_0000_0000, 0x1000, 0, 0),
+            Err(Invalid),
+        ),
+        (
+            "top of everything",
+            (0, 0, u64::MAX - 0xfff, 0x1000, 0, 0),
+            Err(Invalid),
+        ),
+        (
+            "fixed",
+            (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0x4000, 0),
+            Ok(()),
+        ),
+        (
+            "fixed within a page",
+            (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0x4001, 0),
+            Err(Invalid),
+        ),
+        (
+            "fixed at 0",
+            (PINMAP_REGISTER_FIXED, 0, 0x1000, 0x1000, 0, 0),
+            Ok(()),
+        ),
+        (
+            "address without fixed",
+            (0, 0, 0x1000, 0x1000, 0x4000, 0),
+            Err(Invalid),
+        ),
+        (
+            "fixed and identity",
+            (
+                PINMAP_REGISTER_FIXED | PINMAP_REGISTER_IDENTITY,
+                0,
+                0x1000,
+                0x1000,
+                0x4000,
+                0,
+            ),
+            Err(Invalid),
+        ),
+        (
+            "identity and no map",
+            (
+                PINMAP_REGISTER_NO_MAP | PINMAP_REGISTER_IDENTITY,
+                0,
+                0x1000,
+                0x1000,
+                0,
+                0,
+            ),
+            Err(Invalid),
+        ),
+        ("11 bits", (0, 0, 0x1000, 0x1000, 0, 11), Err(Invalid)),
+        ("12 bits", (0, 0, 0x1000, 0x1000, 0, 12), Ok(())),
+        ("64 bits", (0, 0, 0x1000, 0x1000, 0, 64), Ok(())),
+        ("65 bits", (0, 0, 0x1000, 0x1000, 0, 65), Err(Invalid)),
+    ];
+    for (name, (flags, reserved, address, length, device, bits), want) in table {
+        let got = register(flags, reserved, address, length, device, bits, USER_LAST);
+        assert_eq!(got.map(|_| ()), want, "{name}");
+    }
+}
+
+#[test]
+fn register_says_where() {
+    let wish = |flags, device| {
+        register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST)
+            .unwrap()
+            .target
+    };
+    assert_eq!(
+        wish(0, 0),
+        Some(Target {
+            wish: Wish::Near(0x5000),
+            bits: 28
+        })
+    );
+    assert_eq!(
+        wish(PINMAP_REGISTER_IDENTITY, 0),
+        Some(Target {
+            wish: Wish::Exactly(0x5000),
+            bits: 28
+        })
+    );
+    assert_eq!(
+        wish(PINMAP_REGISTER_FIXED, 0x9000),
+        Some(Target {
+            wish: Wish::Exactly(0x9000),
+            bits: 28
+        })
+    );
+    assert_eq!(wish(PINMAP_REGISTER_NO_MAP, 0), None);
+    assert!(
+        register(PINMAP_REGISTER_WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
+            .unwrap()
+            .write
+    );
+}
+
+#[test]
+fn map_edges() {
+    assert_eq!(map(4, 0, 0, 0), Err(Refusal::Unsupported));
+    assert_eq!(map(0, 1, 0, 0), Err(Refusal::Unsupported));
+    assert_eq!(map(0, 0, 0x1000, 0), Err(Refusal::Invalid));
+    assert_eq!(map(PINMAP_MAP_FIXED, 0, 0x1001, 0), Err(Refusal::Invalid));
+    assert_eq!(
+        map(MAP_FLAGS, 0, 0x1000, 40),
+        Ok(MapPlan {
+            write: true,
+            fixed: Some(0x1000),
+            bits: 40
+        })
+    );
+    assert_eq!(
+        map(0, 0, 0, 0),
+        Ok(MapPlan {
+            write: false,
+            fixed: None,
+            bits: 64
+        })
+    );
+}
+
+#[test]
+fn register_fd_edges() {
+    use Refusal::{Invalid, Overflow, Unsupported};
+    let table = [
+        (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
+        (
+            PINMAP_REGISTER_WRITE | PINMAP_REGISTER_INTERRUPTIBLE,
+            1 << 40,
+            8192,
+            0,
+            Ok(Some(Wish::Near(1 << 40))),
+        ),
+        (
+            PINMAP_REGISTER_FIXED,
+            4096,
+            4096,
+            1 << 20,
+            Ok(Some(Wish::Exactly(1 << 20))),
+        ),
+        (PINMAP_REGISTER_NO_MAP, 4096, 4096, 0, Ok(None)),
+        (PINMAP_REGISTER_IDENTITY, 0, 4096, 0, Err(Unsupported)),
+        (
+            PINMAP_REGISTER_PORTABLE,
+            4096,
+            4096,
+            0,
+            Ok(Some(Wish::Near(4096))),
+        ),
+        (
+            PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_NO_MAP,
+            0,
+            4096,
+            0,
+            Err(Invalid),
+        ),
+        (1 << 31, 0, 4096, 0, Err(Unsupported)),
+        (0, 0, 0, 0, Err(Invalid)),
+        (0, 1, 4096, 0, Err(Invalid)),
+        (0, 0, 4097, 0, Err(Invalid)),
+        (
+            0,
+            i64::MAX as u64 - 4095,
+            4096,
+            0,
+            Ok(Some(Wish::Near(i64::MAX as u64 - 4095))),
+        ),
+        (0, 1 << 63, 4096, 0, Err(Invalid)),
+        (0, u64::MAX - 4095, 8192, 0, Err(Overflow)),
+    ];
+    for (flags, offset, length, device, want) in table {
+        let got = register_fd(flags, offset, length, device, 0);
+        let got = got.map(|plan| plan.target.map(|target| target.wish));
+        assert_eq!(got, want, "{flags} {offset:#x} {length:#x}");
+    }
+}
+
+#[test]
+fn alloc_edges() {
+    let table = [
+        (0, 0x1000, Ok(false)),
+        (PINMAP_ALLOC_VRAM, 1 << 40, Ok(true)),
+        (PINMAP_ALLOC_WRITE_COMBINED, 0x1000, Ok(false)),
+        (
+            PINMAP_ALLOC_NODE | PINMAP_ALLOC_WRITE_COMBINED,
+            0x1000,
+            Ok(false),
+        ),
+        (PINMAP_ALLOC_PORTABLE, 1 << 40, Ok(false)),
+        (
+            PINMAP_ALLOC_PORTABLE | PINMAP_ALLOC_WRITE_COMBINED,
+            0x1000,
+            Ok(false),
+        ),
+        (
+            PINMAP_ALLOC_VRAM | PINMAP_ALLOC_WRITE_COMBINED,
+            0x1000,
+            Err(Refusal::Invalid),
+        ),
+        (
+            PINMAP_ALLOC_VRAM | PINMAP_ALLOC_NODE,
+            0x1000,
+            Err(Refusal::Invalid),
+        ),
+        (
+            PINMAP_ALLOC_VRAM | PINMAP_ALLOC_PORTABLE,
+            1 << 40,
+            Err(Refusal::Invalid),
+        ),
+        (1 << 31, 0x1000, Err(Refusal::Unsupported)),
+        (1 << 31, 0, Err(Refusal::Unsupported)),
+        (0, 0, Err(Refusal::Invalid)),
+        (0, 0x1001, Err(Refusal::Invalid)),
+        (0, u64::MAX, Err(Refusal::Invalid)),
+    ];
+    for (flags, length, want) in table {
+        let got = alloc(flags, 0, length, 0);
+        assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
+        if let Ok(plan) = got {
+            assert_eq!(plan.portable, flags & PINMAP_ALLOC_PORTABLE != 0);
+            assert_eq!(plan.span.length(), length);
+            assert_eq!(
+                plan.write_combined,
+                flags & PINMAP_ALLOC_WRITE_COMBINED != 0
+            );
+            assert_eq!(plan.node, (flags & PINMAP_ALLOC_NODE != 0).then_some(0));
+        }
+    }
+    assert_eq!(alloc(0, 1, 0x1000, 0), Err(Refusal::Unsupported));
+    assert_eq!(alloc(ALLOC_FLAGS + 1, 0, 0, 1), Err(Refusal::Unsupported));
+    assert_eq!(alloc(0, 0, 0x1000, 1), Err(Refusal::Invalid));
+    let node = alloc(PINMAP_ALLOC_NODE, 0, 0x1000, u32::MAX).map(|plan| plan.node);
+    assert_eq!(node, Ok(Some(u32::MAX)));
+}
+
+#[test]
+fn sync_edges() {
+    let table = [
+        (PINMAP_SYNC_FOR_CPU, 0, 1, Ok(false)),
+        (PINMAP_SYNC_FOR_DEVICE, u64::MAX, 1, Ok(false)),
+        (SYNC_FLAGS, 1, u64::MAX, Ok(true)),
+        (PINMAP_SYNC_FOR_CPU, 0, 0, Err(Refusal::Invalid)),
+        (0, 0, 1, Err(Refusal::Invalid)),
+        (PINMAP_SYNC_NO_SNOOP, 0, 1, Err(Refusal::Invalid)),
+        (PINMAP_SYNC_FOR_CPU, 1, u64::MAX, Ok(false)),
+        (PINMAP_SYNC_FOR_CPU, 2, u64::MAX, Err(Refusal::Overflow)),
+        (SYNC_FLAGS + 1, 2, u64::MAX, Err(Refusal::Unsupported)),
+    ];
+    for (flags, offset, length, want) in table {
+        let got = sync(flags, offset, length);
+        assert_eq!(got.map(|plan| plan.always), want, "{flags} {offset:#x}");
+        if let Ok(plan) = got {
+            assert_eq!((plan.part.start(), plan.part.length()), (offset, length));
+        }
+    }
+}
+
+#[test]
+fn map_says_where() {
+    let buffer = Span::new(0x5000, 0x2000).unwrap();
+    let plan = |fixed| MapPlan {
+        write: false,
+        fixed,
+        bits: 48,
+    };
+    let wish = |fixed| plan(fixed).target(buffer).map(|target| target.wish);
+    assert_eq!(wish(None), Ok(Wish::Near(0x5000)));
+    assert_eq!(wish(Some(0x9000)), Ok(Wish::Exactly(0x9000)));
+    assert_eq!(
+        wish(Some(u64::MAX - 0x1fff)),
+        Ok(Wish::Exactly(u64::MAX - 0x1fff))
+    );
+    assert_eq!(wish(Some(u64::MAX - 0xfff)), Err(Refusal::Overflow));
+}
+
+proptest! {
+    #[test]
+    fn a_plan_is_sound(flags in 0u32..32, address: u64, length: u64, device: u64, bits in 0u32..70, align: bool) {
+        let mask = if align { !0xfff } else { !0 };
+        if let Ok(plan) = register(flags, 0, address & mask, length & mask, device & mask, bits, USER_LAST) {
+            prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
+            prop_assert_eq!(plan.span.length(), length & mask);
+            prop_assert_eq!(plan.target.is_none(), flags & PINMAP_REGISTER_NO_MAP != 0);
+        }
+    }
+}
