@@ -6,14 +6,13 @@ use crate::gpu::Gpu;
 use crate::{
     address_space::AddressSpace,
     backend::{Backend, Flat, Member},
-    context::Context,
+    context::{Context, Processes},
     mmu::DmaControl,
     stats::{self, Stat, Stats, Totals},
     sys::{
         account::Account,
         compat,
         debugfs::{Listing, Root},
-        global,
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         miscdevice::Node,
         pci::{self, Enabled, Function},
@@ -50,11 +49,10 @@ pub(crate) struct Module {
 
 impl kernel::InPlaceModule for Module {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
-        global::init();
         try_pin_init!(Self {
             queues: Queues::new()?,
             debug: Root::new(),
-            driver <- pci::Registration::new(),
+            driver <- pci::Registration::new(Processes::new()?),
         }? Error)
     }
 }
@@ -79,6 +77,7 @@ pub(crate) struct Device {
     identity: pinmap_info,
     domain: Arc<Domain>,
     backend: Backend,
+    processes: Arc<Processes>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
     /// What all contexts have.
@@ -103,7 +102,13 @@ pub(crate) struct Device {
 impl pci::Driver for Bound {
     const NAME: &'static CStr = c"pinmap";
 
-    fn probe(function: Function, locked: &pci::Locked<'_>) -> Result<Pin<KBox<Self>>> {
+    type Shared = Processes;
+
+    fn probe(
+        function: Function,
+        locked: &pci::Locked<'_>,
+        processes: &Arc<Processes>,
+    ) -> Result<Pin<KBox<Self>>> {
         let dev: &device::Device = function.as_ref();
         let Some(group) = Group::of(&function) else {
             return Err(refuse(&function, None, Unfit::NoIommu));
@@ -112,7 +117,7 @@ impl pci::Driver for Bound {
         let allow_unsafe = compat::allow_unsafe_interrupts();
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
-        let device = Device::new(&function, attachment)?;
+        let device = Device::new(&function, attachment, processes.clone())?;
         let started = device.backend.start(locked, &device.domain, device.clone());
         // It stays switched on until the device has left.
         let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
@@ -234,7 +239,11 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 }
 
 impl Device {
-    fn new(function: &Function, attachment: Attachment) -> Result<Arc<Self>> {
+    fn new(
+        function: &Function,
+        attachment: Attachment,
+        processes: Arc<Processes>,
+    ) -> Result<Arc<Self>> {
         let backend = Backend::choose(function)?;
         let mut identity = pinmap_info::default();
         function.identify(&mut identity);
@@ -246,6 +255,7 @@ impl Device {
                 identity,
                 domain: attachment.domain().clone(),
                 backend,
+                processes,
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 totals,
@@ -262,6 +272,11 @@ impl Device {
     /// Its address space.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
+    }
+
+    /// The processes that have a device open.
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.processes
     }
 
     /// The device, by its kind.

@@ -33,7 +33,7 @@ use kernel::{
 mod portable;
 mod table;
 
-pub(crate) use portable::{Guest, Peers};
+pub(crate) use portable::{Guest, Peers, Processes};
 pub(crate) use table::{Found, Reserved};
 
 use table::{Role, Table};

@@ -12,7 +12,7 @@ use crate::{
     claim::Claim,
     failure::Failure,
     logic::request::Target,
-    sys::{global, task},
+    sys::task,
 };
 use kernel::{
     new_mutex,
@@ -203,6 +203,23 @@ impl Members {
     }
 }
 
+/// The processes that have a device open: one list for all devices, which the module makes.
+#[pin_data]
+pub(crate) struct Processes {
+    #[pin]
+    all: Mutex<KVec<Arc<Peers>>>,
+}
+
+impl Processes {
+    /// Makes an empty list.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let processes = pin_init!(Self {
+            all <- new_mutex!(KVec::new(), "pinmap_processes"),
+        });
+        Arc::pin_init(processes, GFP_KERNEL)
+    }
+}
+
 impl Peers {
     fn key_of(context: &Context) -> usize {
         core::ptr::from_ref(context.account().mm()).addr()
@@ -210,7 +227,8 @@ impl Peers {
 
     fn of(context: &Context) -> Option<Arc<Self>> {
         let key = Self::key_of(context);
-        global::with_peers(|all| all.iter().find(|process| process.key == key).cloned())
+        let all = context.device().processes().all.lock();
+        all.iter().find(|process| process.key == key).cloned()
     }
 
     /// The process of `context`, which uses it from now on.
@@ -228,26 +246,25 @@ impl Peers {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        global::with_peers(|all| {
-            let known = all.iter().find(|process| process.key == key).cloned();
-            let process = match known {
-                Some(process) => process,
-                None => {
-                    all.push(fresh.clone(), GFP_KERNEL_ACCOUNT)?;
-                    fresh
-                }
-            };
-            process.uses.add(1, Relaxed);
-            Ok(process)
-        })
+        let mut all = context.device().processes().all.lock();
+        let known = all.iter().find(|process| process.key == key).cloned();
+        let process = match known {
+            Some(process) => process,
+            None => {
+                all.push(fresh.clone(), GFP_KERNEL_ACCOUNT)?;
+                fresh
+            }
+        };
+        process.uses.add(1, Relaxed);
+        Ok(process)
     }
 
-    fn give_up(&self) {
-        global::with_peers(|all| {
-            if self.uses.fetch_sub(1, Relaxed) == 1 {
-                all.retain(|other| other.key != self.key);
-            }
-        });
+    /// Ends the use by `context`.
+    fn give_up(&self, context: &Context) {
+        let mut all = context.device().processes().all.lock();
+        if self.uses.fetch_sub(1, Relaxed) == 1 {
+            all.retain(|other| other.key != self.key);
+        }
     }
 
     /// `context` is about to be used: it gets all portable buffers of its process, or none.
@@ -262,7 +279,7 @@ impl Peers {
         };
         drop(members);
         if result != Ok(true) {
-            process.give_up();
+            process.give_up(context);
         }
         result.map(|_| ())
     }
@@ -293,7 +310,7 @@ impl Peers {
             }
         }
         drop(members);
-        process.give_up();
+        process.give_up(context);
     }
 
     /// The device that `context`, which has left, had alone is free again: whoever else of the process has it

@@ -1,5 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Decides how much of a device's scarce resources one program or user must leave to others.
+//!
+//! A device has some hundred queues, and some MiB of memory for page tables. A program that takes
+//! all of a kind would lock out all the others, and a fixed limit for each program would waste most
+//! of it. So each context may have a fair number in any case. Beyond that, it may take what is
+//! free, as long as it leaves a few for other contexts; and a user with many contexts leaves a few
+//! for other users.
+//!
+//! Memory for page tables is set aside when a context is opened, enough for a first mapping
+//! ([`TABLES_EACH`]). A reserve is kept besides: half of it for contexts to come, half for the
+//! tables of contexts that need more. Programs have what is left after that.
 
 /// Queues that a context or user may have in any case. A destroyed queue whose doorbell is still
 /// mapped counts too.

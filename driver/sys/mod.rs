@@ -14,7 +14,6 @@ pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
 pub(crate) mod folios;
 pub(crate) mod gate;
-pub(crate) mod global;
 pub(crate) mod gup;
 mod helpers;
 pub(crate) mod iommu;

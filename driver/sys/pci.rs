@@ -8,13 +8,13 @@
 
 use super::{compat, helpers, uapi};
 use crate::logic::{msix::Msix, span::Span};
-use core::{marker::PhantomData, pin::Pin};
+use core::pin::Pin;
 use kernel::{
     bindings, device,
     error::{from_result, to_result},
     ffi, pci,
     prelude::*,
-    sync::aref::ARef,
+    sync::{aref::ARef, Arc},
     types::{ForeignOwnable, Opaque},
 };
 
@@ -215,8 +215,15 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// Name of the driver in sysfs.
     const NAME: &'static CStr;
 
+    /// What all functions of the driver share.
+    type Shared: Send + Sync;
+
     /// Binds `function`. The result is kept until the function is unbound, and then dropped.
-    fn probe(function: Function, locked: &Locked<'_>) -> Result<Pin<KBox<Self>>>;
+    fn probe(
+        function: Function,
+        locked: &Locked<'_>,
+        shared: &Arc<Self::Shared>,
+    ) -> Result<Pin<KBox<Self>>>;
 
     /// Called before the function is unbound. The function is there as long as `self`.
     fn unbind(&self, locked: &Locked<'_>);
@@ -248,7 +255,7 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
 pub(crate) struct Registration<T: Driver> {
     #[pin]
     driver: Opaque<bindings::pci_driver>,
-    _driver: PhantomData<T>,
+    shared: Arc<T::Shared>,
 }
 
 // SAFETY: A driver may be registered and unregistered from any thread.
@@ -304,8 +311,10 @@ impl<T: Driver> Registration<T> {
     });
 
     /// Registers the driver.
-    pub(crate) fn new() -> impl PinInit<Self, Error> {
+    pub(crate) fn new(shared: Arc<T::Shared>) -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
+            // Before `driver`, since registering that may call `probe`.
+            shared,
             driver <- Opaque::try_ffi_init(|slot: *mut bindings::pci_driver| {
                 let mut driver: bindings::pci_driver = pin_init::zeroed();
                 driver.name = T::NAME.as_char_ptr().cast();
@@ -326,7 +335,6 @@ impl<T: Driver> Registration<T> {
                     )
                 })
             }),
-            _driver: PhantomData,
         }? Error)
     }
 
@@ -358,8 +366,14 @@ impl<T: Driver> Registration<T> {
         from_result(|| {
             // SAFETY: `struct pci_dev` is only ever used by C.
             let locked = unsafe { &*pdev.cast::<Opaque<bindings::pci_dev>>() };
+            // SAFETY: The PCI core has set `driver` to that of a `Registration`, whose `shared` was
+            // written before.
+            let shared = unsafe {
+                let driver = Opaque::cast_from((*pdev).driver);
+                &(*kernel::container_of!(driver, Self, driver)).shared
+            };
             // INVARIANT: Valid, with the lock held.
-            let data = T::probe(function, &Locked(locked))?;
+            let data = T::probe(function, &Locked(locked), shared)?;
             // SAFETY: The device is valid, and being bound to us.
             unsafe { bindings::dev_set_drvdata(dev, data.into_foreign().cast()) };
             Ok(0)
