@@ -221,9 +221,15 @@ mod tests {
         assert!(looks.get() < 20, "{}", looks.get());
     }
 
+    /// Requests: frames, the alignment, whether at the top, and whether to free others first.
+    fn asks() -> impl Strategy<Value = Vec<(u64, u32, bool, bool)>> {
+        let ask = (1u64..80, 0u32..7, any::<bool>(), any::<bool>());
+        proptest::collection::vec(ask, 1..60)
+    }
+
     proptest! {
         #[test]
-        fn ranges_are_disjoint(asks in proptest::collection::vec((1u64..80, 0u32..7, any::<bool>(), any::<bool>()), 1..60)) {
+        fn ranges_are_disjoint(asks in asks()) {
             let mut f = frames(700);
             let mut held: Vec<(u64, u64)> = Vec::new();
             for (count, align, top, give) in asks {
@@ -231,7 +237,11 @@ mod tests {
                     let (first, count) = held.swap_remove(0);
                     f.give(first, count);
                 }
-                let got = if top { f.take_top().map(|x| (x, 1)) } else { f.take(count, 1 << align).map(|x| (x, count)) };
+                let got = if top {
+                    f.take_top().map(|x| (x, 1))
+                } else {
+                    f.take(count, 1 << align).map(|x| (x, count))
+                };
                 if let Some((first, count)) = got {
                     prop_assert!(first + count <= 700);
                     prop_assert!(top || first % (1 << align) == 0);
@@ -241,7 +251,8 @@ mod tests {
                     held.push((first, count));
                 } else if !top && align == 0 {
                     // There really is no gap.
-                    let taken: Vec<bool> = (0..700).map(|x| held.iter().any(|&(o, n)| x >= o && x < o + n)).collect();
+                    let is_taken = |x| held.iter().any(|&(o, n)| x >= o && x < o + n);
+                    let taken: Vec<bool> = (0..700).map(is_taken).collect();
                     let mut run = 0;
                     for t in taken { run = if t { 0 } else { run + 1 }; prop_assert!(run < count); }
                 }

@@ -285,7 +285,8 @@ mod tests {
                     let gone = taken.swap_remove(page as usize % taken.len());
                     model.free(bounds, gone);
                 } else if let Ok(wanted) = Span::new(base + page * PAGE_SIZE, pages * PAGE_SIZE) {
-                    if whole.covers(wanted) && model.is_free(wanted) && !reserved.iter().any(|r| r.overlaps(wanted)) {
+                    let is_usable = !reserved.iter().any(|r| r.overlaps(wanted));
+                    if whole.covers(wanted) && model.is_free(wanted) && is_usable {
                         model.take(bounds, wanted);
                         taken.push(wanted);
                     }

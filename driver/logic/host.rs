@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Host root of the driver's pure logic, for `cargo test`. The kernel module includes `mod.rs` instead.
+//! Root of the driver's pure logic on the host, for `cargo test`. The kernel module includes
+//! `mod.rs` instead.
 #![cfg_attr(not(test), no_std)]
 
 /// The constants of the ABI, which the module has from `driver/sys/uapi.rs`.

@@ -466,7 +466,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_place_is_free_and_congruent(used in layout(), pages in 1u64..1500, wish in 0u64..1 << 36, bits in 20u32..36) {
+        fn a_place_is_free_and_congruent(
+            used in layout(),
+            pages in 1u64..1500,
+            wish in 0u64..1 << 36,
+            bits in 20u32..36,
+        ) {
             let taken: Vec<Span> = used.into_iter().filter(|used| !used.overlaps(MSI)).collect();
             let model = model(APERTURE, &[MSI], &taken);
             let (used, space) = (taken, space(&model));
@@ -488,7 +493,8 @@ mod tests {
                     let mut at = if first == 0 { LARGE } else { first };
                     while at + length <= 1 << bits.min(26) {
                         let try_ = span(at, length);
-                        prop_assert!(used.iter().any(|u| u.overlaps(try_)) || MSI.overlaps(try_), "missed {:#x}", at);
+                        let is_taken = used.iter().any(|u| u.overlaps(try_));
+                        prop_assert!(is_taken || MSI.overlaps(try_), "missed {:#x}", at);
                         at += step;
                     }
                 }
@@ -501,10 +507,13 @@ mod tests {
             reserved in proptest::collection::vec(any::<(u64, u64)>(), 0..3),
         ) {
             if let Some(aperture) = Span::from_bounds(start, last) {
-                let mut reserved: Vec<Span> = reserved.into_iter().filter_map(|(a, b)| Span::from_bounds(a, b)).collect();
+                let bounds = reserved.into_iter();
+                let spans = bounds.filter_map(|(start, last)| Span::from_bounds(start, last));
+                let mut reserved: Vec<Span> = spans.collect();
                 reserved.sort_by_key(|s| s.start());
                 reserved.dedup_by(|next, kept| kept.overlaps(*next));
-                let space = Space { aperture, reserved: &reserved, taken: &model(aperture, &reserved, &[]) };
+                let taken = model(aperture, &reserved, &[]);
+                let space = Space { aperture, reserved: &reserved, taken: &taken };
                 let wish = if exact { Wish::Exactly(wish) } else { Wish::Near(wish) };
                 let _ = space.place(length, wish, bits);
             }

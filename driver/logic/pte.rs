@@ -324,7 +324,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn leaves_cover_the_span_once(start in 0u64..1 << 12, pages in 1u64..3000, to in 0u64..1 << 12) {
+        fn leaves_cover_the_span_once(
+            start in 0u64..1 << 12,
+            pages in 1u64..3000,
+            to in 0u64..1 << 12,
+        ) {
             let (start, length) = (start * PAGE_SIZE, pages * PAGE_SIZE);
             let mut at = start;
             for leaf in leaves(start, length, Memory::Host(to * PAGE_SIZE)) {

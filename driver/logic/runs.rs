@@ -110,7 +110,8 @@ mod tests {
         fn packing_keeps_every_frame_in_order(
             pieces in proptest::collection::vec((0u64..50, 1u64..4), 0..60)
         ) {
-            let pieces: Vec<Run> = pieces.into_iter().map(|(pfn, pages)| Run::new(pfn, pages).unwrap()).collect();
+            let run = |(pfn, pages)| Run::new(pfn, pages).unwrap();
+            let pieces: Vec<Run> = pieces.into_iter().map(run).collect();
             let runs = pack(&pieces);
             prop_assert_eq!(frames(&runs), frames(&pieces));
             for pair in runs.windows(2) {

@@ -142,8 +142,14 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nobody_gets_what_is_set_aside(free in 0u64..100, reserve in 0u64..50, contexts in 0u64..8,
-                                         used in 0u64..64, beyond in 0u64..50, others in 0u64..20) {
+        fn nobody_gets_what_is_set_aside(
+            free in 0u64..100,
+            reserve in 0u64..50,
+            contexts in 0u64..8,
+            used in 0u64..64,
+            beyond in 0u64..50,
+            others in 0u64..20,
+        ) {
             let unused = (contexts * TABLES_EACH).saturating_sub(used);
             let frames = Frames { free, reserve, contexts, unused, beyond };
             proptest::prop_assert!(frames.for_programs() <= free.saturating_sub(unused));

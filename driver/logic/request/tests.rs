@@ -352,11 +352,19 @@ fn map_says_where() {
 
 proptest! {
     #[test]
-    fn a_plan_is_sound(flags in 0u32..32, address: u64, length: u64, device: u64, bits in 0u32..70, align: bool) {
+    fn a_plan_is_sound(
+        flags in 0u32..32,
+        address: u64,
+        length: u64,
+        device: u64,
+        bits in 0u32..70,
+        align: bool,
+    ) {
         let mask = if align { !0xfff } else { !0 };
-        if let Ok(plan) = register(flags, 0, address & mask, length & mask, device & mask, bits, USER_LAST) {
+        let (address, length, device) = (address & mask, length & mask, device & mask);
+        if let Ok(plan) = register(flags, 0, address, length, device, bits, USER_LAST) {
             prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
-            prop_assert_eq!(plan.span.length(), length & mask);
+            prop_assert_eq!(plan.span.length(), length);
             prop_assert_eq!(plan.target.is_none(), flags & PINMAP_REGISTER_NO_MAP != 0);
         }
     }

@@ -9,7 +9,10 @@
 int pinmap_combine_writes(struct page **pages, int count)
 {
 #ifdef CONFIG_X86
-	/* The call returns -EINVAL even if it has no memory to split a large page of the kernel's mapping. */
+	/*
+	 * The call returns -EINVAL even if it has no memory to split a large page of the kernel's
+	 * mapping.
+	 */
 	return set_pages_array_wc(pages, count) ? -ENOMEM : 0;
 #else
 	return -EOPNOTSUPP;

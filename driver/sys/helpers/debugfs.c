@@ -14,7 +14,10 @@ void pinmap_debug_end(void)
 	debugfs_remove(pinmap_debug_root);
 }
 
-/* Makes a directory with one file that root may read. debugfs takes an error pointer for a directory. */
+/*
+ * Makes a directory with one file that root may read. debugfs takes an error pointer for a
+ * directory.
+ */
 struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
 				  const struct file_operations *operations)
 {

@@ -23,7 +23,9 @@ struct page *pinmap_alloc_folio(unsigned int order, int node)
 	return folio ? folio_page(folio, 0) : NULL;
 }
 
-/* Allocates memory for kvfree(). Fails in a full memory cgroup, instead of calling the OOM killer. */
+/*
+ * Allocates memory for kvfree(). Fails in a full memory cgroup, instead of calling the OOM killer.
+ */
 void *pinmap_kvmalloc_or_fail(size_t size)
 {
 	return kvmalloc(size, GFP_KERNEL_ACCOUNT | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);

@@ -8,10 +8,10 @@
 #include "helpers.h"
 
 /*
- * Two things are decided here. How many pages an entry of a page table maps (pinmap_leaf_pages) takes
- * the page-table accessors, which are macros and static inlines throughout. Why a page cannot be
- * pinned (pinmap_explain) takes flags of VMAs, whose bindings differ from kernel to kernel, and what
- * GUP asks without exporting it.
+ * Two things are decided here. How many pages an entry of a page table maps (pinmap_leaf_pages)
+ * takes the page-table accessors, which are macros and static inlines throughout. Why a page cannot
+ * be pinned (pinmap_explain) takes flags of VMAs, whose bindings differ from kernel to kernel, and
+ * what GUP asks without exporting it.
  */
 
 unsigned long pinmap_page_to_pfn(const struct page *page)
@@ -30,12 +30,13 @@ void pinmap_put_page(struct page *page)
 }
 
 /*
- * Returns how many pages of the current task, from @addr on, one entry of the page table maps now (for
- * writing if @write): 1 unless the entry is a huge one. With @page, which must be pinned, returns 1
- * unless the entry maps @addr to @page, and never more than the rest of the folio of @page.
+ * Returns how many pages of the current task, from @addr on, one entry of the page table maps now
+ * (for writing if @write): 1 unless the entry is a huge one. With @page, which must be pinned,
+ * returns 1 unless the entry maps @addr to @page, and never more than the rest of the folio of
+ * @page.
  *
- * Walks without a lock, by the rules of fast GUP: no page table is freed while interrupts are off, and
- * an entry that fast GUP would not take is not taken here.
+ * Walks without a lock, by the rules of fast GUP: no page table is freed while interrupts are off,
+ * and an entry that fast GUP would not take is not taken here.
  */
 unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write)
 {
@@ -96,8 +97,8 @@ int pinmap_add_pins(struct page *page, unsigned int pins)
 
 /*
  * Whether a file system wants to know of each write to a shared mapping of its file, or writes back
- * what is dirty: GUP does not pin such memory for writing. Does what vma_needs_dirty_tracking() does,
- * which is not exported.
+ * what is dirty: GUP does not pin such memory for writing. Does what vma_needs_dirty_tracking()
+ * does, which is not exported.
  */
 static bool pinmap_tracks_writes(const struct vm_area_struct *vma)
 {
@@ -105,7 +106,8 @@ static bool pinmap_tracks_writes(const struct vm_area_struct *vma)
 		return false;
 	if (vma->vm_ops && (vma->vm_ops->page_mkwrite || vma->vm_ops->pfn_mkwrite))
 		return true;
-	return vma->vm_file && vma->vm_file->f_mapping && mapping_can_writeback(vma->vm_file->f_mapping);
+	return vma->vm_file && vma->vm_file->f_mapping &&
+	       mapping_can_writeback(vma->vm_file->f_mapping);
 }
 
 /* Whether GUP lets the current task access @vma: a task may write where it cannot read. */

@@ -3,9 +3,9 @@
  * C functions for driver/sys/: NAME.c has those of NAME.rs. bindgen makes Rust of this file (see
  * Kbuild).
  *
- * Most of them do nothing but call a static inline function or a macro, or give a constant a name that
- * all kernels have. A few do more, since it takes types or constants for which there are no bindings;
- * the head of the file then says what and why.
+ * Most of them do nothing but call a static inline function or a macro, or give a constant a name
+ * that all kernels have. A few do more, since it takes types or constants for which there are no
+ * bindings; the head of the file then says what and why.
  */
 #ifndef PINMAP_HELPERS_H
 #define PINMAP_HELPERS_H
@@ -107,8 +107,8 @@ bool pinmap_memfd_is_sealed(struct file *file);
 void pinmap_memfd_end(struct file *file);
 u64 pinmap_file_size(const struct file *file);
 u64 pinmap_memfd_folio_size(struct file *file);
-long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
-		      u64 *inside);
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios,
+		      unsigned int room, u64 *inside);
 unsigned long pinmap_folio_pfn(const struct folio *folio);
 unsigned long pinmap_folio_pages(const struct folio *folio);
 unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
@@ -152,7 +152,9 @@ struct pinmap_pci_msix {
 	__u32 pending_bar;
 	__u32 pending_offset;
 };
-/* The state that an error on the bus left a function in; and the answers that its driver may give. */
+/*
+ * The state that an error on the bus left a function in; and the answers that its driver may give.
+ */
 enum pinmap_bus {
 	PINMAP_BUS_WORKS = (__force u32)pci_channel_io_normal,
 	PINMAP_BUS_CAN_RECOVER = (__force u32)PCI_ERS_RESULT_CAN_RECOVER,
@@ -215,7 +217,8 @@ vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn);
 /* wait.rs */
 void pinmap_wait_queue_init(struct wait_queue_head *queue);
 void pinmap_wake_up(struct wait_queue_head *queue);
-int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, bool killable);
+int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data,
+		      bool killable);
 
 /* work.rs */
 enum pinmap_queue {

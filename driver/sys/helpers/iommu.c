@@ -3,9 +3,9 @@
 #include "helpers.h"
 
 /*
- * Fills in the reserved regions of @dev, in any order. Returns how many there are, or -E2BIG if there
- * is no @room for them. @refused marks those that do not allow a domain of our own: memory that
- * firmware wants mapped, and interrupts that need a mapping.
+ * Fills in the reserved regions of @dev, in any order. Returns how many there are, or -E2BIG if
+ * there is no @room for them. @refused marks those that do not allow a domain of our own: memory
+ * that firmware wants mapped, and interrupts that need a mapping.
  */
 int pinmap_reserved_regions(struct device *dev, struct pinmap_region *regions, unsigned int room)
 {
@@ -52,8 +52,8 @@ void pinmap_enforce_coherency(struct iommu_domain *domain)
 }
 
 /*
- * Flags for whoever allocates on behalf of another task, and so is not killed with it: the allocation
- * fails rather than calling the OOM killer.
+ * Flags for whoever allocates on behalf of another task, and so is not killed with it: the
+ * allocation fails rather than calling the OOM killer.
  */
 gfp_t pinmap_gfp_for_another(void)
 {

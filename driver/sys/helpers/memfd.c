@@ -8,8 +8,9 @@
 #include "helpers.h"
 
 /*
- * Pinning pages of a file (pinmap_memfd_pin) is more than a call: each folio is checked for poison and
- * cleared if nobody has written it yet. That takes folio flags and locks, all of them static inlines.
+ * Pinning pages of a file (pinmap_memfd_pin) is more than a call: each folio is checked for poison
+ * and cleared if nobody has written it yet. That takes folio flags and locks, all of them static
+ * inlines.
  */
 
 static unsigned int pinmap_seals(struct file *file)
@@ -22,8 +23,8 @@ static unsigned int pinmap_seals(struct file *file)
 }
 
 /*
- * Checks that @file is a memory file which is open for reading (and writing if @write). With @write,
- * counts the file as mapped for writing, so that nobody can seal it against that: ended by
+ * Checks that @file is a memory file which is open for reading (and writing if @write). With
+ * @write, counts the file as mapped for writing, so that nobody can seal it against that: ended by
  * pinmap_memfd_end().
  */
 int pinmap_memfd_begin(struct file *file, bool write)
@@ -65,16 +66,18 @@ u64 pinmap_file_size(const struct file *file)
 /* Bytes in the largest folios that @file can have: a power of two. */
 u64 pinmap_memfd_folio_size(struct file *file)
 {
-	return is_file_hugepages(file) ? huge_page_size(hstate_file(file)) : PAGE_SIZE << MAX_PAGECACHE_ORDER;
+	if (is_file_hugepages(file))
+		return huge_page_size(hstate_file(file));
+	return PAGE_SIZE << MAX_PAGECACHE_ORDER;
 }
 
 /*
  * Makes a pinned @folio of @mapping fit to be shown to anybody. Returns 0 or an errno.
  *
  * A folio that is not up to date (because of fallocate(), or because somebody's fault has only just
- * added it) still holds what its pages held before, and will be cleared by whoever uses it next. So it
- * is cleared here, under the lock under which the file clears it. -EAGAIN: the folio has left the
- * file, and another one will be there.
+ * added it) still holds what its pages held before, and will be cleared by whoever uses it next. So
+ * it is cleared here, under the lock under which the file clears it. -EAGAIN: the folio has left
+ * the file, and another one will be there.
  */
 static int pinmap_make_uptodate(struct address_space *mapping, struct folio *folio)
 {
@@ -103,14 +106,14 @@ static int pinmap_make_uptodate(struct address_space *mapping, struct folio *fol
 }
 
 /*
- * Pins folios of @file from the offset @start up to @last, as many as there is @room for. Returns how
- * many; @inside becomes the number of pages before @start in the first one.
+ * Pins folios of @file from the offset @start up to @last, as many as there is @room for. Returns
+ * how many; @inside becomes the number of pages before @start in the first one.
  *
  * -EAGAIN: pages came or went meanwhile; to be tried again. -EHWPOISON: a folio is poisoned, and
  * @inside is the number of pages from @start to where that folio begins (0 if it begins before).
  */
-long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios, unsigned int room,
-		      u64 *inside)
+long pinmap_memfd_pin(struct file *file, u64 start, u64 last, struct folio **folios,
+		      unsigned int room, u64 *inside)
 {
 	unsigned long before = READ_ONCE(file->f_mapping->nrpages);
 	pgoff_t offset = 0;

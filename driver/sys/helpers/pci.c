@@ -21,9 +21,9 @@ void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
 }
 
 /*
- * Reserves a prefetchable @bar as write-combined if @on, or ends that. Other BARs stay as they are. The
- * flags of a page table do not count on x86: inserting a PFN takes the memory type that its range was
- * reserved with.
+ * Reserves a prefetchable @bar as write-combined if @on, or ends that. Other BARs stay as they are.
+ * The flags of a page table do not count on x86: inserting a PFN takes the memory type that its
+ * range was reserved with.
  */
 int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on)
 {

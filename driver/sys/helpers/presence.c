@@ -22,10 +22,10 @@ void pinmap_page_unlock(struct page *page)
 /*
  * Tells whether a locked page, which is not anonymous, is a page of a file and stays one.
  *
- * Truncation and hole punching hold the inode's lock from before they tell MMU notifiers until after
- * they have taken the page out of the file. While somebody holds that lock, the answer is
- * PINMAP_FILE_BUSY. The page's lock keeps the page in the file, which keeps the inode; so this takes
- * no reference, which could become the last one.
+ * Truncation and hole punching hold the inode's lock from before they tell MMU notifiers until
+ * after they have taken the page out of the file. While somebody holds that lock, the answer is
+ * PINMAP_FILE_BUSY. The page's lock keeps the page in the file, which keeps the inode; so this
+ * takes no reference, which could become the last one.
  */
 u32 pinmap_page_in_file(struct page *page)
 {

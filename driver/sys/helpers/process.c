@@ -30,7 +30,8 @@ bool pinmap_process_memlock(struct pid *process, u64 *limit)
 		*limit = task_rlimit(task, RLIMIT_MEMLOCK);
 		/* Asks what capable() would ask in that process. */
 		limited = *limit != RLIM_INFINITY &&
-			  !(cred->user_ns == &init_user_ns && cap_raised(cred->cap_effective, CAP_IPC_LOCK));
+			  !(cred->user_ns == &init_user_ns &&
+			    cap_raised(cred->cap_effective, CAP_IPC_LOCK));
 	}
 	rcu_read_unlock();
 	return limited;

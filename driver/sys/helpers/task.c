@@ -5,7 +5,10 @@
 #include <linux/sched/signal.h>
 #include "helpers.h"
 
-/* Whether a signal waits that user space would see. signal_pending() also counts task work (io_uring's). */
+/*
+ * Whether a signal waits that user space would see. signal_pending() also counts task work
+ * (io_uring's).
+ */
 bool pinmap_signal_pending(void)
 {
 	return task_sigpending(current);

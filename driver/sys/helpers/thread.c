@@ -2,7 +2,9 @@
 #include <linux/kthread.h>
 #include "helpers.h"
 
-/* Starts a thread that calls @run. Returns a reference for kthread_stop_put(), or an error pointer. */
+/*
+ * Starts a thread that calls @run. Returns a reference for kthread_stop_put(), or an error pointer.
+ */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name)
 {
 	struct task_struct *task = kthread_create(run, data, "%s", name);

@@ -3,7 +3,10 @@
 #include <linux/mm.h>
 #include "helpers.h"
 
-/* VM_SHARED is not set for a file opened read-only, so VM_MAYSHARE is asked; its binding is wrong on 7.2. */
+/*
+ * VM_SHARED is not set for a file opened read-only, so VM_MAYSHARE is asked; its binding is wrong
+ * on 7.2.
+ */
 bool pinmap_vma_is_shared(const struct vm_area_struct *vma)
 {
 	return vma->vm_flags & VM_MAYSHARE;
@@ -18,8 +21,9 @@ void pinmap_vma_of_device(struct vm_area_struct *vma, bool write_combine)
 }
 
 /*
- * Makes @vma an area for pages of a file that does not know the area. No page may count as mapped here:
- * truncation unmaps a page everywhere that the file knows, and then expects it to be mapped nowhere.
+ * Makes @vma an area for pages of a file that does not know the area. No page may count as mapped
+ * here: truncation unmaps a page everywhere that the file knows, and then expects it to be mapped
+ * nowhere.
  */
 void pinmap_vma_of_file(struct vm_area_struct *vma)
 {
@@ -28,9 +32,9 @@ void pinmap_vma_of_file(struct vm_area_struct *vma)
 }
 
 /*
- * Makes @vma an area for pages that the driver allocated. It sets neither VM_MIXEDMAP nor VM_PFNMAP:
- * these are struct pages, of which GUP may take references; and with either flag, splitting a huge
- * mapping leaks it.
+ * Makes @vma an area for pages that the driver allocated. It sets neither VM_MIXEDMAP nor
+ * VM_PFNMAP: these are struct pages, of which GUP may take references; and with either flag,
+ * splitting a huge mapping leaks it.
  */
 void pinmap_vma_of_pages(struct vm_area_struct *vma, bool write_combine)
 {
@@ -52,7 +56,10 @@ vm_fault_t pinmap_insert_page(struct vm_fault *vmf, struct page *page)
 	return vmf_insert_page_mkwrite(vmf, page, vmf->flags & FAULT_FLAG_WRITE);
 }
 
-/* Whether a huge page of @order around the fault lies in the area; @offset becomes its place in the file. */
+/*
+ * Whether a huge page of @order around the fault lies in the area; @offset becomes its place in the
+ * file.
+ */
 bool pinmap_huge_range(const struct vm_fault *vmf, unsigned int order, u64 *offset)
 {
 	const struct vm_area_struct *vma = vmf->vma;

@@ -14,8 +14,11 @@ void pinmap_wake_up(struct wait_queue_head *queue)
 		wake_up_all(queue);
 }
 
-/* Waits until done(@data). Returns -EINTR if @killable and the current task is killed, 0 otherwise. */
-int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, bool killable)
+/*
+ * Waits until done(@data). Returns -EINTR if @killable and the current task is killed, 0 otherwise.
+ */
+int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data,
+		      bool killable)
 {
 	if (killable)
 		return wait_event_killable(*queue, done(data)) ? -EINTR : 0;

@@ -19,7 +19,8 @@ int pinmap_queues_begin(void)
 	};
 
 	for (u32 i = 0; i < PINMAP_QUEUES; i++) {
-		pinmap_queue_of[i] = alloc_workqueue("%s", WQ_UNBOUND, queues[i].max_active, queues[i].name);
+		pinmap_queue_of[i] = alloc_workqueue("%s", WQ_UNBOUND, queues[i].max_active,
+						     queues[i].name);
 		if (!pinmap_queue_of[i]) {
 			pinmap_queues_end();
 			return -ENOMEM;

@@ -320,7 +320,8 @@ proptest! {
         prop_assert!(model.run(limit, done), "{} of {limit} ns", model.now);
         // Each time that a queue is put in, one executes something or is looked at.
         let looked = model.now / MILLISECOND * 2 + 64;
-        prop_assert!(model.binds <= 4 * packets + looked, "{} binds, {packets} packets", model.binds);
+        let binds = model.binds;
+        prop_assert!(binds <= 4 * packets + looked, "{binds} binds, {packets} packets");
     }
 
     /// A queue with little to do never waits for long, however much the others have to do.
@@ -337,7 +338,8 @@ proptest! {
         }
         model.run(SECOND / 5, |_| false);
         let context = model.context();
-        let copies = model.one_by_one(context, priority, Packet::Copy(100 * MICROSECOND), 5 * MILLISECOND);
+        let (copy, pause) = (Packet::Copy(100 * MICROSECOND), 5 * MILLISECOND);
+        let copies = model.one_by_one(context, priority, copy, pause);
         model.run(3 * SECOND, |_| false);
         let worst = model.queues[copies].waits.iter().max().copied().unwrap_or(u64::MAX);
         prop_assert!(worst < 60 * MILLISECOND, "{worst}");
