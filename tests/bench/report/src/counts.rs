@@ -83,10 +83,12 @@ mod tests {
     use super::*;
 
     fn counted(ns: u64) -> Record {
-        format!("{{\"case\": \"register/64KiB/thp/cm-on\", \"system\": \"pinmap\", \"median_ns\": \
-                 {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
-            .parse()
-            .unwrap()
+        format!(
+            "{{\"case\": \"register/64KiB/thp/cm-on\", \"system\": \"pinmap\", \"median_ns\": \
+                 {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}"
+        )
+        .parse()
+        .unwrap()
     }
 
     #[test]

@@ -241,9 +241,11 @@ mod tests {
             ("1MiB", "pinmap", 99),
             ("1MiB", "vfio", 400),
         ] {
-            let line = format!("{{\"case\": \"register/{size}/thp/cm-on\", \"system\": \
+            let line = format!(
+                "{{\"case\": \"register/{size}/thp/cm-on\", \"system\": \
                                 \"{system}\", \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \
-                                \"rounds\": 1}}");
+                                \"rounds\": 1}}"
+            );
             records.push(line.parse().unwrap());
         }
         let plots = plots(&records);

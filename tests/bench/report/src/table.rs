@@ -357,10 +357,12 @@ mod tests {
     #[test]
     fn ways_are_compared_with_the_first() {
         let line = |system: &str, ns: u64| -> Record {
-            format!("{{\"case\": \"submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \
-                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
-                .parse()
-                .unwrap()
+            format!(
+                "{{\"case\": \"submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \
+                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}"
+            )
+            .parse()
+            .unwrap()
         };
         let records = [line("ring", 100), line("ioctl", 250)];
         let text = ways(&records);
@@ -371,10 +373,12 @@ mod tests {
     #[test]
     fn the_worst_case_decides_a_goal() {
         let line = |size: &str, system: &str, ns: u64| -> Record {
-            format!("{{\"case\": \"release/{size}/thp/cm-on\", \"system\": \"{system}\", \
-                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}")
-                .parse()
-                .unwrap()
+            format!(
+                "{{\"case\": \"release/{size}/thp/cm-on\", \"system\": \"{system}\", \
+                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}"
+            )
+            .parse()
+            .unwrap()
         };
         let records = [
             line("64MiB", "pinmap", 10),
