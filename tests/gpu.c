@@ -660,8 +660,8 @@ TEST(many_contexts, .seconds = 60)
 }
 
 /*
- * A VMID is given to a context with nothing of the one that had it before: each has its own memory at the address that the other
- * one used last, which the device's TLB still translates.
+ * A context that is given a VMID uses no translation of the context that had it before. Both have
+ * their own memory at the same device address, so that a stale entry of the TLB would be used.
  */
 TEST(vmid_of_another)
 {
@@ -670,7 +670,8 @@ TEST(vmid_of_another)
 	static char *memory[CONTEXTS];
 	struct pinmap_gpu_info gpu = { .size = sizeof(gpu) };
 	struct pinmap_gpu_counters before = { .size = sizeof(before) }, after = before;
-	char *same = address_space(64 * PAGE, PAGE);
+	char *area = address_space(64 * PAGE, PAGE);
+	uint64_t place[CONTEXTS];
 
 	for (int i = 0; i < CONTEXTS; i++) {
 		struct registration registration;
@@ -679,14 +680,14 @@ TEST(vmid_of_another)
 		CHECK_OK(try_ioctl(queues[i].fd, PINMAP_GPU_INFO, &gpu));
 		memory[i] = anon(1);
 		registration = register_memory(queues[i].fd, memory[i], PAGE, WRITE | NO_MAP);
-		/* whoever used its VMID longest ago has to give it up: as many contexts before this one as there are VMIDs */
-		map(queues[i].fd, registration.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
-		    (uintptr_t)same + i % gpu.out_nr_vmids * PAGE);
+		/* contexts take turns: as many later as there are VMIDs, another one is given this VMID */
+		place[i] = (uintptr_t)area + i % gpu.out_nr_vmids * PAGE;
+		map(queues[i].fd, registration.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, place[i]);
 	}
 	CHECK(gpu.out_nr_vmids <= 32 && gpu.out_nr_vmids < CONTEXTS);
 	CHECK_OK(try_ioctl(queues[0].fd, PINMAP_GPU_COUNTERS, &before));
 	for (int i = 0; i < CONTEXTS; i++) {
-		queue_push(&queues[i], GPU_FILL, (uintptr_t)same + i % gpu.out_nr_vmids * PAGE, PAGE, i + 1);
+		queue_push(&queues[i], GPU_FILL, place[i], PAGE, i + 1);
 		queue_finish(&queues[i]);
 		CHECK(bytes_are(memory[i], PAGE, i + 1));
 	}

@@ -255,11 +255,13 @@ static void *read_into(void *argument)
 {
 	struct reader *reader = argument;
 
-	CHECK_EQ(try_read(reader->fd, reader->event, sizeof(*reader->event)), sizeof(*reader->event));
+	size_t size = sizeof(*reader->event);
+
+	CHECK_EQ(try_read(reader->fd, reader->event, size), size);
 	return NULL;
 }
 
-/* Also if the event before it is still being read: by somebody whose memory is not there. */
+/* The last event also waits for one that a thread is still reading, into memory that is missing. */
 TEST(gone_after_what_is_being_read)
 {
 	struct pci_device device = need_device(0);

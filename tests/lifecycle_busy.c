@@ -85,7 +85,7 @@ TEST(unbind_while_memory_changes, .seconds = 60)
 	kill_now(pid);
 }
 
-/* Holds the lock of a dma-buf, without which nobody takes its memory away, until it is killed. */
+/* A process that holds the reservation lock of a dma-buf until it is killed. */
 static pid_t hold_dma_buf(int dma_buf)
 {
 	int importer = importer_open(), held = SYS(eventfd(0, EFD_CLOEXEC));
@@ -95,7 +95,7 @@ static pid_t hold_dma_buf(int dma_buf)
 
 	if (pid == 0) {
 		CHECK_OK(try_ioctl(importer, IMPORTER_LOCK, &args));
-		FAIL("it is held no longer");
+		FAIL("the lock is held no longer");
 	}
 	CHECK_EQ(read(held, &count, sizeof(count)), sizeof(count));
 	close(held);
@@ -104,8 +104,9 @@ static pid_t hold_dma_buf(int dma_buf)
 }
 
 /*
- * While a device is being taken away, which takes as long as its users have memory, it cannot be opened any more, and other
- * devices can: nobody who opens one waits. It takes long here because somebody holds the lock of a buffer that was exported.
+ * While a device is being unbound it cannot be opened, other devices can, and no open() waits.
+ * Unbinding takes long here because it needs the lock of an exported buffer, which another process
+ * holds.
  */
 TEST(open_during_unbind, .seconds = 60)
 {

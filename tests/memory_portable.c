@@ -11,9 +11,11 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define TRACING "/sys/kernel/tracing"
@@ -414,8 +416,6 @@ TEST(portable_handed_over)
 	CHECK_EQ(query_handle(fd, registration.handle).out_nr_mappings, 1);
 }
 
-<<<<<<< HEAD
-=======
 /* How many mappings were made while that was traced. */
 static unsigned int mappings_traced(void)
 {
@@ -430,7 +430,6 @@ static unsigned int mappings_traced(void)
 	return found;
 }
 
->>>>>>> 8104ffd (Tests: what mutants showed that no test found)
 /*
  * A process with a great deal of portable memory opens another device, gets all of it there by its first call, and is killed
  * meanwhile: it does not go on to the end.
@@ -480,7 +479,6 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 	FAIL("it has always had all of it mapped");
 }
 
-<<<<<<< HEAD
 /*
  * A device that one context of a process has is another one's when that is closed, with all that is portable. Not where the
  * process has ended: nothing is mapped once more for nobody.
@@ -526,8 +524,6 @@ TEST(portable_not_handed_over_at_the_end, .seconds = 60)
 	}
 }
 
-=======
->>>>>>> 8104ffd (Tests: what mutants showed that no test found)
 /* A part of a file: at the same address everywhere, for others can name it by nothing else. */
 TEST(portable_file)
 {

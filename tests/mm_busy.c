@@ -194,7 +194,7 @@ TEST(fork_of_much_memory, .seconds = 60)
 		if (pid == 0)
 			_exit(0);
 		join(pid);
-		/* whoever disturbs has given up, and said why? */
+		/* it gives up where the kernel moves no pages, and fails if a pinned page was moved */
 		if (!runs_still(other))
 			join(other);
 		seen = changes(fd, &registration);
@@ -273,7 +273,7 @@ static void *write_page(void *argument)
 	return NULL;
 }
 
-/* Takes the lock of a file, until file_unlock(): by a write() whose data do not come. */
+/* Has a thread hold the lock of a file, by a write() whose data do not come before file_unlock(). */
 static void file_lock(struct writer *writer, int fd)
 {
 	writer->fd = fd;
@@ -292,8 +292,9 @@ static void file_unlock(struct writer *writer)
 }
 
 /*
- * One change of many pages, of which only what is behind the first piece has gone. It is one since nobody begins to look at it:
- * whether the first page, which belongs to a file, has gone cannot be known before.
+ * A change of many pages is looked at in pieces, to its end: here only the last page has gone. The
+ * changes are joined into one because the look at the first page, which is in a locked file, has to
+ * wait until all of them have happened.
  */
 TEST(end_of_a_long_change)
 {
@@ -305,7 +306,8 @@ TEST(end_of_a_long_change)
 	int fd = open_device(0);
 
 	SYS(mmap(area, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory.fd, 0));
-	SYS(mmap(area + PAGE, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	SYS(mmap(area + PAGE, PAGES * PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
 	memset(area, 0x11, (1 + PAGES) * PAGE);
 	registration = register_memory(fd, area, (1 + PAGES) * PAGE, NO_MAP);
 	file_lock(&writer, memory.fd);

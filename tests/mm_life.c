@@ -347,6 +347,7 @@ TEST(munmap_meets_registering, .seconds = 60)
 	CHECK_OK(-pthread_create(&thread, NULL, unmap_partner, &unmapper));
 	for (unsigned int i = 0; i < rounds(400); i++) {
 		struct registration registration;
+		uint32_t flags;
 		char *last;
 		int result;
 
@@ -355,8 +356,9 @@ TEST(munmap_meets_registering, .seconds = 60)
 		pthread_barrier_wait(&unmapper.barrier);
 		for (volatile unsigned int pause = 0; pause < i % 20 * 1000; pause++)
 			;
-		/* for writing without a look at the area that the page is in, which is not there any more */
-		result = try_register_memory(fd, last, PAGE, i % 40 < 20 ? NO_MAP : WRITE | NO_MAP, &registration);
+		/* for reading, the driver looks for the VMA, which is gone: for writing it does not */
+		flags = i % 40 < 20 ? NO_MAP : WRITE | NO_MAP;
+		result = try_register_memory(fd, last, PAGE, flags, &registration);
 		pthread_barrier_wait(&unmapper.barrier);
 		if (result) {
 			CHECK(result == -EFAULT || result == -ESTALE);
@@ -375,53 +377,56 @@ TEST(munmap_meets_registering, .seconds = 60)
 }
 
 /*
- * The same with a munmap() that is known to have begun, and to take long: one context has many mappings to undo before any page
- * goes. Another one, which was told before and had nothing there, registers the last page meanwhile.
+ * As munmap_meets_registering, with a munmap() that is known to have begun and takes long: one
+ * context has many mappings to undo before any page goes. Another context, whose notifier was
+ * called before and had nothing there, registers the last page meanwhile.
  */
 TEST(munmap_has_begun, .seconds = 60)
 {
 	enum { SLOW = UNMAPPED_PAGES - 1 };
-	static struct registration slow_ones[SLOW];
+	static struct registration many[SLOW];
 	struct unmapper unmapper = { 0 };
-	int slow = open_device(0), quick = open_device(0);
+	int slower = open_device(0), quicker = open_device(0);
 	long long pins = pins_held();
 	unsigned int late = 0;
 	pthread_t thread;
 
-	/* whoever began to watch last is told first */
-	register_memory(slow, anon(1), PAGE, NO_MAP);
-	register_memory(quick, anon(1), PAGE, NO_MAP);
+	/* the notifier that was registered last is called first */
+	register_memory(slower, anon(1), PAGE, NO_MAP);
+	register_memory(quicker, anon(1), PAGE, NO_MAP);
 	pthread_barrier_init(&unmapper.barrier, NULL, 2);
 	CHECK_OK(-pthread_create(&thread, NULL, unmap_partner, &unmapper));
 	for (unsigned int i = 0; i < 100 && late < rounds(10); i++) {
-		struct pollfd poller = { .fd = slow, .events = POLLIN };
+		struct pollfd poller = { .fd = slower, .events = POLLIN };
 		struct registration registration;
+		char *last;
 		int result;
 
 		unmapper.memory = anon(UNMAPPED_PAGES);
 		for (size_t k = 0; k < SLOW; k++)
-			slow_ones[k] = register_memory(slow, unmapper.memory + k * PAGE, PAGE, WRITE);
+			many[k] = register_memory(slower, unmapper.memory + k * PAGE, PAGE, WRITE);
+		last = unmapper.memory + SLOW * PAGE;
 		pthread_barrier_wait(&unmapper.barrier);
-		CHECK_EQ(poll(&poller, 1, 10000), 1);
-		result = try_register_memory(quick, unmapper.memory + SLOW * PAGE, PAGE, WRITE | NO_MAP, &registration);
+		CHECK_EQ(poll(&poller, 1, slow(10000)), 1);
+		result = try_register_memory(quicker, last, PAGE, WRITE | NO_MAP, &registration);
 		pthread_barrier_wait(&unmapper.barrier);
 		for (size_t k = 0; k < SLOW; k++)
-			release(slow, slow_ones[k].handle);
+			release(slower, many[k].handle);
 		if (result) {
 			CHECK(result == -EFAULT || result == -ESTALE);
 			continue;
 		}
 		late++;
-		CHECK_EQ(query_handle(quick, registration.handle).out_state, PINMAP_STATE_STALE);
+		CHECK_EQ(query_handle(quicker, registration.handle).out_state, PINMAP_STATE_STALE);
 		CHECK_PINS(pins + 2);
-		release(quick, registration.handle);
+		release(quicker, registration.handle);
 	}
 	unmapper.stop = true;
 	pthread_barrier_wait(&unmapper.barrier);
 	CHECK_OK(-pthread_join(thread, NULL));
 	diag("%u registered", late);
 	CHECK(late > 0);
-	CHECK_NO_EVENT(quick);
+	CHECK_NO_EVENT(quicker);
 }
 
 static void *keep_busy(void *argument)
@@ -469,8 +474,8 @@ static void hog_end(pthread_t *threads, int others, volatile bool *stop)
 }
 
 /*
- * Memory goes, and all that was registered of it is released before the driver's worker has had time for it: no kernel memory
- * is lost with the work that was taken off the worker's queue.
+ * Memory goes, and what was registered of it is released before the driver's worker has had time:
+ * the work that is taken off the worker's queue leaks no kernel memory.
  */
 TEST(released_before_the_worker_came)
 {
@@ -485,7 +490,7 @@ TEST(released_before_the_worker_came)
 	for (unsigned int round = 0; round <= ROUNDS; round++) {
 		char *memory = anon(COUNT);
 
-		/* the first time for what is kept for the next */
+		/* the first round fills the kernel's caches */
 		if (round == 1)
 			before = file_field("/proc/meminfo", "SUnreclaim:");
 		for (size_t i = 0; i < COUNT; i++)
@@ -498,7 +503,10 @@ TEST(released_before_the_worker_came)
 	}
 	lost = file_field("/proc/meminfo", "SUnreclaim:") - before;
 	diag("%lld KiB more than before", lost);
-	/* a registration takes more than 512 bytes; a debug kernel keeps what was freed, and has another way to find what is lost */
+	/*
+	 * A registration takes more than 512 bytes. A debug kernel does not reuse at once what was
+	 * freed; it has kmemleak.
+	 */
 	CHECK(debug_kernel() || lost < ROUNDS * COUNT / 4);
 }
 

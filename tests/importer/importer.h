@@ -17,8 +17,8 @@ enum importer_flags {
  * @fd: MAP, LOCK: the dma-buf
  * @flags: MAP: enum importer_flags
  * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has; HOLD, RESET, ERROR: the PCI function,
- *	domain << 16 | bus << 8 | device << 3 | function; LOCK: an eventfd that is told once the lock of the dma-buf @fd is held,
- *	which it is until a signal comes
+ *	domain << 16 | bus << 8 | device << 3 | function; LOCK: an eventfd that is signalled once
+ *	the reservation lock of the dma-buf @fd is held, which it is until a signal comes
  * @value: LOAD, STORE: what it is; HOLD: to have its device lock for so many milliseconds; RESET: to tell its driver of a reset that
  *	takes so many, or until a signal comes; ERROR: to tell its driver of an error on the bus that leaves it in this state
  *	(pci_channel_state_t), then what the driver said (pci_ers_result_t; 0: it cannot be told)

@@ -25,7 +25,7 @@ enum { USUAL_SECONDS = 60 };
 
 static struct test *tests, **tests_end = &tests;
 static char *skip_reason; /* shared with the test's process */
-/* A check has failed, in whatever process of the test. Shared by all of them; a program that was executed has none. */
+/* Set when a check fails. All processes that a test forks share it; after exec() there is none. */
 static volatile bool *any_failed;
 static const char *program;
 
@@ -105,14 +105,12 @@ void test_end(int status)
 
 void test_run(const struct test *test)
 {
-	void *shared = mmap(NULL, sizeof(*any_failed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	siginfo_t child;
 
-	if (shared == MAP_FAILED)
-		FAIL("no memory");
-	any_failed = shared;
+	any_failed = SYS(mmap(NULL, sizeof(*any_failed), PROT_READ | PROT_WRITE,
+			      MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 	test->run(test->variant);
-	/* killed now, it could not say what it finds */
+	/* the sweep would kill it, whatever it has still to check */
 	if (!waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT))
 		FAIL("leaves a child that it did not wait for");
 	test_end(EXIT_PASS);

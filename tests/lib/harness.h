@@ -76,8 +76,9 @@ void test_add(const struct test *test, const char *group, const char *name);
 void diag(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /*
- * Runs a test and ends this process, with its verdict. A check that fails in any process that the test has forked fails the test,
- * however that process is waited for; and a test waits for all of its children.
+ * Runs a test and ends this process with the test's verdict. A check that fails in any process that
+ * the test has forked fails the test, however that process is waited for. A test that returns while
+ * it still has a child fails.
  */
 void test_run(const struct test *test) __attribute__((noreturn));
 /* Ends this process with @status, or with EXIT_FAIL if a check has failed in another one. */
