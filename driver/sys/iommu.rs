@@ -7,10 +7,10 @@
 //! [`Attachment`] has claimed the DMA of the function and checked that its group and its interrupts
 //! are isolated.
 //!
-//! An IOMMU driver frees the tables of a page table only together with it, for the most part. So a
-//! [`Domain`] changes to a fresh page table while nothing is mapped (`Domain::renew`): during the
-//! change all DMA is blocked. A [`Use`](mapped::Use) keeps the page table from changing as long as
-//! something is mapped in it. What the tables cost is counted in `footprint.rs`.
+//! Unmapping leaves tables behind, which the IOMMU driver frees only together with the page table.
+//! So a [`Domain`] changes to a fresh page table while nothing is mapped (`Domain::renew`); during
+//! the change all DMA is blocked. A [`Use`](mapped::Use) keeps the page table from changing as long
+//! as something is mapped in it. What the tables cost is counted in `footprint.rs`.
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The kernel's C interfaces that the `kernel` crate does not wrap yet.
 //!
-//! The only place of the driver with `bindings`, `extern "C"` and `unsafe`. Each file is one C
-//! interface behind safe types, as it would go upstream; nothing here knows what pinmap is for.
+//! This is the only place of the driver with `bindings`, `extern "C"` and `unsafe`. Each file puts
+//! safe types on one C interface, as it would go upstream, and names no type of the driver. The C
+//! functions that `NAME.rs` needs are in `helpers/NAME.c`.
 
 pub(crate) mod account;
 pub(crate) mod cache;

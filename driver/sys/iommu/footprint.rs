@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Counts the tables that a page table keeps, and charges for them.
 //!
-//! An IOMMU driver frees most tables only with the whole page table, and the program chooses how
-//! far apart its addresses are. Each mapping of a page could so cost the kernel up to four pages,
-//! which stay when it is unmapped. Hence each owner of a device has 4 MiB of tables for free, which
-//! ordinary programs do not use up. What is beyond that is charged to whoever maps, as pinned
+//! Unmapping a range does not free the tables at its ends: they stay until the whole page table is
+//! freed. The program chooses how far apart its addresses are, so each mapping of a page could cost
+//! the kernel up to four pages for good. Hence each owner of a device has 4 MiB of tables for free,
+//! which ordinary programs do not use up. What is beyond that is charged to whoever maps, as pinned
 //! memory is.
 //!
 //! The charges end when the page table is replaced, with all of its tables (`Domain::renew`). Which
