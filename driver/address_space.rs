@@ -132,10 +132,10 @@ impl AddressSpace {
         let mut taken = self.taken.lock();
         taken.settle(self.bounds());
         let space = self.space(&taken);
-        let place = match space.place(length, target.wish, target.bits) {
+        let place = match space.place(length, target.placement, target.address_bits) {
             // A mapping would take what was left there.
             Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => {
-                Span::new(target.wish.address(), length).map_err(|_| EINVAL)?
+                Span::new(target.placement.address(), length).map_err(|_| EINVAL)?
             }
             place => place.map_err(no_place)?,
         };
@@ -195,21 +195,21 @@ impl IovaRange {
         target: Target,
     ) -> Result<Self, Failure> {
         let suits = |span: Span| {
-            let fits = span.last().checked_shr(target.bits).unwrap_or(0) == 0;
-            fits && span.start() >= PAGE_SIZE && target.wish.suits(length, span)
+            let fits = span.last().checked_shr(target.address_bits).unwrap_or(0) == 0;
+            fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
         };
         let again = space.taken.lock().take_again(suits);
         if let Some((span, id)) = again {
             return Ok(Self::new(space, span, id));
         }
-        let wished = Span::new(target.wish.address(), length);
+        let wished = Span::new(target.placement.address(), length);
         // Its memory is allocated outside of the lock.
         let room = Room::new()?;
         let mut taken = space.taken.lock();
         taken.settle(space.bounds());
-        if let Ok(wish) = wished {
+        if let Ok(placement) = wished {
             // Ranges that were left are freed here, where the device can be waited for.
-            while let Some((last, id, entries)) = taken.leftover(wish) {
+            while let Some((last, id, entries)) = taken.leftover(placement) {
                 drop(taken);
                 entries.remove()?;
                 taken = space.taken.lock();
@@ -219,7 +219,7 @@ impl IovaRange {
         }
         let span = space
             .space(&taken)
-            .place(length, target.wish, target.bits)
+            .place(length, target.placement, target.address_bits)
             .map_err(no_place)?;
         let id = taken.take(space.bounds(), span, room);
         drop(taken);

@@ -15,7 +15,7 @@ use crate::{
     failure::Failure,
     logic::{
         contiguity::Contiguity,
-        place::Wish,
+        place::Placement,
         pte::{self, Access},
         request::Target,
         span::Span,
@@ -120,8 +120,8 @@ impl Mapping {
                     // Congruent, so that huge pages stay huge in both page tables; and packed, since
                     // all contexts of the device share the IOMMU's tables.
                     let packed = Target {
-                        wish: Wish::Packed(span.start()),
-                        bits: u64::BITS,
+                        placement: Placement::Packed(span.start()),
+                        address_bits: u64::BITS,
                     };
                     let bus = IovaRange::take(&device_mmu.bus, span.length(), packed)?;
                     at = bus.span();

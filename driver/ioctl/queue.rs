@@ -18,7 +18,7 @@ use crate::{
         Gpu,
     },
     logic::{
-        place::Wish,
+        place::Placement,
         pte::Access,
         request::Target,
         ring::{self, Ring},
@@ -93,8 +93,8 @@ fn map(
     access: Access,
 ) -> Result<Mapping, Failure> {
     let anywhere = Target {
-        wish: Wish::Near(space.aperture().start()),
-        bits: u64::BITS,
+        placement: Placement::Near(space.aperture().start()),
+        address_bits: u64::BITS,
     };
     let memory = Memory::Host(folios.clone());
     Mapping::new(space, &memory, anywhere, access, || Ok(()))

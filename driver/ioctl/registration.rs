@@ -15,7 +15,7 @@ use crate::{
     context::{Context, Found, Guest, Peers},
     failure::Failure,
     logic::{
-        place::Wish,
+        place::Placement,
         request::{self, RegisterPlan, Target},
         PAGE_SIZE,
     },
@@ -214,7 +214,7 @@ fn begin(
                     // A file has no user address to ask by: the device address is the same
                     // everywhere.
                     Target {
-                        wish: Wish::Exactly(device_addr),
+                        placement: Placement::Fixed(device_addr),
                         ..target
                     }
                 };

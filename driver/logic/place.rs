@@ -30,9 +30,9 @@ pub trait Taken {
 
 /// Address that a caller wants for its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Placement {
     /// At this address or not at all.
-    Exactly(u64),
+    Fixed(u64),
     /// At this address if possible, otherwise at one congruent to it.
     Near(u64),
     /// As low as possible, so that all mappings are close together; congruent to this address as
@@ -40,11 +40,11 @@ pub enum Wish {
     Packed(u64),
 }
 
-impl Wish {
+impl Placement {
     /// Returns the address that was asked for.
     pub const fn address(self) -> u64 {
         match self {
-            Self::Exactly(address) | Self::Near(address) | Self::Packed(address) => address,
+            Self::Fixed(address) | Self::Near(address) | Self::Packed(address) => address,
         }
     }
 
@@ -53,7 +53,7 @@ impl Wish {
         let offset = span.start().wrapping_sub(self.address());
         span.length() == length
             && match self {
-                Self::Exactly(_) | Self::Near(_) => offset == 0,
+                Self::Fixed(_) | Self::Near(_) => offset == 0,
                 Self::Packed(_) => offset & modulus(length).wrapping_sub(1) == 0,
             }
     }
@@ -97,11 +97,11 @@ pub struct Space<'a, T: ?Sized> {
 impl<T: Taken + ?Sized> Space<'_, T> {
     /// Finds a place for `length` bytes (whole pages) at addresses of at most `bits` bits.
     ///
-    /// If no exact address was demanded, low addresses come first. They are congruent to the wish
+    /// If no exact address was demanded, low addresses come first. They are congruent to the placement
     /// modulo 2 MiB, or 1 GiB for lengths from there on, so that huge pages stay huge. The page at
     /// address 0 is left out: too many devices take that address for "none". Buffers too short for
     /// a huge page get any page when congruent addresses are scarce.
-    pub fn place(&self, length: u64, wish: Wish, bits: u32) -> Result<Span, NoPlace> {
+    pub fn place(&self, length: u64, placement: Placement, bits: u32) -> Result<Span, NoPlace> {
         let unused = u64::BITS.saturating_sub(bits);
         let highest = u64::MAX.checked_shr(unused).unwrap_or(0);
         let highest = highest.min(self.aperture.last());
@@ -110,20 +110,20 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         };
         let fit = |modulus| Fit {
             length,
-            address: wish.address(),
+            address: placement.address(),
             modulus,
             usable,
         };
-        match wish {
-            Wish::Exactly(address) => self.exactly(length, address, usable),
-            Wish::Near(address) => match self.exactly(length, address, usable) {
+        match placement {
+            Placement::Fixed(address) => self.exactly(length, address, usable),
+            Placement::Near(address) => match self.exactly(length, address, usable) {
                 Ok(span) if address >= PAGE_SIZE => Ok(span),
                 _ if length >= LARGE => self.in_gaps(fit(modulus(length)), u32::MAX),
                 _ => self
                     .in_gaps(fit(LARGE), PATIENCE)
                     .or_else(|_| self.in_gaps(fit(PAGE_SIZE), u32::MAX)),
             },
-            Wish::Packed(_) => self.in_gaps(fit(modulus(length)), u32::MAX),
+            Placement::Packed(_) => self.in_gaps(fit(modulus(length)), u32::MAX),
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
             (0x1000, 0x1000, 12, Err(NoPlace::Aperture(0xfff))),
         ];
         for (address, length, bits, want) in table {
-            let got = space.place(length, Wish::Exactly(address), bits);
+            let got = space.place(length, Placement::Fixed(address), bits);
             assert_eq!(got.map(|_| ()), want, "{address:#x} {length:#x} {bits}");
         }
     }
@@ -301,11 +301,11 @@ mod tests {
     #[test]
     fn falls_back_to_a_congruent_address() {
         let got = space(&used(&[]))
-            .place(4 << 20, Wish::Near(0x7f12_3456_7000), 32)
+            .place(4 << 20, Placement::Near(0x7f12_3456_7000), 32)
             .unwrap();
         assert_eq!(got.start(), 0x16_7000);
         let got = space(&used(&[]))
-            .place(1 << 30, Wish::Near(0x7f12_3456_7000), 40)
+            .place(1 << 30, Placement::Near(0x7f12_3456_7000), 40)
             .unwrap();
         assert_eq!(got.start(), 0x3456_7000);
         assert!(!got.overlaps(MSI));
@@ -315,7 +315,7 @@ mod tests {
     fn never_hands_out_address_zero() {
         assert_eq!(
             space(&used(&[]))
-                .place(0x1000, Wish::Near(1 << 50), 64)
+                .place(0x1000, Placement::Near(1 << 50), 64)
                 .unwrap()
                 .start(),
             LARGE
@@ -324,10 +324,12 @@ mod tests {
 
     #[test]
     fn nearness_to_zero_is_no_demand() {
-        let got = space(&used(&[])).place(0x1000, Wish::Near(0), 64).unwrap();
+        let got = space(&used(&[]))
+            .place(0x1000, Placement::Near(0), 64)
+            .unwrap();
         assert_eq!(got.start(), LARGE);
         let got = space(&used(&[]))
-            .place(0x1000, Wish::Exactly(0), 64)
+            .place(0x1000, Placement::Fixed(0), 64)
             .unwrap();
         assert_eq!(got.start(), 0);
     }
@@ -336,11 +338,11 @@ mod tests {
     fn short_buffers_use_the_last_page() {
         let used = used(&[span(0, 0xff_f000)]);
         let got = space(&used)
-            .place(0x1000, Wish::Near(0x7f00_0000_0000), 24)
+            .place(0x1000, Placement::Near(0x7f00_0000_0000), 24)
             .unwrap();
         assert_eq!(got.start(), 0xff_f000);
         assert_eq!(
-            space(&used).place(0x2000, Wish::Near(0x7f00_0000_0000), 24),
+            space(&used).place(0x2000, Placement::Near(0x7f00_0000_0000), 24),
             Err(NoPlace::Full)
         );
     }
@@ -350,19 +352,19 @@ mod tests {
         let bounds = Bounds::new(APERTURE, core::slice::from_ref(&MSI));
         let mut model = used(&[]);
         for index in 0..3000 {
-            let wish = Wish::Packed(0x7f00_0000_0000 + index * LARGE);
-            let place = space(&model).place(PAGE_SIZE, wish, 64).unwrap();
+            let placement = Placement::Packed(0x7f00_0000_0000 + index * LARGE);
+            let place = space(&model).place(PAGE_SIZE, placement, 64).unwrap();
             assert_eq!(place.start(), (index + 1) * PAGE_SIZE);
-            assert!(wish.suits(PAGE_SIZE, place) && !wish.suits(2 * PAGE_SIZE, place));
-            assert!(!Wish::Near(wish.address()).suits(PAGE_SIZE, place));
+            assert!(placement.suits(PAGE_SIZE, place) && !placement.suits(2 * PAGE_SIZE, place));
+            assert!(!Placement::Near(placement.address()).suits(PAGE_SIZE, place));
             model.take(bounds, place);
         }
         for (length, modulus) in [(LARGE, LARGE), (GIGANTIC, GIGANTIC)] {
-            let wish = Wish::Packed(0x7f12_3456_7000);
-            let place = space(&model).place(length, wish, 64).unwrap();
-            assert_eq!(place.start() % modulus, wish.address() % modulus);
-            assert!(wish.suits(length, place));
-            assert!(!Wish::Packed(wish.address() + PAGE_SIZE).suits(length, place));
+            let placement = Placement::Packed(0x7f12_3456_7000);
+            let place = space(&model).place(length, placement, 64).unwrap();
+            assert_eq!(place.start() % modulus, placement.address() % modulus);
+            assert!(placement.suits(length, place));
+            assert!(!Placement::Packed(placement.address() + PAGE_SIZE).suits(length, place));
         }
     }
 
@@ -392,8 +394,8 @@ mod tests {
                 taken: &counted,
             };
             // Every other page, so that nothing merges.
-            let wish = Wish::Near(0x7f00_0000_0000 + index * 2 * PAGE_SIZE);
-            let place = space.place(PAGE_SIZE, wish, 32).unwrap();
+            let placement = Placement::Near(0x7f00_0000_0000 + index * 2 * PAGE_SIZE);
+            let place = space.place(PAGE_SIZE, placement, 32).unwrap();
             assert!(counted.1.get() < 400, "{index}: {}", counted.1.get());
             model.take(bounds, place);
         }
@@ -404,34 +406,43 @@ mod tests {
         let aperture = Span::from_bounds(0, u64::MAX).unwrap();
         let last = u64::MAX - 0xfff;
         let mut taken = model(aperture, &[MSI], &[]);
-        let place = |taken: &Model, length, wish, bits| {
+        let place = |taken: &Model, length, placement, bits| {
             let space = Space {
                 aperture,
                 reserved: core::slice::from_ref(&MSI),
                 taken,
             };
-            space.place(length, wish, bits).map(Span::start)
+            space.place(length, placement, bits).map(Span::start)
         };
-        assert_eq!(place(&taken, 0x1000, Wish::Exactly(last), 64), Ok(last));
-        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 64), Ok(last));
-        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 63), Ok(0x1f_f000));
+        assert_eq!(place(&taken, 0x1000, Placement::Fixed(last), 64), Ok(last));
+        assert_eq!(place(&taken, 0x1000, Placement::Near(last), 64), Ok(last));
         assert_eq!(
-            place(&taken, 0x2000, Wish::Exactly(last), 64),
+            place(&taken, 0x1000, Placement::Near(last), 63),
+            Ok(0x1f_f000)
+        );
+        assert_eq!(
+            place(&taken, 0x2000, Placement::Fixed(last), 64),
             Err(NoPlace::Aperture(u64::MAX))
         );
         // Two pages from the last one on are one too many.
-        assert_eq!(place(&taken, 0x2000, Wish::Near(last), 64), Ok(0x1f_f000));
+        assert_eq!(
+            place(&taken, 0x2000, Placement::Near(last), 64),
+            Ok(0x1f_f000)
+        );
         taken.take(
             Bounds::new(aperture, core::slice::from_ref(&MSI)),
             span(last, 0x1000),
         );
         assert_eq!(
-            place(&taken, 0x1000, Wish::Exactly(last), 64),
+            place(&taken, 0x1000, Placement::Fixed(last), 64),
             Err(NoPlace::Taken(span(last, 0x1000)))
         );
-        assert_eq!(place(&taken, 0x1000, Wish::Near(last), 64), Ok(0x1f_f000));
         assert_eq!(
-            place(&taken, 0x1000, Wish::Near(last - 0x1000), 64),
+            place(&taken, 0x1000, Placement::Near(last), 64),
+            Ok(0x1f_f000)
+        );
+        assert_eq!(
+            place(&taken, 0x1000, Placement::Near(last - 0x1000), 64),
             Ok(last - 0x1000)
         );
     }
@@ -445,7 +456,7 @@ mod tests {
             taken: &model(aperture, &[], &[]),
         };
         assert_eq!(
-            high.place(0x1000, Wish::Near(0x1000), 20),
+            high.place(0x1000, Placement::Near(0x1000), 20),
             Err(NoPlace::Aperture(0xf_ffff))
         );
     }
@@ -469,27 +480,27 @@ mod tests {
         fn a_place_is_free_and_congruent(
             used in layout(),
             pages in 1u64..1500,
-            wish in 0u64..1 << 36,
+            placement in 0u64..1 << 36,
             bits in 20u32..36,
         ) {
             let taken: Vec<Span> = used.into_iter().filter(|used| !used.overlaps(MSI)).collect();
             let model = model(APERTURE, &[MSI], &taken);
             let (used, space) = (taken, space(&model));
-            let wish = wish * PAGE_SIZE;
+            let placement = placement * PAGE_SIZE;
             let length = pages * PAGE_SIZE;
-            match space.place(length, Wish::Near(wish), bits) {
+            match space.place(length, Placement::Near(placement), bits) {
                 Ok(got) => {
                     prop_assert_eq!(got.length(), length);
                     prop_assert!(got.last() < 1 << bits);
                     prop_assert!(!used.iter().any(|u| u.overlaps(got)) && !MSI.overlaps(got));
                     if length >= LARGE {
-                        prop_assert_eq!(got.start() % LARGE, wish % LARGE);
+                        prop_assert_eq!(got.start() % LARGE, placement % LARGE);
                     }
                 }
                 Err(_) => {
                     // The slow search finds none either.
                     let step = if length >= LARGE { LARGE } else { PAGE_SIZE };
-                    let first = if step == LARGE { wish % LARGE } else { PAGE_SIZE };
+                    let first = if step == LARGE { placement % LARGE } else { PAGE_SIZE };
                     let mut at = if first == 0 { LARGE } else { first };
                     while at + length <= 1 << bits.min(26) {
                         let try_ = span(at, length);
@@ -503,7 +514,7 @@ mod tests {
 
         #[test]
         fn nothing_panics(
-            start: u64, last: u64, length: u64, wish: u64, exact: bool, bits: u32,
+            start: u64, last: u64, length: u64, placement: u64, exact: bool, bits: u32,
             reserved in proptest::collection::vec(any::<(u64, u64)>(), 0..3),
         ) {
             if let Some(aperture) = Span::from_bounds(start, last) {
@@ -514,8 +525,8 @@ mod tests {
                 reserved.dedup_by(|next, kept| kept.overlaps(*next));
                 let taken = model(aperture, &reserved, &[]);
                 let space = Space { aperture, reserved: &reserved, taken: &taken };
-                let wish = if exact { Wish::Exactly(wish) } else { Wish::Near(wish) };
-                let _ = space.place(length, wish, bits);
+                let placement = if exact { Placement::Fixed(placement) } else { Placement::Near(placement) };
+                let _ = space.place(length, placement, bits);
             }
         }
     }

@@ -2,7 +2,7 @@
 //! Raw arguments of REGISTER and MAP, checked in the order that the ABI promises: unsupported,
 //! overflow, invalid.
 
-use super::{is_page_aligned, place::Wish, span::Span, Refusal, PAGE_SHIFT};
+use super::{is_page_aligned, place::Placement, span::Span, Refusal, PAGE_SHIFT};
 use crate::sys::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
     PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY,
@@ -29,9 +29,9 @@ const SYNC_FLAGS: u32 = PINMAP_SYNC_FOR_DEVICE | PINMAP_SYNC_FOR_CPU | PINMAP_SY
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Address that was asked for.
-    pub wish: Wish,
+    pub placement: Placement,
     /// Address bits that the device can drive.
-    pub bits: u32,
+    pub address_bits: u32,
 }
 
 /// Checked arguments of REGISTER.
@@ -57,22 +57,22 @@ pub struct MapPlan {
     /// Demanded address, if there is one.
     pub fixed: Option<u64>,
     /// Address bits that the device can drive.
-    pub bits: u32,
+    pub address_bits: u32,
 }
 
 impl MapPlan {
     /// Returns the placement for a buffer with these user addresses.
     pub fn target(self, buffer: Span) -> Result<Target, Refusal> {
-        let wish = match self.fixed {
+        let placement = match self.fixed {
             Some(fixed) => {
                 Span::new(fixed, buffer.length())?;
-                Wish::Exactly(fixed)
+                Placement::Fixed(fixed)
             }
-            None => Wish::Near(buffer.start()),
+            None => Placement::Near(buffer.start()),
         };
         Ok(Target {
-            wish,
-            bits: self.bits,
+            placement,
+            address_bits: self.address_bits,
         })
     }
 }
@@ -107,13 +107,16 @@ pub fn register(
     if !span.is_whole_pages() || span.last() > user_last || !one_way {
         return Err(Refusal::Invalid);
     }
-    let bits = check_bits(address_bits)?;
-    let wish = match check_fixed(flags & PINMAP_REGISTER_FIXED != 0, device_address)? {
-        Some(fixed) => Wish::Exactly(fixed),
-        None if flags & PINMAP_REGISTER_IDENTITY != 0 => Wish::Exactly(address),
-        None => Wish::Near(address),
+    let address_bits = check_bits(address_bits)?;
+    let placement = match check_fixed(flags & PINMAP_REGISTER_FIXED != 0, device_address)? {
+        Some(fixed) => Placement::Fixed(fixed),
+        None if flags & PINMAP_REGISTER_IDENTITY != 0 => Placement::Fixed(address),
+        None => Placement::Near(address),
     };
-    let target = (flags & PINMAP_REGISTER_NO_MAP == 0).then_some(Target { wish, bits });
+    let target = (flags & PINMAP_REGISTER_NO_MAP == 0).then_some(Target {
+        placement,
+        address_bits,
+    });
     Ok(RegisterPlan {
         span,
         write: flags & PINMAP_REGISTER_WRITE != 0,
@@ -149,12 +152,12 @@ pub fn map(
     if flags & !MAP_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
-    let bits = check_bits(address_bits)?;
+    let address_bits = check_bits(address_bits)?;
     let fixed = check_fixed(flags & PINMAP_MAP_FIXED != 0, device_address)?;
     Ok(MapPlan {
         write: flags & PINMAP_MAP_WRITE != 0,
         fixed,
-        bits,
+        address_bits,
     })
 }
 

@@ -138,33 +138,33 @@ fn register_edges() {
 
 #[test]
 fn register_says_where() {
-    let wish = |flags, device| {
+    let placement = |flags, device| {
         register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST)
             .unwrap()
             .target
     };
     assert_eq!(
-        wish(0, 0),
+        placement(0, 0),
         Some(Target {
-            wish: Wish::Near(0x5000),
-            bits: 28
+            placement: Placement::Near(0x5000),
+            address_bits: 28
         })
     );
     assert_eq!(
-        wish(PINMAP_REGISTER_IDENTITY, 0),
+        placement(PINMAP_REGISTER_IDENTITY, 0),
         Some(Target {
-            wish: Wish::Exactly(0x5000),
-            bits: 28
+            placement: Placement::Fixed(0x5000),
+            address_bits: 28
         })
     );
     assert_eq!(
-        wish(PINMAP_REGISTER_FIXED, 0x9000),
+        placement(PINMAP_REGISTER_FIXED, 0x9000),
         Some(Target {
-            wish: Wish::Exactly(0x9000),
-            bits: 28
+            placement: Placement::Fixed(0x9000),
+            address_bits: 28
         })
     );
-    assert_eq!(wish(PINMAP_REGISTER_NO_MAP, 0), None);
+    assert_eq!(placement(PINMAP_REGISTER_NO_MAP, 0), None);
     assert!(
         register(PINMAP_REGISTER_WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
             .unwrap()
@@ -183,7 +183,7 @@ fn map_edges() {
         Ok(MapPlan {
             write: true,
             fixed: Some(0x1000),
-            bits: 40
+            address_bits: 40
         })
     );
     assert_eq!(
@@ -191,7 +191,7 @@ fn map_edges() {
         Ok(MapPlan {
             write: false,
             fixed: None,
-            bits: 64
+            address_bits: 64
         })
     );
 }
@@ -200,20 +200,20 @@ fn map_edges() {
 fn register_fd_edges() {
     use Refusal::{Invalid, Overflow, Unsupported};
     let table = [
-        (0, 0, 4096, 0, Ok(Some(Wish::Near(0)))),
+        (0, 0, 4096, 0, Ok(Some(Placement::Near(0)))),
         (
             PINMAP_REGISTER_WRITE | PINMAP_REGISTER_INTERRUPTIBLE,
             1 << 40,
             8192,
             0,
-            Ok(Some(Wish::Near(1 << 40))),
+            Ok(Some(Placement::Near(1 << 40))),
         ),
         (
             PINMAP_REGISTER_FIXED,
             4096,
             4096,
             1 << 20,
-            Ok(Some(Wish::Exactly(1 << 20))),
+            Ok(Some(Placement::Fixed(1 << 20))),
         ),
         (PINMAP_REGISTER_NO_MAP, 4096, 4096, 0, Ok(None)),
         (PINMAP_REGISTER_IDENTITY, 0, 4096, 0, Err(Unsupported)),
@@ -222,7 +222,7 @@ fn register_fd_edges() {
             4096,
             4096,
             0,
-            Ok(Some(Wish::Near(4096))),
+            Ok(Some(Placement::Near(4096))),
         ),
         (
             PINMAP_REGISTER_PORTABLE | PINMAP_REGISTER_NO_MAP,
@@ -240,14 +240,14 @@ fn register_fd_edges() {
             i64::MAX as u64 - 4095,
             4096,
             0,
-            Ok(Some(Wish::Near(i64::MAX as u64 - 4095))),
+            Ok(Some(Placement::Near(i64::MAX as u64 - 4095))),
         ),
         (0, 1 << 63, 4096, 0, Err(Invalid)),
         (0, u64::MAX - 4095, 8192, 0, Err(Overflow)),
     ];
     for (flags, offset, length, device, want) in table {
         let got = register_fd(flags, offset, length, device, 0);
-        let got = got.map(|plan| plan.target.map(|target| target.wish));
+        let got = got.map(|plan| plan.target.map(|target| target.placement));
         assert_eq!(got, want, "{flags} {offset:#x} {length:#x}");
     }
 }
@@ -338,16 +338,16 @@ fn map_says_where() {
     let plan = |fixed| MapPlan {
         write: false,
         fixed,
-        bits: 48,
+        address_bits: 48,
     };
-    let wish = |fixed| plan(fixed).target(buffer).map(|target| target.wish);
-    assert_eq!(wish(None), Ok(Wish::Near(0x5000)));
-    assert_eq!(wish(Some(0x9000)), Ok(Wish::Exactly(0x9000)));
+    let placement = |fixed| plan(fixed).target(buffer).map(|target| target.placement);
+    assert_eq!(placement(None), Ok(Placement::Near(0x5000)));
+    assert_eq!(placement(Some(0x9000)), Ok(Placement::Fixed(0x9000)));
     assert_eq!(
-        wish(Some(u64::MAX - 0x1fff)),
-        Ok(Wish::Exactly(u64::MAX - 0x1fff))
+        placement(Some(u64::MAX - 0x1fff)),
+        Ok(Placement::Fixed(u64::MAX - 0x1fff))
     );
-    assert_eq!(wish(Some(u64::MAX - 0xfff)), Err(Refusal::Overflow));
+    assert_eq!(placement(Some(u64::MAX - 0xfff)), Err(Refusal::Overflow));
 }
 
 proptest! {
