@@ -134,7 +134,7 @@ impl Mapping {
             }
             Memory::Vram(vram) => {
                 this.vram = Some(vram.clone());
-                pte::Memory::Local(vram.span().start())
+                pte::Memory::Vram(vram.span().start())
             }
         };
         if let Some(device_mmu) = space.device_mmu() {

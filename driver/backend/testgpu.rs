@@ -295,7 +295,7 @@ impl Hardware for TestGpu {
 
     fn set_root(&self, vmid: u32, table: Option<Memory>) {
         let value = match table {
-            Some(Memory::Local(offset)) => offset | ROOT_ENABLE,
+            Some(Memory::Vram(offset)) => offset | ROOT_ENABLE,
             Some(Memory::Host(address)) => address | ROOT_ENABLE | ROOT_HOST,
             None => 0,
         };

@@ -304,7 +304,7 @@ impl Vm {
 
     /// Where its tables begin.
     pub(super) fn root(&self) -> Memory {
-        Memory::Local(self.root)
+        Memory::Vram(self.root)
     }
 
     /// The VMID that it has.

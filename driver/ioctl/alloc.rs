@@ -30,12 +30,12 @@ impl Request for pinmap_alloc {
         let plan = request::alloc(self.flags, self.__reserved, self.length, self.node);
         let plan = plan.map_err(errno)?;
         let backend = context.device().backend();
-        if plan.local && !backend.has_vram() {
+        if plan.vram && !backend.has_vram() {
             return Err(compat::unsupported().into());
         }
         context.check_caller()?;
         let show = |shown| ViewTable::show(context.view_table(), plan.span.length(), shown);
-        let (backing, claim) = if plan.local {
+        let (backing, claim) = if plan.vram {
             let claim = Claim::new(context)?;
             let memory = backend.allocate_vram(plan.span.length());
             let memory = memory.map_err(|errno| match errno {

@@ -42,14 +42,14 @@ pub enum Memory {
     /// Host memory at this I/O virtual address.
     Host(u64),
     /// VRAM at this offset.
-    Local(u64),
+    Vram(u64),
 }
 
 impl Memory {
     /// Returns the address or offset.
     pub const fn address(self) -> u64 {
         match self {
-            Self::Host(address) | Self::Local(address) => address,
+            Self::Host(address) | Self::Vram(address) => address,
         }
     }
 
@@ -60,8 +60,8 @@ impl Memory {
                 Some(address) => Some(Self::Host(address)),
                 None => None,
             },
-            Self::Local(address) => match address.checked_add(bytes) {
-                Some(address) => Some(Self::Local(address)),
+            Self::Vram(address) => match address.checked_add(bytes) {
+                Some(address) => Some(Self::Vram(address)),
                 None => None,
             },
         }
@@ -112,7 +112,7 @@ impl Format {
         let place = match leaf.memory {
             Memory::Host(_) if snoop => self.host | self.snoop,
             Memory::Host(_) => self.host,
-            Memory::Local(_) => 0,
+            Memory::Vram(_) => 0,
         };
         Some(address | self.valid | self.leaf | may | place)
     }
@@ -136,7 +136,7 @@ impl Format {
             memory: if entry & self.host != 0 {
                 Memory::Host(target)
             } else {
-                Memory::Local(target)
+                Memory::Vram(target)
             },
             bytes,
             read: entry & self.read != 0,
@@ -290,7 +290,7 @@ mod tests {
         // Not congruent, so all leaves are small.
         assert_eq!(leaves(LARGE, LARGE, Memory::Host(0x1000)).len(), 512);
         // One page short of a large leaf.
-        assert_eq!(leaves(LARGE, LARGE - 0x1000, Memory::Local(0)).len(), 511);
+        assert_eq!(leaves(LARGE, LARGE - 0x1000, Memory::Vram(0)).len(), 511);
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
         let local = Leaf {
             va: 0,
-            memory: Memory::Local(0x7000),
+            memory: Memory::Vram(0x7000),
             large: false,
         };
         assert_eq!(FORMAT.leaf(local, Access::Read, true), Some(0x7043));
@@ -343,7 +343,7 @@ mod tests {
         #[test]
         fn nothing_panics(start: u64, last: u64, to: u64) {
             if let Some(span) = Span::from_bounds(start, last) {
-                for leaf in Leaves::new(span, Memory::Local(to)).take(5) {
+                for leaf in Leaves::new(span, Memory::Vram(to)).take(5) {
                     let _ = FORMAT.leaf(leaf, Access::Read, false);
                 }
             }

@@ -167,7 +167,7 @@ pub struct AllocPlan {
     /// User addresses of the buffer, which begin at 0 because it has none yet.
     pub span: Span,
     /// Whether VRAM is wanted.
-    pub local: bool,
+    pub vram: bool,
     /// Whether the memory is write-combined.
     pub write_combined: bool,
     /// NUMA node of the memory, if one was demanded.
@@ -182,17 +182,17 @@ pub fn alloc(flags: u32, reserved: u32, length: u64, node: u32) -> Result<AllocP
         return Err(Refusal::Unsupported);
     }
     let span = Span::new(0, length)?;
-    let local = flags & PINMAP_ALLOC_VRAM != 0;
+    let vram = flags & PINMAP_ALLOC_VRAM != 0;
     let on_node = flags & PINMAP_ALLOC_NODE != 0;
     // No other device can have a device's VRAM, and the flags of host memory mean nothing there.
     let of_hosts =
         flags & (PINMAP_ALLOC_WRITE_COMBINED | PINMAP_ALLOC_NODE | PINMAP_ALLOC_PORTABLE) != 0;
-    if !span.is_whole_pages() || local && of_hosts || !on_node && node != 0 {
+    if !span.is_whole_pages() || vram && of_hosts || !on_node && node != 0 {
         return Err(Refusal::Invalid);
     }
     Ok(AllocPlan {
         span,
-        local,
+        vram,
         write_combined: flags & PINMAP_ALLOC_WRITE_COMBINED != 0,
         node: on_node.then_some(node),
         portable: flags & PINMAP_ALLOC_PORTABLE != 0,

@@ -292,7 +292,7 @@ fn alloc_edges() {
     ];
     for (flags, length, want) in table {
         let got = alloc(flags, 0, length, 0);
-        assert_eq!(got.map(|plan| plan.local), want, "{flags} {length:#x}");
+        assert_eq!(got.map(|plan| plan.vram), want, "{flags} {length:#x}");
         if let Ok(plan) = got {
             assert_eq!(plan.portable, flags & PINMAP_ALLOC_PORTABLE != 0);
             assert_eq!(plan.span.length(), length);
