@@ -58,7 +58,7 @@ impl Files for Context {
         }
         if area.offset() >= view::START {
             this.check_caller()?;
-            return this.view_table().view(area);
+            return this.mmap_offsets().view(area);
         }
         let write_combine = this
             .device()

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     logic::PAGE_SIZE,
     sys::{account::Account, folios::Folios},
-    view::{Showing, Shown, ViewTable},
+    view::{MmapOffset, MmapOffsets, MmapSource},
 };
 use kernel::{
     new_mutex,
@@ -23,7 +23,7 @@ pub(crate) struct Generations {
     /// Read by MMU notifiers, without a lock.
     page: SetOnce<Arc<Folios>>,
     #[pin]
-    shown: Mutex<Option<Showing>>,
+    shown: Mutex<Option<MmapOffset>>,
 }
 
 impl Generations {
@@ -49,20 +49,20 @@ impl Generations {
         }
     }
 
-    /// The offset by which `mmap()` shows the numbers in `views`. The first call allocates them, and
+    /// The offset by which `mmap()` shows the numbers. The first call allocates them, and
     /// charges `account`.
     pub(crate) fn offset(
         &self,
         account: &Arc<Account>,
-        views: &Arc<ViewTable>,
+        offsets: &Arc<MmapOffsets>,
     ) -> Result<u64, Failure> {
         let mut shown = self.shown.lock();
-        if let Some(showing) = &*shown {
-            return Ok(showing.offset());
+        if let Some(mmap_offset) = &*shown {
+            return Ok(mmap_offset.offset());
         }
         let page = allocation::host_memory(account, 1)?;
-        let showing = ViewTable::show(views, PAGE_SIZE, Shown::ReadOnly(page.clone()))?;
+        let mmap_offset = MmapOffsets::add(offsets, PAGE_SIZE, MmapSource::ReadOnly(page.clone()))?;
         self.page.populate(page);
-        Ok(shown.insert(showing).offset())
+        Ok(shown.insert(mmap_offset).offset())
     }
 }

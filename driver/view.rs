@@ -129,7 +129,7 @@ enum View {
 }
 
 /// What is shown.
-pub(crate) enum Shown {
+pub(crate) enum MmapSource {
     /// Memory of the driver's own.
     Host(Arc<Folios>),
     /// The same, not to be written to.
@@ -154,12 +154,12 @@ struct Entry {
 
 /// The views of an open file.
 #[pin_data]
-pub(crate) struct ViewTable {
+pub(crate) struct MmapOffsets {
     #[pin]
     offsets: Mutex<Offsets>,
 }
 
-impl ViewTable {
+impl MmapOffsets {
     /// None yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let offsets = Offsets {
@@ -175,7 +175,7 @@ impl ViewTable {
     }
 
     /// Shows `length` bytes, whole pages, from now on.
-    pub(crate) fn show(this: &Arc<Self>, length: u64, what: Shown) -> Result<Showing> {
+    pub(crate) fn add(this: &Arc<Self>, length: u64, what: MmapSource) -> Result<MmapOffset> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
@@ -188,9 +188,9 @@ impl ViewTable {
             Ok(View::Host(Arc::new(view, GFP_KERNEL_ACCOUNT)?))
         };
         let view = match what {
-            Shown::Host(folios) => host(folios, false)?,
-            Shown::ReadOnly(folios) => host(folios, true)?,
-            Shown::Device(pages) => {
+            MmapSource::Host(folios) => host(folios, false)?,
+            MmapSource::ReadOnly(folios) => host(folios, true)?,
+            MmapSource::Device(pages) => {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }
         };
@@ -202,7 +202,7 @@ impl ViewTable {
         };
         offsets.by_last.insert(node.into_node(span.last(), entry));
         drop(offsets);
-        Ok(Showing {
+        Ok(MmapOffset {
             table: this.clone(),
             span,
         })
@@ -214,7 +214,7 @@ impl ViewTable {
     }
 
     /// What is shown at `offset` is called `handle` from now on.
-    pub(crate) fn name(&self, offset: u64, handle: u64) {
+    pub(crate) fn set_handle(&self, offset: u64, handle: u64) {
         let mut offsets = self.offsets.lock();
         if let Some(mut cursor) = offsets.by_last.cursor_lower_bound_mut(&offset) {
             let entry = cursor.current_mut().1;
@@ -225,7 +225,7 @@ impl ViewTable {
     }
 
     /// The handle of what is shown at `offset`, and the offset of its first byte.
-    pub(crate) fn named(&self, offset: u64) -> Option<(u64, u64)> {
+    pub(crate) fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let offsets = self.offsets.lock();
         let cursor = offsets.by_last.cursor_lower_bound(&offset)?;
         let entry = cursor.current().1;
@@ -278,19 +278,19 @@ impl ViewTable {
 }
 
 /// Something that is shown. Dropping it ends that; areas that exist stay.
-pub(crate) struct Showing {
-    table: Arc<ViewTable>,
+pub(crate) struct MmapOffset {
+    table: Arc<MmapOffsets>,
     span: Span,
 }
 
-impl Showing {
+impl MmapOffset {
     /// What to pass to `mmap()`.
     pub(crate) fn offset(&self) -> u64 {
         self.span.start()
     }
 }
 
-impl Drop for Showing {
+impl Drop for MmapOffset {
     fn drop(&mut self) {
         // What is shown may be freed here, but not under the lock.
         let node = self

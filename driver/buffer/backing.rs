@@ -8,7 +8,7 @@ use crate::{
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
-    view::{FileView, Showing},
+    view::{FileView, MmapOffset},
 };
 use kernel::{
     prelude::*,
@@ -22,9 +22,9 @@ pub(crate) enum Backing {
     /// Pinned memory of a file.
     File(Arc<PinnedFile>),
     /// Memory that the driver allocated.
-    Host(Arc<Folios>, Showing),
+    Host(Arc<Folios>, MmapOffset),
     /// VRAM.
-    Vram(Arc<dyn VramRange>, Showing),
+    Vram(Arc<dyn VramRange>, MmapOffset),
     /// Pages of another buffer, imported from its dma-buf.
     Import(Arc<dyn Pages>, Arc<Source>),
 }
@@ -45,7 +45,7 @@ impl Backing {
     pub(crate) fn offset(&self) -> u64 {
         match self {
             Self::User(_) | Self::File(_) | Self::Import(..) => 0,
-            Self::Host(_, showing) | Self::Vram(_, showing) => showing.offset(),
+            Self::Host(_, mmap_offset) | Self::Vram(_, mmap_offset) => mmap_offset.offset(),
         }
     }
 

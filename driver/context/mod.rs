@@ -17,7 +17,7 @@ use crate::{
     event::EventQueue,
     stats::Stats,
     sys::{account::Account, process::Process},
-    view::ViewTable,
+    view::MmapOffsets,
 };
 use kernel::{
     mm::Mm,
@@ -33,7 +33,7 @@ use kernel::{
 mod portable;
 mod table;
 
-pub(crate) use portable::{Guest, Peers, Processes};
+pub(crate) use portable::{Guest, Processes, SharedBuffers};
 pub(crate) use table::{Found, Reserved};
 
 use table::{Role, Table};
@@ -50,7 +50,7 @@ pub(crate) struct Context {
     /// What a paged device knows of the context.
     member: Option<Arc<Member>>,
     events: Arc<EventQueue>,
-    view_table: Arc<ViewTable>,
+    mmap_offsets: Arc<MmapOffsets>,
     lookout: Arc<Lookout>,
     /// Whether the context has joined its process, and has all portable buffers of that.
     admitted: Atomic<bool>,
@@ -73,7 +73,7 @@ impl Context {
         let opener = Process::current()?;
         let events = EventQueue::new(device.stats(id)?)?;
         let (space, member) = Device::address_space(&device, id, &account)?;
-        let view_table = ViewTable::new()?;
+        let mmap_offsets = MmapOffsets::new()?;
         let lookout = Lookout::new()?;
         Arc::pin_init(
             pin_init!(Self {
@@ -84,7 +84,7 @@ impl Context {
                 space,
                 member,
                 events,
-                view_table,
+                mmap_offsets,
                 lookout,
                 admitted: Atomic::new(false),
                 table <- new_mutex!(Table::new(), "pinmap_table"),
@@ -101,7 +101,7 @@ impl Context {
         if self.admitted.load(Acquire) {
             return Ok(());
         }
-        Peers::join(self)
+        SharedBuffers::join(self)
     }
 
     /// Marks the context as admitted. Called under the lock of the process.
@@ -179,8 +179,8 @@ impl Context {
     }
 
     /// What `mmap()` shows besides BARs.
-    pub(crate) fn view_table(&self) -> &Arc<ViewTable> {
-        &self.view_table
+    pub(crate) fn mmap_offsets(&self) -> &Arc<MmapOffsets> {
+        &self.mmap_offsets
     }
 
     /// The watch over the user memory that the context registers.
@@ -196,7 +196,7 @@ impl Context {
         let had_the_device = self.device.backend().is_owner(self.id);
         self.table.lock().close();
         self.events.generations().bump_all();
-        Peers::leave(self);
+        SharedBuffers::leave(self);
         while let Some(entry) = self.take_any() {
             // Failures were reported by the mapping.
             let _ = match entry.role {
@@ -209,7 +209,7 @@ impl Context {
         let _ = self.device.renew_domain();
         self.device.backend().disown(self.id);
         if had_the_device {
-            Peers::hand_over(self);
+            SharedBuffers::hand_over(self);
         }
     }
 

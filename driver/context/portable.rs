@@ -25,7 +25,7 @@ use kernel::{
 
 /// The contexts of an address space that has files open.
 #[pin_data]
-pub(crate) struct Peers {
+pub(crate) struct SharedBuffers {
     /// Names the address space, for as long as a context keeps it.
     key: usize,
     /// Contexts that belong to it; changed under the lock of all processes.
@@ -64,7 +64,7 @@ impl Guest {
 }
 
 /// Names a context among those of its process.
-fn name(context: &Context) -> usize {
+fn key(context: &Context) -> usize {
     core::ptr::from_ref(context).addr()
 }
 
@@ -73,7 +73,7 @@ impl Members {
     /// belongs to another context of the process, which has it or has let go of it; or the memory went away.
     fn invite(&self, context: &Arc<Context>, shared: &Shared) -> Result<Option<Guest>, Failure> {
         let is_usable = || shared.buffer.check_usable().is_ok();
-        if self.is_there(context, shared) || self.is_a_sibling_s(context) || !is_usable() {
+        if self.is_there(context, shared) || self.is_owned_by_sibling(context) || !is_usable() {
             return Ok(None);
         }
         match Self::bring(context, shared) {
@@ -98,10 +98,10 @@ impl Members {
     }
 
     /// Whether another context of the process has the device of `context`.
-    fn is_a_sibling_s(&self, context: &Context) -> bool {
+    fn is_owned_by_sibling(&self, context: &Context) -> bool {
         self.contexts.iter().any(|other| {
             let same = Arc::ptr_eq(other.device(), context.device());
-            let another = name(other) != name(context);
+            let another = key(other) != key(context);
             same && another && other.device().backend().is_owner(other.id())
         })
     }
@@ -121,7 +121,7 @@ impl Members {
         let others = || {
             self.contexts
                 .iter()
-                .filter(|other| name(other) != shared.home)
+                .filter(|other| key(other) != shared.home)
         };
         for other in others() {
             // There may be very many, and others wait for the lock.
@@ -169,14 +169,14 @@ impl Members {
     /// Takes `context` out, and from it what it has of others; `false` if it is none of them.
     fn dismiss(&mut self, context: &Context) -> bool {
         let before = self.contexts.len();
-        self.contexts.retain(|other| name(other) != name(context));
+        self.contexts.retain(|other| key(other) != key(context));
         if self.contexts.len() == before {
             return false;
         }
         for shared in self
             .shared
             .iter()
-            .filter(|shared| shared.home != name(context))
+            .filter(|shared| shared.home != key(context))
         {
             context.forget_guest(&shared.buffer);
             // Whoever has to know of a failure was told by the mapping.
@@ -207,7 +207,7 @@ impl Members {
 #[pin_data]
 pub(crate) struct Processes {
     #[pin]
-    all: Mutex<KVec<Arc<Peers>>>,
+    all: Mutex<KVec<Arc<SharedBuffers>>>,
 }
 
 impl Processes {
@@ -220,7 +220,7 @@ impl Processes {
     }
 }
 
-impl Peers {
+impl SharedBuffers {
     fn key_of(context: &Context) -> usize {
         core::ptr::from_ref(context.account().mm()).addr()
     }
@@ -297,7 +297,7 @@ impl Peers {
         while let Some(index) = members
             .shared
             .iter()
-            .position(|shared| shared.home == name(context))
+            .position(|shared| shared.home == key(context))
         {
             if let Ok(shared) = members.shared.remove(index) {
                 // Whoever has to know of a failure was told by the mapping.
@@ -327,7 +327,7 @@ impl Peers {
                 if account.is_unused() || (account.is_current() && task::fatal_signal_pending()) {
                     return;
                 }
-                if Arc::ptr_eq(other.device(), context.device()) && name(other) != shared.home {
+                if Arc::ptr_eq(other.device(), context.device()) && key(other) != shared.home {
                     if let Ok(Some(guest)) = members.invite(other, shared) {
                         guest.publish();
                     }
@@ -348,14 +348,14 @@ impl Peers {
         let mut members = process.members.lock();
         let shared = Shared {
             buffer: buffer.clone(),
-            home: name(context),
+            home: key(context),
             target,
             write,
         };
         if !members
             .contexts
             .iter()
-            .any(|other| name(other) == shared.home)
+            .any(|other| key(other) == shared.home)
         {
             return Err(ENODEV.into());
         }
@@ -381,7 +381,7 @@ impl Peers {
         }
         buffer.begin_to_leave_all_but(context.space());
         for other in &members.contexts {
-            if name(other) != name(context) {
+            if key(other) != key(context) {
                 other.forget_guest(buffer);
                 // Whoever has to know of a failure was told by the mapping.
                 let _ = Buffer::unmap_all_in(buffer, other.space());

@@ -9,7 +9,7 @@
 //! A portable buffer has a handle in each context of the process: one context is its *home*, where
 //! it was registered, and ends it; in the others it is a *guest*, which can only be let go of.
 
-use super::{Context, Peers};
+use super::{Context, SharedBuffers};
 use crate::{
     buffer::{Buffer, State},
     failure::Failure,
@@ -51,7 +51,7 @@ impl Entry {
     pub(super) fn release(self, context: &Context) -> Result {
         match self.role {
             Role::Home => {
-                let result = Peers::end(context, &self.buffer, State::Released);
+                let result = SharedBuffers::end(context, &self.buffer, State::Released);
                 self.buffer.withdraw_event();
                 result
             }
@@ -287,7 +287,7 @@ impl Context {
     /// this context has a handle for it.
     pub(crate) fn find_view(&self, address: u64) -> Result<Found> {
         let (owner, at) = miscdevice::shown_at::<Self>(address).ok_or(ENOENT)?;
-        let (mut handle, first) = owner.view_table.named(at).ok_or(ENOENT)?;
+        let (mut handle, first) = owner.mmap_offsets.find(at).ok_or(ENOENT)?;
         let mut buffer = owner.find(handle)?;
         if !core::ptr::eq(&*owner, self) {
             // Another context's memory is a guest here, if it is portable.
@@ -307,7 +307,7 @@ impl Context {
     /// Fails if some of the memory at `span` was mapped from this file: memory of the driver cannot
     /// be registered. Device memory is not looked for, because it cannot be pinned anyhow.
     pub(crate) fn check_foreign(&self, span: Span) -> Result<(), Failure> {
-        if self.view_table.is_empty() {
+        if self.mmap_offsets.is_empty() {
             return Ok(());
         }
         let Some(address) = miscdevice::first_shown(self, span) else {

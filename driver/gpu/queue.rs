@@ -19,7 +19,7 @@ use crate::{
         uapi::{self, pinmap_event},
     },
     trace,
-    view::{DevicePages, Showing},
+    view::{DevicePages, MmapOffset},
 };
 use kernel::{
     new_condvar, new_mutex,
@@ -93,7 +93,7 @@ struct Notice {
 }
 
 /// What became of a queue.
-struct Fate {
+struct QueueState {
     stop: Option<Stop>,
     closed: bool,
     handle: u64,
@@ -104,7 +104,7 @@ struct Fate {
 }
 
 /// What a queue is made of.
-pub(crate) struct Parts {
+pub(crate) struct QueueParams {
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) vm: Arc<Vm>,
     /// `PINMAP_QUEUE_` flags.
@@ -120,22 +120,22 @@ pub(crate) struct Parts {
 
 /// What a queue holds until it is closed: ring and fences as the device sees them, and what `mmap()`
 /// shows.
-pub(crate) struct Held {
+pub(crate) struct QueueMemory {
     pub(crate) _mappings: [Mapping; 2],
-    pub(crate) _views: [Showing; 3],
+    pub(crate) _views: [MmapOffset; 3],
 }
 
 /// A queue.
 #[pin_data]
 pub(crate) struct Queue {
-    parts: Parts,
+    params: QueueParams,
     #[pin]
-    fate: Mutex<Fate>,
+    state: Mutex<QueueState>,
     #[pin]
     changed: CondVar,
     /// Until it is closed.
     #[pin]
-    held: Mutex<Option<Held>>,
+    memory: Mutex<Option<QueueMemory>>,
     /// Who submits by ioctl; one at a time.
     #[pin]
     pub(crate) submitting: Mutex<()>,
@@ -154,21 +154,21 @@ pub(crate) struct Waited {
 
 impl Queue {
     /// Not known to the device yet.
-    pub(crate) fn new(parts: Parts, held: Held) -> Result<Arc<Self>> {
-        let fate = Fate {
+    pub(crate) fn new(params: QueueParams, memory: QueueMemory) -> Result<Arc<Self>> {
+        let state = QueueState {
             stop: None,
             closed: false,
             handle: 0,
-            event_slot: Some(parts.events.reserve()?),
+            event_slot: Some(params.events.reserve()?),
             event: None,
             notices: KVec::new(),
         };
         Arc::pin_init(
             pin_init!(Self {
-                parts,
-                fate <- new_mutex!(fate, "pinmap_fate"),
+                params,
+                state <- new_mutex!(state, "pinmap_queue_state"),
                 changed <- new_condvar!("pinmap_queue"),
-                held <- new_mutex!(Some(held), "pinmap_held"),
+                memory <- new_mutex!(Some(memory), "pinmap_queue_memory"),
                 submitting <- new_mutex!((), "pinmap_submit"),
                 turn: Atomic::new(0),
             }),
@@ -178,27 +178,27 @@ impl Queue {
 
     /// What the device calls it.
     pub(super) fn id(&self) -> u32 {
-        self.parts.doorbell.id()
+        self.params.doorbell.id()
     }
 
     /// The context's address space.
     pub(super) fn vm(&self) -> &Arc<Vm> {
-        &self.parts.vm
+        &self.params.vm
     }
 
     /// The higher, the sooner.
     pub(super) fn priority(&self) -> u32 {
-        self.parts.priority
+        self.params.priority
     }
 
     /// Its ring.
     pub(crate) fn ring(&self) -> Ring {
-        self.parts.ring
+        self.params.ring
     }
 
     /// The memory of the ring.
     pub(crate) fn ring_memory(&self) -> &Folios {
-        &self.parts.ring_memory
+        &self.params.ring_memory
     }
 
     /// How to put it into a slot, but for what only the scheduler knows.
@@ -206,30 +206,30 @@ impl Queue {
         Setup {
             queue: self.id(),
             vmid,
-            classes: self.parts.classes,
-            priority: self.parts.priority,
-            ring: self.parts.ring_addr,
-            order: self.parts.ring.order(),
+            classes: self.params.classes,
+            priority: self.params.priority,
+            ring: self.params.ring_addr,
+            order: self.params.ring.order(),
             progress,
         }
     }
 
     /// Its name for its owner.
     pub(crate) fn set_handle(&self, handle: u64) {
-        self.fate.lock().handle = handle;
+        self.state.lock().handle = handle;
     }
 
     /// It stopped: tells its owner, once. `false`: that was known.
     pub(super) fn stop(&self, stop: Stop) -> bool {
-        let mut fate = self.fate.lock();
-        if fate.stop.is_some() || fate.closed {
+        let mut state = self.state.lock();
+        if state.stop.is_some() || state.closed {
             return false;
         }
-        fate.stop = Some(stop);
+        state.stop = Some(stop);
         trace::fault(
-            self.parts.events.stats(),
+            self.params.events.stats(),
             trace::Stop {
-                handle: fate.handle,
+                handle: state.handle,
                 index: stop.index,
                 code: stop.code,
                 access: stop.is_fault.then_some(stop.access),
@@ -238,43 +238,43 @@ impl Queue {
         );
         let event = pinmap_event {
             type_: uapi::PINMAP_EVENT_FAULT,
-            handle: fate.handle,
+            handle: state.handle,
             access: if stop.is_fault { stop.access } else { 0 },
             addr: stop.addr,
             length: stop.index,
         };
-        fate.event = fate
+        state.event = state
             .event_slot
             .take()
-            .map(|slot| self.parts.events.push(slot, event));
-        self.tell(&mut fate);
+            .map(|slot| self.params.events.push(slot, event));
+        self.tell(&mut state);
         true
     }
 
     /// Why it stopped, if it has.
     pub(crate) fn stopped(&self) -> Option<Stop> {
-        self.fate.lock().stop
+        self.state.lock().stop
     }
 
     /// It asked for an interrupt, or the device is gone.
     pub(super) fn wake(&self) {
         // Under the lock: who has looked at the fence and is about to sleep must hear it.
-        self.tell(&mut self.fate.lock());
+        self.tell(&mut self.state.lock());
     }
 
     /// Gives the notices that are due, whatever interrupts say.
     pub(super) fn look(&self) {
-        let mut fate = self.fate.lock();
-        if !fate.notices.is_empty() {
-            self.tell(&mut fate);
+        let mut state = self.state.lock();
+        if !state.notices.is_empty() {
+            self.tell(&mut state);
         }
     }
 
     /// Wakes those who wait, and notifies those who have nothing to wait for any more.
-    fn tell(&self, fate: &mut Fate) {
+    fn tell(&self, state: &mut QueueState) {
         self.changed.notify_all();
-        let over = self.is_over(fate);
-        fate.notices.retain(|notice| {
+        let over = self.is_over(state);
+        state.notices.retain(|notice| {
             let due = over || self.fence(notice.fence) >= notice.value;
             if due {
                 notice.eventfd.signal();
@@ -284,15 +284,15 @@ impl Queue {
     }
 
     /// Whether no fence of it will be written any more.
-    fn is_over(&self, fate: &Fate) -> bool {
-        let gpu = &self.parts.doorbell.gpu;
-        fate.stop.is_some() || fate.closed || gpu.check_here().is_err()
+    fn is_over(&self, state: &QueueState) -> bool {
+        let gpu = &self.params.doorbell.gpu;
+        state.stop.is_some() || state.closed || gpu.check_here().is_err()
     }
 
     /// The fence of that index.
     fn fence(&self, index: u64) -> u64 {
         let offset = index.saturating_mul(8);
-        self.parts.fences.load(offset).unwrap_or(0)
+        self.params.fences.load(offset).unwrap_or(0)
     }
 
     /// Has `eventfd` signalled when the fence is at least `value`, or never will be. `ENOSPC`: too many
@@ -303,44 +303,44 @@ impl Queue {
             value,
             eventfd,
         };
-        let mut fate = self.fate.lock();
+        let mut state = self.state.lock();
         loop {
             // Looked at under the lock: an interrupt that comes after that tells.
-            if self.is_over(&fate) || self.fence(fence) >= value {
+            if self.is_over(&state) || self.fence(fence) >= value {
                 notice.eventfd.signal();
                 return Ok(());
             }
-            if fate.notices.len() >= MAX_NOTICES {
+            if state.notices.len() >= MAX_NOTICES {
                 // No interrupt needs to have told those that are due.
-                self.tell(&mut fate);
-                if fate.notices.len() >= MAX_NOTICES {
+                self.tell(&mut state);
+                if state.notices.len() >= MAX_NOTICES {
                     return Err(ENOSPC);
                 }
             }
-            match fate.notices.push_within_capacity(notice) {
+            match state.notices.push_within_capacity(notice) {
                 Ok(()) => return Ok(()),
                 Err(full) => notice = full.0,
             }
             // Allocated outside of the lock, which the scheduler of all contexts takes.
-            drop(fate);
+            drop(state);
             let roomy = KVec::with_capacity(MAX_NOTICES, GFP_KERNEL_ACCOUNT)?;
-            fate = self.fate.lock();
-            drop(list::grow(&mut fate.notices, roomy)?);
+            state = self.state.lock();
+            drop(list::grow(&mut state.notices, roomy)?);
         }
     }
 
     /// The device does nothing for it any more: it has no place in its address space, and no event.
     pub(crate) fn close(&self) {
-        let mut fate = self.fate.lock();
-        fate.closed = true;
-        let event = fate.event.take();
-        self.tell(&mut fate);
-        drop(fate);
+        let mut state = self.state.lock();
+        state.closed = true;
+        let event = state.event.take();
+        self.tell(&mut state);
+        drop(state);
         if let Some(event) = event {
-            self.parts.events.withdraw(event);
+            self.params.events.withdraw(event);
         }
-        let held = self.held.lock().take();
-        drop(held);
+        let memory = self.memory.lock().take();
+        drop(memory);
     }
 
     /// Waits until `fence` (its index) is at least `value`, for `timeout` nanoseconds at most (all ones:
@@ -349,7 +349,7 @@ impl Queue {
         let deadline = (timeout != u64::MAX).then(|| clock::now().saturating_add(timeout));
         let left = || deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(clock::now()));
         let mut look = FIRST_LOOK;
-        let mut fate = self.fate.lock();
+        let mut state = self.state.lock();
         loop {
             let seen = self.fence(fence);
             let left = left();
@@ -364,17 +364,17 @@ impl Queue {
             if gpu.check_here().is_err() {
                 return end(Err(ENODEV));
             }
-            if fate.closed {
+            if state.closed {
                 return end(Err(compat::stale()));
             }
-            if fate.stop.is_some() {
+            if state.stop.is_some() {
                 return end(Err(EIO));
             }
             if left == 0 {
                 return end(Err(ETIMEDOUT));
             }
             let pause = clock::jiffies(left.min(look));
-            match self.changed.wait_interruptible_timeout(&mut fate, pause) {
+            match self.changed.wait_interruptible_timeout(&mut state, pause) {
                 CondVarTimeoutResult::Signal { .. } => return end(Err(ERESTARTSYS)),
                 CondVarTimeoutResult::Woken { .. } => {}
                 CondVarTimeoutResult::Timeout => look = look.saturating_mul(2).min(LAST_LOOK),

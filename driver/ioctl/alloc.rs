@@ -17,7 +17,7 @@ use crate::{
         folios::Kind,
         uapi::{self, pinmap_alloc, pinmap_fail},
     },
-    view::{Shown, ViewTable},
+    view::{MmapOffsets, MmapSource},
 };
 use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
@@ -34,7 +34,7 @@ impl Request for pinmap_alloc {
             return Err(compat::unsupported().into());
         }
         context.check_caller()?;
-        let show = |shown| ViewTable::show(context.view_table(), plan.span.length(), shown);
+        let show = |shown| MmapOffsets::add(context.mmap_offsets(), plan.span.length(), shown);
         let (backing, claim) = if plan.vram {
             let claim = Claim::new(context)?;
             let memory = backend.allocate_vram(plan.span.length());
@@ -42,8 +42,8 @@ impl Request for pinmap_alloc {
                 ENOSPC => Failure::at(errno, uapi::PINMAP_FAIL_FULL, 0),
                 _ => errno.into(),
             })?;
-            let showing = show(Shown::Device(memory.pages))?;
-            (Backing::Vram(memory.range, showing), Some(claim))
+            let mmap_offset = show(MmapSource::Device(memory.pages))?;
+            (Backing::Vram(memory.range, mmap_offset), Some(claim))
         } else {
             let kind = Kind {
                 write_combined: plan.write_combined,
@@ -51,8 +51,8 @@ impl Request for pinmap_alloc {
             };
             let pages = plan.span.pages();
             let folios = allocation::host_memory_of_kind(context.account(), pages, kind)?;
-            let showing = show(Shown::Host(folios.clone()))?;
-            (Backing::Host(folios, showing), None)
+            let mmap_offset = show(MmapSource::Host(folios.clone()))?;
+            (Backing::Host(folios, mmap_offset), None)
         };
         let offset = backing.offset();
         let account = context.account().clone();
@@ -63,7 +63,7 @@ impl Request for pinmap_alloc {
         }
         let reserved = context.reserve(&buffer)?;
         Buffer::go_live(&buffer)?;
-        context.view_table().name(offset, reserved.handle());
+        context.mmap_offsets().set_handle(offset, reserved.handle());
         self.out_handle = reserved.handle();
         self.out_offset = offset;
         Ok(Pending::Registration {

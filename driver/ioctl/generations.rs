@@ -20,7 +20,7 @@ impl Request for pinmap_generations {
         check_flags(self.flags)?;
         context.check_caller()?;
         let generations = context.events().generations();
-        self.out_offset = generations.offset(context.account(), context.view_table())?;
+        self.out_offset = generations.offset(context.account(), context.mmap_offsets())?;
         self.out_length = PAGE_SIZE;
         Ok(Pending::Done)
     }

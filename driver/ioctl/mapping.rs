@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     claim::Claim,
-    context::{Context, Peers},
+    context::{Context, SharedBuffers},
     failure::Failure,
     logic::request,
     sys::uapi::{self, pinmap_fail, pinmap_map, pinmap_unmap},
@@ -39,7 +39,7 @@ impl Request for pinmap_map {
         // The first mapping of a portable allocation shares it. Portable registrations were shared
         // when they were registered.
         if buffer.is_portable() && !buffer.is_user_memory() && buffer.is_home(context.events()) {
-            if let Some(guests) = Peers::share(context, &buffer, target, plan.write)? {
+            if let Some(guests) = SharedBuffers::share(context, &buffer, target, plan.write)? {
                 fresh.shared(context, guests);
             }
         }

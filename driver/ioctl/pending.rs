@@ -4,7 +4,7 @@
 use crate::{
     buffer::Buffer,
     claim::Claim,
-    context::{Context, Guest, Peers, Reserved},
+    context::{Context, Guest, Reserved, SharedBuffers},
     failure::Failure,
     logic::Refusal,
     sys::compat,
@@ -106,7 +106,7 @@ impl Drop for FreshMapping {
     fn drop(&mut self) {
         if let Some(buffer) = &self.buffer {
             if let Some(sharer) = &self.sharer {
-                Peers::unshare(sharer, buffer);
+                SharedBuffers::unshare(sharer, buffer);
             }
             // After a failure somebody else has removed it.
             let _ = buffer.unmap_unpublished(self.id);

@@ -14,7 +14,7 @@ use crate::{
     gpu::{
         self,
         member::Member,
-        queue::{Held, Parts, Queue},
+        queue::{Queue, QueueMemory, QueueParams},
         Gpu,
     },
     logic::{
@@ -33,7 +33,7 @@ use crate::{
             pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
         },
     },
-    view::{Shown, ViewTable},
+    view::{MmapOffsets, MmapSource},
 };
 use kernel::{
     prelude::*,
@@ -123,17 +123,17 @@ impl Request for pinmap_queue_create {
         let ring_mapping = map(member.upper(), &ring_memory, Access::Fetch)?;
         let fence_mapping = map(member.upper(), &fences, Access::Write)?;
 
-        let show = |length, shown| ViewTable::show(context.view_table(), length, shown);
-        let ring_view = show(ring.bytes(), Shown::Host(ring_memory.clone()))?;
-        let fence_view = show(PAGE_SIZE, Shown::Host(fences.clone()))?;
-        let doorbell_view = show(PAGE_SIZE, Shown::Device(doorbell.clone()))?;
+        let show = |length, shown| MmapOffsets::add(context.mmap_offsets(), length, shown);
+        let ring_view = show(ring.bytes(), MmapSource::Host(ring_memory.clone()))?;
+        let fence_view = show(PAGE_SIZE, MmapSource::Host(fences.clone()))?;
+        let doorbell_view = show(PAGE_SIZE, MmapSource::Device(doorbell.clone()))?;
         self.out_ring_offset = ring_view.offset();
         self.out_ring_length = ring.bytes();
         self.out_fence_offset = fence_view.offset();
         self.out_doorbell_offset = doorbell_view.offset();
         self.out_fence_addr = fence_mapping.device_addr();
 
-        let parts = Parts {
+        let params = QueueParams {
             doorbell,
             vm: member.vm().clone(),
             classes: self.flags,
@@ -144,11 +144,11 @@ impl Request for pinmap_queue_create {
             fences,
             events: context.events().clone(),
         };
-        let held = Held {
+        let memory = QueueMemory {
             _mappings: [ring_mapping, fence_mapping],
             _views: [ring_view, fence_view, doorbell_view],
         };
-        let queue = Queue::new(parts, held)?;
+        let queue = Queue::new(params, memory)?;
         let handle = member.add(gpu, &queue)?;
         self.out_queue = handle;
         let fresh = FreshQueue {

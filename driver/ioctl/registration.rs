@@ -12,7 +12,7 @@ use super::{
 use crate::{
     buffer::{pinned, Buffer, State},
     claim::Claim,
-    context::{Context, Found, Guest, Peers},
+    context::{Context, Found, Guest, SharedBuffers},
     failure::Failure,
     logic::{
         place::Placement,
@@ -218,7 +218,8 @@ fn begin(
                         ..target
                     }
                 };
-                guests = Peers::share(context, buffer, target, plan.write)?.unwrap_or_default();
+                guests =
+                    SharedBuffers::share(context, buffer, target, plan.write)?.unwrap_or_default();
             }
             device_addr
         }
