@@ -10,8 +10,8 @@ impl Gpu {
     pub(crate) fn open(this: &Arc<Self>, context: u64, account: &Arc<Account>) -> Result<Own> {
         this.check_here()?;
         let bus = {
-            let link = this.link.lock();
-            link.as_ref().ok_or(ENODEV)?.bus.clone()
+            let bus = this.bus.lock();
+            bus.as_ref().ok_or(ENODEV)?.space.clone()
         };
         let vm = Vm::new(this, account)?;
         let (lower, upper) = Vm::spaces(&vm, &bus)?;

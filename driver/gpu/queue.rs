@@ -76,7 +76,7 @@ impl DevicePages for Doorbell {
         }
         let frame = self.gpu.hardware.doorbell_frame(self.id);
         self.gpu
-            .while_live(|| insert(frame))
+            .while_vram_open(|| insert(frame))
             .or_else(|| Some(insert(self.nowhere.first_frame()?)))
     }
 

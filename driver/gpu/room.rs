@@ -193,7 +193,7 @@ impl Room for View<'_> {
     }
 
     fn note(&mut self) {
-        if *self.gpu.bell.lock() {
+        if *self.gpu.work_pending.lock() {
             let pass = self.schedule.passes;
             self.gpu.note_pending(self.schedule, Some(pass));
         }

@@ -33,9 +33,9 @@ const WATCH: u64 = SECOND / 2;
 
 impl Gpu {
     /// Wakes the scheduler's thread.
-    pub(super) fn ring_bell(&self) {
-        *self.bell.lock() = true;
-        self.rung.notify_all();
+    pub(super) fn wake_scheduler(&self) {
+        *self.work_pending.lock() = true;
+        self.wakeup.notify_all();
     }
 
     /// Adds `queue`, which is executed from now on.
@@ -50,13 +50,13 @@ impl Gpu {
         }
         *place = Some(entry);
         schedule.queues = schedule.queues.saturating_add(1);
-        if let Some(known) = self.known.lock().get_mut(id as usize) {
-            *known = Some(queue.clone());
+        if let Some(entry) = self.queues_by_id.lock().get_mut(id as usize) {
+            *entry = Some(queue.clone());
         }
         // Last, because the queue may ask for a slot from now on.
         self.hardware.open_queue(id);
         drop(schedule);
-        self.ring_bell();
+        self.wake_scheduler();
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Gpu {
                 .is_some_and(|slot| slot.leaving.is_none())
             {
                 self.begin_unbind(&mut schedule, slot);
-                self.ring_bell();
+                self.wake_scheduler();
             }
             self.look_at(&mut schedule, slot);
         }
@@ -104,8 +104,8 @@ impl Gpu {
             *place = None;
         }
         schedule.queues = schedule.queues.saturating_sub(1);
-        if let Some(known) = self.known.lock().get_mut(id as usize) {
-            *known = None;
+        if let Some(entry) = self.queues_by_id.lock().get_mut(id as usize) {
+            *entry = None;
         }
         true
     }
@@ -319,14 +319,14 @@ impl Body for Gpu {
     fn run(&self) {
         while !thread::should_stop() {
             let pause = self.pass();
-            let mut bell = self.bell.lock();
-            if !*bell && !thread::should_stop() {
+            let mut pending = self.work_pending.lock();
+            if !*pending && !thread::should_stop() {
                 // No signal reaches a kernel thread. Stopping the thread wakes it.
                 let _ = self
-                    .rung
-                    .wait_interruptible_timeout(&mut bell, clock::jiffies(pause));
+                    .wakeup
+                    .wait_interruptible_timeout(&mut pending, clock::jiffies(pause));
             }
-            *bell = false;
+            *pending = false;
         }
     }
 }

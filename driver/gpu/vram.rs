@@ -254,7 +254,7 @@ impl DevicePages for Block {
             return None;
         }
         self.gpu
-            .while_live(|| insert(self.gpu.hardware.memory_frame(at)))
+            .while_vram_open(|| insert(self.gpu.hardware.memory_frame(at)))
     }
 
     fn insert_huge(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
@@ -264,7 +264,7 @@ impl DevicePages for Block {
         if !self.span.covers(huge) || frame % (LARGE / PAGE_SIZE) != 0 {
             return None;
         }
-        self.gpu.while_live(|| insert(frame))
+        self.gpu.while_vram_open(|| insert(frame))
     }
 
     fn is_memory(&self) -> bool {

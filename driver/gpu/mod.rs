@@ -6,8 +6,8 @@
 //! (`vram.rs`), queues (`queue.rs`). What one of them is like is behind [`Hardware`].
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables, then
-//! its VMID; `invalidates`; a queue's fate. `ids`, `known`, `bell`, `burst` and the memory's bitmap are
-//! leaves. Page faults go through `live`, which is no lock: they wait for nobody, and only who takes the
+//! its VMID; `invalidates`; a queue's fate. `ids`, `queues_by_id`, `work_pending`, `burst` and the memory's bitmap are
+//! leaves. Page faults go through `vram_open`, which is no lock: they wait for nobody, and only who takes the
 //! device away waits for them. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
 
 use crate::{
@@ -77,10 +77,10 @@ struct Running {
 }
 
 /// What leads back to the device, as long as it is bound.
-struct Link {
+struct Bus {
     dma_control: Arc<dyn DmaControl>,
     /// The addresses on the bus, for all contexts.
-    bus: Arc<AddressSpace>,
+    space: Arc<AddressSpace>,
 }
 
 /// A paged device.
@@ -97,7 +97,7 @@ pub(crate) struct Gpu {
     #[pin]
     vram: Vram,
     /// Open as long as pages of the device are given out.
-    live: Passage,
+    vram_open: Passage,
     #[pin]
     ids: Mutex<Ids>,
     /// The number of the last one.
@@ -107,19 +107,19 @@ pub(crate) struct Gpu {
     schedule: Mutex<Schedule>,
     /// Whether the scheduler has something to look at.
     #[pin]
-    bell: SpinLock<bool>,
+    work_pending: SpinLock<bool>,
     #[pin]
-    rung: CondVar,
+    wakeup: CondVar,
     /// Interrupts by which queues say how far they are.
     #[pin]
     burst: SpinLock<Burst>,
     /// Queues by id, for interrupts.
     #[pin]
-    known: SpinLock<KVec<Option<Arc<Queue>>>>,
+    queues_by_id: SpinLock<KVec<Option<Arc<Queue>>>>,
     #[pin]
     members: Mutex<RBTree<u64, Arc<Member>>>,
     #[pin]
-    link: Mutex<Option<Link>>,
+    bus: Mutex<Option<Bus>>,
     #[pin]
     running: Mutex<Option<Running>>,
 }
@@ -130,9 +130,9 @@ impl Gpu {
         let limits = hardware.limits();
         let schedule = Schedule::new(limits.queues, limits.slots, limits.vmids)?;
         let ids = Ids::new(limits.queues)?;
-        let mut known = KVec::with_capacity(limits.queues as usize, GFP_KERNEL)?;
+        let mut queues_by_id = KVec::with_capacity(limits.queues as usize, GFP_KERNEL)?;
         for _ in 0..limits.queues {
-            known.push(None, GFP_KERNEL)?;
+            queues_by_id.push(None, GFP_KERNEL)?;
         }
         Arc::pin_init(
             try_pin_init!(Self {
@@ -143,16 +143,16 @@ impl Gpu {
                 gone: Atomic::new(false),
                 uses: Atomic::new(0),
                 vram <- Vram::new(limits.vram),
-                live: Passage::new()?,
+                vram_open: Passage::new()?,
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),
                 schedule <- new_mutex!(schedule, "pinmap_schedule"),
-                bell <- new_spinlock!(false, "pinmap_bell"),
-                rung <- new_condvar!("pinmap_rung"),
+                work_pending <- new_spinlock!(false, "pinmap_work_pending"),
+                wakeup <- new_condvar!("pinmap_wakeup"),
                 burst <- new_spinlock!(Burst::new(), "pinmap_burst"),
-                known <- new_spinlock!(known, "pinmap_known"),
+                queues_by_id <- new_spinlock!(queues_by_id, "pinmap_queues_by_id"),
                 members <- new_mutex!(RBTree::new(), "pinmap_members"),
-                link <- new_mutex!(None, "pinmap_link"),
+                bus <- new_mutex!(None, "pinmap_bus"),
                 running <- new_mutex!(None, "pinmap_running"),
             }? Error),
             GFP_KERNEL,
@@ -182,11 +182,7 @@ impl Gpu {
             return Ok(());
         }
         // Who sees that it is lost takes for granted that it reaches nothing.
-        let dma_control = self
-            .link
-            .lock()
-            .as_ref()
-            .map(|link| link.dma_control.clone());
+        let dma_control = self.bus.lock().as_ref().map(|bus| bus.dma_control.clone());
         if let Some(dma_control) = dma_control {
             dma_control.block_dma();
         }
@@ -207,8 +203,8 @@ impl Gpu {
     }
 
     /// Calls `insert`, unless device memory is not given out any more.
-    fn while_live(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
-        self.live.while_open(insert)
+    fn while_vram_open(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
+        self.vram_open.while_open(insert)
     }
 
     /// What it has.
@@ -269,8 +265,8 @@ impl Gpu {
         if locked.reset().is_err() {
             this.reset()?;
         }
-        let bus = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
-        *this.link.lock() = Some(Link { dma_control, bus });
+        let space = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
+        *this.bus.lock() = Some(Bus { dma_control, space });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());
         let interrupts = Handled::new(&this.function, this.limits.vectors, this.clone())?;
@@ -312,15 +308,15 @@ impl Gpu {
     /// See [`Backend::leave`](crate::backend::Backend::leave).
     pub(crate) fn leave(&self) {
         self.gone.store(true, Release);
-        self.live.close();
+        self.vram_open.close();
         // Who comes second waits until it is done.
         let mut running = self.running.lock();
-        let link = self.link.lock();
-        if link.is_none() {
+        let bus = self.bus.lock();
+        if bus.is_none() {
             return;
         }
-        drop(link);
-        self.ring_bell();
+        drop(bus);
+        self.wake_scheduler();
         *running = None;
         if self.condition() == Condition::Running && self.reset().is_ok() {
             self.condition.store(1, Release);
@@ -331,8 +327,8 @@ impl Gpu {
         self.function.set_master(false);
         // Otherwise who has one and the device would keep each other.
         self.schedule.lock().forget_vmids();
-        let link = self.link.lock().take();
-        drop(link);
+        let bus = self.bus.lock().take();
+        drop(bus);
         self.hardware.revoke();
         drop(running);
         self.wake_all();
@@ -352,7 +348,7 @@ impl Gpu {
     }
 
     fn wake(&self, id: u32) {
-        if let Some(queue) = self.known(id) {
+        if let Some(queue) = self.queue_by_id(id) {
             queue.wake();
         }
     }
@@ -361,22 +357,22 @@ impl Gpu {
     /// itself.
     fn look_at_notices(&self) {
         for id in 0..self.limits.queues {
-            if let Some(queue) = self.known(id) {
+            if let Some(queue) = self.queue_by_id(id) {
                 queue.look();
             }
         }
     }
 
-    fn known(&self, id: u32) -> Option<Arc<Queue>> {
-        let known = self.known.lock();
-        known.get(id as usize).and_then(Clone::clone)
+    fn queue_by_id(&self, id: u32) -> Option<Arc<Queue>> {
+        let queues = self.queues_by_id.lock();
+        queues.get(id as usize).and_then(Clone::clone)
     }
 }
 
 impl Handler for Gpu {
     fn interrupt(&self, index: u32) {
         match self.hardware.cause(index) {
-            Cause::Schedule => self.ring_bell(),
+            Cause::Schedule => self.wake_scheduler(),
             Cause::Completion => {
                 let begun = clock::now();
                 self.complete();
