@@ -2,8 +2,8 @@
 //! The device addresses of a context, or of the bus: which are taken, and by whom.
 //!
 //! On a flat device, a space is what the IOMMU translates. On a paged one, each context has two
-//! spaces behind the device's MMU, one for the program and one for the driver, and one further space
-//! of bus addresses for all contexts lies between MMU and IOMMU.
+//! spaces behind the device's MMU, one for the program and one for the driver, and one further
+//! space of bus addresses for all contexts lies between MMU and IOMMU.
 //!
 //! An [`IovaRange`] is taken until it is dropped. A range whose memory went away may be *left*: the
 //! MMU notifier cannot wait until the device has forgotten it, but the program may want the same
@@ -51,8 +51,8 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Makes a space of all addresses that `domain` translates. The driver chooses the addresses, or,
-    /// with a `payer`, a program does.
+    /// Makes a space of all addresses that `domain` translates. The driver chooses the addresses,
+    /// or, with a `payer`, a program does.
     pub(crate) fn new(
         domain: Arc<Domain>,
         dma_control: Arc<dyn DmaControl>,
@@ -130,7 +130,7 @@ impl AddressSpace {
     /// would be charged for page tables, of the IOMMU or of the device's MMU.
     pub(crate) fn check_room(&self, length: u64, target: Target) -> Result<u64, Failure> {
         let mut taken = self.taken.lock();
-        taken.settle(self.bounds());
+        taken.free_vacant(self.bounds());
         let space = self.space(&taken);
         let place = match space.place(length, target.placement, target.address_bits) {
             // A mapping would take what was left there.
@@ -206,7 +206,7 @@ impl IovaRange {
         // Its memory is allocated outside of the lock.
         let room = Room::new()?;
         let mut taken = space.taken.lock();
-        taken.settle(space.bounds());
+        taken.free_vacant(space.bounds());
         if let Ok(placement) = wished {
             // Ranges that were left are freed here, where the device can be waited for.
             while let Some((last, id, entries)) = taken.leftover(placement) {
@@ -214,7 +214,7 @@ impl IovaRange {
                 entries.remove()?;
                 taken = space.taken.lock();
                 taken.free(space.bounds(), last, id);
-                taken.settle(space.bounds());
+                taken.free_vacant(space.bounds());
             }
         }
         let span = space

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A bound PCI function: probe, unbind, and being gone.
+//! A bound PCI function: probe, unbind, and what comes between.
+//!
+//! A [`Device`] exists as long as somebody has it open, also after it was unbound; [`Bound`] exists
+//! while it is bound. A device is *gone* when it was unbound, or when the driver gave it up: see
+//! [`Device::leave`]. From then on all calls fail with `ENODEV`, and a call that returns that has
+//! waited until all contexts have lost the device.
 
 #[cfg(not(pinmap_flat))]
 use crate::gpu::Gpu;
@@ -33,7 +38,7 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 
-/// Mode of `/dev/pinmapN`: root, and the group that a udev rule gives it.
+/// Mode of `/dev/pinmapN`: for root, and the group that a udev rule gives it.
 const NODE_MODE: u16 = 0o660;
 
 /// The loaded module: a PCI driver.
@@ -41,9 +46,9 @@ const NODE_MODE: u16 = 0o660;
 pub(crate) struct Module {
     #[pin]
     driver: pci::Registration<Bound>,
-    /// After all that is in it.
+    /// Dropped after all that is in it.
     debug: Root,
-    /// After all that uses them.
+    /// Dropped after all that uses them.
     queues: Queues,
 }
 
@@ -57,8 +62,9 @@ impl kernel::InPlaceModule for Module {
     }
 }
 
-/// What exists as long as a function is bound. Dropped in this order: nobody can open it, it is switched
-/// off. Before, its DMA was blocked and went back to the DMA API.
+/// What exists as long as a function is bound. Dropped in this order: the node goes, so that nobody
+/// can open the device; then the function is switched off. Its DMA was blocked and given back to
+/// the DMA API before.
 #[pin_data]
 pub(crate) struct Bound {
     #[pin]
@@ -68,30 +74,30 @@ pub(crate) struct Bound {
     _enabled: Enabled,
 }
 
-/// A function as open files see it, also after it was unbound.
+/// A function as open files see it.
 #[pin_data]
 pub(crate) struct Device {
     function: Function,
     group: u32,
-    /// Ids and address, asked once.
+    /// Ids and address, read once.
     identity: pinmap_info,
     domain: Arc<Domain>,
     backend: Backend,
     processes: Arc<Processes>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
-    /// What all contexts have.
+    /// Statistics of all contexts.
     totals: Arc<Totals>,
-    /// Held while everybody loses it, which takes as long as they have memory.
+    /// Held while all contexts lose the device, which takes as long as they have memory.
     #[pin]
     leaving: Mutex<()>,
-    /// Never held for long: `open()` takes it, and nobody can open any other misc device meanwhile.
+    /// Never held for long: `open()` takes it, during which nobody can open any other misc device.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
-    /// Its memory in user space, by context.
+    /// What contexts have mapped of the device, by context.
     #[pin]
     views: Mutex<RBTree<u64, Views>>,
-    /// As long as it is bound.
+    /// `None` after unbinding.
     #[pin]
     attachment: Mutex<Option<Attachment>>,
     /// For [`DmaControl`].
@@ -119,7 +125,7 @@ impl pci::Driver for Bound {
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
         let device = Device::new(&function, attachment, processes.clone())?;
         let started = device.backend.start(locked, &device.domain, device.clone());
-        // It stays switched on until the device has left.
+        // The function stays switched on until the device has left.
         let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
         if bound.is_err() {
             device.leave();
@@ -131,8 +137,8 @@ impl pci::Driver for Bound {
     fn unbind(&self, locked: &pci::Locked<'_>) {
         self.device.leave();
         if self.device.backend.needs_reset() {
-            // What its user began must not go on under the next driver. If it is not there any more,
-            // nothing does.
+            // Nothing that a user began may go on under the next driver. If the reset fails because
+            // the function is not there, nothing does.
             let _ = locked.reset();
         }
         work::disable(&self.device);
@@ -174,7 +180,7 @@ impl pci::Driver for Bound {
 }
 
 impl Bound {
-    /// Makes the node, by which `device` can be opened.
+    /// Makes the node by which `device` can be opened.
     fn publish(
         device: &Arc<Device>,
         parent: &device::Device,
@@ -195,7 +201,7 @@ impl Bound {
     }
 }
 
-/// Says why in the log, and which errno that is.
+/// Logs why a function is refused. Returns the errno.
 fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
     let dev: &device::Device = function.as_ref();
     match unfit {
@@ -269,7 +275,7 @@ impl Device {
         )
     }
 
-    /// Its address space.
+    /// The IOMMU domain.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -295,7 +301,8 @@ impl Device {
         self.backend.gpu()
     }
 
-    /// `ENODEV` if it is gone. It may be gone a moment later: what is made visible checks again.
+    /// Fails with `ENODEV` if the device is gone. It may be gone a moment later: publishing checks
+    /// again.
     pub(crate) fn check_here(&self) -> Result {
         if self.gone.load(Acquire) {
             Err(ENODEV)
@@ -304,22 +311,22 @@ impl Device {
         }
     }
 
-    /// If it is gone: waits until everybody has lost it, and it does nothing any more. Not with a lock
-    /// that [`leave`](Self::leave) takes.
+    /// If the device is gone, waits until all contexts have lost it, and it does nothing any more.
+    /// Not called with a lock that [`leave`](Self::leave) takes.
     pub(crate) fn await_end(&self) {
         if self.check_here().is_err() {
             drop(self.leaving.lock());
         }
     }
 
-    /// A new context for the current task.
+    /// Opens a context for the current task.
     pub(crate) fn open(this: &Arc<Self>, views: Views) -> Result<Arc<Context>> {
         this.check_here()?;
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
         let opened = Context::new(id, this.clone()).and_then(|context| {
             let mut contexts = this.contexts.lock();
-            // Who leaves looks for contexts after it has said so.
+            // `leave` sets `gone` before it looks for contexts.
             this.check_here()?;
             contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
             this.views.lock().insert(node);
@@ -332,13 +339,13 @@ impl Device {
         opened
     }
 
-    /// For the new context named `id`.
+    /// Makes the statistics of the new context `id`.
     pub(crate) fn stats(&self, id: u64) -> Result<Arc<Stats>> {
         let function = stats::Function::of(&self.identity);
         Stats::new(function, id, self.totals.clone())
     }
 
-    /// The context with the lowest name from `id` on.
+    /// The context with the lowest number from `id` on.
     pub(crate) fn context_from(&self, id: u64) -> Option<Arc<Context>> {
         let contexts = self.contexts.lock();
         let others = contexts.iter().filter(|context| context.id() >= id);
@@ -360,7 +367,7 @@ impl Device {
         Ok((space, None))
     }
 
-    /// Removes its memory from user space: the next touch asks for it again.
+    /// Unmaps the device's memory from user space. The next access faults, and asks for it again.
     fn zap_views(&self) {
         for (_, views) in self.views.lock().iter() {
             views.zap();
@@ -379,7 +386,8 @@ impl Device {
         self.totals.remove(Stat::Contexts, 0);
     }
 
-    /// It is being unbound, or was blocked: revokes everything from everybody. Can be called again.
+    /// Takes the device from all contexts: it is unbound, or its DMA was blocked. Can be called
+    /// again.
     fn leave(&self) {
         let _one_at_a_time = self.leaving.lock();
         self.gone.store(true, Release);
@@ -393,14 +401,15 @@ impl Device {
         }
     }
 
-    /// If nothing is mapped, gives back what the IOMMU keeps of what was. `Err`: nothing can be mapped
-    /// until this has succeeded.
+    /// Replaces the IOMMU's page tables, if nothing is mapped, which frees those that earlier
+    /// mappings left. After an error nothing can be mapped until this has succeeded.
     pub(crate) fn renew_domain(&self) -> Result {
         let attachment = self.attachment.lock();
         attachment.as_ref().map_or(Ok(()), Attachment::renew)
     }
 
-    /// Blocks all its DMA, for as long as it is bound. `false`: it is not.
+    /// Blocks all DMA of the device, for as long as it is bound. Returns `false` if it is not
+    /// bound.
     fn block(&self) -> bool {
         let mut attachment = self.attachment.lock();
         let Some(attachment) = &mut *attachment else {
@@ -417,7 +426,7 @@ impl Device {
         true
     }
 
-    /// GET_INFO.
+    /// Fills in the answer of GET_INFO.
     pub(crate) fn describe(&self, context: &Context, info: &mut pinmap_info) {
         *info = pinmap_info {
             size: info.size,
@@ -438,14 +447,14 @@ impl Device {
         self.backend.describe(context.id(), info);
     }
 
-    /// GET_TOTALS: of all contexts.
+    /// Fills in the answer of GET_TOTALS, for all contexts.
     pub(crate) fn describe_totals(&self, args: &mut pinmap_get_totals) {
         let contexts = self.totals.of(Stat::Contexts);
         args.out_contexts = contexts.number as u32;
         self.totals.describe(args);
     }
 
-    /// What `context` cannot map.
+    /// The ranges that `context` cannot map.
     fn reserved(&self, context: &Context) -> &[Reserved] {
         if context.space().has_reserved() {
             self.domain.reserved()
@@ -454,7 +463,7 @@ impl Device {
         }
     }
 
-    /// GET_RESERVED.
+    /// Fills in the answer of GET_RESERVED.
     pub(crate) fn describe_reserved(
         &self,
         context: &Context,
@@ -478,7 +487,7 @@ impl_has_work! {
 
 impl DmaControl for Device {
     fn schedule_removal(self: Arc<Self>) {
-        // If it is queued already, once is enough.
+        // Once is enough: it may be queued already.
         let _ = work::guarding().enqueue(self);
     }
 
@@ -491,9 +500,9 @@ impl DmaControl for Device {
 impl WorkItem for Device {
     type Pointer = Arc<Self>;
 
-    /// What it may still reach is not known, so it gets to reach nothing.
+    /// Blocks the device: which memory it still reaches is not known.
     fn run(this: Arc<Self>) {
-        // Not after it was unbound: then it is nobody's any more.
+        // After unbinding the function belongs to another driver.
         if !this.block() {
             return;
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Exported memory: dma-bufs, and the buffers that imported them here.
 //!
-//! An [`Export`] is one dma-buf. Memory that the driver allocated stays with whoever has it. Registered
-//! memory belongs to a program and can go away, so its buffer keeps a list of its exports, and revokes
-//! them when it ends or goes stale: importers here are unmapped and go stale, too, and other drivers
-//! are told to let go. That is done by the buffer's worker or by whoever ends it, never in an MMU
-//! notifier, because it waits.
+//! An [`Export`] is one dma-buf. Memory that the driver allocated stays with whoever has it.
+//! Registered memory belongs to a program and can go away, so its buffer keeps a list of its
+//! exports, and revokes them when it ends or goes stale: importers here are unmapped and go stale,
+//! too, and other drivers are told to let go. That is done by the buffer's worker or by whoever
+//! ends it, never in an MMU notifier, because it waits.
 
 use crate::{
     sys::{
@@ -181,7 +181,8 @@ pub(crate) fn export(parts: Parts, write: bool, length: u64) -> Result<(Arc<Sour
     Source::new(Export::new(parts, write)?, length)
 }
 
-/// The exports of a buffer, to be revoked with it. Adding one drops those that nobody uses any more.
+/// The exports of a buffer, to be revoked with it. Adding one drops those that nobody uses any
+/// more.
 #[derive(Default)]
 pub(crate) struct Exports(KVec<Arc<Source>>);
 

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What user space must learn, by read, poll and eventfd.
+//! Events: what a program is told by `read()`, `poll()` and eventfd.
+//!
+//! Sending an event must not allocate, since MMU notifiers and interrupts do it. So memory for each
+//! event, an [`EventSlot`], is reserved when the object is made that may send it. An event that was
+//! not read yet can be withdrawn by its [`EventId`], when its object ends. The last event of a
+//! context, that its device is gone, needs no slot: it is a state of the queue, and read after all
+//! others.
 
 use crate::{
     generations::Generations,
@@ -19,14 +25,14 @@ use kernel::{
     uaccess::UserSliceWriter,
 };
 
-/// EventSlot for one event, set aside beforehand: telling must not allocate.
+/// Memory for one event, reserved beforehand.
 pub(crate) struct EventSlot(RBTreeNodeReservation<u64, Entry>);
 
-/// Names an event that was queued.
+/// Names an event that was sent.
 #[derive(Clone, Copy)]
 pub(crate) struct EventId(u64);
 
-/// How far the last event has come.
+/// How far the last event has come: that the device is gone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gone {
     No,
@@ -34,21 +40,21 @@ enum Gone {
     Read,
 }
 
-/// An event, and whether somebody is reading it.
 struct Entry {
     event: pinmap_event,
+    /// A reader is copying the event to user space.
     taken: bool,
 }
 
 struct Inner {
-    /// By order of arrival. What is being read stays, so that it can be withdrawn meanwhile.
+    /// Events by order of arrival. An event that is being read stays, so that it can be withdrawn.
     ready: RBTree<u64, Entry>,
-    /// Entries that are not taken.
+    /// Number of events that are not taken.
     untaken: usize,
     arrived: u64,
     gone: Gone,
     eventfd: Option<EventFd>,
-    /// For the next one that wants it.
+    /// A slot that was returned, for the next object that needs one.
     spare: Option<EventSlot>,
 }
 
@@ -57,7 +63,7 @@ impl Inner {
         self.untaken != 0 || (self.gone == Gone::Unread && self.ready.is_empty())
     }
 
-    /// The oldest that nobody is reading.
+    /// Takes the oldest event that no reader has taken.
     fn take_first(&mut self) -> Option<(u64, pinmap_event)> {
         if self.untaken == 0 {
             return None;
@@ -84,15 +90,14 @@ impl Inner {
     }
 }
 
-/// What `read()` takes next.
+/// The next thing to be read.
 enum Next {
-    /// With its id; none: the last event.
+    /// An event, with its number; no number: the last event.
     Event(pinmap_event, Option<u64>),
     Nothing,
     End,
 }
 
-/// The events of one context.
 #[pin_data]
 pub(crate) struct EventQueue {
     stats: Arc<Stats>,
@@ -105,7 +110,7 @@ pub(crate) struct EventQueue {
 }
 
 impl EventQueue {
-    /// An empty one, of the context of `stats`.
+    /// Makes an empty queue for the context of `stats`.
     pub(crate) fn new(stats: Arc<Stats>) -> Result<Arc<Self>> {
         let inner = Inner {
             ready: RBTree::new(),
@@ -126,17 +131,17 @@ impl EventQueue {
         )
     }
 
-    /// Whose they are.
+    /// The statistics of the context.
     pub(crate) fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// The same without a system call, and without details.
+    /// The counters that tell user space without a system call, and without details.
     pub(crate) fn generations(&self) -> &Generations {
         &self.generations
     }
 
-    /// Sets room aside.
+    /// Reserves memory for one event.
     pub(crate) fn reserve(&self) -> Result<EventSlot> {
         if let Some(slot) = self.inner.lock().spare.take() {
             return Ok(slot);
@@ -144,13 +149,13 @@ impl EventQueue {
         Ok(EventSlot(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?))
     }
 
-    /// It was not needed.
+    /// Returns a slot that was not needed.
     pub(crate) fn return_slot(&self, slot: EventSlot) {
         let before = self.inner.lock().spare.replace(slot);
         drop(before);
     }
 
-    /// Queues `event`. From any context that may take a spinlock.
+    /// Sends `event`. From any context that may take a spinlock.
     pub(crate) fn push(&self, slot: EventSlot, event: pinmap_event) -> EventId {
         let mut inner = self.inner.lock();
         let id = inner.arrived;
@@ -165,15 +170,15 @@ impl EventQueue {
         EventId(id)
     }
 
-    /// Takes an event back, unless it was read.
+    /// Takes back an event that was not read.
     pub(crate) fn withdraw(&self, id: EventId) {
         let mut inner = self.inner.lock();
         inner.remove(id.0);
-        // The last event may have waited for it.
+        // A reader may wait for the last event, which comes after this one.
         self.waiters.notify_all();
     }
 
-    /// The device is gone: the last event.
+    /// Sends the last event: the device is gone.
     pub(crate) fn push_gone(&self) {
         let mut inner = self.inner.lock();
         if inner.gone == Gone::No {
@@ -182,6 +187,7 @@ impl EventQueue {
         }
     }
 
+    /// Wakes readers, and signals the eventfd.
     fn notify(&self, inner: &Inner) {
         if let Some(eventfd) = &inner.eventfd {
             eventfd.signal();
@@ -189,7 +195,7 @@ impl EventQueue {
         self.waiters.notify_all();
     }
 
-    /// Signals `eventfd` from now on, also if there is something to read already.
+    /// Signals `eventfd` for each event from now on, and at once if there is something to read.
     pub(crate) fn set_eventfd(&self, eventfd: Option<EventFd>) {
         let mut inner = self.inner.lock();
         if let Some(eventfd) = eventfd.as_ref().filter(|_| inner.is_readable()) {
@@ -197,11 +203,11 @@ impl EventQueue {
         }
         let old = core::mem::replace(&mut inner.eventfd, eventfd);
         drop(inner);
-        // Not under the spinlock: it may be the last reference.
+        // Outside of the spinlock, since it may be the last reference.
         drop(old);
     }
 
-    /// Writes whole events to `out`; waits for the first if `may_wait`.
+    /// Writes whole events to `out`; waits for the first one if `may_wait`.
     pub(crate) fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize> {
         if out.len() < size_of::<pinmap_event>() {
             return Err(EINVAL);
@@ -234,7 +240,7 @@ impl EventQueue {
                 return Ok(Next::Event(event, Some(id)));
             }
             match inner.gone {
-                // It comes last: not before what somebody is still reading.
+                // The last event comes after events that another reader is still copying.
                 Gone::Unread if inner.ready.is_empty() => {
                     inner.gone = Gone::Read;
                     let event = pinmap_event {
@@ -254,7 +260,7 @@ impl EventQueue {
         }
     }
 
-    /// An event that could not be written to user space is not lost.
+    /// Removes an event that was copied to user space, or makes it readable again.
     fn finish_read(&self, id: Option<u64>, written: bool) {
         let mut inner = self.inner.lock();
         match id {
@@ -266,7 +272,7 @@ impl EventQueue {
         self.waiters.notify_all();
     }
 
-    /// For `poll()`.
+    /// Answers `poll()`.
     pub(crate) fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
         table.register_wait(file, &self.waiters);
         let inner = self.inner.lock();

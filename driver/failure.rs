@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! An errno, and what exactly failed.
+//! Failures: an errno, and the detail that REGISTER and some other calls answer with it.
 
 use crate::sys::{
     account::OverLimit,
@@ -8,15 +8,15 @@ use crate::sys::{
 };
 use kernel::{alloc::AllocError, prelude::*};
 
-/// Why a REGISTER or MAP failed.
+/// An errno with its detail.
 pub(crate) struct Failure {
     pub(crate) errno: Error,
-    /// What `fail` of the ioctl's struct tells.
+    /// The `fail` of the ioctl's struct.
     pub(crate) detail: pinmap_fail,
 }
 
 impl Failure {
-    /// With a reason of `enum pinmap_fail_reason` and its address.
+    /// Makes a failure with a reason of `enum pinmap_fail_reason` and an address.
     pub(crate) fn at(errno: Error, reason: u32, addr: u64) -> Self {
         Self {
             errno,
@@ -28,7 +28,7 @@ impl Failure {
         }
     }
 
-    /// With a limit.
+    /// Makes a failure with a limit.
     pub(crate) fn limit(errno: Error, reason: u32, needed: u64, allowed: u64) -> Self {
         Self {
             errno,

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Numbers that tell user space without a system call that registrations may have gone stale.
+//! Generations: counters that tell a program, without a system call, that a registration may have
+//! gone stale.
+//!
+//! They fill one page, which a program maps read-only. Handles share the counters, so a program
+//! that sees one change must ask QUERY.
 
 use crate::{
     allocation,
@@ -14,10 +18,10 @@ use kernel::{
     sync::{Arc, Mutex, SetOnce},
 };
 
-/// How many there are.
+/// Number of counters.
 const COUNT: u64 = PAGE_SIZE / 8;
 
-/// The numbers of one context, once somebody has asked for them.
+/// The counters of a context. They are allocated when the program asks for them.
 #[pin_data]
 pub(crate) struct Generations {
     /// Read by MMU notifiers, without a lock.
@@ -27,7 +31,6 @@ pub(crate) struct Generations {
 }
 
 impl Generations {
-    /// Not asked for yet.
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             page: SetOnce::new(),
@@ -35,21 +38,22 @@ impl Generations {
         })
     }
 
-    /// What `handle` names may have gone: after that can be seen by QUERY. From any context.
+    /// Increments the counter of `handle`, which may have gone stale. Called after QUERY can tell.
+    /// From any context.
     pub(crate) fn bump(&self, handle: u64) {
         if let Some(page) = self.page.as_ref() {
             page.increment(handle.checked_rem(COUNT).unwrap_or(0).saturating_mul(8));
         }
     }
 
-    /// As [`bump`](Self::bump), for whatever there is.
+    /// Increments all counters.
     pub(crate) fn bump_all(&self) {
         for handle in 0..COUNT {
             self.bump(handle);
         }
     }
 
-    /// The offset by which `mmap()` shows the numbers. The first call allocates them, and
+    /// Returns the offset by which `mmap()` shows the counters. The first call allocates them, and
     /// charges `account`.
     pub(crate) fn offset(
         &self,

@@ -7,8 +7,9 @@ use kernel::{
     prelude::*,
 };
 
-/// Moves the entries of `list` into `roomy`, which is empty and takes its place; unless it has no more room.
-/// Returns the one that is left over.
+/// Moves the entries of `list` into `roomy`, which is empty, and puts `roomy` in its place. Returns
+/// the vector that is left over, to be dropped outside of the lock: the old one, or `roomy` if
+/// `list` has grown as large already.
 pub(crate) fn grow<T, A: Allocator>(
     list: &mut Vec<T, A>,
     mut roomy: Vec<T, A>,

@@ -2,10 +2,10 @@
 //! Memory at a device address.
 //!
 //! A [`Mapping`] keeps everything that makes its memory reachable: the address, the entries of the
-//! IOMMU, and, on a paged device, the entries of the device's MMU with an address on the bus between
-//! the two, which no program knows. It also keeps the memory: that nothing is unpinned while a
-//! device can reach it is a matter of types. It is undone from the device outwards: entries of the
-//! MMU, entries of the IOMMU, memory, addresses.
+//! IOMMU, and, on a paged device, the entries of the device's MMU with an address on the bus
+//! between the two, which no program knows. It also keeps the memory: that nothing is unpinned
+//! while a device can reach it is a matter of types. It is undone from the device outwards: entries
+//! of the MMU, entries of the IOMMU, memory, addresses.
 //!
 //! An MMU notifier must not wait for the device. It only calls [`Mapping::unmap`], after which no
 //! host memory can be reached; the entries of the device's MMU go later.
@@ -73,9 +73,9 @@ fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
 }
 
 /// Memory at an address of a context. Dropping it removes it from the device's MMU, unmaps and
-/// flushes, lets go of the memory, and frees the addresses. If any of that ever failed, the device's
-/// DMA is blocked when the drop returns. The drop waits for the device, if it has an MMU: see
-/// [`Entries::remove`].
+/// flushes, lets go of the memory, and frees the addresses. If any of that ever failed, the
+/// device's DMA is blocked when the drop returns. The drop waits for the device, if it has an MMU:
+/// see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
     mapped: Option<Mapped>,
@@ -117,8 +117,8 @@ impl Mapping {
             Memory::Host(pages) => {
                 let mut at = span;
                 if let Some(device_mmu) = space.device_mmu() {
-                    // Congruent, so that huge pages stay huge in both page tables; and packed, since
-                    // all contexts of the device share the IOMMU's tables.
+                    // Congruent, so that huge pages stay huge in both page tables; and packed,
+                    // since all contexts of the device share the IOMMU's tables.
                     let packed = Target {
                         placement: Placement::Packed(span.start()),
                         address_bits: u64::BITS,
@@ -219,8 +219,8 @@ impl Mapping {
         }
     }
 
-    /// Frees the address of a mapping that was unmapped, or leaves it until the device has forgotten
-    /// the entries. May sleep, but neither for an allocation nor for the device.
+    /// Frees the address of a mapping that was unmapped, or leaves it until the device has
+    /// forgotten the entries. May sleep, but neither for an allocation nor for the device.
     pub(crate) fn free_address(&mut self) {
         match (&self.entries, &self.range) {
             (Some(entries), Some(range)) => range.leave(entries),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! What mappings need of a device: an MMU, if it has one, and control over its DMA.
 //!
-//! A paged device translates addresses itself, before the IOMMU does. Its page tables are changed in
-//! two steps, because the device goes on using what it has cached: entries are cleared and the
+//! A paged device translates addresses itself, before the IOMMU does. Its page tables are changed
+//! in two steps, because the device goes on using what it has cached: entries are cleared and the
 //! device is told to forget them (a [`Removal`]), and later it confirms that it has. Only then is
 //! the memory unpinned or the addresses used again. [`Entries`] is one mapping's part of that; it
 //! outlives the mapping where that was removed by somebody who cannot wait for the device.
@@ -29,9 +29,9 @@ pub(crate) trait DmaControl: Send + Sync {
     /// not be removed. From any context.
     fn schedule_removal(self: Arc<Self>);
 
-    /// Blocks the device's DMA, then does as [`schedule_removal`](Self::schedule_removal). When this
-    /// returns, no DMA of the device reaches any memory. Sleeps. A failure is reported to a program
-    /// only after this.
+    /// Blocks the device's DMA, then does as [`schedule_removal`](Self::schedule_removal). When
+    /// this returns, no DMA of the device reaches any memory. Sleeps. A failure is reported to a
+    /// program only after this.
     fn block_dma(self: Arc<Self>);
 }
 
@@ -51,8 +51,8 @@ pub(crate) trait Mmu: Send + Sync {
     /// not answer. Sleeps.
     fn remove(&self, span: Span) -> Result<Removal>;
 
-    /// Waits until the device has forgotten what `removal` unmapped, and completed all accesses that
-    /// it had translated before. `Err`: it did not say so in time.
+    /// Waits until the device has forgotten what `removal` unmapped, and completed all accesses
+    /// that it had translated before. `Err`: it did not say so in time.
     fn finish(&self, removal: Removal) -> Result;
 }
 

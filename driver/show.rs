@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Stat people see: `/proc/PID/fdinfo` of an open file, and each buffer of a device in debugfs.
+//! fdinfo of an open file (`/proc/PID/fdinfo`), and the list of a device's buffers in debugfs.
 
 use crate::{
     buffer::{Buffer, State},
@@ -17,8 +17,8 @@ use kernel::{seq_file::SeqFile, seq_print};
 
 const KIB: u64 = 1024;
 
-/// The lines of fdinfo, in the style of DRM's: `key: value [unit]`, and the keys begin with the
-/// driver's name.
+/// Prints the lines of fdinfo in the style of DRM: `key: value [unit]`, with keys that begin with
+/// the driver's name.
 pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
     let stats = context.stats();
     let totals = stats.totals();
@@ -52,8 +52,8 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
 }
 
 impl Show for Device {
-    /// A line for each buffer that has a handle. Whoever comes or goes meanwhile may be missing: nothing
-    /// is locked from one line to the next.
+    /// Prints a line for each buffer that has a handle. Buffers that come or go meanwhile may be
+    /// missing: nothing is locked from one line to the next.
     fn show(&self, out: &SeqFile) {
         seq_print!(
             out,

@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Which addresses of a space are taken and which are free, each found in logarithmic time.
+//! The ranges of a space that are taken, and the gaps between them, each found in logarithmic time.
+//!
+//! Taken ranges are kept in a tree by their last address, gaps in a tree by size class and address
+//! (see `logic/gaps.rs`). Freeing must not allocate, since MMU notifiers free: so each taken range
+//! brings a node for the gap that it may leave, and nodes without a gap wait in the tree of gaps.
+//!
+//! The range that was freed last is *vacant*: it stays in the tree of taken ranges until somebody
+//! looks at that, because a program often registers the same addresses again, and then neither tree
+//! changes.
 
 use crate::logic::{
     gaps::{self, Bounds, FreeSpace},
@@ -11,29 +19,27 @@ use kernel::{
     rbtree::{RBTree, RBTreeNodeReservation},
 };
 
-/// A span that is taken.
 struct TakenSpan<L> {
     span: Span,
-    /// Names who has it: another one may have the same span later.
+    /// Names the owner: another one may have the same span later.
     owner: u64,
-    /// What it left behind when it went.
+    /// What the owner left behind: see [`Spans::leave`].
     left: Option<L>,
 }
 
-/// Disjoint spans, and the gaps between them.
+/// Disjoint taken spans, and the gaps between them.
 pub(crate) struct Spans<L> {
-    /// By the last address, so that the first one not wholly below an address is the lower bound of
-    /// that address.
+    /// Taken spans by their last address: the first one that is not wholly below an address is the
+    /// lower bound of that address.
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// The one that was freed last. It is still among those that are taken until [`settle`](Self::settle):
-    /// often it is the next one to be taken, too, and then nothing changes.
+    /// The span that was freed last, until [`free_vacant`](Self::free_vacant).
     vacant: Option<Span>,
 }
 
-/// Gaps by class and address. There are never more than at first and one for each taken span; as many
-/// nodes there are, since freeing must not allocate. Those without a gap wait under a class of their own.
+/// Gaps by class and address, and nodes without a gap, under a class of their own. There are as
+/// many nodes as there can be gaps: those of the empty space, and one for each taken span.
 struct Gaps {
     nodes: RBTree<(u32, u64), Option<Span>>,
     spare: u64,
@@ -42,14 +48,13 @@ struct Gaps {
 /// The class of nodes without a gap.
 const SPARE: u32 = u32::MAX;
 
-/// Memory for a span that will be taken.
+/// Memory for taking a span.
 pub(crate) struct Room<L> {
     taken: RBTreeNodeReservation<u64, TakenSpan<L>>,
     gap: RBTreeNodeReservation<(u32, u64), Option<Span>>,
 }
 
 impl<L> Room<L> {
-    /// Allocates it.
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             taken: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
@@ -71,7 +76,7 @@ impl Gaps {
     }
 
     fn put(&mut self, gap: Span) {
-        // There is one: see the type.
+        // There is a spare node for each gap: see the type.
         if let Some(room) = self.take_spare() {
             let key = (gaps::class(gap), gap.start());
             self.nodes.insert(room.into_node(key, Some(gap)));
@@ -128,7 +133,7 @@ impl<L> Taken for Spans<L> {
 }
 
 impl<L: Clone> Spans<L> {
-    /// None yet. The same `bounds` go with every call.
+    /// Makes a space where nothing is taken. All calls must be given these `bounds`.
     pub(crate) fn new(bounds: Bounds<'_>) -> Result<Self> {
         let mut gaps = Gaps {
             nodes: RBTree::new(),
@@ -157,7 +162,7 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes the span that was freed last again, if it `suits`. Returns it and the owner's name.
+    /// Takes the vacant span, if it `suits`. Returns the span and its owner.
     pub(crate) fn take_again(&mut self, suits: impl FnOnce(Span) -> bool) -> Option<(Span, u64)> {
         let span = self.vacant.take_if(|vacant| suits(*vacant))?;
         let owner = self.next_owner();
@@ -165,8 +170,8 @@ impl<L: Clone> Spans<L> {
         Some((span, owner))
     }
 
-    /// What was freed is free from now on: before anybody looks at what is taken or takes it.
-    pub(crate) fn settle(&mut self, bounds: Bounds<'_>) {
+    /// Frees the vacant span in the trees. Called before looking at what is taken.
+    pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
         if let Some(span) = self.vacant.take() {
             self.taken.remove(&span.last());
             bounds.free(self, span);
@@ -174,7 +179,7 @@ impl<L: Clone> Spans<L> {
         }
     }
 
-    /// Takes `span`, which is free. Returns the owner's name.
+    /// Takes `span`, which is free. Returns the owner.
     pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, room: Room<L>) -> u64 {
         self.gaps.add_spare(room.gap);
         bounds.take(self, span);
@@ -188,9 +193,9 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Frees the span that ends at `last`, if it is still that of `owner`. Does not allocate.
+    /// Frees the span that ends at `last`, if `owner` still has it. Does not allocate.
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
-        self.settle(bounds);
+        self.free_vacant(bounds);
         let nobody = self.next_owner();
         if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
             taken.owner = nobody;
@@ -199,8 +204,8 @@ impl<L: Clone> Spans<L> {
         }
     }
 
-    /// Whoever wants the span of `owner` that ends at `last` next may have it, once it has dealt with
-    /// what is `left`.
+    /// Leaves the span of `owner` that ends at `last`: whoever wants it next may have it, after
+    /// dealing with `left`.
     pub(crate) fn leave(&mut self, last: u64, owner: u64, left: L) {
         if let Some(taken) = self.taken.get_mut(&last) {
             if taken.owner == owner {
@@ -209,8 +214,7 @@ impl<L: Clone> Spans<L> {
         }
     }
 
-    /// The first span that overlaps `within` and that was left: its last address, its owner, and what
-    /// is left.
+    /// The first span within `within` that was left: its last address, its owner, and what is left.
     pub(crate) fn leftover(&self, within: Span) -> Option<(u64, u64, L)> {
         let mut from = within.start();
         loop {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Who a context is, and how much it has: for whoever looks, in fdinfo, debugfs, tracepoints or by
-//! GET_TOTALS. Nothing is decided by these numbers; the charge is `sys/account.rs`.
+//! Statistics: how much contexts have, for fdinfo, debugfs, tracepoints and GET_TOTALS.
+//!
+//! Nothing is decided by these numbers; what is charged against limits is in `sys/account.rs`. A
+//! [`StatGuard`] counts something for as long as that lives, in its context and in the device.
 
 use crate::sys::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
 use core::fmt;
@@ -21,7 +23,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// As it was asked for once.
+    /// Takes the address from the answer of GET_INFO.
     pub(crate) fn of(identity: &pinmap_info) -> Self {
         Self {
             domain: identity.out_pci_domain,
@@ -41,29 +43,28 @@ impl kernel::fmt::Display for Function {
     }
 }
 
-/// Stat is stat, by number and by bytes.
+/// A statistic. Each counts a number of things and their bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Stat {
     /// Open files.
     Contexts,
-    /// User memory and parts of files, as long as they are pinned.
+    /// User memory and parts of files, while they are pinned.
     Pinned,
     /// Host memory that the driver allocated.
     Allocated,
-    /// Memory of the device's own.
+    /// Memory of the device.
     Vram,
-    /// Memory that belongs elsewhere.
+    /// Imported memory.
     Shared,
-    /// Mappings.
     Mapped,
-    /// Buffers whose memory went away, and that are not released yet.
+    /// Buffers whose memory went away, until they are released.
     Stale,
 }
 
 impl Stat {
     const COUNT: usize = 7;
 
-    /// That of a `PINMAP_BUFFER_` kind.
+    /// The statistic that counts buffers of a `PINMAP_BUFFER_` kind.
     pub(crate) fn of_kind(kind: u32) -> Self {
         match kind {
             uapi::PINMAP_BUFFER_USER | uapi::PINMAP_BUFFER_FILE => Self::Pinned,
@@ -74,17 +75,15 @@ impl Stat {
     }
 }
 
-/// How much there is of one thing.
 struct Tally {
     number: Atomic<u64>,
     bytes: Atomic<u64>,
 }
 
-/// How much there is.
+/// All statistics of a context or of a device.
 pub(crate) struct Totals([Tally; Stat::COUNT]);
 
 impl Totals {
-    /// Nothing.
     pub(crate) fn new() -> Self {
         Self(core::array::from_fn(|_| Tally {
             number: Atomic::new(0),
@@ -92,7 +91,7 @@ impl Totals {
         }))
     }
 
-    /// One more.
+    /// Counts one more thing of `bytes`.
     pub(crate) fn add(&self, stat: Stat, bytes: u64) {
         if let Some(tally) = self.0.get(stat as usize) {
             tally.number.add(1, Relaxed);
@@ -100,7 +99,7 @@ impl Totals {
         }
     }
 
-    /// One less.
+    /// Counts one thing of `bytes` less.
     pub(crate) fn remove(&self, stat: Stat, bytes: u64) {
         if let Some(tally) = self.0.get(stat as usize) {
             tally.number.fetch_sub(1, Relaxed);
@@ -108,7 +107,7 @@ impl Totals {
         }
     }
 
-    /// How much there is now.
+    /// The current value of a statistic.
     pub(crate) fn of(&self, stat: Stat) -> pinmap_total {
         self.0
             .get(stat as usize)
@@ -118,7 +117,7 @@ impl Totals {
             })
     }
 
-    /// GET_TOTALS.
+    /// Fills in the answer of GET_TOTALS.
     pub(crate) fn describe(&self, args: &mut pinmap_get_totals) {
         args.out_pinned = self.of(Stat::Pinned);
         args.out_allocated = self.of(Stat::Allocated);
@@ -129,7 +128,7 @@ impl Totals {
     }
 }
 
-/// A context, for whoever looks.
+/// A context, as it appears in statistics.
 pub(crate) struct Stats {
     function: Function,
     context: u64,
@@ -138,7 +137,7 @@ pub(crate) struct Stats {
 }
 
 impl Stats {
-    /// Of the context named `context`, of a device that has `device` in all.
+    /// Makes the statistics of a context, which are added to those of its device.
     pub(crate) fn new(function: Function, context: u64, device: Arc<Totals>) -> Result<Arc<Self>> {
         let this = Self {
             function,
@@ -149,23 +148,21 @@ impl Stats {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// The function.
     pub(crate) fn function(&self) -> Function {
         self.function
     }
 
-    /// Its name among the contexts of the device.
+    /// The number of the context among those of the device.
     pub(crate) fn context(&self) -> u64 {
         self.context
     }
 
-    /// Stat the context has.
     pub(crate) fn totals(&self) -> &Totals {
         &self.own
     }
 }
 
-/// Something that is stat as long as this lives.
+/// Something that is counted for as long as this lives.
 pub(crate) struct StatGuard {
     stats: Arc<Stats>,
     stat: Stat,
@@ -173,7 +170,7 @@ pub(crate) struct StatGuard {
 }
 
 impl StatGuard {
-    /// From any context.
+    /// Begins to count. From any context.
     pub(crate) fn new(stats: &Arc<Stats>, stat: Stat, bytes: u64) -> Self {
         stats.own.add(stat, bytes);
         stats.device.add(stat, bytes);
@@ -184,7 +181,7 @@ impl StatGuard {
         }
     }
 
-    /// Whose it is.
+    /// The context in which this is counted.
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What `mmap()` of an open file shows, besides BARs: offsets, and what is there.
+//! What `mmap()` of an open file shows besides BARs.
+//!
+//! Everything that can be mapped has an offset of its own, from [`START`] on, which the call that
+//! makes it returns. Offsets are not used again. Areas keep what they show: an [`MmapOffset`] can
+//! be dropped while memory is still mapped.
 
 use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
@@ -17,26 +21,27 @@ use kernel::{
     sync::{Arc, Mutex},
 };
 
-/// The first offset. Those below are BARs'. A program for 32 bits can still ask for as much again.
+/// The first offset. Offsets below belong to BARs. Programs of 32 bits can reach this one, too.
 pub(crate) const START: u64 = 1 << 43;
-/// The file offsets that there are: what `loff_t` can tell.
+/// The last file offset: what `loff_t` can hold.
 const LAST: u64 = i64::MAX as u64;
 
-/// Pages of a device that can be viewed.
+/// Pages of a device that can be mapped.
 pub(crate) trait DevicePages: Send + Sync {
-    /// Calls `insert` with the page frame at the byte `offset` of it, unless the device is gone.
+    /// Calls `insert` with the page frame at byte `offset`, unless the device is gone.
     fn insert(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32>;
 
-    /// The same for a huge page that begins there, with its first page frame; `None` also if there is none.
+    /// Calls `insert` with the first page frame of a huge page at byte `offset`. Returns `None`
+    /// also if there is no huge page.
     fn insert_huge(&self, _offset: u64, _insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         None
     }
 
-    /// Whether it is memory, and so viewed write-combined.
+    /// Whether the pages are memory, and so mapped write-combined.
     fn is_memory(&self) -> bool;
 }
 
-/// Host memory at an offset.
+/// Host memory that the driver allocated, shown from an offset on.
 pub(crate) struct HostView {
     folios: Arc<Folios>,
     offset: u64,
@@ -44,7 +49,6 @@ pub(crate) struct HostView {
 }
 
 impl HostView {
-    /// Shows `folios` from `offset` on.
     pub(crate) fn new(folios: &Arc<Folios>, offset: u64) -> Self {
         Self {
             folios: folios.clone(),
@@ -64,14 +68,13 @@ impl PageSource for HostView {
     }
 }
 
-/// Pinned pages of a file, from the offset 0 on.
+/// Pinned pages of a file, shown from offset 0 on.
 pub(crate) struct FileView {
     pages: Arc<PinnedFile>,
     starts: KVVec<u64>,
 }
 
 impl FileView {
-    /// Shows all of `pages`.
     pub(crate) fn new(pages: &Arc<PinnedFile>) -> Result<Arc<Self>> {
         let this = Self {
             pages: pages.clone(),
@@ -80,7 +83,7 @@ impl FileView {
         Ok(Arc::new(this, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Makes `area` a view of it. A seal against writing holds here, too.
+    /// Maps the pages in `area`. A seal against writing holds here, too.
     pub(crate) fn show(this: &Arc<Self>, area: NewArea<'_>) -> Result {
         let last = area.offset().checked_add(area.length()).ok_or(EINVAL)?;
         if last > this.pages.pages().saturating_mul(PAGE_SIZE) {
@@ -104,7 +107,7 @@ impl Faults for FileView {
     }
 }
 
-/// Something of the device at an offset.
+/// Pages of a device, shown from an offset on.
 struct DeviceView {
     pages: Arc<dyn DevicePages>,
     offset: u64,
@@ -121,38 +124,37 @@ impl Faults for DeviceView {
     }
 }
 
-/// What is at an offset.
 #[derive(Clone)]
 enum View {
     Host(Arc<HostView>),
     Device(Arc<DeviceView>),
 }
 
-/// What is shown.
+/// Something that `mmap()` can show.
 pub(crate) enum MmapSource {
-    /// Memory of the driver's own.
+    /// Memory that the driver allocated.
     Host(Arc<Folios>),
-    /// The same, not to be written to.
+    /// Memory that the driver allocated and a program must not write.
     ReadOnly(Arc<Folios>),
-    /// Something of the device.
+    /// Pages of the device.
     Device(Arc<dyn DevicePages>),
 }
 
 struct Offsets {
-    /// Where the next one goes: none is used twice.
+    /// The next offset to be given out.
     next: u64,
-    /// By the last offset.
+    /// Entries by their last offset.
     by_last: RBTree<u64, Entry>,
 }
 
 struct Entry {
     span: Span,
     view: View,
-    /// What it is a view of; 0: nothing that has a handle.
+    /// The buffer's handle; 0: not a buffer.
     handle: u64,
 }
 
-/// The views of an open file.
+/// The offsets of an open file.
 #[pin_data]
 pub(crate) struct MmapOffsets {
     #[pin]
@@ -160,7 +162,6 @@ pub(crate) struct MmapOffsets {
 }
 
 impl MmapOffsets {
-    /// None yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let offsets = Offsets {
             next: START,
@@ -174,8 +175,8 @@ impl MmapOffsets {
         )
     }
 
-    /// Shows `length` bytes, whole pages, from now on.
-    pub(crate) fn add(this: &Arc<Self>, length: u64, what: MmapSource) -> Result<MmapOffset> {
+    /// Gives `source`, of `length` bytes, whole pages, an offset.
+    pub(crate) fn add(this: &Arc<Self>, length: u64, source: MmapSource) -> Result<MmapOffset> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let offset = this.take_offset(length)?;
         let span = Span::new(offset, length).map_err(|_| EINVAL)?;
@@ -187,7 +188,7 @@ impl MmapOffsets {
             };
             Ok(View::Host(Arc::new(view, GFP_KERNEL_ACCOUNT)?))
         };
-        let view = match what {
+        let view = match source {
             MmapSource::Host(folios) => host(folios, false)?,
             MmapSource::ReadOnly(folios) => host(folios, true)?,
             MmapSource::Device(pages) => {
@@ -208,12 +209,11 @@ impl MmapOffsets {
         })
     }
 
-    /// Whether it shows nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.offsets.lock().by_last.is_empty()
     }
 
-    /// What is shown at `offset` is called `handle` from now on.
+    /// Sets the handle of the buffer at `offset`.
     pub(crate) fn set_handle(&self, offset: u64, handle: u64) {
         let mut offsets = self.offsets.lock();
         if let Some(mut cursor) = offsets.by_last.cursor_lower_bound_mut(&offset) {
@@ -224,7 +224,7 @@ impl MmapOffsets {
         }
     }
 
-    /// The handle of what is shown at `offset`, and the offset of its first byte.
+    /// Returns the handle of the buffer that `offset` is in, and the offset of its first byte.
     pub(crate) fn find(&self, offset: u64) -> Option<(u64, u64)> {
         let offsets = self.offsets.lock();
         let cursor = offsets.by_last.cursor_lower_bound(&offset)?;
@@ -233,7 +233,7 @@ impl MmapOffsets {
         found.then(|| (entry.handle, entry.span.start()))
     }
 
-    /// An offset that a huge page may have.
+    /// Returns a new offset, aligned for huge pages.
     fn take_offset(&self, length: u64) -> Result<u64> {
         let mut offsets = self.offsets.lock();
         let offset = offsets.next;
@@ -245,7 +245,7 @@ impl MmapOffsets {
         Ok(offset)
     }
 
-    /// Makes `area` a view of what is at its offset; `EINVAL` if nothing is, or not so much.
+    /// Maps in `area` what is at its offset. `EINVAL`: nothing is, or less than the area.
     pub(crate) fn view(&self, area: NewArea<'_>) -> Result {
         let wanted = Span::new(area.offset(), area.length()).map_err(|_| EINVAL)?;
         let view = {
@@ -277,14 +277,14 @@ impl MmapOffsets {
     }
 }
 
-/// Something that is shown. Dropping it ends that; areas that exist stay.
+/// An offset. Dropping it ends that; areas that exist stay.
 pub(crate) struct MmapOffset {
     table: Arc<MmapOffsets>,
     span: Span,
 }
 
 impl MmapOffset {
-    /// What to pass to `mmap()`.
+    /// The offset to pass to `mmap()`.
     pub(crate) fn offset(&self) -> u64 {
         self.span.start()
     }
@@ -292,7 +292,7 @@ impl MmapOffset {
 
 impl Drop for MmapOffset {
     fn drop(&mut self) {
-        // What is shown may be freed here, but not under the lock.
+        // Not under the lock: this may free what was shown.
         let node = self
             .table
             .offsets

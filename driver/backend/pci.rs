@@ -156,8 +156,8 @@ impl Flat {
     }
 
     /// Resets the function, which ends what the last owner began. The caller makes sure that nobody
-    /// can claim it meanwhile. The function is bound to this driver as long as `_vectors` is locked:
-    /// [`leave`](Self::leave) waits for that lock.
+    /// can claim it meanwhile. The function is bound to this driver as long as `_vectors` is
+    /// locked: [`leave`](Self::leave) waits for that lock.
     fn clean(&self, _vectors: &Option<Vectors>) -> Result {
         self.function.reset()?;
         self.owner.lock().used = false;
@@ -334,8 +334,8 @@ impl Flat {
         Ok(bar.flags & uapi::PINMAP_BAR_PREFETCHABLE != 0)
     }
 
-    /// Calls `insert` with the page frame of device memory at this file offset, unless the device is
-    /// gone. [`leave`](Self::leave) waits for that call to return.
+    /// Calls `insert` with the page frame of device memory at this file offset, unless the device
+    /// is gone. [`leave`](Self::leave) waits for that call to return.
     pub(crate) fn fault(&self, offset: u64, insert: &mut dyn FnMut(u64) -> u32) -> Option<u32> {
         let (bar, offset) = self.locate(offset).ok()?;
         let address = bar
@@ -359,7 +359,8 @@ impl Flat {
         index < self.nr_vectors
     }
 
-    /// Lets interrupt vector `index` signal `eventfd`, or nothing. The caller has claimed the device.
+    /// Lets interrupt vector `index` signal `eventfd`, or nothing. The caller has claimed the
+    /// device.
     pub(crate) fn set_vector(&self, index: u32, eventfd: Option<EventFd>) -> Result {
         let mut vectors = self.vectors.lock();
         // Checked under the lock: `leave` sets `gone` before it waits for the lock.

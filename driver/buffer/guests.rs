@@ -56,9 +56,9 @@ impl Buffer {
         }
     }
 
-    /// Increments the generation in all contexts that have the buffer: its memory may have gone away.
-    /// Called in an MMU notifier, which must not sleep while the address space is taken from a process
-    /// that is ending; then everything in it goes away, and all contexts are told anyhow.
+    /// Increments the generation in all contexts that have the buffer: its memory may have gone
+    /// away. Called in an MMU notifier, which must not sleep while the address space is taken from
+    /// a process that is ending; then everything in it goes away, and all contexts are told anyhow.
     pub(super) fn bump_generations(&self, may_sleep: bool) {
         let handle = self.handle();
         if handle != 0 {

@@ -99,8 +99,8 @@ impl Buffer {
         Ok(device_addr)
     }
 
-    /// Maps the pages for `tenant`, unpublished until [`publish_mapping`](Self::publish_mapping). Returns
-    /// the device address, and the id of the mapping.
+    /// Maps the pages for `tenant`, unpublished until [`publish_mapping`](Self::publish_mapping).
+    /// Returns the device address, and the id of the mapping.
     pub(crate) fn map_unpublished(
         &self,
         tenant: Tenant<'_>,
@@ -231,7 +231,8 @@ impl Buffer {
                 Err(ENOENT) => return Ok(()),
                 Err(EIO) => return Err(EIO),
                 Err(_) => {
-                    // The buffer was revoked: the mappings are undone, and the worker does the rest.
+                    // The buffer was revoked: the mappings are undone, and the worker does the
+                    // rest.
                     work::wait(this);
                     return Ok(());
                 }
@@ -321,7 +322,8 @@ impl Buffer {
             .any(|mapped| mapped.mapping.is_in(space))
     }
 
-    /// Calls `visit` with each device address in `space`, under the lock that the MMU notifier takes.
+    /// Calls `visit` with each device address in `space`, under the lock that the MMU notifier
+    /// takes.
     pub(crate) fn each_device_addr(&self, space: &Arc<AddressSpace>, mut visit: impl FnMut(u64)) {
         let inner = self.inner.lock();
         for mapped in &inner.mappings {

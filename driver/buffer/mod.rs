@@ -3,21 +3,23 @@
 //!
 //! A buffer is a range of memory that devices can be given. Its [`Backing`] says where the memory
 //! comes from: pinned user memory, pinned pages of a file, memory that the driver allocated, VRAM,
-//! or the pages of another buffer. It belongs to no device; each [`Mapping`](crate::mapping::Mapping)
-//! puts it at an address of a context, and all mappings share the one pin and its charge.
+//! or the pages of another buffer. It belongs to no device; each
+//! [`Mapping`](crate::mapping::Mapping) puts it at an address of a context, and all mappings share
+//! the one pin and its charge.
 //!
 //! A buffer is *built* (watched, charged, pinned, mapped), then *live*. It *ends* when it is
 //! released, or when its context or device goes. Registered memory can go away while the buffer is
 //! live: then the buffer is *revoked*. That undoes all mappings at once, in the MMU notifier, and
-//! leaves the buffer *stale*; a worker does the rest, because it waits: it *reaps* the buffer, which
-//! makes devices forget the mappings and unpins the pages. Ending a buffer does both.
+//! leaves the buffer *stale*; a worker does the rest, because it waits: it *reaps* the buffer,
+//! which makes devices forget the mappings and unpins the pages. Ending a buffer does both.
 //!
-//! One module for each part: `backing.rs`, `mappings.rs`, `life.rs` (live, stale, ended), `watch.rs`
-//! (has registered memory gone away?), `guests.rs` (other contexts that have the buffer), `pinned.rs`.
+//! One module for each part: `backing.rs`, `mappings.rs`, `life.rs` (live, stale, ended),
+//! `watch.rs` (has registered memory gone away?), `guests.rs` (other contexts that have the
+//! buffer), `pinned.rs`.
 //!
 //! Locks, outermost first: `backing`, `inner`, the address space of a mapping. `backing` is held
-//! while mapping and while pages are looked up, which may both fault or allocate. So an MMU notifier
-//! takes only `inner`, which is never held across either, nor while waiting for a device.
+//! while mapping and while pages are looked up, which may both fault or allocate. So an MMU
+//! notifier takes only `inner`, which is never held across either, nor while waiting for a device.
 
 use crate::{
     address_space::AddressSpace,
@@ -229,7 +231,8 @@ impl Buffer {
         self.events.stats()
     }
 
-    /// The user addresses of registered memory; for a part of a file its offsets; from 0 for the rest.
+    /// The user addresses of registered memory; for a part of a file its offsets; from 0 for the
+    /// rest.
     pub(crate) fn span(&self) -> Span {
         self.span
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Pinning user pages, and why some cannot be.
+//! Pinning user memory and parts of files, and the reasons why some cannot be.
 
 use crate::{
     failure::Failure,
@@ -17,9 +17,10 @@ use kernel::{prelude::*, sync::Arc};
 /// Pages pinned at a time: 4 MiB, an array of two pages.
 const CHUNK_PAGES: u64 = 1024;
 
-/// Charges for `span` of the current task and pins it, for writing if `write`. Sleeps; no lock may be
-/// held that a page fault, a FUSE daemon or a userfaultfd handler might wait for. A fatal signal stops
-/// it, and whatever `progress`, which is told how many pages there are, says.
+/// Charges for `span` of the current task and pins it, for writing if `write`. `progress` is told
+/// how many pages are pinned so far; its failure stops the call, and so does a fatal signal.
+/// Sleeps: the caller holds no lock that a page fault, a FUSE daemon or a userfaultfd handler might
+/// wait for.
 pub(crate) fn pin(
     account: &Arc<Account>,
     span: Span,
@@ -27,8 +28,9 @@ pub(crate) fn pin(
     progress: impl Fn(u64) -> Result,
 ) -> Result<Arc<PinnedRuns>, Failure> {
     let charge = Charge::new(account, span.pages())?;
-    // Pages that are there are pinned without a look at the areas that they are in; and hardware lets
-    // read what may only be written or executed. Whether that is allowed must not depend on it.
+    // Pages that are there are pinned without a look at the areas that they are in, and hardware
+    // permits reading wherever it permits writing or executing. The answer must not depend on
+    // whether pages are there.
     if let Some((address, reason)) = (!write).then(|| gup::survey(span, false)).flatten() {
         return Err(Failure::at(EFAULT, reason, address));
     }
@@ -54,7 +56,8 @@ pub(crate) fn pin(
     Ok(Arc::new(runs, GFP_KERNEL_ACCOUNT)?)
 }
 
-/// Charges for `span` of `file` and pins it. Sleeps; a fatal signal stops it, and whatever `wanted` says.
+/// Charges for `span` of `file` and pins it. A failure of `wanted` stops the call, and so does a
+/// fatal signal. Sleeps.
 pub(crate) fn pin_file(
     account: &Arc<Account>,
     file: MemoryFile,
@@ -75,7 +78,7 @@ pub(crate) fn pin_file(
         wanted()
     });
     filled.map_err(|(errno, at)| {
-        // It was made shorter meanwhile, or has lost the page.
+        // The file was truncated since, or the page is poisoned.
         if errno == EINVAL || compat::is_poisoned(errno) {
             Failure::at(EFAULT, uapi::PINMAP_FAIL_FAULT, at)
         } else {
@@ -85,7 +88,7 @@ pub(crate) fn pin_file(
     Ok(Arc::new(pinned, GFP_KERNEL_ACCOUNT)?)
 }
 
-/// The page at `at` could not be pinned: why?
+/// The failure for the page at `at`, which could not be pinned.
 fn explain(errno: Error, at: u64, write: bool) -> Failure {
     if errno == EFAULT || compat::is_poisoned(errno) {
         Failure::at(EFAULT, gup::explain(at, write), at)

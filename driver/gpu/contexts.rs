@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The contexts of a paged device: each has a [`Member`], from when it is opened until it is closed.
+//! The contexts of a paged device: each has a [`Member`], from when it is opened until it is
+//! closed.
 
 use super::{close, member::Member, vm::Vm, Gpu};
 use crate::{backend::Own, sys::account::Account};

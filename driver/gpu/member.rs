@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A context of a paged device: its address space and its queues.
+//! A context of a paged device: its address space, and its queues by handle.
 
 use super::{
     queue::{Doorbell, Queue},
@@ -20,7 +20,7 @@ use kernel::{
     sync::{atomic::Atomic, Arc, Mutex},
 };
 
-/// Queues of a context, by handle.
+/// The queues of a context.
 struct Handles {
     closed: bool,
     counter: Counter,
@@ -30,17 +30,17 @@ struct Handles {
 /// A queue that has a handle.
 struct Named {
     queue: Arc<Queue>,
-    /// Not before everything that can fail has succeeded.
+    /// The handle can be used: everything that can fail has succeeded.
     published: bool,
 }
 
-/// A context.
+/// A context, for the device.
 #[pin_data]
 pub(crate) struct Member {
     vm: Arc<Vm>,
-    /// The part of its address space that is the driver's.
+    /// The part of the address space that is the driver's.
     upper: Arc<AddressSpace>,
-    /// Ids of queues: also of such that are closed, and whose doorbell is mapped.
+    /// Number of ids of queues, also of closed ones whose doorbell is still mapped.
     pub(super) queues: Atomic<u32>,
     account: Arc<Account>,
     #[pin]
@@ -48,7 +48,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// With `vm`, of which `upper` is the part that is the driver's. `account` pays for it.
+    /// Makes a context with address space `vm`. `account` pays for its memory.
     pub(super) fn new(
         vm: Arc<Vm>,
         upper: Arc<AddressSpace>,
@@ -68,7 +68,7 @@ impl Member {
         })
     }
 
-    /// A queue of the context. `ENOENT`: it never was one; `ESTALE`: it was.
+    /// Finds a queue. `ENOENT`: the handle never was one; `ESTALE`: it was.
     pub(crate) fn find(&self, handle: u64) -> Result<Arc<Queue>> {
         let handles = self.handles.lock();
         if handles.closed {
@@ -84,29 +84,28 @@ impl Member {
         }
     }
 
-    /// Its address space.
     pub(crate) fn vm(&self) -> &Arc<Vm> {
         &self.vm
     }
 
-    /// The part of that for rings and fences.
+    /// The addresses for rings and fences.
     pub(crate) fn upper(&self) -> &Arc<AddressSpace> {
         &self.upper
     }
 
-    /// Who pays for it.
+    /// The account that pays for queues.
     pub(super) fn account(&self) -> &Account {
         &self.account
     }
 
-    /// A new doorbell, for which a page is charged.
+    /// Makes a new doorbell, for which a page is charged.
     pub(crate) fn doorbell(this: &Arc<Self>, gpu: &Arc<Gpu>) -> Result<Arc<Doorbell>, Failure> {
         let nowhere = allocation::host_memory(&this.account, 1)?;
         let doorbell = Doorbell::new(gpu, this, nowhere)?;
         Ok(Arc::new(doorbell, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Gives `queue` a handle that nobody can use yet, and the device the queue.
+    /// Gives `queue` a handle that cannot be used yet, and adds it to the device.
     pub(crate) fn add(&self, gpu: &Gpu, queue: &Arc<Queue>) -> Result<u64> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let mut handles = self.handles.lock();
@@ -126,7 +125,7 @@ impl Member {
         Ok(handle)
     }
 
-    /// From now on `handle` can be used. `ENODEV`: the device is gone, and the queue is closed.
+    /// Makes `handle` usable. `ENODEV`: the device is gone, and the queue is closed.
     pub(crate) fn publish(&self, handle: u64) -> Result {
         let mut handles = self.handles.lock();
         let named = handles.by_handle.get_mut(&handle).ok_or(ENODEV)?;
@@ -134,13 +133,13 @@ impl Member {
         Ok(())
     }
 
-    /// Gives up a handle that was not published.
+    /// Removes a handle that was not published.
     pub(crate) fn forget(&self, handle: u64) {
         let node = self.handles.lock().by_handle.remove_node(&handle);
         drop(node);
     }
 
-    /// Takes a queue from its handle, to close it.
+    /// Removes a handle. Returns its queue, to be closed.
     pub(crate) fn take(&self, handle: u64) -> Result<Arc<Queue>> {
         self.find(handle)?;
         let node = self.handles.lock().by_handle.remove_node(&handle);
@@ -148,7 +147,7 @@ impl Member {
             .ok_or_else(compat::stale)
     }
 
-    /// Calls `visit` for every queue; from now on there are no new ones.
+    /// Calls `visit` for each queue. No queue can be added from now on.
     pub(super) fn close(&self, mut visit: impl FnMut(&Arc<Queue>)) {
         let mut handles = self.handles.lock();
         handles.closed = true;
@@ -157,7 +156,7 @@ impl Member {
         }
     }
 
-    /// Takes any queue.
+    /// Removes any handle. Returns its queue.
     pub(super) fn take_any(&self) -> Option<Arc<Queue>> {
         let mut handles = self.handles.lock();
         let handle = handles

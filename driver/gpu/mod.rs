@@ -1,14 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Paged devices: those with an MMU of their own, which many contexts use at once.
 //!
-//! What any of them needs is here: contexts (`member.rs`), page tables (`vm.rs`), having the TLB forget
-//! (`tlb.rs`), sharing out slots (`scheduler.rs`, `room.rs`) and VMIDs (`vmids.rs`), memory of the device's own
-//! (`vram.rs`), queues (`queue.rs`). What one of them is like is behind [`Hardware`].
+//! What all of them need is here; what one of them is like is behind the trait [`Hardware`]. A
+//! device executes queues. It has fewer *slots* than there are queues, and fewer address spaces,
+//! numbered by *VMIDs*, than there are contexts; so the driver shares out both, by one thread, the
+//! scheduler.
 //!
-//! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables, then
-//! its VMID; `invalidates`; a queue's fate. `ids`, `queues_by_id`, `work_pending`, `burst` and the memory's bitmap are
-//! leaves. Page faults go through `vram_open`, which is no lock: they wait for nobody, and only who takes the
-//! device away waits for them. None of them is taken by an MMU notifier, so the device may be waited for under `schedule`.
+//! * `contexts.rs`, `member.rs`: the contexts, and the queues of each by handle
+//! * `queue.rs`: a queue, its fences and its doorbell; `ids.rs`: which ids are free
+//! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/turns.rs`
+//! * `vm.rs`: a context's page tables; `tlb.rs`: making the device forget; `vmids.rs`: who has a
+//!   VMID
+//! * `vram.rs`: the device's memory, for page tables and for programs
+//!
+//! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
+//! then its VMID; `invalidates`; a queue's `state`. `ids`, `queues_by_id`, `work_pending`, `burst`
+//! and the bitmap of VRAM are leaves. Page faults pass `vram_open`, which is no lock: faults do not
+//! wait for each other, and only taking the device away waits for them. No MMU notifier takes any
+//! of these locks, so the device may be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,
@@ -55,31 +64,31 @@ use queue::Queue;
 use schedule::Schedule;
 use vram::Vram;
 
-/// How long a device may take for what it does at once, in nanoseconds, before it is given up: many
+/// How long a device may take for what it does at once, in nanoseconds, before it is given up. Many
 /// times what its manual promises, since it may be emulated on a busy machine.
 const PATIENCE: u64 = 2 * SECOND;
 
 /// What can be expected of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
-    /// It works.
+    /// The device works.
     Running,
-    /// It was reset, for good: it does nothing, and has forgotten everything.
+    /// The device was reset, for good: it does nothing, and has forgotten everything.
     Quiet,
-    /// It did not do what it was told to. Its DMA is blocked.
+    /// The device did not do what it was told to. Its DMA is blocked.
     Lost,
 }
 
-/// What holds as long as the device is bound.
+/// What runs as long as the device is bound.
 struct Running {
     _thread: Thread<Gpu>,
     _interrupts: Handled<Gpu>,
 }
 
-/// What leads back to the device, as long as it is bound.
+/// The device's side of the IOMMU, as long as it is bound.
 struct Bus {
     dma_control: Arc<dyn DmaControl>,
-    /// The addresses on the bus, for all contexts.
+    /// Bus addresses, for all contexts.
     space: Arc<AddressSpace>,
 }
 
@@ -92,7 +101,7 @@ pub(crate) struct Gpu {
     /// A [`Condition`].
     condition: Atomic<u32>,
     gone: Atomic<bool>,
-    /// Mappings and pieces of memory that there are.
+    /// Number of mappings and of blocks of VRAM.
     uses: Atomic<i64>,
     #[pin]
     vram: Vram,
@@ -100,7 +109,7 @@ pub(crate) struct Gpu {
     vram_open: Passage,
     #[pin]
     ids: Mutex<Ids>,
-    /// The number of the last one.
+    /// The number of the last INVALIDATE.
     #[pin]
     invalidates: Mutex<u64>,
     #[pin]
@@ -110,10 +119,10 @@ pub(crate) struct Gpu {
     work_pending: SpinLock<bool>,
     #[pin]
     wakeup: CondVar,
-    /// Interrupts by which queues say how far they are.
+    /// The rate of interrupts by which queues tell how far they are.
     #[pin]
     burst: SpinLock<Burst>,
-    /// Queues by id, for interrupts.
+    /// For interrupts.
     #[pin]
     queues_by_id: SpinLock<KVec<Option<Arc<Queue>>>>,
     #[pin]
@@ -125,7 +134,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// For `function`, whose registers are `hardware`.
+    /// Makes the device of `function`, whose registers are `hardware`.
     pub(crate) fn new(function: &Function, hardware: Arc<dyn Hardware>) -> Result<Arc<Self>> {
         let limits = hardware.limits();
         let schedule = Schedule::new(limits.queues, limits.slots, limits.vmids)?;
@@ -167,7 +176,7 @@ impl Gpu {
         }
     }
 
-    /// `ENODEV` if it is gone. It may be gone a moment later.
+    /// Fails with `ENODEV` if the device is gone. It may be gone a moment later.
     pub(crate) fn check_here(&self) -> Result {
         if self.gone.load(Acquire) || self.condition() != Condition::Running {
             return Err(ENODEV);
@@ -175,13 +184,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// It did not do what it was told to: blocks its DMA, and has it be gone soon. Fails, unless it was
-    /// reset meanwhile.
+    /// Gives up an unresponsive device: blocks its DMA and schedules its removal. Returns `EIO`, or
+    /// `Ok` if a reset came first.
     fn lose(&self) -> Result {
         if self.condition() == Condition::Quiet {
             return Ok(());
         }
-        // Who sees that it is lost takes for granted that it reaches nothing.
+        // The DMA is blocked first: whoever sees `Lost` relies on that.
         let dma_control = self.bus.lock().as_ref().map(|bus| bus.dma_control.clone());
         if let Some(dma_control) = dma_control {
             dma_control.block_dma();
@@ -202,12 +211,11 @@ impl Gpu {
         self.uses.fetch_sub(1, Relaxed);
     }
 
-    /// Calls `insert`, unless device memory is not given out any more.
+    /// Calls `insert`, unless pages of the device are not given out any more.
     fn while_vram_open(&self, insert: impl FnOnce() -> u32) -> Option<u32> {
         self.vram_open.while_open(insert)
     }
 
-    /// What it has.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -217,25 +225,25 @@ impl Gpu {
         self.uses.load(Relaxed) != 0 || !self.members.lock().is_empty()
     }
 
-    /// Whether the function can be reset. The device's own reset, by which it was made quiet, leaves
-    /// the contents of VRAM.
+    /// Whether the function can be reset. The device's own reset, by which it was made quiet,
+    /// leaves the contents of VRAM.
     pub(crate) fn needs_reset(&self) -> bool {
         self.function.can_reset()
     }
 
-    /// GPU_INFO.
+    /// Fills in the answer of GPU_INFO.
     pub(crate) fn describe(&self, info: &mut pinmap_gpu_info) {
         self.hardware.describe(info);
         info.out_vram_free = self.vram.free();
     }
 
-    /// GPU_COUNTERS.
+    /// Fills in the answer of GPU_COUNTERS.
     pub(crate) fn count(&self, counters: &mut pinmap_gpu_counters) {
         self.hardware.count(counters);
         counters.out_vmid_binds = self.schedule.lock().vmid_binds();
     }
 
-    /// The write index that `queue` published last.
+    /// Publishes a write index of `queue`, as its doorbell does.
     pub(crate) fn published(&self, queue: &Queue) -> u64 {
         self.hardware.published(queue.id())
     }
@@ -254,14 +262,14 @@ impl Gpu {
         domain: &Arc<Domain>,
         dma_control: Arc<dyn DmaControl>,
     ) -> Result {
-        // Rings, fences and tables are read and written by both all the time, without a call that could
-        // write back what the CPU's caches have.
+        // Rings, fences and tables are read and written by both sides all the time, without a call
+        // that could flush the CPU's caches.
         if !domain.is_coherent() {
             let dev: &device::Device = this.function.as_ref();
             dev_err!(dev, "refused: its DMA does not snoop the CPU's caches\n");
             return Err(compat::unsupported());
         }
-        // Whatever it did before, it does not know our address space.
+        // The device may have been left running: a reset makes it forget everything.
         if locked.reset().is_err() {
             this.reset()?;
         }
@@ -309,7 +317,7 @@ impl Gpu {
     pub(crate) fn leave(&self) {
         self.gone.store(true, Release);
         self.vram_open.close();
-        // Who comes second waits until it is done.
+        // A second caller waits here until the first is done.
         let mut running = self.running.lock();
         let bus = self.bus.lock();
         if bus.is_none() {
@@ -325,7 +333,7 @@ impl Gpu {
             let _ = self.lose();
         }
         self.function.set_master(false);
-        // Otherwise who has one and the device would keep each other.
+        // Each `Vm` with a VMID refers to the device, which would refer back.
         self.schedule.lock().forget_vmids();
         let bus = self.bus.lock().take();
         drop(bus);
@@ -334,14 +342,14 @@ impl Gpu {
         self.wake_all();
     }
 
-    /// Wakes all that wait: they see that the device is gone.
+    /// Wakes all waiters: they see that the device is gone.
     fn wake_all(&self) {
         for id in 0..self.limits.queues {
             self.wake(id);
         }
     }
 
-    /// Wakes those whose queues asked for an interrupt.
+    /// Wakes the waiters of queues that asked for an interrupt.
     fn complete(&self) {
         self.hardware.acknowledge(Cause::Completion);
         self.hardware.each_completion(&mut |id| self.wake(id));
@@ -353,8 +361,8 @@ impl Gpu {
         }
     }
 
-    /// Gives notices that are due though no interrupt said so: who waits by an eventfd does not look for
-    /// itself.
+    /// Signals eventfds that are due though no interrupt came: their owners do not look for
+    /// themselves.
     fn look_at_notices(&self) {
         for id in 0..self.limits.queues {
             if let Some(queue) = self.queue_by_id(id) {
@@ -376,7 +384,7 @@ impl Handler for Gpu {
             Cause::Completion => {
                 let begun = clock::now();
                 self.complete();
-                // Until it is over further ones are noted by the device, and cost nothing.
+                // During the rest the device only notes further completions, which costs nothing.
                 let rest = self.burst.lock().handled(begun, clock::now());
                 clock::rest(rest);
             }
@@ -384,7 +392,8 @@ impl Handler for Gpu {
     }
 }
 
-/// Ends `queue`: when it returns, the device does nothing for it any more, or is being taken away.
+/// Ends `queue`: when this returns, the device does nothing for it any more, or is being taken
+/// away.
 pub(crate) fn close(gpu: &Gpu, queue: &Arc<Queue>) {
     gpu.remove(queue);
     queue.close();

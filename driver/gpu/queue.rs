@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A queue as the device executes it: its id and doorbell, and what became of it.
+//! A queue of packets, and how its owner learns how far it is.
+//!
+//! A queue has a ring of packets and a page of fences, both in host memory that program and device
+//! have mapped, and a [`Doorbell`], a page of registers by which the program tells the device how
+//! far it has filled the ring. Submission needs no system call. A fence is a 64-bit counter that
+//! packets write; a program waits for a value of it, or asks to be notified by an eventfd.
+//!
+//! The driver wakes waiters when the device raises an interrupt, which queues ask for by packets.
+//! Waiters also look by themselves, since interrupts may get lost. No decision about memory depends
+//! on a fence, which programs can write.
+//!
+//! A queue stops for good at a fault or an invalid packet; its owner gets an event.
 
 use super::{
     hardware::{Setup, Stop},
@@ -27,26 +38,26 @@ use kernel::{
     sync::{atomic::Atomic, Arc, CondVar, CondVarTimeoutResult, Mutex},
 };
 
-/// When a waiter looks for itself, since interrupts may get lost: after this time,
+/// When a waiter first looks by itself. Each further look comes after twice the time.
 const FIRST_LOOK: u64 = 20 * MILLISECOND;
-/// then after twice as long each time, up to this.
+/// The longest time between two looks of a waiter.
 const LAST_LOOK: u64 = 500 * MILLISECOND;
-/// Notices that a queue may owe.
+/// Eventfds that a queue may owe a signal.
 const MAX_NOTICES: usize = 64;
 
-/// The id of a queue, and its doorbell. It is somebody else's only when nobody has the doorbell mapped
-/// any more: dropping it gives it back.
+/// The id of a queue, and its doorbell. Dropping it gives back the id: only when nobody has the
+/// doorbell mapped any more can another queue get it.
 pub(crate) struct Doorbell {
     gpu: Arc<Gpu>,
     member: Arc<Member>,
     id: u32,
-    /// What is mapped in its place once the device is gone, so that who rings finds out by waiting. It is
-    /// also what an id costs for as long as it is held.
+    /// A page that is mapped in place of the doorbell once the device is gone, so that stores to it
+    /// do no harm. It is charged, and so is what an id costs for as long as it is held.
     nowhere: Arc<Folios>,
 }
 
 impl Doorbell {
-    /// A free one, which is not heard yet, that leads to `nowhere` in the end. `ENOSPC`: there is none.
+    /// Takes a free id. Its doorbell is not enabled yet. `ENOSPC`: no id is free.
     pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>, nowhere: Arc<Folios>) -> Result<Self> {
         let id = gpu.ids.lock().take(member)?;
         Ok(Self {
@@ -57,7 +68,6 @@ impl Doorbell {
         })
     }
 
-    /// The id.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
@@ -85,19 +95,19 @@ impl DevicePages for Doorbell {
     }
 }
 
-/// Somebody who is to be told.
+/// An eventfd to be signalled when a fence has a value.
 struct Notice {
     fence: u64,
     value: u64,
     eventfd: EventFd,
 }
 
-/// What became of a queue.
+/// State protected by `Queue::state`.
 struct QueueState {
     stop: Option<Stop>,
     closed: bool,
     handle: u64,
-    /// For the one event that it can have.
+    /// Memory for the one event that the queue can have, and the event once it was sent.
     event_slot: Option<EventSlot>,
     event: Option<EventId>,
     notices: KVec<Notice>,
@@ -118,8 +128,8 @@ pub(crate) struct QueueParams {
     pub(crate) events: Arc<EventQueue>,
 }
 
-/// What a queue holds until it is closed: ring and fences as the device sees them, and what `mmap()`
-/// shows.
+/// What a queue keeps until it is closed: the mappings of ring and fences, and the offsets for
+/// `mmap()`.
 pub(crate) struct QueueMemory {
     pub(crate) _mappings: [Mapping; 2],
     pub(crate) _views: [MmapOffset; 3],
@@ -133,13 +143,14 @@ pub(crate) struct Queue {
     state: Mutex<QueueState>,
     #[pin]
     changed: CondVar,
-    /// Until it is closed.
+    /// `None` once the queue is closed.
     #[pin]
     memory: Mutex<Option<QueueMemory>>,
-    /// Who submits by ioctl; one at a time.
+    /// Held by calls that submit by ioctl, one at a time.
     #[pin]
     pub(crate) submitting: Mutex<()>,
-    /// When it last asked for a slot, in the order of asking; 0: it does not. For the scheduler.
+    /// When it last asked for a slot, in the order of asking; 0: it does not ask. For the
+    /// scheduler.
     pub(super) turn: Atomic<u64>,
 }
 
@@ -148,12 +159,12 @@ pub(crate) struct Waited {
     pub(crate) result: Result,
     /// Nanoseconds left.
     pub(crate) left: u64,
-    /// The fence.
+    /// The value of the fence.
     pub(crate) value: u64,
 }
 
 impl Queue {
-    /// Not known to the device yet.
+    /// Makes a queue that the device does not know yet.
     pub(crate) fn new(params: QueueParams, memory: QueueMemory) -> Result<Arc<Self>> {
         let state = QueueState {
             stop: None,
@@ -186,22 +197,20 @@ impl Queue {
         &self.params.vm
     }
 
-    /// The higher, the sooner.
+    /// Queues of a higher priority come first.
     pub(super) fn priority(&self) -> u32 {
         self.params.priority
     }
 
-    /// Its ring.
     pub(crate) fn ring(&self) -> Ring {
         self.params.ring
     }
 
-    /// The memory of the ring.
     pub(crate) fn ring_memory(&self) -> &Folios {
         &self.params.ring_memory
     }
 
-    /// How to put it into a slot, but for what only the scheduler knows.
+    /// The queue as it is put into a slot. The scheduler knows VMID and progress.
     pub(super) fn setup(&self, vmid: u32, progress: super::hardware::Progress) -> Setup {
         Setup {
             queue: self.id(),
@@ -214,12 +223,12 @@ impl Queue {
         }
     }
 
-    /// Its name for its owner.
     pub(crate) fn set_handle(&self, handle: u64) {
         self.state.lock().handle = handle;
     }
 
-    /// It stopped: tells its owner, once. `false`: that was known.
+    /// Marks the queue as stopped, and tells its owner, once. Returns `false` if that was done
+    /// before.
     pub(super) fn stop(&self, stop: Stop) -> bool {
         let mut state = self.state.lock();
         if state.stop.is_some() || state.closed {
@@ -247,31 +256,31 @@ impl Queue {
             .event_slot
             .take()
             .map(|slot| self.params.events.push(slot, event));
-        self.tell(&mut state);
+        self.notify_due(&mut state);
         true
     }
 
-    /// Why it stopped, if it has.
+    /// Why the queue stopped, if it has.
     pub(crate) fn stopped(&self) -> Option<Stop> {
         self.state.lock().stop
     }
 
-    /// It asked for an interrupt, or the device is gone.
+    /// Wakes waiters: an interrupt came, or the device is gone.
     pub(super) fn wake(&self) {
-        // Under the lock: who has looked at the fence and is about to sleep must hear it.
-        self.tell(&mut self.state.lock());
+        // Under the lock, so that no waiter misses it between its look at the fence and its sleep.
+        self.notify_due(&mut self.state.lock());
     }
 
-    /// Gives the notices that are due, whatever interrupts say.
+    /// Signals eventfds that are due, whatever interrupts say.
     pub(super) fn look(&self) {
         let mut state = self.state.lock();
         if !state.notices.is_empty() {
-            self.tell(&mut state);
+            self.notify_due(&mut state);
         }
     }
 
-    /// Wakes those who wait, and notifies those who have nothing to wait for any more.
-    fn tell(&self, state: &mut QueueState) {
+    /// Wakes waiters, and signals the eventfds that have nothing to wait for any more.
+    fn notify_due(&self, state: &mut QueueState) {
         self.changed.notify_all();
         let over = self.is_over(state);
         state.notices.retain(|notice| {
@@ -283,20 +292,20 @@ impl Queue {
         });
     }
 
-    /// Whether no fence of it will be written any more.
+    /// Whether the device will write no fence of the queue any more.
     fn is_over(&self, state: &QueueState) -> bool {
         let gpu = &self.params.doorbell.gpu;
         state.stop.is_some() || state.closed || gpu.check_here().is_err()
     }
 
-    /// The fence of that index.
+    /// The value of the fence with that index.
     fn fence(&self, index: u64) -> u64 {
         let offset = index.saturating_mul(8);
         self.params.fences.load(offset).unwrap_or(0)
     }
 
-    /// Has `eventfd` signalled when the fence is at least `value`, or never will be. `ENOSPC`: too many
-    /// are to be.
+    /// Signals `eventfd` once the fence is at least `value`, or never will be. `ENOSPC`: too many
+    /// eventfds wait.
     pub(crate) fn notify(&self, fence: u64, value: u64, eventfd: EventFd) -> Result {
         let mut notice = Notice {
             fence,
@@ -305,14 +314,14 @@ impl Queue {
         };
         let mut state = self.state.lock();
         loop {
-            // Looked at under the lock: an interrupt that comes after that tells.
+            // Looked at under the lock: an interrupt that comes afterwards signals it.
             if self.is_over(&state) || self.fence(fence) >= value {
                 notice.eventfd.signal();
                 return Ok(());
             }
             if state.notices.len() >= MAX_NOTICES {
-                // No interrupt needs to have told those that are due.
-                self.tell(&mut state);
+                // Interrupts may have missed some that are due.
+                self.notify_due(&mut state);
                 if state.notices.len() >= MAX_NOTICES {
                     return Err(ENOSPC);
                 }
@@ -321,7 +330,8 @@ impl Queue {
                 Ok(()) => return Ok(()),
                 Err(full) => notice = full.0,
             }
-            // Allocated outside of the lock, which the scheduler of all contexts takes.
+            // Allocated outside of the lock, which the scheduler takes, and so all contexts wait
+            // for.
             drop(state);
             let roomy = KVec::with_capacity(MAX_NOTICES, GFP_KERNEL_ACCOUNT)?;
             state = self.state.lock();
@@ -329,12 +339,13 @@ impl Queue {
         }
     }
 
-    /// The device does nothing for it any more: it has no place in its address space, and no event.
+    /// Closes the queue, for which the device does nothing any more: takes its mappings, and an
+    /// event that was not read.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         let event = state.event.take();
-        self.tell(&mut state);
+        self.notify_due(&mut state);
         drop(state);
         if let Some(event) = event {
             self.params.events.withdraw(event);
@@ -343,8 +354,8 @@ impl Queue {
         drop(memory);
     }
 
-    /// Waits until `fence` (its index) is at least `value`, for `timeout` nanoseconds at most (all ones:
-    /// for ever), or until a signal comes.
+    /// Waits until a fence is at least `value`, or a signal comes, for `timeout` nanoseconds at
+    /// most (all ones: without limit).
     pub(crate) fn wait(&self, gpu: &Gpu, fence: u64, value: u64, timeout: u64) -> Waited {
         let deadline = (timeout != u64::MAX).then(|| clock::now().saturating_add(timeout));
         let left = || deadline.map_or(u64::MAX, |deadline| deadline.saturating_sub(clock::now()));

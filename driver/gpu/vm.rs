@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
-//! A context's address space in the device: its page tables, which lie in the device's memory, and the
-//! VMID that it has at times.
+//! A context's address space in the device: its page tables, which lie in VRAM, and the VMID that
+//! it has at times.
 //!
-//! The driver relies on nothing that it reads in the tables: what they contain is known by counting.
+//! Entering a mapping has two steps. First all tables that it takes are prepared, as a [`Stock`]:
+//! allocated, charged and zeroed. Then they are stored to, under the tables' lock, where nothing
+//! allocates: a task that reclaims memory may wait for that lock. Removing clears entries and takes
+//! out tables that became empty; they are freed when the device has forgotten them (see
+//! [`Removal`]).
+//!
+//! The driver relies on nothing that it reads in the tables: it counts their entries.
 
 use super::{vram::Share, Gpu};
 use crate::{
@@ -37,13 +43,11 @@ fn key(level: u32, va: u64) -> u64 {
 struct Spare {
     table: Table,
     node: RBTreeNodeReservation<u64, Table>,
-    /// What leads to it from the table above.
+    /// The entry that leads to it from the table above.
     entry: u64,
 }
 
-/// Tables that are prepared: allocated, charged and zeroed. To enter something takes them from here, and
-/// so allocates nothing: memory may be reclaimed by somebody who waits for the tables' lock. Dropping it
-/// gives back those that were not needed.
+/// Tables that are prepared. Dropping it frees those that were not needed.
 struct Stock<'a> {
     gpu: &'a Gpu,
     share: &'a Share,
@@ -56,7 +60,8 @@ impl<'a> Stock<'a> {
         Self { gpu, share, spares }
     }
 
-    /// Has at least `count` of them. Without the tables' lock. A fatal signal stops it.
+    /// Prepares tables until there are `count`. Called without the tables' lock. A fatal signal
+    /// stops it.
     fn fill(&mut self, account: &Arc<Account>, count: usize) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
         // All at once, so that who asks before is told the same numbers.
@@ -99,9 +104,9 @@ impl Drop for Stock<'_> {
     }
 }
 
-/// How many of the tables for `leaves` are absent, by what `is_there` says of their names.
+/// Counts the tables for `leaves` that are missing. `is_there` tells which exist, by key.
 fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
-    // Of each level, the last one that was looked at: those above it were as well.
+    // The last table of each level that was looked at; those above it were looked at as well.
     let mut looked = [u64::MAX; ROOT_LEVEL as usize];
     let mut count = 0_usize;
     for leaf in leaves {
@@ -119,18 +124,19 @@ fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
     count
 }
 
-/// Tables that were taken out of the tree, and may still be walked.
+/// Tables that were taken out of the tree, and that the device may still walk.
 type Removed = RBTree<u64, Table>;
 
-/// The tables of an address space. Dropping them frees them: nothing is mapped any more then, or the
-/// address space would be kept; so the device has forgotten all.
+/// The tables of an address space. Dropping them frees them. Nothing is mapped then, or the
+/// mappings would keep the address space, so the device has forgotten all of them.
 struct Tables {
     share: Arc<Share>,
+    /// Offset of the root table.
     root: u64,
     /// The root is charged as all of them are.
     _charge: Charge,
     below: RBTree<u64, Table>,
-    /// The device uses them no more, and they are freed.
+    /// The device does not use the tables any more, and they were freed.
     dead: bool,
 }
 
@@ -143,7 +149,8 @@ impl Tables {
         self.below.get(&key(level, va)).map(|table| table.offset)
     }
 
-    /// The same, made where it is missing, of what is in `stock`. `None`: that is too little.
+    /// Like [`find`](Self::find), and makes the table if it is missing, of those in `stock`.
+    /// `None`: there are not enough.
     fn make(&mut self, stock: &mut Stock<'_>, level: u32, va: u64) -> Option<u64> {
         if let Some(offset) = self.find(level, va) {
             return Some(offset);
@@ -159,15 +166,14 @@ impl Tables {
         Some(offset)
     }
 
-    /// More entries of a table are valid.
+    /// Counts further valid entries of a table.
     fn count(&mut self, level: u32, va: u64, entries: u64) {
         if let Some(table) = self.below.get_mut(&key(level, va)) {
             table.used = table.used.saturating_add(entries).min(ENTRIES);
         }
     }
 
-    /// Makes the entry of `level` for `va` invalid, and takes the tables out of the tree that have no
-    /// other.
+    /// Clears the entry of `level` for `va`, and takes out the tables that have no other entry.
     fn clear(&mut self, gpu: &Gpu, level: u32, va: u64, removed: &mut Removed) {
         let mut level = level;
         while let Some(offset) = self.find(level, va) {
@@ -194,7 +200,8 @@ impl Tables {
         true
     }
 
-    /// Makes everything in `span` invalid, of which all was entered, by leaves that do not reach beyond.
+    /// Clears everything in `span`, all of which was entered, by leaves that do not reach beyond
+    /// it.
     fn clear_all(&mut self, gpu: &Gpu, span: Span, removed: &mut Removed) {
         let mut at = Some(span.start());
         while let Some(va) = at.filter(|&va| va <= span.last()) {
@@ -209,7 +216,7 @@ impl Tables {
         }
     }
 
-    /// Frees all of them.
+    /// Frees all tables.
     fn free(&mut self) {
         if !self.dead {
             self.dead = true;
@@ -228,32 +235,33 @@ impl Drop for Tables {
     }
 }
 
-/// An address space.
+/// A context's address space.
 #[pin_data]
 pub(crate) struct Vm {
     gpu: Arc<Gpu>,
     share: Arc<Share>,
-    /// Who pays for the tables.
+    /// Pays for the tables.
     account: Arc<Account>,
     /// Where they begin.
     root: u64,
-    /// Nothing allocates under it: who waits for it may be about to reclaim memory.
+    /// Nothing allocates under this lock: a task that waits for it may be reclaiming memory.
     #[pin]
     tables: Mutex<Tables>,
-    /// The VMID under which the device may have something cached. Set by the scheduler: before a queue is
-    /// bound; and taken after the device has forgotten all of it.
+    /// The VMID under which the device may have something cached. The scheduler sets it before a
+    /// queue is bound, and takes it after the device has forgotten all of the address space.
     #[pin]
     vmid: Mutex<Option<u32>>,
-    /// Its name for the scheduler.
+    /// Names the context for the scheduler.
     pub(super) number: u64,
-    /// When one of its queues was put into a slot last, or it came, by the scheduler's order;
+    /// When a queue of the context was last put into a slot, or the context came, in the
+    /// scheduler's order.
     pub(super) served: Atomic<u64>,
-    /// and whether the next is to be one that only waited when it was in a slot last.
+    /// Whether the next queue is to be one that only waited when it was last in a slot.
     pub(super) waiters_first: Atomic<bool>,
 }
 
 impl Vm {
-    /// An empty one, for whose tables `account` pays.
+    /// Makes an empty address space, for whose tables `account` pays.
     pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
         let charge = Charge::new(account, 1).map_err(|_| ENOMEM)?;
         let share = Arc::new(Share::new(gpu, account)?, GFP_KERNEL_ACCOUNT)?;
@@ -267,7 +275,7 @@ impl Vm {
             below: RBTree::new(),
             dead: false,
         };
-        // Behind all that there are.
+        // After all contexts that there are.
         let joined = gpu.schedule.lock().order.advance();
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -287,7 +295,7 @@ impl Vm {
         Ok(this)
     }
 
-    /// Its addresses for users, `bus` behind them; and those that are the driver's.
+    /// The addresses for programs, with `bus` behind them, and those that are the driver's.
     pub(super) fn spaces(
         this: &Arc<Self>,
         bus: &Arc<AddressSpace>,
@@ -302,28 +310,27 @@ impl Vm {
         ))
     }
 
-    /// Where its tables begin.
+    /// The root table.
     pub(super) fn root(&self) -> Memory {
         Memory::Vram(self.root)
     }
 
-    /// The VMID that it has.
     pub(super) fn vmid(&self) -> Option<u32> {
         *self.vmid.lock()
     }
 
-    /// For the scheduler: see [`Vm`].
+    /// Sets the VMID. Called by the scheduler.
     pub(super) fn set_vmid(&self, vmid: Option<u32>) {
         *self.vmid.lock() = vmid;
     }
 
-    /// The device does not use it any more, and has forgotten it: frees the tables. Nothing can be
-    /// entered from now on.
+    /// Frees the tables: the device does not use the address space any more, and has forgotten it.
+    /// Nothing can be entered from now on.
     pub(super) fn retire(&self) {
         self.tables.lock().free();
     }
 
-    /// GPU_WALK: where `args.addr` leads, by what the device's memory says.
+    /// Answers GPU_WALK: where `args.addr` leads, by what VRAM says.
     pub(crate) fn walk(&self, args: &mut pinmap_gpu_walk) -> Result {
         let gpu = &*self.gpu;
         if !gpu.limits.addresses.contains(args.addr) {
@@ -373,21 +380,21 @@ impl Vm {
 impl Mmu for Vm {
     fn enter(&self, span: Span, memory: Memory, access: Access) -> Result<(), Failure> {
         let gpu = &*self.gpu;
-        // A platform where they do not is refused.
+        // Platforms where the device does not snoop are refused.
         let (format, snoop) = (gpu.hardware.format(), true);
         let leaves = || Leaves::new(span, memory);
         for leaf in leaves() {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
             task::cond_resched();
         }
-        // All that can fail comes first, and without the lock.
+        // Everything that can fail comes first, without the lock.
         let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
         let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some());
         while missing > stock.spares.len() && !tables.dead {
             drop(tables);
             if !stock.spares.is_empty() {
-                // Meanwhile others were taken away beside it. More than all it never takes.
+                // Other tables may have been removed since. This is the most that it can ever take.
                 missing = absent(leaves(), |_| false);
             }
             stock.fill(&self.account, missing)?;
@@ -408,7 +415,7 @@ impl Mmu for Vm {
             }
             task::cond_resched();
         }
-        // There before any doorbell that is rung because of it.
+        // The entries are there before any doorbell that is rung because of them.
         gpu.hardware.order();
         Ok(())
     }
@@ -437,7 +444,7 @@ impl Mmu for Vm {
         drop(tables);
         gpu.leave_use();
         gpu.hardware.order();
-        // Without a VMID nothing is cached, and nothing runs that could cache it.
+        // Without a VMID the device has nothing cached, and nothing runs that could cache it.
         if let Some(vmid) = self.vmid() {
             removal.command = gpu.begin_invalidate(vmid, span)?;
         }

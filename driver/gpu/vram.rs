@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The device's own memory: page tables, and what programs allocate.
+//! The device's memory: page tables, and what programs allocate.
+//!
+//! Tables come from the top, blocks of programs from the bottom. A part is reserved for tables, and
+//! each context has some of it set aside, so that programs that fill the rest keep no other context
+//! from working. The numbers are in `logic/share.rs`.
 
 use super::Gpu;
 use crate::{
@@ -27,17 +31,18 @@ use kernel::{
 /// Bytes zeroed at a time.
 const PIECE: u64 = 16 * PAGE_SIZE;
 
-/// A 16th of it is for page tables only: programs that fill the rest do not keep others out.
+/// A 16th of VRAM is for page tables only.
 const TABLES_SHARE: u64 = 16;
 
 /// Frames, and what they are used for.
 struct Free {
     frames: Bitmap<KVVec<u64>>,
     reserve: u64,
-    /// Set aside for contexts and not in use, and tables beyond that.
+    /// Frames set aside for contexts that are not in use yet.
     unused: u64,
+    /// Tables of contexts beyond what is set aside for them.
     beyond: u64,
-    /// The users of the contexts that there are, each as often as it has one.
+    /// The users of the contexts that there are, one entry for each context.
     users: KVVec<usize>,
 }
 
@@ -53,7 +58,6 @@ impl Free {
     }
 }
 
-/// Which of it is free.
 #[pin_data]
 pub(super) struct Vram {
     #[pin]
@@ -61,7 +65,6 @@ pub(super) struct Vram {
 }
 
 impl Vram {
-    /// `bytes`, all free.
     pub(super) fn new(bytes: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let count = bytes / PAGE_SIZE;
@@ -80,7 +83,7 @@ impl Vram {
         })
     }
 
-    /// Bytes that programs can have.
+    /// Bytes that programs can allocate.
     pub(super) fn free(&self) -> u64 {
         let free = self.free.lock().use_of();
         free.for_programs().saturating_mul(PAGE_SIZE)
@@ -103,22 +106,22 @@ impl Vram {
     }
 }
 
-/// A context's share of the memory for page tables. Dropping it gives it back; it has no tables then.
+/// A context's share of VRAM for page tables. Dropped when the context has no tables any more.
 pub(super) struct Share {
     gpu: Arc<Gpu>,
     account: Arc<Account>,
-    /// Tables that it has. Changes under the lock of the memory.
+    /// Number of tables. Changed under the lock of `Vram`.
     tables: Atomic<u64>,
 }
 
 impl Share {
-    /// For a context of `account`. `ENOSPC`: what is left is for others.
+    /// Makes the share of a context of `account`. `ENOSPC`: the rest is kept for others.
     pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Self> {
         let user = account.user();
         let mut roomy = KVVec::new();
         let mut free = gpu.vram.free.lock();
         while free.users.len() == free.users.capacity() {
-            // Allocated outside of the lock: programs that map memory take it.
+            // Allocated outside of the lock, which programs that map memory take.
             let count = free.users.len().saturating_mul(2).max(16);
             drop(free);
             roomy = KVVec::with_capacity(count, GFP_KERNEL)?;
@@ -140,7 +143,7 @@ impl Share {
         })
     }
 
-    /// A page for a table, not zeroed. `ENOSPC`: what is left is for others.
+    /// Takes a page for a table, which is not zeroed. `ENOSPC`: the rest is kept for others.
     pub(super) fn take_table(&self) -> Result<u64> {
         let mut free = self.gpu.vram.free.lock();
         let tables = self.tables.load(Relaxed);
@@ -158,7 +161,7 @@ impl Share {
         Ok(frame.saturating_mul(PAGE_SIZE))
     }
 
-    /// Whether it could have `count` tables more now. `ENOSPC`: what is left is for others.
+    /// Fails with `ENOSPC` if `count` more tables cannot be had now: the rest is kept for others.
     pub(super) fn check_tables(&self, count: u64) -> Result {
         let free = self.gpu.vram.free.lock();
         let left = TABLES_EACH.saturating_sub(self.tables.load(Relaxed));
@@ -169,7 +172,7 @@ impl Share {
         }
     }
 
-    /// Gives a table back.
+    /// Frees a table.
     pub(super) fn give_table(&self, offset: u64) {
         let mut free = self.gpu.vram.free.lock();
         free.frames.give(offset / PAGE_SIZE, 1);
