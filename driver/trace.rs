@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What is told to whoever traces. Nothing is gathered where nobody listens.
+//! Tracepoints. Nothing is gathered for a tracepoint that is off.
 
 use crate::{
     logic::{contiguity::Contiguity, PAGE_SIZE},
@@ -9,33 +9,32 @@ use crate::{
 
 pub(crate) use crate::sys::trace::What;
 
-/// What there is to tell of a buffer.
+/// The part of a record that is about a buffer.
 #[derive(Default)]
 pub(crate) struct Details {
     pub(crate) handle: u64,
     pub(crate) addr: u64,
     pub(crate) device_addr: u64,
     pub(crate) contiguity: Contiguity,
-    /// Of the IOMMU's cache.
+    /// Flushes of the IOMMU's cache.
     pub(crate) flushes: u64,
 }
 
-/// Something that is being done, and takes its time.
+/// An operation whose time is taken, if its tracepoint is on.
 pub(crate) struct Timed {
     what: What,
-    /// When it began, if somebody listened then.
+    /// When the operation began; `None`: the tracepoint was off then.
     since: Option<u64>,
 }
 
 impl Timed {
-    /// It begins.
     pub(crate) fn begin(what: What) -> Self {
         let since = what.is_on().then(trace::now);
         Self { what, since }
     }
 
-    /// It has succeeded, for the context of `stats`. `details` are gathered if somebody listens, and
-    /// after the time is taken.
+    /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if
+    /// the tracepoint is on, and after the time was taken.
     pub(crate) fn end(&self, stats: &Stats, details: impl FnOnce() -> Details) {
         let Some(since) = self.since else {
             return;
@@ -57,7 +56,7 @@ impl Timed {
     }
 }
 
-/// What `gather` finds, if somebody listens for `what`: for what is not there any more afterwards.
+/// Runs `gather` if the tracepoint is on. For values that the traced operation destroys.
 pub(crate) fn wanted<T: Default>(what: What, gather: impl FnOnce() -> T) -> T {
     if what.is_on() {
         gather()

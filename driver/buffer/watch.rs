@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! When registered memory goes away.
+//! Has registered memory gone away?
 //!
-//! The events of the MMU notifier do not say whether a page goes away. An unmapping does, and is
-//! answered at once. A clearing may: madvise(), hole punching and truncation clear, and so do KSM, the
-//! split of a huge page, and migration that will fail because the page is pinned. So clearings are
-//! only noted, when they are over, and a worker looks at what the page table holds then. It waits for
-//! nobody: where a lock is held, which user space may do for as long as it likes, it looks again later.
-//! Everything else (protection, soft-dirty) changes nothing.
+//! An MMU notifier is called when page tables change, but its events do not say whether a page goes
+//! away. An unmapping says so, and the buffer is revoked in the callback. A clearing may:
+//! madvise(), hole punching and truncation clear, and so do KSM, the split of a huge page, and
+//! migration that will fail because the page is pinned. Everything else (protection, soft-dirty)
+//! changes nothing.
+//!
+//! So a clearing only makes the range *suspect*. When the change is over, a worker, the
+//! [`Lookout`], looks at what the page table holds: the pinned page is still there, or the buffer
+//! is revoked. The worker waits for nobody: where it finds a lock taken, which user space can hold
+//! for as long as it likes, it tries again later. One check, of a part of one registration, is one
+//! turn in the worker's queue, so that no context keeps another waiting.
 
 use super::{Backing, Buffer, State};
 use crate::{
@@ -29,9 +34,9 @@ use kernel::{
     workqueue::{DelayedWork, WorkItem},
 };
 
-/// Pages that are looked at before others have a turn.
+/// Pages checked in one turn.
 const AT_ONCE: u64 = 1024;
-/// How long to wait before looking again at what could not be decided, in milliseconds: at first, and at most.
+/// Milliseconds to wait before looking again where a lock was taken: at first, and at most.
 const SOON_MS: u32 = 1;
 const LATER_MS: u32 = 16;
 
@@ -54,12 +59,13 @@ impl Watcher for Buffer {
             }
             let this: Arc<Self> = this.into();
             this.queue_check();
-            // Whoever asks from now on waits for the answer.
+            // After the range was noted: a QUERY from now on waits for the worker.
             this.bump_generations(may_sleep);
         }
     }
 
-    /// Whoever watches since before that began knows; others may have pinned what was there still.
+    /// Called after an unmapping. A buffer that was watched before it began was revoked; one that
+    /// was not may have pinned pages that were still there.
     fn gone(this: ArcBorrow<'_, Self>, range: Span) {
         if let Some(part) = this.span().intersection(range) {
             if this.suspect.lock().note(part) {
@@ -82,23 +88,22 @@ impl_list_item! {
     }
 }
 
-/// What the worker has to look at.
+/// The buffers that the worker has to check.
 struct ToCheck {
     now: List<Buffer>,
-    /// What it could not decide.
+    /// Buffers of which a lock was taken.
     later: List<Buffer>,
-    /// How long that has to wait next.
+    /// How long `later` has to wait next.
     pause_ms: u32,
 }
 
-/// Who watches what a context registers. One look, at a part of one registration, is one turn in the queue, so
-/// that no context keeps another's waiting.
+/// The watch over what a context registers, and the worker that checks it.
 #[pin_data]
 pub(crate) struct Lookout {
     watch: SetOnce<Arc<Watch<Buffer>>>,
     #[pin]
     to_check: SpinLock<ToCheck>,
-    /// For who waits for what is found.
+    /// Woken when the worker has found something out.
     #[pin]
     pub(super) changed: WaitQueue,
     #[pin]
@@ -109,18 +114,18 @@ impl_has_delayed_work! {
     impl HasDelayedWork<Self> for Lookout { self.work }
 }
 
-/// How far a look has come.
+/// The result of a turn.
 enum Check {
-    /// It is known, or nobody wants to know.
+    /// The memory is there, or gone, or of no interest any more.
     Decided,
-    /// There is more to look at.
+    /// There is more to check.
     More,
-    /// Somebody holds a lock.
+    /// A lock is taken.
     Busy,
 }
 
 impl Lookout {
-    /// Watches nothing yet.
+    /// Makes a lookout that watches nothing yet.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let to_check = ToCheck {
             now: List::new(),
@@ -138,17 +143,17 @@ impl Lookout {
         )
     }
 
-    /// Watches `buffer`'s addresses in `mm`, the current task's address space.
+    /// Watches the addresses of `buffer` in `mm`, the current task's address space.
     pub(super) fn watch(&self, buffer: &Arc<Buffer>, mm: &Mm) -> Result {
         if self.watch.as_ref().is_none() {
-            // If somebody is quicker, this one goes again.
+            // If another task was quicker, its watch stays.
             self.watch.populate(Watch::new(mm)?);
         }
         let watch = self.watch.as_ref().ok_or(EINVAL)?;
         Interval::insert(buffer, watch, buffer.span())
     }
 
-    /// Has the worker look at `buffer` soon. From any context.
+    /// Queues `buffer` for the worker. From any context.
     fn queue(self: &Arc<Self>, buffer: Arc<Buffer>) {
         let mut to_check = self.to_check.lock();
         // If it is in a list already, that is enough.
@@ -160,7 +165,7 @@ impl Lookout {
         let _ = work::watching().enqueue(self.clone());
     }
 
-    /// Nothing is watched any more, and all that was has ended: the worker is not to run again.
+    /// Stops the worker for good. All buffers have ended.
     pub(crate) fn stop(this: &Arc<Self>) {
         work::cancel_delayed(this);
         loop {
@@ -176,7 +181,7 @@ impl Lookout {
         }
     }
 
-    /// Puts `buffer` back if it is to be looked at again, and has the worker run again if there is anything.
+    /// Queues `buffer` again if the check was not decisive, and the worker, if any buffer is left.
     fn go_on(self: &Arc<Self>, buffer: Option<Arc<Buffer>>, check: Check) {
         let mut to_check = self.to_check.lock();
         if matches!(check, Check::Decided) {
@@ -212,7 +217,7 @@ impl WorkItem for Lookout {
 
     fn run(this: Arc<Self>) {
         let next = this.to_check.lock().now.pop_front();
-        // It can be put into the list again from here on.
+        // From here on the buffer can be put into the list again.
         let next = next.map(ListArc::into_arc);
         let check = next.as_ref().map_or(Check::Decided, Buffer::check);
         this.changed.wake_up();
@@ -229,23 +234,23 @@ impl WorkItem for Buffer {
 
     fn run(this: Arc<Self>) {
         if this.state() == State::Stale {
-            // A failure is told by who ends it.
+            // `end` reports a failure.
             let _ = this.reap();
         }
     }
 }
 
 impl Buffer {
-    /// Has the worker look soon.
+    /// Queues the buffer for the worker.
     pub(super) fn queue_check(self: &Arc<Self>) {
         if let Some(lookout) = &self.lookout {
             lookout.queue(self.clone());
         }
     }
 
-    /// Looks whether the pages that were noted are there still, and revokes if one is not.
+    /// Looks whether the suspect pages are still there, and revokes the buffer if one is not.
     fn check(self: &Arc<Self>) -> Check {
-        // Whoever has it go live looks again.
+        // `go_live` queues the buffer again.
         if self.state() != State::Live {
             return Check::Decided;
         }
@@ -270,7 +275,7 @@ impl Buffer {
     }
 
     fn check_pages(&self, range: Span) -> Finding {
-        // Who is mapping it, or lets go of it, may have that for long.
+        // Calls that map the pages, or let go of them, may hold the lock for long.
         let Some(backing) = self.backing.try_lock() else {
             return Finding::Busy(range);
         };

@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Portable memory: on every device that the process has open.
 //!
-//! The contexts of one address space share their portable buffers. Whoever joins gets those that there
-//! are, and a new one goes to whoever is there: both under one lock, so that none is missed. It is held
-//! while memory is mapped and unmapped, but not while pages are pinned or user space is asked for anything;
-//! it comes behind a context's `teardown` and before its `table`.
+//! The contexts of one address space share their portable buffers: [`SharedBuffers`] is the list of
+//! both. A context joins before its first call does anything, and gets all buffers that there are;
+//! a new buffer goes to all contexts that there are. Both happen under one lock, `members`, so that
+//! no pair is missed.
+//!
+//! A portable buffer is registered by its *home* context. In the others it is a [`Guest`]: a handle
+//! and a mapping there. It ends everywhere when its home releases it. When the home ends, the
+//! buffer goes stale for the guests, who are told.
+//!
+//! A flat device can be owned by one context only. If two contexts of the process have the same
+//! flat device open, the owner has the portable buffers; when it ends, they are handed over to the
+//! other.
+//!
+//! Locks: `members` is held while memory is mapped and unmapped, but neither while pages are pinned
+//! nor while user space can delay us. Outermost first: a context's `teardown`, `members`, a
+//! context's `table`.
 
 use super::{Context, Reserved};
 use crate::{
@@ -23,12 +35,12 @@ use kernel::{
     },
 };
 
-/// The contexts of an address space that has files open.
+/// The contexts of an address space, and the buffers that they share.
 #[pin_data]
 pub(crate) struct SharedBuffers {
-    /// Names the address space, for as long as a context keeps it.
+    /// The address of the `mm_struct`, which each context keeps.
     key: usize,
-    /// Contexts that belong to it; changed under the lock of all processes.
+    /// Number of contexts that have joined. Changed under the lock of the list of processes.
     uses: Atomic<usize>,
     #[pin]
     members: Mutex<Members>,
@@ -39,23 +51,24 @@ struct Members {
     shared: KVec<Shared>,
 }
 
-/// A portable buffer.
+/// A portable buffer, and how it is mapped.
 struct Shared {
     buffer: Arc<Buffer>,
-    /// The context that registered it.
+    /// The key of its home context.
     home: usize,
     target: Target,
     write: bool,
 }
 
-/// A portable buffer in a context that did not register it. Dropping it takes it away there.
+/// A portable buffer in a context that is not its home. Dropping it removes it there.
 pub(crate) struct Guest {
     reserved: Reserved,
     claim: Claim,
 }
 
 impl Guest {
-    /// The registration has succeeded. If the context is gone meanwhile, it is not there.
+    /// Publishes the guest: the registration has succeeded. If the context has ended since, it is
+    /// dropped.
     pub(crate) fn publish(self) {
         if self.reserved.publish().is_ok() {
             self.claim.keep();
@@ -69,8 +82,9 @@ fn key(context: &Context) -> usize {
 }
 
 impl Members {
-    /// Lets `context` have `shared`; `None` if it cannot need it: its device is gone, or has no MMU and
-    /// belongs to another context of the process, which has it or has let go of it; or the memory went away.
+    /// Makes `shared` a guest of `context`. Returns `None` if the context does not need it: its
+    /// device is gone, or flat and owned by another context of the process; or the buffer has gone
+    /// stale.
     fn invite(&self, context: &Arc<Context>, shared: &Shared) -> Result<Option<Guest>, Failure> {
         let is_usable = || shared.buffer.check_usable().is_ok();
         if self.is_there(context, shared) || self.is_owned_by_sibling(context) || !is_usable() {
@@ -97,7 +111,7 @@ impl Members {
         Ok(Guest { reserved, claim })
     }
 
-    /// Whether another context of the process has the device of `context`.
+    /// Whether another context of the process owns the device of `context`.
     fn is_owned_by_sibling(&self, context: &Context) -> bool {
         self.contexts.iter().any(|other| {
             let same = Arc::ptr_eq(other.device(), context.device());
@@ -106,7 +120,7 @@ impl Members {
         })
     }
 
-    /// Whether the device of `context`, if it has no MMU, is reached by a context already.
+    /// Whether the buffer is mapped on the device of `context` already, which is flat.
     fn is_there(&self, context: &Context, shared: &Shared) -> bool {
         context.space().is_of_the_device()
             && self.contexts.iter().any(|other| {
@@ -115,7 +129,7 @@ impl Members {
             })
     }
 
-    /// Lets all but its home have `shared`.
+    /// Makes `shared` a guest of all contexts but its home.
     fn invite_all(&self, shared: &Shared) -> Result<KVec<Guest>, Failure> {
         let mut guests = KVec::new();
         let others = || {
@@ -131,7 +145,7 @@ impl Members {
             match self.invite(other, shared) {
                 Ok(Some(guest)) => guests.push(guest, GFP_KERNEL_ACCOUNT)?,
                 Ok(None) => {}
-                // Another context of the process may be the owner: see below.
+                // Another context of the process may own the device: checked below.
                 Err(failure) if failure.errno == EBUSY && other.space().is_of_the_device() => {}
                 Err(failure) => return Err(failure),
             }
@@ -145,7 +159,7 @@ impl Members {
         Ok(guests)
     }
 
-    /// Adds `context`, with all that there is.
+    /// Adds `context`, with all buffers.
     fn admit(&mut self, context: &Arc<Context>) -> Result {
         self.contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
         let result = self.shared.iter().try_for_each(|shared| {
@@ -166,7 +180,7 @@ impl Members {
         result.map_err(|failure| failure.errno)
     }
 
-    /// Takes `context` out, and from it what it has of others; `false` if it is none of them.
+    /// Removes `context`, and its guests from it. Returns `false` if it had not joined.
     fn dismiss(&mut self, context: &Context) -> bool {
         let before = self.contexts.len();
         self.contexts.retain(|other| key(other) != key(context));
@@ -179,7 +193,7 @@ impl Members {
             .filter(|shared| shared.home != key(context))
         {
             context.forget_guest(&shared.buffer);
-            // Whoever has to know of a failure was told by the mapping.
+            // The mapping has reported failures.
             let _ = Buffer::unmap_all_in(&shared.buffer, context.space());
         }
         true
@@ -231,7 +245,7 @@ impl SharedBuffers {
         all.iter().find(|process| process.key == key).cloned()
     }
 
-    /// The process of `context`, which uses it from now on.
+    /// Finds or makes the process of `context`, and counts the context as a user.
     fn take(context: &Context) -> Result<Arc<Self>> {
         let key = Self::key_of(context);
         let members = Members {
@@ -259,7 +273,7 @@ impl SharedBuffers {
         Ok(process)
     }
 
-    /// Ends the use by `context`.
+    /// Drops a use of the process, which goes with the last one.
     fn give_up(&self, context: &Context) {
         let mut all = context.device().processes().all.lock();
         if self.uses.fetch_sub(1, Relaxed) == 1 {
@@ -267,11 +281,12 @@ impl SharedBuffers {
         }
     }
 
-    /// `context` is about to be used: it gets all portable buffers of its process, or none.
+    /// Adds `context`, which is about to be used: it gets all portable buffers of its process, or
+    /// fails.
     pub(crate) fn join(context: &Arc<Context>) -> Result {
         let process = Self::take(context)?;
         let mut members = process.members.lock();
-        // Its end waits for the lock to take it out.
+        // A context that ends waits for the lock, to be removed.
         let result = if context.is_admitted() || context.is_gone() {
             Ok(false)
         } else {
@@ -284,8 +299,8 @@ impl SharedBuffers {
         result.map(|_| ())
     }
 
-    /// `context` ends: what it registered goes stale for the others, and it has nothing of others any more.
-    /// Can be called again.
+    /// Removes `context`, which ends: its buffers go stale for the others, and its guests are
+    /// removed. Can be called again.
     pub(crate) fn leave(context: &Context) {
         let Some(process) = Self::of(context) else {
             return;
@@ -300,7 +315,7 @@ impl SharedBuffers {
             .position(|shared| shared.home == key(context))
         {
             if let Ok(shared) = members.shared.remove(index) {
-                // Whoever has to know of a failure was told by the mapping.
+                // The mapping has reported failures.
                 let _ = Buffer::end_with_context(&shared.buffer);
                 if shared.buffer.state() != State::Stale {
                     for other in &members.contexts {
@@ -313,8 +328,8 @@ impl SharedBuffers {
         process.give_up(context);
     }
 
-    /// The device that `context`, which has left, had alone is free again: whoever else of the process has it
-    /// open gets there what is portable. Not if another process was quicker: then it cannot use the device.
+    /// After `context` gave up a flat device: maps the portable buffers for the other context of
+    /// the process that has it open, unless another process claimed the device first.
     pub(crate) fn hand_over(context: &Context) {
         let Some(process) = Self::of(context) else {
             return;
@@ -336,8 +351,8 @@ impl SharedBuffers {
         }
     }
 
-    /// Shares `buffer`, of `context`, with all others, once: not visible there until the guests are
-    /// published. `None`: it is shared already.
+    /// Shares `buffer` of `context` with all other contexts, once. Returns guests that are to be
+    /// published; `None`: the buffer was shared before.
     pub(crate) fn share(
         context: &Arc<Context>,
         buffer: &Arc<Buffer>,
@@ -363,14 +378,14 @@ impl SharedBuffers {
             return Ok(None);
         }
         let guests = members.invite_all(&shared)?;
-        // Not if it was released meanwhile: that looked for it here.
+        // A release since then has looked for the buffer here, and has not found it.
         buffer.check_usable()?;
-        // From now on also for those who come later.
+        // Contexts that join from now on get the buffer, too.
         members.shared.push(shared, GFP_KERNEL_ACCOUNT)?;
         Ok(Some(guests))
     }
 
-    /// Takes `buffer`, of `context`, away from all others.
+    /// Removes `buffer` of `context` from all other contexts.
     pub(crate) fn unshare(context: &Context, buffer: &Arc<Buffer>) {
         let Some(process) = Self::of(context) else {
             return;
@@ -383,13 +398,13 @@ impl SharedBuffers {
         for other in &members.contexts {
             if key(other) != key(context) {
                 other.forget_guest(buffer);
-                // Whoever has to know of a failure was told by the mapping.
+                // The mapping has reported failures.
                 let _ = Buffer::unmap_all_in(buffer, other.space());
             }
         }
     }
 
-    /// Ends `buffer`, which `context` registered, everywhere.
+    /// Ends `buffer`, whose home is `context`, everywhere.
     pub(crate) fn end(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
         let process = buffer.is_portable().then(|| Self::of(context)).flatten();
         let Some(process) = process else {

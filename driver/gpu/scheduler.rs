@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The scheduler: puts queues into the device and takes them out.
+//! The scheduler: puts queues into slots of the device, and takes them out.
 //!
 //! One thread decides. Interrupts wake it, and it also looks by itself from time to time, since
-//! interrupts may get lost. It relies only on the device's registers. A queue that wants a slot
-//! waits for a *turn*. `logic/slots.rs` decides which queue is put in and which one makes room; it
-//! sees the device as a [`Room`](super::room).
+//! interrupts may get lost; a look is a *pass*. It relies only on the device's registers.
+//!
+//! A queue that has work and no slot is *pending*: it asks for a slot, and waits for its *turn*.
+//! Where there is no free slot, a queue that has had its time is told to leave (UNBIND), and leaves
+//! after the packet that runs. A queue in a slot needs a VMID for its context, of which there are
+//! few as well. `logic/turns.rs` decides which queue is put in and which one makes room; it sees
+//! the device as a [`Room`](super::room).
+//!
+//! A packet that runs for too long is ended by resetting its engine; a device on which that does
+//! not help is given up.
 
 use super::{
     hardware::{Cause, SlotState, Stop},
