@@ -62,9 +62,9 @@ impl kernel::InPlaceModule for Module {
     }
 }
 
-/// What exists as long as a function is bound. Dropped in this order: the node goes, so that nobody
-/// can open the device; then the function is switched off. Its DMA was blocked and given back to
-/// the DMA API before.
+/// Everything that exists as long as a function is bound. Dropped in this order: the node goes, so
+/// that nobody can open the device; then the function is switched off. Its DMA was blocked and
+/// given back to the DMA API before.
 #[pin_data]
 pub(crate) struct Bound {
     #[pin]
@@ -94,7 +94,7 @@ pub(crate) struct Device {
     /// Never held for long: `open()` takes it, during which nobody can open any other misc device.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
-    /// What contexts have mapped of the device, by context.
+    /// Areas of user space that show BARs, by context.
     #[pin]
     views: Mutex<RBTree<u64, Views>>,
     /// `None` after unbinding.

@@ -139,7 +139,7 @@ impl Export {
         drop(removed);
     }
 
-    /// What a buffer that was imported from this one can export in turn.
+    /// The memory as a buffer that was imported from this export can export it in turn.
     pub(crate) fn parts(&self, pages: Arc<dyn Pages>) -> Parts {
         Parts {
             pages,

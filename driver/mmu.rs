@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What mappings need of a device: an MMU, if it has one, and control over its DMA.
+//! The device as mappings see it: its MMU, if it has one, and control over its DMA.
 //!
 //! A paged device translates addresses itself, before the IOMMU does. Its page tables are changed
 //! in two steps, because the device goes on using what it has cached: entries are cleared and the

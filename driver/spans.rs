@@ -23,7 +23,7 @@ struct TakenSpan<L> {
     span: Span,
     /// Names the owner: another one may have the same span later.
     owner: u64,
-    /// What the owner left behind: see [`Spans::leave`].
+    /// The entries that the owner left behind: see [`Spans::leave`].
     left: Option<L>,
 }
 

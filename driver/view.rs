@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! What `mmap()` of an open file shows besides BARs.
+//! Memory that `mmap()` of an open file shows, besides BARs.
 //!
 //! Everything that can be mapped has an offset of its own, from [`START`] on, which the call that
 //! makes it returns. Offsets are not used again. Areas keep what they show: an [`MmapOffset`] can

@@ -178,7 +178,7 @@ impl Context {
         &self.events
     }
 
-    /// What `mmap()` shows besides BARs.
+    /// The offsets of everything that `mmap()` shows besides BARs.
     pub(crate) fn mmap_offsets(&self) -> &Arc<MmapOffsets> {
         &self.mmap_offsets
     }

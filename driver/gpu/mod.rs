@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Paged devices: those with an MMU of their own, which many contexts use at once.
 //!
-//! What all of them need is here; what one of them is like is behind the trait [`Hardware`]. A
+//! This module has the part that is common to all of them; the trait [`Hardware`] stands for one. A
 //! device executes queues. It has fewer *slots* than there are queues, and fewer address spaces,
 //! numbered by *VMIDs*, than there are contexts; so the driver shares out both, by one thread, the
 //! scheduler.
@@ -68,7 +68,7 @@ use vram::Vram;
 /// times what its manual promises, since it may be emulated on a busy machine.
 const PATIENCE: u64 = 2 * SECOND;
 
-/// What can be expected of the device.
+/// The condition of the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     /// The device works.
@@ -79,7 +79,7 @@ enum Condition {
     Lost,
 }
 
-/// What runs as long as the device is bound.
+/// Thread and interrupts, as long as the device is bound.
 struct Running {
     _thread: Thread<Gpu>,
     _interrupts: Handled<Gpu>,

@@ -113,7 +113,7 @@ struct QueueState {
     notices: KVec<Notice>,
 }
 
-/// What a queue is made of.
+/// The parts that a queue is made of.
 pub(crate) struct QueueParams {
     pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) vm: Arc<Vm>,
@@ -128,8 +128,8 @@ pub(crate) struct QueueParams {
     pub(crate) events: Arc<EventQueue>,
 }
 
-/// What a queue keeps until it is closed: the mappings of ring and fences, and the offsets for
-/// `mmap()`.
+/// Memory that a queue keeps until it is closed: the mappings of ring and fences, and the offsets
+/// for `mmap()`.
 pub(crate) struct QueueMemory {
     pub(crate) _mappings: [Mapping; 2],
     pub(crate) _views: [MmapOffset; 3],
@@ -187,7 +187,7 @@ impl Queue {
         )
     }
 
-    /// What the device calls it.
+    /// The number by which the device knows the queue.
     pub(super) fn id(&self) -> u32 {
         self.params.doorbell.id()
     }

@@ -57,7 +57,7 @@ pub(super) struct Slot {
     /// as far as is known.
     pub(super) began: Progress,
     pub(super) moved: bool,
-    /// What the queue was doing when it was looked at last, and since when, by the driver's clock.
+    /// Activity of the queue when it was looked at last, and since when, by the driver's clock.
     pub(super) seen: (Activity, u64),
     /// Time by which a pending UNBIND must be done.
     pub(super) leaving: Option<u64>,
