@@ -67,9 +67,9 @@ struct Inner {
     slot: Option<EventSlot>,
     event: Option<EventId>,
     guests: KVec<Subscriber>,
-    /// A mapping could not be removed.
+    /// Whether a mapping could not be removed.
     failed: bool,
-    /// The device for which that was.
+    /// The device of which a mapping could not be removed.
     lost: Option<Arc<dyn DmaControl>>,
     /// Entries in the statistics: the memory; its staleness.
     held: Option<StatGuard>,
@@ -91,11 +91,11 @@ pub(crate) struct Status {
 pub(crate) struct Buffer {
     span: Span,
     write: bool,
-    /// Any signal ends the registration while it is under way, not only a fatal one.
+    /// Whether any signal ends the registration while it is under way, not only a fatal one.
     interruptible: bool,
-    /// Mapped on every device that the process has open.
+    /// Whether the buffer is mapped on every device that the process has open.
     portable: Atomic<bool>,
-    /// User space knows a handle of it.
+    /// Whether user space knows a handle of the buffer.
     published: Atomic<bool>,
     kind: u32,
     /// The handle in its home context; 0: none yet.
@@ -127,9 +127,9 @@ pub(crate) struct Buffer {
     /// For [`reap`](Self::reap).
     #[pin]
     work: Work<Buffer>,
-    /// `work` was ever queued.
+    /// Whether `work` was ever queued.
     reaped_later: Atomic<bool>,
-    /// [`reap`](Self::reap) has finished.
+    /// Whether [`reap`](Self::reap) has finished.
     reaped: Atomic<bool>,
 }
 

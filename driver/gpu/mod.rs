@@ -122,7 +122,7 @@ pub(crate) struct Gpu {
     /// The rate of interrupts by which queues tell how far they are.
     #[pin]
     burst: SpinLock<Burst>,
-    /// For interrupts.
+    /// Queues by id, for interrupts.
     #[pin]
     queues_by_id: SpinLock<KVec<Option<Arc<Queue>>>>,
     #[pin]
@@ -243,7 +243,7 @@ impl Gpu {
         counters.out_vmid_binds = self.schedule.lock().vmid_binds();
     }
 
-    /// Publishes a write index of `queue`, as its doorbell does.
+    /// The write index that `queue` published last.
     pub(crate) fn published(&self, queue: &Queue) -> u64 {
         self.hardware.published(queue.id())
     }

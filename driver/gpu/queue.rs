@@ -52,7 +52,7 @@ pub(crate) struct Doorbell {
     member: Arc<Member>,
     id: u32,
     /// A page that is mapped in place of the doorbell once the device is gone, so that stores to it
-    /// do no harm. It is charged, and so is what an id costs for as long as it is held.
+    /// do no harm. Its charge is the price of an id.
     nowhere: Arc<Folios>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) struct Queue {
     /// Held by calls that submit by ioctl, one at a time.
     #[pin]
     pub(crate) submitting: Mutex<()>,
-    /// When it last asked for a slot, in the order of asking; 0: it does not ask. For the
+    /// When the queue last asked for a slot, in the order of asking; 0: it does not ask. For the
     /// scheduler.
     pub(super) turn: Atomic<u64>,
 }

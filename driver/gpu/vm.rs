@@ -242,7 +242,7 @@ pub(crate) struct Vm {
     share: Arc<Share>,
     /// Pays for the tables.
     account: Arc<Account>,
-    /// Where they begin.
+    /// Offset of the root table.
     root: u64,
     /// Nothing allocates under this lock: a task that waits for it may be reclaiming memory.
     #[pin]
