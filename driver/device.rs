@@ -352,8 +352,8 @@ impl Device {
         others.min_by_key(|context| context.id()).cloned()
     }
 
-    /// The address space of the new context named `id`, for which `account` pays, and what a paged
-    /// device knows of the context.
+    /// Makes the address space of the new context `id`, for which `account` pays, and its part of a
+    /// paged device.
     pub(crate) fn address_space(
         this: &Arc<Self>,
         id: u64,

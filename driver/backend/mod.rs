@@ -39,13 +39,13 @@ pub(crate) enum Backend {
     Paged(Arc<Gpu>),
 }
 
-/// What a paged device knows of a context.
+/// The part of a paged device that belongs to a context.
 #[cfg(not(pinmap_flat))]
 pub(crate) use crate::gpu::member::Member;
 #[cfg(pinmap_flat)]
 pub(crate) enum Member {}
 
-/// What a context of a paged device has of its own.
+/// The address space of a context of a paged device, and its part of the device.
 #[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
 pub(crate) struct Own {
     pub(crate) space: Arc<AddressSpace>,
@@ -123,15 +123,17 @@ impl Backend {
         }
     }
 
-    /// Adds a context. Returns what it has of its own, if the device gives each context its own
-    /// address space.
+    /// Adds a context. Returns its address space and its part of the device, if that is paged.
     /// [`disown`](Self::disown) undoes this.
     #[cfg_attr(pinmap_flat, expect(unused_variables))]
     pub(crate) fn open(&self, context: u64, account: &Arc<Account>) -> Result<Option<Own>> {
         match self {
             Self::Flat(_) => Ok(None),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => Gpu::open(gpu, context, account).map(Some),
+            Self::Paged(gpu) => {
+                let (space, member) = Gpu::open(gpu, context, account)?;
+                Ok(Some(Own { space, member }))
+            }
         }
     }
 

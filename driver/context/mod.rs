@@ -47,7 +47,7 @@ pub(crate) struct Context {
     account: Arc<Account>,
     opener: Process,
     space: Arc<AddressSpace>,
-    /// What a paged device knows of the context.
+    /// The context's part of a paged device.
     member: Option<Arc<Member>>,
     events: Arc<EventQueue>,
     mmap_offsets: Arc<MmapOffsets>,
@@ -168,7 +168,7 @@ impl Context {
         &self.space
     }
 
-    /// What a paged device knows of the context.
+    /// The context's part of a paged device.
     #[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
     pub(crate) fn member(&self) -> Option<&Arc<Member>> {
         self.member.as_ref()

@@ -337,7 +337,7 @@ impl SharedBuffers {
         let members = process.members.lock();
         for shared in &members.shared {
             for other in &members.contexts {
-                // Nobody is left to use it, or soon nobody will be.
+                // No task is left to use it, or soon none will be.
                 let account = context.account();
                 if account.is_unused() || (account.is_current() && task::fatal_signal_pending()) {
                     return;

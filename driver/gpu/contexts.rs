@@ -3,12 +3,16 @@
 //! closed.
 
 use super::{close, member::Member, vm::Vm, Gpu};
-use crate::{backend::Own, sys::account::Account};
+use crate::{address_space::AddressSpace, sys::account::Account};
 use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 
 impl Gpu {
-    /// Adds a context.
-    pub(crate) fn open(this: &Arc<Self>, context: u64, account: &Arc<Account>) -> Result<Own> {
+    /// Adds a context. Returns the addresses for its programs, and the member.
+    pub(crate) fn open(
+        this: &Arc<Self>,
+        context: u64,
+        account: &Arc<Account>,
+    ) -> Result<(Arc<AddressSpace>, Arc<Member>)> {
         this.check_here()?;
         let bus = {
             let bus = this.bus.lock();
@@ -20,10 +24,7 @@ impl Gpu {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let mut members = this.members.lock();
         members.insert(node.into_node(context, member.clone()));
-        Ok(Own {
-            space: lower,
-            member,
-        })
+        Ok((lower, member))
     }
 
     fn find_member(&self, context: u64) -> Option<Arc<Member>> {

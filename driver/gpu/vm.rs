@@ -64,7 +64,7 @@ impl<'a> Stock<'a> {
     /// stops it.
     fn fill(&mut self, account: &Arc<Account>, count: usize) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
-        // All at once, so that who asks before is told the same numbers.
+        // All at once, so that PREFLIGHT can tell the same numbers.
         let more = count.saturating_sub(self.spares.len());
         let mut charges = Charge::new(account, more as u64)?;
         while let Some(charge) = charges.take_page() {
@@ -421,7 +421,7 @@ impl Mmu for Vm {
     }
 
     fn tables_due(&self, span: Span) -> u64 {
-        // Addresses on the bus are congruent as far as it matters.
+        // Bus addresses are congruent, as far as leaves depend on it.
         let leaves = Leaves::new(span, Memory::Host(span.start()));
         let tables = self.tables.lock();
         absent(leaves, |name| tables.below.get(&name).is_some()) as u64
