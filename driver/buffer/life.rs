@@ -93,8 +93,8 @@ impl Buffer {
         }
     }
 
-    /// Waits until the worker has decided whether memory that changed until now has gone away, and, if
-    /// it has, until the pages are unpinned. Fails if the current task is killed.
+    /// Waits until the worker has decided whether memory that changed until now has gone away, and,
+    /// if it has, until the pages are unpinned. Fails if the current task is killed.
     pub(crate) fn await_decision(&self) -> Result {
         let Some(lookout) = &self.lookout else {
             return Ok(());
@@ -178,7 +178,8 @@ impl Buffer {
         }
     }
 
-    /// Like [`contiguity`](Self::contiguity), for callers that have `inner`, and must not wait for `backing`.
+    /// Like [`contiguity`](Self::contiguity), for callers that have `inner`, and must not wait for
+    /// `backing`.
     fn contiguity_now(&self, inner: &Inner) -> Contiguity {
         if let Some(known) = inner.mappings.first() {
             return known.mapping.contiguity();
@@ -207,8 +208,8 @@ impl Buffer {
     }
 
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
-    /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be removed:
-    /// then the device is cut off.
+    /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be
+    /// removed: then the device is cut off.
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mappings = mem::take(&mut inner.mappings);
@@ -255,10 +256,10 @@ impl Buffer {
         }
     }
 
-    /// Ends the buffer, as released or as gone: makes devices forget it, unmaps and flushes, unpins,
-    /// un-charges. Nothing is left when this returns `Ok`, except for an event that was not read yet.
-    /// After an error the pages stay pinned, and the device reaches no memory at all. Can be called
-    /// again. Not called by the worker.
+    /// Ends the buffer, as released or as gone: makes devices forget it, unmaps and flushes,
+    /// unpins, un-charges. Nothing is left when this returns `Ok`, except for an event that was not
+    /// read yet. After an error the pages stay pinned, and the device reaches no memory at all. Can
+    /// be called again. Not called by the worker.
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
@@ -283,8 +284,8 @@ impl Buffer {
         inner.stale = None;
         drop(inner);
         this.interval.remove();
-        // The notifier does not call any more. The worker stops at the next page; wait for it, since
-        // it has a reference to the pages.
+        // The notifier does not call any more. The worker stops at the next page; wait for it,
+        // since it has a reference to the pages.
         this.forget_suspect();
         if let Some(lookout) = &this.lookout {
             lookout.changed.wait(|| !this.suspect.lock().is_busy());
@@ -306,8 +307,8 @@ impl Buffer {
         result.map_err(|_| EIO)
     }
 
-    /// Ends the buffer because its context ends. If guests have it, it goes stale for them, and they
-    /// are told; if user space never knew it, it was never there.
+    /// Ends the buffer because its context ends. If guests have it, it goes stale for them, and
+    /// they are told; if user space never knew it, it was never there.
     pub(crate) fn end_with_context(this: &Arc<Self>) -> Result {
         if !this.is_portable() || !this.is_published() {
             return Self::end(this, State::Gone);
