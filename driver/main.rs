@@ -52,7 +52,7 @@ mod ioctl;
 mod list;
 #[cfg_attr(
     pinmap_flat,
-    allow(dead_code, reason = "some of it is for paged devices")
+    allow(dead_code, unused_imports, reason = "some of it is for paged devices")
 )]
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;

@@ -97,10 +97,10 @@ pub struct Space<'a, T: ?Sized> {
 impl<T: Taken + ?Sized> Space<'_, T> {
     /// Finds a place for `length` bytes (whole pages) at addresses of at most `bits` bits.
     ///
-    /// If no exact address was demanded, low addresses come first. They are congruent to the placement
-    /// modulo 2 MiB, or 1 GiB for lengths from there on, so that huge pages stay huge. The page at
-    /// address 0 is left out: too many devices take that address for "none". Buffers too short for
-    /// a huge page get any page when congruent addresses are scarce.
+    /// If no exact address was demanded, low addresses come first. They are congruent to the
+    /// placement modulo 2 MiB, or 1 GiB for lengths from there on, so that huge pages stay huge.
+    /// The page at address 0 is left out: too many devices take that address for "none". Buffers
+    /// too short for a huge page get any page when congruent addresses are scarce.
     pub fn place(&self, length: u64, placement: Placement, bits: u32) -> Result<Span, NoPlace> {
         let unused = u64::BITS.saturating_sub(bits);
         let highest = u64::MAX.checked_shr(unused).unwrap_or(0);
@@ -525,7 +525,8 @@ mod tests {
                 reserved.dedup_by(|next, kept| kept.overlaps(*next));
                 let taken = model(aperture, &reserved, &[]);
                 let space = Space { aperture, reserved: &reserved, taken: &taken };
-                let placement = if exact { Placement::Fixed(placement) } else { Placement::Near(placement) };
+                let new = if exact { Placement::Fixed } else { Placement::Near };
+                let placement = new(placement);
                 let _ = space.place(length, placement, bits);
             }
         }
