@@ -191,7 +191,7 @@ programs_compile() { # TO
 		# Line numbers would make the initramfs ten times as big; names stay, for backtraces.
 		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
 	fi
-	[ -z "$commands" ] && [ -f "$TREE/tests/run" ] || return 0
+	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&

@@ -18,8 +18,9 @@ result() {
 	echo "${1/-/ } $TESTS - $2${3:+ # $3}"
 }
 
-# tap_start NAME COMMAND...: starts a command that prints TAP; tap_finish NAME makes it part of ours. So several run at once, as
-# many as the processors can serve without tests taking a slow machine for a hang: they wait often, so one more than there are.
+# tap_start NAME COMMAND...: starts a command that prints TAP; tap_finish NAME makes it part of
+# ours. So several run at once, as many as the processors can serve without tests taking a slow
+# machine for a hang: they wait often, so one more than there are.
 tap_start() {
 	local name=$1
 	shift
@@ -34,7 +35,8 @@ tap_start() {
 }
 declare -A TAP_PIDS=()
 
-# tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets that of a process whose number is used again.
+# tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets that of a
+# process whose number is used again.
 tap_run() {
 	local output=$1 pid rc=0
 	shift
@@ -62,35 +64,67 @@ tap_follow() {
 			end=y
 		fi
 		size=$(stat -c %s "$1")
-		# In this order: tail reads all that head writes, whereas head would leave a tail that has more to write with SIGPIPE.
+		# In this order: tail reads all that head writes, whereas head would end a tail that
+		# has more to write with SIGPIPE.
 		head -c "$size" "$1" | tail -c "+$((from + 1))"
 		from=$size
 		[ -n "$end" ] || sleep 0.5
 	done
 }
 
-# tap_finish NAME: that the command ended well and kept its plan is part of the test.
-tap_finish() {
-	local name=$1 line planned='' seen=0 failed=$FAILED rc
-	local pid=${TAP_PIDS[$name]} output=$TAP_DIR/${1//\//-}
-	while IFS= read -r line; do
-		if [[ $line =~ ^(ok|not\ ok)(\ +[0-9]+)?(\ +-)?\ *([^#]*[^#\ ])?(\ *#\ *(.*))?$ ]]; then
+# tap_parse LINE: takes the line of a test apart into TAP_VERDICT (ok or not-ok), TAP_NUMBER,
+# TAP_NAME and TAP_DIRECTIVE (what follows a #); fails if it is no such line.
+TAP_LINE='^(ok|not ok)( +([0-9]+))?( +-)? *([^#]*[^# ])?( *# *(.*))?$'
+tap_parse() {
+	[[ $1 =~ $TAP_LINE ]] || return 1
+	TAP_VERDICT=${BASH_REMATCH[1]/ /-}
+	TAP_NUMBER=${BASH_REMATCH[3]}
+	TAP_NAME=${BASH_REMATCH[5]}
+	TAP_DIRECTIVE=${BASH_REMATCH[7]}
+}
+
+# tap_read NAME: makes the stream on standard input part of ours, and sets TAP_FAULT to what is
+# wrong with the stream itself, or to nothing. Lines that are not TAP are passed on.
+tap_read() {
+	local line planned='' seen=0
+	TAP_FAULT=
+	while IFS= read -r line || [ -n "$line" ]; do
+		if tap_parse "$line"; then
 			seen=$((seen + 1))
-			result "${BASH_REMATCH[1]/ /-}" "$name: ${BASH_REMATCH[4]}" "${BASH_REMATCH[6]}"
+			[ "${TAP_NUMBER:-$seen}" = "$seen" ] ||
+				tap_fault "counts its tests (number $TAP_NUMBER for test $seen)"
+			result "$TAP_VERDICT" "$1: $TAP_NAME" "$TAP_DIRECTIVE"
 		elif [[ $line =~ ^1\.\.([0-9]+) ]]; then
-			planned=$((${planned:-0} + BASH_REMATCH[1]))
-		elif [[ $line != TAP\ version* ]]; then
+			[ -z "$planned" ] || tap_fault "has one plan"
+			planned=${BASH_REMATCH[1]}
+		elif [[ $line == 'Bail out!'* ]]; then
+			echo "# $line"
+			tap_fault "does not give up (${line#Bail out! })"
+		elif [[ $line != 'TAP version'* ]]; then
 			echo "$line"
 		fi
-	done < <(tap_follow "$output" "$pid")
+	done
+	[ "$planned" = "$seen" ] ||
+		tap_fault "keeps its plan (${planned:-no} tests planned, $seen run)"
+}
+
+tap_fault() { # WHAT: the first thing that is wrong counts
+	TAP_FAULT=${TAP_FAULT:-$1}
+}
+
+# tap_finish NAME: that the command ended well, and that its stream is whole, is part of the test.
+tap_finish() {
+	local name=$1 failed=$FAILED rc
+	local pid=${TAP_PIDS[$name]} output=$TAP_DIR/${1//\//-}
+	tap_read "$name" < <(tap_follow "$output" "$pid")
 	rc=$(cat "$output.status" 2>/dev/null || echo 255)
 	unset "TAP_PIDS[$name]"
 	if [ "$rc" -eq 123 ]; then
-		result not-ok "$name: the kernel has nothing to complain of when the machine is switched off"
+		result not-ok "$name: the kernel has nothing to complain of when it is switched off"
 	elif [ "$rc" -ge 124 ]; then
 		result not-ok "$name: runs to its end (exit status $rc)"
-	elif [ "$planned" != "$seen" ]; then
-		result not-ok "$name: keeps its plan (${planned:-no} tests planned, $seen run)"
+	elif [ -n "$TAP_FAULT" ]; then
+		result not-ok "$name: $TAP_FAULT"
 	elif [ "$rc" -ne 0 ] && [ "$FAILED" -eq "$failed" ]; then
 		result not-ok "$name: exit status $rc"
 	fi
@@ -110,7 +144,8 @@ tap_clean_up() {
 	rm -rf "$TAP_DIR"
 }
 
-# tap_check NAME COMMAND...: one test, passed when the command succeeds; what it says is shown when it does not.
+# tap_check NAME COMMAND...: one test, passed when the command succeeds; its output is shown when it
+# does not.
 tap_check() {
 	local name=$1 log=$TAP_DIR/check
 	shift
@@ -131,7 +166,10 @@ tap_cargo() {
 		if [[ $line =~ ^test\ (.*)\ \.\.\.\ (ok|FAILED|ignored)(,\ (.*))?$ ]]; then
 			case ${BASH_REMATCH[2]} in
 			ok) result ok "$prefix: ${BASH_REMATCH[1]}" ;;
-			ignored) result ok "$prefix: ${BASH_REMATCH[1]}" "SKIP ${BASH_REMATCH[4]:-ignored}" ;;
+			ignored)
+				result ok "$prefix: ${BASH_REMATCH[1]}" \
+					"SKIP ${BASH_REMATCH[4]:-ignored}"
+				;;
 			*) result not-ok "$prefix: ${BASH_REMATCH[1]}" ;;
 			esac
 		fi

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and build.sh.
 
-# What a kernel says when something is wrong with it; tests/lib/oracle.c has the same for what happens during a test.
+# What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what happens during a test.
 COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking|inconsistent lock state'
 COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption|ODEBUG:|INFO: task'
 COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'

@@ -2,8 +2,8 @@
 /*
  * The bench: registering memory with pinmap and with its peers, on the same pages, in turns.
  *
- * It runs as root in the VM and prints one JSON record a measurement. A failure ends it: a bench that leaves something out
- * would be read as if it had not.
+ * It runs as root in the VM and prints one JSON record a measurement. A failure ends it: a bench
+ * that leaves something out would be read as if it had not.
  */
 #ifndef BENCH_H
 #define BENCH_H
@@ -20,13 +20,14 @@
 #define HUGE (2 * MIB)
 
 #define DIE(...) die(__FILE__, __LINE__, __VA_ARGS__)
-void die(const char *file, int line, const char *format, ...) __attribute__((noreturn, format(printf, 3, 4)));
-#define SYS(call)                                                                                                      \
-	({                                                                                                             \
-		__typeof__(call) value_ = (call);                                                                      \
-		if ((intptr_t)value_ == -1)                                                                            \
-			DIE("%s: %s", #call, error_name(errno));                                                       \
-		value_;                                                                                                \
+void die(const char *file, int line, const char *format, ...)
+	__attribute__((noreturn, format(printf, 3, 4)));
+#define SYS(call)							\
+	({								\
+		__typeof__(call) value_ = (call);			\
+		if ((intptr_t)value_ == -1)				\
+			DIE("%s: %s", #call, error_name(errno));	\
+		value_;							\
 	})
 const char *error_name(int error);
 
@@ -34,9 +35,11 @@ const char *error_name(int error);
 bool try_write_file(const char *path, const char *text);
 void write_file(const char *path, const char *text);
 
-/* Into a cgroup of its own, or back into the root's; false: cannot be. */
+/*
+ * Moves this process into a cgroup of its own, or back into the root's; false: it cannot be moved.
+ */
 bool try_enter_cgroup(bool own);
-/* What the own cgroup is charged for the kernel's small objects that cannot be reclaimed. */
+/* Bytes that the own cgroup is charged for the kernel's small objects that cannot be reclaimed. */
 uint64_t slab_bytes(void);
 
 /* Nanoseconds; in a VM that counts instructions, instructions. */
@@ -44,7 +47,10 @@ uint64_t now(void);
 
 /* --- memory --- */
 
-/* In the order in which they are measured: the scattered ones leave the kernel's lists of free pages in disorder. */
+/*
+ * Kinds of memory, in the order of measurement: the scattered ones leave the kernel's lists of free
+ * pages in disorder.
+ */
 enum kind {
 	THP,
 	HUGETLB,
@@ -70,7 +76,7 @@ struct memory {
 };
 struct memory memory_new(enum kind kind, size_t length);
 void memory_free(struct memory *memory);
-/* A word into each page. */
+/* Writes a word into each page. */
 void memory_touch(char *addr, size_t length);
 /* Runs of neighbouring page frames under the first @length bytes. */
 size_t memory_runs(const struct memory *memory, size_t length);
@@ -121,13 +127,14 @@ struct samples {
 	size_t count;
 };
 void sample(struct samples *samples, uint64_t ns);
-/* Forgets them. */
+/* Returns the median, and forgets the samples. */
 uint64_t median(struct samples *samples);
 
 /* report() tells the least of the samples, in place of the median. */
 extern bool least;
 /* Prints the record and forgets the samples. */
-void report(const char *operation, size_t length, enum kind kind, const char *system, struct samples *samples);
+void report(const char *operation, size_t length, enum kind kind, const char *system,
+	    struct samples *samples);
 extern const char *label;
 
 #endif

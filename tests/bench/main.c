@@ -16,7 +16,7 @@ static const struct system *const systems[] = {
 enum { SYSTEMS = sizeof(systems) / sizeof(*systems), MAX_THREADS = 4 };
 
 static const size_t sizes[] = { 4 * KIB, 64 * KIB, MIB, 64 * MIB, 256 * MIB, GIB };
-/* For what does not need a size of its own. */
+/* The length of measurements for which it does not matter. */
 static const size_t usual = 64 * MIB;
 
 static unsigned int rounds = 15;
@@ -43,7 +43,10 @@ static bool fits(const struct system *system, const struct memory *memory)
 	return (!only || !strcmp(only, system->name)) && (!system->fits || system->fits(memory));
 }
 
-/* Each system has a function of its own, so that they can take turns without being set up anew. */
+/*
+ * Opens all systems, each with a function of its own, so that they can take turns without being set
+ * up anew.
+ */
 static void systems_open(void)
 {
 	struct function functions[MAX_FUNCTIONS];
@@ -62,8 +65,8 @@ static void systems_open(void)
 	}
 }
 
-static void once(const struct system *system, const struct memory *memory, char *addr, size_t length, uint64_t *add_ns,
-		 uint64_t *remove_ns)
+static void once(const struct system *system, const struct memory *memory, char *addr,
+		 size_t length, uint64_t *add_ns, uint64_t *remove_ns)
 {
 	uint64_t token = 0, began, between;
 
@@ -80,8 +83,8 @@ static void once(const struct system *system, const struct memory *memory, char 
 }
 
 /*
- * Tells what pinmap keeps while memory is registered, by what a cgroup is charged for small kernel memory: not the
- * tables of the IOMMU.
+ * Tells how much memory pinmap uses while memory is registered: what a cgroup is charged for small
+ * kernel objects, so without the IOMMU's tables.
  */
 static void tell_metadata(const struct memory *memory, size_t length, size_t runs)
 {
@@ -89,7 +92,9 @@ static void tell_metadata(const struct memory *memory, size_t length, size_t run
 	uint64_t token = 0, bytes;
 
 	if (!try_enter_cgroup(true)) {
-		fprintf(stderr, "bench: without cgroup2 and its memory controller it cannot be told what is kept\n");
+		fprintf(stderr,
+			"bench: without cgroup2 and its memory controller what is kept "
+			"cannot be told\n");
 		return;
 	}
 	for (unsigned int round = 0; round < 5; round++) {
@@ -102,11 +107,12 @@ static void tell_metadata(const struct memory *memory, size_t length, size_t run
 	}
 	try_enter_cgroup(false);
 	bytes = median(&kept);
-	fprintf(stderr, "bench: %s, %zu KiB: pinmap keeps %llu bytes, %.2f a run\n", kind_names[memory->kind], length / KIB,
-		(unsigned long long)bytes, (double)bytes / (double)runs);
+	fprintf(stderr, "bench: %s, %zu KiB: pinmap keeps %llu bytes, %.2f a run\n",
+		kind_names[memory->kind], length / KIB, (unsigned long long)bytes,
+		(double)bytes / (double)runs);
 }
 
-/* Registering and releasing, again and again the same pages. */
+/* Measures registering and releasing the same pages again and again. */
 static void bench_register(enum kind kind, size_t length)
 {
 	static struct samples add[SYSTEMS], remove[SYSTEMS];
@@ -114,7 +120,8 @@ static void bench_register(enum kind kind, size_t length)
 	struct memory memory = memory_new(kind, length);
 	size_t runs = memory_runs(&memory, length);
 
-	fprintf(stderr, "bench: %s, %zu KiB: %zu runs in %zu pages\n", kind_names[kind], length / KIB, runs, length / PAGE);
+	fprintf(stderr, "bench: %s, %zu KiB: %zu runs in %zu pages\n", kind_names[kind],
+		length / KIB, runs, length / PAGE);
 	for (unsigned int round = 0; round <= rounds; round++) {
 		for (unsigned int turn = 0; turn < SYSTEMS; turn++) {
 			unsigned int i = (round + turn) % SYSTEMS;
@@ -146,7 +153,7 @@ static void bench_register(enum kind kind, size_t length)
 	memory_free(&memory);
 }
 
-/* What releasing takes when the pages were not dirty yet: new ones each time. */
+/* Measures releasing pages that were not dirty yet: new ones each time. */
 static void bench_first_release(enum kind kind, size_t length)
 {
 	static struct samples remove[SYSTEMS];
@@ -168,7 +175,7 @@ static void bench_first_release(enum kind kind, size_t length)
 		report("release-first", length, kind, systems[i]->name, &remove[i]);
 }
 
-/* One page, registered and released. */
+/* Measures registering and releasing one page. */
 static void bench_pair(enum kind kind)
 {
 	enum { REPEAT = 64 };
@@ -203,7 +210,10 @@ static void bench_pair(enum kind kind)
 	memory_free(&memory);
 }
 
-/* New memory that CPU and device can use: the driver's own, or the program's, touched and then registered. */
+/*
+ * Measures how long it takes to get new memory for CPU and device: the driver's own, or the
+ * program's, touched and then registered.
+ */
 static void bench_alloc(size_t length)
 {
 	static struct samples alloc, touched, own[SYSTEMS];
@@ -265,7 +275,8 @@ static void *register_part(void *argument)
 	return NULL;
 }
 
-static uint64_t register_in_parts(const struct system *system, const struct memory *memory, unsigned int threads)
+static uint64_t register_in_parts(const struct system *system, const struct memory *memory,
+				  unsigned int threads)
 {
 	struct part parts[MAX_THREADS];
 	pthread_t ids[MAX_THREADS];
@@ -276,7 +287,9 @@ static uint64_t register_in_parts(const struct system *system, const struct memo
 	for (unsigned int i = 0; i < threads; i++) {
 		size_t length = memory->length / threads / PAGE * PAGE;
 
-		parts[i] = (struct part){ system, memory, memory->addr + i * length, length, &start, 0, 0, 0 };
+		parts[i] =
+			(struct part){ system, memory, memory->addr + i * length, length, &start, 0,
+				       0,      0 };
 		if (pthread_create(&ids[i], NULL, register_part, &parts[i]))
 			DIE("no thread");
 	}
@@ -291,7 +304,7 @@ static uint64_t register_in_parts(const struct system *system, const struct memo
 	return last - first;
 }
 
-/* The same memory, registered in disjoint parts by so many threads at once. */
+/* Measures registering memory in disjoint parts by so many threads at once. */
 static void bench_threads(enum kind kind, size_t length)
 {
 	static struct samples add[SYSTEMS];
@@ -317,7 +330,7 @@ static void bench_threads(enum kind kind, size_t length)
 	memory_free(&memory);
 }
 
-/* One call of pinmap's, with and without a second processor that could help. */
+/* Measures one call of pinmap with and without a second processor that could help. */
 static void bench_processors(enum kind kind, size_t length)
 {
 	static const char *const second = "/sys/devices/system/cpu/cpu1/online";
@@ -325,7 +338,8 @@ static void bench_processors(enum kind kind, size_t length)
 	static struct samples add[2];
 	struct memory memory;
 
-	if (!fits(&pinmap_system, &(struct memory){ .kind = kind, .fd = -1 }) || !try_write_file(second, "1"))
+	if (!fits(&pinmap_system, &(struct memory){ .kind = kind, .fd = -1 }) ||
+	    !try_write_file(second, "1"))
 		return;
 	memory = memory_new(kind, length);
 	for (unsigned int round = 0; round <= rounds; round++) {
@@ -390,8 +404,11 @@ static void parse(int argc, char **argv)
 			break;
 		default:
 			fprintf(stderr,
-				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] [--system NAME] [--least] [OPERATION[/KIND]...]\n"
-				"OPERATION: register, release-first, pair, alloc, threads, processors; KIND: 4k-scattered, 4k-natural, thp, hugetlb, memfd-huge\n");
+				"usage: bench [--label LABEL] [--rounds N] [--max SIZE] "
+				"[--system NAME] [--least] [OPERATION[/KIND]...]\n"
+				"OPERATION: register, release-first, pair, alloc, threads, "
+				"processors; KIND: 4k-scattered, 4k-natural, thp, hugetlb, "
+				"memfd-huge\n");
 			exit(2);
 		}
 	}

@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 const char *const kind_names[KINDS] = {
-	[SCATTERED] = "4k-scattered", [NATURAL] = "4k-natural", [THP] = "thp", [HUGETLB] = "hugetlb", [MEMFD_HUGE] = "memfd-huge",
+	[SCATTERED] = "4k-scattered", [NATURAL] = "4k-natural",    [THP] = "thp",
+	[HUGETLB] = "hugetlb",        [MEMFD_HUGE] = "memfd-huge",
 };
 
 void memory_touch(char *addr, size_t length)
@@ -19,7 +20,7 @@ void memory_touch(char *addr, size_t length)
 		*(volatile char *)(addr + at) = 1;
 }
 
-/* In an order in which neighbours do not get frames one after the other. */
+/* Touches the pages in an order in which neighbours do not get neighbouring frames. */
 static void touch_scattered(char *addr, size_t length)
 {
 	size_t pages = length / PAGE;
@@ -44,7 +45,8 @@ static void touch_scattered(char *addr, size_t length)
 
 static char *aligned_space(size_t length)
 {
-	char *space = SYS(mmap(NULL, length + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	char *space = SYS(mmap(NULL, length + HUGE, PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	char *addr = (char *)(((uintptr_t)space + HUGE - 1) / HUGE * HUGE);
 
 	if (addr > space)
@@ -85,7 +87,8 @@ struct memory memory_new(enum kind kind, size_t length)
 	SYS(mmap(memory.addr, memory.length, access, flags, memory.fd, 0));
 	if (kind != HUGETLB)
 		SYS(madvise(memory.addr, memory.length,
-			    kind == SCATTERED || kind == NATURAL ? MADV_NOHUGEPAGE : MADV_HUGEPAGE));
+			    kind == SCATTERED || kind == NATURAL ? MADV_NOHUGEPAGE
+								 : MADV_HUGEPAGE));
 	if (kind == SCATTERED)
 		touch_scattered(memory.addr, memory.length);
 	else
@@ -111,7 +114,8 @@ size_t memory_runs(const struct memory *memory, size_t length)
 	for (size_t at = 0; at < length; at += PAGE) {
 		uint64_t entry;
 
-		if (pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)(memory->addr + at) / PAGE * sizeof(entry))) !=
+		if (pread(fd, &entry, sizeof(entry),
+			  (off_t)((uintptr_t)(memory->addr + at) / PAGE * sizeof(entry))) !=
 		    sizeof(entry))
 			DIE("reading the pagemap: %s", error_name(errno));
 		entry &= (UINT64_C(1) << 55) - 1;

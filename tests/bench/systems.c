@@ -48,7 +48,8 @@ size_t functions_find(struct function functions[MAX_FUNCTIONS])
 		snprintf(path, sizeof(path), "%s/device", found.gl_pathv[i]);
 		if (!file_is(path, "0x11e8"))
 			continue;
-		snprintf(functions[count++].bdf, sizeof(functions->bdf), "%s", basename(found.gl_pathv[i]));
+		snprintf(functions[count++].bdf, sizeof(functions->bdf), "%s",
+			 basename(found.gl_pathv[i]));
 	}
 	globfree(&found);
 	return count;
@@ -68,7 +69,7 @@ void function_bind(const char *bdf, const char *driver)
 		DIE("%s does not take %s", driver, bdf);
 }
 
-/* The one name in a directory below the function's. */
+/* The only name in a directory below the function's. */
 static void name_below(const char *bdf, const char *pattern, char name[64])
 {
 	char path[PATH_MAX];
@@ -96,9 +97,10 @@ static void pinmap_open(const char *bdf)
 
 static void pinmap_add(const struct memory *memory, char *addr, size_t length, uint64_t *token)
 {
-	struct pinmap_register args = {
-		.size = sizeof(args), .flags = PINMAP_REGISTER_WRITE, .addr = (uintptr_t)addr, .length = length
-	};
+	struct pinmap_register args = { .size = sizeof(args),
+					.flags = PINMAP_REGISTER_WRITE,
+					.addr = (uintptr_t)addr,
+					.length = length };
 
 	(void)memory;
 	SYS(ioctl(pinmap_fd, PINMAP_REGISTER, &args));
@@ -114,19 +116,23 @@ static void pinmap_remove(char *addr, size_t length, uint64_t token)
 	SYS(ioctl(pinmap_fd, PINMAP_RELEASE, &args));
 }
 
-const struct system pinmap_system = {
-	.name = "pinmap", .driver = "pinmap", .open = pinmap_open, .add = pinmap_add, .remove = pinmap_remove
-};
+const struct system pinmap_system = { .name = "pinmap",
+				      .driver = "pinmap",
+				      .open = pinmap_open,
+				      .add = pinmap_add,
+				      .remove = pinmap_remove };
 
 struct pinmap_memory pinmap_alloc_memory(size_t length)
 {
 	struct pinmap_alloc alloc = { .size = sizeof(alloc), .length = length };
-	struct pinmap_map map = { .size = sizeof(map), .flags = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED };
+	struct pinmap_map map = { .size = sizeof(map),
+				  .flags = PINMAP_MAP_WRITE | PINMAP_MAP_FIXED };
 	struct pinmap_memory memory;
 
 	SYS(ioctl(pinmap_fd, PINMAP_ALLOC, &alloc));
 	memory.handle = alloc.out_handle;
-	memory.addr = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pinmap_fd, (off_t)alloc.out_offset));
+	memory.addr = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, pinmap_fd,
+			       (off_t)alloc.out_offset));
 	map.handle = alloc.out_handle;
 	map.device_addr = (uintptr_t)memory.addr;
 	SYS(ioctl(pinmap_fd, PINMAP_MAP, &map));
@@ -168,7 +174,8 @@ static void iommufd_add(const struct memory *memory, char *addr, size_t length, 
 {
 	struct iommu_ioas_map map = {
 		.size = sizeof(map),
-		.flags = IOMMU_IOAS_MAP_FIXED_IOVA | IOMMU_IOAS_MAP_READABLE | IOMMU_IOAS_MAP_WRITEABLE,
+		.flags = IOMMU_IOAS_MAP_FIXED_IOVA | IOMMU_IOAS_MAP_READABLE |
+			 IOMMU_IOAS_MAP_WRITEABLE,
 		.ioas_id = ioas,
 		.user_va = (uintptr_t)addr,
 		.length = length,
@@ -182,15 +189,19 @@ static void iommufd_add(const struct memory *memory, char *addr, size_t length, 
 
 static void iommufd_remove(char *addr, size_t length, uint64_t token)
 {
-	struct iommu_ioas_unmap unmap = { .size = sizeof(unmap), .ioas_id = ioas, .iova = (uintptr_t)addr, .length = length };
+	struct iommu_ioas_unmap unmap = {
+		.size = sizeof(unmap), .ioas_id = ioas, .iova = (uintptr_t)addr, .length = length
+	};
 
 	(void)token;
 	SYS(ioctl(iommufd, IOMMU_IOAS_UNMAP, &unmap));
 }
 
-const struct system iommufd_system = {
-	.name = "iommufd", .driver = "vfio-pci", .open = iommufd_open, .add = iommufd_add, .remove = iommufd_remove
-};
+const struct system iommufd_system = { .name = "iommufd",
+				       .driver = "vfio-pci",
+				       .open = iommufd_open,
+				       .add = iommufd_add,
+				       .remove = iommufd_remove };
 
 /* --- VFIO type1 --- */
 
@@ -229,7 +240,9 @@ static void vfio_add(const struct memory *memory, char *addr, size_t length, uin
 
 static void vfio_remove(char *addr, size_t length, uint64_t token)
 {
-	struct vfio_iommu_type1_dma_unmap unmap = { .argsz = sizeof(unmap), .iova = (uintptr_t)addr, .size = length };
+	struct vfio_iommu_type1_dma_unmap unmap = { .argsz = sizeof(unmap),
+						    .iova = (uintptr_t)addr,
+						    .size = length };
 
 	(void)token;
 	SYS(ioctl(container, VFIO_IOMMU_UNMAP_DMA, &unmap));
@@ -237,9 +250,11 @@ static void vfio_remove(char *addr, size_t length, uint64_t token)
 		DIE("VFIO unmapped %llu of %zu bytes", (unsigned long long)unmap.size, length);
 }
 
-const struct system vfio_system = {
-	.name = "vfio", .driver = "vfio-pci", .open = vfio_open, .add = vfio_add, .remove = vfio_remove
-};
+const struct system vfio_system = { .name = "vfio",
+				    .driver = "vfio-pci",
+				    .open = vfio_open,
+				    .add = vfio_add,
+				    .remove = vfio_remove };
 
 /* --- udmabuf: pins, but maps for no device --- */
 
@@ -276,9 +291,11 @@ static void udmabuf_remove(char *addr, size_t length, uint64_t token)
 	SYS(close((int)token));
 }
 
-const struct system udmabuf_system = {
-	.name = "udmabuf", .open = udmabuf_open, .fits = udmabuf_fits, .add = udmabuf_add, .remove = udmabuf_remove
-};
+const struct system udmabuf_system = { .name = "udmabuf",
+				       .open = udmabuf_open,
+				       .fits = udmabuf_fits,
+				       .add = udmabuf_add,
+				       .remove = udmabuf_remove };
 
 /* --- the floor --- */
 

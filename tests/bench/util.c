@@ -69,7 +69,8 @@ uint64_t slab_bytes(void)
 
 	if (!file)
 		DIE("there is no memory.stat");
-	while (fgets(line, sizeof(line), file) && sscanf(line, "slab_unreclaimable %llu", &bytes) != 1)
+	while (fgets(line, sizeof(line), file) &&
+	       sscanf(line, "slab_unreclaimable %llu", &bytes) != 1)
 		;
 	fclose(file);
 	return bytes;
@@ -101,7 +102,7 @@ static int compare(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-/* Between the two samples that are next to it. */
+/* A quantile, interpolated between the two samples next to it. */
 static uint64_t quantile(const struct samples *samples, unsigned int quarters)
 {
 	size_t position = (samples->count - 1) * quarters;
@@ -136,7 +137,8 @@ static void size_name(char name[32], size_t length)
 		snprintf(name, 32, "%zuKiB", length / KIB);
 }
 
-void report(const char *operation, size_t length, enum kind kind, const char *system, struct samples *samples)
+void report(const char *operation, size_t length, enum kind kind, const char *system,
+	    struct samples *samples)
 {
 	char size[32];
 
@@ -144,12 +146,14 @@ void report(const char *operation, size_t length, enum kind kind, const char *sy
 		return;
 	size_name(size, length);
 	put_in_order(samples);
-	/* The least alone: what interrupts add is not the operation's. */
+	/* The least alone: the time of interrupts is not the operation's. */
 	if (least)
 		samples->count = 1;
-	printf("{\"case\": \"%s/%s/%s/%s\", \"system\": \"%s\", \"median_ns\": %llu, \"q1_ns\": %llu, \"q3_ns\": %llu, \"rounds\": %zu}\n",
-	       operation, size, kind_names[kind], label, system, (unsigned long long)quantile(samples, 2),
-	       (unsigned long long)quantile(samples, 1), (unsigned long long)quantile(samples, 3), samples->count);
+	printf("{\"case\": \"%s/%s/%s/%s\", \"system\": \"%s\", \"median_ns\": %llu, "
+	       "\"q1_ns\": %llu, \"q3_ns\": %llu, \"rounds\": %zu}\n",
+	       operation, size, kind_names[kind], label, system,
+	       (unsigned long long)quantile(samples, 2), (unsigned long long)quantile(samples, 1),
+	       (unsigned long long)quantile(samples, 3), samples->count);
 	fflush(stdout);
 	samples->count = 0;
 }

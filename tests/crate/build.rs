@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes the whole programs in README.md a part of the tests, as they stand there: `documents.rs` has a module for each.
+//! Makes the whole programs in README.md a part of the tests, as they stand there: `documents.rs`
+//! has a module for each.
 
 use std::env;
 use std::fmt::Write;

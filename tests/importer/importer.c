@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A driver that does with a dma-buf what drivers of real devices do: it attaches a device, maps, reaches the memory by the
- * addresses that it gets, and lets go, when it is told to or later. It also holds the lock of a PCI function, as whoever resets
- * or unbinds it does. For the tests only.
+ * A driver that uses dma-bufs as drivers of real devices do: it attaches a device, maps, reaches
+ * the memory by the addresses that it gets, and lets go at once or later when it is told to. It
+ * also holds the lock of a PCI function, as a process that resets or unbinds it does. For the tests
+ * only.
  */
 #include <linux/delay.h>
 #include <linux/dma-buf.h>
@@ -35,7 +36,7 @@ static enum dma_data_direction direction(const struct import *import)
 	return import->flags & IMPORTER_WRITE ? DMA_BIDIRECTIONAL : DMA_TO_DEVICE;
 }
 
-/* A device that takes no longer pieces would reach something else. */
+/* Whether the device takes pieces that long: otherwise it would reach something else. */
 static bool fits(struct sg_table *table)
 {
 	struct scatterlist *entry;
@@ -96,9 +97,10 @@ static long map(struct import *import, const struct importer_args *args)
 		import->dma_buf = NULL;
 		return result;
 	}
-	import->attachment = args->flags & IMPORTER_DYNAMIC ?
-				     dma_buf_dynamic_attach(import->dma_buf, dev, &attach_ops, import) :
-				     dma_buf_attach(import->dma_buf, dev);
+	import->attachment =
+		args->flags & IMPORTER_DYNAMIC
+			? dma_buf_dynamic_attach(import->dma_buf, dev, &attach_ops, import)
+			: dma_buf_attach(import->dma_buf, dev);
 	if (IS_ERR(import->attachment)) {
 		result = PTR_ERR(import->attachment);
 		dma_buf_put(import->dma_buf);
@@ -119,7 +121,7 @@ static long map(struct import *import, const struct importer_args *args)
 	return result;
 }
 
-/* What an importer does while it works with the memory, for as long as it likes. */
+/* Holds the lock of the dma-buf, as an importer does while it works with the memory. */
 static long hold_lock(int fd, int eventfd)
 {
 	struct eventfd_ctx *held = eventfd_ctx_fdget(eventfd);
@@ -142,7 +144,7 @@ static long hold_lock(int fd, int eventfd)
 	return -EINTR;
 }
 
-/* Where the byte at @offset is, by the device's addresses. */
+/* The byte at @offset, found by the device's addresses. */
 static u8 *byte_at(struct import *import, u64 offset)
 {
 	struct scatterlist *entry;
@@ -152,7 +154,8 @@ static u8 *byte_at(struct import *import, u64 offset)
 		return NULL;
 	for_each_sgtable_dma_sg(import->table, entry, i) {
 		if (offset < sg_dma_len(entry))
-			return phys_to_virt(dma_to_phys(importer_device.this_device, sg_dma_address(entry) + offset));
+			return phys_to_virt(dma_to_phys(importer_device.this_device,
+							sg_dma_address(entry) + offset));
 		offset -= sg_dma_len(entry);
 	}
 	return NULL;
@@ -186,10 +189,11 @@ static long with_table(struct import *import, unsigned int command, struct impor
 	return 0;
 }
 
-/* What the PCI core does with the device lock of a function. */
+/* Does what the PCI core does under the device lock of a function. */
 static long with_lock(unsigned int command, u64 function, u64 *value)
 {
-	struct pci_dev *pci = pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
+	struct pci_dev *pci =
+		pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
 	const struct pci_error_handlers *told;
 
 	if (!pci)
@@ -209,7 +213,8 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 		break;
 	case IMPORTER_ERROR:
 		if (told && told->error_detected)
-			*value = (__force u32)told->error_detected(pci, (__force pci_channel_state_t)*value);
+			*value = (__force u32)told->error_detected(
+				pci, (__force pci_channel_state_t)*value);
 		else
 			*value = 0;
 		break;
@@ -304,7 +309,8 @@ static int __init importer_init(void)
 	int result = misc_register(&importer_device);
 
 	if (!result)
-		result = dma_coerce_mask_and_coherent(importer_device.this_device, DMA_BIT_MASK(64));
+		result =
+			dma_coerce_mask_and_coherent(importer_device.this_device, DMA_BIT_MASK(64));
 	return result;
 }
 

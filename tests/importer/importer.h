@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What tests say to /dev/importer, the other driver: one dma-buf for each open file. */
+/* The interface of /dev/importer, the other driver: one dma-buf for each open file. */
 #ifndef IMPORTER_H
 #define IMPORTER_H
 
@@ -7,24 +7,28 @@
 #include <linux/types.h>
 
 enum importer_flags {
-	IMPORTER_DYNAMIC = 1, /* can be told to let go */
-	IMPORTER_WRITE = 2, /* its device writes */
-	IMPORTER_LAZY = 4, /* told to let go, does so when IMPORTER_UNMAP is called */
+	IMPORTER_DYNAMIC = 1, /* the importer can be told to let go */
+	IMPORTER_WRITE = 2, /* the device writes */
+	IMPORTER_LAZY = 4, /* when it is told to let go it waits for IMPORTER_UNMAP */
 };
 
 /**
  * struct importer_args - arguments of all calls
  * @fd: MAP, LOCK: the dma-buf
  * @flags: MAP: enum importer_flags
- * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has; HOLD, RESET, ERROR: the PCI function,
- *	domain << 16 | bus << 8 | device << 3 | function; LOCK: an eventfd that is signalled once
- *	the reservation lock of the dma-buf @fd is held, which it is until a signal comes
- * @value: LOAD, STORE: what it is; HOLD: to have its device lock for so many milliseconds; RESET: to tell its driver of a reset that
- *	takes so many, or until a signal comes; ERROR: to tell its driver of an error on the bus that leaves it in this state
- *	(pci_channel_state_t), then what the driver said (pci_ers_result_t; 0: it cannot be told)
+ * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has;
+ *          HOLD, RESET, ERROR: the PCI function, domain << 16 | bus << 8 | device << 3 | function;
+ *          LOCK: an eventfd that is signalled once the lock of the dma-buf @fd is held, which it is
+ *          until a signal comes
+ * @value: LOAD, STORE: the byte;
+ *         HOLD: how many milliseconds to have the function's device lock;
+ *         RESET: how many milliseconds the reset takes of which its driver is told, unless a signal
+ *         comes;
+ *         ERROR: the state in which an error on the bus left the function (pci_channel_state_t),
+ *         then the driver's answer (pci_ers_result_t; 0: it cannot be told)
  * @out_length: STATE: bytes that are mapped
- * @out_entries: STATE: in so many pieces
- * @out_told: STATE: how often it was told to let go
+ * @out_entries: STATE: in how many pieces they are mapped
+ * @out_told: STATE: how often the importer was told to let go
  */
 struct importer_args {
 	__s32 fd;

@@ -17,7 +17,8 @@ int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args)
 
 char *alloc_view(int fd, const struct pinmap_alloc *args)
 {
-	return SYS(mmap(NULL, args->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, args->out_offset));
+	return SYS(
+		mmap(NULL, args->length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, args->out_offset));
 }
 
 struct registration alloc_memory(int fd, uint32_t flags, size_t length)
@@ -30,14 +31,17 @@ struct registration alloc_memory(int fd, uint32_t flags, size_t length)
 	memory.handle = args.out_handle;
 	memory.addr = alloc_view(fd, &args);
 	memory.device_addr = (uintptr_t)memory.addr;
-	if (try_map(fd, memory.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, &memory.device_addr, &fail))
+	if (try_map(fd, memory.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, &memory.device_addr,
+		    &fail))
 		memory.device_addr = map(fd, memory.handle, PINMAP_MAP_WRITE, 0);
 	return memory;
 }
 
 int try_export(int fd, uint64_t handle, uint32_t flags)
 {
-	struct pinmap_export args = { .size = sizeof(args), .flags = flags, .handle = handle, .out_fd = -1 };
+	struct pinmap_export args = {
+		.size = sizeof(args), .flags = flags, .handle = handle, .out_fd = -1
+	};
 	int result = try_ioctl(fd, PINMAP_EXPORT, &args);
 
 	return result ? result : args.out_fd;
@@ -51,9 +55,11 @@ int try_import(int fd, int dma_buf, struct pinmap_import *args)
 
 int try_sync(int fd, uint64_t handle, uint32_t flags, uint64_t offset, uint64_t length)
 {
-	struct pinmap_sync args = {
-		.size = sizeof(args), .flags = flags, .handle = handle, .offset = offset, .length = length
-	};
+	struct pinmap_sync args = { .size = sizeof(args),
+				    .flags = flags,
+				    .handle = handle,
+				    .offset = offset,
+				    .length = length };
 
 	return try_ioctl(fd, PINMAP_SYNC, &args);
 }
@@ -85,7 +91,7 @@ static bool find_entry(uint64_t addr, bool direct, char flags[256])
 			strcpy(flags, line);
 	}
 	fclose(file);
-	/* what is not present has no protection */
+	/* an entry that is not present has no protection */
 	return found && (strstr(flags, " RW ") || strstr(flags, " ro "));
 }
 

@@ -10,32 +10,36 @@ int try_alloc(int fd, uint32_t flags, size_t length, struct pinmap_alloc *args);
 /* Maps what ALLOC returned for the CPU. */
 char *alloc_view(int fd, const struct pinmap_alloc *args);
 
-/* Memory at one address for CPU and device, or, if the IOMMU has not that address, at two. */
+/*
+ * Allocates memory and maps it at the same address for CPU and device, or, if the IOMMU has not
+ * that address, at two.
+ */
 struct registration alloc_memory(int fd, uint32_t flags, size_t length);
 
-/* A dma-buf of a buffer, or -errno. */
+/* Exports a buffer: a dma-buf, or -errno. */
 int try_export(int fd, uint64_t handle, uint32_t flags);
-#define export_buffer(fd, handle, flags)                                                                               \
-	({                                                                                                             \
-		int export_ = try_export(fd, handle, flags);                                                           \
-		if (export_ < 0)                                                                                       \
-			FAIL("exporting %s: %s", #handle, error_name(-export_));                                       \
-		export_;                                                                                               \
+#define export_buffer(fd, handle, flags)						\
+	({										\
+		int export_ = try_export(fd, handle, flags);				\
+		if (export_ < 0)							\
+			FAIL("exporting %s: %s", #handle, error_name(-export_));	\
+		export_;								\
 	})
 
 int try_import(int fd, int dma_buf, struct pinmap_import *args);
-#define import_buffer(fd, dma_buf)                                                                                     \
-	({                                                                                                             \
-		struct pinmap_import import_;                                                                          \
-		CHECK_OK(try_import(fd, dma_buf, &import_));                                                           \
-		import_;                                                                                               \
+#define import_buffer(fd, dma_buf)					\
+	({								\
+		struct pinmap_import import_;				\
+		CHECK_OK(try_import(fd, dma_buf, &import_));		\
+		import_;						\
 	})
 
 int try_sync(int fd, uint64_t handle, uint32_t flags, uint64_t offset, uint64_t length);
 
 /*
- * The flags of the page-table entry, of whatever level, for an address of this process, or for where the kernel has a
- * page frame in its own mapping; false: there is none. Skips the test where the kernel does not show page tables.
+ * Reads the flags of the page-table entry, of whatever level, for an address of this process, or
+ * for a page frame in the kernel's own mapping; false: there is none. Skips the test where the
+ * kernel does not show page tables.
  */
 bool user_entry(const volatile void *addr, char flags[256]);
 bool kernel_entry(uint64_t frame, char flags[256]);

@@ -80,7 +80,8 @@ int try_register_args(int fd, struct pinmap_register *args)
 	return try_ioctl(fd, PINMAP_REGISTER, args);
 }
 
-int try_register_memory(int fd, const void *addr, size_t length, uint32_t flags, struct registration *out)
+int try_register_memory(int fd, const void *addr, size_t length, uint32_t flags,
+			struct registration *out)
 {
 	struct pinmap_register args = register_args(addr, length, flags);
 	int result = try_register_args(fd, &args);
@@ -94,18 +95,18 @@ int try_register_memory(int fd, const void *addr, size_t length, uint32_t flags,
 	return result;
 }
 
-void check_fail(const char *file, int line, int result, int error, const struct pinmap_fail *fail, uint32_t reason,
-		uint64_t addr)
+void check_fail(const char *file, int line, int result, int error, const struct pinmap_fail *fail,
+		uint32_t reason, uint64_t addr)
 {
 	if (result != -error)
-		test_fail(file, line, "%s (reason %u at %#llx) instead of %s", error_name(-result), fail->reason,
-			  (unsigned long long)fail->addr, error_name(error));
+		test_fail(file, line, "%s (reason %u at %#llx) instead of %s", error_name(-result),
+			  fail->reason, (unsigned long long)fail->addr, error_name(error));
 	if (fail->reason != reason || fail->__reserved)
-		test_fail(file, line, "%s for reason %u at %#llx instead of %u", error_name(error), fail->reason,
-			  (unsigned long long)fail->addr, reason);
+		test_fail(file, line, "%s for reason %u at %#llx instead of %u", error_name(error),
+			  fail->reason, (unsigned long long)fail->addr, reason);
 	if (addr && fail->addr != addr)
-		test_fail(file, line, "reason %u at %#llx instead of %#llx", reason, (unsigned long long)fail->addr,
-			  (unsigned long long)addr);
+		test_fail(file, line, "reason %u at %#llx instead of %#llx", reason,
+			  (unsigned long long)fail->addr, (unsigned long long)addr);
 }
 
 int try_release(int fd, uint64_t handle)
@@ -134,7 +135,8 @@ int try_query_addr(int fd, const void *addr, struct pinmap_query *query)
 	return try_ioctl(fd, PINMAP_QUERY, query);
 }
 
-int try_map(int fd, uint64_t handle, uint32_t flags, uint64_t *device_addr, struct pinmap_fail *fail)
+int try_map(int fd, uint64_t handle, uint32_t flags, uint64_t *device_addr,
+	    struct pinmap_fail *fail)
 {
 	struct pinmap_map args = {
 		.size = sizeof(args),
@@ -153,14 +155,18 @@ int try_map(int fd, uint64_t handle, uint32_t flags, uint64_t *device_addr, stru
 
 int try_unmap(int fd, uint64_t handle, uint64_t device_addr)
 {
-	struct pinmap_unmap args = { .size = sizeof(args), .handle = handle, .device_addr = device_addr };
+	struct pinmap_unmap args = { .size = sizeof(args),
+				     .handle = handle,
+				     .device_addr = device_addr };
 
 	return try_ioctl(fd, PINMAP_UNMAP, &args);
 }
 
 int try_set_eventfd(int fd, uint32_t source, uint32_t index, int eventfd)
 {
-	struct pinmap_set_eventfd args = { .size = sizeof(args), .source = source, .index = index, .fd = eventfd };
+	struct pinmap_set_eventfd args = {
+		.size = sizeof(args), .source = source, .index = index, .fd = eventfd
+	};
 
 	return try_ioctl(fd, PINMAP_SET_EVENTFD, &args);
 }

@@ -16,7 +16,7 @@
 #define MIB ((size_t)1 << 20)
 #define HUGE (2 * MIB)
 
-/* Flags of REGISTER, shorter. */
+/* Short names for flags of REGISTER. */
 enum {
 	WRITE = PINMAP_REGISTER_WRITE,
 	NO_MAP = PINMAP_REGISTER_NO_MAP,
@@ -24,31 +24,38 @@ enum {
 	IDENTITY = PINMAP_REGISTER_IDENTITY,
 };
 
-/* A descriptor of the n-th device that is bound now, in the order of the PCI addresses. */
+/* Opens the n-th of the devices that are bound now, in the order of their PCI addresses. */
 int try_open_device(unsigned int index);
 
-/* The same, in use: with all that is portable in the process. */
+/*
+ * Opens the n-th bound device and uses it once, so that all portable memory of the process is
+ * there.
+ */
 int try_use_device(unsigned int index);
-#define open_device(index)                                                                                             \
-	({                                                                                                             \
-		int device_ = try_use_device(index);                                                                   \
-		if (device_ < 0)                                                                                       \
-			FAIL("opening device %u: %s", (unsigned int)(index), error_name(-device_));                    \
-		device_;                                                                                               \
+#define open_device(index)									\
+	({											\
+		int device_ = try_use_device(index);						\
+		if (device_ < 0)								\
+			FAIL("opening device %u: %s", (unsigned int)(index), \
+			     error_name(-device_)); \
+		device_;									\
 	})
 
-/* An ioctl as it is: 0 or -errno. */
+/* Makes an ioctl: 0 or -errno. */
 int try_ioctl(int fd, unsigned long number, void *argument);
 
 int try_get_info(int fd, struct pinmap_info *info);
-#define get_info(fd)                                                                                                   \
-	({                                                                                                             \
-		struct pinmap_info info_;                                                                              \
-		CHECK_OK(try_get_info(fd, &info_));                                                                    \
-		info_;                                                                                                 \
+#define get_info(fd)							\
+	({								\
+		struct pinmap_info info_;				\
+		CHECK_OK(try_get_info(fd, &info_));			\
+		info_;							\
 	})
 
-/* Bytes that an ordinary user is charged for a context of device 0: a paged device's first page table. */
+/*
+ * Bytes that an ordinary user is charged for a context of device 0: the first page table of a paged
+ * device.
+ */
 uint64_t charged_for_context(void);
 
 /**
@@ -65,25 +72,33 @@ struct registration {
 	uint64_t device_addr;
 };
 
-/* The arguments of REGISTER; outputs are filled with junk, so that it shows what the kernel writes. */
+/*
+ * Makes the arguments of REGISTER; outputs are filled with junk, so that it shows what the kernel
+ * writes.
+ */
 struct pinmap_register register_args(const void *addr, size_t length, uint32_t flags);
 int try_register_args(int fd, struct pinmap_register *args);
-int try_register_memory(int fd, const void *addr, size_t length, uint32_t flags, struct registration *out);
-#define register_memory(fd, addr, length, flags)                                                                       \
-	({                                                                                                             \
-		struct registration registration_;                                                                     \
-		CHECK_OK(try_register_memory(fd, addr, length, flags, &registration_));                                \
-		registration_;                                                                                         \
+int try_register_memory(int fd, const void *addr, size_t length, uint32_t flags,
+			struct registration *out);
+#define register_memory(fd, addr, length, flags)					\
+	({										\
+		struct registration registration_;					\
+		CHECK_OK(try_register_memory(fd, addr, length, flags, &registration_));	\
+		registration_;								\
 	})
 
-/* REGISTER must fail so, for this reason and (if the reason has one) at this address. */
-void check_fail(const char *file, int line, int result, int error, const struct pinmap_fail *fail, uint32_t reason,
-		uint64_t addr);
-#define CHECK_REGISTER_FAILS(fd, addr, length, flags, error, reason, fail_addr)                                        \
-	do {                                                                                                           \
-		struct pinmap_register args_ = register_args(addr, length, flags);                                     \
-		int failed_ = try_register_args(fd, &args_);                                                           \
-		check_fail(__FILE__, __LINE__, failed_, error, &args_.fail, reason, (uintptr_t)(fail_addr));           \
+/*
+ * Asserts that a call failed with @error, for this reason and (if the reason has one) at this
+ * address.
+ */
+void check_fail(const char *file, int line, int result, int error, const struct pinmap_fail *fail,
+		uint32_t reason, uint64_t addr);
+#define CHECK_REGISTER_FAILS(fd, addr, length, flags, error, reason, fail_addr)			\
+	do {											\
+		struct pinmap_register args_ = register_args(addr, length, flags);		\
+		int failed_ = try_register_args(fd, &args_);					\
+		check_fail(__FILE__, __LINE__, failed_, error, &args_.fail, reason, \
+			   (uintptr_t)(fail_addr)); \
 	} while (0)
 
 int try_release(int fd, uint64_t handle);
@@ -91,26 +106,27 @@ int try_release(int fd, uint64_t handle);
 
 int try_query_handle(int fd, uint64_t handle, struct pinmap_query *query);
 int try_query_addr(int fd, const void *addr, struct pinmap_query *query);
-#define query_handle(fd, handle)                                                                                       \
-	({                                                                                                             \
-		struct pinmap_query query_;                                                                            \
-		CHECK_OK(try_query_handle(fd, handle, &query_));                                                       \
-		query_;                                                                                                \
+#define query_handle(fd, handle)					\
+	({								\
+		struct pinmap_query query_;				\
+		CHECK_OK(try_query_handle(fd, handle, &query_));	\
+		query_;							\
 	})
-#define query_addr(fd, addr)                                                                                           \
-	({                                                                                                             \
-		struct pinmap_query query_;                                                                            \
-		CHECK_OK(try_query_addr(fd, addr, &query_));                                                           \
-		query_;                                                                                                \
+#define query_addr(fd, addr)						\
+	({								\
+		struct pinmap_query query_;				\
+		CHECK_OK(try_query_addr(fd, addr, &query_));		\
+		query_;							\
 	})
 
-int try_map(int fd, uint64_t handle, uint32_t flags, uint64_t *device_addr, struct pinmap_fail *fail);
-#define map(fd, handle, flags, wish)                                                                                   \
-	({                                                                                                             \
-		uint64_t address_ = (wish);                                                                            \
-		struct pinmap_fail fail_;                                                                              \
-		CHECK_OK(try_map(fd, handle, flags, &address_, &fail_));                                               \
-		address_;                                                                                              \
+int try_map(int fd, uint64_t handle, uint32_t flags, uint64_t *device_addr,
+	    struct pinmap_fail *fail);
+#define map(fd, handle, flags, wish)						\
+	({									\
+		uint64_t address_ = (wish);					\
+		struct pinmap_fail fail_;					\
+		CHECK_OK(try_map(fd, handle, flags, &address_, &fail_));	\
+		address_;							\
 	})
 
 int try_unmap(int fd, uint64_t handle, uint64_t device_addr);
@@ -126,28 +142,28 @@ int try_get_reserved(int fd, uint32_t index, struct pinmap_reserved *reserved);
 
 /* Waits for an event and reads it: 0, -ETIMEDOUT, -ENODATA (the end), or what read() says. */
 int try_next_event(int fd, struct pinmap_event *event, unsigned int milliseconds);
-#define next_event(fd)                                                                                                 \
-	({                                                                                                             \
-		struct pinmap_event event_;                                                                            \
-		CHECK_OK(try_next_event(fd, &event_, 10000));                                                           \
-		event_;                                                                                                \
+#define next_event(fd)							\
+	({								\
+		struct pinmap_event event_;				\
+		CHECK_OK(try_next_event(fd, &event_, 10000));		\
+		event_;							\
 	})
 
-/* The next event says that this registration went stale. */
-#define CHECK_STALE_EVENT(fd, registration)                                                                            \
-	do {                                                                                                           \
-		struct pinmap_event stale_ = next_event(fd);                                                           \
-		CHECK_EQ(stale_.type, PINMAP_EVENT_STALE);                                                             \
-		CHECK_EQ(stale_.access, 0);                                                                        \
-		CHECK_EQ(stale_.handle, (registration).handle);                                                        \
-		CHECK_EQ(stale_.addr, (uintptr_t)(registration).addr);                                                 \
-		CHECK_EQ(stale_.length, (registration).length);                                                        \
+/* Asserts that the next event says that this registration went stale. */
+#define CHECK_STALE_EVENT(fd, registration)				\
+	do {								\
+		struct pinmap_event stale_ = next_event(fd);		\
+		CHECK_EQ(stale_.type, PINMAP_EVENT_STALE);		\
+		CHECK_EQ(stale_.access, 0);				\
+		CHECK_EQ(stale_.handle, (registration).handle);		\
+		CHECK_EQ(stale_.addr, (uintptr_t)(registration).addr);	\
+		CHECK_EQ(stale_.length, (registration).length);		\
 	} while (0)
 
-#define CHECK_NO_EVENT(fd)                                                                                             \
-	do {                                                                                                           \
-		struct pinmap_event none_;                                                                             \
-		CHECK_ERR(ETIMEDOUT, try_next_event(fd, &none_, 0));                                                   \
+#define CHECK_NO_EVENT(fd)						\
+	do {								\
+		struct pinmap_event none_;				\
+		CHECK_ERR(ETIMEDOUT, try_next_event(fd, &none_, 0));	\
 	} while (0)
 
 #endif

@@ -26,9 +26,10 @@ struct edu edu_open(int fd)
 
 	if (info.out_kind == PINMAP_KIND_PAGED)
 		SKIP("needs a device whose registers a program has");
-	edu.bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[0].offset));
+	edu.bar = SYS(
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, info.out_bars[0].offset));
 	CHECK_EQ(edu_register(&edu, EDU_IDENTITY) & 0xff, IDENTITY_LOW);
-	/* a transfer of the owner before us may be in flight still */
+	/* a transfer of the previous owner may be in flight still */
 	edu_wait(&edu);
 	return edu;
 }
@@ -49,7 +50,7 @@ void edu_set_register(const struct edu *edu, unsigned int offset, uint32_t value
 	*(volatile uint32_t *)(edu->bar + offset) = value;
 }
 
-/* A 32-bit program cannot write 64 bits at once, and its addresses do not need it. */
+/* Writes 64 bits; a 32-bit program cannot do that at once, and its addresses do not need it. */
 static void set_long(const struct edu *edu, unsigned int offset, uint64_t value)
 {
 	*(volatile uintptr_t *)(edu->bar + offset) = value;
@@ -63,7 +64,8 @@ bool edu_busy(const struct edu *edu)
 void edu_settle(const char *bdf)
 {
 	int file = SYS(open(pci_path(bdf, "resource0"), O_RDWR | O_CLOEXEC));
-	struct edu edu = { .bar = SYS(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) };
+	struct edu edu = { .bar = SYS(
+				   mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)) };
 
 	edu_wait(&edu);
 	edu_close(&edu);
@@ -84,9 +86,11 @@ bool edu_finish(const struct edu *edu)
 	return busy;
 }
 
-void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t device_addr, size_t length, bool irq)
+void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t device_addr,
+	       size_t length, bool irq)
 {
-	uint32_t command = DMA_RUN | (direction == EDU_WRITES ? DMA_TO_MEMORY : 0) | (irq ? DMA_IRQ : 0);
+	uint32_t command =
+		DMA_RUN | (direction == EDU_WRITES ? DMA_TO_MEMORY : 0) | (irq ? DMA_IRQ : 0);
 
 	/* the device ignores orders while it is busy */
 	CHECK(!edu_busy(edu));
@@ -111,7 +115,8 @@ void edu_writes(const struct edu *edu, uint64_t device_addr, size_t length)
 
 static char *bounce(void)
 {
-	return SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+	return SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
 }
 
 void edu_load(const struct edu *edu, unsigned char seed)
@@ -194,7 +199,8 @@ bool bytes_are(const void *memory, size_t length, unsigned char byte)
 	return true;
 }
 
-void check_reaches(const char *file, int line, const struct edu *edu, uint64_t device_addr, void *memory, size_t length)
+void check_reaches(const char *file, int line, const struct edu *edu, uint64_t device_addr,
+		   void *memory, size_t length)
 {
 	char buffer[4096];
 

@@ -2,8 +2,9 @@
 /*
  * QEMU's edu, driven through its BAR.
  *
- * It has a buffer of 4 KiB and moves up to that much between it and memory, about 100 ms after it was told to, at once.
- * Until then the transfer is "in flight": that is when most tests pull the memory away.
+ * It has a buffer of 4 KiB and moves up to that much between it and memory, about 100 ms after it
+ * was told to, at once. Until then the transfer is "in flight": that is when most tests pull the
+ * memory away.
  */
 #ifndef TESTS_EDU_H
 #define TESTS_EDU_H
@@ -27,7 +28,7 @@ enum {
 	EDU_IRQ_ACK = 0x64,
 };
 
-/* The longest time between the order and the transfer. */
+/* The longest time, in milliseconds, between the order and the transfer. */
 enum { EDU_MS = 150 };
 
 /**
@@ -56,37 +57,47 @@ uint32_t edu_register(const struct edu *edu, unsigned int offset);
 void edu_set_register(const struct edu *edu, unsigned int offset, uint32_t value);
 
 /* Gives the order for a transfer; @irq: with an interrupt at its end. */
-void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t device_addr, size_t length, bool irq);
+void edu_start(const struct edu *edu, enum edu_direction direction, uint64_t device_addr,
+	       size_t length, bool irq);
 void edu_wait(const struct edu *edu);
 
-/* Waits for the end of a transfer whoever has the function: it cannot be reset, and the next owner would make it a bus master again. */
+/*
+ * Waits for the end of a transfer of any owner: the function cannot be reset, and the next owner
+ * would make it a bus master again.
+ */
 void edu_settle(const char *bdf);
 bool edu_busy(const struct edu *edu);
 
-/* Waits for the end of a transfer; whether it was in flight still when this was called. */
+/* Waits for the end of a transfer; returns whether it was in flight still when this was called. */
 bool edu_finish(const struct edu *edu);
 
-/* Whole transfers between memory and the device's buffer. */
+/* Make a transfer between memory and the device's buffer, and wait for its end. */
 void edu_reads(const struct edu *edu, uint64_t device_addr, size_t length);
 void edu_writes(const struct edu *edu, uint64_t device_addr, size_t length);
 
 /* Fills the device's buffer with a pattern, through a page registered for the moment. */
 void edu_load(const struct edu *edu, unsigned char seed);
-/* Gets the device's buffer, in the same way. */
+/* Reads the device's buffer, through a page registered for the moment. */
 void edu_store(const struct edu *edu, char buffer[4096]);
 
 /* Lets the device write one page again and again until edu_repeat_end(). */
 void edu_repeat(struct edu *edu, uint64_t device_addr);
 void edu_repeat_end(struct edu *edu);
 
-/* A pattern in which no two bytes near each other are the same and no page looks like zeros. */
+/*
+ * Fills memory with a pattern in which no two bytes near each other are the same and no page looks
+ * like zeros.
+ */
 void pattern_fill(void *memory, size_t length, unsigned char seed);
 bool pattern_is(const void *memory, size_t length, unsigned char seed);
 bool bytes_are(const void *memory, size_t length, unsigned char byte);
 
-/* The device can write and read this page: its bytes arrive, and the CPU's bytes reach it. */
+/*
+ * Asserts that the device can write and read this page: its bytes arrive, and the CPU's bytes reach
+ * it.
+ */
 #define CHECK_REACHES(...) check_reaches(__FILE__, __LINE__, __VA_ARGS__)
-void check_reaches(const char *file, int line, const struct edu *edu, uint64_t device_addr, void *memory,
-		   size_t length);
+void check_reaches(const char *file, int line, const struct edu *edu, uint64_t device_addr,
+		   void *memory, size_t length);
 
 #endif

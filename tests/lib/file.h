@@ -5,10 +5,10 @@
 
 #include "harness.h"
 
-/* The content, without the last newline; 0 or -errno. */
+/* Reads the content, without the last newline; 0 or -errno. */
 int try_file_read(const char *path, char *text, size_t size);
 int try_file_write(const char *path, const char *text);
-/* Writes a file that need not be there. */
+/* Writes a file, and creates it if it is missing. */
 int try_file_create(const char *path, const char *text);
 
 #define file_read(...) CHECK_OK(try_file_read(__VA_ARGS__))

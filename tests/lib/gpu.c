@@ -48,7 +48,9 @@ int open_gpu(void)
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args)
 {
-	*args = (struct pinmap_queue_create){ .size = sizeof(*args), .flags = flags, .packets = packets };
+	*args = (struct pinmap_queue_create){
+		.size = sizeof(*args), .flags = flags, .packets = packets
+	};
 	return try_ioctl(fd, PINMAP_QUEUE_CREATE, args);
 }
 
@@ -89,7 +91,8 @@ int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int
 	return try_ioctl(fd, PINMAP_QUEUE_NOTIFY, &args);
 }
 
-void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3)
+void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2,
+		uint64_t word3)
 {
 	uint64_t *packet = queue->ring[queue->written++ % GPU_PACKETS];
 
@@ -157,7 +160,8 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length)
 
 	CHECK_OK(try_alloc(fd, flags, length, &memory.args));
 	memory.addr = map_at(fd, memory.args.out_offset, length);
-	CHECK_EQ(map(fd, memory.args.out_handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED, (uintptr_t)memory.addr),
+	CHECK_EQ(map(fd, memory.args.out_handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
+		     (uintptr_t)memory.addr),
 		 (uintptr_t)memory.addr);
 	return memory;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The test GPU through the driver: queues, packets, and the device's knobs (see tests/testgpu/MANUAL.md). */
+/*
+ * The test GPU through the driver: queues, packets, and the device's knobs (see
+ * tests/testgpu/MANUAL.md).
+ */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 
@@ -20,7 +23,13 @@ enum gpu_opcode {
 
 enum gpu_kernel { GPU_INCREMENT_F32 = 3, GPU_SPIN = 9 };
 
-enum gpu_code { GPU_NOT_PRESENT = 1, GPU_PERMISSION = 2, GPU_BUS = 6, GPU_BAD_OPCODE = 16, GPU_ENGINE_LOST = 34 };
+enum gpu_code {
+	GPU_NOT_PRESENT = 1,
+	GPU_PERMISSION = 2,
+	GPU_BUS = 6,
+	GPU_BAD_OPCODE = 16,
+	GPU_ENGINE_LOST = 34
+};
 
 /* Registers that tests read and write behind the driver's back. */
 enum gpu_register {
@@ -60,13 +69,13 @@ struct gpu_queue {
 	uint64_t fence;
 };
 
-/* The address of the test GPU that the driver is bound to; the test is skipped if there is none. */
+/* The PCI address of the test GPU that the driver is bound to; skips the test if there is none. */
 const char *need_gpu(void);
 
-/* A context. */
+/* Opens the test GPU. */
 int open_gpu(void);
 
-/* Maps what a call gave an offset for. */
+/* Maps memory at an offset that a call returned. */
 void *map_at(int fd, uint64_t offset, size_t length);
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args);
@@ -74,25 +83,26 @@ struct gpu_queue queue_new(int fd);
 int try_queue_destroy(int fd, uint64_t queue);
 int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int eventfd);
 
-/* Writes a packet; rings the bell for all that were written. */
-void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2, uint64_t word3);
+/* Write a packet; ring the doorbell for all that were written. */
+void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2,
+		uint64_t word3);
 void queue_ring(struct gpu_queue *queue);
 
 /* Asks for a fence and an interrupt behind what was pushed, and rings. */
 void queue_submit(struct gpu_queue *queue);
 int try_queue_wait(const struct gpu_queue *queue, uint64_t milliseconds);
-/* Both, and waits. */
+/* Submits a fence and waits for it. */
 int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds);
 #define queue_finish(queue) CHECK_OK(try_queue_finish(queue, slow(20000)))
 
 uint64_t gpu_launch(enum gpu_kernel kernel);
 struct pinmap_queue_query queue_query(const struct gpu_queue *queue);
 
-/* Waits until the queue has stopped: the code. */
+/* Waits until the queue has stopped; returns the code. */
 uint32_t queue_stopped(const struct gpu_queue *queue);
 
 /**
- * struct gpu_memory - memory that the driver allocated, mapped at the same address for CPU and device
+ * struct gpu_memory - memory of the driver's, mapped at the same address for CPU and device
  * @args: what ALLOC said
  * @addr: where it is
  */
@@ -103,11 +113,11 @@ struct gpu_memory {
 
 struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
 
-/* A register of the device, by its BAR in sysfs. */
+/* Reads or writes a register of the device, by its BAR in sysfs. */
 uint64_t gpu_register(enum gpu_register offset);
 void gpu_set_register(enum gpu_register offset, uint64_t value);
 
-/* Binds it anew: to be called by whoever broke it. */
+/* Binds the device anew; called by tests that broke it. */
 void gpu_rebind(void);
 
 #endif

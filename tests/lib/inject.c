@@ -13,7 +13,7 @@
 /* Failures are counted per task, so they begin and end right around the call. */
 static int fail_nth = -1;
 
-void fail_begin(unsigned int n)
+static void fail_begin(unsigned int n)
 {
 	char text[16];
 	int length = snprintf(text, sizeof(text), "%u", n);
@@ -21,8 +21,11 @@ void fail_begin(unsigned int n)
 	CHECK_EQ(pwrite(fail_nth, text, length, 0), length);
 }
 
-/* Both accesses to the file can fail as well: then it did not happen in the call. */
-bool fail_end(void)
+/*
+ * Returns whether the failure happened. Both accesses to the file can fail as well: then it did not
+ * happen in the call.
+ */
+static bool fail_end(void)
 {
 	char text[16] = { 0 };
 	bool struck = pread(fail_nth, text, sizeof(text) - 1, 0) > 0 && atoi(text) == 0;
@@ -32,7 +35,30 @@ bool fail_end(void)
 	return struck;
 }
 
-/* Where one of the kernel's functions is. */
+void fail_each(const struct attempt *attempt, void *data, unsigned int most)
+{
+	unsigned int n, failed = 0;
+	bool struck = true;
+
+	for (n = 1; n < most && struck; n++) {
+		int result;
+
+		attempt->begin(data);
+		fail_begin(n);
+		result = attempt->call(data);
+		struck = fail_end();
+		if (!struck && result)
+			FAIL("without a failure: %s", error_name(-result));
+		failed += result != 0;
+		if (result && attempt->failed)
+			attempt->failed(data);
+		attempt->end(data, result);
+	}
+	CHECK(!struck);
+	diag("%u injection points, %u of them made it fail", n - 2, failed);
+}
+
+/* Finds the addresses of one of the kernel's functions. */
 static void find_function(const char *function, char start[32], char end[32])
 {
 	unsigned long long first = 0, next = 0, addr;
@@ -40,13 +66,15 @@ static void find_function(const char *function, char start[32], char end[32])
 	char line[512], name[256];
 
 	CHECK(file);
-	while (fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
+	while (fgets(line, sizeof(line), file) &&
+	       sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
 		if (!strcmp(name, function))
 			first = addr;
 	}
 	rewind(file);
-	/* those of a module are not sorted */
-	while (first && fgets(line, sizeof(line), file) && sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
+	/* the functions of a module are not sorted */
+	while (first && fgets(line, sizeof(line), file) &&
+	       sscanf(line, "%llx %*c %255s", &addr, name) == 2) {
 		if (addr > first && (!next || addr < next))
 			next = addr;
 	}

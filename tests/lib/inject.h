@@ -1,27 +1,51 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The n-th thing that can fail in this task fails (/proc/self/fail-nth): allocations, copies from and to user space. */
+/*
+ * Fault injection: allocations, and copies from and to user space, that fail.
+ *
+ * The kernel lets the n-th thing that can fail in a task fail (/proc/self/fail-nth). fail_each()
+ * makes a call that works again and again with n = 1, 2, 3, ... until nothing fails any more. What
+ * counts is not the result but that nothing leaks, hangs or crashes, and that a call that failed
+ * has changed nothing.
+ */
 #ifndef TESTS_INJECT_H
 #define TESTS_INJECT_H
 
 #include "harness.h"
 
-/* Skips the test where the kernel cannot do it. */
+/* Skips the test where the kernel cannot inject faults. */
 void need_injection(void);
 
 /*
- * Lets nothing fail below one of the kernel's functions: what happens there is not the driver's affair, and takes long or
- * ends badly.
+ * Lets nothing fail below one of the kernel's functions: what happens there is not the driver's
+ * affair, and takes long or ends badly.
  */
 void fail_spare(const char *function);
 
-/* The next page that whoever, below one of the kernel's functions, wants to have is not there; until it is ended. */
-void fail_page_below(const char *function);
-/* Returns whether that was so. */
-bool fail_page_end(void);
+/**
+ * struct attempt - a call that fail_each() makes
+ * @begin: makes what the call needs, before failures begin
+ * @call: the call: 0 or -errno
+ * @failed: checks that the call, which failed, has changed nothing and works the next time; or NULL
+ * @end: takes away what is there after the call, which returned @result, and checks that nothing
+ *       is left
+ */
+struct attempt {
+	void (*begin)(void *data);
+	int (*call)(void *data);
+	void (*failed)(void *data);
+	void (*end)(void *data, int result);
+};
 
-/* Begins to count, from 1. */
-void fail_begin(unsigned int n);
-/* Ends it: whether the failure happened. */
-bool fail_end(void);
+/*
+ * Makes the call until nothing fails any more; the test fails if that takes more than @most times.
+ */
+void fail_each(const struct attempt *attempt, void *data, unsigned int most);
+
+/*
+ * Makes the next page allocation below one of the kernel's functions fail, until fail_page_end().
+ */
+void fail_page_below(const char *function);
+/* Returns whether an allocation failed. */
+bool fail_page_end(void);
 
 #endif

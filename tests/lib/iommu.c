@@ -6,12 +6,12 @@
 
 #include <stdio.h>
 
-/* "0xFRAME | LEVEL5 LEVEL4 LEVEL3 [LEVEL2 [LEVEL1]]", of which the last is the leaf */
+/* Parses "0xFRAME | LEVEL5 LEVEL4 LEVEL3 [LEVEL2 [LEVEL1]]", of which the last is the leaf. */
 static bool parse(const char *line, struct iommu_entry *entry)
 {
 	unsigned long long frame, level[5];
-	int count = sscanf(line, "0x%llx | 0x%llx 0x%llx 0x%llx 0x%llx 0x%llx", &frame, &level[0], &level[1], &level[2],
-			   &level[3], &level[4]);
+	int count = sscanf(line, "0x%llx | 0x%llx 0x%llx 0x%llx 0x%llx 0x%llx", &frame, &level[0],
+			   &level[1], &level[2], &level[3], &level[4]);
 
 	if (count < 4)
 		return false;
@@ -28,7 +28,8 @@ const struct iommu_table *iommu_read(const char *bdf)
 	char path[128], line[256];
 	FILE *file;
 
-	snprintf(path, sizeof(path), "/sys/kernel/debug/iommu/intel/%s/domain_translation_struct", bdf);
+	snprintf(path, sizeof(path), "/sys/kernel/debug/iommu/intel/%s/domain_translation_struct",
+		 bdf);
 	file = fopen(path, "re");
 	if (!file)
 		return NULL;
@@ -49,7 +50,7 @@ struct iommu_entry iommu_find(const struct iommu_table *table, uint64_t device_a
 {
 	size_t low = 0, high = table->count;
 
-	/* the first one that does not end before the address */
+	/* the first entry that does not end before the address */
 	while (low < high) {
 		size_t middle = (low + high) / 2;
 		const struct iommu_entry *entry = &table->entries[middle];

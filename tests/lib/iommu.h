@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The IOMMU's page table as the IOMMU's driver shows it. Only Intel's does; elsewhere a transfer has to tell. */
+/*
+ * The IOMMU's page table as the IOMMU's driver shows it. Only Intel's driver does; elsewhere tests
+ * make a transfer to find out.
+ */
 #ifndef TESTS_IOMMU_H
 #define TESTS_IOMMU_H
 
@@ -17,7 +20,7 @@ struct iommu_entry {
 	bool writable;
 };
 
-/* All entries for one device, by address. */
+/* All entries for one device, sorted by address. */
 struct iommu_table {
 	size_t count;
 	struct iommu_entry entries[8192];

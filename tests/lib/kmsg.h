@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The kernel's log, from a certain moment on. */
+/* The kernel's log, read from a certain moment on. */
 #ifndef TESTS_KMSG_H
 #define TESTS_KMSG_H
 
 #include "harness.h"
 
-/* A descriptor that reads what is logged from now on. */
+/* Opens the log for reading what is logged from now on. */
 int kmsg_open(void);
 
-/* The text of the next line and its number: 1; 0: there is none now; -EPIPE: lines were overwritten before they were read. */
+/*
+ * Reads the text and the number of the next line: 1; 0: there is none now; -EPIPE: lines were
+ * overwritten before they were read.
+ */
 int kmsg_read(int kmsg, unsigned long long *sequence, char *line, size_t size);
 
-/* The text of the next line that is still there; false: there is none now. */
+/* Reads the text of the next line that was not overwritten; false: there is none now. */
 bool kmsg_next(int kmsg, char *line, size_t size);
 
 /* Waits for a line that contains @text. */

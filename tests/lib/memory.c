@@ -23,7 +23,8 @@ static __thread sigjmp_buf touched;
 
 char *address_space(size_t length, size_t align)
 {
-	char *all = SYS(mmap(NULL, length + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	char *all = SYS(mmap(NULL, length + align, PROT_NONE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	char *start = (char *)(((uintptr_t)all + align - 1) & ~(align - 1));
 
 	/* the rest stays reserved: another thread might get it before it is used */
@@ -43,7 +44,7 @@ const char *need_ext4(void)
 	mkdir(EXT4, 0755);
 	SYS(stat("/run", &root));
 	SYS(stat(EXT4, &mounted));
-	/* it stays mounted for the tests after this one */
+	/* the file system stays mounted for the tests after this one */
 	if (root.st_dev == mounted.st_dev && mount("/dev/vda", EXT4, "ext4", 0, NULL))
 		SKIP("cannot mount /dev/vda as ext4: %s", error_name(errno));
 	return EXT4;
@@ -119,9 +120,11 @@ struct memory memory_new(enum memory_kind kind, size_t length)
 		flags |= MAP_ANONYMOUS;
 	SYS(mmap(memory.addr, memory.length, PROT_READ | PROT_WRITE, flags, memory.fd, 0));
 	if (memory.fd < 0)
-		SYS(madvise(memory.addr, memory.length, kind == THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+		SYS(madvise(memory.addr, memory.length,
+			    kind == THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
 	if (memory.fd >= 0 && kind != SECRET) {
-		memory.alias = SYS(mmap(NULL, memory.length, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, 0));
+		memory.alias = SYS(mmap(NULL, memory.length, PROT_READ | PROT_WRITE, MAP_SHARED,
+					memory.fd, 0));
 		memset(memory.alias, 0x11, memory.length);
 	} else {
 		memset(memory.addr, 0x11, memory.length);
@@ -151,8 +154,8 @@ char *tiled(size_t length, size_t align)
 	char *memory = address_space(length, align);
 
 	for (size_t at = 0; at < length; at += tile.length)
-		SYS(mmap(memory + at, length - at < tile.length ? length - at : tile.length, PROT_READ,
-			 MAP_SHARED | MAP_FIXED, tile.fd, 0));
+		SYS(mmap(memory + at, length - at < tile.length ? length - at : tile.length,
+			 PROT_READ, MAP_SHARED | MAP_FIXED, tile.fd, 0));
 	memory_free(&tile);
 	return memory;
 }
@@ -177,7 +180,7 @@ uint64_t page_frame(const void *addr)
 	return frame;
 }
 
-/* Asks smaps: the frame's flags do not say how it is mapped. */
+/* Asks smaps, since the frame's flags do not say how it is mapped. */
 bool is_thp(const void *addr)
 {
 	FILE *file = fopen("/proc/self/smaps", "re");

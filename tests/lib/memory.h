@@ -23,7 +23,8 @@ enum memory_kind {
  * @addr: where it is mapped, aligned to 2 MiB
  * @length: bytes; whole huge pages for the kinds made of them
  * @fd: its file, or -1
- * @alias: the file mapped once more, shared: shows the file's pages whatever happens to @addr; NULL: no file
+ * @alias: the file mapped once more, shared: shows the file's pages whatever happens to @addr;
+ *         NULL: no file
  */
 struct memory {
 	char *addr;
@@ -36,16 +37,25 @@ struct memory {
 struct memory memory_new(enum memory_kind kind, size_t length);
 void memory_free(struct memory *memory);
 
-/* Read-only memory of any length that takes no more than 4 MiB: the same pages again and again. */
+/*
+ * Maps read-only memory of any length that takes no more than 4 MiB: the same pages again and
+ * again.
+ */
 char *tiled(size_t length, size_t align);
 
-/* Plain pages, filled with 0x11: the usual memory. */
+/* Maps plain pages, filled with 0x11: the usual memory. */
 char *anon(size_t pages);
 
-/* Address space at a multiple of @align in which nothing can be accessed, to map things over. */
+/*
+ * Reserves address space at a multiple of @align, to map things over; nothing in it can be
+ * accessed.
+ */
 char *address_space(size_t length, size_t align);
 
-/* Makes the directory of the ext4 file system of /dev/vda; skips the test if there is none. */
+/*
+ * Mounts the ext4 file system of /dev/vda and returns its directory; skips the test if there is
+ * none.
+ */
 const char *need_ext4(void);
 
 /* Makes sure that so many huge pages are free. */
@@ -59,26 +69,26 @@ uint64_t page_frame(const void *addr);
 bool is_thp(const void *addr);
 
 /*
- * A pipe that holds a page, so that its content can be read after it was unmapped. Taken after the page was pinned, so
- * that it does not matter for that.
+ * Keeps a page in a pipe, so that its content can be read after it was unmapped. Called after the
+ * page was pinned, so that it does not matter for that.
  */
 int keep_page(const void *page);
 void read_kept_page(int pipe, char content[4096]);
 
-/* A memfd of so many bytes, none of them there yet. */
+/* Makes a memfd of so many bytes, none of which have pages yet. */
 int new_memfd(size_t length, unsigned int flags);
 
-/* The arguments of REGISTER_FD; outputs are filled with junk. */
+/* Makes the arguments of REGISTER_FD; outputs are filled with junk. */
 struct pinmap_register_fd fd_args(int file, uint64_t offset, uint64_t length, uint32_t flags);
 int try_register_fd(int fd, struct pinmap_register_fd *args);
-#define register_fd(fd, file, offset, length, flags)                                                                   \
-	({                                                                                                             \
-		struct pinmap_register_fd args_ = fd_args(file, offset, length, flags);                                \
-		CHECK_OK(try_register_fd(fd, &args_));                                                                 \
-		args_;                                                                                                 \
+#define register_fd(fd, file, offset, length, flags)					\
+	({										\
+		struct pinmap_register_fd args_ = fd_args(file, offset, length, flags);	\
+		CHECK_OK(try_register_fd(fd, &args_));					\
+		args_;									\
 	})
 
-/* Touches memory; the number of the signal that it raises, or 0. */
+/* Touch memory; return the number of the signal that this raises, or 0. */
 int touch_read(const volatile void *addr);
 int touch_write(volatile void *addr);
 

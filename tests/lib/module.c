@@ -41,7 +41,7 @@ void need_module(void)
 		SKIP("the module is not loaded");
 	if (access(module_path(), R_OK))
 		SKIP("needs the module's file at %s", module_path());
-	/* sysfs does not tell how it was loaded */
+	/* sysfs does not tell the module's parameters */
 	if (given)
 		snprintf(parameters, sizeof(parameters), "%s", given);
 }

@@ -5,20 +5,23 @@
 
 #include "harness.h"
 
-/* How many users the module has; -1: not loaded. */
+/* Counts the users of the module; -1: it is not loaded. */
 int module_users(void);
 
 int try_module_unload(void);
 #define module_unload() CHECK_OK(try_module_unload())
 
-/* Loads it with the parameters in $PINMAP_PARAMETERS, and binds it to the devices. */
+/* Loads the module with the parameters in $PINMAP_PARAMETERS, and binds it to the devices. */
 int try_module_load(void);
 #define module_load() CHECK_OK(try_module_load())
 
-/* The test is skipped if the module cannot be loaded again. */
+/* Skips the test if the module cannot be loaded again. */
 void need_module(void);
 
-/* A file of the other driver, tests/importer, which is loaded if it is not; skips the test if it cannot be. */
+/*
+ * Opens /dev/importer, and loads its driver (tests/importer) if it is not; skips the test if that
+ * is impossible.
+ */
 int importer_open(void);
 
 #endif

@@ -33,7 +33,8 @@ const char *pci_path(const char *bdf, const char *file)
 
 static bool is(const struct dirent *entry, unsigned int vendor, unsigned int device)
 {
-	return entry->d_name[0] != '.' && file_number(pci_path(entry->d_name, "vendor"), 0) == vendor &&
+	return entry->d_name[0] != '.' &&
+	       file_number(pci_path(entry->d_name, "vendor"), 0) == vendor &&
 	       file_number(pci_path(entry->d_name, "device"), 0) == device;
 }
 
@@ -47,7 +48,10 @@ static int is_gpu(const struct dirent *entry)
 	return is(entry, GPU_VENDOR, GPU_DEVICE);
 }
 
-/* The addresses of all that fit: looked for once, since that takes long, and they are always at the same. */
+/*
+ * Finds the addresses of the functions for which @fits. They never change, and looking for them
+ * takes long.
+ */
 static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[MOST][16])
 {
 	struct dirent **entries;
@@ -61,6 +65,33 @@ static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[MOST
 	}
 	if (count >= 0)
 		free(entries);
+	return found;
+}
+
+/* The addresses, for programs that this one executes. */
+#define REMEMBERED "PINMAP_TEST_ADDRESSES"
+
+void pci_remember(void)
+{
+	char text[MOST * 17 + 1] = "";
+	struct pci_device any;
+
+	pci_find(0, &any);
+	for (unsigned int i = 0; i < known; i++)
+		sprintf(text + strlen(text), "%s ", addresses[i]);
+	setenv(REMEMBERED, text, 1);
+}
+
+static unsigned int recall(void)
+{
+	const char *text = getenv(REMEMBERED);
+	unsigned int found = 0;
+	int length;
+
+	while (text && found < MOST && sscanf(text, "%15s%n", addresses[found], &length) == 1) {
+		text += length;
+		found++;
+	}
 	return found;
 }
 
@@ -80,11 +111,13 @@ void pci_look(struct pci_device *device)
 static bool find(unsigned int index, bool bound, struct pci_device *device)
 {
 	if (!known)
+		known = recall();
+	if (!known)
 		known = scan(is_edu, addresses);
 	if (!known)
 		known = scan(is_gpu, addresses);
 	for (unsigned int i = 0; i < known; i++) {
-		/* it may be removed for the moment */
+		/* the function may be removed for the moment */
 		if (access(pci_path(addresses[i], "vendor"), F_OK))
 			continue;
 		memcpy(device->bdf, addresses[i], sizeof(device->bdf));
@@ -175,7 +208,7 @@ unsigned int pci_restore(void)
 		pci_adopt(device.bdf);
 		if (device.node[0] || access(pci_path(device.bdf, "iommu_group"), F_OK))
 			continue;
-		/* some other driver may have it still */
+		/* another driver may have it still */
 		try_file_write(pci_path(device.bdf, "driver/unbind"), device.bdf);
 		restored += try_pci_bind(device.bdf) == 0;
 	}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The PCI functions for the tests (QEMU's edu; where there is none, the test GPU), and the driver's hold on them, by sysfs. */
+/*
+ * The PCI functions for the tests (QEMU's edu; where there is none, the test GPU), and the driver's
+ * hold on them, by sysfs.
+ */
 #ifndef TESTS_PCI_H
 #define TESTS_PCI_H
 
@@ -20,13 +23,19 @@ struct pci_device {
 /* Finds the node of the function with this address. */
 void pci_look(struct pci_device *device);
 
-/* The n-th of them, bound or not. */
+/*
+ * Remembers where the functions are for programs that this one executes: looking for them takes
+ * long.
+ */
+void pci_remember(void);
+
+/* The n-th function, bound or not. */
 bool pci_find(unsigned int index, struct pci_device *device);
 
-/* The n-th of them that the driver is bound to. */
+/* The n-th function that the driver is bound to. */
 bool pci_bound(unsigned int index, struct pci_device *device);
 
-/* The n-th of them that the driver is bound to; the test is skipped if there are not that many. */
+/* The n-th function that the driver is bound to; the test is skipped if there are not that many. */
 struct pci_device need_device(unsigned int index);
 
 /* The path of a file of the function in sysfs; a static buffer. */
@@ -37,16 +46,19 @@ int try_pci_bind(const char *bdf);
 #define pci_unbind(bdf) CHECK_OK(try_pci_unbind(bdf))
 #define pci_bind(bdf) CHECK_OK(try_pci_bind(bdf))
 
-/* Gives the node of a function that was bound to the group of the tests' user, as a udev rule would. */
+/*
+ * Gives the node of a function that was bound to the group of the tests' user, as a udev rule
+ * would.
+ */
 void pci_adopt(const char *bdf);
 
 /* Whether the function may be a bus master, from its configuration space. */
 bool pci_is_master(const char *bdf);
 
-/* Makes it a bus master behind the driver's back. */
+/* Makes the function a bus master behind the driver's back. */
 void pci_set_master(const char *bdf);
 
-/* Gives all of them back to the driver, if it is loaded; returns how many it had lost. */
+/* Gives all functions back to the driver, if it is loaded; returns how many it had lost. */
 unsigned int pci_restore(void);
 
 #endif

@@ -20,7 +20,7 @@
 
 static char swap_path[64];
 
-/* What mkswap writes: the header in the first page. */
+/* The header of swap space in the first page, as mkswap writes it. */
 struct swap_header {
 	char boot[1024];
 	uint32_t version;
@@ -59,14 +59,16 @@ void swap_end(void)
 
 static long long reclaimed(void)
 {
-	return file_field("/proc/vmstat", "pgsteal_kswapd") + file_field("/proc/vmstat", "pgsteal_direct");
+	return file_field("/proc/vmstat", "pgsteal_kswapd") +
+	       file_field("/proc/vmstat", "pgsteal_direct");
 }
 
 static void squeeze(void)
 {
 	size_t size = 256 * MIB;
 	long long before = reclaimed();
-	char *all = SYS(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	char *all = SYS(mmap(NULL, size, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 
 	file_write("/proc/self/oom_score_adj", "1000");
 	SYS(madvise(all, size, MADV_NOHUGEPAGE));
@@ -76,7 +78,10 @@ static void squeeze(void)
 	CHECK(reclaimed() > before);
 }
 
-/* Most of the memory is put away as huge pages, which nobody has to touch; the rest is soon full. */
+/*
+ * Puts most of the memory away as huge pages, which nobody has to touch, so that the rest is soon
+ * full.
+ */
 void pressure(void)
 {
 	long long had = file_number("/proc/sys/vm/nr_hugepages", 0);
@@ -92,7 +97,7 @@ void pressure(void)
 		_exit(0);
 	}
 	snprintf(count, sizeof(count), "%lld", had);
-	/* given back before a failure of the child ends this process */
+	/* the memory is given back before a failure of the child ends this process */
 	SYS(waitid(P_PID, pid, &(siginfo_t){ 0 }, WNOWAIT | WEXITED));
 	file_write("/proc/sys/vm/nr_hugepages", count);
 	join(pid);

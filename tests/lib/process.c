@@ -43,7 +43,7 @@ void join(pid_t pid)
 	CHECK_EQ(SYS(waitpid(pid, &status, 0)), pid);
 	if (WIFSIGNALED(status))
 		FAIL("a child was killed by SIG%s", sigabbrev_np(WTERMSIG(status)));
-	/* it has said why */
+	/* the child has said why */
 	if (WEXITSTATUS(status))
 		test_end(WEXITSTATUS(status));
 }
@@ -54,7 +54,8 @@ void join_killed(pid_t pid, int signal)
 
 	CHECK_EQ(SYS(waitpid(pid, &status, 0)), pid);
 	if (!WIFSIGNALED(status))
-		FAIL("a child exits with %d instead of dying from SIG%s", WEXITSTATUS(status), sigabbrev_np(signal));
+		FAIL("a child exits with %d instead of dying from SIG%s", WEXITSTATUS(status),
+		     sigabbrev_np(signal));
 	CHECK_EQ(WTERMSIG(status), signal);
 }
 

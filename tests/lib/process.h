@@ -18,7 +18,7 @@ struct gate gate_new(void);
 void gate_open(const struct gate *gate);
 void gate_pass(const struct gate *gate);
 
-/* Waits for a child, in which every check must have held; a skip in the child is one of the test. */
+/* Waits for a child, in which every check must have held; a skip in the child skips the test. */
 void join(pid_t pid);
 /* Waits for a child, which must die from this signal. */
 void join_killed(pid_t pid, int signal);
@@ -33,7 +33,7 @@ int receive_fd(int socket);
 /* Becomes the ordinary user of the tests, with the group that may use the devices or without. */
 void become_user(bool in_group);
 
-/* RLIMIT_MEMLOCK of this process. */
+/* Sets RLIMIT_MEMLOCK of this process. */
 void set_memlock(uint64_t bytes);
 
 #endif

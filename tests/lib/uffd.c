@@ -60,7 +60,9 @@ void uffd_await(int uffd, const void *page)
 void uffd_supply(int uffd, void *page, char byte)
 {
 	char content[4096];
-	struct uffdio_copy copy = { .dst = (uintptr_t)page, .src = (uintptr_t)content, .len = PAGE };
+	struct uffdio_copy copy = { .dst = (uintptr_t)page,
+				    .src = (uintptr_t)content,
+				    .len = PAGE };
 
 	memset(content, byte, PAGE);
 	SYS(ioctl(uffd, UFFDIO_COPY, &copy));

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* userfaultfd: pages that come when the test says so. Whoever touches one before, the kernel's pinning too, waits. */
+/*
+ * userfaultfd: pages that come when the test says so. A touch before that waits, and so does
+ * pinning in the kernel.
+ */
 #ifndef TESTS_UFFD_H
 #define TESTS_UFFD_H
 
 #include "harness.h"
 
-/* Descriptor for pages that are missing; the range must not be populated. */
+/* Makes a descriptor for missing pages; the range must not be populated. */
 int uffd_new(void *addr, size_t length);
 
 /* Waits until somebody touches this page. */
 void uffd_await(int uffd, const void *page);
 
-/* Whether somebody waits for a page now. */
+/* Whether a thread waits for a page now. */
 bool uffd_touched(int uffd);
 
 /* Supplies the page, filled with a byte, and wakes those that wait. */
 void uffd_supply(int uffd, void *page, char byte);
 
-/* Write-protects the range, or lifts that; the range needs uffd_new_protect(). */
+/* Write-protects the range, or lifts the protection; the range needs uffd_new_protect(). */
 int uffd_new_protect(void *addr, size_t length);
 void uffd_protect(int uffd, void *addr, size_t length, bool protect);
 

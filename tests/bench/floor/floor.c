@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The floor of the bench: what pinning and mapping take when nothing else is done.
+ * The floor of the bench: the time of pinning and mapping when nothing else is done.
  *
- * Pins as gup_test's PIN_FAST_BENCHMARK does with the flags 0x101, but tells nanoseconds. It keeps no account, watches nothing
- * and answers to root only: a measuring device, not a driver.
+ * Pins as gup_test's PIN_FAST_BENCHMARK does with the flags 0x101, but tells nanoseconds. It keeps
+ * no account, watches nothing and answers to root only: a measuring device, not a driver.
  */
 #include <linux/iommu.h>
 #include <linux/ktime.h>
@@ -32,7 +32,7 @@ static u64 floor_runs(struct page **pages, unsigned long nr)
 	return runs;
 }
 
-/* One entry a run, of at most 2 GiB. */
+/* Makes a table with one entry a run, of at most 2 GiB. */
 static int floor_table(struct sg_table *table, struct page **pages, unsigned long nr, u64 runs)
 {
 	struct scatterlist *sg;
@@ -58,7 +58,8 @@ static int floor_map(struct bench_floor *floor, struct sg_table *table)
 {
 	const int prot = IOMMU_READ | IOMMU_WRITE | IOMMU_CACHE;
 	u64 began = ktime_get_ns();
-	ssize_t mapped = iommu_map_sg(floor_domain, floor->addr, table->sgl, table->nents, prot, GFP_KERNEL_ACCOUNT);
+	ssize_t mapped = iommu_map_sg(floor_domain, floor->addr, table->sgl, table->nents, prot,
+				      GFP_KERNEL_ACCOUNT);
 
 	floor->out_map_ns = ktime_get_ns() - began;
 	if (mapped < 0)
@@ -84,7 +85,8 @@ static int floor_run(struct bench_floor *floor)
 		return -ENOMEM;
 	began = ktime_get_ns();
 	while (pinned < nr && !fatal_signal_pending(current)) {
-		ret = pin_user_pages_fast(floor->addr + pinned * PAGE_SIZE, min(nr - pinned, (unsigned long)INT_MAX),
+		ret = pin_user_pages_fast(floor->addr + pinned * PAGE_SIZE,
+					  min(nr - pinned, (unsigned long)INT_MAX),
 					  FOLL_WRITE | FOLL_LONGTERM, pages + pinned);
 		if (ret <= 0)
 			break;
@@ -177,7 +179,7 @@ static void floor_remove(struct pci_dev *pdev)
 	iommu_device_release_dma_owner(&pdev->dev);
 }
 
-/* Bound by driver_override only. */
+/* A driver without ids: it is bound by driver_override only. */
 static struct pci_driver floor_driver = {
 	.name = BENCH_FLOOR_NODE,
 	.probe = floor_probe,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* The least that making memory reachable takes: the calls that nobody gets around, and the time of each. */
+/*
+ * The least work by which memory becomes reachable for a device: the calls that nobody gets around,
+ * and the time of each.
+ */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
 

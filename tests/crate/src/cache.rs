@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registrations that are kept: what a hit costs, and what must not be one.
+//! A cache of registrations: the cost of a hit, and what must not be one.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ fn any() -> Result<Device, Box<dyn std::error::Error>> {
     }
 }
 
-/// Looks up memory that nothing refers to, and that stays mapped as long as the device uses it.
+/// Looks up memory that nothing refers to and that stays mapped as long as the device uses it.
 fn get(cache: &Cache, memory: &RawMemory, offset: usize, len: usize) -> pinmap::Result<Cached> {
     // SAFETY: Accessed by raw pointers only, and not unmapped by another thread meanwhile.
     unsafe { cache.get(memory.start().wrapping_add(offset), len) }
@@ -53,7 +53,7 @@ pub(crate) fn cache_hits_make_no_system_call() -> Outcome {
     syscalls::check(lookups)
 }
 
-/// A first registration of 1 MiB against a hit.
+/// A hit costs little beside a first registration of 1 MiB.
 pub(crate) fn cache_hit_costs_little() -> Outcome {
     const RUNS: usize = 31;
     let cache = Cache::new(&any()?, Access::ReadWrite, 256 * MIB)?;
@@ -119,7 +119,7 @@ pub(crate) fn cache_sees_memory_go() -> Outcome {
     Ok(())
 }
 
-/// What happens to the neighbours is asked for, and changes nothing.
+/// Changes of neighbouring memory are looked at, and change nothing.
 pub(crate) fn cache_is_not_fooled_by_neighbours() -> Outcome {
     let device = device()?;
     let cache = Cache::new(&device, Access::ReadWrite, 64 * MIB)?;
@@ -128,7 +128,7 @@ pub(crate) fn cache_is_not_fooled_by_neighbours() -> Outcome {
     let handle = cached.registration().handle();
     memory.punch(4 * PAGE, PAGE)?;
     assert!(cached.is_live()?);
-    // MADV_FREE clears, and takes nothing.
+    // MADV_FREE clears the page table, and takes nothing.
     // SAFETY: Nothing refers to it.
     unsafe {
         let start = std::ptr::NonNull::new(memory.start()).ok_or("no memory")?;
@@ -149,7 +149,7 @@ pub(crate) fn cache_keeps_its_limit() -> Outcome {
     let handle = |cached: &Cached| cached.registration().handle();
     let first = handle(&at(0, 4)?);
     let second = handle(&at(4, 4)?);
-    // Used again, so that the other one is the oldest.
+    // This one is used again, so that the other one is the oldest.
     assert_eq!(handle(&at(1, 2)?), first);
     at(8, 4)?;
     assert_eq!(handle(&at(0, 4)?), first);
@@ -157,10 +157,10 @@ pub(crate) fn cache_keeps_its_limit() -> Outcome {
     let statistics = cache.statistics();
     assert_eq!((statistics.bytes, statistics.registrations), (8 * PAGE, 2));
     assert_eq!((statistics.evicted, statistics.misses), (2, 4));
-    // What is in use stays, and what does not fit is not kept.
+    // Registrations in use stay, and one that does not fit is not kept.
     let used = at(16, 8)?;
     let more = at(32, 16)?;
-    // As long as it is in use it is found, and nothing is registered over it.
+    // A registration in use is found, and nothing is registered over it.
     assert_eq!(handle(&at(32, 16)?), handle(&more));
     assert_eq!(handle(&at(40, 2)?), handle(&more));
     let partly = at(30, 4).expect_err("in use");
@@ -200,7 +200,7 @@ pub(crate) fn cache_makes_way() -> Outcome {
     Ok(())
 }
 
-/// When it is not the cache's limit that is too low but the user's, all that can be goes.
+/// When the user's limit is too low, and not the cache's, all unused registrations go.
 pub(crate) fn cache_gives_back_what_the_user_may_not_lock() -> Outcome {
     let node = match Device::list()?.into_iter().next() {
         Some(node) => node,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device itself: what it is, its BARs, its interrupts, its reset.
+//! The device itself: its description, its BARs, its interrupts, its reset.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -69,7 +69,7 @@ pub(crate) fn two_devices_at_once() -> Outcome {
     let (mut first, mut second) = (Edu::new(first)?, Edu::new(second)?);
     fill_device(&mut first, &pattern(1, PAGE))?;
     fill_device(&mut second, &pattern(2, PAGE))?;
-    // From the one to the other, through memory of each.
+    // Content goes from one device to the other, through memory of each.
     let target = Buffer::new(PAGE)?.register(first.device(), Access::ReadWrite)?;
     first.store(target.device_addr()?, 0, PAGE)?;
     let source = target.release()?.register(second.device(), Access::Read)?;
@@ -105,7 +105,7 @@ pub(crate) fn bar_is_bounded() -> Outcome {
         device.bar(6).expect_err("there is none").errno(),
         libc::ENOENT
     );
-    // Mapped, it keeps the device open, and owned.
+    // A mapped BAR keeps the device open, and owned.
     let path = device.path().to_owned();
     drop(device);
     assert!(Device::open(path)?.info()?.owned);
@@ -140,7 +140,7 @@ fn functions() -> std::io::Result<impl Iterator<Item = std::path::PathBuf>> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())))
 }
 
-/// No more than some comparisons: neither a string nor an allocation.
+/// An access to a register costs some comparisons, but no string and no allocation.
 pub(crate) fn register_access_costs_little() -> Outcome {
     drop(device()?);
     // The identification; the status, with nothing to switch on.
@@ -186,7 +186,7 @@ pub(crate) fn msix_table_is_out_of_reach() -> Outcome {
         if hole + hole_len < bar.len() {
             bar.read::<u32>((hole + hole_len) as usize)?;
         }
-        // Several vectors, each of its own.
+        // Each of several vectors has its own interrupts.
         let all = (0..info.vectors.min(8)).map(|vector| device.interrupt(vector));
         let all: Vec<_> = all.collect::<pinmap::Result<_>>()?;
         assert!(all
@@ -220,7 +220,7 @@ pub(crate) fn interrupt_waits() -> Outcome {
     assert_eq!(interrupt.wait(SOON)?, Some(1));
     assert_eq!(interrupt.try_wait()?, None);
 
-    // From another thread, while this one waits without an end.
+    // The interrupt comes from another thread, while this one waits without a limit.
     std::thread::scope(|scope| -> pinmap::Result<()> {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
@@ -236,7 +236,7 @@ pub(crate) fn interrupt_waits() -> Outcome {
     assert_eq!(interrupt.try_wait()?, Some(1));
     bar.write(ACKNOWLEDGE, u32::MAX)?;
 
-    // When the device goes, nobody waits in vain.
+    // A thread that waits is woken when the device goes.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| interrupt.wait(None).map_err(|error| error.errno()));
         std::thread::sleep(Duration::from_millis(50));

@@ -16,7 +16,7 @@ use crate::harness::{skip, Outcome};
 use crate::setup::{become_user, device, PAGE};
 use crate::stale::while_unbound;
 
-/// That something is wrong: what the doctor says of it, and that nothing else is.
+/// Asserts that the doctor reports this problem and no other.
 fn wrong(line: &str, what: &[&str], parts: &[&str]) -> Outcome {
     let (status, out, err) = run(line)?;
     check_wrong(status, &out, &err, what, parts);
@@ -33,7 +33,7 @@ fn check_wrong(status: Option<i32>, out: &str, err: &str, what: &[&str], parts: 
     for part in parts {
         assert!(out.contains(part), "{part}: {out}");
     }
-    // Whatever is wrong, something can be done about it.
+    // The doctor says what to do about every problem.
     assert!(out.matches("=> ").count() >= what.len(), "{out}");
     assert!(
         err.starts_with("pinmap: pinmap cannot be used yet: ") && err.lines().count() == 1,
@@ -94,7 +94,7 @@ pub(crate) fn doctor_low_limit() -> Outcome {
         &["locked memory"],
         &["ulimit -l 1048576"],
     )?;
-    // Not a page: registering shows it as well.
+    // A limit of less than a page: registering fails, too.
     setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
     let (_, out, _) = run("pinmap doctor")?;
     assert!(
@@ -119,7 +119,7 @@ pub(crate) fn doctor_without_permission() -> Outcome {
     )
 }
 
-/// Made a member of the group just now, with a session from before.
+/// The user was made a member of the group just now, and has a session from before.
 pub(crate) fn doctor_of_an_old_session() -> Outcome {
     const GROUPS: &str = "/etc/group";
     let pci = device()?.info()?.pci;
@@ -145,7 +145,7 @@ pub(crate) fn doctor_of_an_old_session() -> Outcome {
     Ok(())
 }
 
-/// What it says to the tests' user: exit status, stdout, stderr.
+/// Runs the doctor as the tests' user: exit status, stdout, stderr.
 fn doctor_of_user(pci: PciAddress) -> Result<(Option<i32>, String, String), Box<dyn Error>> {
     let output = Command::new("pinmap")
         .args(["doctor", &pci.to_string()])
@@ -220,7 +220,7 @@ pub(crate) fn doctor_of_a_shared_group() -> Outcome {
     )
 }
 
-/// Has no device for a while.
+/// Runs something while no device is bound.
 fn while_nothing_is_bound(
     work: impl FnOnce() -> Outcome,
     unload: bool,
@@ -279,7 +279,7 @@ pub(crate) fn doctor_without_module() -> Outcome {
                 "ok     kernel options: all that the driver needs",
             ],
         )?;
-        // A kernel for which nobody has built it.
+        // A kernel for which the module was not built.
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let modules = format!("/lib/modules/{}/modules.dep", release.trim());
         let known = std::fs::read(&modules)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What README.md shows, run as it stands there. Each of its programs checks by itself what comes of it.
+//! The programs in README.md, run as they stand there. Each checks its own results.
 #![allow(clippy::all)]
 
 use crate::gpu::gpu;
@@ -14,7 +14,7 @@ pub(crate) fn readme_has_these_programs() -> Outcome {
 }
 
 pub(crate) fn readme_drives_a_device() -> Outcome {
-    // It is skipped where there is none; otherwise it must be free.
+    // The test is skipped without a device; otherwise the device must be free.
     drop(edu()?);
     README[0]()?;
     let mut edu = edu()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What errors tell: the address, the reason, the numbers, what to do.
+//! Errors tell the address, the reason, the numbers, and what to do.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use pinmap::{Access, Buffer, Device, RawRegistration, Reason, RegisterOptions};
 use crate::harness::Outcome;
 use crate::setup::{become_user, buffer, device, pattern, RawMemory, PAGE};
 
-/// Registers memory of which it is known that no reference to it exists.
+/// Registers memory to which no reference exists.
 fn raw(
     device: &Device,
     memory: &RawMemory,
@@ -128,7 +128,7 @@ pub(crate) fn failure_names_memlock() -> Outcome {
     );
     assert_eq!(*refused.value, content[..]);
 
-    // What is registered counts; what is released does not.
+    // Registered memory counts against the limit; released memory does not.
     let half = Buffer::new(LIMIT / 2)?.register(&device, Access::Read)?;
     assert_eq!(device.info()?.memlock.used, LIMIT as u64 / 2);
     assert_eq!(device.info()?.memlock.available(), Some(LIMIT as u64 / 2));
@@ -186,13 +186,13 @@ pub(crate) fn owned_device_says_what_to_do() -> Outcome {
         assert_eq!(error.errno(), libc::EBUSY, "{error}");
         assert!(error.to_string().contains("fuser -v"), "{error}");
     }
-    // The owner is its file, which the registration keeps open.
+    // The owner is the file, which the registration keeps open.
     drop(first);
     assert!(second.info()?.owned);
     drop(owner);
     assert!(!second.info()?.owned);
     drop(pinned.map(Access::Read)?);
-    // Another process sees it likewise.
+    // Another process is told the same.
     let out = Command::new("pinmap")
         .arg("info")
         .arg(second.path())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Faults: who gets them, what they say, and who does not notice.
+//! Faults: which stream gets them, what they say, and that others do not notice.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::harness::Outcome;
 use crate::setup::{buffer, pattern, PAGE};
 use crate::streams::{spin, stream};
 
-/// Has a new queue execute packets that stop it. What it says about that, after the event.
+/// Submits packets that stop a new queue; returns the queue's error, after the event.
 fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let id = queue.id();
@@ -22,7 +22,7 @@ fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Err
     let result = queue.scope(|scope| -> Result<(), Error> {
         scope.submit(packets)?;
         let waited = scope.wait();
-        // Destroying the queue, at the end, withdraws it.
+        // Destroying the queue, at the end, withdraws the event.
         event = gpu.device().wait_event(Duration::from_secs(10))?;
         waited
     });
@@ -56,7 +56,7 @@ pub(crate) fn fault_names_what_was_missing() -> Outcome {
     assert_eq!(write.access, Some(FaultAccess::Write));
     assert_eq!(write.code, FaultCode::NotPresent);
     assert_eq!(write.addr, Some(end), "{write}");
-    // What is never mapped: the first page of the address space.
+    // The first page of the address space is never mapped.
     let read = fault(&gpu, &[Packet::copy(0x10, source, 8)])?;
     assert_eq!(read.access, Some(FaultAccess::Read));
     assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(0x10)));
@@ -68,7 +68,7 @@ pub(crate) fn fault_after_release() -> Outcome {
     let gpu = gpu()?;
     let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::ReadWrite)?;
     let addr = memory.device_addr()?;
-    // The TLB has it.
+    // The TLB has the translation.
     let mut queue = gpu.queue(QueueOptions::new())?;
     let write = Packet::fill(addr, PAGE as u64, 1, 2);
     queue.scope(|scope| scope.submit(&[write]))?;
@@ -87,7 +87,7 @@ pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
     let content = pattern(3, PAGE);
     let mut memory = buffer(&content)?.register(gpu.device(), Access::Read)?;
-    // The crate does not lend it, and the device does not write it.
+    // The crate does not lend read-only memory for writing, and the device does not write it.
     let refused = memory.slice_mut::<u8>().expect_err("read-only");
     assert_eq!(refused.errno(), libc::EACCES);
     let addr = memory.device_addr()?;
@@ -159,7 +159,7 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
     }
     assert!(own.to_vec().iter().all(|&byte| byte == 0));
     assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);
-    // The owner works on, and was told nothing.
+    // The owner works on, and was told of no fault.
     queue.scope(|scope| scope.copy(host.slice(), &mut vram.slice_mut()))?;
     assert_eq!(ours.device().try_event()?, None);
     assert_eq!(*registered.release()?, content[..]);
@@ -213,10 +213,10 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
         scope.launch(kernel::IncrementF32 { data })?;
         let fence = scope.fence()?;
         crate::stale::while_unbound(&device, || {
-            // All was told to the device before: nothing touches its doorbell now.
+            // The device was told of all work before: nothing touches its doorbell now.
             let error = fence.wait(Duration::from_secs(20)).expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
-            // By system calls it can be tried without danger.
+            // System calls can be tried without danger.
             let nop = [Packet::nop()];
             let error = calls.scope(|scope| scope.submit(&nop)).expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
@@ -225,7 +225,7 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
             Ok(())
         })
     });
-    // The function had no error; the end of the scope has.
+    // The closure had no error; the end of the scope has one.
     let error = result.expect_err("it was never done");
     let error = error.downcast::<Error>()?;
     assert_eq!(error.errno(), libc::ENODEV, "{error}");
@@ -238,7 +238,8 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     Ok(())
 }
 
-/// It learns by waiting that nobody hears its doorbells any more: also where nobody waits but a destructor.
+/// A program learns by waiting that nobody hears its doorbells any more, also if only a destructor
+/// waits.
 pub(crate) fn gone_device_kills_no_program() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
     let mut idle = gpu.queue(QueueOptions::new())?;
@@ -247,7 +248,7 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     let (never, event) = (gpu.event()?, gpu.event()?);
     let nop = [Packet::nop()];
     let is_gone = |error: &Error| error.errno() == libc::ENODEV;
-    // None of it is told to the device yet, or none of it says when it is done.
+    // The device is not told of the work yet, or not asked to tell when it is done.
     spin(&kept, Duration::from_millis(300))?;
     kept.record(&never)?;
     dropped.wait_event(&never)?;
@@ -267,7 +268,7 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
             assert!(event.synchronize().is_err_and(|error| is_gone(&error)));
             drop(kept.submit((), |work, ()| work.packets(&nop)));
             drop(kept);
-            // More than its ring takes.
+            // More packets than the ring takes.
             let result = idle.scope(|scope| (0..100_000).try_for_each(|_| scope.submit(&nop)));
             let error = result.expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Parts of files; and what is known of memory before, while and after it is registered.
+//! Parts of files; questions about memory before, while and after it is registered.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ pub(crate) fn file_is_shared_with_the_device() -> Outcome {
         (BufferKind::File, Some(2 * PAGE as u64))
     );
     assert_eq!((info.state, info.pinned), (State::Live, 4 * PAGE as u64));
-    // Once more elsewhere, and gone with the registration.
+    // A second mapping goes with the registration.
     let mapping = part.map(Access::Read)?;
     edu.fetch(mapping.device_addr() + PAGE as u64, 0, PAGE)?;
     drop(mapping);
@@ -126,7 +126,7 @@ pub(crate) fn preflight_names_the_limit() -> Outcome {
 pub(crate) fn progress_is_reported() -> Outcome {
     let device = device()?;
     let (reports, last) = (AtomicU64::new(0), AtomicU64::new(0));
-    // Never touched, so that each page is made, zeroed.
+    // Memory that was never touched, so that each page is made and zeroed.
     let buffer = Buffer::with_pages(192 << 20, Pages::Normal)?;
     let addr = buffer.addr();
     assert_eq!(device.progress(addr)?, None);
@@ -186,7 +186,7 @@ pub(crate) fn portable_memory_is_on_all_devices() -> Outcome {
     let info = other.query(memory.addr() + PAGE)?.ok_or("not found")?;
     assert!(info.portable && info.handle != 0);
     let mut other = crate::edu::Edu::new(other)?;
-    // From one device to the other, by the same memory.
+    // Content goes from one device to the other by the same memory.
     fill_device(&mut edu, &pattern(4, PAGE))?;
     edu.store(memory.device_addr()?, 0, PAGE)?;
     other.fetch(info.device_addr.ok_or("not mapped")? - PAGE as u64, 0, PAGE)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Paged devices: what they tell, and memory that the driver allocates.
+//! Paged devices: their description, and memory that the driver allocates.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use pinmap::{Device, Engines, Gpu, Kind, Operation, Place, Queue, QueueOptions, 
 use crate::harness::{skip, Outcome};
 use crate::setup::{device, device_content, edu, is_slow, pattern, PAGE};
 
-/// The first device with queues.
+/// Opens the first device with queues, or skips the test.
 pub(crate) fn gpu() -> Result<Gpu, Box<dyn Error>> {
     match Gpu::find() {
         Err(error) if error.operation() == Operation::Find => {
@@ -19,7 +19,7 @@ pub(crate) fn gpu() -> Result<Gpu, Box<dyn Error>> {
     }
 }
 
-/// The first device with queues, and a queue of it.
+/// Opens the first device with queues, and makes a queue.
 pub(crate) fn gpu_and_queue() -> Result<(Gpu, Queue), Box<dyn Error>> {
     let gpu = gpu()?;
     let queue = gpu.queue(QueueOptions::new())?;
@@ -61,7 +61,7 @@ pub(crate) fn flat_device_has_no_queues() -> Outcome {
     let device = device()?;
     assert_eq!(device.kind()?, Kind::Flat);
     let error = device.gpu().expect_err("no queues");
-    // Of a driver without queues: ENOTTY.
+    // A driver without queues answers ENOTTY.
     assert!(
         [libc::EOPNOTSUPP, libc::ENOTTY].contains(&error.errno()),
         "{error}"
@@ -82,7 +82,7 @@ pub(crate) fn alloc_for_a_flat_device() -> Outcome {
 
 pub(crate) fn alloc_is_zeroed_and_at_its_own_address() -> Outcome {
     let gpu = gpu()?;
-    // With other content before, if the memory was used before.
+    // Memory that was used before had other content.
     for fill in [true, false] {
         let mut places = vec![
             gpu.device().alloc::<u64>(100_003)?,
@@ -141,7 +141,7 @@ pub(crate) fn vram_is_given_back() -> Outcome {
     drop(memory);
     let left = gpu.info()?.vram_free;
     assert!(left <= free && left + tables >= free, "{left} of {free}");
-    // Again and again, more than there is.
+    // Allocates more, over time, than there is.
     for _ in 0..10 {
         drop(gpu.alloc_vram::<u8>(usize::try_from(free)? / 4)?);
     }
@@ -176,7 +176,7 @@ pub(crate) fn queues_run_out_and_come_back() -> Outcome {
             Err(error) => break error,
         }
     };
-    // Or so many mappings that the process may not have more.
+    // Otherwise there are so many mappings that the process may not have more.
     assert!(
         [libc::ENOSPC, libc::ENOMEM].contains(&error.errno()),
         "{error}"

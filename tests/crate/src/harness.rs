@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Lists the tests and runs one of them, for `tests/oracle.c`, which runs each in a process of its
+//! Lists the tests and runs one of them, for `tests/runner`, which runs each in a process of its
 //! own and looks at what it leaves behind.
 
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// How a test ends: well, with an error, or skipped ([`Skip`]).
+/// The result of a test: success, an error, or skipped ([`Skip`]).
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 
 /// A test.
@@ -16,7 +16,7 @@ pub(crate) struct Test {
     pub(crate) run: fn() -> Outcome,
 }
 
-/// A test cannot be run here, for this reason.
+/// The reason why a test cannot be run here.
 #[derive(Debug)]
 pub(crate) struct Skip(pub(crate) String);
 
@@ -33,14 +33,14 @@ pub(crate) fn skip<T>(reason: impl Into<String>) -> Result<T, Box<dyn Error>> {
     Err(Skip(reason.into()).into())
 }
 
-/// Exit status of a test that was skipped; what it printed is the reason.
+/// Exit status of a test that was skipped; its last line is the reason.
 const SKIPPED: u8 = 4;
-/// After so many seconds a test hangs; the harness allows more on a debug kernel.
+/// Time limit of a test in seconds; the harness allows more on a debug kernel.
 const SECONDS: u32 = 120;
-/// The same where each DMA access of the test GPU is a message.
+/// Time limit where each DMA access of the test GPU is a message.
 const SECONDS_IN_MESSAGES: u32 = 400;
 
-/// Does what the arguments say: `--list`, or `--run` and a test's name.
+/// Runs the program with its arguments: `--list`, or `--run` and a test's name.
 pub(crate) fn main(tests: &[Test], smoke: &[&str], faults: &[&str]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -48,7 +48,7 @@ pub(crate) fn main(tests: &[Test], smoke: &[&str], faults: &[&str]) -> ExitCode 
         ["--list"] => list(tests, smoke, faults),
         ["--run", name] => run(tests, name),
         _ => {
-            eprintln!("usage: oracle crate-test [PATTERN...], in the directory of the tests");
+            eprintln!("usage: crate-test --list | --run NAME (all tests: run)");
             ExitCode::FAILURE
         }
     }

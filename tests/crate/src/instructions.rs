@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How many instructions something takes: counted one by one in a child, so that it is the same however busy the machine
-//! is.
+//! Counts instructions one by one in a child, so that the number is the same however busy the
+//! machine is.
 
 use std::error::Error;
 
@@ -11,10 +11,10 @@ use nix::sys::signal::{raise, Signal};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult, Pid};
 
-/// How often it is done, and how often once more.
+/// How often the measured work is done, and how often once more.
 const TIMES: u64 = 4;
 
-/// Has the child go on, instruction by instruction, to its end.
+/// Runs the child to its end, instruction by instruction.
 fn steps(child: Pid) -> Result<u64, Box<dyn Error>> {
     let mut count = 0;
     loop {
@@ -61,7 +61,7 @@ pub(crate) fn each<T>(
     begin: fn() -> Result<T, Box<dyn Error>>,
     once: fn(&T, u64),
 ) -> Result<u64, Box<dyn Error>> {
-    // Both on one processor: otherwise each step would wait until another one is awake.
+    // Both run on one processor: otherwise each step would wait until another one is awake.
     let mut one = CpuSet::new();
     one.set(0)?;
     sched_setaffinity(Pid::from_raw(0), &one)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each kernel, and the copy engines, against the CPU: in host memory and in the device's.
+//! Compares each kernel, and the copy engines, with the CPU: in host memory and in VRAM.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
 use crate::setup::pattern;
 
-/// Lengths that are none of a page, a word or one another's multiples.
+/// Lengths that are no multiples of a page, a word or one another.
 const LENGTHS: [usize; 4] = [1, 7, 1000, 70_001];
 
-/// Memory of both kinds with the same content.
+/// Makes host memory and VRAM with the same content.
 fn both<T: Element>(gpu: &Gpu, content: &[T]) -> pinmap::Result<[Allocation<T>; 2]> {
     let mut places = [
         gpu.device().alloc(content.len())?,
@@ -36,7 +36,7 @@ fn floats(seed: u8, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Bit by bit: no rounding differs.
+/// The bits of numbers, so that roundings are compared, too.
 fn bits(floats: &[f32]) -> Vec<u32> {
     floats.iter().map(|float| float.to_bits()).collect()
 }
@@ -56,7 +56,7 @@ pub(crate) fn copy_engines_copy_and_fill() -> Outcome {
         fill(&gpu, len, 1.5f32)?;
         fill(&gpu, len, u64::MAX / 3)?;
     }
-    // Parts, at any address.
+    // Parts of the memory, at any address.
     let content = pattern(2, 9000);
     let [from, mut to] = both(&gpu, &content)?;
     queue.scope(|scope| {
@@ -186,7 +186,7 @@ pub(crate) fn kernel_histogram() -> Outcome {
     Ok(())
 }
 
-/// CRC-32C, a bit at a time.
+/// Computes CRC-32C, a bit at a time.
 fn crc32c(data: &[u8]) -> u32 {
     let mut crc = !0u32;
     for &byte in data {

@@ -20,7 +20,7 @@ const STUCK: usize = 0xa028;
 /// The engines of the test GPU that run kernels; the two before them copy.
 pub(crate) const COMPUTE_SLOTS: u64 = 0b11_1100;
 
-/// The registers of the test GPU. Dropped, nothing is stuck or lost any more.
+/// The registers of the test GPU. When this is dropped, nothing is stuck or lost any more.
 pub(crate) struct Knobs(NonNull<c_void>);
 
 impl Knobs {
@@ -46,19 +46,19 @@ impl Knobs {
         unsafe { self.0.byte_add(offset) }.as_ptr().cast()
     }
 
-    /// The next packets that these engines take do not move.
+    /// Makes the next packets that these engines take get stuck.
     pub(crate) fn stuck(&self, engines: u64) {
         // SAFETY: Mapped, aligned, and of a device that takes any value.
         unsafe { self.register(STUCK).write_volatile(engines) };
     }
 
-    /// So many of the next interrupts are not sent.
+    /// Makes so many of the next interrupts get lost.
     pub(crate) fn lose_interrupts(&self, count: u64) {
         // SAFETY: As above.
         unsafe { self.register(LOSE_INTERRUPTS).write_volatile(count) };
     }
 
-    /// Engines that hold a packet.
+    /// Returns the engines that hold a packet.
     pub(crate) fn busy(&self) -> u64 {
         // SAFETY: As above.
         unsafe { self.register(ENGINE_BUSY).read_volatile() }

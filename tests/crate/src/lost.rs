@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that the driver could not take back from a device. Needs a driver that answers `EIO` when three pages are
-//! released, which a mutant does; with a driver that is made up, `userlib/tests/driver` has more.
+//! Memory that the driver could not take back from a device. Needs a driver that answers `EIO` when
+//! three pages are released, which a mutant does; with a driver that is made up,
+//! `userlib/tests/driver` has more.
 
 use std::error::Error as AnyError;
 
@@ -16,7 +17,7 @@ use crate::streams::{stream, until};
 
 const WHY: &str = "needs a driver that cannot release, which a mutant of it is";
 
-/// The device is gone; afterwards it is there again, for other tests.
+/// Asserts that the device is gone, and binds it again for other tests.
 fn bring_back(device: &Device) -> Outcome {
     until("the device is gone", || {
         device.info().is_ok_and(|info| info.gone)
@@ -36,7 +37,7 @@ pub(crate) fn lost_memory_is_not_given_back() -> Outcome {
         failed = failed.value.release().expect_err("it is lost for good");
     }
     bring_back(&device)?;
-    // Not even now: it has nothing to do with the device that came back.
+    // The memory is not given back even now: it has nothing to do with the device that came back.
     let failed = failed.value.release().expect_err("it is lost for good");
     assert_eq!(failed.value.load::<u64>(0)?, 7);
     Ok(())
@@ -57,7 +58,7 @@ pub(crate) fn scope_tells_that_memory_is_lost() -> Outcome {
         return skip(WHY);
     };
     assert_eq!(error.errno(), EIO, "{error}");
-    // It is ours: the device is gone, and had done its work.
+    // The memory is ours: the device is gone, and had done its work.
     assert!(gpu.device().info()?.gone);
     assert!(target[..] == content[..]);
     target[0] ^= 1;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the crate pinmap and of its programs, on QEMU's `edu` and on the test GPU, as root in the
-//! VM. Without a device its tests are skipped.
+//! Tests of the crate pinmap and of its programs, on QEMU's `edu` and on the test GPU, as root in
+//! the VM. Without a device its tests are skipped.
 //!
-//! usage: `oracle crate-test [PATTERN...]` (`tests/oracle.c`), which calls `crate-test --list` and
-//! `crate-test --run NAME`.
+//! usage: `crate-test --list` and `crate-test --run NAME`; `tests/runner` calls both.
 
 mod cache;
 mod command;
@@ -45,7 +44,7 @@ use std::process::ExitCode;
 
 use harness::Test;
 
-/// A test by its function, which gives it its name.
+/// Makes tests of functions, which give them their names.
 macro_rules! tests {
     ($($module:ident: $($name:ident)*;)*) => {
         &[$($(Test { name: stringify!($name), run: $module::$name },)*)*]
@@ -201,35 +200,57 @@ const TESTS: &[Test] = tests! {
     streams:
         stream_stays_in_order
         memory_that_is_handed_over_comes_back
-        memory_in_flight_outlives_its_owner
+        dropped_memory_in_flight_stays
+        memory_in_flight_stays_after_a_panic
+        memory_in_flight_stays_after_an_error
+        forgotten_memory_in_flight_stays
         scope_of_streams_waits_whatever_happens
         busy_stream_is_dropped_at_once
-        events_tell_order_and_time
+        event_never_recorded
+        events_tell_order
+        events_tell_time
+        event_recorded_anew
+        event_recorded_by_another_stream
         events_are_many
         event_of_another_context
         unregistered_memory_is_refused_or_registered
-        unregistered_memory_is_shared_and_written;
+        unregistered_memory_is_shared
+        unregistered_memory_is_written
+        unregistered_parts_of_pages_are_not_written
+        unregistered_memory_that_is_forgotten_stays;
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait
         host_functions_ask_nothing_of_the_driver
         host_functions_cannot_wait_for_a_full_ring
         thousand_host_functions_of_a_stream
-        completions_are_files;
+        completions_are_files
+        completion_of_what_is_done_is_ready
+        completions_are_limited
+        completions_of_a_failed_stream_are_ready;
     stream_devices:
         streams_of_two_gpus_wait_for_each_other
         failure_is_told_to_a_stream_of_another_of_two_gpus;
     stream_overlap:
-        copies_and_kernels_overlap
+        copies_overlap_with_a_kernel
+        kernels_overlap
         copies_of_one_direction_leave_the_other_free
         pipeline_of_streams_takes_half
         urgent_streams_go_first
         stuck_stream_holds_up_nobody;
     stream_faults:
         reset_amid_work_is_told
+        reset_amid_a_scope_is_told
         scope_outlasts_a_reset
-        failed_stream_tells_and_is_reset
+        failed_stream_names_the_fault
+        failure_is_told_by_all_that_waits_for_it
+        failed_stream_gives_memory_back
+        failed_stream_leaves_its_context_alone
+        failed_stream_is_reset
+        reset_gives_up_what_was_recorded
+        host_functions_of_a_failed_stream_are_dropped
         hang_fails_the_stream
+        stuck_engine_fails_the_stream
         scope_gives_failed_streams_up
         panicking_host_function_fails_its_stream
         dropped_stream_tells_why_it_failed
@@ -251,14 +272,14 @@ const TESTS: &[Test] = tests! {
         random_graphs_of_many_streams_of_all_priorities;
 };
 
-/// Those that show whether anything works at all.
+/// Tests that show whether anything works at all.
 const SMOKE: &[&str] = &[
     "register_roundtrip",
     "command_copy_test",
     "kernel_increment",
 ];
 
-/// Those in which the IOMMU stops a device, and says so in the kernel's log.
+/// Tests in which the IOMMU stops a device, and says so in the kernel's log.
 const FAULTS: &[&str] = &[
     "release_ends_reach",
     "drop_ends_reach_and_unpins",

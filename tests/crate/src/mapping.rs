@@ -24,12 +24,12 @@ pub(crate) fn identity_and_fixed_addresses() -> Outcome {
     edu.fetch(LOW, 0, PAGE)?;
     assert_eq!(device_content(&mut edu, PAGE)?, content);
 
-    // Taken.
+    // The address is taken.
     let refused = Buffer::new(PAGE)?
         .register(edu.device(), write.at(LOW))
         .expect_err("taken");
     assert_eq!(refused.error.errno(), libc::EEXIST);
-    // Not a page boundary.
+    // The address is no page boundary.
     let refused = refused
         .value
         .register(edu.device(), write.at(LOW + 1))
@@ -110,7 +110,7 @@ pub(crate) fn mapping_drop_unmaps() -> Outcome {
     drop(second);
     assert_eq!(memory.query()?.mappings, 1);
 
-    // Through the second address no more, through the first still.
+    // The device reaches the memory through the first address still, through the second no more.
     memory.write_at(0, &[0; PAGE])?;
     edu.store(LOW, 0, PAGE)?;
     memory.read_at(0, &mut content)?;

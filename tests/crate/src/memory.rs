@@ -11,7 +11,7 @@ use crate::edu::Edu;
 use crate::harness::{skip, Outcome};
 use crate::setup::{edu, fill_device, pattern, PAGE};
 
-/// The device reads and writes at the beginning, in the middle and at the end.
+/// Checks that the device reads and writes at the beginning, in the middle and at the end.
 fn check(edu: &mut Edu, mut memory: Buffer) -> Result<Buffer, Box<dyn std::error::Error>> {
     let len = memory.len();
     memory.copy_from_slice(&pattern(1, len));
@@ -56,7 +56,7 @@ fn huge() -> Outcome {
     };
     assert_eq!((memory.len(), memory.addr() % (2 << 20)), (2 << 20, 0));
     drop(check(&mut edu, memory)?);
-    // More than there are.
+    // More huge pages than there are.
     let error = Buffer::with_pages(1 << 40, Pages::Huge { bits: 21 }).expect_err("no such pool");
     assert!(
         error

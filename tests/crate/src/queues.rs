@@ -21,14 +21,14 @@ fn all_are(memory: &Allocation<f32>, value: f32) -> bool {
 pub(crate) fn scope_waits_whatever_happens() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
-    // It ends without waiting.
+    // This scope ends without waiting.
     queue.scope(|scope| {
         scope.launch(SPIN)?;
         let data = &mut memory.slice_mut();
         scope.launch(kernel::IncrementF32 { data })
     })?;
     assert!(all_are(&memory, 1.0), "it did not wait");
-    // With an error.
+    // This scope ends with an error.
     let error = queue.scope(|scope| {
         scope.launch(SPIN)?;
         let mut data = memory.slice_mut();
@@ -37,7 +37,7 @@ pub(crate) fn scope_waits_whatever_happens() -> Outcome {
     });
     assert_eq!(error.expect_err("no such index").errno(), libc::EINVAL);
     assert!(all_are(&memory, 2.0), "after an error it did not wait");
-    // With a panic, which is none of the test's.
+    // This scope ends with a panic, which is expected.
     std::panic::set_hook(Box::new(|_| {}));
     let panic = catch_unwind(AssertUnwindSafe(|| {
         queue.scope(|scope| -> Result<(), Error> {
@@ -52,7 +52,7 @@ pub(crate) fn scope_waits_whatever_happens() -> Outcome {
         panic.is_err() && all_are(&memory, 3.0),
         "after a panic it did not wait"
     );
-    // With a batch that is never submitted.
+    // This scope ends with a batch that is never submitted.
     queue.scope(|scope| {
         std::mem::forget(scope.batch());
         scope.launch(SPIN)?;
@@ -65,7 +65,7 @@ pub(crate) fn scope_waits_whatever_happens() -> Outcome {
 
 pub(crate) fn scope_leaves_memory_free() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
-    // Released at once, again and again: were the device not done, it would fault.
+    // Memory is released at once, again and again: were the device not done, it would fault.
     for round in 0..50u16 {
         let mut buffer = Buffer::new(1 << 16)?;
         for bytes in buffer.chunks_exact_mut(4) {
@@ -94,9 +94,9 @@ pub(crate) fn scope_ends_when_the_device_is_stopped() -> Outcome {
     let error = error.expect_err("no such packet");
     let fault = *error.fault().ok_or("no fault")?;
     assert_eq!((fault.packet, fault.queue), (0, queue.id()));
-    // What came behind it was never executed, and now never will be.
+    // Packets behind the failure were never executed, and never will be.
     assert!(all_are(&memory, 0.0));
-    // The queue is no more; another one is.
+    // The queue is gone, and another one works.
     let again = queue
         .scope(|scope| scope.launch(SPIN))
         .expect_err("stopped");
@@ -117,7 +117,7 @@ pub(crate) fn packets_are_executed_in_order() -> Outcome {
     let mut vram = gpu.alloc_vram::<f32>(count)?;
     queue.scope(|scope| -> Result<(), Error> {
         let (mut host, mut vram) = (host.slice_mut(), vram.slice_mut());
-        // More than the ring holds, by engines of both kinds.
+        // More packets than the ring holds, for engines of both kinds.
         for _ in 0..100 {
             scope.copy(&host, &mut vram)?;
             scope.launch(kernel::IncrementF32 { data: &mut vram })?;
@@ -138,8 +138,8 @@ pub(crate) fn full_ring_is_back_pressure() -> Outcome {
         let mut launched = 0u16;
         queue.scope(|scope| -> Result<(), Error> {
             let mut data = memory.slice_mut();
-            // As long as it spins nothing is executed, and the ring fills up. Long, since the machine may
-            // be busy: were it over before, the device would keep up for ever.
+            // Nothing is executed during the spin, and the ring fills up. It is long, since the
+            // machine may be busy: were it over before, the device would keep up for ever.
             let time = Duration::from_millis(1500);
             scope.launch(kernel::Spin { time })?;
             let refused = loop {
@@ -153,7 +153,7 @@ pub(crate) fn full_ring_is_back_pressure() -> Outcome {
             let kind = std::io::Error::from(refused).kind();
             assert_eq!(kind, std::io::ErrorKind::WouldBlock);
             assert!((40..64).contains(&launched), "{launched}");
-            // Those that wait get through, in batches too.
+            // Threads that wait get through, in batches too.
             let batch = scope.batch();
             for _ in 0..1000 {
                 scope.launch(kernel::IncrementF32 { data: &mut data })?;
@@ -184,7 +184,7 @@ pub(crate) fn waiting_has_a_deadline() -> Outcome {
         assert!(fence.is_done() && fence.wait(None)?);
         let took = stamps.get(1)? - stamps.get(0)?;
         assert!(took >= 200_000_000, "{took} ns");
-        // Nothing to wait for.
+        // There is nothing to wait for.
         scope.wait()
     })?;
     Ok(())
@@ -269,7 +269,7 @@ pub(crate) fn queues_work_at_the_same_time() -> Outcome {
     Ok(())
 }
 
-/// One scope inside of the other, for each queue.
+/// Makes a scope for each queue, one inside of the other.
 fn overlap(
     queues: &mut [pinmap::Queue],
     stamps: pinmap::DeviceSliceMut<'_, u64>,

@@ -37,7 +37,7 @@ pub(crate) fn release_returns_content() -> Outcome {
     let addr = memory.addr();
     let memory = memory.register(edu.device(), Access::ReadWrite)?;
 
-    // Everything that has put something there: the slice, the copies, the stores, the device.
+    // Everything is there that was written by the slice, the copies, the stores, the device.
     memory.write_at(1, b"hello")?;
     memory.store(16, 0x1122_3344u32)?;
     edu.store(memory.device_addr()? + PAGE as u64, 0, PAGE)?;
@@ -72,7 +72,7 @@ pub(crate) fn register_in_another_thread() -> Outcome {
     Ok(())
 }
 
-/// The device writes to a device address that is no longer ours; it does not notice.
+/// Lets the device write to an address that is no longer ours; it does not notice.
 fn store_in_vain(edu: &mut crate::edu::Edu, device_addr: u64) -> Outcome {
     fill_device(edu, &pattern(3, PAGE))?;
     Ok(edu.store(device_addr, 0, PAGE)?)
@@ -83,7 +83,7 @@ pub(crate) fn release_ends_reach() -> Outcome {
     let content = pattern(4, PAGE);
     let memory = buffer(&content)?.register(edu.device(), Access::ReadWrite)?;
     let device_addr = memory.device_addr()?;
-    // So that the IOMMU has the translation in its cache.
+    // The device uses the address, so that the IOMMU has the translation in its cache.
     edu.fetch(device_addr, 0, PAGE)?;
     let memory = memory.release()?;
     store_in_vain(&mut edu, device_addr)?;
@@ -128,7 +128,7 @@ pub(crate) fn forget_keeps_memory_pinned() -> Outcome {
     let memory = Buffer::new(16 * PAGE)?.register(edu.device(), Access::ReadWrite)?;
     let (device_addr, addr) = (memory.device_addr()?, memory.addr());
     mem::forget(memory);
-    // Still there, still mapped, still counted.
+    // The memory is still there, mapped and counted.
     fill_device(&mut edu, &pattern(6, PAGE))?;
     edu.store(device_addr, 0, PAGE)?;
     assert_eq!(device_content(&mut edu, PAGE)?, pattern(6, PAGE));

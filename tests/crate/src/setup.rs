@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What many tests need: devices, memory that is not the crate's, other users.
+//! Helpers of many tests: devices, memory that is not the crate's, other users.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -16,19 +16,19 @@ use crate::harness::skip;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// Whether everything takes several times as long here: the debug kernel, or a test GPU each access
-/// of which is a message.
+/// Whether everything takes several times as long: on the debug kernel, or with a test GPU each
+/// access of which is a message.
 pub(crate) fn is_slow() -> bool {
     let is = |name, value: &str| std::env::var(name).is_ok_and(|is| is == value);
     is("PINMAP_KERNEL", "debug") || is("PINMAP_DMA", "message")
 }
 
-/// The first `edu`, driven by this process.
+/// Opens and drives the first `edu`, or skips the test.
 pub(crate) fn edu() -> Result<Edu, Box<dyn Error>> {
     Ok(Edu::new(device()?)?)
 }
 
-/// The first `edu`, only opened.
+/// Opens the first `edu`, or skips the test.
 pub(crate) fn device() -> Result<Device, Box<dyn Error>> {
     match Edu::find() {
         Err(edu::Error::None) => skip("there is no edu bound to pinmap"),
@@ -36,7 +36,7 @@ pub(crate) fn device() -> Result<Device, Box<dyn Error>> {
     }
 }
 
-/// All `edu`s, only opened.
+/// Opens all `edu`s.
 pub(crate) fn devices() -> Result<Vec<Device>, Box<dyn Error>> {
     let mut devices = Vec::new();
     for node in Device::list()? {
@@ -48,7 +48,7 @@ pub(crate) fn devices() -> Result<Vec<Device>, Box<dyn Error>> {
     Ok(devices)
 }
 
-/// Content to be told from any other.
+/// Makes content that differs from any other.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     let byte = |i: usize| {
         (i as u64 + 1)
@@ -58,7 +58,7 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| byte(i).wrapping_add(seed)).collect()
 }
 
-/// A buffer with some content.
+/// Makes a buffer with some content.
 pub(crate) fn buffer(content: &[u8]) -> Result<Buffer, Box<dyn Error>> {
     let mut buffer = Buffer::new(content.len())?;
     buffer[..content.len()].copy_from_slice(content);
@@ -71,7 +71,7 @@ pub(crate) fn fill_device(edu: &mut Edu, content: &[u8]) -> Result<(), Box<dyn E
     Ok(edu.fetch(memory.device_addr()?, 0, content.len())?)
 }
 
-/// What the device's own memory holds.
+/// Reads the device's own memory.
 pub(crate) fn device_content(edu: &mut Edu, len: usize) -> Result<Vec<u8>, Box<dyn Error>> {
     let memory = Buffer::new(len)?.register(edu.device(), Access::ReadWrite)?;
     edu.store(memory.device_addr()?, 0, len)?;
@@ -121,7 +121,7 @@ impl RawMemory {
         (0..len).map(byte).collect()
     }
 
-    /// Takes some pages out of the middle.
+    /// Unmaps some pages in the middle.
     pub(crate) fn punch(&self, offset: usize, len: usize) -> Result<(), Box<dyn Error>> {
         assert!(offset + len <= self.len);
         // SAFETY: Inside of the mapping; nothing refers to it, and the caller accesses it no more.
@@ -129,7 +129,7 @@ impl RawMemory {
         Ok(())
     }
 
-    /// Makes it read-only.
+    /// Makes the mapping read-only.
     pub(crate) fn protect(&self) -> Result<(), Box<dyn Error>> {
         // SAFETY: The mapping is ours.
         unsafe { mprotect(self.start.cast(), self.len, ProtFlags::PROT_READ)? };

@@ -56,7 +56,7 @@ pub(crate) fn shared_allocation() -> Outcome {
     let mut edu = edu()?;
     let mut memory = edu.device().alloc::<u16>(2 * PAGE)?;
     let dma_buf = memory.export(Access::ReadWrite)?;
-    // As another process would get it.
+    // The descriptor as another process would get it.
     let dma_buf = DmaBuf::from(OwnedFd::from(dma_buf.try_clone()?));
     let mut shared = edu.device().import::<u8>(&dma_buf)?;
     drop(dma_buf);
@@ -76,7 +76,7 @@ pub(crate) fn shared_allocation() -> Outcome {
     Ok(())
 }
 
-/// A part of a file, as an allocation of another context would have it; it outlives what it was made from.
+/// A part of a file can be an allocation of another context; it outlives what it was made from.
 pub(crate) fn shared_file() -> Outcome {
     let mut edu = edu()?;
     let file = memfd(8 * PAGE)?;

@@ -99,7 +99,7 @@ pub(crate) fn no_events_at_first() -> Outcome {
     let start = Instant::now();
     assert_eq!(device.wait_event(Duration::from_millis(50))?, None);
     assert!(start.elapsed() >= Duration::from_millis(50));
-    // What is released in time has no event.
+    // Memory that is released in time has no event.
     let memory = Buffer::new(PAGE)?.register(&device, Access::Read)?;
     drop(memory.release()?);
     assert_eq!(device.try_event()?, None);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who hears that a stream is done: host functions, and files.
+//! Notification that a stream is done: host functions, and files.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ pub(crate) fn host_functions_run_in_order() -> Outcome {
     let memory = Arc::new(gpu.device().alloc::<u32>(1)?);
     let count = 50;
     for number in 0..count {
-        // What the device wrote before is seen, and nothing that comes later.
+        // The function sees what the device wrote before, and nothing that comes later.
         let pending = stream.submit(Arc::clone(&memory), move |work, memory| {
             let addr = memory.device_addr();
             work.packets(&[Packet::fill(addr, 4, number, 2)])
@@ -77,7 +77,7 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
     for (name, errno) in receiver.recv()? {
         assert_eq!(errno, libc::EDEADLK, "{name}");
     }
-    // One that is held up holds up its stream, and no other.
+    // A function that is held up holds up its stream, and no other.
     let (go, wait) = mpsc::channel::<()>();
     one.call(move || {
         let _ = wait.recv();
@@ -97,7 +97,7 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
     Ok(())
 }
 
-/// What `pinmap::stream` says of host functions, call by call.
+/// Host functions can call what the documentation of `pinmap::stream` says, and nothing else.
 pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     let gpu = gpu()?;
     let (stream, other) = (stream(&gpu)?, stream(&gpu)?);
@@ -257,7 +257,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
         }
     };
     stream.call(inside)?;
-    // Behind the function, which is waiting for it.
+    // Work behind the function, which is waiting for it.
     let pending = stream.submit(6, |work, _| work.packets(&[Packet::nop()]))?;
     stream.record(&future)?;
     go.send((pending, future)).map_err(|_| "it has ended")?;
@@ -271,7 +271,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     stream.synchronize()?;
     // The memory of events goes with the last stream.
     drop(stream);
-    // What the function has is dropped on another thread, which may be later.
+    // The function's captures are dropped on another thread, which may be later.
     let mut left = u32::MAX;
     for _ in 0..1000 {
         left = device.info()?.registrations;
@@ -283,7 +283,8 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     Err(format!("{left} registrations were not dropped").into())
 }
 
-/// Also when another thread has the stream, and waits for the very function.
+/// A host function cannot wait for a full ring, also when another thread has the stream and waits
+/// for this very function.
 pub(crate) fn host_functions_cannot_wait_for_a_full_ring() -> Outcome {
     let gpu = gpu()?;
     let one = gpu.stream(StreamOptions::new().packets(64))?;
@@ -308,7 +309,7 @@ pub(crate) fn host_functions_cannot_wait_for_a_full_ring() -> Outcome {
                 ("event", errno(event.query().map(drop))),
                 ("time", errno(event.time().map(drop))),
             ];
-            // What was submitted before is done; these do not wait.
+            // Earlier work is done; these calls do not wait.
             let given = held.try_into_memory().is_ok();
             let quiet = (one.id(), one.query().is_ok(), format!("{one:?} {event:?}"));
             let _ = sender.send((calls, given, quiet));
@@ -359,9 +360,9 @@ pub(crate) fn thousand_host_functions_of_a_stream() -> Outcome {
             let _ = ran.compare_exchange(number, number + 1, Ordering::SeqCst, Ordering::SeqCst);
         })?;
     }
-    // They leave room for these.
+    // The functions leave room for completions.
     let completion = stream.completion()?;
-    // If each function were only found by looking from time to time, it would take 250 s.
+    // If each function were found only by looking from time to time, this would take 250 s.
     assert!(completion.wait(Duration::from_secs(100))?);
     assert_eq!(ran.load(Ordering::SeqCst), 1000, "in order");
     Ok(())
@@ -392,38 +393,57 @@ pub(crate) fn completions_are_files() -> Outcome {
             done[number] = true;
         }
     }
-    // What is done already is told at once; more than the driver keeps is refused.
-    let ready = |completion: &stream::Completion, timeout| {
-        let mut files = [PollFd::new(completion.as_fd(), PollFlags::POLLIN)];
-        poll(&mut files, PollTimeout::from(timeout)).map(|found| found != 0)
-    };
-    assert!(ready(&streams[0].completion()?, 0u16)?);
-    spin(&streams[0], SOME_TIME)?;
+    Ok(())
+}
+
+fn is_ready(completion: &stream::Completion, milliseconds: u16) -> nix::Result<bool> {
+    let mut files = [PollFd::new(completion.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut files, PollTimeout::from(milliseconds))? != 0)
+}
+
+pub(crate) fn completion_of_what_is_done_is_ready() -> Outcome {
+    let stream = stream(&gpu()?)?;
+    spin(&stream, Duration::ZERO)?;
+    stream.synchronize()?;
+    assert!(is_ready(&stream.completion()?, 0)?);
+    Ok(())
+}
+
+/// The driver keeps 64 notices of a queue.
+pub(crate) fn completions_are_limited() -> Outcome {
+    let stream = stream(&gpu()?)?;
+    spin(&stream, SOME_TIME)?;
     let mut many = Vec::new();
     let error = loop {
-        match streams[0].completion() {
+        match stream.completion() {
             Ok(completion) => many.push(completion),
             Err(error) => break error,
         }
         assert!(many.len() <= 64);
     };
     assert_eq!((error.errno(), many.len()), (libc::ENOSPC, 64), "{error}");
-    assert!(!ready(&many[63], 0u16)?);
-    assert!(ready(&many[63], 10_000u16)?);
-    // A stream that fails tells as well.
-    streams[1]
+    assert!(!is_ready(&many[63], 0)?);
+    assert!(is_ready(&many[63], 10_000)?);
+    Ok(())
+}
+
+/// A stream that fails makes its completions ready, and those of a stream that waits for it.
+pub(crate) fn completions_of_a_failed_stream_are_ready() -> Outcome {
+    let gpu = gpu()?;
+    let (failing, waiting) = (stream(&gpu)?, stream(&gpu)?);
+    failing
         .submit((), |work, ()| {
             work.launch(kernel::Spin { time: SOME_TIME })?;
             work.packets(&[Packet::copy(0x10, 0x20, 8)])
         })
         .map(drop)?;
-    let (failed, event) = (streams[1].completion()?, gpu.event()?);
-    streams[1].record(&event)?;
-    streams[2].wait_event(&event)?;
-    let dependent = streams[2].completion()?;
-    assert!(!ready(&failed, 0u16)?);
+    let (failed, event) = (failing.completion()?, gpu.event()?);
+    failing.record(&event)?;
+    waiting.wait_event(&event)?;
+    let dependent = waiting.completion()?;
+    assert!(!is_ready(&failed, 0)?);
     for completion in [failed, dependent] {
-        assert!(ready(&completion, 10_000u16)?);
+        assert!(is_ready(&completion, 10_000)?);
         let error = completion.query().expect_err("it failed");
         assert_eq!(
             error.fault().and_then(|fault| fault.addr),
@@ -431,7 +451,7 @@ pub(crate) fn completions_are_files() -> Outcome {
             "{error}"
         );
     }
-    // It would look at the event's memory until this process ends, and for a moment longer.
-    streams[2].reset()?;
+    // Or it would look at the event's memory until this process ends, and for a moment longer.
+    waiting.reset()?;
     Ok(())
 }

@@ -26,8 +26,9 @@ fn second(first: &Gpu) -> Result<Gpu, Box<dyn std::error::Error>> {
     skip("there is only one device with queues")
 }
 
-/// A number goes from word to word, by one device and the other in turns. Each waits for the other's event,
-/// and is late: whoever does not wait copies a word too soon. None begins before all of it was submitted.
+/// A number goes from word to word, by two devices in turns. Each waits for the other's event, and
+/// is late: a device that does not wait copies a word too soon. No device begins before all of it
+/// was submitted.
 pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     const STEPS: u64 = 60;
     let one = gpu()?;
@@ -38,7 +39,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let memory = buffer.register(one.device(), options)?;
     let there = two.device().query(memory.addr())?.ok_or("not found")?;
     let there = there.device_addr.ok_or("not mapped")?;
-    // All of it fits into their rings.
+    // All packets fit into the rings.
     let options = StreamOptions::new().packets(1024);
     let lanes: [(&Gpu, Stream, u64); 2] = [
         (&one, one.stream(options)?, memory.device_addr()?),
@@ -49,7 +50,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let shut = lanes[0]
         .1
         .submit(gate, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;
-    // Each is used again, and again waited for.
+    // Each event is recorded again, and waited for again.
     let events = [one.event()?, two.event()?];
     for step in 0..STEPS {
         let mine = (step % 2) as usize;
@@ -74,7 +75,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         stream.synchronize()?;
         gpu.device().synchronize()?;
     }
-    // Each has a clock of its own.
+    // Each device has a clock of its own.
     let error = events[1].elapsed_since(&events[0]).expect_err("two clocks");
     assert_eq!(error.errno(), libc::EINVAL, "{error}");
     let memory = memory.release()?;
@@ -84,7 +85,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     Ok(())
 }
 
-/// What one device cannot do is known to a stream of the other that waits for it.
+/// A failure on one device is told to a stream of the other that waits for it.
 pub(crate) fn failure_is_told_to_a_stream_of_another_of_two_gpus() -> Outcome {
     let one = gpu()?;
     let two = second(&one)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams that fail: what they say, who does not notice, and how they are made good; and those whose process
+//! Streams that fail: their errors, what does not notice, and resets; and streams whose process
 //! ends.
 
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use pinmap::stream;
-use pinmap::{kernel, Access, Buffer, Error, FaultAccess, FaultCode, Packet, Stream};
+use pinmap::{
+    kernel, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Gpu, Packet, Registration, Stream,
+};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -18,13 +20,13 @@ use crate::knobs::{Knobs, COMPUTE_SLOTS};
 use crate::setup::PAGE;
 use crate::streams::{spin, stream, until};
 
-/// Has a stream execute packets that need not make sense.
+/// Submits packets that need not make sense.
 fn packets(stream: &Stream, packets: &[Packet]) -> Result<(), Error> {
     drop(stream.submit((), |work, ()| work.packets(packets))?);
     Ok(())
 }
 
-/// Has it do something that succeeds.
+/// Checks that a stream works.
 fn works(stream: &Stream) -> Outcome {
     let memory = stream.device().alloc::<u32>(1000)?;
     let pending = stream.submit(memory, |work, memory| {
@@ -39,47 +41,55 @@ fn works(stream: &Stream) -> Outcome {
     Ok(())
 }
 
-/// What a reset ends is not taken for done, nor is what is left of it begun.
+fn is_reset(error: &Error) -> bool {
+    error.errno() == libc::EIO && error.to_string().contains("the stream was reset")
+}
+
+/// Work that a reset ends is not taken for done, nor is the rest of it begun.
 pub(crate) fn reset_amid_work_is_told() -> Outcome {
     let gpu = gpu()?;
     let stream = stream(&gpu)?;
-    let is_told = |error: &Error| {
-        error.errno() == libc::EIO && error.to_string().contains("the stream was reset")
-    };
-    // Nothing of it has reached the device.
     let memory = gpu.device().alloc::<u64>(1)?;
     let write = [Packet::fence_write(memory.device_addr(), 1)];
+    // Nothing of it has reached the device at the reset.
     let pending = stream.submit(memory, |work, _| {
         work.packets(&write)?;
         stream.reset()?;
         let error = work.packets(&write).expect_err("it is another one now");
-        assert!(is_told(&error), "{error}");
+        assert!(is_reset(&error), "{error}");
         Ok(())
     })?;
     let refused = pending.wait().expect_err("it was not done");
-    assert!(is_told(&refused.error), "{}", refused.error);
+    assert!(is_reset(&refused.error), "{}", refused.error);
     let memory = refused.value.try_into_memory();
-    let mut memory = memory.map_err(|_| "the device may still use it")?;
+    let memory = memory.map_err(|_| "the device may still use it")?;
     works(&stream)?;
     assert_eq!(memory.to_vec(), [0]);
-    // In a scope, which asks for it again.
+    Ok(())
+}
+
+/// Work before the reset stays done, and the scope can go on by asking for the stream again.
+pub(crate) fn reset_amid_a_scope_is_told() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let mut memory = gpu.device().alloc::<u64>(1)?;
     let error = stream::scope(|scope| {
         let mut words = memory.slice_mut();
         scope.on(&stream).fill(&mut words, 5)?;
         stream.synchronize()?;
         let work = scope.on(&stream);
         stream.reset()?;
-        let error = work.fill(&mut words, 6).expect_err("another one again");
-        assert!(is_told(&error), "{error}");
+        let error = work.fill(&mut words, 6).expect_err("it is another one now");
+        assert!(is_reset(&error), "{error}");
         scope.on(&stream).fill(&mut words, 7)
     })
     .expect_err("part of it was not done");
-    assert!(is_told(&error), "{error}");
+    assert!(is_reset(&error), "{error}");
     assert_eq!(memory.to_vec(), [7]);
     works(&stream)
 }
 
-/// Who ends it waits for the device, whoever else is ending it.
+/// The end of a scope waits for the device, also if another thread is ending the work.
 pub(crate) fn scope_outlasts_a_reset() -> Outcome {
     let gpu = gpu()?;
     let stream = stream(&gpu)?;
@@ -107,89 +117,177 @@ pub(crate) fn scope_outlasts_a_reset() -> Outcome {
     Err("the reset never came before the end".into())
 }
 
-pub(crate) fn failed_stream_tells_and_is_reset() -> Outcome {
-    let gpu = gpu()?;
-    let (failing, other, dependent) = (stream(&gpu)?, stream(&gpu)?, stream(&gpu)?);
-    let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::Read)?;
-    let addr = memory.device_addr()?;
-    let calls = Arc::new(AtomicU32::new(0));
-    for round in 0..3 {
-        let (before, after, behind) = (gpu.event()?, gpu.event()?, gpu.event()?);
-        failing.record(&before)?;
-        spin(&failing, Duration::from_millis(20))?;
-        packets(&failing, &[Packet::fill(addr, 64, 0, 0)])?;
-        failing.record(&after)?;
-        failing.record(&behind)?;
-        let called = Arc::clone(&calls);
-        failing.call(move || {
-            called.fetch_add(1, Ordering::SeqCst);
-        })?;
-        dependent.wait_event(&after)?;
-        let held = failing.submit(vec![1u8; 10], |_, _| Ok(()))?;
+/// A stream whose packet may not write where it does, and what was recorded around that packet.
+struct Failed {
+    gpu: Gpu,
+    stream: Stream,
+    /// Waits for `after`.
+    dependent: Stream,
+    memory: Registration,
+    before: stream::Event,
+    after: stream::Event,
+}
 
-        let error = failing.synchronize().expect_err("it must not write");
-        let fault = *error.fault().ok_or("no fault")?;
-        assert_eq!(error.errno(), libc::EIO, "{error}");
-        assert_eq!(
-            (fault.access, fault.addr),
-            (Some(FaultAccess::Write), Some(addr))
-        );
-        assert_eq!(
-            (fault.code, fault.queue),
-            (FaultCode::Permission, failing.id())
-        );
-        for part in [
-            &format!("{addr:#x}"),
-            &format!("packet {}", fault.packet),
-            "write",
-        ] {
-            assert!(error.to_string().contains(part), "{part}: {error}");
-        }
-        // What was before it is as good as ever; what comes after it tells the same.
-        assert!(before.query()?);
-        for error in [
-            after.synchronize().expect_err("behind it"),
-            after.query().expect_err("behind it"),
-            after.time().expect_err("behind it"),
-            failing.query().expect_err("it has failed"),
-            dependent.synchronize().expect_err("it waits for it"),
-            dependent.query().expect_err("it waits for it"),
-        ] {
-            assert_eq!(error.fault(), Some(&fault), "{error}");
-        }
-        let failed = held.wait().expect_err("behind it");
-        let given = failed
-            .value
-            .try_into_memory()
-            .map_err(|_| "it is not given back")?;
-        assert_eq!(given, vec![1u8; 10]);
-        // The context lives.
-        works(&other)?;
-        let id = failing.id();
-        failing.reset()?;
-        // What is recorded next is not what it waits for.
-        other.record(&after)?;
-        let next = gpu.event()?;
-        other.record(&next)?;
-        other.synchronize()?;
-        let error = dependent.synchronize().expect_err("it was given up");
-        assert_eq!(error.fault(), Some(&fault), "{error}");
-        assert!(!dependent
-            .completion()?
-            .wait(Duration::from_millis(50))
-            .unwrap_or(false));
-        dependent.reset()?;
-        assert_ne!(failing.id(), id);
-        works(&failing)?;
-        works(&dependent)?;
-        assert_eq!(calls.load(Ordering::SeqCst), 0, "round {round}");
-        // From before the reset: that never comes.
-        let error = behind.query().expect_err("it was given up");
-        assert_eq!(error.fault(), Some(&fault), "{error}");
-        failing.record(&after)?;
-        after.synchronize()?;
+impl Failed {
+    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+        let gpu = gpu()?;
+        let (stream, dependent) = (stream(&gpu)?, stream(&gpu)?);
+        let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::Read)?;
+        let (before, after) = (gpu.event()?, gpu.event()?);
+        let failed = Self {
+            gpu,
+            stream,
+            dependent,
+            memory,
+            before,
+            after,
+        };
+        failed.fail()?;
+        Ok(failed)
     }
-    until("functions are dropped", || Arc::strong_count(&calls) == 1)
+
+    /// Submits the packet that fails.
+    fn fail(&self) -> Outcome {
+        self.stream.record(&self.before)?;
+        spin(&self.stream, Duration::from_millis(20))?;
+        let write = Packet::fill(self.memory.device_addr()?, 64, 0, 0);
+        packets(&self.stream, &[write])?;
+        self.stream.record(&self.after)?;
+        self.dependent.wait_event(&self.after)?;
+        Ok(())
+    }
+
+    /// Waits for the failure.
+    fn error(&self) -> Error {
+        self.stream.synchronize().expect_err("it must not write")
+    }
+
+    fn fault(&self) -> Result<Fault, Box<dyn std::error::Error>> {
+        Ok(*self.error().fault().ok_or("no fault")?)
+    }
+}
+
+impl Drop for Failed {
+    /// Or the dependent stream would look at the event's memory until this process ends, and for a
+    /// moment longer.
+    fn drop(&mut self) {
+        let _ = self.dependent.reset();
+    }
+}
+
+pub(crate) fn failed_stream_names_the_fault() -> Outcome {
+    let failed = Failed::new()?;
+    let addr = failed.memory.device_addr()?;
+    let error = failed.error();
+    let fault = failed.fault()?;
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    assert_eq!(
+        (fault.access, fault.addr),
+        (Some(FaultAccess::Write), Some(addr))
+    );
+    assert_eq!(
+        (fault.code, fault.queue),
+        (FaultCode::Permission, failed.stream.id())
+    );
+    for part in [
+        &format!("{addr:#x}"),
+        &format!("packet {}", fault.packet),
+        "write",
+    ] {
+        assert!(error.to_string().contains(part), "{part}: {error}");
+    }
+    Ok(())
+}
+
+/// Work before the failure is as good as ever; work behind it, also on other streams, tells the
+/// same.
+pub(crate) fn failure_is_told_by_all_that_waits_for_it() -> Outcome {
+    let failed = Failed::new()?;
+    let fault = failed.fault()?;
+    assert!(failed.before.query()?);
+    for error in [
+        failed.after.synchronize().expect_err("behind it"),
+        failed.after.query().expect_err("behind it"),
+        failed.after.time().expect_err("behind it"),
+        failed.stream.query().expect_err("it has failed"),
+        failed.dependent.synchronize().expect_err("it waits for it"),
+        failed.dependent.query().expect_err("it waits for it"),
+    ] {
+        assert_eq!(error.fault(), Some(&fault), "{error}");
+    }
+    Ok(())
+}
+
+pub(crate) fn failed_stream_gives_memory_back() -> Outcome {
+    let failed = Failed::new()?;
+    let held = failed.stream.submit(vec![1u8; 10], |_, _| Ok(()))?;
+    let refused = held.wait().expect_err("behind the failure");
+    let memory = refused.value.try_into_memory();
+    assert_eq!(memory.map_err(|_| "it is not given back")?, vec![1u8; 10]);
+    Ok(())
+}
+
+pub(crate) fn failed_stream_leaves_its_context_alone() -> Outcome {
+    let failed = Failed::new()?;
+    failed.fault()?;
+    works(&stream(&failed.gpu)?)
+}
+
+/// A stream can be reset several times.
+pub(crate) fn failed_stream_is_reset() -> Outcome {
+    let failed = Failed::new()?;
+    for _ in 0..3 {
+        let id = failed.stream.id();
+        failed.fault()?;
+        failed.stream.reset()?;
+        failed.dependent.reset()?;
+        assert_ne!(failed.stream.id(), id);
+        works(&failed.stream)?;
+        works(&failed.dependent)?;
+        failed.stream.record(&failed.after)?;
+        failed.after.synchronize()?;
+        failed.fail()?;
+    }
+    Ok(())
+}
+
+/// An event from before the reset never comes, for nobody that waits for it.
+pub(crate) fn reset_gives_up_what_was_recorded() -> Outcome {
+    let failed = Failed::new()?;
+    let behind = failed.gpu.event()?;
+    failed.stream.record(&behind)?;
+    let fault = failed.fault()?;
+    failed.stream.reset()?;
+    // What is recorded next is not what the other stream waits for.
+    let other = stream(&failed.gpu)?;
+    other.record(&failed.after)?;
+    other.synchronize()?;
+    let error = failed.dependent.synchronize().expect_err("it was given up");
+    assert_eq!(error.fault(), Some(&fault), "{error}");
+    assert!(!failed
+        .dependent
+        .completion()?
+        .wait(Duration::from_millis(50))
+        .unwrap_or(false));
+    let error = behind.query().expect_err("it was given up");
+    assert_eq!(error.fault(), Some(&fault), "{error}");
+    Ok(())
+}
+
+/// Host functions of a failed stream are not called, and what they hold is dropped.
+pub(crate) fn host_functions_of_a_failed_stream_are_dropped() -> Outcome {
+    let failed = Failed::new()?;
+    let calls = Arc::new(AtomicU32::new(0));
+    let called = Arc::clone(&calls);
+    failed.stream.call(move || {
+        called.fetch_add(1, Ordering::SeqCst);
+    })?;
+    failed.fault()?;
+    failed.stream.reset()?;
+    works(&failed.stream)?;
+    until("functions are dropped", || Arc::strong_count(&calls) == 1)?;
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    Ok(())
 }
 
 pub(crate) fn hang_fails_the_stream() -> Outcome {
@@ -211,8 +309,13 @@ pub(crate) fn hang_fails_the_stream() -> Outcome {
         before.elapsed()
     );
     failing.reset()?;
-    works(&failing)?;
-    // An engine that does not move at all.
+    works(&failing)
+}
+
+/// An engine that does not move at all is reset.
+pub(crate) fn stuck_engine_fails_the_stream() -> Outcome {
+    let gpu = gpu()?;
+    let (failing, other) = (stream(&gpu)?, stream(&gpu)?);
     let knobs = Knobs::of(&gpu)?;
     knobs.stuck(COMPUTE_SLOTS);
     spin(&failing, Duration::ZERO)?;
@@ -243,7 +346,7 @@ pub(crate) fn scope_gives_failed_streams_up() -> Outcome {
         bad.packets(&[Packet::copy(0x10, 0x20, 8)])?;
         failing.record(&event)?;
         waiting.wait_event(&event)?;
-        // Never done, and never will be once the scope has ended.
+        // This fill is never done, and never will be once the scope has ended.
         good.fill(&mut data, 1)
     });
     assert!(result.expect_err("it failed").fault().is_some());
@@ -285,7 +388,7 @@ pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
         Some(addr),
         "{error}"
     );
-    // Also when its place in the device was given up.
+    // The error stays when the stream's place in the device was given up.
     std::thread::sleep(Duration::from_secs(1));
     let error = event.query().expect_err("as before");
     assert_eq!(
@@ -316,7 +419,7 @@ pub(crate) fn dropped_streams_that_fail_leave_nothing() -> Outcome {
     })
 }
 
-/// What the process that ends does: has much in flight, says so, and returns or waits for its end.
+/// Runs in the process that ends: has much in flight, says so, and returns or waits for its end.
 fn end_busy(how: &str) -> Outcome {
     let gpu = gpu()?;
     let streams = (0..50)
@@ -336,7 +439,7 @@ fn end_busy(how: &str) -> Outcome {
         })?;
         drop(pending);
     }
-    // One that would wait for ever.
+    // A packet that would wait for ever.
     let word = gpu.device().alloc::<u64>(1)?;
     let wait = [Packet::fence_wait(word.device_addr(), 1)];
     drop(streams[0].submit(word, |work, _| work.packets(&wait))?);
@@ -372,7 +475,7 @@ pub(crate) fn process_ends_with_work_in_flight() -> Outcome {
         }
         let status = process.wait()?;
         assert_eq!(status.success(), how != "is killed", "{how}");
-        // But for tables of our own context.
+        // All but tables of our own context comes back.
         until("the device's memory is given back", || {
             gpu.info()
                 .is_ok_and(|info| info.vram_free + (64 << 10) >= before)

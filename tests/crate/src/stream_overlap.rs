@@ -17,11 +17,11 @@ use crate::streams::{spin, stream, until};
 #[expect(dead_code, reason = "the example also draws it")]
 mod measure;
 
-/// When something began and ended, by the device's clock.
+/// The beginning and the end of some work, by the device's clock.
 struct Span(Event, Event);
 
 impl Span {
-    /// Records what is submitted meanwhile.
+    /// Records the span of what a closure submits.
     fn of(
         gpu: &Gpu,
         stream: &Stream,
@@ -46,10 +46,11 @@ fn intersect(spans: &[Span]) -> Result<bool, Error> {
     Ok(begin < end)
 }
 
-/// How often something is tried that is only so as long as others leave it the processor.
+/// How often a claim is tried that holds only while others leave the processor to this test.
 const ATTEMPTS: u32 = 40;
 
-pub(crate) fn copies_and_kernels_overlap() -> Outcome {
+/// A kernel, a copy in and a copy out run at once.
+pub(crate) fn copies_overlap_with_a_kernel() -> Outcome {
     let gpu = gpu()?;
     let info = gpu.info()?;
     let Some(bandwidth) = info.link.bandwidth else {
@@ -62,7 +63,7 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
     let (host, mut back) = (device.alloc::<u8>(len)?, device.alloc::<u8>(len)?);
     let (mut one, two) = (gpu.alloc_vram::<u8>(len)?, gpu.alloc_vram::<u8>(len)?);
     let (up, down, run) = (stream(&gpu)?, stream(&gpu)?, stream(&gpu)?);
-    // By messages it is not the link that takes the time; and where others have the processor, not always.
+    // With messages the time is not the link's; and where others have the processor, not always.
     let alone = Duration::from_secs_f64(len as f64 / bandwidth as f64);
     let mut attempts = 0;
     loop {
@@ -76,7 +77,7 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
                 Span::of(&gpu, &down, || down_work.copy(two.slice(), &mut back))?,
             ])
         })?;
-        // A kernel, a copy in, a copy out. Both directions have the link for themselves: neither copy took much longer than alone.
+        // Both directions have the link for themselves: neither copy took much longer than alone.
         let took = spans[1..]
             .iter()
             .map(|Span(from, to)| to.elapsed_since(from));
@@ -91,7 +92,14 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
             "{took:?} for what takes {alone:?}; all at once: {overlap}"
         );
     }
-    // As many kernels as there are slots.
+    Ok(())
+}
+
+/// As many kernels run at once as there are slots.
+pub(crate) fn kernels_overlap() -> Outcome {
+    let gpu = gpu()?;
+    let info = gpu.info()?;
+    let time = Duration::from_millis(200);
     let streams: Vec<_> = (0..info.compute_slots)
         .map(|_| stream(&gpu))
         .collect::<Result<_, _>>()?;
@@ -101,8 +109,8 @@ pub(crate) fn copies_and_kernels_overlap() -> Outcome {
         for stream in &streams {
             spans.push(Span::of(&gpu, stream, || spin(stream, time))?);
         }
-        device.synchronize()?;
-        // They begin when an engine reads that; so it is the end of the last one that tells.
+        gpu.device().synchronize()?;
+        // Kernels begin when an engine reads the packet, so the end of the last one counts.
         let (mut first, mut last) = (Duration::MAX, Duration::ZERO);
         for Span(from, to) in &spans {
             first = first.min(from.time()?);
@@ -141,7 +149,7 @@ pub(crate) fn copies_of_one_direction_leave_the_other_free() -> Outcome {
             streams[0].record(&in_done[0])?;
             work[1].copy(host.slice(), &mut two.slice_mut())?;
             streams[1].record(&in_done[1])?;
-            // Both are under way, or would be.
+            // Both copies are under way, or would be.
             std::thread::sleep(Duration::from_millis(50));
             work[2].copy(source.slice(), &mut back.slice_mut())?;
             streams[2].record(&out_done)
@@ -186,7 +194,8 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
     }
 }
 
-/// From when a packet of no length is submitted until it is done, by the device's clock.
+/// Measures the time from the submission of an empty packet until it is done, by the device's
+/// clock.
 fn wait(gpu: &Gpu, stream: &Stream) -> Result<(u64, Event), Error> {
     let asked = gpu.info()?.time;
     spin(stream, Duration::ZERO)?;
@@ -211,7 +220,8 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
     let make = |priority| gpu.stream(StreamOptions::new().priority(priority));
     let (lowest, highest) = (make(i32::MIN)?, make(i32::MAX)?);
     assert_eq!((lowest.priority(), highest.priority()), (0, *range.end()));
-    // Packets are so long that what else this computer does is little beside them, most of the time.
+    // Packets are so long that what else this computer does is little beside them, most of the
+    // time.
     let mut alone = Vec::new();
     for _ in 0..9 {
         alone.push(wait(&gpu, &highest)?);
@@ -226,7 +236,8 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
         loop {
             let (low, high) = under_load(&gpu, load, packet, [&lowest, &highest])?;
             println!(
-                "{load} streams: median wait of low priority {low:?}, of high {high:?}, alone {alone:?}"
+                "{load} streams: median wait of low priority {low:?}, of high {high:?}, alone \
+                 {alone:?}"
             );
             if high * 10 <= low {
                 break;
@@ -238,7 +249,8 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
     Ok(())
 }
 
-/// How long one more packet waits in each of two streams while others have more to do than they will.
+/// Measures how long one more packet waits in each of two streams while others have more to do than
+/// they will.
 fn under_load(
     gpu: &Gpu,
     others: usize,
@@ -247,7 +259,7 @@ fn under_load(
 ) -> Result<(Duration, Duration), Box<dyn AnyError>> {
     let load: Vec<_> = (0..others).map(|_| stream(gpu)).collect::<Result<_, _>>()?;
     for (stream, length) in load.iter().zip((7..=13).cycle()) {
-        // Of different lengths: otherwise all kernels that run end together.
+        // Kernels of different lengths: otherwise all that run end together.
         let time = packet * length / 10;
         let pending = stream.submit((), |work, ()| {
             (0..100).try_for_each(|_| work.launch(kernel::Spin { time }))
@@ -268,7 +280,7 @@ fn under_load(
     Ok((median(&low)?, median(&high)?))
 }
 
-/// Does all that must not wait for other streams; how long the longest of it took.
+/// Does everything that must not wait for other streams; returns the longest time that a call took.
 fn unrelated(gpu: &Gpu) -> Result<Duration, Box<dyn AnyError>> {
     let mut longest = Duration::ZERO;
     let mut timed = |what: &dyn Fn() -> Result<(), Box<dyn AnyError>>| {
@@ -308,8 +320,8 @@ fn unrelated(gpu: &Gpu) -> Result<Duration, Box<dyn AnyError>> {
 pub(crate) fn stuck_stream_holds_up_nobody() -> Outcome {
     let gpu = gpu()?;
     let knobs = Knobs::of(&gpu)?;
-    // On an engine that does not move, for less long than the driver puts up with: on a busy machine that may
-    // be too short for what is done meanwhile.
+    // Work is on an engine that does not move, for less long than the driver puts up with: on a
+    // busy machine that may be too short for what is done meanwhile.
     let stuck = stream(&gpu)?;
     let (mut longest, mut rounds) = (Duration::ZERO, 0);
     for attempt in 1.. {
@@ -333,7 +345,7 @@ pub(crate) fn stuck_stream_holds_up_nobody() -> Outcome {
         }
         assert!(attempt < ATTEMPTS, "it was let go");
     }
-    // And one that waits on the device for a number that only this program writes.
+    // A stream that waits on the device for a number that only this program writes.
     let word = gpu.device().alloc::<u64>(1)?;
     let addr = word.device_addr();
     let pending = stuck.submit(word, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Many streams, and much for one.
+//! Many streams, and much work for one.
 
 use std::time::{Duration, Instant};
 
@@ -80,14 +80,15 @@ fn all_at_once(gpu: &Gpu, count: usize) -> Outcome {
     Ok(())
 }
 
-/// More than its share, and thirty times as many as the device holds at once.
+/// One program has more streams than its share, and thirty times as many as the device holds at
+/// once.
 pub(crate) fn thousand_streams_of_one_program() -> Outcome {
     let gpu = gpu()?;
     all_at_once(&gpu, 1000)
 }
 
-/// So many that the device notes in one word of a register, and none of them seen before the last: a
-/// word of ones says that, and not that the device is not there.
+/// As many streams as the device notes in one word of a register begin at once, and none is seen
+/// before the last: a word of ones says that, and not that the device is gone.
 pub(crate) fn streams_that_begin_all_at_once_are_all_seen() -> Outcome {
     const COUNT: usize = 192;
     let gpu = gpu()?;
@@ -96,7 +97,7 @@ pub(crate) fn streams_that_begin_all_at_once_are_all_seen() -> Outcome {
         .map(|_| gpu.stream(StreamOptions::new().packets(64)))
         .collect::<Result<_, _>>()?;
     for _ in 0..5 {
-        // The driver looks for itself only now and then.
+        // The driver looks by itself only now and then.
         knobs.lose_interrupts(2 * COUNT as u64);
         for stream in &streams {
             drop(stream.submit((), |work, ()| work.packets(&[Packet::nop()]))?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! More streams than the device holds: who has a turn, and who has none for nothing.
+//! More streams than the device holds: all get turns, and none gets one for nothing.
 
 use std::thread;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::harness::Outcome;
 use crate::setup::is_slow;
 use crate::streams::{spin, stream, until};
 
-/// More than the device has slots.
+/// More streams than the device has slots.
 const MANY: usize = 40;
 
-/// Streams that have more to do than they will.
+/// Makes streams that have more to do than they will.
 fn busy_streams(gpu: &Gpu, time: Duration) -> Result<Vec<Stream>, Error> {
     let streams: Vec<_> = (0..MANY)
         .map(|_| stream(gpu))
@@ -29,7 +29,7 @@ fn busy_streams(gpu: &Gpu, time: Duration) -> Result<Vec<Stream>, Error> {
     Ok(streams)
 }
 
-/// Gives up what streams have left to do: all at once, so that it takes no longer than what runs.
+/// Resets streams with work left, all at once, so that it takes no longer than the running packets.
 fn give_up(streams: &[Stream]) -> Result<(), Error> {
     thread::scope(|scope| {
         let resets: Vec<_> = streams
@@ -47,8 +47,8 @@ fn executed(gpu: &Gpu) -> Result<u64, Error> {
     Ok(counters.copied().packets + counters.computed().packets)
 }
 
-/// One context has more long kernels than there is room for. Another copies a little now and then, by
-/// engines that are idle: it does not wait for those kernels.
+/// One context has more long kernels than there is room for. Another copies a little now and then,
+/// by engines that are idle: it does not wait for those kernels.
 pub(crate) fn long_kernels_hold_up_no_other_context() -> Outcome {
     let (long, short) = (gpu()?, gpu()?);
     let binds = long.counters()?.binds + u64::from(long.info()?.slots);
@@ -108,12 +108,12 @@ pub(crate) fn streams_that_wait_keep_nobody_out() -> Outcome {
     Ok(())
 }
 
-/// While all engines have long kernels, streams that are equal do not put each other out, over and over:
-/// nobody would get on by that.
+/// While all engines have long kernels, streams that are equal do not put each other out, over and
+/// over: nobody would get on by that.
 pub(crate) fn equal_streams_do_not_put_each_other_out() -> Outcome {
     let gpu = gpu()?;
     let load = busy_streams(&gpu, Duration::from_millis(300))?;
-    // Each has had a turn.
+    // Each stream has had a turn.
     let begun = executed(&gpu)?;
     until("kernels end", || {
         executed(&gpu).is_ok_and(|now| now >= begun + 8)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What submitting costs: no system call, and less than one.
+//! Submission makes no system call, and costs less than one.
 
 use std::hint::spin_loop;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::harness::Outcome;
 use crate::setup::is_slow;
 use crate::syscalls::{self, Phase};
 
-/// Works with the device, and tells when it submits.
+/// Submits work, and tells when.
 fn traced(phase: &Phase) -> Outcome {
     let gpu = gpu()?;
     let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
@@ -43,7 +43,7 @@ fn traced(phase: &Phase) -> Outcome {
     }
 }
 
-/// Has two streams take turns with memory that is handed over.
+/// Makes two streams take turns with memory that is handed over.
 fn work_of_streams(
     one: &Stream,
     two: &Stream,
@@ -62,7 +62,7 @@ fn work_of_streams(
         })?;
         from.record(event)?;
         to.wait_event(event)?;
-        // The device has its time; nobody sleeps.
+        // Waits without sleeping.
         let mut pending = Err(pending);
         floats = loop {
             match pending {
@@ -78,14 +78,14 @@ fn work_of_streams(
     Ok(floats)
 }
 
-/// Works with two streams, and tells when it submits.
+/// Submits work to two streams, and tells when.
 fn traced_streams(phase: &Phase) -> Outcome {
     let gpu = gpu()?;
     let streams = [(); 2].map(|()| gpu.stream(StreamOptions::new().packets(4096)));
     let [one, two] = streams;
     let (one, two, event) = (one?, two?, gpu.event()?);
     let floats = gpu.device().alloc::<f32>(1000)?;
-    // What the streams keep for themselves is there then.
+    // Memory that the streams keep for themselves is there then.
     let floats = work_of_streams(&one, &two, &event, floats)?;
     phase.begin()?;
     phase.quiet(true);
@@ -112,7 +112,7 @@ const PACKETS: usize = 1024;
 /// Measurements of each kind.
 const RUNS: usize = 21;
 
-/// CPU time of one packet, submitted in batches, in nanoseconds.
+/// Measures the CPU time of one packet, submitted in batches, in nanoseconds.
 fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
     let nops = [Packet::nop()];
     queue.scope(|scope| {
@@ -125,7 +125,7 @@ fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
             held.submit()?;
         }
         let time = start.elapsed();
-        // Not measured, and the same for both.
+        // Setting up is not measured, and is the same for both.
         scope.wait()?;
         Ok(time.as_nanos() as f64 / PACKETS as f64)
     })
@@ -139,7 +139,7 @@ pub(crate) fn submission_cost() -> Outcome {
     let runs = if is_slow() { 3 } else { RUNS };
     for batch in [1, 16, 64] {
         let (mut by_ring, mut by_ioctl) = (Vec::new(), Vec::new());
-        // In turn, and not counting the first of each.
+        // The kinds are measured in turn, and the first of each does not count.
         for run in 0..=runs {
             let costs = (cost(&mut ring, batch)?, cost(&mut ioctl, batch)?);
             if run > 0 {

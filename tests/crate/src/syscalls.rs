@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! That something makes no system call: it is run in a child that is traced.
+//! Checks that code makes no system call, by running it in a child that is traced.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,14 +13,14 @@ use nix::unistd::{fork, getppid, ForkResult, Pid};
 
 use crate::harness::Outcome;
 
-/// What is not looked at.
+/// Phase in which system calls are not counted.
 const OTHER: u32 = 0;
-/// One system call, which must be seen.
+/// Phase with one system call, which must be seen.
 const CALL: u32 = 1;
-/// What must not make any.
+/// Phase in which there must be no system call.
 const QUIET: u32 = 2;
 
-/// What the child is at, in memory that parent and child share.
+/// The phase of the child, in memory that parent and child share.
 pub(crate) struct Phase(&'static AtomicU32);
 
 impl Phase {
@@ -33,7 +33,7 @@ impl Phase {
         Ok(Self(unsafe { start.cast::<AtomicU32>().as_ref() }))
     }
 
-    /// From here on the child is traced; once, before [`quiet`](Self::quiet).
+    /// Lets the child be traced from here on; called once, before [`quiet`](Self::quiet).
     pub(crate) fn begin(&self) -> Outcome {
         ptrace::traceme()?;
         raise(Signal::SIGSTOP)?;
@@ -43,20 +43,20 @@ impl Phase {
         Ok(())
     }
 
-    /// From here on there must be no system call, or there may be again.
+    /// Enters or leaves the phase in which there must be no system call.
     pub(crate) fn quiet(&self, quiet: bool) {
         self.0
             .store(if quiet { QUIET } else { OTHER }, Ordering::SeqCst);
     }
 }
 
-/// Has the child go on until its end; how often a system call began or ended in each phase.
+/// Runs the child to its end; returns how often a system call began or ended in each phase.
 fn trace(child: Pid, phase: &Phase) -> Result<[u32; 3], Box<dyn std::error::Error>> {
     let mut calls = [0; 3];
     loop {
         match waitpid(child, None)? {
             WaitStatus::PtraceSyscall(_) => {
-                // It stands still, so this is what it is at.
+                // The child stands still, so this is its phase.
                 calls[phase.0.load(Ordering::SeqCst) as usize] += 1;
                 ptrace::syscall(child, None)?;
             }

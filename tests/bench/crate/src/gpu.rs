@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A device with queues: host memory used in place against copies, submission by the ring against the ioctl, and copies in both
-//! directions at once. Its link is a model; which one it is, is told with the figures.
+//! A device with queues: host memory used in place against copies, submission by the ring against
+//! the ioctl, and copies in both directions at once. Its link is a model; which one it is, is told
+//! with the figures.
 
 use std::time::Instant;
 
@@ -57,7 +58,7 @@ fn submission(bench: &Bench, gpu: &Gpu) -> Result<()> {
                     batch.submit()?;
                 }
                 let time = start.elapsed();
-                // Not measured, and the same for both.
+                // Setting up is not measured, and is the same for both.
                 scope.wait()?;
                 Ok::<_, pinmap::Error>(time)
             })?;

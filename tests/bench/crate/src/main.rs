@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of the bench that is made with the crate: registrations that are kept, and what queues do.
+//! The part of the bench that is made with the crate: registrations that are kept, and what queues
+//! do.
 //!
-//! usage: `bench-crate LABEL ROUNDS [PATTERN...]`, as root in the VM, with the first device bound to pinmap. Prints one JSON
-//! record a measurement.
+//! usage: `bench-crate LABEL ROUNDS [PATTERN...]`, as root in the VM, with the first device bound
+//! to pinmap. Prints one JSON record a measurement.
 
 mod cached;
 mod gpu;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 pub(crate) type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// How to measure, and what it is called.
+/// Options of the bench: how to measure, and the label of the records.
 pub(crate) struct Bench {
     label: String,
     rounds: usize,
@@ -20,7 +21,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// From the command line.
+    /// Reads the options from the command line.
     fn new() -> Result<Self> {
         let mut arguments = std::env::args().skip(1);
         let missing = "usage: bench-crate LABEL ROUNDS [PATTERN...]";
@@ -36,7 +37,8 @@ impl Bench {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| name.contains(pattern))
     }
 
-    /// Measures, in turns, what several systems take for the same; each tells nanoseconds. The first round of each is dropped.
+    /// Measures, in turns, what several systems take for the same; each tells nanoseconds. The
+    /// first round of each is dropped.
     fn compare<const N: usize>(
         &self,
         operation: &str,

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The promise, with a real device: the device reaches registered memory, and nothing else, and
+ * nothing any more after the release. Tests let the device use an address just before, so that the
+ * IOMMU has its translation in its cache.
+ */
+#define _GNU_SOURCE
+#include "edu.h"
+#include "iommu.h"
+#include "kmsg.h"
+#include "memory.h"
+#include "pci.h"
+#include "pins.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+TEST(round_trip, .smoke = true)
+{
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	char *from = anon(4), *to = anon(4);
+	struct registration source = register_memory(fd, from, 4 * PAGE, 0);
+	struct registration target = register_memory(fd, to, 4 * PAGE, WRITE);
+
+	/* the same addresses as the program's */
+	CHECK_EQ(source.device_addr, (uintptr_t)from);
+	CHECK_EQ(target.device_addr, (uintptr_t)to);
+	for (int i = 0; i < 4; i++) {
+		pattern_fill(from + i * PAGE, PAGE, 10 + i);
+		edu_reads(&edu, (uintptr_t)from + i * PAGE, PAGE);
+		edu_writes(&edu, (uintptr_t)to + i * PAGE, PAGE);
+	}
+	CHECK(!memcmp(from, to, 4 * PAGE));
+}
+
+/* A page to which the device has just written, for tests about the end of a mapping. */
+struct used {
+	int fd;
+	struct edu edu;
+	struct memory memory;
+	struct registration registration;
+};
+
+static struct used use(uint32_t flags)
+{
+	struct used used = { .fd = open_device(0), .memory = memory_new(MEMFD, PAGE) };
+
+	used.edu = edu_open(used.fd);
+	edu_load(&used.edu, 17);
+	used.registration = register_memory(used.fd, used.memory.addr, PAGE, flags);
+	if (flags & NO_MAP)
+		return used;
+	edu_writes(&used.edu, used.registration.device_addr, PAGE);
+	CHECK(pattern_is(used.memory.addr, PAGE, 17));
+	memset(used.memory.addr, 0x21, PAGE);
+	return used;
+}
+
+/* Checks that the device cannot write to the page any more. */
+static void check_cut_off(const struct used *used, uint64_t device_addr)
+{
+	char buffer[4096];
+
+	edu_writes(&used->edu, device_addr, PAGE);
+	CHECK(bytes_are(used->memory.alias, PAGE, 0x21));
+	pattern_fill(used->memory.alias, PAGE, 88);
+	edu_reads(&used->edu, device_addr, PAGE);
+	edu_store(&used->edu, buffer);
+	CHECK(!pattern_is(buffer, PAGE, 88));
+	memset(used->memory.alias, 0x21, PAGE);
+}
+
+/*
+ * Without the flush the device would still use the translation that the IOMMU remembers (see
+ * mutants/).
+ */
+TEST(release_flush, .smoke = true, .faults = true)
+{
+	struct used used = use(WRITE);
+
+	release(used.fd, used.registration.handle);
+	check_cut_off(&used, used.registration.device_addr);
+}
+
+TEST(unmap_flush, .faults = true)
+{
+	struct used used = use(WRITE);
+	long long pins = pins_held();
+
+	unmap(used.fd, used.registration.handle, used.registration.device_addr);
+	CHECK_PINS(pins);
+	check_cut_off(&used, used.registration.device_addr);
+	/* mapped again, the memory is reached again */
+	CHECK_EQ(map(used.fd, used.registration.handle, PINMAP_MAP_WRITE, 0),
+		 used.registration.device_addr);
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+}
+
+TEST(munmap_flush, .faults = true)
+{
+	struct used used = use(WRITE);
+
+	SYS(munmap(used.memory.addr, PAGE));
+	check_cut_off(&used, used.registration.device_addr);
+}
+
+/* A transfer that is on its way when the memory is released does not arrive. */
+TEST(release_in_flight, .faults = true)
+{
+	struct used used = use(WRITE);
+
+	edu_start(&used.edu, EDU_WRITES, used.registration.device_addr, PAGE, false);
+	release(used.fd, used.registration.handle);
+	if (!edu_finish(&used.edu))
+		memset(used.memory.alias, 0x21, PAGE);
+	check_cut_off(&used, used.registration.device_addr);
+}
+
+TEST(release_leaves_neighbours, .faults = true)
+{
+	struct used used = use(WRITE);
+	char *memory = memory_new(THP, HUGE).addr;
+	struct registration first, second, third;
+
+	/* three in one huge page */
+	first = register_memory(used.fd, memory, 16 * PAGE, WRITE);
+	second = register_memory(used.fd, memory + 16 * PAGE, 16 * PAGE, WRITE);
+	third = register_memory(used.fd, memory + 32 * PAGE, 480 * PAGE, WRITE);
+	CHECK_REACHES(&used.edu, second.device_addr, memory + 16 * PAGE, PAGE);
+	release(used.fd, second.handle);
+	CHECK_REACHES(&used.edu, first.device_addr + 15 * PAGE, memory + 15 * PAGE, PAGE);
+	CHECK_REACHES(&used.edu, third.device_addr, memory + 32 * PAGE, PAGE);
+	memset(memory + 16 * PAGE, 0x66, 16 * PAGE);
+	edu_writes(&used.edu, second.device_addr, PAGE);
+	CHECK(bytes_are(memory + 16 * PAGE, 16 * PAGE, 0x66));
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+}
+
+/*
+ * A page that was released becomes somebody else's; the device, which knows its old address, does
+ * not write to it.
+ */
+TEST(page_reused, .faults = true)
+{
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	char *page = anon(1), *pool, *again = NULL;
+	struct registration registration = register_memory(fd, page, PAGE, WRITE);
+	uint64_t frame = page_frame(page);
+	static uint64_t frames[16 * MIB / PAGE];
+	size_t size = 16 * MIB, got = 0;
+
+	CHECK(frame);
+	edu_load(&edu, 5);
+	edu_writes(&edu, registration.device_addr, PAGE);
+	CHECK(pattern_is(page, PAGE, 5));
+	release(fd, registration.handle);
+	SYS(munmap(page, PAGE));
+	/* takes memory until the very page comes back: usually it is among the first */
+	while (!again && got < 20) {
+		pool = SYS(mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+				0));
+		SYS(madvise(pool, size, MADV_NOHUGEPAGE));
+		memset(pool, 0x66, size);
+		page_frames(pool, size / PAGE, frames);
+		for (size_t i = 0; i < size / PAGE && !again; i++)
+			if (frames[i] == frame)
+				again = pool + i * PAGE;
+		got++;
+	}
+	if (!again)
+		SKIP("the kernel did not give the page again among %zu MiB", got * 16);
+	for (int i = 0; i < 5; i++)
+		edu_writes(&edu, registration.device_addr, PAGE);
+	CHECK(bytes_are(again, PAGE, 0x66));
+}
+
+/* A device address is used for another page: the device gets the new page. */
+TEST(address_reused)
+{
+	struct used used = use(WRITE);
+	char *other = anon(1);
+	struct pinmap_register args = register_args(other, PAGE, WRITE | FIXED);
+
+	release(used.fd, used.registration.handle);
+	args.device_addr = used.registration.device_addr;
+	CHECK_OK(try_register_args(used.fd, &args));
+	CHECK_EQ(args.device_addr, used.registration.device_addr);
+	CHECK_REACHES(&used.edu, args.device_addr, other, PAGE);
+	CHECK(bytes_are(used.memory.addr, PAGE, 0x21));
+}
+
+TEST(alias, .faults = true)
+{
+	struct used used = use(WRITE);
+	uint64_t second = map(used.fd, used.registration.handle, PINMAP_MAP_WRITE, 0);
+
+	CHECK(second != used.registration.device_addr);
+	CHECK_REACHES(&used.edu, second, used.memory.addr, PAGE);
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+	/* one mapping goes, the other stays */
+	unmap(used.fd, used.registration.handle, second);
+	memset(used.memory.addr, 0x21, PAGE);
+	check_cut_off(&used, second);
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+	/* and all go with the memory */
+	second = map(used.fd, used.registration.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
+		     0x30000000);
+	CHECK_REACHES(&used.edu, second, used.memory.addr, PAGE);
+	release(used.fd, used.registration.handle);
+	memset(used.memory.addr, 0x21, PAGE);
+	check_cut_off(&used, second);
+	check_cut_off(&used, used.registration.device_addr);
+}
+
+TEST(alias_read_only, .faults = true)
+{
+	struct used used = use(WRITE);
+	uint64_t second = map(used.fd, used.registration.handle, 0, 0);
+	char buffer[4096];
+
+	edu_writes(&used.edu, second, PAGE);
+	CHECK(bytes_are(used.memory.addr, PAGE, 0x21));
+	edu_reads(&used.edu, second, PAGE);
+	edu_store(&used.edu, buffer);
+	CHECK(bytes_are(buffer, PAGE, 0x21));
+	edu_writes(&used.edu, second, PAGE);
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+}
+
+TEST(not_mapped, .faults = true)
+{
+	struct used used = use(WRITE | NO_MAP);
+
+	memset(used.memory.addr, 0x21, PAGE);
+	check_cut_off(&used, (uintptr_t)used.memory.addr);
+	CHECK_EQ(map(used.fd, used.registration.handle, PINMAP_MAP_WRITE, 0),
+		 (uintptr_t)used.memory.addr);
+	CHECK_REACHES(&used.edu, (uintptr_t)used.memory.addr, used.memory.addr, PAGE);
+}
+
+/*
+ * A transfer that begins inside and ends outside leaves the bytes behind the last one as they are.
+ */
+TEST(over_the_end, .faults = true)
+{
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	char *memory = anon(4);
+	struct registration registration = register_memory(fd, memory + PAGE, 2 * PAGE, WRITE);
+
+	edu_load(&edu, 33);
+	memset(memory, 0x21, 4 * PAGE);
+	edu_writes(&edu, registration.device_addr + 2 * PAGE - 64, PAGE);
+	CHECK(bytes_are(memory + 3 * PAGE, PAGE, 0x21));
+	edu_writes(&edu, registration.device_addr - 64, 128);
+	CHECK(bytes_are(memory, PAGE, 0x21));
+	/* between bad transfers the good ones work */
+	CHECK_REACHES(&edu, registration.device_addr, memory + PAGE, PAGE);
+	edu_writes(&edu, 0x123000, PAGE);
+	CHECK_REACHES(&edu, registration.device_addr + PAGE, memory + 2 * PAGE, PAGE);
+}
+
+/*
+ * The device does not reach addresses that it was never given: its own BAR, the interrupt window,
+ * the kernel's memory, page 0.
+ */
+TEST(elsewhere, .faults = true)
+{
+	struct pci_device device = need_device(0);
+	struct used used = use(WRITE);
+	char *other = anon(1);
+
+	(void)device;
+	edu_writes(&used.edu, 0, PAGE);
+	edu_writes(&used.edu, 0x1000000, PAGE);
+	edu_writes(&used.edu, page_frame(other) * PAGE, PAGE);
+	edu_writes(&used.edu, (uintptr_t)other, PAGE);
+	CHECK(bytes_are(other, PAGE, 0x11));
+	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
+}

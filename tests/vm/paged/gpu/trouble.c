@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* A device that misbehaves. */
+#define _GNU_SOURCE
+#include "gpu.h"
+#include "memory.h"
+#include "pins.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
+
+/* When interrupts get lost, everything goes on, somewhat later. */
+TEST(lost_interrupts, .seconds = 30)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	gpu_set_register(GPU_LOSE_INTERRUPTS, 1000);
+	for (int i = 0; i < 10; i++)
+		CHECK_OK(try_queue_finish(&queue, slow(5000)));
+	gpu_set_register(GPU_LOSE_INTERRUPTS, 0);
+}
+
+/* A kernel that runs for too long stops its queue only. */
+TEST(runs_too_long, .seconds = 30)
+{
+	int fd = open_gpu();
+	struct gpu_queue bad = queue_new(fd), good = queue_new(open_gpu());
+
+	queue_push(&bad, gpu_launch(GPU_SPIN), 60000000000, 0, 0);
+	queue_ring(&bad);
+	queue_finish(&good);
+	CHECK_EQ(queue_stopped(&bad), 32);
+	CHECK_EQ(queue_query(&bad).out_state, PINMAP_QUEUE_ERROR);
+	queue_finish(&good);
+}
+
+/* An engine that is stuck is reset: its queue is told, others go on. */
+TEST(stuck_engine, .seconds = 30)
+{
+	struct gpu_queue bad = queue_new(open_gpu()), good = queue_new(open_gpu());
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	queue_push(&bad, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&bad);
+	CHECK(WAIT_FOR(2000, gpu_register(GPU_ENGINE_BUSY) & 0x3c));
+	CHECK_EQ(queue_stopped(&bad), GPU_ENGINE_LOST);
+	gpu_set_register(GPU_STUCK, 0);
+	queue_push(&good, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_finish(&good);
+}
+
+/* Nobody else waits while an engine is being reset, which may take long. */
+TEST(reset_holds_nobody_up, .seconds = 60)
+{
+	struct gpu_queue bad = queue_new(open_gpu()), good = queue_new(open_gpu());
+	unsigned int finished = 0;
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	queue_push(&bad, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&bad);
+	CHECK(WAIT_FOR(2000, gpu_register(GPU_ENGINE_BUSY) & 0x3c));
+	gpu_set_register(GPU_STUCK, gpu_register(GPU_ENGINE_BUSY) & 0x3c);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_ENGINE_RESET);
+	if (!WAIT_FOR(10000, gpu_register(GPU_ENGINE_RESET)))
+		FAIL("the engine is not reset");
+	/* less than the driver's patience, which is 2 s, as far as the machine is not busy */
+	for (uint64_t until = now_ms() + 500; now_ms() < until; finished++) {
+		CHECK_EQ(queue_query(&bad).out_state, PINMAP_QUEUE_READY);
+		queue_finish(&good);
+		if (!gpu_register(GPU_ENGINE_RESET))
+			break;
+	}
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_EQ(queue_stopped(&bad), GPU_ENGINE_LOST);
+	diag("meanwhile another queue has finished %u times", finished);
+	CHECK(finished > 0);
+}
+
+/* The device is given up if an engine keeps its packet even when it is reset. */
+TEST(engine_that_cannot_be_reset, .seconds = 60, .faults = true)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_ENGINE_RESET);
+	queue_push(&queue, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&queue);
+	if (!WAIT_FOR(30000, gpu_register(GPU_ENGINE_RESET)))
+		FAIL("the engine is not reset");
+	CHECK(WAIT_FOR(15000, get_info(fd).out_flags & PINMAP_INFO_GONE));
+	close(fd);
+	gpu_rebind();
+	queue = queue_new(open_gpu());
+	queue_finish(&queue);
+}
+
+/*
+ * A queue that has stopped is not heard any more, and cannot keep the driver busy by its doorbell.
+ */
+TEST(stopped_queue_is_not_heard)
+{
+	struct gpu_queue queue = queue_new(open_gpu());
+	uint64_t ignored = gpu_register(GPU_IGNORED_DOORBELLS);
+
+	queue_push(&queue, 99, 0, 0, 0);
+	queue_ring(&queue);
+	CHECK_EQ(queue_stopped(&queue), GPU_BAD_OPCODE);
+	CHECK(WAIT_FOR(5000, (queue_ring(&queue), gpu_register(GPU_IGNORED_DOORBELLS) > ignored)));
+}
+
+/* A queue whose packet never ends is destroyed nevertheless. */
+TEST(destroy_stuck, .seconds = 60)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	gpu_set_register(GPU_STUCK, 0x3c);
+	queue_push(&queue, gpu_launch(GPU_SPIN), 1000, 0, 0);
+	queue_ring(&queue);
+	CHECK(WAIT_FOR(2000, gpu_register(GPU_ENGINE_BUSY) & 0x3c));
+	CHECK_OK(try_queue_destroy(fd, queue.args.out_queue));
+	gpu_set_register(GPU_STUCK, 0);
+	queue = queue_new(fd);
+	queue_finish(&queue);
+}
+
+struct releaser {
+	int fd;
+	uint64_t handle;
+	int result;
+};
+
+static void *release_it(void *argument)
+{
+	struct releaser *releaser = argument;
+
+	releaser->result = try_release(releaser->fd, releaser->handle);
+	return NULL;
+}
+
+/* Pages stay pinned until the device has confirmed that it has forgotten them. */
+TEST(pinned_until_acknowledged, .seconds = 30)
+{
+	struct memory memory = memory_new(ANON, 8 * PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration;
+	struct releaser releaser;
+	long long pins = pins_held();
+	pthread_t thread;
+	uint64_t done;
+
+	registration = register_memory(fd, memory.addr, memory.length, WRITE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, memory.length, 0x22);
+	queue_finish(&queue);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	done = gpu_register(GPU_INV_DONE);
+	releaser = (struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
+	CHECK_EQ(pthread_create(&thread, NULL, release_it, &releaser), 0);
+	/* less than the driver's patience, which is 2 s */
+	for (int i = 0; i < 20; i++, sleep_ms(10)) {
+		CHECK_EQ(gpu_register(GPU_INV_DONE), done);
+		CHECK_PINS(pins + 8);
+	}
+	CHECK_EQ(__atomic_load_n(&releaser.result, __ATOMIC_SEQ_CST), 1);
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_OK(releaser.result);
+	CHECK(gpu_register(GPU_INV_DONE) > done);
+	CHECK_PINS(pins);
+	queue_finish(&queue);
+}
+
+/*
+ * Of more INVALIDATEs at once than the device can queue the rest waits, and none is lost. The
+ * device confirms nothing before its queue is full and one more is wanted.
+ */
+TEST(more_to_forget_than_fits, .seconds = 60)
+{
+	enum { MAPPINGS = 64 };
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct releaser releasers[2];
+	pthread_t threads[ARRAY_SIZE(releasers)];
+	uint64_t bad = gpu_register(GPU_BAD_ACCESSES), done;
+
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
+		struct registration registration = register_memory(fd, anon(1), PAGE, WRITE);
+
+		releasers[i] =
+			(struct releaser){ .fd = fd, .handle = registration.handle, .result = 1 };
+		for (unsigned int mapping = 1; mapping < MAPPINGS; mapping++)
+			map(fd, registration.handle, PINMAP_MAP_WRITE, 0);
+	}
+	/* gives the context a VMID: without one there is nothing to forget */
+	queue_finish(&queue);
+	done = gpu_register(GPU_INV_DONE);
+	gpu_set_register(GPU_HOLD, MAPPINGS + 1);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, release_it, &releasers[i]), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(releasers); i++) {
+		CHECK_EQ(pthread_join(threads[i], NULL), 0);
+		CHECK_OK(releasers[i].result);
+	}
+	CHECK_EQ(gpu_register(GPU_HOLD), 0);
+	CHECK(gpu_register(GPU_INV_DONE) >= done + MAPPINGS * ARRAY_SIZE(releasers));
+	CHECK_EQ(gpu_register(GPU_BAD_ACCESSES), bad);
+}
+
+/*
+ * Memory of many contexts is taken from all of them at once, and not from one after the other: the
+ * device confirms nothing before all INVALIDATEs are there.
+ */
+TEST(forgotten_by_all_at_once, .seconds = 60)
+{
+	enum { CONTEXTS = 8 };
+	int fds[CONTEXTS];
+	struct gpu_queue queues[CONTEXTS];
+
+	for (int i = 0; i < CONTEXTS; i++) {
+		fds[i] = open_gpu();
+		queues[i] = queue_new(fds[i]);
+	}
+	for (int unmapped = 0; unmapped < 2; unmapped++) {
+		char *memory = anon(1);
+		struct registration registration =
+			register_memory(fds[0], memory, PAGE, WRITE | PINMAP_REGISTER_PORTABLE);
+
+		for (int i = 0; i < CONTEXTS; i++) {
+			queue_push(&queues[i], GPU_FILL, (uintptr_t)memory, PAGE, 0x22);
+			queue_finish(&queues[i]);
+		}
+		gpu_set_register(GPU_HOLD, CONTEXTS);
+		if (unmapped) {
+			SYS(munmap(memory, PAGE));
+			CHECK_EQ(query_handle(fds[0], registration.handle).out_state,
+				 PINMAP_STATE_STALE);
+		}
+		release(fds[0], registration.handle);
+		CHECK_EQ(gpu_register(GPU_HOLD), 0);
+	}
+}
+
+/* A device that does not confirm that it has forgotten is cut off, and gone. */
+TEST(no_acknowledgement, .seconds = 60, .faults = true)
+{
+	struct memory memory = memory_new(ANON, PAGE);
+	int fd = open_gpu(), other = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration = register_memory(fd, memory.addr, PAGE, WRITE);
+	struct pinmap_event event;
+	long long pins = pins_held();
+
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x22);
+	queue_finish(&queue);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	CHECK_ERR(EIO, try_release(fd, registration.handle));
+	memset(memory.addr, 0x77, PAGE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, PAGE, 0x33);
+	CHECK(try_queue_finish(&queue, 500) != 0);
+	CHECK_EQ(memory.addr[0], 0x77);
+	event = next_event(other);
+	CHECK_EQ(event.type, PINMAP_EVENT_GONE);
+	CHECK(get_info(fd).out_flags & PINMAP_INFO_GONE);
+	CHECK_PINS_SOON(pins - 1);
+	close(fd);
+	close(other);
+	gpu_rebind();
+	queue = queue_new(open_gpu());
+	queue_finish(&queue);
+}
