@@ -19,7 +19,7 @@ use crate::{
         PAGE_SIZE,
     },
     mmu::{DmaControl, Entries, Mmu},
-    spans::{Room, Spans},
+    spans::{SpanNodes, Spans},
     sys::{account::Account, iommu::Domain, uapi},
 };
 use kernel::{
@@ -204,7 +204,7 @@ impl IovaRange {
         }
         let wished = Span::new(target.placement.address(), length);
         // Its memory is allocated outside of the lock.
-        let room = Room::new()?;
+        let nodes = SpanNodes::new()?;
         let mut taken = space.taken.lock();
         taken.free_vacant(space.bounds());
         if let Ok(placement) = wished {
@@ -221,7 +221,7 @@ impl IovaRange {
             .space(&taken)
             .place(length, target.placement, target.address_bits)
             .map_err(no_place)?;
-        let id = taken.take(space.bounds(), span, room);
+        let id = taken.take(space.bounds(), span, nodes);
         drop(taken);
         Ok(Self::new(space, span, id))
     }

@@ -49,12 +49,12 @@ struct Gaps {
 const SPARE: u32 = u32::MAX;
 
 /// Memory for taking a span.
-pub(crate) struct Room<L> {
+pub(crate) struct SpanNodes<L> {
     taken: RBTreeNodeReservation<u64, TakenSpan<L>>,
     gap: RBTreeNodeReservation<(u32, u64), Option<Span>>,
 }
 
-impl<L> Room<L> {
+impl<L> SpanNodes<L> {
     pub(crate) fn new() -> Result<Self> {
         Ok(Self {
             taken: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
@@ -64,8 +64,8 @@ impl<L> Room<L> {
 }
 
 impl Gaps {
-    fn add_spare(&mut self, room: RBTreeNodeReservation<(u32, u64), Option<Span>>) {
-        self.nodes.insert(room.into_node((SPARE, self.spare), None));
+    fn add_spare(&mut self, node: RBTreeNodeReservation<(u32, u64), Option<Span>>) {
+        self.nodes.insert(node.into_node((SPARE, self.spare), None));
         self.spare = self.spare.saturating_add(1);
     }
 
@@ -77,9 +77,9 @@ impl Gaps {
 
     fn put(&mut self, gap: Span) {
         // There is a spare node for each gap: see the type.
-        if let Some(room) = self.take_spare() {
+        if let Some(node) = self.take_spare() {
             let key = (gaps::class(gap), gap.start());
-            self.nodes.insert(room.into_node(key, Some(gap)));
+            self.nodes.insert(node.into_node(key, Some(gap)));
         }
     }
 
@@ -142,7 +142,7 @@ impl<L: Clone> Spans<L> {
         let mut result = Ok(());
         bounds.each(|gap| {
             match RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT) {
-                Ok(room) => gaps.add_spare(room),
+                Ok(node) => gaps.add_spare(node),
                 Err(error) => result = Err(error),
             }
             gaps.put(gap);
@@ -180,8 +180,8 @@ impl<L: Clone> Spans<L> {
     }
 
     /// Takes `span`, which is free. Returns the owner.
-    pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, room: Room<L>) -> u64 {
-        self.gaps.add_spare(room.gap);
+    pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, nodes: SpanNodes<L>) -> u64 {
+        self.gaps.add_spare(nodes.gap);
         bounds.take(self, span);
         let owner = self.next_owner();
         let entry = TakenSpan {
@@ -189,7 +189,7 @@ impl<L: Clone> Spans<L> {
             owner,
             left: None,
         };
-        self.taken.insert(room.taken.into_node(span.last(), entry));
+        self.taken.insert(nodes.taken.into_node(span.last(), entry));
         owner
     }
 

@@ -7,7 +7,7 @@ use crate::{
     sys::trace::{self, Record},
 };
 
-pub(crate) use crate::sys::trace::What;
+pub(crate) use crate::sys::trace::Tracepoint;
 
 /// The part of a record that is about a buffer.
 #[derive(Default)]
@@ -22,15 +22,15 @@ pub(crate) struct Details {
 
 /// An operation whose time is taken, if its tracepoint is on.
 pub(crate) struct Timed {
-    what: What,
+    tracepoint: Tracepoint,
     /// When the operation began; `None`: the tracepoint was off then.
     since: Option<u64>,
 }
 
 impl Timed {
-    pub(crate) fn begin(what: What) -> Self {
-        let since = what.is_on().then(trace::now);
-        Self { what, since }
+    pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
+        let since = tracepoint.is_on().then(trace::now);
+        Self { tracepoint, since }
     }
 
     /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if
@@ -52,13 +52,13 @@ impl Timed {
             ns,
             ..of(stats)
         };
-        self.what.emit(&record);
+        self.tracepoint.emit(&record);
     }
 }
 
 /// Runs `gather` if the tracepoint is on. For values that the traced operation destroys.
-pub(crate) fn wanted<T: Default>(what: What, gather: impl FnOnce() -> T) -> T {
-    if what.is_on() {
+pub(crate) fn wanted<T: Default>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> T {
+    if tracepoint.is_on() {
         gather()
     } else {
         T::default()
@@ -67,7 +67,7 @@ pub(crate) fn wanted<T: Default>(what: What, gather: impl FnOnce() -> T) -> T {
 
 /// Why a queue stopped.
 #[cfg(not(pinmap_flat))]
-pub(crate) struct Stop {
+pub(crate) struct QueueFault {
     pub(crate) handle: u64,
     /// Index of the packet.
     pub(crate) index: u64,
@@ -80,12 +80,12 @@ pub(crate) struct Stop {
 
 /// Records that the device stopped a queue of the context of `stats`.
 #[cfg(not(pinmap_flat))]
-pub(crate) fn fault(stats: &Stats, stop: Stop) {
-    /// The record's value for [`Stop::access`] where there is none.
+pub(crate) fn fault(stats: &Stats, stop: QueueFault) {
+    /// The record's value for [`QueueFault::access`] where there is none.
     const NONE: u32 = 3;
 
-    if What::Fault.is_on() {
-        What::Fault.emit(&Record {
+    if Tracepoint::Fault.is_on() {
+        Tracepoint::Fault.emit(&Record {
             handle: stop.handle,
             device_addr: stop.addr,
             access: stop.access.unwrap_or(NONE),

@@ -12,7 +12,7 @@ use crate::{
         uapi::{self, pinmap_event},
         work,
     },
-    trace::{self, Details, Timed, What},
+    trace::{self, Details, Timed, Tracepoint},
 };
 use core::mem;
 use kernel::{
@@ -127,8 +127,8 @@ impl Buffer {
             State::Building => inner.state = State::Doomed,
             State::Live => {
                 let before = inner.flushes();
-                let contiguity = trace::wanted(What::Stale, || this.contiguity_now(&inner));
-                let timed = Timed::begin(What::Stale);
+                let contiguity = trace::wanted(Tracepoint::Stale, || this.contiguity_now(&inner));
+                let timed = Timed::begin(Tracepoint::Stale);
                 inner.state = State::Stale;
                 inner.unmap_all(this);
                 timed.end(this.stats(), || Details {
@@ -269,8 +269,8 @@ impl Buffer {
         let is_elsewhere = inner.is_elsewhere();
         drop(inner);
         // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
-        let contiguity = trace::wanted(What::Release, || this.contiguity());
-        let timed = Timed::begin(What::Release);
+        let contiguity = trace::wanted(Tracepoint::Release, || this.contiguity());
+        let timed = Timed::begin(Tracepoint::Release);
         let forgotten = if is_elsewhere {
             this.forget_all()
         } else {

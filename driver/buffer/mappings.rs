@@ -11,7 +11,7 @@ use crate::{
     mmu::Entries,
     stats::{Stat, StatGuard, Stats},
     sys::{compat, task, uapi, work},
-    trace::{self, Details, Timed, What},
+    trace::{self, Details, Timed, Tracepoint},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -43,9 +43,9 @@ pub(super) struct MappedAt {
 impl MappedAt {
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
     fn unmap(&mut self, buffer: &Buffer) -> Result {
-        let contiguity = trace::wanted(What::Unmap, || self.mapping.contiguity());
+        let contiguity = trace::wanted(Tracepoint::Unmap, || self.mapping.contiguity());
         let before = self.mapping.flushes();
-        let timed = Timed::begin(What::Unmap);
+        let timed = Timed::begin(Tracepoint::Unmap);
         let result = self.mapping.unmap();
         if let Some(stat) = self.stat.take() {
             timed.end(stat.stats(), || Details {
@@ -117,7 +117,7 @@ impl Buffer {
         write: bool,
         published: bool,
     ) -> Result<(u64, u64), Failure> {
-        let timed = Timed::begin(What::Map);
+        let timed = Timed::begin(Tracepoint::Map);
         // Held until the mapping is in the list, or undone: ending the buffer waits for the lock.
         let backing = self.backing.lock();
         let memory = backing

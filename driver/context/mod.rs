@@ -34,7 +34,7 @@ mod portable;
 mod table;
 
 pub(crate) use portable::{Guest, Processes, SharedBuffers};
-pub(crate) use table::{Found, Reserved};
+pub(crate) use table::{Found, ReservedHandle};
 
 use table::{Role, Table};
 

@@ -18,7 +18,7 @@
 //! nor while user space can delay us. Outermost first: a context's `teardown`, `members`, a
 //! context's `table`.
 
-use super::{Context, Reserved};
+use super::{Context, ReservedHandle};
 use crate::{
     buffer::{Buffer, State},
     claim::Claim,
@@ -48,11 +48,11 @@ pub(crate) struct SharedBuffers {
 
 struct Members {
     contexts: KVec<Arc<Context>>,
-    shared: KVec<Shared>,
+    shared: KVec<SharedBuffer>,
 }
 
 /// A portable buffer, and how it is mapped.
-struct Shared {
+struct SharedBuffer {
     buffer: Arc<Buffer>,
     /// The key of its home context.
     home: usize,
@@ -62,7 +62,7 @@ struct Shared {
 
 /// A portable buffer in a context that is not its home. Dropping it removes it there.
 pub(crate) struct Guest {
-    reserved: Reserved,
+    reserved: ReservedHandle,
     claim: Claim,
 }
 
@@ -85,7 +85,11 @@ impl Members {
     /// Makes `shared` a guest of `context`. Returns `None` if the context does not need it: its
     /// device is gone, or flat and owned by another context of the process; or the buffer has gone
     /// stale.
-    fn invite(&self, context: &Arc<Context>, shared: &Shared) -> Result<Option<Guest>, Failure> {
+    fn invite(
+        &self,
+        context: &Arc<Context>,
+        shared: &SharedBuffer,
+    ) -> Result<Option<Guest>, Failure> {
         let is_usable = || shared.buffer.check_usable().is_ok();
         if self.is_there(context, shared) || self.is_owned_by_sibling(context) || !is_usable() {
             return Ok(None);
@@ -96,7 +100,7 @@ impl Members {
         }
     }
 
-    fn bring(context: &Arc<Context>, shared: &Shared) -> Result<Guest, Failure> {
+    fn bring(context: &Arc<Context>, shared: &SharedBuffer) -> Result<Guest, Failure> {
         context.device().check_here()?;
         let claim = Claim::new(context)?;
         let reserved = context.reserve_guest(&shared.buffer)?;
@@ -121,7 +125,7 @@ impl Members {
     }
 
     /// Whether the buffer is mapped on the device of `context` already, which is flat.
-    fn is_there(&self, context: &Context, shared: &Shared) -> bool {
+    fn is_there(&self, context: &Context, shared: &SharedBuffer) -> bool {
         context.space().is_of_the_device()
             && self.contexts.iter().any(|other| {
                 let same = Arc::ptr_eq(other.device(), context.device());
@@ -130,7 +134,7 @@ impl Members {
     }
 
     /// Makes `shared` a guest of all contexts but its home.
-    fn invite_all(&self, shared: &Shared) -> Result<KVec<Guest>, Failure> {
+    fn invite_all(&self, shared: &SharedBuffer) -> Result<KVec<Guest>, Failure> {
         let mut guests = KVec::new();
         let others = || {
             self.contexts
@@ -361,7 +365,7 @@ impl SharedBuffers {
     ) -> Result<Option<KVec<Guest>>, Failure> {
         let process = Self::of(context).ok_or(ENODEV)?;
         let mut members = process.members.lock();
-        let shared = Shared {
+        let shared = SharedBuffer {
             buffer: buffer.clone(),
             home: key(context),
             target,

@@ -338,7 +338,10 @@ impl Context {
     }
 
     /// Reserves a handle for `buffer`, and its user addresses, if it has any.
-    pub(crate) fn reserve(self: &Arc<Self>, buffer: &Arc<Buffer>) -> Result<Reserved, Failure> {
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> Result<ReservedHandle, Failure> {
         self.reserve_as(buffer, Role::Home)
     }
 
@@ -346,11 +349,15 @@ impl Context {
     pub(super) fn reserve_guest(
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
-    ) -> Result<Reserved, Failure> {
+    ) -> Result<ReservedHandle, Failure> {
         self.reserve_as(buffer, Role::Guest)
     }
 
-    fn reserve_as(self: &Arc<Self>, buffer: &Arc<Buffer>, role: Role) -> Result<Reserved, Failure> {
+    fn reserve_as(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+        role: Role,
+    ) -> Result<ReservedHandle, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
         let guest_node = match role {
             Role::Home => None,
@@ -394,7 +401,7 @@ impl Context {
         if role == Role::Home {
             buffer.set_handle(handle);
         }
-        Ok(Reserved {
+        Ok(ReservedHandle {
             context: self.clone(),
             handle,
             published: false,
@@ -442,13 +449,13 @@ impl Context {
 }
 
 /// A handle that cannot be used yet. Dropping it releases the buffer.
-pub(crate) struct Reserved {
+pub(crate) struct ReservedHandle {
     context: Arc<Context>,
     handle: u64,
     published: bool,
 }
 
-impl Reserved {
+impl ReservedHandle {
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
@@ -470,7 +477,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedHandle {
     fn drop(&mut self) {
         if self.published {
             return;

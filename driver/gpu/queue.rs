@@ -237,7 +237,7 @@ impl Queue {
         state.stop = Some(stop);
         trace::fault(
             self.params.events.stats(),
-            trace::Stop {
+            trace::QueueFault {
                 handle: state.handle,
                 index: stop.index,
                 code: stop.code,

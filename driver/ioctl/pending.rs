@@ -4,7 +4,7 @@
 use crate::{
     buffer::Buffer,
     claim::Claim,
-    context::{Context, Guest, Reserved, SharedBuffers},
+    context::{Context, Guest, ReservedHandle, SharedBuffers},
     failure::Failure,
     logic::Refusal,
     sys::compat,
@@ -20,7 +20,7 @@ pub(super) enum Pending {
     Registration {
         /// The buffer in other contexts, if it is portable.
         guests: KVec<Guest>,
-        reserved: Reserved,
+        reserved: ReservedHandle,
         /// The claim of the flat device, if the registration is mapped.
         claim: Option<Claim>,
     },

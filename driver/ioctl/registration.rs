@@ -26,7 +26,7 @@ use crate::{
             self, pinmap_fail, pinmap_query, pinmap_register, pinmap_register_fd, pinmap_release,
         },
     },
-    trace::{Timed, What},
+    trace::{Timed, Tracepoint},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -44,7 +44,7 @@ impl Request for pinmap_register {
             task::user_last(),
         )
         .map_err(errno)?;
-        let timed = Timed::begin(What::Register);
+        let timed = Timed::begin(Tracepoint::Register);
         context.check_caller()?;
         let claim = claim(context, &plan)?;
         let account = context.account().clone();

@@ -9,7 +9,7 @@ pub(crate) use helpers::pinmap_trace as Record;
 
 /// A tracepoint.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum Tracepoint {
     Register,
     Release,
     Map,
@@ -19,7 +19,7 @@ pub(crate) enum What {
     Fault,
 }
 
-impl What {
+impl Tracepoint {
     fn number(self) -> u32 {
         match self {
             Self::Register => helpers::PINMAP_TRACE_REGISTER,
