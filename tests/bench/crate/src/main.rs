@@ -64,8 +64,8 @@ impl Bench {
             samples.sort_unstable();
             let quarter = |quarters| samples[(samples.len() - 1) * quarters / 4];
             println!(
-                "{{\"case\": \"{operation}/{size}/{kind}/{}\", \"system\": \"{system}\", \"median_ns\": {}, \"q1_ns\": {}, \
-                 \"q3_ns\": {}, \"rounds\": {}}}",
+                "{{\"case\": \"{operation}/{size}/{kind}/{}\", \"system\": \"{system}\", \
+                 \"median_ns\": {}, \"q1_ns\": {}, \"q3_ns\": {}, \"rounds\": {}}}",
                 self.label,
                 quarter(2),
                 quarter(1),
