@@ -92,7 +92,7 @@ impl Inner {
 
 /// The next thing to be read.
 enum Next {
-    /// An event, with its number; no number: the last event.
+    /// An event, with its number. The last event has no number.
     Event(pinmap_event, Option<u64>),
     Nothing,
     End,

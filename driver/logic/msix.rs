@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Where a PCI function keeps its MSI-X table and the pending bits: memory of a BAR that nobody but
-//! the kernel may touch, for it says where interrupts go.
+//! The location of a PCI function's MSI-X table and pending bits in a BAR. Only the kernel may access
+//! that memory, because it says where interrupts go.
 
 use super::span::Span;
 

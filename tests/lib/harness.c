@@ -73,7 +73,7 @@ void test_run(const struct test *test)
 	any_failed = SYS(mmap(NULL, sizeof(*any_failed), PROT_READ | PROT_WRITE,
 			      MAP_SHARED | MAP_ANONYMOUS, -1, 0));
 	test->run(test->variant);
-	/* the sweep would kill it, whatever it has still to check */
+	/* the end of the test kills the child, even if it has something left to check */
 	if (!waitid(P_ALL, 0, &child, WEXITED | WNOHANG | WNOWAIT))
 		FAIL("leaves a child that it did not wait for");
 	test_end(EXIT_PASS);

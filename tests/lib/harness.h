@@ -157,7 +157,7 @@ void sleep_ms(unsigned int milliseconds);
 
 /* Whether this kernel has checks and fault injection: everything takes several times as long. */
 bool debug_kernel(void);
-/* A time limit, longer on a debug kernel. */
+/* Returns a time limit: @milliseconds, and several times as much on a debug kernel. */
 unsigned int slow(unsigned int milliseconds);
 /*
  * How often to repeat something: fewer times on a debug kernel, PINMAP_TEST_SCALE times as often

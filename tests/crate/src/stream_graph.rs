@@ -17,9 +17,9 @@ use crate::streams::stream;
 const GRAPHS: u64 = 400;
 const SLOW_GRAPHS: u64 = 100;
 const BUFFERS: usize = 6;
-/// Streams, and steps of a graph.
+/// Number of streams, and of steps, of a small graph.
 const FEW: (usize, usize) = (5, 30);
-/// Streams and steps of a graph with more streams than the device holds at once.
+/// Number of streams, and of steps, of a graph with more streams than the device holds at once.
 const MANY: (usize, usize) = (48, 120);
 /// Elements of a buffer.
 const LEN: usize = 64;

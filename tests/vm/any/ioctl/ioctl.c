@@ -216,7 +216,7 @@ TEST(unknown_numbers, .smoke = true)
 	CHECK_ERR(ENOTTY, try_ioctl(fd, _IO(PINMAP_IOCTL_TYPE, 0xff), NULL));
 }
 
-/* The numbers are known, but not with a size, nor as those of another driver. */
+/* A number that encodes a size, or that has another driver's type, is unknown. */
 TEST(numbers_of_others)
 {
 	uint32_t argument[16] = { sizeof(argument) };

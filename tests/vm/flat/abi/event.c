@@ -158,7 +158,7 @@ TEST(eventfd_of_events)
 	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, second);
 	CHECK_EQ(count(second), 1);
 	CHECK_STALE_EVENT(fd, registrations[2]);
-	/* and nothing if there is nothing */
+	/* an eventfd that is set while there is no event is not signalled */
 	set_eventfd(fd, PINMAP_SOURCE_EVENTS, 0, first);
 	CHECK_EQ(count(first) + count(second), 0);
 }

@@ -206,7 +206,7 @@ TEST(alias, .faults = true)
 	memset(used.memory.addr, 0x21, PAGE);
 	check_cut_off(&used, second);
 	CHECK_REACHES(&used.edu, used.registration.device_addr, used.memory.addr, PAGE);
-	/* and all go with the memory */
+	/* all mappings go with the memory */
 	second = map(used.fd, used.registration.handle, PINMAP_MAP_WRITE | PINMAP_MAP_FIXED,
 		     0x30000000);
 	CHECK_REACHES(&used.edu, second, used.memory.addr, PAGE);

@@ -22,8 +22,8 @@
 enum { GUARD_INSTALL = 102 };
 
 /*
- * A way in which memory goes. Pages @first to @first + @count of the memory are registered (of its
- * units: huge pages for HUGETLB).
+ * A way in which memory goes away. Pages @first to @first + @count of it are registered; for
+ * HUGETLB these are huge pages.
  */
 struct way {
 	const char *name;

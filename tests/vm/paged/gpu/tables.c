@@ -48,7 +48,7 @@ TEST(tables_stay_few, .seconds = 120)
 	close(other);
 	CHECK(WAIT_FOR(2000, file_field("/proc/vmstat", "nr_iommu_pages") <= before));
 
-	/* the device works with the tables that it has now, and these go as well */
+	/* the device works with its new tables, and these are freed as well */
 	queue = queue_new(open_gpu());
 	register_memory(queue.fd, pages, 64 * PAGE, WRITE);
 	queue_push(&queue, GPU_FILL, (uintptr_t)pages, 64 * PAGE, 0x55);

@@ -67,7 +67,7 @@ TEST(reset_holds_nobody_up, .seconds = 60)
 	gpu_set_register(GPU_NO_ACK, NO_ACK_ENGINE_RESET);
 	if (!WAIT_FOR(10000, gpu_register(GPU_ENGINE_RESET)))
 		FAIL("the engine is not reset");
-	/* less than the driver's patience, which is 2 s, as far as the machine is not busy */
+	/* for 0.5 s: the driver waits 2 s for the reset, and does not give up before */
 	for (uint64_t until = now_ms() + 500; now_ms() < until; finished++) {
 		CHECK_EQ(queue_query(&bad).out_state, PINMAP_QUEUE_READY);
 		queue_finish(&good);
