@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The location of a PCI function's MSI-X table and pending bits in a BAR. Only the kernel may access
-//! that memory, because it says where interrupts go.
+//! The location of a PCI function's MSI-X table and pending bits in a BAR. Only the kernel may
+//! access that memory, because it says where interrupts go.
 
 use super::span::Span;
 
