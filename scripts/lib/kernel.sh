@@ -13,6 +13,7 @@ KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither s
 # source_ensure [LINE]: sets SOURCE (path seen in the root), RELEASE and LINE. Without LINE: the best that can be had.
 source_ensure() {
 	local line=${1:-${PINMAP_LINE:-}} found
+	KERNEL_ROOT=$ROOT
 	if [ -n "${PINMAP_LINUX_SRC:-}" ]; then
 		[ -f "$PINMAP_LINUX_SRC/Kbuild" ] || die "PINMAP_LINUX_SRC=$PINMAP_LINUX_SRC is not a kernel source tree"
 		SOURCE=/linux RELEASE=$(make -s -C "$PINMAP_LINUX_SRC" kernelversion)-$(realpath "$PINMAP_LINUX_SRC" | hash_of)
@@ -45,7 +46,7 @@ source_cached() {
 
 # source_available LINE: whether any suite known to the root's apt has it
 source_available() {
-	in_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null | grep -q "^'"
+	in_kernel_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null | grep -q "^'"
 }
 
 # line_available LINE: whether the line can be had, here or from the archive
@@ -88,29 +89,43 @@ source_add_suites() {
 	in_root apt-get -q update
 }
 
-source_fetch() { # LINE
-	STEP_LOG=$CACHE/logs/source-$1.log
-	step "$STEP_LOG" "fetching the source of Linux $1" last_line source_unpack "$1" ||
+source_fetch() { # LINE [PREFIX]
+	SOURCE_PARTIAL=${2:-}$1.partial
+	STEP_LOG=$CACHE/logs/source-${2:-}$1.log
+	step "$STEP_LOG" "fetching the source of Linux $1" source_progress source_unpack "$@" ||
 		die "cannot fetch the source of Linux $1: $(root_cause) (log: $STEP_LOG)"
 }
 
-source_unpack() { # LINE
-	local name=$1.partial version
+# source_progress: the download, then the files
+source_progress() {
+	local files total
+	if [ ! -e "$CACHE/sources/$SOURCE_PARTIAL/tree/Kbuild" ]; then
+		du -cm "$CACHE/sources/$SOURCE_PARTIAL/deb" 2>/dev/null | awk 'END { print $1 + 0, 160, "MB" }'
+		return
+	fi
+	files=$(find "$CACHE/sources/$SOURCE_PARTIAL/tree" -type f | wc -l)
+	total=$(awk '$1 == "source" { print $2 }' "$TREE/scripts/kernel/objects")
+	echo "$files $total files"
+}
+
+source_unpack() { # LINE [PREFIX]
+	local name=$SOURCE_PARTIAL version
 	local dir=$CACHE/sources/$name
+	rm -rf "$dir"
 	mkdir -p "$dir/deb" "$dir/tree" && {
-		in_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1" || {
+		in_kernel_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1" || {
 			# the lists may be older than the archive
-			in_root apt-get -q update &&
-				in_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1"
+			in_kernel_root apt-get -q update &&
+				in_kernel_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1"
 		}
 	} &&
-		version=$(in_root sh -c "dpkg-deb -f /cache/sources/$name/deb/*.deb Version") &&
+		version=$(in_kernel_root sh -c "dpkg-deb -f /cache/sources/$name/deb/*.deb Version") &&
 		echo "unpacking $version" &&
-		in_root bash -c "set -o pipefail; cd /cache/sources/$name &&
+		in_kernel_root bash -c "set -o pipefail; cd /cache/sources/$name &&
 			dpkg-deb --fsys-tarfile deb/*.deb | tar -xO --wildcards '*/linux-source-*.tar.xz' |
 			xz -dT0 | tar -x --no-same-owner --strip-components=1 -C tree" &&
 		[ -f "$dir/tree/Kbuild" ] &&
-		mv "$dir/tree" "$CACHE/sources/linux-$version" &&
+		mv "$dir/tree" "$CACHE/sources/${2:-}linux-$version" &&
 		rm -rf "$dir"
 }
 
@@ -125,7 +140,7 @@ kernel_config() {
 }
 
 toolchain() {
-	local list=$ROOT/var/lib/dpkg/status
+	local list=$KERNEL_ROOT/var/lib/dpkg/status
 	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
 }
 
@@ -138,18 +153,23 @@ kernel_known() { # KERNEL
 kernel_find() {
 	kernel_known "$1" || die "there is no kernel '$1': ${KERNELS[*]} are the ones"
 	root_ensure
-	source_ensure "${2:-}"
 	KERNEL=$1
+	if [ "$KERNEL" = stock ] && [ -n "${STOCK_SUITES[${2:-none}]:-}" ]; then
+		stock_source_ensure "$2"
+	else
+		source_ensure "${2:-}"
+	fi
 	local key image=out/arch/x86/boot/bzImage
 	COMPILER=()
 	case $KERNEL in
-	stock) COMPILER=(CC=x86_64-linux-gnu-gcc-14) image=vmlinuz ;;
+	stock) image=vmlinuz ;;
 	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
 	debug) COMPILER=(LLVM=1) ;;
 	esac
 	key=$({ echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"; toolchain; kernel_config "$KERNEL"; } | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
 	KERNEL_IMAGE=$KDIR/$image
+	[ "$KERNEL" != stock ] || ! [ -e "$KDIR/compiler" ] || COMPILER=("CC=$(cat "$KDIR/compiler")")
 	[ -e "$KDIR/done" ]
 }
 
@@ -158,6 +178,7 @@ kernel_ensure() {
 	kernel_find "$@" && return
 	if [ "$KERNEL" = stock ]; then
 		locked "${KDIR##*/}" stock_make
+		COMPILER=("CC=$(cat "$KDIR/compiler")")
 	else
 		locked "${KDIR##*/}" kernel_make
 	fi

@@ -12,6 +12,8 @@ ROOT_PACKAGES=(
 	busybox-static cpio kmod e2fsprogs
 	ca-certificates
 )
+# What kernels and modules of another suite are built with, besides the compiler that its headers ask for.
+KERNEL_ROOT_PACKAGES=(make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils rustc rust-src bindgen libc6-dev gcc kmod ca-certificates)
 ROOT_BACKPORTS=(qemu-system-x86)
 
 root_key() {
@@ -48,29 +50,72 @@ root_mirror() {
 	fi
 }
 
+# kernel_root_ensure SUITE: sets KERNEL_ROOT, a root with what that suite's kernels are built with and nothing else; it is made where
+# it is missing, in a subshell, since a suite may be out of reach: the caller says what that means.
+kernel_root_ensure() {
+	need_root
+	KERNEL_ROOT=$CACHE/roots/$1-$(echo "$ROOT_VERSION ${KERNEL_ROOT_PACKAGES[*]}" | hash_of)
+	[ -e "$KERNEL_ROOT" ] || locked root kernel_root_make "$1"
+}
+
+kernel_root_make() { # SUITE
+	[ ! -e "$KERNEL_ROOT" ] || return 0
+	need_space 4 "a root for the kernels of Debian $1"
+	root_need_debootstrap
+	local ROOT=$KERNEL_ROOT.partial mirror
+	rm -rf --one-file-system "$ROOT"
+	mkdir -p "$ROOT"
+	mirror=$(root_mirror)
+	STEP_LOG=$CACHE/logs/root-$1.log
+	step "$STEP_LOG" "unpacking Debian $1" debootstrap_progress root_debootstrap "$1" "$mirror" ||
+		die "cannot make a Debian $1 root: $(root_cause) (log: $STEP_LOG)"
+	root_sources "$1"
+	STEP_LOG=$CACHE/logs/root-$1-packages.log
+	step "$STEP_LOG" "installing its tool chain" apt_progress kernel_root_install ||
+		die "cannot install the tool chain of Debian $1: $(root_cause) (log: $STEP_LOG)"
+	mv "$ROOT" "$KERNEL_ROOT"
+}
+
+kernel_root_install() {
+	# A mirror that is no longer updated has lists that are out of date; they are still signed.
+	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] || echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
+	in_root apt-get -q update &&
+		in_root apt-get -q install -y "${KERNEL_ROOT_PACKAGES[@]}" &&
+		in_root apt-get -q clean
+}
+
+# in_kernel_root COMMAND...: in the root that the chosen kernel is built in
+in_kernel_root() {
+	local ROOT=$KERNEL_ROOT
+	in_root "$@"
+}
+
 # root_make: runs with the lock held. A root that is not finished has another name, and is made anew.
 root_make() {
 	[ ! -e "$ROOT" ] || return 0
 	need_space 12 "the set-up"
 	rm -rf --one-file-system "$CACHE"/roots/*.partial
-	if ! command -v debootstrap >/dev/null; then
-		command -v apt-get >/dev/null || die "debootstrap is missing; please install it"
-		STEP_LOG=$CACHE/logs/debootstrap-install.log
-		step "$STEP_LOG" "installing debootstrap" last_line apt_install_host debootstrap ||
-			die "debootstrap is missing and apt-get cannot install it (log: $STEP_LOG)"
-	fi
+	root_need_debootstrap
 	local final=$ROOT mirror
 	local ROOT=$final.partial
 	mirror=$(root_mirror)
 	mkdir -p "$ROOT"
 	STEP_LOG=$CACHE/logs/root.log
-	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" last_line root_debootstrap "$mirror" ||
+	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" debootstrap_progress root_debootstrap trixie "$mirror" ||
 		die "cannot make a Debian trixie root: $(root_cause) (log: $STEP_LOG)"
-	root_sources
+	root_sources trixie trixie-updates trixie-backports
 	STEP_LOG=$CACHE/logs/root-packages.log
-	step "$STEP_LOG" "installing the tool chain and QEMU into it" last_line root_install ||
+	step "$STEP_LOG" "installing the tool chain and QEMU into it" apt_progress root_install ||
 		die "cannot install the tool chain: $(root_cause) (log: $STEP_LOG)"
 	mv "$ROOT" "$final"
+}
+
+root_need_debootstrap() {
+	! command -v debootstrap >/dev/null || return 0
+	command -v apt-get >/dev/null || die "debootstrap is missing; please install it"
+	STEP_LOG=$CACHE/logs/debootstrap-install.log
+	step "$STEP_LOG" "installing debootstrap" last_line apt_install_host debootstrap ||
+		die "debootstrap is missing and apt-get cannot install it (log: $STEP_LOG)"
 }
 
 apt_install_host() {
@@ -79,19 +124,21 @@ apt_install_host() {
 }
 
 # debootstrap mounts things in the root it makes; they too stay in a namespace.
-root_debootstrap() {
-	unshare --mount --pid --fork --kill-child debootstrap --variant=minbase trixie "$ROOT" ${1:+"$1"}
+root_debootstrap() { # SUITE [MIRROR]
+	local script=
+	# Every suite since trixie is made alike, also those that the host's debootstrap has not heard of.
+	[ -e "/usr/share/debootstrap/scripts/$1" ] || script=/usr/share/debootstrap/scripts/sid
+	unshare --mount --pid --fork --kill-child debootstrap --variant=minbase "$1" "$ROOT" ${2:+"$2"} ${script:+"$script"}
 }
 
-# root_sources: the suites beside trixie, from the mirror that debootstrap used.
+# root_sources SUITE...: all of them, from the mirror that debootstrap used.
 root_sources() {
-	local mirror
+	local mirror suite
 	mirror=$(awk '$1 == "deb" { print $2; exit }' "$ROOT/etc/apt/sources.list")
-	cat >"$ROOT/etc/apt/sources.list" <<-END
-		deb $mirror trixie main
-		deb $mirror trixie-updates main
-		deb $mirror trixie-backports main
-	END
+	for suite; do
+		echo "deb $mirror $suite main"
+	done >"$ROOT/etc/apt/sources.list.new"
+	mv "$ROOT/etc/apt/sources.list.new" "$ROOT/etc/apt/sources.list"
 	printf 'force-unsafe-io\n' >"$ROOT/etc/dpkg/dpkg.cfg.d/pinmap"
 	cat >"$ROOT/etc/dpkg/dpkg.cfg.d/pinmap-lean" <<-END
 		path-exclude=/usr/share/doc/*
@@ -116,10 +163,29 @@ root_install() {
 		in_root apt-get -q clean
 }
 
+# debootstrap retrieves all packages, then extracts or unpacks and configures each: how many there are is known then.
+debootstrap_progress() {
+	awk '
+		/^I: Validating / { packages++ }
+		/^I: (Extracting|Unpacking|Configuring) / { done++ }
+		/^I: Chosen extractor/ { known = 1 }
+		END { if (known) print done + 0, 3 * packages, "steps"; else print packages + 0, "packages retrieved" }' "$STEP_LOG"
+}
+
+# apt unpacks and sets up each package, of which it says before how many there are.
+apt_progress() {
+	awk '
+		/ newly installed, / { for (i = 1; i < NF; i++) if ($(i + 1) == "newly") total += 2 * $i }
+		/^(Unpacking|Setting up) / { done++ }
+		END { if (total) print done + 0, total, "steps"; else print "reading the lists of packages" }' "$STEP_LOG"
+}
+
 # root_cause: the reason in a failed step's log, in words.
 root_cause() {
 	if grep -qE 'Temporary failure resolving|Could not (connect|resolve)|Failed to fetch|Failed getting release file|Unable to connect|Connection (refused|timed out)' "$STEP_LOG"; then
 		echo "the Debian mirror cannot be reached"
+	elif grep -qE 'Release file .* is expired' "$STEP_LOG"; then
+		echo "the mirror's Release file has expired"
 	elif grep -q 'No space left' "$STEP_LOG"; then
 		echo "the disk is full"
 	else

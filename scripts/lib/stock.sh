@@ -7,11 +7,38 @@
 # again, from linux-source of the same version, with Debian's configuration and the very compilers that the image was built with.
 # That each symbol which they export is exported by the image, too, is checked: symbols of Rust contain a hash of their crate.
 
+#
+# The newest line is the one in trixie-backports, which is built with trixie's own tool chain. STOCK_SUITES has the suites for other
+# lines; their kernels are built with newer compilers, which come in a root of their own (kernel_root_ensure).
+
+declare -A STOCK_SUITES=([7.2]=forky)
+
 # What the VM needs and the image does not contain; each with what it depends on.
 STOCK_MODULES=(9p 9pnet_virtio virtio_blk ext4 virtio-iommu vfio-pci vfio_iommu_type1 vgem)
 
 stock_config() { # NAME: its value in the configuration of the image
 	sed -nE "s/^CONFIG_$1=\"?([^\"]*)\"?\$/\1/p" "$KDIR/unpacked/usr/src/linux-headers-$KREL/.config"
+}
+
+# stock_source_ensure LINE: like source_ensure, for a line that another suite has
+stock_source_ensure() {
+	local suite=${STOCK_SUITES[$1]} found
+	LINE=$1
+	kernel_root_ensure "$suite"
+	found=$(stock_source_cached "$suite")
+	[ -n "$found" ] || locked source stock_source_make "$suite"
+	found=$(stock_source_cached "$suite")
+	SOURCE=/cache/sources/$found RELEASE=${found#"$suite-linux-"}
+}
+
+stock_source_cached() { # SUITE
+	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "$1-linux-$LINE.*" -printf '%f\n' | sort -V | tail -n 1
+}
+
+stock_source_make() { # SUITE
+	[ -z "$(stock_source_cached "$1")" ] || return 0
+	source_available "$LINE" || die "Debian $1 has no Linux $LINE any more"
+	source_fetch "$LINE" "$1-"
 }
 
 # stock_make: runs with the lock held.
@@ -25,6 +52,7 @@ stock_make() {
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}-fetch.log
 	step "$STEP_LOG" "fetching Debian's kernel $KREL" stock_fetch_progress stock_fetch ||
 		die "cannot fetch Debian's kernel: $(root_cause) (log: $STEP_LOG)"
+	COMPILER=("CC=$(cat "$KDIR/compiler")")
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}.log
 	step "$STEP_LOG" "compiling the Rust metadata of $KREL" kernel_progress stock_build ||
 		die "the Rust metadata of $KREL cannot be made: $(kernel_cause) (log: $STEP_LOG)"
@@ -38,21 +66,31 @@ stock_packages() {
 
 # stock_release: the release (uname -r) of the image that was built from the source in SOURCE
 stock_release() {
-	in_root apt-cache search --names-only "^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$" | cut -d' ' -f1 | sort -V |
+	in_kernel_root apt-cache search --names-only "^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$" | cut -d' ' -f1 | sort -V |
 		while read -r package; do
-			! in_root apt-cache madison "$package" | grep -qF " $RELEASE " || echo "${package#linux-headers-}"
+			! in_kernel_root apt-cache madison "$package" | grep -qF " $RELEASE " || echo "${package#linux-headers-}"
 		done | tail -n 1
 }
 
 stock_fetch() {
 	local package
 	# shellcheck disable=SC2046
-	in_root env -C "/cache/kernels/${KDIR##*/}/debs" apt-get -q download $(stock_packages | sed "s/\$/=$RELEASE/") || return 1
+	in_kernel_root env -C "/cache/kernels/${KDIR##*/}/debs" apt-get -q download $(stock_packages | sed "s/\$/=$RELEASE/") || return 1
 	for package in "$KDIR"/debs/*.deb; do
-		in_root dpkg-deb -x "/cache/kernels/${KDIR##*/}/debs/${package##*/}" "/cache/kernels/${KDIR##*/}/unpacked" || return 1
+		in_kernel_root dpkg-deb -x "/cache/kernels/${KDIR##*/}/debs/${package##*/}" "/cache/kernels/${KDIR##*/}/unpacked" || return 1
 	done
 	cp "$KDIR/unpacked/usr/lib/modules/$KREL/vmlinuz" "$KDIR/vmlinuz" &&
-		in_root bash /src/scripts/lib/stock-modules.sh "/cache/kernels/${KDIR##*/}" "$KREL" "${STOCK_MODULES[@]}"
+		stock_compiler &&
+		in_kernel_root bash /src/scripts/lib/stock-modules.sh "/cache/kernels/${KDIR##*/}" "$KREL" "${STOCK_MODULES[@]}"
+}
+
+# stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file; installed where it is missing
+stock_compiler() {
+	local name
+	name=$(stock_config CC_VERSION_TEXT | cut -d' ' -f1)
+	[ -e "$KERNEL_ROOT/usr/bin/$name" ] || in_kernel_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
+	COMPILER=("CC=$name")
+	echo "$name" >"$KDIR/compiler"
 }
 
 stock_fetch_progress() {
@@ -70,9 +108,9 @@ stock_build() {
 	local make=(make -s -C "$SOURCE" "O=$out" "${COMPILER[@]}" "KERNELRELEASE=$KREL")
 	stock_check_compilers &&
 		cp "$headers/.config" "$KDIR/out/.config" &&
-		in_root "${make[@]}" olddefconfig &&
+		in_kernel_root "${make[@]}" olddefconfig &&
 		stock_check_config "$headers/.config" &&
-		in_root "${make[@]}" "-j$(nproc)" prepare modules_prepare &&
+		in_kernel_root "${make[@]}" "-j$(nproc)" prepare modules_prepare &&
 		cp "$headers/Module.symvers" "$KDIR/out/" &&
 		stock_check_symbols
 }
@@ -82,7 +120,7 @@ stock_check_compilers() {
 	local wanted found
 	for wanted in "RUSTC_VERSION_TEXT rustc --version" "BINDGEN_VERSION_TEXT bindgen --version" "CC_VERSION_TEXT ${COMPILER[0]#CC=} --version"; do
 		# shellcheck disable=SC2086
-		found=$(in_root ${wanted#* } 2>&1 | head -n 1)
+		found=$(in_kernel_root ${wanted#* } 2>&1 | head -n 1)
 		[ "$found" = "$(stock_config "${wanted%% *}")" ] ||
 			{ echo "error: the image was built with $(stock_config "${wanted%% *}"), and here is $found"; return 1; }
 	done
