@@ -35,6 +35,8 @@ cp -a "$modules/lib/modules/." lib/modules
 # what is no part of the kernel's image, and is needed from the beginning
 [ ! -e "$modules/load" ] || cp "$modules/load" etc/modules
 release=$(ls lib/modules)
+# where distributions put it
+[ ! -e "$modules/config" ] || install -D -m 644 "$modules/config" "boot/config-$release"
 rm -f "lib/modules/$release"/{build,source}
 if [ -n "$module" ]; then
 	mkdir -p "lib/modules/$release/extra"

@@ -112,6 +112,7 @@ stock_build() {
 		stock_check_config "$headers/.config" &&
 		in_kernel_root "${make[@]}" "-j$(nproc)" prepare modules_prepare &&
 		cp "$headers/Module.symvers" "$KDIR/out/" &&
+		cp "$headers/.config" "$KDIR/modules/config" &&
 		stock_check_symbols
 }
 
