@@ -32,8 +32,10 @@ tap_start() {
 	: >"$output"
 	tap_run "$output" "$@" &
 	TAP_PIDS[$name]=$!
+	TAP_NAMES+=("$name")
 }
 declare -A TAP_PIDS=()
+TAP_NAMES=()
 
 # tap_run OUTPUT COMMAND...: the exit status goes to a file, since the shell forgets that of a
 # process whose number is used again.
@@ -44,7 +46,13 @@ tap_run() {
 	pid=$!
 	trap 'kill "$pid" 2>/dev/null; exit 143' TERM
 	wait "$pid" || rc=$?
+	times >"$output.cpu"
 	echo "$rc" >"$output.status"
+}
+
+# cpu_of FILE: the seconds of processor time that `times` says a shell's children have used
+cpu_of() {
+	awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } print int(sum) }' "$1"
 }
 
 tap_running() {
@@ -142,6 +150,17 @@ tap_clean_up() {
 		kill "$pid" 2>/dev/null || :
 	done
 	rm -rf "$TAP_DIR"
+}
+
+# tap_costs: what each part has cost, in minutes of one processor, and how long all of it took
+tap_costs() {
+	local name
+	times >"$TAP_DIR/cpu"
+	echo "# processor time, in minutes:"
+	for name in "${TAP_NAMES[@]}"; do
+		cpu_of "$TAP_DIR/${name//\//-}.cpu" | awk -v name="$name" '{ printf "#   %5.1f  %s\n", $1 / 60, name; }'
+	done
+	cpu_of "$TAP_DIR/cpu" | awk -v seconds="$SECONDS" '{ printf "#   %5.1f  all, in %.1f minutes\n", $1 / 60, seconds / 60 }'
 }
 
 # tap_check NAME COMMAND...: one test, passed when the command succeeds; its output is shown when it
