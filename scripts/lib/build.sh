@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What is built from the tree: the module, the programs, the tests. Needs common.sh, root.sh and kernel.sh.
-# Every checkout has a directory of its own in the cache to build in, so that two of them do not undo each other's work. What comes
-# out is named by what went in, so it is made once for all of them.
+# What is built from the tree: the module, the programs, the tests. Needs common.sh, root.sh and
+# kernel.sh. Every checkout has a directory of its own in the cache to build in, so that two of them
+# do not undo each other's work. What comes out is named by what went in, so it is made once for all
+# of them.
 
 BUILDS=$CACHE/builds/$(echo "$TREE" | hash_of)
 RESULTS=$CACHE/results
@@ -12,7 +13,8 @@ files_in() {
 	(cd "$1" && find . \( -name .git -o -path ./build -o -name target \) -prune -o -type f -print | LC_ALL=C sort)
 }
 
-# content_of DIRECTORY PATTERN...: a hash of the files below it whose names match one of the extended regular expressions
+# content_of DIRECTORY PATTERN...: a hash of the files below it whose names match one of the
+# extended regular expressions
 content_of() {
 	local directory=$1 pattern
 	pattern=$(IFS='|' && shift && echo "$*")
@@ -27,8 +29,9 @@ build_key() {
 
 MODULE_FILES='^\./(Kbuild|Makefile|(driver|include)/.*\.(rs|c|h))$'
 
-# module_build [--from DIRECTORY] [--name NAME] [--no-gpu] [--clippy]: builds the module for the kernel in KDIR and sets MODULE, the
-# path of pinmap.ko. DIRECTORY is a tree with other sources (the default is this one); NAME keeps its objects apart.
+# module_build [--from DIRECTORY] [--name NAME] [--no-gpu] [--clippy]: builds the module for the
+# kernel in KDIR and sets MODULE, the path of pinmap.ko. DIRECTORY is a tree with other sources (the
+# default is this one); NAME keeps its objects apart.
 module_build() {
 	local from=$TREE name=module arguments=()
 	while [ $# -gt 0 ]; do
@@ -76,8 +79,8 @@ module_progress() {
 	echo "$objects $((sources + 1)) objects"
 }
 
-# extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the bench need besides pinmap's, for the
-# kernel in KDIR, and sets EXTRA_MODULE, its path.
+# extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the
+# bench need besides pinmap's, for the kernel in KDIR, and sets EXTRA_MODULE, its path.
 extra_module_build() {
 	local name=${1##*/}
 	local dir=$BUILDS/${KDIR##*/}/$name
@@ -99,7 +102,8 @@ extra_module_make() { # SOURCES DIR
 	keep "$(echo "$2/tree"/*.ko)" "$EXTRA_MODULE" 10
 }
 
-# keep FROM TO N: makes FROM the result TO, also where another checkout has made the same; of all that are there, the newest N stay.
+# keep FROM TO N: makes FROM the result TO, also where another checkout has made the same; of all
+# that are there, the newest N stay.
 keep() {
 	local partial=$2.partial.$$
 	mkdir -p "${2%/*}"
@@ -110,7 +114,8 @@ keep() {
 	keep_newest "$3" "${2%/*}"
 }
 
-# module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file came or went it starts afresh.
+# module_copy FROM TO: writes only files whose content differs, for make goes by time. When a file
+# came or went it starts afresh.
 module_copy() {
 	local file names
 	names=$(files_in "$1" | grep -E "$MODULE_FILES")
@@ -128,8 +133,9 @@ keep_newest() { # N DIRECTORY
 	find "$2" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n "+$(($1 + 1))" | cut -d' ' -f2- | xargs -r -d '\n' rm -rf
 }
 
-# programs_build [--commands]: builds the workspace's programs and the C tests and sets PROGRAMS: a directory with bin/ and tests/, as
-# they are installed in the VM. With --commands: only what users install.
+# programs_build [--commands]: builds the workspace's programs and the C tests and sets PROGRAMS: a
+# directory with bin/ and tests/, as they are installed in the VM. With --commands: only what users
+# install.
 programs_build() {
 	local content what='the programs and the tests' commands=${1:-}
 	[ -z "$commands" ] || what='the commands'
@@ -169,7 +175,8 @@ cargo_in_root() { # ARGUMENT...
 	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/cargo in_root env -C /src cargo "$@"
 }
 
-# Static, because the VM has no libraries; for a named target, because otherwise that would hold for build scripts too.
+# Static, because the VM has no libraries; for a named target, because otherwise that would hold for
+# build scripts too.
 programs_compile() { # TO
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
 	[ -z "$commands" ] || targets=(--bin pinmap)
@@ -188,7 +195,8 @@ programs_compile() { # TO
 			cp "$BUILDS/testgpu/target/x86_64-unknown-linux-gnu/release/testgpu-vfio" "$1/tests/" || return 1
 	fi
 	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
-		# Line numbers would make the initramfs ten times as big; names stay, for backtraces.
+		# Line numbers would make the initramfs ten times as big; names stay, for
+		# backtraces.
 		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
 	fi
 	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0

@@ -23,7 +23,8 @@ hash_of() {
 	sha256sum | cut -c1-16
 }
 
-# need_root: namespaces, chroot and debootstrap all need it, so it is asked for once, before anything else.
+# need_root: namespaces, chroot and debootstrap all need it, so it is asked for once, before
+# anything else.
 need_root() {
 	[ "$(id -u)" -eq 0 ] || die "must be run as root (it makes a Debian root directory and mount namespaces)"
 	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
@@ -54,7 +55,8 @@ trap run_at_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# locked NAME COMMAND...: two runs at once must not make the same thing twice, let alone into each other.
+# locked NAME COMMAND...: two runs at once must not make the same thing twice, let alone into each
+# other.
 locked() {
 	local name=$1 lock
 	shift
@@ -67,10 +69,11 @@ locked() {
 	exec {lock}>&-
 }
 
-# step LOG TITLE PROGRESS COMMAND...: runs a long command with its output in LOG. After ten seconds, and from time to time after
-# that, one line tells how far it is. PROGRESS is a command that prints `DONE TOTAL UNIT`, from which the time that is left is
-# estimated, or a text. The command has a process group of its own, so that an interrupted script can end all of it.
-# As step is used with ||, errexit does not hold in the command: its parts must be joined with &&.
+# step LOG TITLE PROGRESS COMMAND...: runs a long command with its output in LOG. After ten seconds,
+# and from time to time after that, one line tells how far it is. PROGRESS is a command that prints
+# `DONE TOTAL UNIT`, from which the time that is left is estimated, or a text. The command has a
+# process group of its own, so that an interrupted script can end all of it. As step is used with
+# ||, errexit does not hold in the command: its parts must be joined with &&.
 step() {
 	local log=$1 title=$2 progress=$3 began=$SECONDS next=$((SECONDS + 10)) rc=0 pause=30 first
 	shift 3
@@ -118,8 +121,8 @@ duration() { # SECONDS
 	fi
 }
 
-# step_progress FIRST NOW SECONDS: what a step that runs for so long says of itself. An interrupted step goes on where it stopped:
-# only what was done since FIRST counts for the estimate.
+# step_progress FIRST NOW SECONDS: what a step that runs for so long says of itself. An interrupted
+# step goes on where it stopped: only what was done since FIRST counts for the estimate.
 step_progress() {
 	local first=0 done total unit
 	if ! [[ $2 =~ ^([0-9]+)\ ([0-9]+)\ (.+)$ ]]; then

@@ -3,14 +3,16 @@
 # Kernel sources and kernels. Needs common.sh and root.sh.
 source "$TREE/scripts/lib/stock.sh"
 
-# The supported kernel lines, the preferred one first. (Bash itself sets a variable LINES, to the height of the terminal.)
+# The supported kernel lines, the preferred one first. (Bash itself sets a variable LINES, to the
+# height of the terminal.)
 KERNEL_LINES=(7.3 7.2)
 KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
 KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
 
 # --- sources ---
 
-# source_ensure [LINE]: sets SOURCE (path seen in the root), RELEASE and LINE. Without LINE: the best that can be had.
+# source_ensure [LINE]: sets SOURCE (path seen in the root), RELEASE and LINE. Without LINE: the
+# best that can be had.
 source_ensure() {
 	local line=${1:-${PINMAP_LINE:-}} found
 	KERNEL_ROOT=$ROOT
@@ -38,8 +40,9 @@ source_ensure() {
 	SOURCE=/cache/sources/$found RELEASE=${found#linux-} LINE=$line
 }
 
-# source_cached LINE: the newest source of the line that is already here. It stays in use until the cache is deleted:
-# a warm run needs no network and does not rebuild kernels because the archive moved on.
+# source_cached LINE: the newest source of the line that is already here. It stays in use until the
+# cache is deleted: a warm run needs no network and does not rebuild kernels because the archive
+# moved on.
 source_cached() {
 	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$1.*" ! -name '*.partial' -printf '%f\n' | sort -V | tail -n 1
 }
@@ -67,8 +70,9 @@ source_make() {
 			return 0
 		fi
 	done
-	# Backports drops a line soon after the next one comes. The source package of any suite will do, and nothing else is taken
-	# from these suites: their priority is lower than that of all the others.
+	# Backports drops a line soon after the next one comes. The source package of any suite will
+	# do, and nothing else is taken from these suites: their priority is lower than that of all
+	# the others.
 	STEP_LOG=$CACHE/logs/source-suites.log
 	step "$STEP_LOG" "looking for Linux $* in Debian testing and unstable" last_line source_add_suites ||
 		die "cannot look for Linux $*: $(root_cause) (log: $STEP_LOG)"
@@ -148,8 +152,9 @@ kernel_known() { # KERNEL
 	[[ " ${KERNELS[*]} " == *" $1 "* ]]
 }
 
-# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the cache; KDIR/out is what modules
-# are built against), KERNEL_IMAGE and what source_ensure sets; succeeds when the kernel is there.
+# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the
+# cache; KDIR/out is what modules are built against), KERNEL_IMAGE and what source_ensure sets;
+# succeeds when the kernel is there.
 kernel_find() {
 	kernel_known "$1" || die "there is no kernel '$1': ${KERNELS[*]} are the ones"
 	root_ensure

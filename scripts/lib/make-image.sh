@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Runs in the build root: makes the VM's initramfs.
-# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO    (the last three may be empty)
+# Runs in the build root: makes the VM's initramfs. usage: make-image.sh IMAGE KERNEL-MODULES
+# PROGRAMS PINMAP.KO IMPORTER.KO    (the last three may be empty)
 set -euo pipefail
 
 image=$1 modules=$2 programs=$3 module=$4 importer=$5

@@ -12,7 +12,8 @@ ROOT_PACKAGES=(
 	busybox-static cpio kmod e2fsprogs
 	ca-certificates
 )
-# What kernels and modules of another suite are built with, besides the compiler that its headers ask for.
+# What kernels and modules of another suite are built with, besides the compiler that its headers
+# ask for.
 KERNEL_ROOT_PACKAGES=(make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils rustc rust-src bindgen libc6-dev gcc kmod ca-certificates)
 ROOT_BACKPORTS=(qemu-system-x86)
 
@@ -27,8 +28,9 @@ root_ensure() {
 	[ -e "$ROOT" ] || locked root root_make
 }
 
-# in_root [--exec] COMMAND...: runs a command in the root, with the tree at /src and the cache at /cache.
-# Whatever it starts ends with it. With --exec this very process becomes the command, so that it can be signalled.
+# in_root [--exec] COMMAND...: runs a command in the root, with the tree at /src and the cache at
+# /cache. Whatever it starts ends with it. With --exec this very process becomes the command, so
+# that it can be signalled.
 in_root() {
 	if [ "$1" = --exec ]; then
 		shift
@@ -37,7 +39,8 @@ in_root() {
 	unshare --mount --pid --fork --kill-child bash "$TREE/scripts/lib/enter-root.sh" "$ROOT" "$TREE" "$CACHE" "${OUT:-}" "$@"
 }
 
-# root_mirror: where this host gets Debian from; nothing when that is not known (debootstrap has a default).
+# root_mirror: where this host gets Debian from; nothing when that is not known (debootstrap has a
+# default).
 root_mirror() {
 	if [ -n "${PINMAP_MIRROR:-}" ]; then
 		echo "$PINMAP_MIRROR"
@@ -50,8 +53,9 @@ root_mirror() {
 	fi
 }
 
-# kernel_root_ensure SUITE: sets KERNEL_ROOT, a root with what that suite's kernels are built with and nothing else; it is made where
-# it is missing, in a subshell, since a suite may be out of reach: the caller says what that means.
+# kernel_root_ensure SUITE: sets KERNEL_ROOT, a root with what that suite's kernels are built with
+# and nothing else; it is made where it is missing, in a subshell, since a suite may be out of
+# reach: the caller says what that means.
 kernel_root_ensure() {
 	need_root
 	KERNEL_ROOT=$CACHE/roots/$1-$(echo "$ROOT_VERSION ${KERNEL_ROOT_PACKAGES[*]}" | hash_of)
@@ -90,7 +94,8 @@ in_kernel_root() {
 	in_root "$@"
 }
 
-# root_make: runs with the lock held. A root that is not finished has another name, and is made anew.
+# root_make: runs with the lock held. A root that is not finished has another name, and is made
+# anew.
 root_make() {
 	[ ! -e "$ROOT" ] || return 0
 	need_space 12 "the set-up"
@@ -126,7 +131,8 @@ apt_install_host() {
 # debootstrap mounts things in the root it makes; they too stay in a namespace.
 root_debootstrap() { # SUITE [MIRROR]
 	local script=
-	# Every suite since trixie is made alike, also those that the host's debootstrap has not heard of.
+	# Every suite since trixie is made alike, also those that the host's debootstrap has not
+	# heard of.
 	[ -e "/usr/share/debootstrap/scripts/$1" ] || script=/usr/share/debootstrap/scripts/sid
 	unshare --mount --pid --fork --kill-child debootstrap --variant=minbase "$1" "$ROOT" ${2:+"$2"} ${script:+"$script"}
 }
@@ -163,7 +169,8 @@ root_install() {
 		in_root apt-get -q clean
 }
 
-# debootstrap retrieves all packages, then extracts or unpacks and configures each: how many there are is known then.
+# debootstrap retrieves all packages, then extracts or unpacks and configures each: how many there
+# are is known then.
 debootstrap_progress() {
 	awk '
 		/^I: Validating / { packages++ }

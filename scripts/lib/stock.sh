@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# The kernel `stock`: the unmodified image that Debian distributes. Needs common.sh, root.sh and kernel.sh.
+# The kernel `stock`: the unmodified image that Debian distributes. Needs common.sh, root.sh and
+# kernel.sh.
 #
-# Debian builds its kernels with Rust, but linux-headers leaves out the compiled crates that a module in Rust is compiled against
-# (`rust/*.rmeta`). The compiler's output depends on nothing but its version, the source and the configuration. So they are made
-# again, from linux-source of the same version, with Debian's configuration and the very compilers that the image was built with.
-# That each symbol which they export is exported by the image, too, is checked: symbols of Rust contain a hash of their crate.
+# Debian builds its kernels with Rust, but linux-headers leaves out the compiled crates that a
+# module in Rust is compiled against (`rust/*.rmeta`). The compiler's output depends on nothing but
+# its version, the source and the configuration. So they are made again, from linux-source of the
+# same version, with Debian's configuration and the very compilers that the image was built with.
+# That each symbol which they export is exported by the image, too, is checked: symbols of Rust
+# contain a hash of their crate.
 
 #
-# The newest line is the one in trixie-backports, which is built with trixie's own tool chain. STOCK_SUITES has the suites for other
-# lines; their kernels are built with newer compilers, which come in a root of their own (kernel_root_ensure).
+# The newest line is the one in trixie-backports, which is built with trixie's own tool chain.
+# STOCK_SUITES has the suites for other lines; their kernels are built with newer compilers, which
+# come in a root of their own (kernel_root_ensure).
 
 declare -A STOCK_SUITES=([7.2]=forky)
 
@@ -84,7 +88,8 @@ stock_fetch() {
 		in_kernel_root bash /src/scripts/lib/stock-modules.sh "/cache/kernels/${KDIR##*/}" "$KREL" "${STOCK_MODULES[@]}"
 }
 
-# stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file; installed where it is missing
+# stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file;
+# installed where it is missing
 stock_compiler() {
 	local name
 	name=$(stock_config CC_VERSION_TEXT | cut -d' ' -f1)

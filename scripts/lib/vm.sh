@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and build.sh.
+# The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and
+# build.sh.
 
 # What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what happens during a test.
 COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking|inconsistent lock state'
 COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption|ODEBUG:|INFO: task'
 COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
 
-# image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests and the modules.
+# image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests
+# and the modules.
 image_build() {
 	local module=${1:-} content
 	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
@@ -46,8 +48,9 @@ disk_make() {
 	mv "$DISK.partial" "$DISK"
 }
 
-# accelerator: prints kvm where it works, else tcg. That /dev/kvm is there says little: on some hosts a guest hangs in its first
-# instructions. So a kernel is booted, once per host boot; without a root file system it panics at once, which ends QEMU.
+# accelerator: prints kvm where it works, else tcg. That /dev/kvm is there says little: on some
+# hosts a guest hangs in its first instructions. So a kernel is booted, once per host boot; without
+# a root file system it panics at once, which ends QEMU.
 accelerator() {
 	[ -w /dev/kvm ] || { echo tcg; return; }
 	local verdict
