@@ -229,6 +229,7 @@ TEST_EACH(tables_charged, strides, .seconds = 120)
 /* The preflight says whether there is a charge left for tables. */
 TEST_EACH(tables_in_the_preflight, strides, .seconds = 120)
 {
+	long long before = tables_at_rest();
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -247,11 +248,13 @@ TEST_EACH(tables_in_the_preflight, strides, .seconds = 120)
 		_exit(0);
 	}
 	join(pid);
+	CHECK_TABLES_BACK(before);
 }
 
 /* The charge for tables ends with the context: the next one has its own tables for nothing. */
 TEST_EACH(tables_charged_anew, strides, .seconds = 120)
 {
+	long long before = tables_at_rest();
 	pid_t pid = fork();
 
 	if (pid == 0) {
@@ -270,6 +273,7 @@ TEST_EACH(tables_charged_anew, strides, .seconds = 120)
 		_exit(0);
 	}
 	join(pid);
+	CHECK_TABLES_BACK(before);
 }
 
 /* Ordinary memory, however much, fills its tables: nothing is charged for them. */
