@@ -3,7 +3,7 @@
 //!
 //! A program can make its device raise interrupts without end. The thread that handles them would
 //! then never leave its CPU to others. So the thread counts interrupts that follow the previous one
-//! within [`AT_ONCE`]. From [`MANY`] in a row on, it rests after each of them for twice as long as
+//! within `AT_ONCE`. From `MANY` in a row on, it rests after each of them for twice as long as
 //! the handling took: the program gets a third of a CPU at most.
 //!
 //! The rest itself does not count as a pause of the device. Otherwise each rest would end the burst

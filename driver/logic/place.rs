@@ -8,7 +8,7 @@
 //!
 //! Where no exact address is demanded, the search goes through the classes of gaps, the longest
 //! first. In a gap that is long enough for any alignment the first try succeeds. Shorter gaps may
-//! fit by chance, and are tried a few times ([`PATIENCE`]), since they keep addresses low. They are
+//! fit by chance, and are tried a few times (`PATIENCE`), since they keep addresses low. They are
 //! all tried only if nothing else is left. Thus a full address space costs no more than an empty
 //! one.
 
