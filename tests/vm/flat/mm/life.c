@@ -321,6 +321,23 @@ TEST(release_meets_munmap)
 	CHECK_EQ(get_info(partner.fd).out_registrations, 0);
 }
 
+/* When munmap() returns nothing is mapped any more, though nobody has looked at the memory yet. */
+TEST(munmap_unmaps_at_once)
+{
+	struct pinmap_get_totals totals = { .size = sizeof(totals) };
+	int fd = open_device(0);
+
+	for (unsigned int i = 0; i < rounds(500); i++) {
+		char *memory = anon(1);
+		struct registration registration = register_memory(fd, memory, PAGE, WRITE);
+
+		SYS(munmap(memory, PAGE));
+		CHECK_OK(try_ioctl(fd, PINMAP_GET_TOTALS, &totals));
+		CHECK_EQ(totals.out_mapped.number, 0);
+		release(fd, registration.handle);
+	}
+}
+
 struct unmapper {
 	char *memory;
 	pthread_barrier_t barrier;
