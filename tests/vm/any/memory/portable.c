@@ -612,6 +612,58 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 }
 
 /*
+ * A process with many contexts registers portable memory, which all of them get, and is killed meanwhile: it does not go on to
+ * the end.
+ */
+TEST(portable_killed_while_shared, .seconds = 120)
+{
+	/* a buffer has 64 mappings at most */
+	enum { MANY = 64 };
+	unsigned long long most = 0;
+	struct gate ready = gate_new();
+
+	need_gpu();
+	for (unsigned int attempt = 0; attempt < 5; attempt++) {
+		struct pinmap_get_totals totals = { .size = sizeof(totals) };
+		int watcher = open_gpu();
+		bool killed = false;
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			char *memory = anon(2);
+			int fds[MANY];
+
+			for (unsigned int i = 0; i < MANY; i++) {
+				fds[i] = open_gpu();
+				get_info(fds[i]);
+			}
+			/* the page tables are there already: to make them stops for a signal, too */
+			register_memory(fds[0], memory, PAGE, WRITE | PORTABLE);
+			gate_open(&ready);
+			register_memory(fds[0], memory + PAGE, PAGE, WRITE | PORTABLE);
+			pause();
+		}
+		gate_pass(&ready);
+		most = 0;
+		do {
+			CHECK_OK(try_ioctl(watcher, PINMAP_GET_TOTALS, &totals));
+			if (totals.out_mapped.number > most)
+				most = totals.out_mapped.number;
+			if (most > MANY && !killed) {
+				SYS(kill(pid, SIGKILL));
+				killed = true;
+			}
+		} while (waitpid(pid, NULL, WNOHANG) == 0);
+		CHECK(killed);
+		diag("killed with %llu of %d mapped", most - MANY, MANY);
+		close(watcher);
+		if (most < 2 * MANY)
+			return;
+	}
+	FAIL("it has always had all of it mapped");
+}
+
+/*
  * When the context that has a device is closed, another context of the process gets the device,
  * with all portable memory. Not if the process has ended: nothing is mapped again for nobody.
  */

@@ -9,17 +9,21 @@
 #include "gpu.h"
 #include "memory.h"
 #include "pci.h"
+#include "pressure.h"
 #include "process.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -330,4 +334,98 @@ TEST(interrupts_leave_the_processor, .seconds = 60)
 	     (unsigned long long)alone, (unsigned long long)beside, (unsigned long long)handling);
 	CHECK(beside > alone / 4);
 	CHECK(handling > 20 && handling < 850);
+}
+
+/* Where it sleeps in the kernel; empty if it does not. */
+static void stack_of(pid_t pid, char *text, size_t length)
+{
+	char path[32];
+	ssize_t got;
+	int file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
+	file = SYS(open(path, O_RDONLY | O_CLOEXEC));
+	got = read(file, text, length - 1);
+	text[got > 0 ? got : 0] = 0;
+	close(file);
+}
+
+static long long sleeps_of(pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", pid);
+	return file_field(path, "voluntary_ctxt_switches:");
+}
+
+/*
+ * A task that has to wait for memory while device memory is mapped for it, because its cgroup has more than it should, holds up
+ * nobody else's page faults.
+ */
+TEST(fault_that_waits_for_memory, .seconds = 120)
+{
+	/* so far apart, each needs page tables of its own */
+	enum { PLACES = 512 };
+	const size_t apart = (size_t)1 << 30;
+	struct gate ready = gate_new();
+	int fd = open_gpu();
+	struct pinmap_alloc mine = { .size = sizeof(mine), .flags = PINMAP_ALLOC_VRAM, .length = PAGE };
+	unsigned int waits = 0;
+	pid_t pid;
+
+	if (access("/proc/self/stack", R_OK))
+		SKIP("the kernel does not tell where a task sleeps");
+	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &mine));
+	pid = fork();
+	if (pid == 0) {
+		static struct iovec places[PLACES];
+		struct pinmap_alloc args = mine;
+		int own = open_gpu(), zero = SYS(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+		char *room = SYS(mmap(NULL, PLACES * apart, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+
+		args = (struct pinmap_alloc){ .size = sizeof(args), .flags = PINMAP_ALLOC_VRAM, .length = PAGE };
+		CHECK_OK(try_ioctl(own, PINMAP_ALLOC, &args));
+		for (unsigned int i = 0; i < PLACES; i++) {
+			places[i].iov_base = SYS(mmap(room + i * apart, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own,
+						      (off_t)args.out_offset));
+			places[i].iov_len = 1;
+		}
+		memory_cgroup(512 * MIB, false);
+		/* what cannot be taken from it */
+		memset(anon(64 * MIB / PAGE), 1, 64 * MIB);
+		gate_open(&ready);
+		/* one call: a task that returns to user space would sleep there */
+		for (;;) {
+			CHECK_EQ(readv(zero, places, PLACES), PLACES);
+			for (unsigned int i = 0; i < PLACES; i++)
+				SYS(mmap(places[i].iov_base, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own,
+					 (off_t)args.out_offset));
+		}
+	}
+	gate_pass(&ready);
+	file_write("/sys/fs/cgroup/pinmap-test/memory.high", "1M");
+	for (bool done = false; !done;) {
+		char stack[4096];
+		long long sleeps = sleeps_of(pid);
+
+		CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0);
+		stack_of(pid, stack, sizeof(stack));
+		if (!strstr(stack, "over_high") || !strstr(stack, "vmf_insert_pfn")) {
+			sleep_ms(1);
+			continue;
+		}
+		for (unsigned int i = 0; i < 10; i++) {
+			char *view = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)mine.out_offset));
+
+			*(volatile char *)view = 1;
+			SYS(munmap(view, PAGE));
+		}
+		/* it has slept all the time */
+		done = sleeps_of(pid) == sleeps;
+		waits++;
+	}
+	diag("faults were answered while a task waited for the %uth time", waits);
+	kill_now(pid);
+	file_write("/sys/fs/cgroup/pinmap-test/memory.high", "max");
+	CHECK(waits < 8);
 }

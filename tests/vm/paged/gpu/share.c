@@ -7,6 +7,7 @@
 #include "pins.h"
 #include "process.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -15,6 +16,46 @@
 static void increment(struct gpu_queue *queue, volatile void *floats)
 {
 	queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)floats, 1024, 0);
+}
+
+struct first_call {
+	int fd;
+	pthread_barrier_t *barrier;
+};
+
+static void *call_first(void *argument)
+{
+	struct first_call *call = argument;
+
+	pthread_barrier_wait(call->barrier);
+	get_info(call->fd);
+	return NULL;
+}
+
+/* Threads that all make the first call of a context: it gets what is portable once. */
+TEST(first_calls_at_once, .seconds = 60)
+{
+	enum { THREADS = 4 };
+	int home = open_gpu();
+	pthread_barrier_t barrier;
+
+	pthread_barrier_init(&barrier, NULL, THREADS);
+	for (unsigned int i = 0; i < rounds(30); i++) {
+		struct first_call call = { .fd = open_gpu(), .barrier = &barrier };
+		char *memory = anon(1);
+		pthread_t threads[THREADS];
+		struct registration registration;
+
+		for (int thread = 0; thread < THREADS; thread++)
+			CHECK_OK(-pthread_create(&threads[thread], NULL, call_first, &call));
+		for (int thread = 0; thread < THREADS; thread++)
+			CHECK_OK(-pthread_join(threads[thread], NULL));
+		registration = register_memory(home, memory, PAGE, WRITE | PINMAP_REGISTER_PORTABLE);
+		CHECK_EQ(query_addr(call.fd, memory).out_nr_mappings, 1);
+		release(home, registration.handle);
+		close(call.fd);
+		SYS(munmap(memory, PAGE));
+	}
 }
 
 /* A kernel works in place on what the CPU writes past its caches. */

@@ -246,6 +246,51 @@ TEST(forgotten_by_all_at_once, .seconds = 60)
 	}
 }
 
+struct asker {
+	int fd;
+	uint64_t handle;
+	struct pinmap_query query;
+	int result;
+};
+
+static void *ask_it(void *argument)
+{
+	struct asker *asker = argument;
+	int result = try_query_handle(asker->fd, asker->handle, &asker->query);
+
+	__atomic_store_n(&asker->result, result, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+/* QUERY says that the memory went away once the device has forgotten it, and it is unpinned. */
+TEST(stale_when_it_is_over, .seconds = 30)
+{
+	struct memory memory = memory_new(ANON, 8 * PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct registration registration;
+	long long pins = pins_held();
+	struct asker asker;
+	pthread_t thread;
+
+	registration = register_memory(fd, memory.addr, memory.length, WRITE);
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory.addr, memory.length, 0x22);
+	queue_finish(&queue);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	SYS(munmap(memory.addr, memory.length));
+	asker = (struct asker){ .fd = fd, .handle = registration.handle, .result = 1 };
+	CHECK_EQ(pthread_create(&thread, NULL, ask_it, &asker), 0);
+	/* less than the driver's patience, which is 2 s */
+	for (int i = 0; i < 10; i++, sleep_ms(10))
+		CHECK_EQ(__atomic_load_n(&asker.result, __ATOMIC_SEQ_CST), 1);
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK_OK(asker.result);
+	CHECK_EQ(asker.query.out_state, PINMAP_STATE_STALE);
+	CHECK_PINS(pins);
+	release(fd, registration.handle);
+}
+
 /* A device that does not confirm that it has forgotten is cut off, and gone. */
 TEST(no_acknowledgement, .seconds = 60, .faults = true)
 {
