@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Runs inside a fresh mount namespace: puts what a command needs into the build root, then runs the
 # command there. Because the mounts exist in this namespace only, deleting the cache from outside
-# can never reach the host's files. usage: enter-root.sh ROOT TREE CACHE OUT COMMAND...    (TREE,
-# CACHE and OUT may be empty)
+# can never reach the host's files.
+# usage: enter-root.sh ROOT TREE CACHE OUT COMMAND...    (TREE, CACHE and OUT may be empty)
 set -euo pipefail
 
 root=$1 tree=$2 cache=$3 out=$4

@@ -6,6 +6,7 @@ source "$TREE/scripts/lib/stock.sh"
 # The supported kernel lines, the preferred one first. (Bash itself sets a variable LINES, to the
 # height of the terminal.)
 KERNEL_LINES=(7.3 7.2)
+LINE_CHOICES=$(IFS="|" && echo "${KERNEL_LINES[*]}") # for usage texts
 KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
 KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
 
@@ -17,13 +18,17 @@ source_ensure() {
 	local line=${1:-${PINMAP_LINE:-}} found
 	KERNEL_ROOT=$ROOT
 	if [ -n "${PINMAP_LINUX_SRC:-}" ]; then
-		[ -f "$PINMAP_LINUX_SRC/Kbuild" ] || die "PINMAP_LINUX_SRC=$PINMAP_LINUX_SRC is not a kernel source tree"
-		SOURCE=/linux RELEASE=$(make -s -C "$PINMAP_LINUX_SRC" kernelversion)-$(realpath "$PINMAP_LINUX_SRC" | hash_of)
+		[ -f "$PINMAP_LINUX_SRC/Kbuild" ] ||
+			die "PINMAP_LINUX_SRC=$PINMAP_LINUX_SRC is not a kernel source tree"
+		found=$(make -s -C "$PINMAP_LINUX_SRC" kernelversion) ||
+			die "make cannot tell the version of $PINMAP_LINUX_SRC"
+		SOURCE=/linux RELEASE=$found-$(realpath "$PINMAP_LINUX_SRC" | hash_of)
 		LINE=$(cut -d. -f1-2 <<<"$RELEASE")
 		return
 	fi
 	if [ -n "$line" ]; then
-		[[ " ${KERNEL_LINES[*]} " == *" $line "* ]] || die "kernel line $line is not one of the supported ones: ${KERNEL_LINES[*]}"
+		[[ " ${KERNEL_LINES[*]} " == *" $line "* ]] ||
+			die "kernel line $line is not one of the supported ones: ${KERNEL_LINES[*]}"
 		found=$(source_cached "$line")
 		[ -n "$found" ] || locked source source_make "$line"
 	else
@@ -44,7 +49,8 @@ source_ensure() {
 # cache is deleted: a warm run needs no network and does not rebuild kernels because the archive
 # moved on.
 source_cached() {
-	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$1.*" ! -name '*.partial' -printf '%f\n' | sort -V | tail -n 1
+	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$1.*" ! -name '*.partial' \
+		-printf '%f\n' | sort -V | tail -n 1
 }
 
 # source_available LINE: whether any suite known to the root's apt has it
@@ -88,8 +94,10 @@ source_make() {
 source_add_suites() {
 	local mirror
 	mirror=$(awk '$1 == "deb" { print $2; exit }' "$ROOT/etc/apt/sources.list")
-	printf 'deb %s %s main\n' "$mirror" testing "$mirror" unstable >"$ROOT/etc/apt/sources.list.d/later.list"
-	printf 'Package: *\nPin: release a=%s\nPin-Priority: 1\n\n' testing unstable >"$ROOT/etc/apt/preferences.d/later"
+	printf 'deb %s %s main\n' "$mirror" testing "$mirror" unstable \
+		>"$ROOT/etc/apt/sources.list.d/later.list"
+	printf 'Package: *\nPin: release a=%s\nPin-Priority: 1\n\n' testing unstable \
+		>"$ROOT/etc/apt/preferences.d/later"
 	in_root apt-get -q update
 }
 
@@ -126,7 +134,8 @@ source_unpack() { # LINE [PREFIX]
 		version=$(in_kernel_root sh -c "dpkg-deb -f /cache/sources/$name/deb/*.deb Version") &&
 		echo "unpacking $version" &&
 		in_kernel_root bash -c "set -o pipefail; cd /cache/sources/$name &&
-			dpkg-deb --fsys-tarfile deb/*.deb | tar -xO --wildcards '*/linux-source-*.tar.xz' |
+			dpkg-deb --fsys-tarfile deb/*.deb |
+			tar -xO --wildcards '*/linux-source-*.tar.xz' |
 			xz -dT0 | tar -x --no-same-owner --strip-components=1 -C tree" &&
 		[ -f "$dir/tree/Kbuild" ] &&
 		mv "$dir/tree" "$CACHE/sources/${2:-}linux-$version" &&
@@ -144,8 +153,11 @@ kernel_config() {
 }
 
 toolchain() {
-	local list=$KERNEL_ROOT/var/lib/dpkg/status
-	awk '/^Package:/ { p = $2 } /^Version:/ && p ~ /^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$/ { print p, $2 }' "$list"
+	local list=$KERNEL_ROOT/var/lib/dpkg/status packages
+	packages='^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$'
+	awk -v packages="$packages" '
+		/^Package:/ { p = $2 }
+		/^Version:/ && p ~ packages { print p, $2 }' "$list"
 }
 
 kernel_known() { # KERNEL
@@ -171,7 +183,11 @@ kernel_find() {
 	# GCC needs two thirds of clang's time; but with Rust only clang can do KASAN.
 	debug) COMPILER=(LLVM=1) ;;
 	esac
-	key=$({ echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"; toolchain; kernel_config "$KERNEL"; } | hash_of)
+	key=$({
+		echo "$KERNEL_VERSION $RELEASE ${COMPILER[*]}"
+		toolchain
+		kernel_config "$KERNEL"
+	} | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
 	KERNEL_IMAGE=$KDIR/$image
 	[ "$KERNEL" != stock ] || ! [ -e "$KDIR/compiler" ] || COMPILER=("CC=$(cat "$KDIR/compiler")")
@@ -196,7 +212,8 @@ kernel_make() {
 	mkdir -p "$KDIR/out"
 	kernel_config "$KERNEL" >"$KDIR/fragment"
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}.log
-	step "$STEP_LOG" "building the kernel $KERNEL (Linux ${RELEASE%%-*})" kernel_progress kernel_build ||
+	step "$STEP_LOG" "building the kernel $KERNEL (Linux ${RELEASE%%-*})" \
+		kernel_progress kernel_build ||
 		die "the kernel $KERNEL cannot be built: $(kernel_cause) (log: $STEP_LOG)"
 	touch "$KDIR/done"
 }
@@ -205,12 +222,14 @@ kernel_make() {
 kernel_progress() {
 	local objects total
 	objects=$(find "$KDIR/out" -name '*.o' -o -name '*.rmeta' | wc -l)
-	total=$(awk -v name="$KERNEL-$LINE" '$1 == name { print $2 }' "$TREE/scripts/kernel/objects")
+	total=$(awk -v name="$KERNEL-$LINE" '$1 == name { print $2 }' \
+		"$TREE/scripts/kernel/objects")
 	echo "$objects${total:+ $total} objects"
 }
 
 kernel_cause() {
-	grep -E 'error:|Error |not what was asked|No space left' "$STEP_LOG" | head -n 1 | cut -c1-200 | grep . || last_line
+	grep -E 'error:|Error |not what was asked|No space left' "$STEP_LOG" |
+		head -n 1 | cut -c1-200 | grep . || last_line
 }
 
 kernel_build() {
@@ -232,5 +251,8 @@ kernel_check_config() {
 		*) grep -qx -- "$line" "$KDIR/out/.config" || missing+=("$line") ;;
 		esac
 	done <"$KDIR/fragment"
-	[ ${#missing[@]} -eq 0 ] || { echo "the configuration is not what was asked for: ${missing[*]}"; return 1; }
+	[ ${#missing[@]} -eq 0 ] || {
+		echo "the configuration is not what was asked for: ${missing[*]}"
+		return 1
+	}
 }

@@ -1,13 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Runs in the build root: makes the VM's initramfs. usage: make-image.sh IMAGE KERNEL-MODULES
-# PROGRAMS PINMAP.KO IMPORTER.KO    (the last three may be empty)
+# Runs in the build root: makes the VM's initramfs.
+# usage: make-image.sh IMAGE KERNEL-MODULES PROGRAMS PINMAP.KO IMPORTER.KO
+# (the last three may be empty)
 set -euo pipefail
 
 image=$1 modules=$2 programs=$3 module=$4 importer=$5
 stage=$(mktemp -d)
 cd "$stage"
-mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run tmp root src out home/user lib/modules
+mkdir -p bin sbin usr/bin usr/sbin usr/lib/pinmap etc dev proc sys run \
+	 tmp root src out home/user lib/modules
 chmod 1777 tmp
 chown 1000:1000 home/user
 

@@ -5,7 +5,8 @@
 ROOT_VERSION=1 # to be raised when something here changes what the root holds
 ROOT_PACKAGES=(
 	# the kernel and the module
-	make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils clang lld llvm rustc rust-src bindgen
+	make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils
+	clang lld llvm rustc rust-src bindgen
 	# the programs, also for 32 bits
 	cargo rustfmt rust-clippy libc6-dev libc6-dev-i386 lib32gcc-14-dev
 	# the VM
@@ -34,9 +35,11 @@ root_ensure() {
 in_root() {
 	if [ "$1" = --exec ]; then
 		shift
-		exec unshare --mount bash "$TREE/scripts/lib/enter-root.sh" "$ROOT" "$TREE" "$CACHE" "${OUT:-}" "$@"
+		exec unshare --mount bash "$TREE/scripts/lib/enter-root.sh" \
+			"$ROOT" "$TREE" "$CACHE" "${OUT:-}" "$@"
 	fi
-	unshare --mount --pid --fork --kill-child bash "$TREE/scripts/lib/enter-root.sh" "$ROOT" "$TREE" "$CACHE" "${OUT:-}" "$@"
+	unshare --mount --pid --fork --kill-child bash "$TREE/scripts/lib/enter-root.sh" \
+		"$ROOT" "$TREE" "$CACHE" "${OUT:-}" "$@"
 }
 
 # root_mirror: where this host gets Debian from; nothing when that is not known (debootstrap has a
@@ -46,7 +49,8 @@ root_mirror() {
 		echo "$PINMAP_MIRROR"
 	elif command -v apt-get >/dev/null; then
 		{
-			apt-get indextargets --format '$(SITE) $(LABEL)' 2>/dev/null | sed -n 's/ Debian$//p'
+			apt-get indextargets --format '$(SITE) $(LABEL)' 2>/dev/null |
+				sed -n 's/ Debian$//p'
 			# before the first apt-get update there are no labels
 			apt-get indextargets --format '$(SITE)' 2>/dev/null | grep -E '/debian/?$'
 		} | head -n 1 || :
@@ -112,7 +116,7 @@ root_make() {
 	STEP_LOG=$CACHE/logs/root-packages.log
 	step "$STEP_LOG" "installing the tool chain and QEMU into it" apt_progress root_install ||
 		die "cannot install the tool chain: $(root_cause) (log: $STEP_LOG)"
-	mv "$ROOT" "$final"
+	mv "$ROOT" "$final" || die "the root $final cannot be put into place"
 }
 
 root_need_debootstrap() {
@@ -124,8 +128,9 @@ root_need_debootstrap() {
 }
 
 apt_install_host() {
-	DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@" ||
-		{ apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "$@"; }
+	local install=(apt-get -q install -y --no-install-recommends "$@")
+	export DEBIAN_FRONTEND=noninteractive
+	"${install[@]}" || { apt-get -q update && "${install[@]}"; }
 }
 
 # debootstrap mounts things in the root it makes; they too stay in a namespace.
@@ -159,7 +164,9 @@ root_sources() {
 		APT::Sandbox::User "root";
 		APT::Keep-Downloaded-Packages "false";
 	END
-	[[ $mirror != https:* ]] || echo 'Acquire::https::CAInfo "/etc/host-certificates.crt";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
+	[[ $mirror != https:* ]] ||
+		echo 'Acquire::https::CAInfo "/etc/host-certificates.crt";' \
+			>>"$ROOT/etc/apt/apt.conf.d/pinmap"
 }
 
 root_install() {
@@ -189,7 +196,9 @@ apt_progress() {
 
 # root_cause: the reason in a failed step's log, in words.
 root_cause() {
-	if grep -qE 'Temporary failure resolving|Could not (connect|resolve)|Failed to fetch|Failed getting release file|Unable to connect|Connection (refused|timed out)' "$STEP_LOG"; then
+	local unreachable='Temporary failure resolving|Could not (connect|resolve)|Failed to fetch'
+	unreachable+='|Failed getting release file|Unable to connect|Connection (refused|timed out)'
+	if grep -qE "$unreachable" "$STEP_LOG"; then
 		echo "the Debian mirror cannot be reached"
 	elif grep -qE 'Release file .* is expired' "$STEP_LOG"; then
 		echo "the mirror's Release file has expired"

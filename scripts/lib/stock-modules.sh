@@ -14,7 +14,8 @@ depmod -b "$from" "$release"
 rm -rf "$directory/modules"
 mkdir -p "$to"
 for module; do
-	modprobe -d "$from" -S "$release" --show-depends "$module" | awk '$1 == "insmod" { print $2 }'
+	modprobe -d "$from" -S "$release" --show-depends "$module" |
+		awk '$1 == "insmod" { print $2 }'
 done | sort -u | while read -r file; do
 	name=${file##*/}
 	case $file in

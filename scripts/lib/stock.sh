@@ -21,7 +21,8 @@ declare -A STOCK_SUITES=([7.2]=forky)
 STOCK_MODULES=(9p 9pnet_virtio virtio_blk ext4 virtio-iommu vfio-pci vfio_iommu_type1 vgem)
 
 stock_config() { # NAME: its value in the configuration of the image
-	sed -nE "s/^CONFIG_$1=\"?([^\"]*)\"?\$/\1/p" "$KDIR/unpacked/usr/src/linux-headers-$KREL/.config"
+	sed -nE "s/^CONFIG_$1=\"?([^\"]*)\"?\$/\1/p" \
+		"$KDIR/unpacked/usr/src/linux-headers-$KREL/.config"
 }
 
 # stock_source_ensure LINE: like source_ensure, for a line that another suite has
@@ -52,7 +53,9 @@ stock_make() {
 	rm -rf "$KDIR/debs" "$KDIR/unpacked"
 	mkdir -p "$KDIR"/{out,debs,unpacked}
 	KREL=$(stock_release)
-	[ -n "$KREL" ] || die "the Debian archive has no image of Linux ${RELEASE%%-*} any more: delete $CACHE/sources/linux-$RELEASE"
+	[ -n "$KREL" ] ||
+		die "the Debian archive has no image of Linux ${RELEASE%%-*} any more:" \
+			"delete $CACHE/sources/linux-$RELEASE"
 	STEP_LOG=$CACHE/logs/kernel-${KDIR##*/}-fetch.log
 	step "$STEP_LOG" "fetching Debian's kernel $KREL" stock_fetch_progress stock_fetch ||
 		die "cannot fetch Debian's kernel: $(root_cause) (log: $STEP_LOG)"
@@ -65,27 +68,33 @@ stock_make() {
 }
 
 stock_packages() {
-	printf '%s\n' "linux-headers-$KREL" "linux-modules-$KREL" "linux-binary-$KREL" "linux-base-$KREL"
+	printf '%s\n' "linux-headers-$KREL" "linux-modules-$KREL" \
+		"linux-binary-$KREL" "linux-base-$KREL"
 }
 
 # stock_release: the release (uname -r) of the image that was built from the source in SOURCE
 stock_release() {
-	in_kernel_root apt-cache search --names-only "^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$" | cut -d' ' -f1 | sort -V |
+	in_kernel_root apt-cache search --names-only "^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$" |
+		cut -d' ' -f1 | sort -V |
 		while read -r package; do
-			! in_kernel_root apt-cache madison "$package" | grep -qF " $RELEASE " || echo "${package#linux-headers-}"
+			[ -z "$(in_kernel_root apt-cache madison "$package" |
+				grep -F " $RELEASE ")" ] || echo "${package#linux-headers-}"
 		done | tail -n 1
 }
 
 stock_fetch() {
-	local package
+	local package in_cache=/cache/kernels/${KDIR##*/}
 	# shellcheck disable=SC2046
-	in_kernel_root env -C "/cache/kernels/${KDIR##*/}/debs" apt-get -q download $(stock_packages | sed "s/\$/=$RELEASE/") || return 1
+	in_kernel_root env -C "$in_cache/debs" apt-get -q download \
+		$(stock_packages | sed "s/\$/=$RELEASE/") || return 1
 	for package in "$KDIR"/debs/*.deb; do
-		in_kernel_root dpkg-deb -x "/cache/kernels/${KDIR##*/}/debs/${package##*/}" "/cache/kernels/${KDIR##*/}/unpacked" || return 1
+		in_kernel_root dpkg-deb -x "$in_cache/debs/${package##*/}" "$in_cache/unpacked" ||
+			return 1
 	done
 	cp "$KDIR/unpacked/usr/lib/modules/$KREL/vmlinuz" "$KDIR/vmlinuz" &&
 		stock_compiler &&
-		in_kernel_root bash /src/scripts/lib/stock-modules.sh "/cache/kernels/${KDIR##*/}" "$KREL" "${STOCK_MODULES[@]}"
+		in_kernel_root bash /src/scripts/lib/stock-modules.sh "$in_cache" "$KREL" \
+			"${STOCK_MODULES[@]}"
 }
 
 # stock_compiler: the C compiler of the kernel, in COMPILER and, for the next time, in a file;
@@ -93,7 +102,8 @@ stock_fetch() {
 stock_compiler() {
 	local name
 	name=$(stock_config CC_VERSION_TEXT | cut -d' ' -f1)
-	[ -e "$KERNEL_ROOT/usr/bin/$name" ] || in_kernel_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
+	[ -e "$KERNEL_ROOT/usr/bin/$name" ] ||
+		in_kernel_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
 	COMPILER=("CC=$name")
 	echo "$name" >"$KDIR/compiler"
 }
@@ -123,24 +133,38 @@ stock_build() {
 
 # The metadata fits the image only if these versions are those that built it.
 stock_check_compilers() {
-	local wanted found
-	for wanted in "RUSTC_VERSION_TEXT rustc --version" "BINDGEN_VERSION_TEXT bindgen --version" "CC_VERSION_TEXT ${COMPILER[0]#CC=} --version"; do
+	local wanted found built
+	for wanted in "RUSTC_VERSION_TEXT rustc --version" \
+		"BINDGEN_VERSION_TEXT bindgen --version" \
+		"CC_VERSION_TEXT ${COMPILER[0]#CC=} --version"; do
 		# shellcheck disable=SC2086
 		found=$(in_kernel_root ${wanted#* } 2>&1 | head -n 1)
-		[ "$found" = "$(stock_config "${wanted%% *}")" ] ||
-			{ echo "error: the image was built with $(stock_config "${wanted%% *}"), and here is $found"; return 1; }
+		built=$(stock_config "${wanted%% *}")
+		[ "$found" = "$built" ] || {
+			echo "error: the image was built with $built, and here is $found"
+			return 1
+		}
 	done
 }
 
 stock_check_config() { # CONFIG
 	local drift
-	drift=$(diff <(grep ^CONFIG_ "$1") <(grep ^CONFIG_ "$KDIR/out/.config")) ||
-		{ echo "error: this is not the image's configuration any more: $(head -n 4 <<<"$drift" | tr '\n' ' ')"; return 1; }
+	drift=$(diff <(grep ^CONFIG_ "$1") <(grep ^CONFIG_ "$KDIR/out/.config")) || {
+		drift=$(head -n 4 <<<"$drift" | tr '\n' ' ')
+		echo "error: this is not the image's configuration any more: $drift"
+		return 1
+	}
 }
 
 stock_check_symbols() {
 	local missing
-	missing=$(comm -23 <(sed -n 's/EXPORT_SYMBOL_RUST_GPL(\(.*\));/\1/p' "$KDIR"/out/rust/exports_*_generated.h | sort -u) \
+	missing=$(comm -23 \
+		<(sed -n 's/EXPORT_SYMBOL_RUST_GPL(\(.*\));/\1/p' \
+			"$KDIR"/out/rust/exports_*_generated.h | sort -u) \
 		<(cut -f2 "$KDIR/out/Module.symvers" | sort -u))
-	[ -z "$missing" ] || { echo "error: the image does not export $(wc -l <<<"$missing") symbols, first of all ${missing%%$'\n'*}"; return 1; }
+	[ -z "$missing" ] || {
+		echo "error: the image does not export $(wc -l <<<"$missing") symbols," \
+			"first of all ${missing%%$'\n'*}"
+		return 1
+	}
 }

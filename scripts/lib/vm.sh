@@ -3,17 +3,24 @@
 # The virtual machine: its initramfs, its disk, its QEMU. Needs common.sh, root.sh, kernel.sh and
 # build.sh.
 
-# What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what happens during a test.
-COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking|inconsistent lock state'
-COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption|ODEBUG:|INFO: task'
+# What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what
+# happens during a test.
+COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking'
+COMPLAINTS+='|inconsistent lock state'
+COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption'
+COMPLAINTS+='|ODEBUG:|INFO: task'
 COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
 
 # image_build [MODULE]: sets IMAGE, an initramfs with busybox, PROGRAMS, the IMPORTER for the tests
 # and the modules.
 image_build() {
 	local module=${1:-} content
-	content=$({ echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"; [ -z "$module" ] || sha256sum <"$module"
-		cat "$TREE"/scripts/guest/* | sha256sum; sha256sum <"$TREE/scripts/lib/make-image.sh"; } | hash_of)
+	content=$({
+		echo "$(root_key) ${KDIR##*/} ${PROGRAMS##*/} ${IMPORTER##*/} $module"
+		[ -z "$module" ] || sha256sum <"$module"
+		cat "$TREE"/scripts/guest/* | sha256sum
+		sha256sum <"$TREE/scripts/lib/make-image.sh"
+	} | hash_of)
 	IMAGE=$RESULTS/images/$content
 	[ -e "$IMAGE" ] || locked "image-${BUILDS##*/}" image_make "$module"
 	touch "$IMAGE"
@@ -27,7 +34,8 @@ image_make() {
 		cp "$1" "$BUILDS/image.ko"
 		module=$in_cache.ko
 	fi
-	in_root bash /src/scripts/lib/make-image.sh "$in_cache" "/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
+	in_root bash /src/scripts/lib/make-image.sh "$in_cache" \
+		"/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
 		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$BUILDS/image.ko"
@@ -64,9 +72,12 @@ accelerator_try() { # VERDICT-FILE
 	[ ! -e "$1" ] || return 0
 	say "trying whether KVM works here (at most 10 s)"
 	rm -f "$CACHE"/kvm-*
-	in_root timeout -s KILL 10 qemu-system-x86_64 -machine q35,accel=kvm,kernel-irqchip=split -cpu max -m 256M -nodefaults -no-reboot \
-		-display none -serial file:/cache/logs/kvm-console.log -kernel "/cache${KERNEL_IMAGE#"$CACHE"}" \
-		-append 'console=ttyS0 panic=-1' >"$log" 2>&1 </dev/null && grep -q 'Kernel panic' "$CACHE/logs/kvm-console.log" && result=kvm
+	in_root timeout -s KILL 10 qemu-system-x86_64 \
+		-machine q35,accel=kvm,kernel-irqchip=split -cpu max -m 256M -nodefaults -no-reboot \
+		-display none -serial file:/cache/logs/kvm-console.log \
+		-kernel "/cache${KERNEL_IMAGE#"$CACHE"}" \
+		-append 'console=ttyS0 panic=-1' >"$log" 2>&1 </dev/null &&
+		grep -q 'Kernel panic' "$CACHE/logs/kvm-console.log" && result=kvm
 	[ "$result" = kvm ] || say "  it does not; using emulation"
 	echo "$result" >"$1"
 }
