@@ -10,7 +10,8 @@ RESULTS=$CACHE/results
 
 # files_in DIRECTORY: the names of everything in it that may matter to a build
 files_in() {
-	(cd "$1" && find . \( -name .git -o -path ./build -o -name target \) -prune -o -type f -print | LC_ALL=C sort)
+	(cd "$1" && find . \( -name .git -o -path ./build -o -name target \) -prune -o \
+		-type f -print) | LC_ALL=C sort
 }
 
 # content_of DIRECTORY PATTERN...: a hash of the files below it whose names match one of the
@@ -18,7 +19,8 @@ files_in() {
 content_of() {
 	local directory=$1 pattern
 	pattern=$(IFS='|' && shift && echo "$*")
-	files_in "$directory" | grep -E "$pattern" | (cd "$directory" && tr '\n' '\0' | xargs -0 -r sha256sum) | hash_of
+	files_in "$directory" | grep -E "$pattern" | tr '\n' '\0' |
+		(cd "$directory" && xargs -0 -r sha256sum) | hash_of
 }
 
 # build_key: what all builds depend on, besides their sources
@@ -44,10 +46,16 @@ module_build() {
 	done
 	[ -f "$from/Kbuild" ] || die "there is no driver in $from (no Kbuild)"
 	local dir=$BUILDS/${KDIR##*/}/$name content
-	content=$({ build_key; content_of "$from" "$MODULE_FILES"; echo "${arguments[*]}"; } | hash_of)
+	content=$({
+		build_key
+		content_of "$from" "$MODULE_FILES"
+		echo "${arguments[*]}"
+	} | hash_of)
 	MODULE=$RESULTS/modules/${KDIR##*/}-$content.ko
-	[ -e "$MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" module_make "$from" "$dir" "${arguments[@]}"
-	touch "$MODULE"
+	[ -e "$MODULE" ] ||
+		locked "$name-${KDIR##*/}-${BUILDS##*/}" \
+			module_make "$from" "$dir" "${arguments[@]}"
+	touch -c "$MODULE"
 }
 
 module_make() { # FROM DIR [MAKE-ARGUMENT...]
@@ -59,8 +67,9 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	# clippy looks only at what is compiled
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
 	STEP_LOG=$log MODULE_TREE=$dir/tree
-	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress in_kernel_root \
-		make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules; then
+	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress \
+		in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
+		"M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
@@ -85,8 +94,9 @@ extra_module_build() {
 	local name=${1##*/}
 	local dir=$BUILDS/${KDIR##*/}/$name
 	EXTRA_MODULE=$RESULTS/$name/${KDIR##*/}-$(content_of "$TREE/$1" '^\./').ko
-	[ -e "$EXTRA_MODULE" ] || locked "$name-${KDIR##*/}-${BUILDS##*/}" extra_module_make "$TREE/$1" "$dir"
-	touch "$EXTRA_MODULE"
+	[ -e "$EXTRA_MODULE" ] ||
+		locked "$name-${KDIR##*/}-${BUILDS##*/}" extra_module_make "$TREE/$1" "$dir"
+	touch -c "$EXTRA_MODULE"
 }
 
 extra_module_make() { # SOURCES DIR
@@ -94,7 +104,8 @@ extra_module_make() { # SOURCES DIR
 	rm -rf "$2/tree"
 	mkdir -p "$2"
 	cp -r "$1" "$2/tree"
-	if ! in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
+	if ! in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
+		"M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
 		cat "$2/log" >&2
 		die "the module in ${1#"$TREE/"} cannot be built for ${KDIR##*/}"
 	fi
@@ -130,7 +141,9 @@ module_copy() {
 }
 
 keep_newest() { # N DIRECTORY
-	find "$2" -mindepth 1 -maxdepth 1 -printf '%T@ %p\n' | sort -rn | tail -n "+$(($1 + 1))" | cut -d' ' -f2- | xargs -r -d '\n' rm -rf
+	find "$2" -ignore_readdir_race -mindepth 1 -maxdepth 1 ! -name '*.partial.*' \
+		-printf '%T@ %p\n' |
+		sort -rn | tail -n "+$(($1 + 1))" | cut -d' ' -f2- | xargs -r -d '\n' rm -rf
 }
 
 # programs_build [--commands]: builds the workspace's programs and the C tests and sets PROGRAMS: a
@@ -139,13 +152,17 @@ keep_newest() { # N DIRECTORY
 programs_build() {
 	local content what='the programs and the tests' commands=${1:-}
 	[ -z "$commands" ] || what='the commands'
-	content=$({ build_key; content_of "$TREE" '^\./(Cargo|README\.md$|userlib/|cli/|driver/logic/|include/|tests/)'; } | hash_of)
+	content=$({
+		build_key
+		content_of "$TREE" '^\./(Cargo|README\.md$)' \
+			'^\./(userlib|cli|driver/logic|include|tests)/'
+	} | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
 	if [ -n "$commands" ] && [ ! -e "$PROGRAMS" ]; then
 		PROGRAMS=$PROGRAMS-commands
 	fi
 	[ -e "$PROGRAMS" ] || locked "programs-${BUILDS##*/}" programs_make
-	touch "$PROGRAMS"
+	touch -c "$PROGRAMS"
 }
 
 programs_make() {
@@ -168,7 +185,8 @@ with_progress() {
 
 # cargo_progress: what cargo says in STEP_LOG: `Building [==> ] 12/34: name`
 cargo_progress() {
-	tail -c 4000 "$STEP_LOG" | tr '\r' '\n' | sed -nE 's|.*Building \[.*\] ([0-9]+)/([0-9]+).*|\1 \2 crates|p' | tail -n 1
+	tail -c 4000 "$STEP_LOG" | tr '\r' '\n' |
+		sed -nE 's|.*Building \[.*\] ([0-9]+)/([0-9]+).*|\1 \2 crates|p' | tail -n 1
 }
 
 cargo_in_root() { # ARGUMENT...
@@ -178,31 +196,38 @@ cargo_in_root() { # ARGUMENT...
 # Static, because the VM has no libraries; for a named target, because otherwise that would hold for
 # build scripts too.
 programs_compile() { # TO
+	local static='-C target-feature=+crt-static' target=x86_64-unknown-linux-gnu
 	local made=$BUILDS/cargo-messages line targets=(--workspace --bins --examples)
 	[ -z "$commands" ] || targets=(--bin pinmap)
 	if [ -f "$TREE/Cargo.toml" ]; then
-		RUSTFLAGS='-C target-feature=+crt-static' cargo_in_root build --release --locked "${targets[@]}" \
-			--target x86_64-unknown-linux-gnu --message-format json-render-diagnostics >"$made" || return 1
+		RUSTFLAGS=$static cargo_in_root build --release --locked "${targets[@]}" \
+			--target "$target" --message-format json-render-diagnostics >"$made" ||
+			return 1
 		while read -r line; do
 			local program directory=bin
 			program=$(sed -nE 's/.*"executable":"([^"]*)".*/\1/p' <<<"$line")
 			[[ $line != *'"manifest_path":"/src/tests/'* ]] || directory=tests
-			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" || return 1
+			[ -z "$program" ] || cp "$CACHE${program#/cache}" "$1/$directory/" ||
+				return 1
 		done <"$made"
 	fi
 	if [ -z "$commands" ] && [ -f "$TREE/tests/testgpu/Cargo.toml" ]; then
-		RUSTFLAGS='-C target-feature=+crt-static' testgpu_cargo build --release --bin testgpu-vfio --target x86_64-unknown-linux-gnu &&
-			cp "$BUILDS/testgpu/target/x86_64-unknown-linux-gnu/release/testgpu-vfio" "$1/tests/" || return 1
+		RUSTFLAGS=$static testgpu_cargo build --release --bin testgpu-vfio \
+			--target "$target" &&
+			cp "$BUILDS/testgpu/target/$target/release/testgpu-vfio" "$1/tests/" ||
+			return 1
 	fi
 	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
 		# Line numbers would make the initramfs ten times as big; names stay, for
 		# backtraces.
-		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + || return 1
+		in_root find "/cache${1#"$CACHE"}" -type f -exec llvm-strip --strip-debug {} + ||
+			return 1
 	fi
 	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
-		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 "-j$(nproc)" &&
+		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
+			"-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
 
@@ -220,7 +245,7 @@ testgpu_build() {
 	content=$({ build_key; content_of "$TREE/tests/testgpu" '^\./(Cargo|src/)'; } | hash_of)
 	TESTGPU=$RESULTS/testgpu/$content
 	[ -e "$TESTGPU" ] || locked "testgpu-${BUILDS##*/}" testgpu_make
-	touch "$TESTGPU"
+	touch -c "$TESTGPU"
 }
 
 testgpu_make() {
@@ -228,7 +253,8 @@ testgpu_make() {
 	local dir=$BUILDS/testgpu
 	mkdir -p "$dir"
 	STEP_LOG=$dir/log
-	step "$STEP_LOG" "building the test GPU" cargo_progress with_progress testgpu_cargo build --release --bin testgpu || {
+	step "$STEP_LOG" "building the test GPU" cargo_progress \
+		with_progress testgpu_cargo build --release --bin testgpu || {
 		cat "$dir/log" >&2
 		die "the test GPU cannot be built"
 	}

@@ -6,7 +6,7 @@ umask 022
 shopt -s inherit_errexit
 
 TREE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
-CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/pinmap
+CACHE=$(realpath -m "${XDG_CACHE_HOME:-$HOME/.cache}/pinmap")
 
 # Everything said goes to stderr: stdout belongs to the command that runs in the VM.
 say() {
@@ -26,10 +26,14 @@ hash_of() {
 # need_root: namespaces, chroot and debootstrap all need it, so it is asked for once, before
 # anything else.
 need_root() {
-	[ "$(id -u)" -eq 0 ] || die "must be run as root (it makes a Debian root directory and mount namespaces)"
-	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
-	unshare --mount true 2>/dev/null || die "this root may not make mount namespaces (a container needs CAP_SYS_ADMIN)"
-	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,results,runs} 2>/dev/null || die "cannot create the cache directory $CACHE"
+	[ "$(id -u)" -eq 0 ] ||
+		die "must be run as root (it makes a Debian root directory and mount namespaces)"
+	[ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] ||
+		die "runs on x86-64 Linux only, and this is $(uname -s) on $(uname -m)"
+	unshare --mount true 2>/dev/null ||
+		die "this root may not make mount namespaces (a container needs CAP_SYS_ADMIN)"
+	mkdir -p "$CACHE"/{locks,logs,roots,sources,kernels,builds,results,runs} 2>/dev/null ||
+		die "cannot create the cache directory $CACHE"
 	CACHE=$(cd "$CACHE" && pwd -P)
 }
 
@@ -89,7 +93,9 @@ step() {
 		sleep 0.5
 		if [ "$SECONDS" -ge "$next" ]; then
 			next=$((SECONDS + pause))
-			say_progress "  $title: $(step_progress "$first" "$($progress)" $((SECONDS - began)))"
+			say_progress "  $title: $(
+				step_progress "$first" "$($progress)" $((SECONDS - began))
+			)"
 		fi
 	done
 	wait "$STEP_PID" || rc=$?
@@ -145,5 +151,6 @@ at_exit stop_step
 
 # The usual PROGRESS: the last line of the step's log.
 last_line() {
-	tail -c 400 "$STEP_LOG" 2>/dev/null | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c1-100 || :
+	tail -c 400 "$STEP_LOG" 2>/dev/null | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 |
+		cut -c1-100 || :
 }

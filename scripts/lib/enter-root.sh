@@ -46,7 +46,8 @@ bind_file() { # bind_file FROM AT
 [ ! -s /etc/resolv.conf ] || bind_file /etc/resolv.conf /etc/resolv.conf
 # The host may trust more than Debian does (a proxy's certificate, say).
 certificates=/etc/ssl/certs/ca-certificates.crt
-for bundle in "${CARGO_HTTP_CAINFO:-}" "${SSL_CERT_FILE:-}" /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
+for bundle in "${CARGO_HTTP_CAINFO:-}" "${SSL_CERT_FILE:-}" \
+	/etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt; do
 	if [ -n "$bundle" ] && [ -s "$bundle" ]; then
 		certificates=/etc/host-certificates.crt
 		bind_file "$bundle" "$certificates"
@@ -59,7 +60,8 @@ environment=(
 	HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" DEBIAN_FRONTEND=noninteractive
 	CARGO_HTTP_CAINFO="$certificates" SSL_CERT_FILE="$certificates" CARGO_HOME=/cache/cargo
 )
-for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH}; do
+for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY \
+	CARGO_TARGET_DIR RUSTFLAGS PROPTEST_CASES CARGO_TERM_PROGRESS_{WHEN,WIDTH}; do
 	[ -z "${!name:-}" ] || environment+=("$name=${!name}")
 done
 cd "$root"

@@ -8,7 +8,9 @@ source "$TREE/scripts/lib/stock.sh"
 KERNEL_LINES=(7.3 7.2)
 LINE_CHOICES=$(IFS="|" && echo "${KERNEL_LINES[*]}") # for usage texts
 KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
-KERNEL_VERSION=1 # to be raised when kernels must be built anew though neither source, configuration nor tool chain changed
+# To be raised when kernels must be built anew though neither source, configuration nor tool chain
+# changed.
+KERNEL_VERSION=1
 
 # --- sources ---
 
@@ -55,7 +57,9 @@ source_cached() {
 
 # source_available LINE: whether any suite known to the root's apt has it
 source_available() {
-	in_kernel_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null | grep -q "^'"
+	local uris
+	uris=$(in_kernel_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null || :)
+	[[ $uris == "'"* ]]
 }
 
 # line_available LINE: whether the line can be had, here or from the archive
@@ -80,7 +84,8 @@ source_make() {
 	# do, and nothing else is taken from these suites: their priority is lower than that of all
 	# the others.
 	STEP_LOG=$CACHE/logs/source-suites.log
-	step "$STEP_LOG" "looking for Linux $* in Debian testing and unstable" last_line source_add_suites ||
+	step "$STEP_LOG" "looking for Linux $* in Debian testing and unstable" last_line \
+		source_add_suites ||
 		die "cannot look for Linux $*: $(root_cause) (log: $STEP_LOG)"
 	for line; do
 		if source_available "$line"; then
@@ -88,7 +93,8 @@ source_make() {
 			return 0
 		fi
 	done
-	die "the Debian archive has no source of Linux ${*// / or } any more; PINMAP_LINUX_SRC=/path can name a tree"
+	die "the Debian archive has no source of Linux $* any more;" \
+		"PINMAP_LINUX_SRC=/path can name a tree"
 }
 
 source_add_suites() {
@@ -112,7 +118,8 @@ source_fetch() { # LINE [PREFIX]
 source_progress() {
 	local files total
 	if [ ! -e "$CACHE/sources/$SOURCE_PARTIAL/tree/Kbuild" ]; then
-		du -cm "$CACHE/sources/$SOURCE_PARTIAL/deb" 2>/dev/null | awk 'END { print $1 + 0, 160, "MB" }'
+		du -cm "$CACHE/sources/$SOURCE_PARTIAL/deb" 2>/dev/null |
+			awk 'END { print $1 + 0, 160, "MB" }'
 		return
 	fi
 	files=$(find "$CACHE/sources/$SOURCE_PARTIAL/tree" -type f | wc -l)
@@ -121,17 +128,18 @@ source_progress() {
 }
 
 source_unpack() { # LINE [PREFIX]
-	local name=$SOURCE_PARTIAL version
+	local name=$SOURCE_PARTIAL version deb
+	deb=/cache/sources/$name/deb
 	local dir=$CACHE/sources/$name
 	rm -rf "$dir"
 	mkdir -p "$dir/deb" "$dir/tree" && {
-		in_kernel_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1" || {
+		in_kernel_root env -C "$deb" apt-get -q download "linux-source-$1" || {
 			# the lists may be older than the archive
 			in_kernel_root apt-get -q update &&
-				in_kernel_root env -C "/cache/sources/$name/deb" apt-get -q download "linux-source-$1"
+				in_kernel_root env -C "$deb" apt-get -q download "linux-source-$1"
 		}
 	} &&
-		version=$(in_kernel_root sh -c "dpkg-deb -f /cache/sources/$name/deb/*.deb Version") &&
+		version=$(in_kernel_root sh -c "dpkg-deb -f $deb/*.deb Version") &&
 		echo "unpacking $version" &&
 		in_kernel_root bash -c "set -o pipefail; cd /cache/sources/$name &&
 			dpkg-deb --fsys-tarfile deb/*.deb |
@@ -190,7 +198,9 @@ kernel_find() {
 	} | hash_of)
 	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
 	KERNEL_IMAGE=$KDIR/$image
-	[ "$KERNEL" != stock ] || ! [ -e "$KDIR/compiler" ] || COMPILER=("CC=$(cat "$KDIR/compiler")")
+	if [ "$KERNEL" = stock ] && [ -e "$KDIR/compiler" ]; then
+		COMPILER=("CC=$(cat "$KDIR/compiler")")
+	fi
 	[ -e "$KDIR/done" ]
 }
 

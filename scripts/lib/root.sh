@@ -15,7 +15,10 @@ ROOT_PACKAGES=(
 )
 # What kernels and modules of another suite are built with, besides the compiler that its headers
 # ask for.
-KERNEL_ROOT_PACKAGES=(make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils rustc rust-src bindgen libc6-dev gcc kmod ca-certificates)
+KERNEL_ROOT_PACKAGES=(
+	make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils rustc rust-src bindgen
+	libc6-dev gcc kmod ca-certificates
+)
 ROOT_BACKPORTS=(qemu-system-x86)
 
 root_key() {
@@ -75,7 +78,8 @@ kernel_root_make() { # SUITE
 	mkdir -p "$ROOT"
 	mirror=$(root_mirror)
 	STEP_LOG=$CACHE/logs/root-$1.log
-	step "$STEP_LOG" "unpacking Debian $1" debootstrap_progress root_debootstrap "$1" "$mirror" ||
+	step "$STEP_LOG" "unpacking Debian $1" debootstrap_progress \
+		root_debootstrap "$1" "$mirror" ||
 		die "cannot make a Debian $1 root: $(root_cause) (log: $STEP_LOG)"
 	root_sources "$1"
 	STEP_LOG=$CACHE/logs/root-$1-packages.log
@@ -86,7 +90,8 @@ kernel_root_make() { # SUITE
 
 kernel_root_install() {
 	# A mirror that is no longer updated has lists that are out of date; they are still signed.
-	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] || echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
+	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] ||
+		echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
 	in_root apt-get -q update &&
 		in_root apt-get -q install -y "${KERNEL_ROOT_PACKAGES[@]}" &&
 		in_root apt-get -q clean
@@ -110,7 +115,8 @@ root_make() {
 	mirror=$(root_mirror)
 	mkdir -p "$ROOT"
 	STEP_LOG=$CACHE/logs/root.log
-	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" debootstrap_progress root_debootstrap trixie "$mirror" ||
+	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" debootstrap_progress \
+		root_debootstrap trixie "$mirror" ||
 		die "cannot make a Debian trixie root: $(root_cause) (log: $STEP_LOG)"
 	root_sources trixie trixie-updates trixie-backports
 	STEP_LOG=$CACHE/logs/root-packages.log
@@ -139,7 +145,8 @@ root_debootstrap() { # SUITE [MIRROR]
 	# Every suite since trixie is made alike, also those that the host's debootstrap has not
 	# heard of.
 	[ -e "/usr/share/debootstrap/scripts/$1" ] || script=/usr/share/debootstrap/scripts/sid
-	unshare --mount --pid --fork --kill-child debootstrap --variant=minbase "$1" "$ROOT" ${2:+"$2"} ${script:+"$script"}
+	unshare --mount --pid --fork --kill-child \
+		debootstrap --variant=minbase "$1" "$ROOT" ${2:+"$2"} ${script:+"$script"}
 }
 
 # root_sources SUITE...: all of them, from the mirror that debootstrap used.
@@ -183,15 +190,24 @@ debootstrap_progress() {
 		/^I: Validating / { packages++ }
 		/^I: (Extracting|Unpacking|Configuring) / { done++ }
 		/^I: Chosen extractor/ { known = 1 }
-		END { if (known) print done + 0, 3 * packages, "steps"; else print packages + 0, "packages retrieved" }' "$STEP_LOG"
+		END {
+			if (known) print done + 0, 3 * packages, "steps"
+			else print packages + 0, "packages retrieved"
+		}' "$STEP_LOG"
 }
 
 # apt unpacks and sets up each package, of which it says before how many there are.
 apt_progress() {
 	awk '
-		/ newly installed, / { for (i = 1; i < NF; i++) if ($(i + 1) == "newly") total += 2 * $i }
+		/ newly installed, / {
+			for (i = 1; i < NF; i++)
+				if ($(i + 1) == "newly") total += 2 * $i
+		}
 		/^(Unpacking|Setting up) / { done++ }
-		END { if (total) print done + 0, total, "steps"; else print "reading the lists of packages" }' "$STEP_LOG"
+		END {
+			if (total) print done + 0, total, "steps"
+			else print "reading the lists of packages"
+		}' "$STEP_LOG"
 }
 
 # root_cause: the reason in a failed step's log, in words.

@@ -37,7 +37,8 @@ stock_source_ensure() {
 }
 
 stock_source_cached() { # SUITE
-	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "$1-linux-$LINE.*" -printf '%f\n' | sort -V | tail -n 1
+	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "$1-linux-$LINE.*" -printf '%f\n' |
+		sort -V | tail -n 1
 }
 
 stock_source_make() { # SUITE
@@ -74,7 +75,8 @@ stock_packages() {
 
 # stock_release: the release (uname -r) of the image that was built from the source in SOURCE
 stock_release() {
-	in_kernel_root apt-cache search --names-only "^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$" |
+	local name="^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$"
+	in_kernel_root apt-cache search --names-only "$name" |
 		cut -d' ' -f1 | sort -V |
 		while read -r package; do
 			[ -z "$(in_kernel_root apt-cache madison "$package" |

@@ -52,7 +52,13 @@ tap_run() {
 
 # cpu_of FILE: the seconds of processor time that `times` says a shell's children have used
 cpu_of() {
-	awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } print int(sum) }' "$1"
+	awk 'NR == 2 {
+		for (i = 1; i <= 2; i++) {
+			split($i, part, /[ms]/)
+			sum += 60 * part[1] + part[2]
+		}
+		print int(sum)
+	}' "$1"
 }
 
 tap_running() {
@@ -158,9 +164,11 @@ tap_costs() {
 	times >"$TAP_DIR/cpu"
 	echo "# processor time, in minutes:"
 	for name in "${TAP_NAMES[@]}"; do
-		cpu_of "$TAP_DIR/${name//\//-}.cpu" | awk -v name="$name" '{ printf "#   %5.1f  %s\n", $1 / 60, name; }'
+		cpu_of "$TAP_DIR/${name//\//-}.cpu" |
+			awk -v name="$name" '{ printf "#   %5.1f  %s\n", $1 / 60, name }'
 	done
-	cpu_of "$TAP_DIR/cpu" | awk -v seconds="$SECONDS" '{ printf "#   %5.1f  all, in %.1f minutes\n", $1 / 60, seconds / 60 }'
+	cpu_of "$TAP_DIR/cpu" | awk -v seconds="$SECONDS" \
+		'{ printf "#   %5.1f  all, in %.1f minutes\n", $1 / 60, seconds / 60 }'
 }
 
 # tap_check NAME COMMAND...: one test, passed when the command succeeds; its output is shown when it

@@ -5,9 +5,9 @@
 
 # What a kernel says when something is wrong with it; tests/runner/oracle.c has the same for what
 # happens during a test.
-COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic|possible (circular|recursive) locking'
-COMPLAINTS+='|inconsistent lock state'
-COMPLAINTS+='|suspicious RCU usage|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption'
+COMPLAINTS='WARNING:|BUG:|KASAN|UBSAN|Oops|general protection fault|panic'
+COMPLAINTS+='|possible (circular|recursive) locking|inconsistent lock state|suspicious RCU usage'
+COMPLAINTS+='|page leak|DMA-API:|Bad (rss-counter|page)|refcount_t:|list_(add|del) corruption'
 COMPLAINTS+='|ODEBUG:|INFO: task'
 COMPLAINTS+='|rcu: INFO:|soft lockup|blocked for more than|unreferenced object|nobody cared'
 
@@ -35,7 +35,8 @@ image_make() {
 		module=$in_cache.ko
 	fi
 	in_root bash /src/scripts/lib/make-image.sh "$in_cache" \
-		"/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" "$module" \
+		"/cache/kernels/${KDIR##*/}/modules" "${PROGRAMS:+/cache${PROGRAMS#"$CACHE"}}" \
+		"$module" \
 		"${IMPORTER:+/cache${IMPORTER#"$CACHE"}}" ||
 		die "the VM's initramfs cannot be made"
 	rm -f "$BUILDS/image.ko"
@@ -73,7 +74,8 @@ accelerator_try() { # VERDICT-FILE
 	say "trying whether KVM works here (at most 10 s)"
 	rm -f "$CACHE"/kvm-*
 	in_root timeout -s KILL 10 qemu-system-x86_64 \
-		-machine q35,accel=kvm,kernel-irqchip=split -cpu max -m 256M -nodefaults -no-reboot \
+		-machine q35,accel=kvm,kernel-irqchip=split -cpu max -m 256M -nodefaults \
+		-no-reboot \
 		-display none -serial file:/cache/logs/kvm-console.log \
 		-kernel "/cache${KERNEL_IMAGE#"$CACHE"}" \
 		-append 'console=ttyS0 panic=-1' >"$log" 2>&1 </dev/null &&
