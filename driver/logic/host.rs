@@ -4,7 +4,7 @@
 #![cfg_attr(not(test), no_std)]
 
 /// The constants of the ABI, which the module has from `driver/sys/uapi.rs`.
-#[path = "../../userlib/src/sys.rs"]
+#[path = "../../userlib/src/sys/bindings.rs"]
 mod uapi;
 
 mod sys {

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the clones of a stream share: its queue, and what goes with that.
+//! The part of a stream that its clones share: the queue, and what belongs to it.
+//!
+//! A stream keeps one queue until it is reset, and then gets another one. Work, scopes and pending
+//! memory remember the id of the queue that they began with, so that after a reset they refuse to
+//! go on, instead of doing half of the work.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,39 +12,40 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
+use crate::device::gpu::Gpu;
 use crate::device::Device;
-use crate::error::{Error, Operation, Result};
-use crate::fence::Fence;
-use crate::gpu::Gpu;
-use crate::host::{self, Action};
-use crate::packet::Packet;
-use crate::queue::{Full, Queue};
+use crate::error::{check_outside, Error, Operation, Result};
+use crate::queue::fence::Fence;
+use crate::queue::point::Point;
+use crate::queue::{Queue, WhenFull};
+use crate::testgpu::packet::Packet;
 
+use super::callbacks::{self, Action};
 use super::options::StreamOptions;
 use super::shared::{Page, Shared};
 
-/// Why a stream does nothing more whose memory the device has kept.
+/// The cause with which a queue is poisoned when memory could not be released.
 pub(super) const KEPT: &str = "memory of it could not be taken back from the device";
-/// Why work of a stream is not done that had not failed.
+/// The cause with which a queue is poisoned that is reset without having failed.
 const RESET: &str = "the stream was reset";
 
-/// A stream.
+/// What the clones of a stream share.
 pub(crate) struct Core {
     gpu: Gpu,
     options: StreamOptions,
     shared: Arc<Shared>,
-    /// Of its queue.
+    /// Id of the queue.
     id: AtomicU64,
     state: Mutex<State>,
 }
 
-/// What changes when something is submitted.
+/// State that submitting changes.
 pub(crate) struct State {
-    /// None only while it is dropped.
+    /// `None` only while the stream is being dropped.
     queue: Option<Queue>,
-    /// Host functions of the queue so far.
+    /// Host functions that were submitted to the queue.
     calls: u64,
-    /// Pages that packets wait at, and how many packets are executed when they no longer do.
+    /// Pages that wait packets read, each with the number of packets executed when that is over.
     waits: Vec<(u64, Arc<Page>)>,
 }
 
@@ -56,63 +61,49 @@ impl State {
     pub(crate) fn queue(&self) -> &Queue {
         match &self.queue {
             Some(queue) => queue,
-            None => unreachable!("nobody has it any more once it is dropped"),
+            None => unreachable!("nobody has a stream that is being dropped"),
         }
     }
 
     pub(crate) fn queue_mut(&mut self) -> &mut Queue {
         match &mut self.queue {
             Some(queue) => queue,
-            None => unreachable!("nobody has it any more once it is dropped"),
+            None => unreachable!("nobody has a stream that is being dropped"),
         }
     }
 
-    /// The point behind all that was submitted.
-    pub(super) fn mark(&mut self) -> Result<Fence> {
-        let queue = self.queue_mut();
-        let value = queue.mark()?;
-        Ok(Fence::new(Arc::clone(queue.progress()), value))
-    }
-
-    /// That, and what it waits for.
-    pub(super) fn point(&mut self) -> Result<(Fence, Vec<Fence>)> {
-        let fence = self.mark()?;
-        Ok((fence, self.queue().needs().to_vec()))
-    }
-
-    /// Has what comes next wait until the device finds a number at least this high; `needs` is
-    /// what it waits for in the end.
+    /// Has what is submitted next wait until the device finds a number of at least `value` at `addr`,
+    /// which is in `page`. `dependencies` are the fences that this wait is for.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),
         page: &Arc<Page>,
-        needs: &[Fence],
+        dependencies: &[Fence],
     ) -> Result<()> {
-        let executed = self.queue().progress().executed();
+        let executed = self.queue().handle().executed();
         self.waits.retain(|(until, _)| *until > executed);
         let queue = self.queue_mut();
         queue.forget_reached();
-        needs.iter().for_each(|fence| queue.need(fence));
+        dependencies.iter().for_each(|fence| queue.depend_on(fence));
         let packet = Packet::fence_wait(addr, value);
-        queue.submit(1, std::iter::once(packet), Full::Wait)?;
+        queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
         self.waits.push((until, Arc::clone(page)));
         Ok(())
     }
 }
 
-/// The end of a scope, as far as one stream goes.
-pub(super) struct Ending {
-    /// The stream was reset, which ended it.
-    is_over: bool,
-    /// The fence may have been written by a packet made by hand: the device is asked as well.
-    by_hand: bool,
-    point: Result<(Fence, Vec<Fence>)>,
+/// The end of a scope, for one of its streams.
+pub(super) enum Ending {
+    /// The work ends at this point, or the queue must be destroyed.
+    At(Result<Point>),
+    /// The stream was reset, which has ended the work.
+    Reset(Error),
 }
 
 impl Core {
     pub(super) fn new(gpu: &Gpu, options: StreamOptions) -> Result<Arc<Self>> {
-        host::prepare()?;
+        callbacks::prepare()?;
         let queue = gpu.queue(options.queue(gpu))?;
         let shared = Shared::of(gpu.device());
         let core = Arc::new(Self {
@@ -131,7 +122,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// That, unless it was reset since it had the queue of that name.
+    /// Locks the state, unless the stream was reset since it had this queue.
     pub(super) fn lock_of(&self, queue: u64) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         if state.queue().id() == queue {
@@ -146,12 +137,13 @@ impl Core {
         ))
     }
 
-    /// An error in a host function, before the lock: who has it may wait for that function.
+    /// Fails inside a host function. To be called before locking: a thread that holds the lock may
+    /// wait for that function.
     fn check_outside(&self) -> Result<()> {
-        host::check(Operation::Submit, || format!("use stream {}", self.id()))
+        check_outside(Operation::Submit, || format!("use stream {}", self.id()))
     }
 
-    /// Of its queue.
+    /// Id of the queue.
     pub(super) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
@@ -172,110 +164,90 @@ impl Core {
         &self.shared
     }
 
-    /// The point behind all that was submitted, and what it waits for.
-    pub(super) fn point(&self) -> Result<(Fence, Vec<Fence>)> {
+    /// The point behind everything that was submitted.
+    pub(super) fn point(&self) -> Result<Point> {
         self.check_outside()?;
         let mut state = self.lock();
-        state
-            .queue()
-            .progress()
-            .check(Operation::Submit, "add to")?;
-        state.point()
+        let queue = state.queue_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        queue.point()
     }
 
     pub(super) fn query(&self) -> Result<bool> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
-            // Somebody is submitting.
+            // Another thread is submitting.
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
-        let (fence, needs) = state.point()?;
+        let point = state.queue_mut().point()?;
         drop(state);
-        fence.query(&needs)
+        point.query()
     }
 
     pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        let (fence, needs) = self.point()?;
-        fence
-            .progress()
-            .wait_needing(fence.value(), &needs, timeout)
+        self.point()?.wait(timeout)
     }
 
-    /// Begins to end a scope in which it had the queue of that name: tells the device to say when it is
-    /// there.
+    /// Begins to end a scope in which the stream had this queue: publishes the point to wait for.
     pub(super) fn begin_finish(&self, queue: u64) -> Ending {
         match self.lock_of(queue) {
-            Ok(mut state) => Ending {
-                is_over: false,
-                by_hand: state.queue().is_by_hand(),
-                point: state.point(),
-            },
-            Err(error) => Ending {
-                is_over: true,
-                by_hand: false,
-                point: Err(error),
-            },
+            Ok(mut state) => Ending::At(state.queue_mut().point_for_memory()),
+            Err(error) => Ending::Reset(error),
         }
     }
 
-    /// Ends a scope: afterwards the device does nothing any more of what was submitted. If it
+    /// Ends a scope: when this returns, the device does nothing more of what was submitted. If that
     /// cannot be waited for, the queue is destroyed.
     pub(super) fn finish(&self, ending: Ending) -> Result<()> {
-        let (fence, needs) = match ending.point {
-            Ok(point) => point,
-            Err(error) => {
-                // Also if it has failed, or this is refused: it must come to an end.
-                if !ending.is_over {
-                    self.lock().queue().progress().destroy()?;
-                }
+        let point = match ending {
+            Ending::At(Ok(point)) => point,
+            Ending::At(Err(error)) => {
+                self.lock().queue().handle().destroy()?;
                 return Err(error);
             }
+            Ending::Reset(error) => return Err(error),
         };
-        match fence.wait_for_ever(&needs, ending.by_hand) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                fence.progress().destroy()?;
-                Err(error)
-            }
-        }
+        point.wait(None).map(drop).or_else(|error| {
+            point.handle().destroy()?;
+            Err(error)
+        })
     }
 
-    /// Destroys the queue of that name, unless the stream was reset since.
+    /// Poisons a queue whose memory could not be released, unless the stream was reset since it had
+    /// this queue.
     pub(super) fn give_up(&self, queue: u64) {
-        let progress = match self.lock_of(queue) {
-            Ok(state) => Arc::clone(state.queue().progress()),
+        let handle = match self.lock_of(queue) {
+            Ok(state) => Arc::clone(state.queue().handle()),
             Err(_) => return,
         };
-        progress.spoil(KEPT);
+        handle.poison(KEPT);
     }
 
     pub(super) fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<()> {
         self.check_outside()?;
         let mut state = self.lock();
-        let progress = Arc::clone(state.queue().progress());
-        progress.check(Operation::Submit, "add to")?;
-        let (fence, needs) = state.point()?;
         let calls = state.calls + 1;
-        let packet = Packet::fence_wait(progress.calls_addr(), calls);
-        state
-            .queue_mut()
-            .submit(1, std::iter::once(packet), Full::Wait)?;
+        let queue = state.queue_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        let point = queue.point()?;
+        let packet = Packet::fence_wait(point.handle().callbacks_addr(), calls);
+        queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
         state.calls = calls;
-        // If it fails it drops the function, which may use the stream.
+        // Unlocked first: a failure drops the function, which may use the stream.
         drop(state);
-        host::when(fence, needs, Action::Call(calls, function))
+        callbacks::when(point, Action::Call(calls, function))
     }
 
     pub(super) fn reset(&self) -> Result<()> {
-        host::check(Operation::Stream, || "reset a stream".to_owned())?;
+        check_outside(Operation::Stream, || "reset a stream".to_owned())?;
         let mut state = self.lock();
         let queue = self.gpu.queue(self.options.queue(&self.gpu))?;
-        let progress = state.queue().progress();
-        if matches!(progress.stopped(), Ok(None)) {
-            progress.spoil(RESET);
+        let handle = state.queue().handle();
+        if matches!(handle.stopped(), Ok(None)) {
+            handle.poison(RESET);
         }
-        progress.destroy()?;
+        handle.destroy()?;
         self.id.store(queue.id(), Ordering::Relaxed);
         *state = State::new(queue);
         Ok(())
@@ -289,42 +261,38 @@ impl Drop for Core {
         let Some(mut queue) = state.queue.take() else {
             return;
         };
-        let progress = Arc::clone(queue.progress());
-        let marked = queue.mark();
-        let end = End {
+        let point = queue.point_for_memory();
+        let remains = Remains {
             queue,
             _waits: waits,
             _shared: Arc::clone(&self.shared),
         };
-        let Ok(value) = marked else { return };
-        let by_hand = end.queue.is_by_hand();
-        let fence = Fence::new(progress, value);
-        if fence.is_passed(by_hand) {
+        let Ok(point) = point else { return };
+        if point.is_passed() {
             return;
         }
-        let needs = end.queue.needs().to_vec();
-        // Without a thread it stays as long as the process: it may not be waited for here.
-        let _ = host::when(fence, needs, Action::Drop(Box::new(end), by_hand));
+        // A drop must not wait, so without a thread the queue stays until the process ends.
+        let _ = callbacks::when(point, Action::Drop(Box::new(remains)));
     }
 }
 
-/// What a stream leaves behind while the device still works for it.
-struct End {
+/// What a dropped stream leaves behind while the device still works for it.
+struct Remains {
     queue: Queue,
     _waits: Vec<(u64, Arc<Page>)>,
     _shared: Arc<Shared>,
 }
 
-impl Drop for End {
+impl Drop for Remains {
     fn drop(&mut self) {
-        // Events and the like may still look how far it came.
-        let _ = self.queue.progress().destroy();
+        // Not left to the handle, which events may keep.
+        let _ = self.queue.handle().destroy();
     }
 }
 
 #[cfg(test)]
 impl Core {
-    /// Without a driver: what it is told can be looked at.
+    /// A stream without a driver.
     pub(super) fn fake(queue: Queue) -> Arc<Self> {
         Arc::new(Self {
             gpu: Gpu::fake(),

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Points in the work of a stream that others can wait for, with the time.
+//! Events: points in the work of a stream that others can wait for, with the time.
+//!
+//! Recording an event submits two packets, which store the device's clock and a count in a *slot*
+//! of [shared](super::shared) memory. Other streams wait on the device until the count is high
+//! enough; the CPU waits for the fence of the recording stream.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,46 +11,44 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::error::{Error, Operation, Result};
-use crate::fence::Fence;
-use crate::gpu::Gpu;
-use crate::host;
-use crate::packet::Packet;
-use crate::queue::Full;
+use crate::device::gpu::Gpu;
+use crate::error::{check_outside, Error, Operation, Result};
+use crate::queue::fence::Fence;
+use crate::queue::point::Point;
+use crate::queue::WhenFull;
+use crate::testgpu::packet::Packet;
 
 use super::core::Core;
 use super::shared::{Shared, Slot};
 
-/// A point in the work of a stream, and the device's time when it was reached.
+/// A point in the work of a stream, and the time of the device when it was reached.
 ///
-/// Made by [`Gpu::event`], recorded by [`Stream::record`](super::Stream::record). As long as it was
-/// never recorded it is complete. Dropping it changes nothing for those that wait for it.
+/// Made by [`Gpu::event`], and recorded by [`Stream::record`](super::Stream::record). An event that
+/// was never recorded is complete. Dropping an event changes nothing for streams that wait for it.
 pub struct Event {
     gpu: Gpu,
     shared: Arc<Shared>,
-    /// Held by who records it, also while the ring is full.
+    /// Held while recording, which may wait for room in the ring.
     recording: Mutex<()>,
     recorded: Mutex<Option<Recorded>>,
 }
 
-/// What an event stands for.
+/// The last recording of an event.
 struct Recorded {
     slot: Slot,
-    /// What the slot counts then.
-    times: u64,
-    fence: Fence,
-    /// What the stream was waiting for then.
-    needs: Vec<Fence>,
+    /// The count in the slot when the event is reached.
+    count: u64,
+    point: Point,
 }
 
 impl Gpu {
-    /// Makes an event, which was never recorded.
+    /// Makes an event that was never recorded.
     ///
     /// # Errors
     ///
     /// `EDEADLK`: this is a host function.
     pub fn event(&self) -> Result<Event> {
-        host::check(Operation::Stream, || "make an event".to_owned())?;
+        check_outside(Operation::Stream, || "make an event".to_owned())?;
         Ok(Event {
             gpu: self.clone(),
             shared: Shared::of(self.device()),
@@ -69,45 +71,41 @@ impl Event {
             let errno = Errno::EINVAL;
             return Err(Error::refused(Operation::Stream, attempt, errno, cause));
         }
-        // Before any lock: who has it may wait for a host function.
-        host::check(Operation::Stream, || "record an event".to_owned())?;
+        // Before locking: a thread that holds the lock may wait for a host function.
+        check_outside(Operation::Stream, || "record an event".to_owned())?;
         let _one_after_the_other = self
             .recording
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // What is still to be written, by another stream perhaps, must not be taken for this.
+        // A new slot each time: an earlier recording, perhaps of another stream, may still be
+        // written.
         let mut slot = self.shared.take(device)?;
-        let times = slot.next();
+        let count = slot.next();
         let submitted = (|| {
             let base = self.shared.reach(device, slot.page())?;
             let packets = [
-                Packet::timestamp(base + slot.time() as u64),
-                Packet::fence_write(base + slot.count() as u64, times),
+                Packet::timestamp(base + slot.time_offset() as u64),
+                Packet::fence_write(base + slot.count_offset() as u64, count),
             ];
             let mut state = core.lock();
             let queue = state.queue_mut();
-            queue.submit(2, packets.into_iter(), Full::Wait)?;
-            state.point()
+            queue.submit(2, packets.into_iter(), WhenFull::Wait)?;
+            queue.point()
         })();
         match submitted {
-            Ok((fence, needs)) => {
-                let now = Recorded {
-                    slot,
-                    times,
-                    fence,
-                    needs,
-                };
+            Ok(point) => {
+                let now = Recorded { slot, count, point };
                 let before = self.lock().replace(now);
                 if let Some(before) = before {
-                    self.shared.give(before.slot, before.fence);
+                    self.shared.give(before.slot, before.point.fence);
                 }
                 Ok(())
             }
             Err(error) => {
-                // One of the packets may be in the ring.
+                // One of the packets may be in the ring, so the device may still write the slot.
                 let state = core.lock();
                 let queue = state.queue();
-                let fence = Fence::new(Arc::clone(queue.progress()), queue.written());
+                let fence = Fence::new(Arc::clone(queue.handle()), queue.written());
                 drop(state);
                 self.shared.give(slot, fence);
                 Err(error)
@@ -116,43 +114,45 @@ impl Event {
     }
 
     pub(super) fn wait_on(&self, core: &Core) -> Result<()> {
-        // Also where there is nothing to wait for, so that it does not work by chance.
-        host::check(Operation::Stream, || "wait for an event".to_owned())?;
-        let (page, count, times, fence, mut needs) = match &*self.lock() {
-            Some(recorded) if !recorded.fence.is_done() => (
+        // Even if there is nothing to wait for, so that it does not work by chance.
+        check_outside(Operation::Stream, || "wait for an event".to_owned())?;
+        let (page, offset, count, point) = match &*self.lock() {
+            Some(recorded) if !recorded.point.fence.is_done() => (
                 Arc::clone(recorded.slot.page()),
-                recorded.slot.count() as u64,
-                recorded.times,
-                recorded.fence.clone(),
-                recorded.needs.clone(),
+                recorded.slot.count_offset() as u64,
+                recorded.count,
+                recorded.point.clone(),
             ),
             _ => return Ok(()),
         };
         let base = core.shared().reach(core.device(), &page)?;
-        needs.push(fence.clone());
+        let Point {
+            fence,
+            mut dependencies,
+            ..
+        } = point;
+        dependencies.push(fence.clone());
         let mut state = core.lock();
-        if Arc::ptr_eq(fence.progress(), state.queue().progress()) {
-            // It comes later anyway.
+        if Arc::ptr_eq(fence.handle(), state.queue().handle()) {
+            // What this queue executes next comes after the event anyway.
             return Ok(());
         }
-        state.wait_at((base + count, times), &page, &needs)
+        state.wait_at((base + offset, count), &page, &dependencies)
     }
 
-    /// Whether it is complete. What was done before it is seen then. No system call, unless it is
-    /// not.
+    /// Whether the event is complete. If it is, this makes no system call, and later reads see what
+    /// was done before the event.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed before, [`Error::fault`](crate::Error::fault) says why;
-    /// `ENODEV`: the device is gone; `EDEADLK`: it is not complete, and this is a host function.
+    /// `EIO`: the stream has failed before, and [`Error::fault`](crate::Error::fault) says why;
+    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function, and the event is not
+    /// complete.
     pub fn query(&self) -> Result<bool> {
-        match self.point() {
-            None => Ok(true),
-            Some((fence, needs)) => fence.query(&needs),
-        }
+        self.point().map_or(Ok(true), |point| point.query())
     }
 
-    /// Waits until it is complete, as it is recorded now.
+    /// Waits until the event is complete, as it was recorded last.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl Event {
         self.wait(None).map(drop)
     }
 
-    /// As [`synchronize`](Self::synchronize), but not for longer than this. False: the time was up
-    /// first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns false
+    /// if the time was up first.
     ///
     /// # Errors
     ///
@@ -171,27 +171,22 @@ impl Event {
         self.wait(Some(timeout))
     }
 
-    /// What it stands for now, and what that waits for.
-    fn point(&self) -> Option<(Fence, Vec<Fence>)> {
+    /// The point of the last recording.
+    fn point(&self) -> Option<Point> {
         let recorded = self.lock();
-        let recorded = recorded.as_ref()?;
-        Some((recorded.fence.clone(), recorded.needs.clone()))
+        recorded.as_ref().map(|recorded| recorded.point.clone())
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        match self.point() {
-            None => Ok(true),
-            Some((fence, needs)) => fence
-                .progress()
-                .wait_needing(fence.value(), &needs, timeout),
-        }
+        self.point().map_or(Ok(true), |point| point.wait(timeout))
     }
 
-    /// The device's clock when it was reached, since the device was made.
+    /// The time of the device's clock when the event was reached. The clock started when the device
+    /// did.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: it was never recorded; `EAGAIN`: it is not complete; otherwise as for
+    /// `EINVAL`: the event was never recorded; `EAGAIN`: the event is not complete; otherwise as for
     /// [`query`](Self::query).
     pub fn time(&self) -> Result<Duration> {
         let attempt = "tell when an event was";
@@ -200,18 +195,19 @@ impl Event {
             let (errno, cause) = (Errno::EINVAL, "it was never recorded");
             return Err(Error::refused(Operation::Stream, attempt, errno, cause));
         };
-        if !recorded.fence.query(&recorded.needs)? {
+        if !recorded.point.query()? {
             return Err(Error::new(Operation::Stream, attempt, Errno::EAGAIN));
         }
         recorded.slot.nanos().map(Duration::from_nanos)
     }
 
-    /// The device's time from another event to this one; zero, if that was later. Both are of the
-    /// same device, perhaps of different streams and contexts.
+    /// The time from another event to this one by the device's clock, or zero if the other one was
+    /// later. Both events must belong to the same device; their streams and contexts may differ.
     ///
     /// # Errors
     ///
-    /// As for [`time`](Self::time), of both; `EINVAL`: they are of different devices.
+    /// As for [`time`](Self::time) of either event; `EINVAL`: the events belong to different
+    /// devices.
     pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration> {
         let (ours, theirs) = (self.gpu.device(), earlier.gpu.device());
         if ours.path() != theirs.path() {
@@ -229,8 +225,8 @@ impl Drop for Event {
     fn drop(&mut self) {
         let recorded = self.recorded.get_mut();
         let recorded = recorded.unwrap_or_else(PoisonError::into_inner);
-        if let Some(Recorded { slot, fence, .. }) = recorded.take() {
-            self.shared.give(slot, fence);
+        if let Some(Recorded { slot, point, .. }) = recorded.take() {
+            self.shared.give(slot, point.fence);
         }
     }
 }
@@ -238,7 +234,7 @@ impl Drop for Event {
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let recorded = self.lock();
-        let fence = recorded.as_ref().map(|recorded| &recorded.fence);
+        let fence = recorded.as_ref().map(|recorded| &recorded.point.fence);
         f.debug_struct("Event").field("recorded", &fence).finish()
     }
 }

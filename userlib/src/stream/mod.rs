@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams: asynchronous work, in order in each of them, at the same time in different ones.
+//! Streams: asynchronous work. A stream executes its work in order; different streams run at the
+//! same time.
 //!
-//! A [`Stream`] takes copies, fills, kernels, host functions and waits, and returns at once:
-//! submitting is a few stores to mapped memory. What is submitted to one stream is executed in
-//! that order; streams know nothing of one another unless one [waits](Stream::wait_event) for an
-//! [`Event`] that was recorded in another one, which it does on the device. No call on one stream,
-//! and no registering, allocating or releasing, waits for the work of another.
+//! A [`Stream`] takes copies, fills, kernels, host functions and waits. Submitting them takes a few
+//! stores to mapped memory and returns at once. There is no order between streams, unless one
+//! [waits](Stream::wait_event) for an [`Event`] that another one records; that wait happens on the
+//! device. No call on one stream, and no registering, allocating or releasing, waits for the work of
+//! another stream.
 //!
 //! # Memory of work in flight
 //!
-//! Memory must stay as long as the device works on it, and nobody may refer to it meanwhile. There
-//! are two ways to have the compiler see to that:
+//! Memory must exist as long as the device works on it, and the program must not refer to it in the
+//! meantime. There are two ways in which the compiler checks that:
 //!
-//! - [`scope`]: memory is borrowed, by as many streams as there are; the scope's end waits.
-//! - [`Stream::submit`]: memory is handed over, and comes back with [`Pending::wait`].
+//! - [`scope`](scope()) borrows memory, for any number of streams; the end of the scope waits.
+//! - [`Stream::submit`] takes memory over; [`Pending::wait`] gives it back.
 //!
 //! ```no_run
 //! use pinmap::stream::{self, StreamOptions};
@@ -44,25 +45,28 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The order is the program's own: in a scope the CPU may read and write a slice that is in flight,
-//! and two streams may be given the same one. Without an [`Event`] between them, or waiting, what is
-//! read is some value, old or new; it is never undefined.
+//! The program is responsible for the order. In a scope the CPU may read and write a slice that is
+//! in flight, and two streams may use the same slice. Without an [`Event`] or a wait between two
+//! accesses, a read returns an old value or a new one; it is never undefined behaviour.
 //!
-//! Memory that is not registered is no operand: [`Work::copy_from`] registers it as long as the
-//! copy lasts, if it is asked to. Nothing ever waits behind the caller's back.
+//! Only registered or allocated memory can be an operand. [`Work::copy_from`] and
+//! [`Work::copy_to`] register other memory for the time of the copy, if they are asked to. No call
+//! waits implicitly.
 //!
 //! # Errors
 //!
-//! A fault, or a packet that runs for too long, stops the stream whose packet it was. That stream
-//! then reports the [`Fault`](crate::Fault), also for the events recorded and the host functions
-//! called behind that packet, until [`Stream::reset`]. Others go on, but for those that wait for
-//! one of its events: those report it as well.
+//! A packet that faults, or that runs for too long, stops its stream. Until [`Stream::reset`], that
+//! stream reports the [`Fault`](crate::Fault): its own calls do, and so do the events that were
+//! recorded after the packet. Host functions submitted after the packet do not run. Other streams
+//! go on, except those that wait for one of these events; they report the fault, too.
 //!
 //! # Host functions
 //!
-//! A function that [`Stream::call`] runs holds up its stream, and so does what is dropped with work
-//! that is done. If it waited for a stream, it might wait for itself. So in it, everything that submits,
-//! waits, or asks the driver fails at once with `EDEADLK`, whatever the outcome would have been:
+//! [`Stream::call`] submits a function of the program, which runs on a thread of this crate. The
+//! stream waits for the function, so a function that waited for a stream could wait for itself.
+//! Inside a host function, and inside the drop of memory that was handed over, everything that
+//! submits, waits, or asks the driver therefore fails at once with `EDEADLK`, even where it would
+//! not have had to wait:
 //!
 //! - opening devices and asking about them ([`Device::info`] and the like), taking their BARs and
 //!   interrupts, registering, allocating, mapping, importing and exporting memory, asking about it
@@ -71,16 +75,15 @@
 //! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
 //!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and completions.
 //!
-//! What looks whether something is done (`query`, `wait` of a [`Fence`],
-//! [`Pending::try_into_memory`]) answers if it is; only if it is not would the driver have to be asked:
-//! `EDEADLK`. Allowed are: dropping anything, releasing and unmapping; reading and writing memory and
-//! BARs; [`Pending::is_done`]; what a [`Cache`](crate::Cache) has already; and everything that is not
-//! this crate's, waking another thread above all.
+//! Calls that ask whether something is done (`query`, `wait` of a [`Fence`](crate::Fence),
+//! [`Pending::try_into_memory`]) succeed if it is. If it is not, the driver would have to be asked,
+//! and they fail with `EDEADLK`. Allowed are dropping anything, releasing and unmapping; reading and
+//! writing memory and BARs; [`Pending::is_done`]; lookups in a [`Cache`](crate::Cache) that find a
+//! registration; and of course everything outside this crate, such as waking another thread.
 //!
 //! # These do not compile
 //!
-//! Memory that is handed over is not there; what was borrowed cannot be released before the end of
-//! the scope, nor be lent for a shorter time:
+//! Memory that was handed over cannot be used:
 //!
 //! ```compile_fail,E0382
 //! # use pinmap::*;
@@ -91,6 +94,8 @@
 //! numbers.set(0, 2.0)
 //! # }
 //! ```
+//!
+//! Borrowed memory cannot be released before the end of the scope:
 //!
 //! ```compile_fail,E0505
 //! # use pinmap::*;
@@ -103,6 +108,8 @@
 //! }) }
 //! ```
 //!
+//! Memory that does not outlive the scope cannot be borrowed:
+//!
 //! ```compile_fail,E0597
 //! # use pinmap::*;
 //! # fn f(gpu: &Gpu, stream: &Stream) -> Result<()> {
@@ -112,7 +119,7 @@
 //! }) }
 //! ```
 //!
-//! What is lent to a piece of work does not leave it, and what it does not own cannot be handed over:
+//! The memory that is lent to the function of a piece of work cannot leave that function:
 //!
 //! ```compile_fail,E0521
 //! # use pinmap::*;
@@ -125,6 +132,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Memory that is only borrowed cannot be handed over:
+//!
 //! ```compile_fail,E0521
 //! # use pinmap::*;
 //! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
@@ -134,7 +143,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Nor can memory from elsewhere be slipped in:
+//! The function can use only the memory that was handed over:
 //!
 //! ```compile_fail
 //! # use pinmap::*;
@@ -144,12 +153,14 @@
 //! # Ok(()) }
 //! ```
 
+mod callbacks;
 mod completion;
 mod core;
 mod event;
 mod options;
 mod parked;
 mod pending;
+mod pool;
 mod scope;
 mod shared;
 mod work;
@@ -161,44 +172,42 @@ pub use pending::Pending;
 pub use scope::{scope, Scope};
 pub use work::Work;
 
-pub(crate) use shared::Shared;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::device::gpu::Gpu;
 use crate::device::Device;
-use crate::error::{Operation, Result};
-use crate::fence::Fence;
-use crate::gpu::Gpu;
-use crate::host;
+use crate::error::{check_outside, Operation, Result};
 
 use self::core::Core;
+use self::shared::Shared;
 
-/// Asynchronous work for a device, executed in the order in which it is submitted.
+/// A stream of asynchronous work, which a device executes in the order in which it is submitted.
 ///
-/// Made by [`Gpu::stream`]. A clone is the same stream; several threads may use it. Each stream has
-/// a queue of the device, with all engines: a copy is made by the copy engine of its direction, a
-/// kernel runs on the compute engine, and whatever comes later sees what was done before.
+/// Made by [`Gpu::stream`]. A clone is the same stream, and several threads may use it. Each stream
+/// has a queue of the device and uses all engines: a copy runs on the copy engine of its direction,
+/// a kernel on the compute engine. Each piece of work sees what the ones before it wrote.
 ///
-/// Dropping it returns at once. What was submitted is still done, and afterwards its place in the
-/// device is given up; when the process ends, that is after the packet that runs.
+/// Dropping a stream returns at once. Work that was submitted is still done, and then the stream's
+/// place in the device is given up. When the process ends, only the packet that runs is finished.
 ///
-/// Once the device is gone, what is submitted goes nowhere, and waiting for it is `ENODEV`.
+/// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
 #[derive(Clone)]
 pub struct Stream {
     core: Arc<Core>,
 }
 
 impl Gpu {
-    /// Makes a stream. There may be as many as the device has queues, 1,000 and more, for all
-    /// programs that use it.
+    /// Makes a stream. All programs together can have as many as the device has queues
+    /// ([`GpuInfo::queues`](crate::GpuInfo::queues)), for instance 1,024.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: a number of packets that a ring cannot have; `ENOSPC`: the device has no queue
-    /// left; `ENOMEM`: out of memory, or over `RLIMIT_MEMLOCK`; `EPERM`: another process opened the
-    /// device; `ENODEV`: it is gone; `EAGAIN`: the system gives no thread.
+    /// `EINVAL`: the number of packets is no power of two from 64 to 65,536; `ENOSPC`: the device
+    /// has no queue left; `ENOMEM`: out of memory, or over `RLIMIT_MEMLOCK`; `EPERM`: another
+    /// process opened the device; `ENODEV`: the device is gone; `EAGAIN`: the system cannot start a
+    /// thread.
     pub fn stream(&self, options: StreamOptions) -> Result<Stream> {
         let core = Core::new(self, options)?;
         Ok(Stream { core })
@@ -206,24 +215,24 @@ impl Gpu {
 }
 
 impl Device {
-    /// Waits until everything is done that was submitted to streams of this context, also to those
-    /// that were dropped.
+    /// Waits until all streams of this context are done with what was submitted, also streams that
+    /// were dropped.
     ///
     /// # Errors
     ///
-    /// That of the first stream that cannot do it, once the others have: as for
+    /// The error of the first stream that failed, after the others are done: as for
     /// [`Stream::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
-        host::check(Operation::Stream, || format!("wait for the work of {self}"))?;
-        // First those that are there, which then cannot be dropped unseen.
+        check_outside(Operation::Stream, || format!("wait for the work of {self}"))?;
+        // First the streams that exist, which now cannot be dropped unseen.
         let cores = Shared::find(self).map_or_else(Vec::new, |shared| shared.members());
-        let dropped = host::outstanding(|fence| fence.device().is_same(self) && !fence.is_over());
-        // All of them are told before one is waited for, or they would come to it one by one.
+        let dropped =
+            callbacks::outstanding(|fence| fence.device().is_same(self) && !fence.is_over());
+        // All are published before one is waited for, so that they run at the same time.
         let points: Vec<_> = cores.iter().map(|core| core.point()).collect();
-        let wait = |(fence, needs): (Fence, Vec<Fence>)| fence.wait_for_ever(&needs, false);
         let mut result = Ok(());
         for point in points.into_iter().chain(dropped.into_iter().map(Ok)) {
-            result = result.and(point.and_then(wait));
+            result = result.and(point.and_then(|point| point.wait(None).map(drop)));
         }
         result
     }
@@ -234,32 +243,32 @@ impl Stream {
         &self.core
     }
 
-    /// The driver's name for its queue, unique in its context: events and faults have it. It
-    /// changes with a [reset](Self::reset).
+    /// The id of the stream's queue, unique in its context. Events and faults name the queue by it.
+    /// A [reset](Self::reset) changes the id.
     pub fn id(&self) -> u64 {
         self.core.id()
     }
 
-    /// The device whose stream it is.
+    /// The device on which the stream runs.
     pub fn device(&self) -> &Device {
         self.core.device()
     }
 
-    /// How urgent its work is, as it was clamped: see [`Gpu::priorities`].
+    /// The priority, clamped to [`Gpu::priorities`].
     pub fn priority(&self) -> u32 {
         self.core.options().clamped(self.core.gpu())
     }
 
-    /// Submits work on memory that is handed over, and returns at once, unless the ring is full: the memory
-    /// comes back when the work is done, by [`Pending::wait`].
+    /// Submits work on memory that is handed over. Returns at once, unless the ring is full;
+    /// [`Pending::wait`] gives the memory back when the work is done.
     ///
-    /// The device is told of all of it at once when the function returns. If that fails or panics,
-    /// what it had submitted is executed all the same, and the memory comes back, or is dropped,
-    /// after that.
+    /// The device is told about the work at once, when the function returns. If the function fails
+    /// or panics, what it has submitted is executed all the same, and the memory is dropped after
+    /// that.
     ///
     /// # Errors
     ///
-    /// That of the function; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
+    /// The error of the function; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
     pub fn submit<M, F>(&self, memory: M, work: F) -> Result<Pending<M>>
     where
         M: Send + 'static,
@@ -268,20 +277,20 @@ impl Stream {
         Pending::new(&self.core, memory, work)
     }
 
-    /// Records an event: it is complete when everything is done that was submitted before. It then
-    /// stands for this, and no more for what it was recorded for before.
+    /// Records an event here: it is complete when everything that was submitted before is done. This
+    /// replaces an earlier recording of the event.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the event is of another context; `ENOMEM`: out of memory, or over
+    /// `EINVAL`: the event belongs to another context; `ENOMEM`: out of memory, or over
     /// `RLIMIT_MEMLOCK`; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
     pub fn record(&self, event: &Event) -> Result<()> {
         event.record(&self.core)
     }
 
     /// Has the device wait for an event, as it was recorded last, before it executes what is
-    /// submitted next. The CPU does not wait, unless the ring is full. The event may be of another context, also of another
-    /// device. One that was never recorded is complete.
+    /// submitted next. The CPU does not wait, unless the ring is full. The event may belong to
+    /// another context, even to another device. An event that was never recorded is complete.
     ///
     /// # Errors
     ///
@@ -291,15 +300,15 @@ impl Stream {
         event.wait_on(&self.core)
     }
 
-    /// Has a function run on a thread of this crate, once, when everything is done that was
-    /// submitted before; what is submitted next waits for it. If the device never comes to it, it
-    /// is dropped.
+    /// Submits a host function. It runs once, on a thread of this crate, when everything that was
+    /// submitted before is done; what is submitted next waits for it. If the stream fails before,
+    /// the function is dropped.
     ///
-    /// Called from inside, this crate refuses whatever might wait (`EDEADLK`), see
-    /// [host functions](self#host-functions). A panic fails the stream. At most 32 functions of a process run at
-    /// once.
+    /// Inside the function, calls of this crate that might wait fail with `EDEADLK`: see [host
+    /// functions](self#host-functions). A panic fails the stream. At most 32 host functions of a
+    /// process run at once.
     ///
-    /// This wakes a thread, which takes system calls; nothing else that is submitted does.
+    /// Waking the thread takes system calls. Nothing else that is submitted does.
     ///
     /// # Errors
     ///
@@ -308,29 +317,29 @@ impl Stream {
         self.core.call(Box::new(function))
     }
 
-    /// Whether everything is done that was submitted. What it wrote is seen then. No system call,
-    /// unless it is not.
+    /// Whether everything that was submitted is done. If it is, this makes no system call, and later
+    /// reads see what the work wrote.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone; `EDEADLK`: not everything is done, and this is a host function.
+    /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
+    /// the device is gone; `EDEADLK`: this is a host function, and not everything is done.
     pub fn query(&self) -> Result<bool> {
         self.core.query()
     }
 
-    /// Waits until everything is done that was submitted. What it wrote is seen then.
+    /// Waits until everything that was submitted is done. Later reads see what it wrote.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone; `EDEADLK`: this is a host function.
+    /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
+    /// the device is gone; `EDEADLK`: this is a host function.
     pub fn synchronize(&self) -> Result<()> {
         self.core.wait(None).map(drop)
     }
 
-    /// As [`synchronize`](Self::synchronize), but not for longer than this. False: the time was up
-    /// first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns false
+    /// if the time was up first.
     ///
     /// # Errors
     ///
@@ -339,25 +348,25 @@ impl Stream {
         self.core.wait(Some(timeout))
     }
 
-    /// The point behind all that was submitted, as something to poll: an eventfd, which is readable
-    /// when it is reached, or never will be.
+    /// Makes a completion: an eventfd to poll, which becomes readable when everything that was
+    /// submitted is done, or never will be.
     ///
     /// # Errors
     ///
-    /// `EMFILE`: too many open files; `ENOSPC`: 63 are outstanding for this stream; `EIO`: the
+    /// `EMFILE`: too many open files; `ENOSPC`: this stream has 63 completions outstanding; `EIO`: the
     /// stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn completion(&self) -> Result<Completion> {
         Completion::new(&self.core)
     }
 
-    /// Makes a stream that has failed usable again. What was not executed never will be, and host
-    /// functions that were not run are dropped, but for one that is due already. Waits for the packet that
-    /// runs, if there is one, and for who is submitting.
+    /// Makes a stream that has failed usable again. Work that was not executed never will be. Host
+    /// functions that have not run are dropped, except one that is already due. Waits for the packet
+    /// that runs, if there is one, and for other threads that are submitting.
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::stream`], since it is another queue: then it remains as it is. `EDEADLK`: this is a host
-    /// function.
+    /// As for [`Gpu::stream`], since the stream gets a new queue; after an error the stream is as it
+    /// was before. `EDEADLK`: this is a host function.
     pub fn reset(&self) -> Result<()> {
         self.core.reset()
     }

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How a stream is made, and what it does with memory that is not registered.
+//! Options of a stream, and of copies from and to memory that is not registered.
 
 use std::ops::RangeInclusive;
 
-use crate::gpu::Gpu;
-use crate::queue_options::QueueOptions;
+use crate::device::gpu::Gpu;
+use crate::queue::options::QueueOptions;
 
-/// How a stream is made: its priority, the length of its ring.
+/// Options of a stream: its priority, the length of its ring.
+///
+/// Passed to [`Gpu::stream`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     priority: i32,
     queue: QueueOptions,
 }
 
-/// What is to be done with memory that no device can reach.
+/// What a copy does with memory that the device cannot reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unregistered {
-    /// Refuse it.
+    /// The copy is refused.
     Refuse,
-    /// Register it until the copy is done, which takes a system call and pins it.
+    /// The memory is registered until the copy is done, which takes a system call and pins it.
     Register,
 }
 
 impl StreamOptions {
-    /// Of the lowest priority, with room for 256 packets.
+    /// Options for a stream of the lowest priority with room for 256 packets.
     pub fn new() -> Self {
         Self {
             priority: 0,
@@ -31,23 +33,23 @@ impl StreamOptions {
         }
     }
 
-    /// How urgent its work is: the higher, the sooner, between packets. Clamped to
-    /// [`Gpu::priorities`].
+    /// Sets the priority. Between packets, the device prefers streams of higher priority. Values are
+    /// clamped to [`Gpu::priorities`].
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// How many packets may wait for the device: a power of two, 64 to 65,536. Who submits more
-    /// waits. Each takes 64 bytes of pinned memory.
+    /// Sets how many packets can wait for the device: a power of two from 64 to 65,536. Submitting
+    /// more of them waits. Each packet takes 64 bytes of pinned memory.
     #[must_use]
     pub fn packets(mut self, packets: u32) -> Self {
         self.queue = self.queue.packets(packets);
         self
     }
 
-    /// The priority that a device makes of it.
+    /// The priority as the device clamps it.
     pub(super) fn clamped(self, gpu: &Gpu) -> u32 {
         let priority = u32::try_from(self.priority).unwrap_or(0);
         priority.min(*gpu.priorities().end())
@@ -65,7 +67,7 @@ impl Default for StreamOptions {
 }
 
 impl Gpu {
-    /// The priorities that streams can have; the highest is the most urgent.
+    /// The priorities that streams can have. The highest is the most urgent.
     pub fn priorities(&self) -> RangeInclusive<u32> {
         0..=self.limits().max_priority
     }

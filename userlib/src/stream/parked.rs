@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A value that is moved about while a device may write to it.
+//! A box for values that a device may write to while they are moved.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// A value on the heap, which stays where it is: a box, but for what the compiler may conclude from one. Whoever
-/// moves a `Box` claims that nobody else accesses its content; a device may, if a part of the value itself was
-/// registered.
+/// A value on the heap that stays where it is.
+///
+/// Moving a `Box` asserts to the compiler that nobody else accesses its content. A device may do
+/// so, if a part of the value itself was registered; so this is a box without that assertion.
 ///
 /// # Invariants
 ///
-/// The pointer is from a `Box`, and nobody else owns it.
+/// The pointer comes from a `Box`, and nothing else owns the value.
 pub(super) struct Parked<M>(NonNull<M>);
 
-// SAFETY: It owns the value, as a `Box` does.
+// SAFETY: It owns the value as a `Box` does, which is `Send` if the value is.
 unsafe impl<M: Send> Send for Parked<M> {}
-// SAFETY: As above.
+// SAFETY: It lends the value as a `Box` does, which is `Sync` if the value is.
 unsafe impl<M: Sync> Sync for Parked<M> {}
 
 impl<M> Parked<M> {
     pub(super) fn new(value: M) -> Self {
-        // INVARIANT: It is leaked, so nobody else owns it.
+        // INVARIANT: The box is leaked, so nothing else owns the value.
         Self(NonNull::from(Box::leak(Box::new(value))))
     }
 
     pub(super) fn get_mut(&mut self) -> &mut M {
-        // SAFETY: Valid, and ours alone, by the invariant. What a device has of it is lent by what
-        // this returns.
+        // SAFETY: Valid, and owned by this alone, by the invariant. A device can reach only what was
+        // borrowed from the reference that this returns.
         unsafe { self.0.as_mut() }
     }
 
     pub(super) fn into_inner(self) -> M {
         let this = ManuallyDrop::new(self);
-        // SAFETY: By the invariant; `this` is not dropped.
+        // SAFETY: The pointer comes from a `Box` by the invariant, and `this` is not dropped.
         *unsafe { Box::from_raw(this.0.as_ptr()) }
     }
 }
 
 impl<M> Drop for Parked<M> {
     fn drop(&mut self) {
-        // SAFETY: By the invariant; it is not used any more.
+        // SAFETY: The pointer comes from a `Box` by the invariant, and is not used again.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

@@ -1,44 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that was handed over to work in flight.
+//! Pending memory: handed over to work in flight, and given back when that is done.
 
 use std::fmt;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::error::{ErrorWith, Operation, Result};
-use crate::fence::{Fence, Progress};
-use crate::host::{self, Action};
+use crate::error::{check_outside, ErrorWith, Operation, Result};
+use crate::queue::fence::Fence;
+use crate::queue::handle::Handle;
+use crate::queue::point::Point;
+use crate::sys::inside;
 
+use super::callbacks::{self, Action};
 use super::core::{Core, KEPT};
 use super::parked::Parked;
 use super::work::{Kept, Work};
 
-/// Memory that was handed over to a stream, until what was submitted with it is done.
+/// Memory that was handed over to a stream, until the work that was submitted with it is done.
 ///
-/// Made by [`Stream::submit`](super::Stream::submit). Dropped, it returns at once, and the memory is dropped when the work
-/// is done, by a thread of this crate, as in a host function: what that drops must not wait. Then a
-/// stream that waits for one that has failed is given up. Forgotten ([`std::mem::forget`]), the memory stays as long as the process lives.
+/// Made by [`Stream::submit`](super::Stream::submit).
+///
+/// Dropping a `Pending` returns at once. When the work is done, a thread of this crate drops the
+/// memory, under the rules of a [host function](super#host-functions): nothing that is dropped then
+/// may wait. If the stream waits for another one that has failed, it is given up. A forgotten
+/// `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
-    fence: Fence,
-    needs: Vec<Fence>,
-    /// The fence may have been written by a packet made by hand: the device is asked as well.
-    by_hand: bool,
-    /// None only once it was taken.
+    point: Point,
+    /// `None` only after it was taken.
     held: Option<Held<M>>,
 }
 
-/// The memory, and what was registered for the work.
+/// The memory, and the registrations that the work needs.
 struct Held<M> {
-    /// None only once it was taken.
+    /// `None` only after it was taken.
     memory: Option<Parked<M>>,
     kept: Arc<Kept>,
 }
 
 impl<M> Held<M> {
     fn into_memory(mut self) -> M {
-        // Before the memory, of which it may be a part. If it fails the device is gone.
+        // Before the memory, of which it may be a part. An error means that the device is gone.
         let _ = self.kept.release();
         match self.memory.take() {
             Some(memory) => memory.into_inner(),
@@ -49,39 +52,37 @@ impl<M> Held<M> {
 
 impl<M> Drop for Held<M> {
     fn drop(&mut self) {
-        // As above.
+        // As in `into_memory`.
         let _ = self.kept.release();
     }
 }
 
-/// Work that is being submitted: dropped by a panic, it waits for what there is of it.
+/// Work that is being submitted. If a panic drops it, the part that was submitted becomes pending.
 struct Submitting<'a, M: Send + 'static> {
     core: &'a Arc<Core>,
-    /// Of the queue that it began with.
-    progress: Arc<Progress>,
+    /// The queue with which the work began.
+    handle: Arc<Handle>,
     held: Option<Held<M>>,
 }
 
 impl<M: Send + 'static> Submitting<'_, M> {
-    /// Tells the device of it.
+    /// Publishes the work.
     fn end(&mut self) -> Option<Pending<M>> {
         let held = self.held.take()?;
-        // What goes wrong here, or that the stream was reset, waiting tells: the point is never reached.
-        let mut pending = Pending {
-            fence: Fence::new(Arc::clone(&self.progress), u64::MAX),
-            needs: Vec::new(),
-            by_hand: false,
-            held: Some(held),
-        };
-        if let Ok(mut state) = self.core.lock_of(self.progress.id()) {
-            let _ = state.queue_mut().unhold();
-            pending.by_hand = state.queue().is_by_hand();
-            if let Ok((fence, needs)) = state.point() {
-                pending.fence = fence;
-                pending.needs = needs;
-            }
+        // If publishing fails, or the stream was reset, the point is never reached: waiting for it
+        // tells why.
+        let never = Fence::new(Arc::clone(&self.handle), u64::MAX);
+        let mut point = Point::new(never, Vec::new());
+        if let Ok(mut state) = self.core.lock_of(self.handle.id()) {
+            let queue = state.queue_mut();
+            let _ = queue.unhold();
+            point.raw_packets = queue.has_raw_packets();
+            point = queue.point_for_memory().unwrap_or(point);
         }
-        Some(pending)
+        Some(Pending {
+            point,
+            held: Some(held),
+        })
     }
 }
 
@@ -96,20 +97,20 @@ impl<M: Send + 'static> Pending<M> {
     where
         F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
     {
-        // Before the lock: who has it may wait for a host function.
-        host::check(Operation::Submit, || "submit work".to_owned())?;
-        let progress = {
+        // Before locking: a thread that holds the lock may wait for a host function.
+        check_outside(Operation::Submit, || "submit work".to_owned())?;
+        let handle = {
             let mut state = core.lock();
-            let progress = Arc::clone(state.queue().progress());
-            progress.check(Operation::Submit, "add to")?;
-            state.queue_mut().hold();
-            progress
+            let queue = state.queue_mut();
+            queue.handle().check(Operation::Submit, "add to")?;
+            queue.hold();
+            Arc::clone(queue.handle())
         };
         let kept = Arc::default();
-        let handle = Work::new(core, progress.id(), &kept);
+        let scope = Work::new(core, handle.id(), &kept);
         let mut submitting = Submitting {
             core,
-            progress,
+            handle,
             held: Some(Held {
                 memory: Some(Parked::new(memory)),
                 kept,
@@ -119,7 +120,7 @@ impl<M: Send + 'static> Pending<M> {
             .held
             .as_mut()
             .and_then(|held| held.memory.as_mut());
-        let result = memory.map_or(Ok(()), |memory| work(&handle, memory.get_mut()));
+        let result = memory.map_or(Ok(()), |memory| work(&scope, memory.get_mut()));
         let pending = submitting.end();
         result?;
         match pending {
@@ -128,70 +129,73 @@ impl<M: Send + 'static> Pending<M> {
         }
     }
 
-    /// Whether the work is done, without asking the driver whether it ever will be: no system call.
+    /// Whether the work is done, as far as memory tells. Makes no system call, and does not find out
+    /// whether the work ever will be done.
     pub fn is_done(&self) -> bool {
-        self.fence.is_done()
+        self.point.fence.is_done()
     }
 
     /// Whether the work is done.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the
-    /// device is gone; `EDEADLK`: it is not done, and this is a host function.
+    /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
+    /// the device is gone; `EDEADLK`: this is a host function, and the work is not done.
     pub fn query(&self) -> Result<bool> {
-        self.fence.query(&self.needs)
+        self.point.query()
     }
 
     /// Waits until the work is done, and gives the memory back.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, [`Error::fault`](crate::Error::fault) says why, or was reset before it
-    /// was done, or memory of [`Work::copy_to`] could not be taken back from the device, as for
-    /// [`scope()`](super::scope()); `ENODEV`: the device is gone. Then
+    /// The `Pending` comes back with the error.
+    ///
+    /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; or the
+    /// stream was reset before the work was done; or memory of [`Work::copy_to`] could not be
+    /// released, as for [`scope()`](super::scope()). `ENODEV`: the device is gone. After these,
     /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
     /// function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
-        let progress = self.fence.progress();
-        match self.fence.wait_for_ever(&self.needs, self.by_hand) {
-            Ok(()) => match self.release() {
+        let handle = self.point.handle();
+        match self.point.wait(None) {
+            Ok(_) => match self.release() {
                 Ok(()) => Ok(self.into_memory()),
                 Err(error) => {
-                    progress.spoil(KEPT);
+                    handle.poison(KEPT);
                     Err(ErrorWith { error, value: self })
                 }
             },
             Err(error) => {
-                if !host::is_inside() && progress.stopped().is_ok_and(|stop| stop.is_none()) {
-                    // It waits for one that has stopped.
-                    progress.spoil("work that it waits for cannot be done");
+                if !inside::is_inside() && handle.stopped().is_ok_and(|stop| stop.is_none()) {
+                    // It has not stopped itself, but waits for a queue that has.
+                    handle.poison("work that it waits for cannot be done");
                 }
                 Err(ErrorWith { error, value: self })
             }
         }
     }
 
-    /// The memory, if the device does nothing with it any more: the work is done, or the stream has
-    /// failed. Does not wait. In a host function, only if it is done.
+    /// Gives the memory back if the device does nothing with it any more, because the work is done
+    /// or the stream has failed. Does not wait. Inside a host function, a failure is not noticed.
     ///
     /// # Errors
     ///
-    /// This itself: not yet.
+    /// The `Pending` itself, if the device may still use the memory.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        let has_ended = || match self.fence.progress().stopped() {
+        let has_ended = || match self.point.handle().stopped() {
             Ok(stop) => stop.is_some(),
-            // Told so, the device does nothing any more. Any other error says nothing about it.
+            // A device that is gone does nothing any more. Other errors say nothing about it.
             Err(error) => error.errno() == Errno::ENODEV as i32,
         };
-        if self.fence.is_passed(self.by_hand) || has_ended() {
+        if self.point.is_passed() || has_ended() {
             Ok(self.into_memory())
         } else {
             Err(self)
         }
     }
 
-    /// What was registered for the work, which is done.
+    /// Releases what was registered for the work, which is done.
     fn release(&self) -> Result<()> {
         self.held
             .as_ref()
@@ -209,19 +213,17 @@ impl<M: Send + 'static> Pending<M> {
 impl<M: Send + 'static> Drop for Pending<M> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // What has nothing to drop, and of which nothing was registered, the device does not know.
+        // If nothing is to be dropped and nothing was registered, the device does not know the memory.
         let is_known = std::mem::needs_drop::<M>() || !held.kept.is_empty();
-        if is_known && !self.fence.is_passed(self.by_hand) {
-            let needs = std::mem::take(&mut self.needs);
-            let action = Action::Drop(Box::new(held), self.by_hand);
-            // Without a thread it stays as long as the process: it may not be waited for here.
-            let _ = host::when(self.fence.clone(), needs, action);
+        if is_known && !self.point.is_passed() {
+            // A drop must not wait, so without a thread the memory stays until the process ends.
+            let _ = callbacks::when(self.point.clone(), Action::Drop(Box::new(held)));
         }
     }
 }
 
 impl<M: Send + 'static> fmt::Debug for Pending<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pending").field(&self.fence).finish()
+        f.debug_tuple("Pending").field(&self.point.fence).finish()
     }
 }

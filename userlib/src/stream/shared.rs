@@ -1,32 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the streams of a context share: the memory that events are recorded in, and who they are.
+//! What the streams of a context share.
+//!
+//! Events are recorded in *slots*: 16 bytes each, the device's clock and a count, in registered
+//! pages of the program. A slot is used again once the device is done with its last recording; its
+//! count only grows, so that a wait for an earlier recording finds it complete. A stream of another
+//! context reaches the slots by a registration of its own of the same page.
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::cache::Cache;
 use crate::device::Device;
 use crate::error::Result;
-use crate::fence::Fence;
-use crate::memory::Buffer;
-use crate::options::Access;
-use crate::pages::page_size;
-use crate::raw::RawRegistration;
-use crate::registration::Registration;
+use crate::memory::buffer::Buffer;
+use crate::memory::cache::Cache;
+use crate::memory::options::Access;
+use crate::memory::raw::RawRegistration;
+use crate::memory::registration::Registration;
+use crate::queue::fence::Fence;
+use crate::sys::map::page_size;
 
 use super::core::Core;
 
-/// Bytes of a slot: when it was reached, and how often it was.
+/// Bytes of a slot: the time, and the count.
 const SLOT: usize = 16;
 
-/// What the streams of a context share. It goes with the last of them, and of their events.
+/// What the streams of a context share. Dropped with the last of the streams and their events.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     slots: Mutex<Slots>,
-    /// Pages of other contexts that this one's streams wait at.
+    /// Pages of other contexts that streams of this one wait for.
     foreign: Mutex<Vec<Foreign>>,
     members: Mutex<Vec<Weak<Core>>>,
-    /// Memory that is registered for copies, as long as they last.
+    /// Registrations of memory that copies read, as long as the copies last.
     borrowed: Mutex<Option<Arc<Cache>>>,
 }
 
@@ -36,18 +41,19 @@ struct Slots {
     busy: Busy<Slot>,
 }
 
-/// What was given back before the device had done with it.
+/// Things that were given back before the device was done with them, each with a fence.
 #[derive(Debug)]
 struct Busy<T> {
     items: Vec<(Fence, T)>,
-    /// They are looked at when there are so many: twice as many as were left the last time.
+    /// How many items there must be before they are looked at: twice as many as were left the last
+    /// time.
     limit: usize,
-    /// How often one was looked at.
+    /// How often an item was looked at.
     #[cfg(test)]
     looks: usize,
 }
 
-/// A page of slots. It is the program's own memory, so that other contexts can have it too.
+/// A page of slots. It is memory of the program, so that other contexts can register it, too.
 #[derive(Debug)]
 pub(crate) struct Page {
     registration: Registration,
@@ -57,50 +63,45 @@ pub(crate) struct Page {
 /// A page of another context.
 #[derive(Debug)]
 struct Foreign {
-    /// Dropped before the memory can be.
+    /// Dropped before the page.
     registration: RawRegistration,
     page: Arc<Page>,
 }
 
-/// Where one event is recorded.
+/// A place to record an event.
 #[derive(Debug)]
 pub(super) struct Slot {
     page: Arc<Page>,
     index: usize,
-    /// How often something was recorded in it, all of which came to pass but perhaps the last. It only
-    /// grows, so that who waits for an earlier time finds that it was.
-    times: u64,
+    /// How often an event was recorded here. All recordings are reached, except perhaps the last.
+    count: u64,
 }
 
-/// Locks what a panic cannot leave half done.
+/// Locks state that a panic cannot leave half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// That of a context, if it has any.
-    pub(crate) fn find(device: &Device) -> Option<Arc<Self>> {
-        lock(device.streams()).upgrade()
+    /// Finds what the streams of a context share, if there are any.
+    pub(super) fn find(device: &Device) -> Option<Arc<Self>> {
+        device.extension().find()
     }
 
-    /// That of a context.
+    /// Finds or makes what the streams of a context share.
     pub(super) fn of(device: &Device) -> Arc<Self> {
-        let mut known = lock(device.streams());
-        known.upgrade().unwrap_or_else(|| {
-            let shared = Arc::new(Self::default());
-            *known = Arc::downgrade(&shared);
-            shared
-        })
+        device.extension().find_or_default()
     }
 
-    /// One more stream.
+    /// Adds a stream.
     pub(super) fn join(&self, core: &Arc<Core>) {
         let mut members = lock(&self.members);
         members.retain(|core| core.strong_count() != 0);
         members.push(Arc::downgrade(core));
     }
 
-    /// The registrations of memory that copies read. There they are found as long as they are in use.
+    /// The cache of registrations of memory that copies read. It has no room for any that is not in
+    /// use.
     pub(super) fn borrowed(&self, device: &Device) -> Result<Arc<Cache>> {
         let mut borrowed = lock(&self.borrowed);
         match &*borrowed {
@@ -112,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// All streams.
+    /// The streams that are not dropped.
     pub(super) fn members(&self) -> Vec<Arc<Core>> {
         lock(&self.members)
             .iter()
@@ -120,7 +121,7 @@ impl Shared {
             .collect()
     }
 
-    /// A slot that nobody has.
+    /// Takes a free slot.
     pub(super) fn take(&self, device: &Device) -> Result<Slot> {
         let mut slots = lock(&self.slots);
         let Slots { free, busy } = &mut *slots;
@@ -135,7 +136,7 @@ impl Shared {
             free.extend((0..page_size() / SLOT).map(|index| Slot {
                 page: Arc::clone(&page),
                 index,
-                times: 0,
+                count: 0,
             }));
         }
         match free.pop() {
@@ -144,16 +145,16 @@ impl Shared {
         }
     }
 
-    /// Takes a slot back, to which the device writes until the fence is reached.
+    /// Gives back a slot, to which the device may write until the fence is reached.
     pub(super) fn give(&self, slot: Slot, fence: Fence) {
         let mut slots = lock(&self.slots);
         let Slots { free, busy } = &mut *slots;
         busy.items.push((fence, slot));
-        // A fence keeps part of a stream that may be no more.
+        // Soon, because a fence keeps part of a stream that may be dropped.
         busy.sweep(free);
     }
 
-    /// Device address of a page's first byte, for a context.
+    /// Device address of a page for a context, which may be another one than the page's.
     pub(super) fn reach(&self, device: &Device, page: &Arc<Page>) -> Result<u64> {
         if page.device.is_same(device) {
             return page.registration.device_addr();
@@ -162,11 +163,11 @@ impl Shared {
         if let Some(known) = foreign.iter().find(|known| Arc::ptr_eq(&known.page, page)) {
             return known.registration.device_addr();
         }
-        // Nobody else has those, so nothing waits there.
+        // Pages that only this list has are not waited for any more.
         foreign.retain(|known| Arc::strong_count(&known.page) > 1);
         let (addr, len) = (page.registration.addr(), page.registration.len());
-        // SAFETY: It is memory of a registration, which nobody has references to but to atomics,
-        // and which `page` keeps until this is released.
+        // SAFETY: The memory belongs to a registration, so there are no references to it except to
+        // atomics, and `page` keeps it until this registration is released.
         let registration = unsafe { RawRegistration::new(device, addr, len, Access::Read.into())? };
         let device_addr = registration.device_addr()?;
         foreign.push(Foreign {
@@ -189,8 +190,8 @@ impl<T> Default for Busy<T> {
 }
 
 impl<T> Busy<T> {
-    /// If there are many: finds those that the device has done with since. One that it never will be done with
-    /// is never used again: whoever waits at it must not find what was recorded later.
+    /// If there are many items: moves those that the device is done with to `free`. An item whose
+    /// fence never will be reached is dropped, because somebody may still wait for its count.
     fn sweep(&mut self, free: &mut Vec<T>) {
         if self.items.len() < self.limit {
             return;
@@ -215,29 +216,29 @@ impl<T> Busy<T> {
 }
 
 impl Slot {
-    /// One time more: what it stores then.
+    /// Counts one more recording, and returns what the device is to store for it.
     pub(super) fn next(&mut self) -> u64 {
-        self.times += 1;
-        self.times
+        self.count += 1;
+        self.count
     }
 
     pub(super) fn page(&self) -> &Arc<Page> {
         &self.page
     }
 
-    /// Where the device stores its clock, from the page's first byte.
-    pub(super) fn time(&self) -> usize {
+    /// Offset in the page, in bytes, of the device's clock.
+    pub(super) fn time_offset(&self) -> usize {
         self.index * SLOT
     }
 
-    /// Where it stores how often it was reached.
-    pub(super) fn count(&self) -> usize {
-        self.time() + SLOT / 2
+    /// Offset in the page, in bytes, of the count.
+    pub(super) fn count_offset(&self) -> usize {
+        self.time_offset() + SLOT / 2
     }
 
-    /// The device's clock, as it was stored.
+    /// The device's clock as it was stored, in nanoseconds.
     pub(super) fn nanos(&self) -> Result<u64> {
-        let time: u64 = self.page.registration.load(self.time())?;
+        let time: u64 = self.page.registration.load(self.time_offset())?;
         Ok(u64::from_le(time))
     }
 }
@@ -245,22 +246,22 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::Progress;
+    use crate::queue::handle::Handle;
 
-    /// However many are outstanding, giving one back costs looking at a few.
+    /// Giving back an item looks at few others, however many are outstanding.
     #[test]
     fn many_events_cost_what_few_do() {
         const COUNT: u64 = 10_000;
-        let progress = Arc::new(Progress::fake());
+        let handle = Arc::new(Handle::fake());
         let (mut busy, mut free) = (Busy::default(), Vec::new());
         for value in 1..=COUNT {
             busy.items
-                .push((Fence::new(Arc::clone(&progress), value), value));
+                .push((Fence::new(Arc::clone(&handle), value), value));
             busy.sweep(&mut free);
         }
         assert!(free.is_empty());
         assert!(busy.looks < 4 * COUNT as usize, "{}", busy.looks);
-        progress.execute(COUNT);
+        handle.execute(COUNT);
         busy.limit = 0;
         busy.sweep(&mut free);
         assert_eq!((free.len(), busy.items.len()), (COUNT as usize, 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is submitted to a stream, with operands.
+//! Work of a stream: operations with operands, and copies from and to unregistered memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,42 +7,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 
-use crate::cache::Cached;
-use crate::element::Element;
 use crate::error::{Error, Operation, Result};
-use crate::kernel::Kernel;
-use crate::options::Access;
-use crate::packet::Packet;
-use crate::pages::page_size;
-use crate::queue::Full;
-use crate::raw::RawRegistration;
-use crate::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::cache::Cached;
+use crate::memory::element::Element;
+use crate::memory::options::Access;
+use crate::memory::raw::RawRegistration;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::queue::WhenFull;
+use crate::sys::map::page_size;
+use crate::testgpu::kernel::Kernel;
+use crate::testgpu::packet::Packet;
 
 use super::core::{Core, State};
 use super::options::Unregistered;
 
-/// A stream, for work on memory that lives at least as long as `'w`, when the work is done.
+/// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
+/// done.
 ///
-/// Made by [`Scope::on`](super::Scope::on), or given to the function of
+/// Made by [`Scope::on`](super::Scope::on), or passed to the function of
 /// [`Stream::submit`](super::Stream::submit).
 pub struct Work<'w> {
     core: Arc<Core>,
-    /// Its queue, when the work began.
+    /// Id of the queue with which the work began.
     queue: u64,
     kept: Arc<Kept>,
-    /// Invariant: no operand may live shorter.
+    /// Makes `'w` invariant: an operand cannot live for less.
     memory: PhantomData<&'w mut &'w ()>,
 }
 
-/// Memory that is registered until the work is done.
+/// Registrations that are kept until the work is done.
 #[derive(Default)]
 pub(super) struct Kept(Mutex<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    /// What is read. Others may read from the same pages.
+    /// Memory that the device reads. Other work may read from the same pages.
     read: Vec<Cached>,
-    /// What is written.
+    /// Memory that the device writes.
     written: Vec<RawRegistration>,
 }
 
@@ -51,28 +52,29 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is none.
+    /// Whether nothing is registered.
     pub(super) fn is_empty(&self) -> bool {
         let all = self.lock();
         all.read.is_empty() && all.written.is_empty()
     }
 
-    /// Releases all of it: the work is done. Once it has returned, no device reaches what was
-    /// written, also after an error; otherwise it does not return.
+    /// Releases everything; the work must be done. When this returns, also with an error, no device
+    /// reaches the memory that was written: see
+    /// [`release_or_abort`](RawRegistration::release_or_abort).
     pub(super) fn release(&self) -> Result<()> {
         let Registered { read, written } = std::mem::take(&mut *self.lock());
-        // What a device only reads, it may go on to read.
+        // A device may go on reading this memory, should the release fail.
         drop(read);
         let released = written
             .into_iter()
             .map(|mut registration| registration.release_or_abort());
-        // All of them, also after an error.
+        // Each of them, also after an error.
         released.fold(Ok(()), Result::and)
     }
 }
 
 impl<'w> Work<'w> {
-    /// For what is submitted to the queue of that name, until the stream is reset.
+    /// Work for this queue of the stream, until the stream is reset.
     pub(super) fn new(core: &Arc<Core>, queue: u64, kept: &Arc<Kept>) -> Self {
         Self {
             core: Arc::clone(core),
@@ -82,39 +84,38 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// The stream's state, unless it was reset: then part of the work was done, or would be, and not the
-    /// rest.
+    /// Locks the stream's state, unless the stream was reset since the work began.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         self.core.lock_of(self.queue)
     }
 
-    /// Copies elements, by the copy engine of the direction, between any two kinds of memory.
-    /// Waits if the ring is full.
+    /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
+    /// direction. Waits if the ring is full.
     ///
     /// # Errors
     ///
-    /// `EINVAL`: not as many elements in both, they overlap, or the memory belongs to another
-    /// context; `EIO`: the stream has failed, or was reset meanwhile; `ENODEV`: the device is gone; `EDEADLK`: this is a
-    /// host function.
+    /// `EINVAL`: `from` and `to` differ in length or overlap, or belong to another context; `EIO`:
+    /// the stream has failed, or was reset since the work began; `ENODEV`: the device is gone;
+    /// `EDEADLK`: this is a host function.
     pub fn copy<'b: 'w, T: Element>(
         &self,
         from: impl Into<DeviceSlice<'w, T>>,
         to: &mut DeviceSliceMut<'b, T>,
     ) -> Result<()> {
-        // Before the lock: it is the caller's own code, which may use the stream.
+        // Before locking: this runs code of the caller, which may use the stream.
         let from = from.into();
-        self.lock()?.queue_mut().copy(&from, to, Full::Wait)
+        self.lock()?.queue_mut().copy(&from, to, WhenFull::Wait)
     }
 
-    /// Copies elements from memory that the device cannot reach: refuses, or has it registered, by
-    /// the pages, until the work is done. What several copies need is registered once, also where
-    /// they need different parts of it that overlap.
+    /// Submits a copy from memory that is not registered. The copy is refused, or the pages of the
+    /// memory are registered until the work is done, as `unregistered` says. Pages that several
+    /// copies read are registered once.
     ///
     /// # Errors
     ///
-    /// As for [`copy`](Self::copy); `EPERM`: it was not told to register; the errors of
-    /// [`Device::register_raw`](crate::Device::register_raw), of which `EEXIST` means that some of it
-    /// is registered by the program itself.
+    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
+    /// [`Device::register_raw`](crate::Device::register_raw), where `EEXIST` means that the program
+    /// itself has registered some of the memory.
     #[allow(unsafe_code)]
     pub fn copy_from<'b: 'w, T: Element>(
         &self,
@@ -123,13 +124,13 @@ impl<'w> Work<'w> {
         unregistered: Unregistered,
     ) -> Result<()> {
         let (addr, len) = (from.as_ptr().addr(), size_of_val(from));
-        self.demand(unregistered, addr, len)?;
-        self.demand_equal(from.len(), to.len())?;
+        self.require_consent(unregistered, addr, len)?;
+        self.require_equal(from.len(), to.len())?;
         let cache = self.core.shared().borrowed(self.core.device())?;
         let memory = from.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: The device can only read it, and `from` is borrowed until the work is done, when it
-        // is released. What lies beside it in the same pages nothing but packets made by hand could
-        // name, and those only read.
+        // SAFETY: The device can only read the memory, and `from` is borrowed until the work is done,
+        // when it is released. What lies beside it in the same pages only raw packets could name,
+        // and those, too, can only read.
         let parts = unsafe { cache.get_parts(memory, len)? };
         let sources = parts
             .iter()
@@ -140,14 +141,15 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().copy_in(&sources, to)
     }
 
-    /// Copies elements to memory that the device cannot reach: refuses, or registers it until the
-    /// work is done. It must be whole pages, as a [`Buffer`](crate::Buffer) is: the device could
-    /// write to whatever else is in them.
+    /// Submits a copy to memory that is not registered. The copy is refused, or the memory is
+    /// registered until the work is done, as `unregistered` says. The memory must be whole pages, as
+    /// a [`Buffer`](crate::Buffer) is, because the device could write to whatever else is in them.
     ///
     /// # Errors
     ///
-    /// As for [`copy`](Self::copy); `EPERM`: it was not told to register; `EINVAL`: it is not whole
-    /// pages; the errors of [`Device::register_raw`](crate::Device::register_raw).
+    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; `EINVAL`: the
+    /// memory is not whole pages; otherwise as for
+    /// [`Device::register_raw`](crate::Device::register_raw).
     #[allow(unsafe_code)]
     pub fn copy_to<T: Element>(
         &self,
@@ -157,8 +159,8 @@ impl<'w> Work<'w> {
     ) -> Result<()> {
         let from = from.into();
         let (addr, len) = (to.as_mut_ptr().expose_provenance(), size_of_val(to));
-        self.demand(unregistered, addr, len)?;
-        self.demand_equal(from.len(), to.len())?;
+        self.require_consent(unregistered, addr, len)?;
+        self.require_equal(from.len(), to.len())?;
         if addr % page_size() != 0 || len % page_size() != 0 {
             let cause = "it shares a page with something else, which the device could write to";
             let error = refused(Errno::EINVAL, addr, len, cause);
@@ -167,8 +169,8 @@ impl<'w> Work<'w> {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: `to` is borrowed, by nobody else, until the work is done, when it is released;
-        // nothing else is in its pages, and its elements can be any bytes.
+        // SAFETY: `to` is borrowed exclusively until the work is done, when it is released. Nothing
+        // else is in its pages, and its elements can be any bytes.
         let registration = unsafe {
             let memory = to.as_mut_ptr().cast::<u8>();
             self.core
@@ -180,8 +182,8 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().copy_out(&from, target)
     }
 
-    /// Refuses memory that is not registered, unless that is to be done.
-    fn demand(&self, unregistered: Unregistered, addr: usize, len: usize) -> Result<()> {
+    /// Refuses memory that is not registered, unless it is to be registered.
+    fn require_consent(&self, unregistered: Unregistered, addr: usize, len: usize) -> Result<()> {
         match unregistered {
             Unregistered::Register => Ok(()),
             Unregistered::Refuse => {
@@ -194,7 +196,8 @@ impl<'w> Work<'w> {
         }
     }
 
-    fn demand_equal(&self, from: usize, to: usize) -> Result<()> {
+    /// Refuses a copy between different numbers of elements.
+    fn require_equal(&self, from: usize, to: usize) -> Result<()> {
         if from == to {
             return Ok(());
         }
@@ -203,26 +206,28 @@ impl<'w> Work<'w> {
         Err(Error::refused(Operation::Submit, attempt, errno, cause))
     }
 
-    /// Sets each element, by a copy engine. Waits if the ring is full.
+    /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
+    /// full.
     ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy).
     pub fn fill<'b: 'w, T: Element>(&self, to: &mut DeviceSliceMut<'b, T>, value: T) -> Result<()> {
-        self.lock()?.queue_mut().fill(to, value, Full::Wait)
+        self.lock()?.queue_mut().fill(to, value, WhenFull::Wait)
     }
 
-    /// Launches a [kernel](mod@crate::kernel). Waits if the ring is full.
+    /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
     ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
-    /// needs, or what is written overlaps with something else.
+    /// needs, or one that is written overlaps with another.
     pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
-        self.lock()?.queue_mut().launch(kernel, Full::Wait)
+        self.lock()?.queue_mut().launch(kernel, WhenFull::Wait)
     }
 
-    /// Stores the device's clock, in nanoseconds, in one element, when everything before is done.
+    /// Has the device store its clock, in nanoseconds, in one element, when everything before is
+    /// done.
     ///
     /// # Errors
     ///
@@ -231,24 +236,24 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().timestamp(to, index)
     }
 
-    /// Submits packets as they are: as [`Scope::submit`](crate::Scope::submit) of a queue, which says
-    /// what those can do to other queues and streams.
+    /// Submits raw packets. [`Scope::submit`](crate::Scope::submit) of a queue says what they can do
+    /// to other queues and streams. Waits if the ring is full.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host
+    /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is gone; `EDEADLK`: this is a host
     /// function.
     pub fn packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
         let queue = state.queue_mut();
-        queue.distrust();
-        queue.submit(count, packets, Full::Wait)
+        queue.mark_raw();
+        queue.submit(count, packets, WhenFull::Wait)
     }
 }
 
-/// Why a copy is refused.
+/// The error of a copy that the crate refuses.
 fn refused(errno: Errno, addr: usize, len: usize, cause: &'static str) -> Error {
     let attempt = format!("submit a copy of {len} bytes at {addr:#x}");
     Error::refused(Operation::Submit, attempt, errno, cause)
@@ -263,25 +268,25 @@ impl fmt::Debug for Work<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::Progress;
+    use crate::queue::handle::Handle;
     use crate::queue::Queue;
     use crate::stream::{scope, Stream};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
-    /// A stream whose fence says that all is done, as a packet may have written; the device does
-    /// not.
-    fn forged() -> (Stream, Arc<Progress>) {
+    /// A stream whose fence says that everything is done, as a raw packet may have stored. The
+    /// device says that nothing is.
+    fn forged() -> (Stream, Arc<Handle>) {
         let queue = Queue::fake_with_index();
-        let progress = Arc::clone(queue.progress());
-        progress.execute(u64::MAX);
-        progress.confirm_fake(0);
+        let handle = Arc::clone(queue.handle());
+        handle.execute(u64::MAX);
+        handle.confirm_fake(0);
         let core = Core::fake(queue);
-        (Stream { core }, progress)
+        (Stream { core }, handle)
     }
 
-    /// That something waits for the device itself.
-    fn waits(progress: &Progress, what: impl FnOnce() + Send) {
+    /// Asserts that a call waits for the device itself.
+    fn waits(handle: &Handle, what: impl FnOnce() + Send) {
         let finished = AtomicBool::new(false);
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -290,28 +295,28 @@ mod tests {
             });
             std::thread::sleep(Duration::from_millis(50));
             assert!(!finished.load(Ordering::SeqCst));
-            progress.confirm_fake(3);
+            handle.confirm_fake(3);
         });
     }
 
     #[test]
-    fn packets_made_by_hand_cannot_end_a_scope_early() {
-        let (stream, progress) = forged();
-        waits(&progress, || {
+    fn raw_packets_cannot_end_a_scope_early() {
+        let (stream, handle) = forged();
+        waits(&handle, || {
             let result = scope(|scope| scope.on(&stream).packets(&[Packet::nop()]));
             result.expect("done");
         });
     }
 
     #[test]
-    fn packets_made_by_hand_cannot_give_memory_back_early() {
-        let (stream, progress) = forged();
+    fn raw_packets_cannot_give_memory_back_early() {
+        let (stream, handle) = forged();
         let submit = || {
             let pending = stream.submit(vec![1], |work, _| work.packets(&[Packet::nop()]));
             pending.expect("submitted")
         };
         let pending = submit().try_into_memory().expect_err("the device has it");
-        waits(&progress, || {
+        waits(&handle, || {
             assert_eq!(pending.wait().expect("done"), [1]);
         });
     }

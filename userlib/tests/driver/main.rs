@@ -3,7 +3,7 @@
 
 mod fake;
 #[allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
-#[path = "../../src/sys.rs"]
+#[path = "../../src/sys/bindings.rs"]
 mod sys;
 
 mod forged;

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Events: what the driver tells a program that has not asked.
+
+use std::io::{self, Read};
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+
+use crate::device::Device;
+use crate::error::fault::FaultAccess;
+use crate::error::{check_outside, Error, Operation, Result};
+use crate::sys::bindings::{self as abi, pinmap_event};
+use crate::sys::poll::wait;
+
+/// Something that happened to a context, without a call of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Event {
+    /// A registration went stale: its memory left the address space, for instance by `munmap()`, and
+    /// the device can no longer reach it. The registration can only be released. This happens to
+    /// memory registered with [`register_raw`](crate::Device::register_raw); memory of a
+    /// [`Buffer`](crate::Buffer) cannot leave while it is registered.
+    Stale {
+        /// Handle of the registration: see
+        /// [`Registration::handle`](crate::Registration::handle).
+        handle: u64,
+        /// User address of the first byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// A queue has stopped, and executes nothing any more. Waiting for its work tells the details
+    /// ([`Error::fault`](crate::Error::fault)).
+    Fault {
+        /// Id of the queue: see [`Queue::id`](crate::Queue::id).
+        queue: u64,
+        /// The access that was refused; `Read` if the queue stopped for another reason.
+        access: FaultAccess,
+        /// The device address of that access, or 0.
+        addr: u64,
+        /// Index of the packet that stopped the queue.
+        packet: u64,
+    },
+    /// The device is gone. This is the last event.
+    Gone,
+    /// An event that this crate does not know, by the driver's number.
+    Other(u32),
+}
+
+impl Event {
+    /// Decodes what a `read()` of one event returns.
+    pub(crate) fn from_bytes(bytes: &[u8; size_of::<pinmap_event>()]) -> Self {
+        let number = |offset| u64::from_ne_bytes(field(bytes, offset));
+        let handle = number(offset_of!(pinmap_event, handle));
+        let addr = number(offset_of!(pinmap_event, addr));
+        let length = number(offset_of!(pinmap_event, length));
+        let access = u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, access)));
+        match u32::from_ne_bytes(field(bytes, offset_of!(pinmap_event, type_))) {
+            abi::PINMAP_EVENT_STALE => Self::Stale {
+                handle,
+                addr: addr as usize,
+                len: length as usize,
+            },
+            abi::PINMAP_EVENT_FAULT => Self::Fault {
+                queue: handle,
+                access: FaultAccess::from_abi(access),
+                addr,
+                packet: length,
+            },
+            abi::PINMAP_EVENT_GONE => Self::Gone,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Device {
+    /// Takes the next event, if there is one. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone, and [`Event::Gone`] was taken before.
+    pub fn try_event(&self) -> Result<Option<Event>> {
+        let mut bytes = [0; size_of::<abi::pinmap_event>()];
+        let fail = |errno| Error::new(Operation::Event, format!("read an event of {self}"), errno);
+        loop {
+            // The driver returns whole events only.
+            return match self.file().read(&mut bytes) {
+                Ok(0) => Err(fail(Errno::ENODEV)),
+                Ok(_) => Ok(Some(Event::from_bytes(&bytes))),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(None),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => Err(fail(
+                        error.raw_os_error().map_or(Errno::EIO, Errno::from_raw),
+                    )),
+                },
+            };
+        }
+    }
+
+    /// Waits for the next event and takes it; without a timeout, for as long as that takes. Returns
+    /// `None` if the time was up first.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_event`](Self::try_event); `EDEADLK`: this is a host function.
+    pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+        let attempt = || format!("wait for an event of {self}");
+        check_outside(Operation::Wait, attempt)?;
+        let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        wait(&mut files, timeout.into())
+            .map_err(|errno| Error::new(Operation::Wait, attempt(), errno))?;
+        self.try_event()
+    }
+
+    /// Has the driver signal an eventfd when there is an event to take. Replaces an earlier eventfd;
+    /// `None` detaches it. Polling the device does the same job; this is for programs that already
+    /// wait for an eventfd.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the descriptor is not an eventfd; `ENODEV`: the device is gone.
+    pub fn signal_events(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.set_eventfd(abi::PINMAP_SOURCE_EVENTS, 0, eventfd)
+            .map_err(|errno| {
+                Error::new(
+                    Operation::Eventfd,
+                    format!("attach an eventfd to the events of {self}"),
+                    errno,
+                )
+            })
+    }
+}
+
+/// The bytes of the field at an offset.
+fn field<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[offset + i])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(event_type: u32, numbers: [u64; 3]) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..4].copy_from_slice(&event_type.to_ne_bytes());
+        for (i, number) in numbers.iter().enumerate() {
+            bytes[8 + 8 * i..][..8].copy_from_slice(&number.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn events_are_told_apart() {
+        let stale = Event::Stale {
+            handle: 7,
+            addr: 0x7f00_0000_1000,
+            len: 8192,
+        };
+        assert_eq!(
+            Event::from_bytes(&bytes(1, [7, 0x7f00_0000_1000, 8192])),
+            stale
+        );
+        assert_eq!(Event::from_bytes(&bytes(2, [0; 3])), Event::Gone);
+        let fault = Event::Fault {
+            queue: 3,
+            access: FaultAccess::Read,
+            addr: 0xdead_0000,
+            packet: 17,
+        };
+        assert_eq!(Event::from_bytes(&bytes(3, [3, 0xdead_0000, 17])), fault);
+        assert_eq!(Event::from_bytes(&bytes(77, [0; 3])), Event::Other(77));
+    }
+}

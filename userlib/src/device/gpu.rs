@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paged devices: what they can do, and what they have done.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::device::info::Kind;
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+
+/// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
+/// once through [queues](Gpu::queue), each with a device address space of its own.
+///
+/// Made by [`Device::gpu`]. A clone is the same context.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    device: Device,
+    limits: Limits,
+}
+
+/// Properties that do not change as long as the device is bound.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) max_priority: u32,
+    pub(crate) max_transfer: u64,
+}
+
+/// The properties of a paged device. Returned by [`Gpu::info`].
+///
+/// Bandwidths and latencies are those of the model with which the test GPU delays its accesses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GpuInfo {
+    /// Number of queues, for all contexts together.
+    pub queues: u32,
+    /// Number of address spaces (VMIDs) that can be in the device at once.
+    pub vmids: u32,
+    /// Number of queues that can be in the device at once.
+    pub slots: u32,
+    /// Number of copy engines.
+    pub copy_engines: u32,
+    /// Number of kernels that can run at once.
+    pub compute_slots: u32,
+    /// The highest priority of a queue. The lowest is 0.
+    pub max_priority: u32,
+    /// Length of the device's memory in bytes.
+    pub vram_len: u64,
+    /// Bytes of the device's memory that are free now.
+    pub vram_free: u64,
+    /// Bytes that one packet can copy or fill. The crate splits longer transfers.
+    pub max_transfer: u64,
+    /// How long a packet may run before it stops its queue.
+    pub max_run: Duration,
+    /// The link between the device and host memory.
+    pub link: Link,
+    /// The link between the device and its own memory.
+    pub vram: Link,
+    /// The device's clock, in nanoseconds, by which timestamps are taken.
+    pub time: u64,
+}
+
+/// The speed with which a device reaches memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Bytes per second in each direction. `None` means no limit.
+    pub bandwidth: Option<u64>,
+    /// Latency of an access on which others depend.
+    pub latency: Duration,
+}
+
+impl Link {
+    fn from_abi(bandwidth: u64, latency_ns: u64) -> Self {
+        Self {
+            bandwidth: (bandwidth != 0).then_some(bandwidth),
+            latency: Duration::from_nanos(latency_ns),
+        }
+    }
+}
+
+impl GpuInfo {
+    fn from_abi(info: &abi::pinmap_gpu_info) -> Self {
+        Self {
+            queues: info.out_nr_queues,
+            vmids: info.out_nr_vmids,
+            slots: info.out_nr_slots,
+            copy_engines: info.out_nr_copy_engines,
+            compute_slots: info.out_nr_compute_slots,
+            max_priority: info.out_max_priority,
+            vram_len: info.out_vram_length,
+            vram_free: info.out_vram_free,
+            max_transfer: info.out_max_transfer,
+            max_run: Duration::from_nanos(info.out_max_run_ns),
+            link: Link::from_abi(info.out_link_bandwidth, info.out_link_latency_ns),
+            vram: Link::from_abi(info.out_vram_bandwidth, info.out_vram_latency_ns),
+            time: info.out_time_ns,
+        }
+    }
+}
+
+/// The translation of an address by a device's page table. Returned by [`Gpu::walk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Walk {
+    /// Where the address leads.
+    pub target: Target,
+    /// Bytes that the page table entry covers: 4 KiB or 2 MiB.
+    pub leaf_len: u64,
+    /// Number of tables that were read.
+    pub levels: u32,
+    /// Whether the device may read at the address.
+    pub read: bool,
+    /// Whether the device may write at the address.
+    pub write: bool,
+    /// Whether the device may fetch packets from the address.
+    pub fetch: bool,
+    /// Whether accesses of the device snoop the CPU's caches.
+    pub snoop: bool,
+}
+
+/// The target of a device address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Host memory at this I/O virtual address, which the IOMMU translates.
+    Host(u64),
+    /// The device's own memory at this offset in bytes.
+    Vram(u64),
+}
+
+impl Walk {
+    fn from_abi(args: &abi::pinmap_gpu_walk) -> Self {
+        let is = |flag| args.out_flags & flag != 0;
+        Self {
+            target: if is(abi::PINMAP_WALK_HOST) {
+                Target::Host(args.out_target)
+            } else {
+                Target::Vram(args.out_target)
+            },
+            leaf_len: args.out_leaf_length,
+            levels: args.out_levels,
+            read: is(abi::PINMAP_WALK_READ),
+            write: is(abi::PINMAP_WALK_WRITE),
+            fetch: is(abi::PINMAP_WALK_FETCH),
+            snoop: is(abi::PINMAP_WALK_SNOOP),
+        }
+    }
+}
+
+/// What a paged device has done for all contexts together, since the driver was bound to it.
+/// Returned by [`Gpu::counters`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Translations that were found in the device's TLB.
+    pub tlb_hits: u64,
+    /// Translations that needed a walk of the page table.
+    pub tlb_misses: u64,
+    /// How often a queue stopped.
+    pub faults: u64,
+    /// How often a queue was put into a slot of the device.
+    pub binds: u64,
+    /// How often a context was given an address space (VMID) of the device.
+    pub vmid_binds: u64,
+    /// How often the TLB was invalidated.
+    pub invalidates: u64,
+    /// Counters of each copy engine.
+    pub copy_engines: Vec<EngineCounters>,
+    /// Counters of each slot of the compute engine.
+    pub compute_slots: Vec<EngineCounters>,
+}
+
+/// What one engine has done.
+///
+/// Only the bytes of operands are counted, not those of packets, page tables, fences and timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct EngineCounters {
+    /// Bytes read from host memory.
+    pub host_read: u64,
+    /// Bytes written to host memory.
+    pub host_written: u64,
+    /// Bytes read from the device's memory.
+    pub vram_read: u64,
+    /// Bytes written to the device's memory.
+    pub vram_written: u64,
+    /// Packets that were completed.
+    pub packets: u64,
+    /// Time during which the engine held a packet.
+    pub busy: Duration,
+}
+
+impl EngineCounters {
+    fn from_abi(engine: &abi::pinmap_engine_counters) -> Self {
+        Self {
+            host_read: engine.host_read,
+            host_written: engine.host_written,
+            vram_read: engine.vram_read,
+            vram_written: engine.vram_written,
+            packets: engine.packets,
+            busy: Duration::from_nanos(engine.busy_ns),
+        }
+    }
+
+    /// Sum of all bytes, read and written, of the host and of the device.
+    pub fn bytes(&self) -> u64 {
+        self.host_read + self.host_written + self.vram_read + self.vram_written
+    }
+
+    /// The difference to an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            host_read: self.host_read.wrapping_sub(earlier.host_read),
+            host_written: self.host_written.wrapping_sub(earlier.host_written),
+            vram_read: self.vram_read.wrapping_sub(earlier.vram_read),
+            vram_written: self.vram_written.wrapping_sub(earlier.vram_written),
+            packets: self.packets.wrapping_sub(earlier.packets),
+            busy: self.busy.saturating_sub(earlier.busy),
+        }
+    }
+}
+
+impl Counters {
+    fn from_abi(counters: &abi::pinmap_gpu_counters, copy_engines: usize) -> Self {
+        let known = counters.out_engines.len();
+        let engines = (counters.out_nr_engines as usize).min(known);
+        let all = counters.out_engines[..engines].iter();
+        let mut copy: Vec<_> = all.map(EngineCounters::from_abi).collect();
+        let compute = copy.split_off(copy_engines.min(engines));
+        Self {
+            tlb_hits: counters.out_tlb_hits,
+            tlb_misses: counters.out_tlb_misses,
+            faults: counters.out_faults,
+            binds: counters.out_binds,
+            vmid_binds: counters.out_vmid_binds,
+            invalidates: counters.out_invalidates,
+            copy_engines: copy,
+            compute_slots: compute,
+        }
+    }
+
+    /// Sum of the counters of all copy engines.
+    pub fn copied(&self) -> EngineCounters {
+        sum(&self.copy_engines)
+    }
+
+    /// Sum of the counters of all slots of the compute engine.
+    pub fn computed(&self) -> EngineCounters {
+        sum(&self.compute_slots)
+    }
+}
+
+fn sum(engines: &[EngineCounters]) -> EngineCounters {
+    let mut all = EngineCounters::default();
+    for engine in engines {
+        all.host_read += engine.host_read;
+        all.host_written += engine.host_written;
+        all.vram_read += engine.vram_read;
+        all.vram_written += engine.vram_written;
+        all.packets += engine.packets;
+        all.busy += engine.busy;
+    }
+    all
+}
+
+impl Device {
+    /// Returns the device as one with an MMU and queues of its own.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues; `ENODEV`:
+    /// the device is gone.
+    pub fn gpu(&self) -> Result<Gpu> {
+        let info = gpu_info(self)?;
+        Ok(Gpu {
+            device: self.clone(),
+            limits: Limits {
+                max_priority: info.max_priority,
+                max_transfer: info.max_transfer,
+            },
+        })
+    }
+}
+
+fn gpu_info(device: &Device) -> Result<GpuInfo> {
+    let mut args = abi::pinmap_gpu_info::default();
+    ioctl::gpu_info(device.as_fd(), &mut args).map_err(|errno| {
+        let attempt = format!("ask what queues and engines {device} has");
+        Error::new(Operation::Gpu, attempt, errno)
+    })?;
+    Ok(GpuInfo::from_abi(&args))
+}
+
+impl Gpu {
+    /// Opens the first device with queues that this user may open.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: there is none; otherwise the error of opening the first device that this user may
+    /// not open.
+    pub fn find() -> Result<Self> {
+        let mut refused = None;
+        for node in Device::list()? {
+            match Device::open(&node.path) {
+                Ok(device) if device.kind()? == Kind::Paged => return device.gpu(),
+                Ok(_) => {}
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let attempt = "find a device with queues";
+            let cause = "the driver is bound to none";
+            Error::refused(Operation::Find, attempt, Errno::ENODEV, cause)
+                .with_hint("`pinmap info` shows what there is")
+        }))
+    }
+
+    /// The open device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Asks for the properties of the device, how much of its memory is free, and its clock.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn info(&self) -> Result<GpuInfo> {
+        gpu_info(&self.device)
+    }
+
+    /// Reads the counters of the device, which are for all contexts together.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn counters(&self) -> Result<Counters> {
+        // The copy engines come first; only the info tells how many they are.
+        let copy_engines = self.info()?.copy_engines as usize;
+        let mut args = abi::pinmap_gpu_counters::default();
+        ioctl::gpu_counters(self.device.as_fd(), &mut args).map_err(|errno| {
+            let attempt = format!("read the counters of {}", self.device);
+            Error::new(Operation::Gpu, attempt, errno)
+        })?;
+        Ok(Counters::from_abi(&args, copy_engines))
+    }
+
+    /// Walks this context's page table in the device's memory, as the device does after a TLB miss.
+    /// Returns `None` if nothing is mapped at the address. This is for inspection and tests: the
+    /// translation can change at any moment.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the address has more bits than the tables translate; `ENODEV`: the device is gone.
+    pub fn walk(&self, device_addr: u64) -> Result<Option<Walk>> {
+        let mut args = abi::pinmap_gpu_walk {
+            addr: device_addr,
+            ..Default::default()
+        };
+        match ioctl::gpu_walk(self.device.as_fd(), &mut args) {
+            Ok(()) => Ok(Some(Walk::from_abi(&args))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(errno) => {
+                let attempt = format!("walk to {device_addr:#x} in {}", self.device);
+                Err(Error::new(Operation::Gpu, attempt, errno))
+            }
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// A paged device whose file answers every ioctl with `ENOTTY`.
+    #[cfg(test)]
+    pub(crate) fn fake() -> Self {
+        Self {
+            device: Device::fake(),
+            limits: Limits {
+                max_priority: 3,
+                max_transfer: 1 << 26,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_queues_is_told() {
+        let error = Device::fake().gpu().expect_err("no driver");
+        assert_eq!(error.operation(), Operation::Gpu);
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        let flat = Error::new(Operation::Gpu, "ask", Errno::EOPNOTSUPP).to_string();
+        assert!(flat.contains("flat device"), "{flat}");
+    }
+
+    #[test]
+    fn no_limit_is_not_a_number() {
+        let info = GpuInfo::from_abi(&abi::pinmap_gpu_info {
+            out_link_bandwidth: 1_000_000_000,
+            out_link_latency_ns: 1000,
+            out_nr_copy_engines: 2,
+            ..Default::default()
+        });
+        assert_eq!(info.link.bandwidth, Some(1_000_000_000));
+        assert_eq!(info.link.latency, Duration::from_micros(1));
+        assert_eq!(info.vram.bandwidth, None);
+    }
+
+    #[test]
+    fn engines_are_told_apart() {
+        let mut abi = abi::pinmap_gpu_counters {
+            out_nr_engines: 6,
+            out_faults: 5,
+            ..Default::default()
+        };
+        for (number, engine) in (1..).zip(&mut abi.out_engines) {
+            engine.host_read = number;
+            engine.packets = 10 * number;
+            engine.busy_ns = 100 * number;
+        }
+        let counters = Counters::from_abi(&abi, 2);
+        assert_eq!(
+            (counters.copy_engines.len(), counters.compute_slots.len()),
+            (2, 4)
+        );
+        assert_eq!(counters.copied().host_read, 1 + 2);
+        assert_eq!(counters.computed().packets, 10 * (3 + 4 + 5 + 6));
+        assert_eq!(counters.faults, 5);
+        let one = counters.compute_slots[0];
+        assert_eq!(one.since(&counters.copy_engines[0]).bytes(), 2);
+        // A newer driver may count more engines than the struct has.
+        abi.out_nr_engines = 99;
+        assert_eq!(Counters::from_abi(&abi, 2).compute_slots.len(), 6);
+        assert_eq!(Counters::from_abi(&abi, 99).copy_engines.len(), 8);
+    }
+}

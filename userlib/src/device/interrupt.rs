@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Interrupts of a device, counted by eventfds.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::sys::bindings as abi;
+use crate::sys::poll::wait;
+use crate::sys::{inside, ioctl};
+
+/// An interrupt vector of a device, counted by an eventfd.
+///
+/// Made by [`Device::interrupt`]. Dropping it detaches the eventfd: interrupts on that vector are
+/// then ignored. The eventfd ([`AsFd`]) can be polled: it is readable when an interrupt came.
+#[must_use = "dropped, interrupts are ignored"]
+#[derive(Debug)]
+pub struct Interrupt {
+    device: Device,
+    vector: u32,
+    eventfd: EventFd,
+}
+
+impl Device {
+    /// Attaches an eventfd to an interrupt vector, counted from 0. Makes this context the owner of
+    /// the device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: the function has no such vector (see [`Info::vectors`](crate::Info::vectors));
+    /// `EEXIST`: this program has another `Interrupt` for the vector; `EBUSY`: another context owns
+    /// the device; `ENODEV`: the device is gone; `EMFILE`: too many open files.
+    pub fn interrupt(&self, vector: u32) -> Result<Interrupt> {
+        let attempt = || format!("take interrupt vector {vector} of {self}");
+        let fail = |errno| Error::new(Operation::Eventfd, attempt(), errno);
+        let mut taken = self
+            .vectors()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if taken.contains(&vector) {
+            let cause = "this program has it already";
+            return Err(
+                Error::refused(Operation::Eventfd, attempt(), Errno::EEXIST, cause)
+                    .with_hint("use or drop the other `Interrupt`"),
+            );
+        }
+        let eventfd =
+            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(fail)?;
+        self.set_eventfd(abi::PINMAP_SOURCE_VECTOR, vector, Some(eventfd.as_fd()))
+            .map_err(|errno| match errno {
+                Errno::ENOENT => Error::refused(
+                    Operation::Eventfd,
+                    attempt(),
+                    errno,
+                    "the function has no such vector",
+                ),
+                errno => fail(errno),
+            })?;
+        taken.insert(vector);
+        Ok(Interrupt {
+            device: self.clone(),
+            vector,
+            eventfd,
+        })
+    }
+}
+
+impl Interrupt {
+    /// The number of the vector.
+    pub fn vector(&self) -> u32 {
+        self.vector
+    }
+
+    /// Waits until an interrupt comes; without a timeout, for as long as that takes. Returns how many
+    /// came since the last call, or `None` if the time was up first. Mind that `?` alone does not
+    /// tell the two apart.
+    ///
+    /// Later reads of registered memory see what the device wrote before the interrupt.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone, so that no interrupt will come; `EDEADLK`: this is a host
+    /// function.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<u64>> {
+        if inside::is_inside() {
+            return Err(self.fail(Errno::EDEADLK));
+        }
+        let mut files = [
+            PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
+            // A hang-up is always reported.
+            PollFd::new(self.device.as_fd(), PollFlags::empty()),
+        ];
+        let woken = wait(&mut files, timeout.into()).map_err(|errno| self.fail(errno))?;
+        match self.try_wait()? {
+            None if woken && files[1].any() == Some(true) => Err(self.fail(Errno::ENODEV)),
+            count => Ok(count),
+        }
+    }
+
+    /// Returns how many interrupts came since the last call, or `None` if none did. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// None, unless the program itself has changed the eventfd.
+    pub fn try_wait(&self) -> Result<Option<u64>> {
+        loop {
+            return match self.eventfd.read() {
+                Ok(count) => Ok(Some(count)),
+                Err(Errno::EAGAIN) => Ok(None),
+                Err(Errno::EINTR) => continue,
+                Err(errno) => Err(self.fail(errno)),
+            };
+        }
+    }
+
+    fn fail(&self, errno: Errno) -> Error {
+        let attempt = format!(
+            "wait for interrupt vector {} of {}",
+            self.vector, self.device
+        );
+        Error::new(Operation::Wait, attempt, errno)
+    }
+}
+
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        // Both under the lock, so that the next `Interrupt` for the vector keeps its eventfd.
+        let mut taken = self
+            .device
+            .vectors()
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut args = abi::pinmap_set_eventfd {
+            source: abi::PINMAP_SOURCE_VECTOR,
+            index: self.vector,
+            fd: -1,
+            ..Default::default()
+        };
+        // An error means that the device is gone, and the interrupts with it.
+        let _ = ioctl::clear_eventfd(self.device.as_fd(), &mut args);
+        taken.remove(&self.vector);
+    }
+}

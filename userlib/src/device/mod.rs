@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices: opening them, and what they are and do without memory of the program.
+//!
+//! A [`Device`] is an open file of the driver, a *context*: it has a device address space,
+//! registrations and events of its own. Everything made from it keeps it open. This module knows
+//! neither queues nor streams.
+
+pub(crate) mod bar;
+pub(crate) mod event;
+pub(crate) mod extension;
+pub(crate) mod gpu;
+pub(crate) mod info;
+pub(crate) mod interrupt;
+pub(crate) mod totals;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+use nix::libc::O_NONBLOCK;
+
+use crate::error::hint;
+use crate::error::{Error, Operation, Result};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+use crate::sys::pci::PciAddress;
+use crate::sys::sysfs::{DeviceNode, Sysfs};
+
+use extension::Extension;
+use info::{Info, Kind, Reserved};
+
+/// An open device: a context of the driver, with a device address space, registrations and events
+/// of its own.
+///
+/// A clone is the same context. Everything made from a device keeps it open: it is closed when the
+/// last clone, [`Registration`](crate::Registration), [`Bar`](crate::Bar) and
+/// [`Interrupt`](crate::Interrupt) is dropped.
+///
+/// A device without an MMU of its own ([`Kind::Flat`](crate::Kind::Flat)) has one owner: the first
+/// context that maps memory or a BAR, takes an interrupt or resets the function owns the device
+/// until that context is closed. In other contexts these calls fail with `EBUSY`.
+///
+/// The file ([`AsFd`]) can be polled: it is readable when there is an event, and reports a hang-up
+/// when the device is gone. It is in non-blocking mode.
+#[derive(Clone)]
+pub struct Device(Arc<Context>);
+
+struct Context {
+    file: File,
+    path: PathBuf,
+    /// Vectors for which there is an `Interrupt`. A second one would replace its eventfd.
+    vectors: Mutex<BTreeSet<u32>>,
+    /// What the streams of the context share.
+    extension: Extension,
+}
+
+impl Device {
+    /// Opens a device by its node, such as `/dev/pinmap0`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: there is no such node; `EACCES`: this user may not open it; `ENOTTY`: the node does
+    /// not belong to the driver; `ENODEV`, `ENXIO`: the device behind the node is gone.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let attempt = || format!("open {}", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(O_NONBLOCK)
+            .open(path)
+            .map_err(|error| Error::from_io(Operation::Open, attempt(), &error))?;
+        let device = Self(Arc::new(Context {
+            file,
+            path: path.into(),
+            vectors: Mutex::default(),
+            extension: Extension::default(),
+        }));
+        // A path can be that of any file; only the driver answers this.
+        device
+            .get_info()
+            .map_err(|errno| Error::new(Operation::Open, attempt(), errno))?;
+        Ok(device)
+    }
+
+    /// Opens the device of a PCI function, to which the driver must be bound.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open); `ENOENT`: there is no such function; `ENODEV`: the driver is
+    /// not bound to it.
+    pub fn open_pci(pci: PciAddress) -> Result<Self> {
+        let attempt = || format!("open the device of {pci}");
+        match Sysfs::system().node_of(pci) {
+            Ok(Some(path)) => Self::open(path),
+            Ok(None) => Err(Error::new(Operation::Open, attempt(), Errno::ENODEV)
+                .with_hint(hint::unbound(&Sysfs::system(), pci))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let cause = "there is no such PCI function";
+                Err(
+                    Error::refused(Operation::Open, attempt(), Errno::ENOENT, cause)
+                        .with_hint("`lspci -D` shows those that there are"),
+                )
+            }
+            Err(error) => Err(Error::from_io(Operation::Open, attempt(), &error)),
+        }
+    }
+
+    /// Lists the devices that the driver is bound to, whether or not this user may open them. If
+    /// there is none, the list is empty.
+    ///
+    /// # Errors
+    ///
+    /// The errors of reading sysfs.
+    pub fn list() -> Result<Vec<DeviceNode>> {
+        let found = Sysfs::system().devices();
+        found.map_err(|error| Error::from_io(Operation::Find, "list the devices", &error))
+    }
+
+    /// The path by which the device was opened.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Asks for the properties of the device, its limits, and whether it is owned now. Needs no
+    /// ownership, and works even when the device is gone.
+    ///
+    /// # Errors
+    ///
+    /// `EDEADLK`: this is a host function. A driver of this version returns no other.
+    pub fn info(&self) -> Result<Info> {
+        let info = self.get_info();
+        let info = info
+            .map_err(|errno| Error::new(Operation::Info, format!("ask what {self} is"), errno))?;
+        Ok(Info::from_abi(&info))
+    }
+
+    /// Asks for the kind of the device.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub fn kind(&self) -> Result<Kind> {
+        Ok(self.info()?.kind)
+    }
+
+    /// Where the streams of the context find what they share.
+    pub(crate) fn extension(&self) -> &Extension {
+        &self.0.extension
+    }
+
+    /// Whether both are the same context: clones of one another.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn get_info(&self) -> Result<abi::pinmap_info, Errno> {
+        let mut args = abi::pinmap_info::default();
+        ioctl::get_info(self.as_fd(), &mut args)?;
+        Ok(args)
+    }
+
+    /// Lists the ranges of device addresses that no mapping can use, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn reserved(&self) -> Result<Vec<Reserved>> {
+        let mut found = Vec::new();
+        for index in 0.. {
+            let mut args = abi::pinmap_reserved {
+                index,
+                ..Default::default()
+            };
+            match ioctl::get_reserved(self.as_fd(), &mut args) {
+                Ok(()) => found.push(Reserved::from_abi(&args)),
+                Err(Errno::ENOENT) => break,
+                Err(errno) => {
+                    let attempt = format!("ask for the reserved addresses of {self}");
+                    return Err(Error::new(Operation::Info, attempt, errno));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Resets the PCI function. Mappings and interrupts stay as they are. Makes this context the
+    /// owner of the device.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the function has no reset; `EAGAIN`: somebody else is binding, unbinding or
+    /// resetting the function; `EBUSY`: another context owns the device; `ENODEV`: the device is
+    /// gone.
+    pub fn reset(&self) -> Result<()> {
+        ioctl::reset(self.as_fd(), &mut abi::pinmap_reset::default())
+            .map_err(|errno| Error::new(Operation::Reset, format!("reset {self}"), errno))
+    }
+
+    /// Attaches an eventfd to a source of the driver, or detaches the one that is attached.
+    fn set_eventfd(
+        &self,
+        source: u32,
+        index: u32,
+        eventfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let fd = eventfd.map_or(-1, |fd| fd.as_raw_fd());
+        let mut args = abi::pinmap_set_eventfd {
+            source,
+            index,
+            fd,
+            ..Default::default()
+        };
+        ioctl::set_eventfd(self.as_fd(), &mut args)
+    }
+
+    fn vectors(&self) -> &Mutex<BTreeSet<u32>> {
+        &self.0.vectors
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.0.file
+    }
+
+    /// A file that answers every ioctl with `ENOTTY`.
+    #[cfg(test)]
+    pub(crate) fn fake() -> Self {
+        let path = PathBuf::from("/dev/null");
+        let file = File::open(&path).expect("there is always /dev/null");
+        Self(Arc::new(Context {
+            file,
+            path,
+            vectors: Mutex::default(),
+            extension: Extension::default(),
+        }))
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.path.display().fmt(f)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("path", &self.0.path)
+            .field("file", &self.0.file)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_node_is_told_with_what_to_do() {
+        let error = Device::open("/dev/pinmap-none").expect_err("no such node");
+        assert_eq!(error.errno(), Errno::ENOENT as i32);
+        assert!(
+            error.hint().expect("a hint").contains("pinmap bind"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn another_file_is_not_a_device() {
+        let error = Device::open("/dev/null").expect_err("no device");
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        assert!(
+            error
+                .to_string()
+                .contains("/dev/null: it is not a pinmap device"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_function_is_told() {
+        let pci = PciAddress {
+            domain: 0xffff_ffff,
+            bus: 0,
+            device: 0,
+            function: 0,
+        };
+        let error = Device::open_pci(pci).expect_err("no such function");
+        assert_eq!(error.errno(), Errno::ENOENT as i32);
+        assert!(
+            error.to_string().contains("no such PCI function"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_interrupt_that_cannot_be_had_is_not_taken() {
+        let device = Device::fake();
+        for _ in 0..2 {
+            let error = device.interrupt(0).expect_err("no interrupts");
+            assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        }
+    }
+
+    #[test]
+    fn devices_can_be_shared_and_sent() {
+        fn check<T: Send + Sync + Clone>() {}
+        check::<Device>();
+    }
+}

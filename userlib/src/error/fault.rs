@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Faults: why a queue stopped.
+
+use std::fmt;
+
+use crate::sys::bindings as abi;
+
+/// The fault that stopped a queue.
+///
+/// The queue executes nothing any more; packet `packet` was the last one that it began. Other queues
+/// go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Fault {
+    /// Id of the queue: see [`Queue::id`](crate::Queue::id).
+    pub queue: u64,
+    /// Index of the packet that stopped the queue, counted from 0 since the queue was made.
+    pub packet: u64,
+    /// What was wrong.
+    pub code: FaultCode,
+    /// The access that was refused, if one was.
+    pub access: Option<FaultAccess>,
+    /// The device address of the access that was refused, if one was.
+    pub addr: Option<u64>,
+}
+
+impl Fault {
+    /// Decodes the state of a queue. `None` if the queue has not stopped.
+    pub(crate) fn from_abi(query: &abi::pinmap_queue_query) -> Option<Self> {
+        let refused = match query.out_state {
+            abi::PINMAP_QUEUE_READY => return None,
+            abi::PINMAP_QUEUE_FAULTED => true,
+            // Any other state, even one of a newer driver, means that the queue has stopped.
+            _ => false,
+        };
+        Some(Self {
+            queue: query.queue,
+            packet: query.out_index,
+            code: FaultCode::from_abi(query.out_code),
+            access: refused.then(|| FaultAccess::from_abi(query.out_access)),
+            addr: refused.then_some(query.out_addr),
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { packet, code, .. } = self;
+        write!(f, "packet {packet} stopped the queue: ")?;
+        match (self.access, self.addr) {
+            (Some(access), Some(addr)) => write!(f, "{access} {addr:#x}, {code}"),
+            _ => code.fmt(f),
+        }
+    }
+}
+
+/// The kind of access that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultAccess {
+    /// Reading an operand.
+    Read,
+    /// Writing an operand.
+    Write,
+    /// Fetching a packet.
+    Fetch,
+    /// An access that this crate does not know, by the driver's number.
+    Other(u32),
+}
+
+impl FaultAccess {
+    pub(crate) fn from_abi(access: u32) -> Self {
+        match access {
+            abi::PINMAP_ACCESS_READ => Self::Read,
+            abi::PINMAP_ACCESS_WRITE => Self::Write,
+            abi::PINMAP_ACCESS_FETCH => Self::Fetch,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for FaultAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "it could not read at",
+            Self::Write => "it could not write at",
+            Self::Fetch => "no packet could be fetched from",
+            Self::Other(_) => "it could not access",
+        })
+    }
+}
+
+/// Declares the codes, each once: the number, the name, and the meaning.
+macro_rules! codes {
+    ($($number:literal $variant:ident $name:literal $text:literal;)*) => {
+        /// The code of a fault, as the manual of the test GPU defines it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum FaultCode {
+            $(#[doc = concat!("`", $name, "`: ", $text, ".")] $variant,)*
+            /// A code that this crate does not know, by its number.
+            Other(u32),
+        }
+
+        impl FaultCode {
+            pub(crate) fn from_abi(code: u32) -> Self {
+                match code {
+                    $($number => Self::$variant,)*
+                    other => Self::Other(other),
+                }
+            }
+
+            /// The name of the code in the device's manual.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                    Self::Other(_) => "unknown",
+                }
+            }
+
+            fn text(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                    Self::Other(_) => "a code that this crate does not know",
+                }
+            }
+        }
+
+        #[cfg(test)]
+        const CODES: &[u32] = &[$($number),*];
+    };
+}
+
+codes! {
+    1 NotPresent "NOT_PRESENT" "nothing is mapped there";
+    2 Permission "PERMISSION" "what is mapped there does not permit it";
+    3 ReservedBit "RESERVED_BIT" "the device's page table is malformed";
+    4 RootDisabled "ROOT_DISABLED" "the context has no page table";
+    5 AddressRange "VA_RANGE"
+        "the address has more than 48 bits, or it goes past the end of the address space";
+    6 Bus "BUS" "the IOMMU refused the access, or the device is no bus master";
+    7 VramRange "VRAM_RANGE" "it is beyond the end of the device's memory";
+    16 BadOpcode "BAD_OPCODE" "there is no such packet";
+    17 BadField "BAD_FIELD" "a reserved field is not zero, or a flag is unknown";
+    18 BadAlignment "BAD_ALIGNMENT" "an address or a length is not a multiple of what it must be";
+    19 BadLength "BAD_LENGTH" "it is longer than allowed";
+    20 BadKernel "BAD_KERNEL" "there is no such kernel";
+    21 BadClass "BAD_CLASS" "the queue may not use the engine that the packet needs";
+    22 BadIndex "BAD_INDEX" "more packets were published than the ring holds";
+    32 Timeout "TIMEOUT" "it ran for too long";
+    33 Cancelled "CANCELLED" "the driver cancelled it";
+    34 EngineLost "ENGINE_LOST" "its engine was stuck and was reset";
+}
+
+impl fmt::Display for FaultCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Other(number) => write!(f, "{} ({number})", self.text()),
+            known => write!(f, "{} ({})", known.text(), known.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(state: u32, code: u32) -> abi::pinmap_queue_query {
+        abi::pinmap_queue_query {
+            queue: 3,
+            out_state: state,
+            out_code: code,
+            out_access: abi::PINMAP_ACCESS_WRITE,
+            out_addr: 0x7000,
+            out_index: 17,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_queue_that_runs_has_no_fault() {
+        assert_eq!(Fault::from_abi(&query(abi::PINMAP_QUEUE_READY, 0)), None);
+    }
+
+    #[test]
+    fn a_refused_access_has_an_address() {
+        let fault = Fault::from_abi(&query(abi::PINMAP_QUEUE_FAULTED, 2)).expect("a fault");
+        assert_eq!((fault.queue, fault.packet), (3, 17));
+        assert_eq!(fault.code, FaultCode::Permission);
+        assert_eq!(fault.access, Some(FaultAccess::Write));
+        assert_eq!(fault.addr, Some(0x7000));
+        assert_eq!(
+            fault.to_string(),
+            "packet 17 stopped the queue: it could not write at 0x7000, what is mapped there does \
+             not permit it (PERMISSION)"
+        );
+    }
+
+    #[test]
+    fn an_error_has_none() {
+        let fault = Fault::from_abi(&query(abi::PINMAP_QUEUE_ERROR, 32)).expect("a fault");
+        assert_eq!((fault.access, fault.addr), (None, None));
+        assert_eq!(
+            fault.to_string(),
+            "packet 17 stopped the queue: it ran for too long (TIMEOUT)"
+        );
+        let unknown = FaultCode::from_abi(99);
+        assert_eq!(unknown, FaultCode::Other(99));
+        assert!(unknown.to_string().contains("99"));
+    }
+
+    #[test]
+    fn every_code_of_the_manual_has_its_name() {
+        let Some(manual) = crate::testgpu::tests::manual() else {
+            return;
+        };
+        let section = manual.split("## 7.").nth(1).expect("section 7");
+        for &code in CODES {
+            let row = format!("| `{code}` | `{}` |", FaultCode::from_abi(code).name());
+            assert!(section.contains(&row), "{row}");
+        }
+    }
+}

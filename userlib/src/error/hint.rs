@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Causes and hints of errors: what an errno means for an operation, and what to do about it.
+
+use nix::errno::Errno;
+
+use super::failure::{Failure, Reason};
+use super::operation::Operation;
+use crate::sys::pci::PciAddress;
+use crate::sys::sysfs::Sysfs;
+
+/// The cause that the errno gives for an operation.
+pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
+    let text = match (operation, errno) {
+        (Operation::Open, Errno::ENOENT) => "there is no such device node",
+        (Operation::Open, Errno::EACCES | Errno::EPERM) => "this user may not open it",
+        (Operation::Open, Errno::ENOTTY) => "it is not a pinmap device",
+        (Operation::Open | Operation::Find, Errno::ENODEV | Errno::ENXIO) => {
+            "the driver is not bound to it"
+        }
+        (Operation::Allocate, Errno::ENOMEM) => "there is not enough memory of that kind",
+        (Operation::Register, Errno::EPERM) => {
+            "memory can be registered only by the process that opened the device"
+        }
+        (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
+            "only the process that opened the device can map what the driver allocates"
+        }
+        (Operation::Cache, Errno::ENOTTY) => "the driver is older than this crate",
+        (Operation::Register, Errno::EACCES) => "the file is not open for that",
+        (Operation::Map, Errno::EACCES) => "it was registered for reading only",
+        (Operation::Export | Operation::Import, Errno::EPERM) => {
+            "only the process that opened the device can share memory by it"
+        }
+        (Operation::Export, Errno::EOPNOTSUPP) => "other devices cannot reach memory of this one",
+        (Operation::Import, Errno::EOPNOTSUPP) => "it is a dma-buf of another driver",
+        (Operation::Import, Errno::EINVAL) => {
+            "it is no dma-buf, or of registered memory, which cannot be mapped here"
+        }
+        (Operation::Export | Operation::Import | Operation::Sync, Errno::ENOTTY) => {
+            "the driver is older than this crate"
+        }
+        (Operation::Bar, Errno::EOPNOTSUPP) => {
+            "it consists of I/O ports, or is smaller than a page"
+        }
+        (Operation::Reset, Errno::EOPNOTSUPP) => "the function has no reset",
+        (Operation::Reset, Errno::EAGAIN) => {
+            "the device is being bound, unbound or reset by someone else"
+        }
+        (Operation::Gpu, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
+        (Operation::Gpu | Operation::Queue, Errno::ENOTTY) => {
+            "the driver was built without queues, or is older than this crate"
+        }
+        (Operation::Allocate, Errno::ENOTTY) => "the driver is older than this crate",
+        (Operation::Allocate, Errno::EOPNOTSUPP) => "the device has no memory of its own",
+        (Operation::Queue, Errno::ENOSPC) => "the device has no queue left",
+        (Operation::Stream, Errno::ENOSPC) => "too many are waited for at once",
+        (Operation::Stream, Errno::EAGAIN) => "the device has not come to it yet",
+        (_, Errno::EDEADLK) => "this is a host function, for which a stream waits",
+        (Operation::Submit, Errno::EAGAIN) => "the ring is full",
+        (Operation::Submit | Operation::Wait, Errno::EIO) => "the queue has stopped",
+        (Operation::Release, Errno::ESTALE) => "it was released before",
+        (_, Errno::EBUSY) => "another context owns the device",
+        (_, Errno::ENODEV) => "the device is gone",
+        (_, Errno::ESTALE) => "its memory went away",
+        (_, Errno::E2BIG) => "the driver is older than this crate",
+        (_, Errno::EOPNOTSUPP) => "the driver, the device or the IOMMU cannot do that",
+        (_, Errno::EOVERFLOW) => "the end lies outside of the 64-bit address space",
+        (_, Errno::EINTR) => "a signal arrived meanwhile",
+        _ => return errno.desc().to_lowercase(),
+    };
+    text.to_owned()
+}
+
+/// The hint for an operation that failed with the errno, if there is one.
+pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
+    let text = match (operation, errno) {
+        (Operation::Open | Operation::Find, Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => {
+            return Some(no_device(&Sysfs::system()));
+        }
+        (Operation::Open, Errno::EACCES | Errno::EPERM) => {
+            "be a member of the group `pinmap` (`usermod -a -G pinmap USER`, then log in again), \
+             or root"
+        }
+        (Operation::Open, Errno::EMFILE) => "raise the limit of open files (`ulimit -n`)",
+        (Operation::Allocate, Errno::ENOMEM) => {
+            "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
+        }
+        (Operation::Register | Operation::Allocate | Operation::Queue, Errno::EPERM) => {
+            "open the device again in this process, for instance after fork()"
+        }
+        (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
+        (Operation::Reset, Errno::EAGAIN) => "try again",
+        (Operation::Gpu, Errno::EOPNOTSUPP) => {
+            "a device with an MMU of its own is needed: `pinmap info` shows the kind of each"
+        }
+        (Operation::Queue, Errno::ENOSPC) => "drop a queue first",
+        (_, Errno::EDEADLK) => "have another thread do it, or the one that submitted",
+        (Operation::Submit, Errno::EAGAIN) => "wait for some of the work, or make a longer ring",
+        (_, Errno::EBUSY) => {
+            "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows which)"
+        }
+        (_, Errno::ENODEV) => "it was unbound or removed: `pinmap info` shows what there is now",
+        (_, Errno::E2BIG) => "update the driver",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// How to get a device: the steps that this system still needs.
+pub(crate) fn no_device(sysfs: &Sysfs) -> String {
+    load(
+        sysfs,
+        "give it a function with `pinmap bind BDF`, where `lspci -D` shows the BDF",
+    )
+}
+
+/// How to get the device of a PCI function.
+pub(crate) fn unbound(sysfs: &Sysfs, pci: PciAddress) -> String {
+    load(
+        sysfs,
+        &format!("give it the function with `pinmap bind {pci}`"),
+    )
+}
+
+/// The step `then`, after loading the driver where that is still to be done.
+fn load(sysfs: &Sysfs, then: &str) -> String {
+    if sysfs.driver_loaded() {
+        then.to_owned()
+    } else {
+        format!("load the driver with `modprobe pinmap`, then {then}")
+    }
+}
+
+/// The hint for a failure, if there is one.
+pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
+    let text = match failure.reason {
+        Reason::Memlock => return Some(raise_memlock(failure.needed)),
+        Reason::Hole => "map the whole range before",
+        Reason::Fault => "make the file long enough, and leave out guard pages",
+        Reason::Memory => {
+            "free memory, or raise the limit of the memory cgroup (`memory.max`, or `MemoryMax=` in \
+             the service's systemd unit)"
+        }
+        Reason::Stale => "keep the memory mapped until it is registered",
+        Reason::Permission => {
+            "use memory that is mapped readable, and writable if the device is to write"
+        }
+        Reason::File => {
+            "register it with `Access::Read`, or use a private mapping, a memfd or tmpfs"
+        }
+        Reason::Secret | Reason::Device => "use ordinary memory",
+        Reason::Overlap => "release that first, or demand another device address",
+        Reason::Aperture | Reason::Reserved => {
+            "demand another device address, or let the driver choose one"
+        }
+        Reason::Full => "release something first, or allow more address bits",
+        Reason::Objects => {
+            "release something first, register larger ranges, or load the module with a higher \
+             `max_registrations`"
+        }
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// How to raise `RLIMIT_MEMLOCK` to a number of bytes.
+pub(crate) fn raise_memlock(needed: u64) -> String {
+    let kib = needed.div_ceil(1024);
+    format!(
+        "raise the limit: `ulimit -l {kib}` in the shell, up to its hard limit; for good \
+         `* - memlock {kib}` in /etc/security/limits.conf, or `LimitMEMLOCK={needed}` in the \
+         service's systemd unit"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memlock_is_told_in_the_units_of_each_tool() {
+        let failure = Failure {
+            reason: Reason::Memlock,
+            addr: 0,
+            needed: 1025,
+            allowed: 1024,
+        };
+        let hint = for_failure(&failure).expect("a hint");
+        assert!(hint.contains("`ulimit -l 2`"), "{hint}");
+        assert!(hint.contains("memlock 2`"), "{hint}");
+        assert!(hint.contains("`LimitMEMLOCK=1025`"), "{hint}");
+    }
+
+    #[test]
+    fn every_failure_says_what_to_do() {
+        let hint = |reason| {
+            for_failure(&Failure {
+                reason,
+                addr: 0x1000,
+                needed: 2,
+                allowed: 1,
+            })
+        };
+        for reason in [
+            Reason::Hole,
+            Reason::Permission,
+            Reason::File,
+            Reason::Secret,
+            Reason::Device,
+            Reason::Fault,
+            Reason::Memlock,
+            Reason::Memory,
+            Reason::Overlap,
+            Reason::Aperture,
+            Reason::Reserved,
+            Reason::Full,
+            Reason::Objects,
+            Reason::Stale,
+        ] {
+            assert!(hint(reason).is_some(), "{reason:?}");
+        }
+        assert!(hint(Reason::Objects).is_some_and(|hint| hint.contains("max_registrations")));
+        assert!(hint(Reason::Memory).is_some_and(|hint| hint.contains("MemoryMax=")));
+        // Nobody knows yet.
+        assert_eq!(hint(Reason::Other(99)), None);
+    }
+
+    #[test]
+    fn the_same_errno_differs_by_operation() {
+        assert_ne!(
+            cause(Operation::Release, Errno::ESTALE),
+            cause(Operation::Query, Errno::ESTALE)
+        );
+        assert_ne!(
+            cause(Operation::Open, Errno::EACCES),
+            cause(Operation::Map, Errno::EACCES)
+        );
+        assert_ne!(
+            cause(Operation::Reset, Errno::EOPNOTSUPP),
+            cause(Operation::Bar, Errno::EOPNOTSUPP)
+        );
+    }
+
+    #[test]
+    fn an_owned_device_names_the_way_to_find_the_owner() {
+        for operation in [
+            Operation::Register,
+            Operation::Map,
+            Operation::Bar,
+            Operation::Eventfd,
+            Operation::Reset,
+        ] {
+            assert!(cause(operation, Errno::EBUSY).contains("another context"));
+            assert!(hint(operation, Errno::EBUSY)
+                .expect("a hint")
+                .contains("fuser"));
+        }
+    }
+
+    #[test]
+    fn other_errors_keep_the_words_of_the_system() {
+        assert_eq!(cause(Operation::Wait, Errno::EBADF), "bad file number");
+        assert_eq!(hint(Operation::Wait, Errno::EBADF), None);
+    }
+}

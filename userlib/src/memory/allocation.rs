@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Allocations: memory that the driver allocates for a device and the CPU, in host memory or in the
+//! device's memory.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::AsFd;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
+
+use crate::device::gpu::Gpu;
+use crate::device::info::Kind;
+use crate::device::Device;
+use crate::error::failure::Failure;
+use crate::error::{Error, Operation, Result};
+use crate::memory::alloc_options::AllocOptions;
+use crate::memory::element::Element;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::view::{View, Vram};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+use crate::sys::map::{page_size, Map};
+
+/// The place of an [`Allocation`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Pinned host memory.
+    Host,
+    /// The device's own memory. The CPU reaches it, too, write-combined: writes are fast, reads are
+    /// slow.
+    Vram,
+}
+
+/// Memory for a number of elements, allocated by the driver and zeroed. The CPU and the device both
+/// read and write it.
+///
+/// Made by [`Device::alloc`], [`Device::import`] and [`Gpu::alloc_vram`](crate::Gpu::alloc_vram).
+/// On a paged device the device address equals the user address. The CPU copies elements in and
+/// out; there are no references to them. Dropping an allocation frees the memory, and the device
+/// cannot reach it any more. An allocation keeps the device open.
+///
+/// Once the device is gone, an access to memory in [`Place::Vram`] raises `SIGBUS`; host memory
+/// stays accessible.
+pub struct Allocation<T> {
+    device: Device,
+    handle: u64,
+    device_addr: u64,
+    memory: Mapped,
+    /// Number of elements.
+    len: usize,
+    /// DMA snoops the CPU's caches, so nothing needs to be synchronised.
+    coherent: bool,
+    elements: PhantomData<T>,
+}
+
+/// The mapping of an allocation for the CPU.
+pub(crate) enum Mapped {
+    Host(Map),
+    Vram(Vram),
+}
+
+impl Device {
+    /// Allocates pinned host memory for `count` elements, zeroed, and maps it for the device. The
+    /// device address equals the user address: on a paged device always, on a flat one if the IOMMU
+    /// allows that. On a flat device this makes the context the owner.
+    ///
+    /// The memory is whole pages, huge ones if possible, and is charged to `RLIMIT_MEMLOCK` as
+    /// registered memory is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::failure`](crate::Error::failure) has the details.
+    ///
+    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOMEM`: over
+    /// `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: too many registrations and allocations; `EBUSY`:
+    /// another context owns the device; `EPERM`: another process opened the device; `ENODEV`: the
+    /// device is gone.
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
+        self.alloc_with(count, AllocOptions::new())
+    }
+
+    /// Allocates host memory as [`alloc`](Self::alloc) does, of the kind that the options say.
+    ///
+    /// # Errors
+    ///
+    /// As for [`alloc`](Self::alloc); `EINVAL`: there is no such NUMA node, or it has no memory;
+    /// `EOPNOTSUPP`: this architecture has no write-combined memory.
+    pub fn alloc_with<T: Element>(
+        &self,
+        count: usize,
+        options: AllocOptions,
+    ) -> Result<Allocation<T>> {
+        Allocation::new(self, count, Place::Host, options)
+    }
+}
+
+impl Gpu {
+    /// Allocates memory of the device for `count` elements, zeroed. The device address equals the
+    /// user address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::failure`](crate::Error::failure) has the details.
+    ///
+    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOSPC`: no free
+    /// piece of the device's memory is that long, or too many registrations and allocations;
+    /// `ENOMEM`: out of memory or address space; `EPERM`: another process opened the device;
+    /// `ENODEV`: the device is gone.
+    pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
+        Allocation::new(self.device(), count, Place::Vram, AllocOptions::new())
+    }
+}
+
+/// A handle of the driver that is released when this is dropped, unless an allocation takes it over.
+pub(crate) struct HandleGuard<'a> {
+    device: &'a Device,
+    handle: u64,
+}
+
+impl<'a> HandleGuard<'a> {
+    pub(crate) fn new(device: &'a Device, handle: u64) -> Self {
+        Self { device, handle }
+    }
+}
+
+impl Drop for HandleGuard<'_> {
+    fn drop(&mut self) {
+        // An error means that the device is gone, or that the file is not the driver's any more.
+        let _ = release(self.device, self.handle);
+    }
+}
+
+impl<T: Element> Allocation<T> {
+    fn new(device: &Device, count: usize, place: Place, options: AllocOptions) -> Result<Self> {
+        let what = match place {
+            Place::Host => "pinned memory",
+            Place::Vram => "memory of the device",
+        };
+        let attempt = || {
+            let size = size_of::<T>();
+            format!("allocate {what} for {count} elements of {size} bytes with {device}")
+        };
+        let length = length(count, size_of::<T>(), page_size()).map_err(|(errno, cause)| {
+            Error::refused(Operation::Allocate, attempt(), errno, cause)
+        })?;
+        let fail = |errno| Error::new(Operation::Allocate, attempt(), errno);
+
+        let mut args = options.to_abi(length);
+        if place == Place::Vram {
+            args.flags |= abi::PINMAP_ALLOC_VRAM;
+        }
+        ioctl::alloc(device.as_fd(), &mut args)
+            .map_err(|errno| fail(errno).with_failure(Failure::from_abi(&args.fail)))?;
+        let handle = HandleGuard::new(device, args.out_handle);
+        let map = MmapOptions::new()
+            .offset(args.out_offset)
+            .len(length)
+            .map_raw(device.file())
+            .map_err(|error| Error::from_io(Operation::Allocate, attempt(), &error))?;
+        Self::map(device, handle, Mapped::new(map, place), count)
+            .map_err(|(errno, failure)| fail(errno).with_failure(failure))
+    }
+
+    /// Maps memory of `len` elements for the device, and takes the handle over.
+    pub(crate) fn map(
+        device: &Device,
+        handle: HandleGuard<'_>,
+        memory: Mapped,
+        len: usize,
+    ) -> Result<Self, (Errno, Option<Failure>)> {
+        let device_addr = map_for(device, handle.handle, memory.addr())
+            .map_err(|(errno, fail)| (errno, Failure::from_abi(&fail)))?;
+        // A device that cannot be asked is gone: nothing needs to be synchronised.
+        let coherent = device.info().map_or(true, |info| info.coherent);
+        let handle = std::mem::ManuallyDrop::new(handle).handle;
+        Ok(Self {
+            device: device.clone(),
+            handle,
+            device_addr,
+            memory,
+            len,
+            coherent,
+            elements: PhantomData,
+        })
+    }
+
+    /// Borrows the elements as a slice that the device can read.
+    pub fn slice(&self) -> DeviceSlice<'_, T> {
+        let view = match &self.memory {
+            Mapped::Host(memory) => View::Host(memory.words()),
+            Mapped::Vram(vram) => View::Vram(vram),
+        };
+        DeviceSlice::new(&self.device, view, self.device_addr, self.len)
+    }
+
+    /// Borrows the elements exclusively as a slice that the device can write.
+    pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
+        DeviceSliceMut::new(self.slice())
+    }
+
+    /// Loads one element.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn get(&self, index: usize) -> Result<T> {
+        self.slice().get(index)
+    }
+
+    /// Stores one element.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn set(&mut self, index: usize, value: T) -> Result<()> {
+        self.slice().write(index, &[value])
+    }
+
+    /// Copies elements from the memory, from element `index` on. The copy sees what the device wrote
+    /// in work that was waited for.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the allocation.
+    pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
+        self.slice().read(index, to)
+    }
+
+    /// Copies elements to the memory, from element `index` on. Work that is submitted later sees
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the allocation.
+    pub fn write(&mut self, index: usize, from: &[T]) -> Result<()> {
+        self.slice().write(index, from)
+    }
+
+    /// Makes what the CPU wrote to these elements visible to a device that is not coherent (see
+    /// [`Info::coherent`](crate::Info::coherent)). To be called after the last write, and before the
+    /// device's work starts. On a coherent device this costs nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the allocation; `EOPNOTSUPP`: this architecture
+    /// cannot do it; `ENODEV`: the device is gone.
+    pub fn sync_for_device(&self, elements: Range<usize>) -> Result<()> {
+        self.sync(elements, abi::PINMAP_SYNC_FOR_DEVICE)
+    }
+
+    /// Makes what a device that is not coherent wrote to these elements visible to the CPU. To be
+    /// called after the device's work ended, and before the first read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`sync_for_device`](Self::sync_for_device).
+    pub fn sync_for_cpu(&self, elements: Range<usize>) -> Result<()> {
+        self.sync(elements, abi::PINMAP_SYNC_FOR_CPU)
+    }
+
+    fn sync(&self, elements: Range<usize>, flags: u32) -> Result<()> {
+        let attempt = || format!("synchronise elements {elements:?} of {self:?}");
+        if elements.start > elements.end || elements.end > self.len {
+            let cause = format!("there are {} elements", self.len);
+            return Err(Error::refused(
+                Operation::Sync,
+                attempt(),
+                Errno::EINVAL,
+                cause,
+            ));
+        }
+        if self.coherent || elements.is_empty() {
+            return Ok(());
+        }
+        let mut args = abi::pinmap_sync {
+            flags,
+            handle: self.handle,
+            offset: (elements.start * size_of::<T>()) as u64,
+            length: (elements.len() * size_of::<T>()) as u64,
+            ..Default::default()
+        };
+        ioctl::sync(self.device.as_fd(), &mut args)
+            .map_err(|errno| Error::new(Operation::Sync, attempt(), errno))
+    }
+
+    /// Copies all elements.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.slice().to_vec()
+    }
+}
+
+impl<T> Allocation<T> {
+    /// Number of elements.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The device that reaches the memory.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// User address of the first element.
+    pub fn addr(&self) -> usize {
+        self.memory.addr()
+    }
+
+    /// Device address of the first element. On a paged device it equals [`addr`](Self::addr).
+    pub fn device_addr(&self) -> u64 {
+        self.device_addr
+    }
+
+    /// Whether the memory is host memory or the device's.
+    pub fn place(&self) -> Place {
+        match self.memory {
+            Mapped::Host(_) => Place::Host,
+            Mapped::Vram(_) => Place::Vram,
+        }
+    }
+
+    /// The handle of the allocation, unique in its context.
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+}
+
+impl Mapped {
+    pub(crate) fn new(map: MmapRaw, place: Place) -> Self {
+        match place {
+            Place::Host => Self::Host(Map::new(map)),
+            Place::Vram => Self::Vram(Vram::new(map)),
+        }
+    }
+
+    fn addr(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.addr(),
+            Self::Vram(vram) => vram.addr(),
+        }
+    }
+}
+
+/// Maps an allocation for the device at its user address. For a flat device, whose IOMMU may not
+/// have that address, another one will do.
+fn map_for(device: &Device, handle: u64, addr: usize) -> Result<u64, (Errno, abi::pinmap_fail)> {
+    let mut args = abi::pinmap_map {
+        flags: abi::PINMAP_MAP_WRITE | abi::PINMAP_MAP_FIXED,
+        handle,
+        device_addr: addr as u64,
+        ..Default::default()
+    };
+    let mut result = ioctl::map(device.as_fd(), &mut args);
+    let taken = matches!(result, Err(Errno::ENOSPC | Errno::EEXIST));
+    if taken && device.kind().is_ok_and(|kind| kind == Kind::Flat) {
+        args = abi::pinmap_map {
+            flags: abi::PINMAP_MAP_WRITE,
+            handle,
+            ..Default::default()
+        };
+        result = ioctl::map(device.as_fd(), &mut args);
+    }
+    match result {
+        Ok(()) => Ok(args.device_addr),
+        Err(errno) => Err((errno, args.fail)),
+    }
+}
+
+fn release(device: &Device, handle: u64) -> Result<(), Errno> {
+    let mut args = abi::pinmap_release {
+        handle,
+        ..Default::default()
+    };
+    ioctl::release(device.as_fd(), &mut args)
+}
+
+/// The length of an allocation in bytes: whole pages for `count` elements of `size` bytes.
+fn length(count: usize, size: usize, page: usize) -> Result<usize, (Errno, &'static str)> {
+    if count == 0 {
+        return Err((Errno::EINVAL, "there must be at least one element"));
+    }
+    count
+        .checked_mul(size)
+        .and_then(|bytes| bytes.checked_next_multiple_of(page))
+        .filter(|&bytes| isize::try_from(bytes).is_ok())
+        .ok_or((Errno::EOVERFLOW, "no address space is that large"))
+}
+
+impl<T> Drop for Allocation<T> {
+    fn drop(&mut self) {
+        // Even after an error, the driver frees the pages only when neither the device nor this
+        // process, which unmaps them next, can reach them.
+        let _ = release(&self.device, self.handle);
+    }
+}
+
+impl<T> fmt::Debug for Allocation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation")
+            .field("place", &self.place())
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("device_addr", &format_args!("{:#x}", self.device_addr))
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno(count: usize) -> i32 {
+        let error = Device::fake().alloc::<u64>(count).expect_err("refused");
+        assert_eq!(error.operation(), Operation::Allocate);
+        error.errno()
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused_before_the_driver_is_asked() {
+        assert_eq!(errno(0), Errno::EINVAL as i32);
+        assert_eq!(errno(usize::MAX), Errno::EOVERFLOW as i32);
+        assert_eq!(errno(1 << 61), Errno::EOVERFLOW as i32);
+        assert_eq!(errno(1 << 60), Errno::EOVERFLOW as i32);
+        assert_eq!(errno(1), Errno::ENOTTY as i32);
+    }
+
+    #[test]
+    fn lengths_are_whole_pages() {
+        assert_eq!(length(1, 8, 4096), Ok(4096));
+        assert_eq!(length(512, 8, 4096), Ok(4096));
+        assert_eq!(length(513, 8, 4096), Ok(8192));
+    }
+
+    #[test]
+    fn what_was_tried_is_told() {
+        let error = Device::fake().alloc::<f32>(1024).expect_err("no driver");
+        let text = error.to_string();
+        let expected =
+            "cannot allocate pinned memory for 1024 elements of 4 bytes with /dev/null: ";
+        assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn allocations_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<Allocation<f32>>();
+    }
+}

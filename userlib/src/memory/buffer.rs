@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Buffers: memory in whole pages that only the CPU reaches, and that can be registered.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+use memmap2::{Advice, MmapOptions};
+use nix::errno::Errno;
+
+use crate::device::Device;
+use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::memory::options::RegisterOptions;
+use crate::memory::raw::RawRegistration;
+use crate::memory::registration::Registration;
+use crate::sys::map::{page_size, Map};
+
+/// The kind of pages that a [`Buffer`] is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Pages {
+    /// Pages as the system chooses them.
+    #[default]
+    Normal,
+    /// Transparent huge pages where the system has them. This is only a hint. Huge pages are pinned
+    /// and mapped much faster.
+    Transparent,
+    /// Huge pages of `1 << bits` bytes from the system's pool (hugetlb), where they must have been
+    /// set aside. On x86 `bits` is 21 or 30. The length is rounded up to whole huge pages.
+    Huge {
+        /// The page size as a power of two.
+        bits: u8,
+    },
+}
+
+/// Memory in whole pages that no device can reach. It dereferences to a slice of bytes.
+///
+/// [`register`](Self::register) makes the memory reachable for a device and turns the buffer into a
+/// [`Registration`]; releasing that gives the buffer back with its content.
+pub struct Buffer {
+    memory: Map,
+}
+
+impl Buffer {
+    /// Allocates zeroed memory of `len` bytes, rounded up to whole pages.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `len` is 0; `EOVERFLOW`: `len` exceeds every address space; `ENOMEM`: out of memory
+    /// or address space.
+    pub fn new(len: usize) -> Result<Self> {
+        Self::with_pages(len, Pages::Normal)
+    }
+
+    /// Allocates memory as [`new`](Self::new) does, of pages of this kind.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new); `ENOMEM`: not enough huge pages were set aside; `EINVAL`: the
+    /// system has no huge pages of that size.
+    pub fn with_pages(len: usize, pages: Pages) -> Result<Self> {
+        let attempt = || format!("allocate {len} bytes");
+        let page = match pages {
+            Pages::Huge { bits } => 1usize.checked_shl(bits.into()).unwrap_or(0),
+            Pages::Normal | Pages::Transparent => page_size(),
+        };
+        let mut options = MmapOptions::new();
+        options.len(round(len, page, attempt)?);
+        if let Pages::Huge { bits } = pages {
+            options.huge(Some(bits));
+        }
+        let map = options
+            .map_anon()
+            .map_err(|error| allocation(attempt(), &error))?;
+        let memory = Map::new(map.into());
+        if pages == Pages::Transparent {
+            // A kernel without transparent huge pages says EINVAL.
+            let _ = memory.advise(Advice::HugePage);
+        }
+        Ok(Self { memory })
+    }
+
+    /// Maps a part of a file, shared: `len` bytes, rounded up to whole pages, from byte `offset` on.
+    /// A device can be allowed to write to a memfd or a file in tmpfs or hugetlbfs; other files it
+    /// can only read.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `len` is 0, or `offset` is too large or not a multiple of the page size;
+    /// `EOVERFLOW`: `len` exceeds every address space; `EACCES`: the file is not open for reading and
+    /// writing; `ENODEV`: the file cannot be mapped; `ENOMEM`: out of address space.
+    ///
+    /// # Safety
+    ///
+    /// The buffer is accessed as a slice, so as long as it exists:
+    ///
+    /// - nothing else may write to that part of the file: no other process, no other mapping, and
+    ///   no system call;
+    /// - the file must reach to the end of the rounded length and not be truncated (`SIGBUS`).
+    ///
+    /// The first does not apply while the buffer is registered.
+    pub unsafe fn from_file(file: &File, offset: u64, len: usize) -> Result<Self> {
+        let attempt = || format!("map {len} bytes of a file from {offset} on");
+        let len = round(len, page_size(), attempt)?;
+        if offset % page_size() as u64 != 0 {
+            let cause = "it does not begin with a page";
+            return Err(Error::refused(
+                Operation::Allocate,
+                attempt(),
+                Errno::EINVAL,
+                cause,
+            ));
+        }
+        let map = MmapOptions::new().offset(offset).len(len).map_raw(file);
+        let map = map.map_err(|error| allocation(attempt(), &error))?;
+        Ok(Self {
+            memory: Map::new(map),
+        })
+    }
+
+    /// User address of the first byte.
+    pub fn addr(&self) -> usize {
+        self.memory.addr()
+    }
+
+    /// Makes the memory reachable for a device: pins it and, unless the options say otherwise, maps
+    /// it in the device's address space. Until it is released, the memory can only be copied from
+    /// and to.
+    ///
+    /// The device address equals the user address ([`addr`](Self::addr)) if the IOMMU allows that.
+    /// Mapping makes this context the owner of a flat device.
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with the error. [`Error::failure`](crate::Error::failure) has the
+    /// details.
+    ///
+    /// `ENOMEM`: over `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: no room among the device
+    /// addresses, or too many registrations; `EEXIST`: the demanded device address is taken;
+    /// `EBUSY`: another context owns the device; `EPERM`: another process opened the device;
+    /// `EFAULT`: memory of a file that cannot be pinned; `EINVAL`: the device address is not a
+    /// multiple of the page size, or the address bits are not 12 to 64; `ENODEV`: the device is
+    /// gone.
+    pub fn register(
+        self,
+        device: &Device,
+        options: impl Into<RegisterOptions>,
+    ) -> Result<Registration, ErrorWith<Self>> {
+        let (addr, len) = (self.memory.addr(), self.memory.len());
+        // SAFETY: All of the memory belongs to `self`, which is consumed, so there is no reference
+        // to it, and a `Registration` gives none except to atomics until it is released. If it is
+        // neither released nor dropped, nothing ever unmaps the memory.
+        match unsafe { RawRegistration::new(device, addr, len, options.into()) } {
+            Ok(raw) => Ok(Registration::new(raw, self.memory)),
+            Err(error) => Err(ErrorWith { error, value: self }),
+        }
+    }
+
+    /// The buffer of a registration that was released.
+    pub(crate) fn from_memory(memory: Map) -> Self {
+        Self { memory }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: The memory of a `Buffer` is not registered, and nothing else has it (for a file,
+        // by the contract of `from_file`); `&self` excludes `deref_mut`.
+        unsafe { self.memory.bytes() }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: As for `deref`, and `&mut self` excludes all other references.
+        unsafe { self.memory.bytes_mut() }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { memory } = self;
+        f.debug_struct("Buffer")
+            .field("addr", &format_args!("{:#x}", memory.addr()))
+            .field("len", &memory.len())
+            .finish()
+    }
+}
+
+/// Rounds a length up to whole pages of this size.
+fn round(len: usize, page: usize, attempt: impl Fn() -> String) -> Result<usize> {
+    let refuse = |errno, cause| Error::refused(Operation::Allocate, attempt(), errno, cause);
+    if len == 0 {
+        return Err(refuse(Errno::EINVAL, "there must be at least one byte"));
+    }
+    if page == 0 {
+        return Err(refuse(Errno::EINVAL, "there are no pages of that size"));
+    }
+    let rounded = len
+        .checked_next_multiple_of(page)
+        .filter(|&len| len <= isize::MAX as usize);
+    rounded.ok_or_else(|| refuse(Errno::EOVERFLOW, "no address space is that large"))
+}
+
+/// The error of a failed mmap().
+fn allocation(attempt: String, error: &io::Error) -> Error {
+    Error::from_io(Operation::Allocate, attempt, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::memfd::{memfd_create, MFdFlags};
+
+    #[test]
+    fn is_zeroed_whole_pages() {
+        let mut buffer = Buffer::new(page_size() + 1).expect("memory");
+        assert_eq!(buffer.len(), 2 * page_size());
+        assert_eq!(buffer.addr() % page_size(), 0);
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        buffer[page_size()] = 7;
+        assert_eq!(buffer[page_size()], 7);
+    }
+
+    #[test]
+    fn hints_are_only_hints() {
+        let buffer = Buffer::with_pages(1, Pages::Transparent).expect("memory");
+        assert_eq!(buffer.len(), page_size());
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        let errno = |len| Buffer::new(len).expect_err("refused").errno();
+        assert_eq!(errno(0), Errno::EINVAL as i32);
+        assert_eq!(errno(usize::MAX), Errno::EOVERFLOW as i32);
+        assert_eq!(errno(isize::MAX as usize), Errno::EOVERFLOW as i32);
+        let error = Buffer::with_pages(1, Pages::Huge { bits: 200 }).expect_err("refused");
+        assert_eq!(error.errno(), Errno::EINVAL as i32);
+    }
+
+    #[test]
+    fn a_file_is_shared() {
+        let file = memfd_create(c"pinmap-test", MFdFlags::MFD_CLOEXEC).expect("a memfd");
+        let file = File::from(file);
+        file.set_len(3 * page_size() as u64).expect("a length");
+        // SAFETY: Nothing else has the file, and it is long enough.
+        let mut buffer = unsafe { Buffer::from_file(&file, page_size() as u64, 1) }.expect("a map");
+        buffer[0] = 7;
+        let mut byte = [0];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, page_size() as u64)
+            .expect("a byte");
+        assert_eq!((byte[0], buffer.len()), (7, page_size()));
+    }
+
+    #[test]
+    fn a_file_begins_with_a_page() {
+        let file =
+            File::from(memfd_create(c"pinmap-test", MFdFlags::MFD_CLOEXEC).expect("a memfd"));
+        // SAFETY: It is refused.
+        let error = unsafe { Buffer::from_file(&file, 1, 1) }.expect_err("refused");
+        assert!(
+            error.to_string().contains("does not begin with a page"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn buffers_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<Buffer>();
+    }
+}

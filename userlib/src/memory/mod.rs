@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory that the CPU and a device share.
+//!
+//! Memory of the program is registered: a [`buffer`] becomes a [`registration`], or memory of
+//! somebody else a [`raw`] one; a part of a [`file`] can be registered without mapping it. Memory of
+//! the driver is an [`allocation`], in host memory or in the device's. All of it can be changed by
+//! the device at any time, so there are no references to it: the CPU copies through a [`view`], and
+//! work for the device takes a [`slice`].
+
+pub(crate) mod alloc_options;
+pub(crate) mod allocation;
+pub(crate) mod buffer;
+pub(crate) mod cache;
+pub(crate) mod dmabuf;
+pub(crate) mod element;
+pub(crate) mod file;
+mod generations;
+pub(crate) mod mapping;
+pub(crate) mod options;
+pub(crate) mod preflight;
+pub(crate) mod progress;
+pub(crate) mod query;
+pub(crate) mod raw;
+pub(crate) mod registration;
+pub(crate) mod slice;
+pub(crate) mod view;

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Raw registrations: memory that a device can reach, whoever the memory belongs to.
+//!
+//! The other kinds of registrations are made of these. If the driver cannot take memory away from
+//! the device, because the IOMMU fails or the device does not answer, a release fails with `EIO` and
+//! the registration is *lost*: the driver cuts the device off from all memory, but has forgotten the
+//! handle, so nobody can prove that this memory is safe again.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::device::Device;
+use crate::error::failure::Failure;
+use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::memory::mapping::Mapping;
+use crate::memory::options::{Access, MapOptions, RegisterOptions};
+use crate::memory::query::{RegistrationInfo, State};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+use crate::sys::map::page_size;
+
+/// A registration of memory that does not belong to this crate.
+///
+/// Made by [`Device::register_raw`]. Dropping it releases the memory; only
+/// [`release`](Self::release) tells whether that worked. It keeps the device open.
+#[must_use = "dropped, the device cannot reach the memory any more"]
+#[derive(Debug)]
+pub struct RawRegistration {
+    device: Device,
+    handle: u64,
+    addr: usize,
+    len: usize,
+    device_addr: Option<u64>,
+    access: Access,
+    hold: Hold,
+}
+
+/// Whether the device can reach the memory of a registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// The device can reach it.
+    Held,
+    /// The device cannot reach it any more.
+    Released,
+    /// The driver could not take it away. The handle is gone, so later answers of the driver are not
+    /// about this memory.
+    Lost,
+}
+
+/// The cause of the error when a lost registration is released again.
+const LOST: &str = "the driver could not take it away from the device";
+/// How long the driver may take to cut a device off.
+const CUT_OFF: Duration = Duration::from_secs(10);
+
+impl Device {
+    /// Registers memory that does not belong to this crate: `len` bytes from `memory` on. The device
+    /// can reach it until it is released.
+    ///
+    /// If the memory leaves the address space before, for instance by `munmap()`, the registration
+    /// goes stale, and the device cannot reach the memory any more: see
+    /// [`Event::Stale`](crate::Event::Stale).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Buffer::register`](crate::Buffer::register); `EINVAL`: the memory is not whole
+    /// pages, unless the options [round outwards](RegisterOptions::round_outwards); `EFAULT`: not
+    /// all of it is memory that can be pinned; `EEXIST`: a part of it is registered already.
+    ///
+    /// # Safety
+    ///
+    /// Until the registration is released or dropped, the device may read the memory at any time and,
+    /// with [`Access::ReadWrite`], write it. A forgotten registration is never released. If it is
+    /// [`portable`](RegisterOptions::portable), every device of the driver that the process has open
+    /// or opens later may do the same. All of this holds for whole pages: after rounding outwards,
+    /// also for what else lies in the first and the last page. So, as long as the memory stays
+    /// mapped:
+    ///
+    /// - There must be no reference to any part of it, except to atomics; with [`Access::Read`]
+    ///   shared references are allowed, too. It must be accessed by atomics or, in one thread, by
+    ///   volatile accesses through raw pointers.
+    /// - It must not be given back to an allocator that would use it for something else.
+    pub unsafe fn register_raw(
+        &self,
+        memory: *mut u8,
+        len: usize,
+        options: impl Into<RegisterOptions>,
+    ) -> Result<RawRegistration> {
+        let options = options.into();
+        let mut addr = memory.expose_provenance();
+        let mut len = len;
+        if options.rounds_outwards() {
+            (addr, len) = outwards(addr, len, page_size()).ok_or_else(|| {
+                Error::new(
+                    Operation::Register,
+                    attempt(self, addr, len),
+                    Errno::EOVERFLOW,
+                )
+            })?;
+        }
+        // SAFETY: As the caller promises, for whole pages.
+        unsafe { RawRegistration::new(self, addr, len, options) }
+    }
+}
+
+/// The whole pages around a range, as address and length. `None` if they end outside of the
+/// address space.
+pub(crate) fn outwards(addr: usize, len: usize, page: usize) -> Option<(usize, usize)> {
+    let start = addr - addr % page;
+    let end = addr.checked_add(len)?.checked_next_multiple_of(page)?;
+    // An empty range stays empty: the driver refuses it.
+    Some((start, if len == 0 { 0 } else { end - start }))
+}
+
+fn attempt(device: &Device, addr: usize, len: usize) -> String {
+    format!("register {len} bytes at {addr:#x} with {device}")
+}
+
+impl RawRegistration {
+    /// Registers whole pages.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Device::register_raw`], for exactly this range.
+    pub(crate) unsafe fn new(
+        device: &Device,
+        addr: usize,
+        len: usize,
+        options: RegisterOptions,
+    ) -> Result<Self> {
+        let mut args = options.to_abi(addr as u64, len as u64);
+        // SAFETY: There are no references to the memory until it is released, as the caller
+        // promises.
+        unsafe { ioctl::register(device.as_fd(), &mut args) }.map_err(|errno| {
+            Error::new(Operation::Register, attempt(device, addr, len), errno)
+                .with_failure(Failure::from_abi(&args.fail))
+        })?;
+        let device_addr = options.maps().then_some(args.device_addr);
+        let access = options.access();
+        Ok(Self::made(
+            device,
+            args.out_handle,
+            addr,
+            len,
+            device_addr,
+            access,
+        ))
+    }
+
+    /// A registration that the driver has made under a handle.
+    pub(crate) fn made(
+        device: &Device,
+        handle: u64,
+        addr: usize,
+        len: usize,
+        device_addr: Option<u64>,
+        access: Access,
+    ) -> Self {
+        Self {
+            device: device.clone(),
+            handle,
+            addr,
+            len,
+            device_addr,
+            access,
+            hold: Hold::Held,
+        }
+    }
+
+    /// Makes the memory unreachable for the device, and removes all of its mappings. Succeeds also
+    /// when the device is gone, or the registration stale.
+    ///
+    /// # Errors
+    ///
+    /// The registration comes back with the error.
+    ///
+    /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
+    /// forgotten the addresses. The driver has cut the device off from all memory, and the device
+    /// will be gone soon. The memory nevertheless counts as reachable from then on, and releasing it
+    /// again fails with `EIO`, too.
+    pub fn release(mut self) -> Result<(), ErrorWith<Self>> {
+        match self.release_now() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(ErrorWith { error, value: self }),
+        }
+    }
+
+    pub(crate) fn release_now(&mut self) -> Result<()> {
+        match self.hold {
+            Hold::Held => {}
+            Hold::Released => return Ok(()),
+            Hold::Lost => return Err(self.lost()),
+        }
+        let mut args = abi::pinmap_release {
+            handle: self.handle,
+            ..Default::default()
+        };
+        match ioctl::release(self.device.as_fd(), &mut args) {
+            // A device that is gone reaches nothing. A stale handle was released before, by a forked
+            // process with the same file.
+            Ok(()) | Err(Errno::ENODEV | Errno::ESTALE) => {
+                self.hold = Hold::Released;
+                Ok(())
+            }
+            Err(Errno::EIO) => {
+                self.hold = Hold::Lost;
+                Err(self.lost())
+            }
+            Err(errno) => Err(self.fail(Operation::Release, "release", errno)),
+        }
+    }
+
+    fn lost(&self) -> Error {
+        Error::refused(
+            Operation::Release,
+            self.attempt("release"),
+            Errno::EIO,
+            LOST,
+        )
+        .with_hint("the driver has cut it off; unbind it from the driver, and bind it again")
+    }
+
+    /// Releases memory to which there will be references next. If it is lost, waits until the device
+    /// is gone and reaches nothing; aborts the process if that takes longer than 10 seconds, because
+    /// nothing else could keep the memory from being used.
+    ///
+    /// # Errors
+    ///
+    /// As for [`release`](Self::release). The device does not reach the memory even then.
+    pub(crate) fn release_or_abort(&mut self) -> Result<()> {
+        let released = self.release_now();
+        if let Err(error) = &released {
+            if !self.is_cut_off() {
+                eprintln!("pinmap: {error}. The memory is about to be used: aborting.");
+                std::process::abort();
+            }
+        }
+        released
+    }
+
+    /// Waits until the device is gone. Returns false if it is not in time.
+    fn is_cut_off(&self) -> bool {
+        let until = Instant::now() + CUT_OFF;
+        loop {
+            let mut args = abi::pinmap_query {
+                handle: self.handle,
+                ..Default::default()
+            };
+            if ioctl::query_after_release(self.device.as_fd(), &mut args) == Err(Errno::ENODEV) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Maps the memory at one more device address: see
+    /// [`Registration::map`](crate::Registration::map).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Registration::map`](crate::Registration::map).
+    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
+        Mapping::new(self, options.into())
+    }
+
+    /// User address of the first byte, where a page begins.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Device address of the first byte of the first page, in the mapping that registering made.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory was registered [`unmapped`](RegisterOptions::unmapped).
+    pub fn device_addr(&self) -> Result<u64> {
+        self.device_addr.ok_or_else(|| {
+            let attempt = format!("tell the device address of the memory at {:#x}", self.addr);
+            let cause = "it was registered without mapping it";
+            Error::refused(Operation::Query, attempt, Errno::EINVAL, cause)
+                .with_hint("the `Mapping` that `map` returns has one")
+        })
+    }
+
+    /// The access that the device has.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The handle of the registration, unique in its context. Events name the registration by it.
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Asks whether the registration is live or stale.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn state(&self) -> Result<State> {
+        Ok(self.query()?.state)
+    }
+
+    /// Asks for all that the driver knows about the registration.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn query(&self) -> Result<RegistrationInfo> {
+        let mut args = abi::pinmap_query {
+            handle: self.handle,
+            ..Default::default()
+        };
+        ioctl::query(self.device.as_fd(), &mut args)
+            .map_err(|errno| self.fail(Operation::Query, "look up", errno))?;
+        Ok(RegistrationInfo::from_abi(&args))
+    }
+
+    /// A registration that no driver knows, and that cannot be released.
+    #[cfg(test)]
+    pub(crate) fn fake(addr: usize, len: usize, device_addr: Option<u64>) -> Self {
+        let (device, access) = (Device::fake(), Access::ReadWrite);
+        Self {
+            device,
+            handle: 1,
+            addr,
+            len,
+            device_addr,
+            access,
+            hold: Hold::Held,
+        }
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
+        Error::new(operation, self.attempt(verb), errno)
+    }
+
+    fn attempt(&self, verb: &str) -> String {
+        let Self {
+            len, addr, device, ..
+        } = self;
+        format!("{verb} the {len} bytes at {addr:#x} with {device}")
+    }
+}
+
+impl Drop for RawRegistration {
+    fn drop(&mut self) {
+        // After an error nothing is left to do: the driver has cut the device off, or the file is
+        // not the driver's any more.
+        let _ = self.release_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_rounded_to_the_pages_around_them() {
+        assert_eq!(outwards(0x1000, 0x1000, 0x1000), Some((0x1000, 0x1000)));
+        assert_eq!(outwards(0x1fff, 2, 0x1000), Some((0x1000, 0x2000)));
+        assert_eq!(outwards(0x1001, 0xffe, 0x1000), Some((0x1000, 0x1000)));
+        assert_eq!(outwards(0x1001, 0, 0x1000), Some((0x1000, 0)));
+        assert_eq!(outwards(usize::MAX, 1, 0x1000), None);
+        assert_eq!(outwards(usize::MAX - 0x1000, 2, 0x1000), None);
+    }
+
+    #[test]
+    fn registrations_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<RawRegistration>();
+        check::<crate::Registration>();
+        check::<Mapping<'_>>();
+    }
+}

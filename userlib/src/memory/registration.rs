@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Registrations: buffers that a device can reach.
+
+use std::sync::atomic::AtomicU64;
+
+use nix::errno::Errno;
+
+use crate::error::bounds;
+use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::memory::buffer::Buffer;
+use crate::memory::element::Element;
+use crate::memory::mapping::Mapping;
+use crate::memory::options::{Access, MapOptions};
+use crate::memory::query::{RegistrationInfo, State};
+use crate::memory::raw::RawRegistration;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::view::View;
+use crate::sys::barrier::drain_writes;
+use crate::sys::map::Map;
+use crate::sys::word::{self, Word};
+
+/// Memory that a device can reach, and may read and write at any time.
+///
+/// Made by [`Buffer::register`]. The memory can only be copied from and to: a reference to memory
+/// that a device changes would be undefined behaviour. All accesses of the process are atomic,
+/// aligned and 8 bytes wide, and several threads may make them at once.
+///
+/// [`release`](Self::release) gives the [`Buffer`] back. Dropping a registration releases and frees
+/// the memory; then, too, the device cannot reach it any more. If the driver cannot release the
+/// memory (`EIO`), it stays allocated and mapped until the process ends, so that nothing else gets
+/// memory to which a device might write. A forgotten registration ([`std::mem::forget`]) stays
+/// registered until the process ends.
+///
+/// A registration keeps the device open.
+#[must_use = "dropped, the device cannot reach the memory any more"]
+#[derive(Debug)]
+pub struct Registration {
+    raw: RawRegistration,
+    /// `None` only after `release` took it.
+    memory: Option<Map>,
+}
+
+impl Registration {
+    pub(crate) fn new(raw: RawRegistration, memory: Map) -> Self {
+        Self {
+            raw,
+            memory: Some(memory),
+        }
+    }
+
+    /// Makes the memory unreachable for the device, removes all of its mappings, and gives the memory
+    /// back with its content. Succeeds also when the device is gone, or the registration stale.
+    ///
+    /// # Errors
+    ///
+    /// The registration comes back with the error.
+    ///
+    /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
+    /// forgotten the addresses. The driver has cut the device off from all memory, and the device
+    /// will be gone soon. The memory is nevertheless never given back: releasing it again fails with
+    /// `EIO`, too, and dropping the registration leaves the memory allocated.
+    pub fn release(mut self) -> Result<Buffer, ErrorWith<Self>> {
+        if let Err(error) = self.raw.release_now() {
+            return Err(ErrorWith { error, value: self });
+        }
+        match self.memory.take() {
+            Some(memory) => Ok(Buffer::from_memory(memory)),
+            None => unreachable!("only `release` takes it, and that consumes the registration"),
+        }
+    }
+
+    /// Copies bytes from the memory, from byte `offset` on.
+    ///
+    /// The copy sees what the device wrote before it raised an interrupt that was waited for, or
+    /// before it stored a value that [`load`](Self::load) returned. Each aligned 8 bytes are read at
+    /// once; the copy as a whole is not.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the memory.
+    pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.check("read", offset, to.len(), 1)?;
+        word::read(self.words(), offset, to);
+        Ok(())
+    }
+
+    /// Copies bytes to the memory, from byte `offset` on.
+    ///
+    /// The device sees these bytes before a later write to a [`Bar`](crate::Bar), and before a later
+    /// [`store`](Self::store).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the memory.
+    pub fn write_at(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.check("write", offset, from.len(), 1)?;
+        word::write(self.words(), offset, from);
+        Ok(())
+    }
+
+    /// Loads a value in the CPU's byte order at byte `offset`. Later reads see what the device or
+    /// another thread wrote before it stored that value (acquire).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the
+    /// memory.
+    pub fn load<T: Word>(&self, offset: usize) -> Result<T> {
+        self.check("load", offset, size_of::<T>(), size_of::<T>())?;
+        Ok(word::load(self.words(), offset))
+    }
+
+    /// Stores a value in the CPU's byte order at byte `offset`. A thread or a device that sees the
+    /// value sees everything that was written before (release), also to write-combined memory.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the
+    /// memory.
+    pub fn store<T: Word>(&self, offset: usize, value: T) -> Result<()> {
+        self.check("store", offset, size_of::<T>(), size_of::<T>())?;
+        drain_writes();
+        word::store(self.words(), offset, value);
+        Ok(())
+    }
+
+    /// Borrows the memory as a slice of elements that a device with queues can read: an operand of
+    /// [`Scope`](crate::Scope).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn slice<T: Element>(&self) -> Result<DeviceSlice<'_, T>> {
+        let addr = self.device_addr()?;
+        let view = View::Host(self.words());
+        let len = self.len() / size_of::<T>();
+        Ok(DeviceSlice::new(self.raw.device(), view, addr, len))
+    }
+
+    /// Borrows the memory exclusively as a slice of elements that a device with queues can write.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was registered
+    /// [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn slice_mut<T: Element>(&mut self) -> Result<DeviceSliceMut<'_, T>> {
+        if self.access() != Access::ReadWrite {
+            let attempt = format!("have the memory at {:#x} written", self.addr());
+            let cause = "it was registered for reading only";
+            return Err(
+                Error::refused(Operation::Access, attempt, Errno::EACCES, cause)
+                    .with_hint("register the memory with `Access::ReadWrite`"),
+            );
+        }
+        Ok(DeviceSliceMut::new(self.slice()?))
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        self.memory.as_ref().map_or(&[], Map::words)
+    }
+
+    fn check(&self, verb: &str, offset: usize, size: usize, align: usize) -> Result<()> {
+        bounds::check(
+            verb,
+            "registered memory",
+            offset,
+            size,
+            align,
+            self.len() as u64,
+        )
+    }
+
+    /// Maps the memory at one more device address.
+    ///
+    /// # Errors
+    ///
+    /// `EACCES`: [`Access::ReadWrite`] is demanded, and the memory was registered with
+    /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too
+    /// many mappings; `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went
+    /// away; `EBUSY`: another context owns the device; `EINVAL`: the device address is not a multiple
+    /// of the page size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
+    /// [`Error::failure`](crate::Error::failure) has the details.
+    pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
+        self.raw.map(options)
+    }
+
+    /// User address of the first byte.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Device address of the first byte, in the mapping that registering made.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
+    pub fn device_addr(&self) -> Result<u64> {
+        self.raw.device_addr()
+    }
+
+    /// The access that the device has.
+    pub fn access(&self) -> Access {
+        self.raw.access()
+    }
+
+    /// The handle of the registration, unique in its context. Events name the registration by it.
+    pub fn handle(&self) -> u64 {
+        self.raw.handle()
+    }
+
+    /// Asks whether the registration is live or stale.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn state(&self) -> Result<State> {
+        self.raw.state()
+    }
+
+    /// Asks for all that the driver knows about the registration.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the device is gone.
+    pub fn query(&self) -> Result<RegistrationInfo> {
+        self.raw.query()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.raw.release_now().is_err() {
+            // The device may still reach the memory, so it is never unmapped.
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    const LEN: usize = 4096;
+
+    fn fake() -> Registration {
+        let memory = Map::anonymous(LEN);
+        let raw = RawRegistration::fake(memory.addr(), memory.len(), Some(0x1_0000));
+        Registration::new(raw, memory)
+    }
+
+    fn mapped(addr: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the memory map");
+        let bounds = maps
+            .lines()
+            .filter_map(|line| line.split(' ').next()?.split_once('-'));
+        let hex = |text| usize::from_str_radix(text, 16).expect("a number");
+        bounds
+            .into_iter()
+            .any(|(start, end)| (hex(start)..hex(end)).contains(&addr))
+    }
+
+    #[test]
+    fn a_buffer_that_cannot_be_registered_comes_back() {
+        let mut buffer = Buffer::new(1).expect("memory");
+        buffer[0] = 7;
+        let failed = buffer
+            .register(&Device::fake(), Access::Read)
+            .expect_err("no driver");
+        assert_eq!(failed.error.errno(), Errno::ENOTTY as i32);
+        assert_eq!(failed.value[0], 7);
+    }
+
+    #[test]
+    fn what_cannot_be_released_stays_mapped() {
+        let failed = fake().release().expect_err("no driver");
+        assert_eq!(failed.error.errno(), Errno::ENOTTY as i32);
+        let addr = failed.value.addr();
+        drop(failed);
+        assert!(mapped(addr));
+    }
+
+    #[test]
+    fn memory_is_copied_inside_its_bounds() {
+        let registration = fake();
+        registration.write_at(LEN - 5, b"hello").expect("a write");
+        let mut bytes = [0; 5];
+        registration.read_at(LEN - 5, &mut bytes).expect("a read");
+        assert_eq!(&bytes, b"hello");
+        registration
+            .read_at(LEN, &mut [])
+            .expect("nothing is always there");
+        let error = registration
+            .read_at(LEN - 4, &mut bytes)
+            .expect_err("refused");
+        let expected =
+            "cannot read 5 bytes at offset 0xffc of registered memory: it ends at 0x1000 (EINVAL)";
+        assert_eq!(error.to_string(), expected);
+        assert!(registration.write_at(usize::MAX, b"x").is_err());
+    }
+
+    #[test]
+    fn values_are_aligned() {
+        let registration = fake();
+        registration
+            .store(LEN - 8, 0x1122_3344_5566_7788u64)
+            .expect("a store");
+        registration.store(LEN - 4, 1u32).expect("a store");
+        assert_eq!(
+            registration.load::<u32>(LEN - 8).expect("a load"),
+            0x5566_7788
+        );
+        assert!(registration.load::<u64>(LEN - 4).is_err());
+        assert!(registration.store(2, 1u32).is_err());
+        assert!(registration.load::<u8>(LEN).is_err());
+    }
+
+    #[test]
+    fn elements_are_those_of_the_memory() {
+        let mut registration = fake();
+        registration.store(8, 1.5f32.to_bits()).expect("a store");
+        let slice = registration.slice::<f32>().expect("mapped");
+        assert_eq!((slice.len(), slice.device_addr()), (LEN / 4, 0x1_0000));
+        assert_eq!(slice.get(2).expect("an element"), 1.5);
+        let mut slice = registration.slice_mut::<f32>().expect("writable");
+        slice.set(3, 2.5).expect("an element");
+        let bits = registration.load::<u32>(12).expect("a load");
+        assert_eq!(f32::from_bits(bits), 2.5);
+    }
+
+    #[test]
+    fn without_a_mapping_there_is_no_device_address() {
+        assert_eq!(fake().device_addr().expect("an address"), 0x1_0000);
+        let unmapped = RawRegistration::fake(0x1000, LEN, None);
+        let error = unmapped.device_addr().expect_err("no mapping");
+        assert!(
+            error.hint().is_some_and(|hint| hint.contains("`Mapping`")),
+            "{error}"
+        );
+    }
+}

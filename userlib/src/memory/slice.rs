@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Device slices: typed parts of memory that a device can reach, the operands of its work.
+//!
+//! Their lifetimes keep the memory allocated and registered until the device is done with it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{fence, Ordering};
+
+use nix::errno::Errno;
+
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::memory::element::Element;
+use crate::memory::view::View;
+
+/// Bytes that the CPU copies at once, by a buffer on the stack.
+const CHUNK: usize = 512;
+
+/// A borrowed slice of elements in memory that a device can reach, for the device to read.
+///
+/// Made by [`Allocation::slice`](crate::Allocation::slice) and
+/// [`Registration::slice`](crate::Registration::slice). While the slice exists, the memory can be
+/// neither released nor written through its owner.
+///
+/// It does not dereference to `&[T]`, because the device might change the elements. The CPU copies
+/// them.
+pub struct DeviceSlice<'a, T> {
+    device: &'a Device,
+    view: View<'a>,
+    /// Offset of the first element in `view`, in bytes.
+    offset: usize,
+    /// Device address of the first element.
+    addr: u64,
+    /// Number of elements.
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+/// An exclusively borrowed slice of elements in memory that a device can reach, for the device to
+/// write.
+///
+/// Made by [`Allocation::slice_mut`](crate::Allocation::slice_mut) and
+/// [`Registration::slice_mut`](crate::Registration::slice_mut). Submitting work borrows the slice
+/// only for the time of the call, so that several pieces of work can use the same memory, in the
+/// order of the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has
+/// ended.
+pub struct DeviceSliceMut<'a, T>(DeviceSlice<'a, T>);
+
+impl<'a, T: Element> DeviceSlice<'a, T> {
+    /// The first `len` elements of a view, whose device address is `addr`.
+    pub(crate) fn new(device: &'a Device, view: View<'a>, addr: u64, len: usize) -> Self {
+        Self {
+            device,
+            view,
+            offset: 0,
+            addr,
+            len,
+            elements: PhantomData,
+        }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the slice has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Device address of the first element.
+    pub fn device_addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Returns a part of the slice, by a range of elements.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range ends before it begins, or after the last element.
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(&first) => Some(first),
+            Bound::Excluded(&before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.checked_add(1),
+            Bound::Excluded(&end) => Some(end),
+            Bound::Unbounded => Some(self.len),
+        };
+        match start.zip(end) {
+            Some((start, end)) if start <= end && end <= self.len => Ok(self.cut(start, end)),
+            _ => Err(self.refused("take a part of", start.unwrap_or(usize::MAX))),
+        }
+    }
+
+    /// A part of the slice, by a range that is inside.
+    fn cut(&self, start: usize, end: usize) -> Self {
+        Self {
+            offset: self.offset + start * size_of::<T>(),
+            addr: self.addr + (start * size_of::<T>()) as u64,
+            len: end - start,
+            ..*self
+        }
+    }
+
+    /// Loads one element. Later reads see what the device wrote before it wrote this element
+    /// (acquire).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn get(&self, index: usize) -> Result<T> {
+        let mut one = [T::ZERO];
+        self.read(index, &mut one)?;
+        fence(Ordering::Acquire);
+        Ok(one[0])
+    }
+
+    /// Copies elements from the memory, from element `index` on.
+    ///
+    /// The copy sees what the device wrote in work that was waited for. Each aligned 8 bytes are read
+    /// at once; the copy as a whole is not.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the slice.
+    pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
+        let mut at = self.at("read", index, to.len())?;
+        let mut bytes = [0; CHUNK];
+        for chunk in to.chunks_mut(CHUNK / size_of::<T>()) {
+            let bytes = &mut bytes[..size_of_val(chunk)];
+            self.view.read(at, bytes);
+            for (element, bytes) in chunk.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
+                *element = T::from_bytes(bytes);
+            }
+            at += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Copies all elements.
+    pub fn to_vec(&self) -> Vec<T> {
+        let mut all = vec![T::ZERO; self.len];
+        match self.read(0, &mut all) {
+            Ok(()) => all,
+            Err(error) => unreachable!("all of it is inside: {error}"),
+        }
+    }
+
+    /// Copies elements to the memory; see [`DeviceSliceMut::write`].
+    pub(crate) fn write(&self, index: usize, from: &[T]) -> Result<()> {
+        let mut at = self.at("write", index, from.len())?;
+        let mut bytes = [0; CHUNK];
+        for chunk in from.chunks(CHUNK / size_of::<T>()) {
+            let bytes = &mut bytes[..size_of_val(chunk)];
+            for (element, bytes) in chunk.iter().zip(bytes.chunks_exact_mut(size_of::<T>())) {
+                element.to_bytes(bytes);
+            }
+            self.view.write(at, bytes);
+            at += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Offset in the view, in bytes, of `count` elements from element `index` on.
+    fn at(&self, verb: &str, index: usize, count: usize) -> Result<usize> {
+        match index.checked_add(count) {
+            Some(end) if end <= self.len => Ok(self.offset + index * size_of::<T>()),
+            _ => Err(self.refused(&format!("{verb} {count} elements of"), index)),
+        }
+    }
+
+    fn refused(&self, verb: &str, index: usize) -> Error {
+        let attempt = format!(
+            "{verb} device memory at {:#x}, from element {index} on",
+            self.addr
+        );
+        let cause = format!("it has {} elements", self.len);
+        Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
+    }
+
+    /// Length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        // The memory is mapped here, so its length fits.
+        (self.len * size_of::<T>()) as u64
+    }
+
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// Whether the elements are in the device's own memory.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.view, View::Vram(_))
+    }
+}
+
+impl<'a, T: Element> DeviceSliceMut<'a, T> {
+    /// A slice of memory that the device may write, and that is borrowed exclusively.
+    pub(crate) fn new(slice: DeviceSlice<'a, T>) -> Self {
+        Self(slice)
+    }
+
+    /// The elements as a slice for the device to read.
+    pub fn as_slice(&self) -> DeviceSlice<'a, T> {
+        self.0
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether the slice has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Device address of the first element.
+    pub fn device_addr(&self) -> u64 {
+        self.0.addr
+    }
+
+    /// Returns a part of the slice, by a range of elements. [`split_at`](Self::split_at) returns the
+    /// rest, too.
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceSlice::part`].
+    pub fn part(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        self.0.part(range).map(Self)
+    }
+
+    /// Splits the slice into the elements before an index and those from there on.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the index is greater than the length.
+    pub fn split_at(self, index: usize) -> Result<(Self, Self)> {
+        let (before, after) = (self.0.part(..index)?, self.0.part(index..)?);
+        Ok((Self(before), Self(after)))
+    }
+
+    /// Loads one element: see [`DeviceSlice::get`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceSlice::get`].
+    pub fn get(&self, index: usize) -> Result<T> {
+        self.0.get(index)
+    }
+
+    /// Copies elements from the memory: see [`DeviceSlice::read`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`DeviceSlice::read`].
+    pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
+        self.0.read(index, to)
+    }
+
+    /// Copies all elements.
+    pub fn to_vec(&self) -> Vec<T> {
+        self.0.to_vec()
+    }
+
+    /// Copies elements to the memory, from element `index` on. Work that is submitted later sees
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the slice.
+    pub fn write(&mut self, index: usize, from: &[T]) -> Result<()> {
+        self.0.write(index, from)
+    }
+
+    /// Stores one element, as [`write`](Self::write) does.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element.
+    pub fn set(&mut self, index: usize, value: T) -> Result<()> {
+        self.0.write(index, &[value])
+    }
+}
+
+impl<T> Clone for DeviceSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DeviceSlice<'_, T> {}
+
+impl<'a, T: Element> From<&DeviceSlice<'a, T>> for DeviceSlice<'a, T> {
+    fn from(slice: &DeviceSlice<'a, T>) -> Self {
+        *slice
+    }
+}
+
+impl<'a, T: Element> From<&DeviceSliceMut<'a, T>> for DeviceSlice<'a, T> {
+    fn from(slice: &DeviceSliceMut<'a, T>) -> Self {
+        slice.0
+    }
+}
+
+impl<T> fmt::Debug for DeviceSlice<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceSlice")
+            .field("device_addr", &format_args!("{:#x}", self.addr))
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for DeviceSliceMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DeviceSliceMut").field(&self.0).finish()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::sys::map::Map;
+
+    /// Memory that a device would have at this address.
+    pub(crate) struct Fake {
+        pub(crate) device: Device,
+        memory: Map,
+        addr: u64,
+    }
+
+    impl Fake {
+        pub(crate) fn new(addr: u64) -> Self {
+            Self {
+                device: Device::fake(),
+                memory: Map::anonymous(0x2000),
+                addr,
+            }
+        }
+
+        pub(crate) fn of(device: &Device, addr: u64) -> Self {
+            let device = device.clone();
+            Self {
+                device,
+                ..Self::new(addr)
+            }
+        }
+
+        pub(crate) fn slice<T: Element>(&self) -> DeviceSlice<'_, T> {
+            let len = 0x2000 / size_of::<T>();
+            DeviceSlice::new(
+                &self.device,
+                View::Host(self.memory.words()),
+                self.addr,
+                len,
+            )
+        }
+
+        pub(crate) fn slice_mut<T: Element>(&mut self) -> DeviceSliceMut<'_, T> {
+            DeviceSliceMut::new(self.slice())
+        }
+    }
+
+    #[test]
+    fn elements_are_copied_inside_of_the_bounds() {
+        let mut fake = Fake::new(0x10_0000);
+        let mut slice = fake.slice_mut::<f32>();
+        let all: Vec<f32> = (0..2048u16).map(f32::from).collect();
+        slice.write(0, &all).expect("a write");
+        assert_eq!(slice.to_vec(), all);
+        slice.set(5, -1.5).expect("a write");
+        assert_eq!(slice.get(5).expect("an element"), -1.5);
+        let mut some = [0.0; 3];
+        slice.read(2045, &mut some).expect("a read");
+        assert_eq!(some, [2045.0, 2046.0, 2047.0]);
+        let error = slice.read(2046, &mut some).expect_err("beyond the end");
+        assert_eq!(
+            error.to_string(),
+            "cannot read 3 elements of device memory at 0x100000, from element 2046 on: it has 2048 \
+             elements (EINVAL)"
+        );
+        assert!(slice.set(2048, 0.0).is_err());
+        assert!(slice.get(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn parts_lie_inside() {
+        let fake = Fake::new(0x10_0000);
+        let slice = fake.slice::<u16>();
+        let part = slice.part(10..20).expect("a part");
+        assert_eq!((part.len(), part.device_addr()), (10, 0x10_0014));
+        let part = part.part(3..=4).expect("a part");
+        assert_eq!((part.len(), part.device_addr()), (2, 0x10_001a));
+        part.write(0, &[7, 8]).expect("a write");
+        assert_eq!(slice.get(14).expect("an element"), 8);
+        assert!(slice.part(4096..).expect("nothing").is_empty());
+        assert_eq!(slice.part(..).expect("all").bytes(), 0x2000);
+        assert!(slice.part(..4097).is_err());
+        assert!(slice.part(4097..).is_err());
+        assert!(slice.part(..=usize::MAX).is_err());
+        let backwards = (Bound::Included(3), Bound::Excluded(2));
+        assert!(slice.part(backwards).is_err());
+        let behind_all = (Bound::Excluded(usize::MAX), Bound::Unbounded);
+        assert!(slice.part(behind_all).is_err());
+    }
+
+    #[test]
+    fn what_is_split_is_all_of_it() {
+        let mut fake = Fake::new(0x10_0000);
+        let (before, after) = fake.slice_mut::<u64>().split_at(1000).expect("two");
+        assert_eq!((before.len(), after.len()), (1000, 24));
+        assert_eq!(after.device_addr(), before.device_addr() + 8000);
+        assert!(fake.slice_mut::<u64>().split_at(1025).is_err());
+    }
+
+    #[test]
+    fn slices_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<DeviceSlice<'_, f32>>();
+        check::<DeviceSliceMut<'_, f32>>();
+    }
+}

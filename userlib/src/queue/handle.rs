@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The handle of a queue: what the queue, its fences and its stream share.
+//!
+//! Each queue has a page of 64-bit fences that the device and the CPU both access. Fence 0 counts
+//! the packets that the device has executed; markers in the [ring](super::ring) store it, and
+//! waiting for work means waiting for this number. Fence 1 counts the host functions that have run:
+//! the CPU stores it, and the queue waits for it.
+//!
+//! A queue *stops* when a packet faults, or when it is destroyed; see [`Stopped`]. It is destroyed
+//! once, by the first of those who cannot use it any more: a scope whose end cannot be waited for,
+//! a stream that is reset or dropped, or the last reference to the handle. From then on the device
+//! does nothing for it. A queue that the crate destroys for a reason of its own, such as a host
+//! function that panicked, is *poisoned*: later errors give that reason.
+
+use std::fmt;
+use std::hint::spin_loop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::device::Device;
+use crate::error::fault::Fault;
+use crate::error::{check_outside, Error, Operation, Result};
+use crate::sys::barrier::{after_read, drain_writes};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+use crate::sys::map::Map;
+use crate::sys::word;
+
+/// Index of the fence that counts executed packets.
+const EXECUTED: u32 = 0;
+/// Index of the fence that counts host functions that have run.
+const CALLBACKS: u32 = 1;
+/// How often a wait reads the fence before it makes a system call: about ten microseconds.
+const SPINS: u32 = 500;
+/// How often to ask the driver for the queue's index, for which there is no interrupt.
+const POLL: Duration = Duration::from_micros(200);
+
+/// The shared part of a queue.
+pub(crate) struct Handle {
+    device: Device,
+    id: u64,
+    fences: Map,
+    fence_addr: u64,
+    /// Set when destroying begins: the fault of the queue, if it had one. The driver forgets it.
+    ending: OnceLock<Option<Fault>>,
+    destroyed: AtomicBool,
+    /// Held while destroying, which takes as long as the packet that runs.
+    destroying: Mutex<()>,
+    /// Why the crate destroyed the queue, if the device did not stop it.
+    poisoned: OnceLock<&'static str>,
+    /// The queue's index as a made-up driver tells it.
+    #[cfg(test)]
+    fake_index: Option<std::sync::atomic::AtomicU64>,
+}
+
+/// Why a queue executes nothing any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stopped {
+    /// It was destroyed, and had not faulted.
+    Destroyed,
+    /// A packet faulted.
+    Faulted(Fault),
+}
+
+impl From<Option<Fault>> for Stopped {
+    fn from(fault: Option<Fault>) -> Self {
+        fault.map_or(Self::Destroyed, Self::Faulted)
+    }
+}
+
+/// One of the ioctls that ask for the state of a queue.
+type Query = fn(BorrowedFd<'_>, &mut abi::pinmap_queue_query) -> Result<(), Errno>;
+
+impl Handle {
+    /// The handle of a queue that the driver has just made.
+    pub(super) fn new(device: Device, id: u64, fences: Map, fence_addr: u64) -> Self {
+        Self {
+            device,
+            id,
+            fences,
+            fence_addr,
+            ending: OnceLock::new(),
+            destroyed: AtomicBool::new(false),
+            destroying: Mutex::new(()),
+            poisoned: OnceLock::new(),
+            #[cfg(test)]
+            fake_index: None,
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Device address of the number of packets executed.
+    pub(crate) fn executed_addr(&self) -> u64 {
+        self.fence_addr + 8 * u64::from(EXECUTED)
+    }
+
+    /// Device address of the number of host functions that have run.
+    pub(crate) fn callbacks_addr(&self) -> u64 {
+        self.fence_addr + 8 * u64::from(CALLBACKS)
+    }
+
+    /// Stores how many host functions have run. The device goes on, and sees what they wrote.
+    pub(crate) fn store_callbacks(&self, count: u64) {
+        // No doorbell comes between, which would order the writes.
+        drain_writes();
+        word::store(self.fences.words(), 8 * CALLBACKS as usize, count.to_le());
+    }
+
+    /// Destroys the queue and makes `cause` the cause of all later errors.
+    pub(crate) fn poison(&self, cause: &'static str) {
+        // The first cause stays.
+        let _ = self.poisoned.set(cause);
+        // A queue that cannot be destroyed executes nothing more either.
+        let _ = self.destroy();
+    }
+
+    /// Has an eventfd signalled when `value` packets are executed, or never will be.
+    pub(crate) fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut args = abi::pinmap_queue_notify {
+            queue: self.id,
+            fence: EXECUTED,
+            fd: eventfd.as_raw_fd(),
+            value,
+            ..Default::default()
+        };
+        ioctl::queue_notify(self.device.as_fd(), &mut args)
+    }
+
+    /// How many packets have been executed, at least. Later reads see what those packets wrote.
+    pub(crate) fn executed(&self) -> u64 {
+        let value = u64::from_le(word::load(self.fences.words(), 8 * EXECUTED as usize));
+        after_read();
+        value
+    }
+
+    /// Waits until `value` packets are executed. Returns false if the time was up first.
+    pub(crate) fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<bool> {
+        for _ in 0..SPINS {
+            if self.executed() >= value {
+                return Ok(true);
+            }
+            spin_loop();
+        }
+        // The queue may be destroyed as soon as its last packet is executed: that is no failure.
+        let unless_reached = |error| match self.executed() >= value {
+            true => Ok(true),
+            false => Err(error),
+        };
+        if let Err(error) = self.check(Operation::Wait, "wait for") {
+            return unless_reached(error);
+        }
+        // A deadline too far away to be represented is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        while self.executed() < value {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let mut args = abi::pinmap_queue_wait {
+                queue: self.id,
+                fence: EXECUTED,
+                value,
+                timeout_ns: left.map_or(u64::MAX, nanos),
+                ..Default::default()
+            };
+            match ioctl::queue_wait(self.device.as_fd(), &mut args) {
+                Ok(()) | Err(Errno::EINTR) => {}
+                // The deadline is further away than the driver can be told.
+                Err(Errno::ETIMEDOUT) if left.is_none_or(|left| nanos(left) == u64::MAX) => {}
+                Err(Errno::ETIMEDOUT) => return Ok(self.executed() >= value),
+                Err(errno) => {
+                    return unless_reached(self.fail(Operation::Wait, "wait for", errno));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks the driver for the state of the queue.
+    fn query(&self, ask: Query) -> Result<abi::pinmap_queue_query, Errno> {
+        let mut args = abi::pinmap_queue_query {
+            queue: self.id,
+            ..Default::default()
+        };
+        #[cfg(test)]
+        if let Some(index) = &self.fake_index {
+            args.out_state = abi::PINMAP_QUEUE_READY;
+            args.out_index = index.load(Ordering::SeqCst);
+            return Ok(args);
+        }
+        ask(self.device.as_fd(), &mut args)?;
+        Ok(args)
+    }
+
+    /// The fault that stopped the queue, if one did.
+    fn fault(&self, ask: Query) -> Result<Option<Fault>, Errno> {
+        self.query(ask).map(|args| Fault::from_abi(&args))
+    }
+
+    /// Whether the device itself, not its fence, says that `packets` packets are executed.
+    pub(crate) fn is_confirmed(&self, packets: u64) -> bool {
+        let found = self.query(ioctl::queue_query);
+        found.is_ok_and(|args| args.out_index >= packets)
+    }
+
+    /// Waits until the device itself, not its fence, says that `packets` packets are executed.
+    pub(crate) fn confirm(&self, packets: u64) -> Result<()> {
+        let fail = |errno| self.fail(Operation::Wait, "wait for", errno);
+        loop {
+            let args = self.query(ioctl::queue_query).map_err(fail)?;
+            if Fault::from_abi(&args).is_some() {
+                return Err(fail(Errno::EIO));
+            }
+            if args.out_index >= packets {
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Why the queue has stopped, if it has.
+    pub(crate) fn stopped(&self) -> Result<Option<Stopped>> {
+        if self.is_destroyed() {
+            let fault = self.ending.get().copied().flatten();
+            return Ok(Some(fault.into()));
+        }
+        let fault = self.fault(ioctl::queue_query);
+        let fault = fault.map_err(|errno| self.fail(Operation::Wait, "ask about", errno))?;
+        Ok(fault.map(Stopped::Faulted))
+    }
+
+    /// Fails if the queue was destroyed, in which case a system call is of no use, and inside a
+    /// host function, for which the queue may be waiting.
+    pub(crate) fn check(&self, operation: Operation, verb: &str) -> Result<()> {
+        check_outside(operation, || self.attempt(verb))?;
+        if !self.is_destroyed() && self.poisoned.get().is_none() {
+            return Ok(());
+        }
+        Err(self.fail(operation, verb, Errno::EIO))
+    }
+
+    /// Whether the queue was destroyed: the device does nothing for it any more.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
+    /// The error of an operation on the queue, with the fault if the queue has stopped.
+    pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
+        let (errno, fault) = match (errno, self.ending.get()) {
+            // Another thread is destroying the queue.
+            (Errno::ENOENT | Errno::ESTALE, Some(fault)) => (Errno::EIO, *fault),
+            (_, Some(fault)) => (errno, *fault),
+            (Errno::EIO, None) => (errno, self.fault(ioctl::queue_query).ok().flatten()),
+            (_, None) => (errno, None),
+        };
+        if let Some(cause) = self.poisoned.get() {
+            return Error::refused(operation, self.attempt(verb), Errno::EIO, *cause);
+        }
+        let error = Error::new(operation, self.attempt(verb), errno);
+        match fault {
+            Some(fault) => error.with_fault(fault),
+            None => error,
+        }
+    }
+
+    pub(super) fn attempt(&self, verb: &str) -> String {
+        format!("{verb} the work of queue {} of {}", self.id, self.device)
+    }
+
+    /// Destroys the queue. Whichever thread was first, the device does nothing for the queue any
+    /// more when this returns.
+    pub(crate) fn destroy(&self) -> Result<()> {
+        // The driver forgets the queue before the device has stopped, so a second caller would
+        // return too early: it waits for the first one here.
+        let _one_at_a_time = self
+            .destroying
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.is_destroyed() {
+            return Ok(());
+        }
+        let fault = self.fault(ioctl::queue_query_before_destroy);
+        // An earlier attempt that failed may have set it.
+        let _ = self.ending.set(fault.ok().flatten());
+        loop {
+            let mut args = abi::pinmap_queue_destroy {
+                queue: self.id,
+                ..Default::default()
+            };
+            match ioctl::queue_destroy(self.device.as_fd(), &mut args) {
+                Err(Errno::EINTR) => {}
+                // A device that is gone does nothing. A queue that the driver does not know was
+                // destroyed by a forked process with the same file.
+                Ok(()) | Err(Errno::ENODEV | Errno::ENOENT | Errno::ESTALE) => {
+                    self.destroyed.store(true, Ordering::Release);
+                    return Ok(());
+                }
+                Err(errno) => return Err(self.fail(Operation::Destroy, "end", errno)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Handle {
+    /// The handle of a queue that no driver knows.
+    pub(crate) fn fake() -> Self {
+        Self::new(Device::fake(), 7, Map::anonymous(4096), 0xfe_0000)
+    }
+
+    /// The handle of a queue whose index a made-up driver tells: see
+    /// [`confirm_fake`](Self::confirm_fake).
+    pub(crate) fn fake_with_index() -> Self {
+        let mut fake = Self::fake();
+        fake.fake_index = Some(0.into());
+        fake
+    }
+
+    /// Pretends that `packets` packets are executed: in memory, and for the made-up driver.
+    pub(crate) fn execute(&self, packets: u64) {
+        word::store(self.fences.words(), 0, packets.to_le());
+        self.confirm_fake(packets);
+    }
+
+    /// Sets the index that the made-up driver tells.
+    pub(crate) fn confirm_fake(&self, packets: u64) {
+        if let Some(index) = &self.fake_index {
+            index.store(packets, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // An error means that the file is not the driver's any more: nothing is left to do.
+        let _ = self.destroy();
+    }
+}
+
+/// A time in nanoseconds, or `u64::MAX`, which the driver takes for no limit.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("device", &self.device)
+            .field("id", &self.id)
+            .field("executed", &self.executed())
+            .field("destroyed", &self.destroyed)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_destroyed_queue_says_why() {
+        let handle = Handle::fake();
+        let fault = Fault::from_abi(&abi::pinmap_queue_query {
+            queue: 7,
+            out_state: abi::PINMAP_QUEUE_FAULTED,
+            out_code: 1,
+            out_addr: 0x5000,
+            ..Default::default()
+        });
+        handle.ending.set(fault).expect("the first");
+        // The driver has forgotten it already.
+        for errno in [Errno::ENOENT, Errno::ESTALE, Errno::EIO] {
+            let error = handle.fail(Operation::Wait, "wait for", errno);
+            assert_eq!(
+                (error.errno(), error.fault()),
+                (Errno::EIO as i32, fault.as_ref())
+            );
+            assert!(error.to_string().contains("0x5000"), "{error}");
+        }
+        assert!(!handle.is_destroyed());
+        handle.destroyed.store(true, Ordering::Release);
+        let error = handle.wait(1, None).expect_err("stopped");
+        assert_eq!(
+            (error.errno(), error.fault()),
+            (Errno::EIO as i32, fault.as_ref())
+        );
+        assert!(error.to_string().contains("0x5000"), "{error}");
+        handle.destroy().expect("done before");
+        let stopped = handle.stopped().expect("known");
+        assert_eq!(stopped, fault.map(Stopped::Faulted));
+    }
+
+    #[test]
+    fn a_destroyed_queue_may_have_no_fault() {
+        let handle = Handle::fake();
+        handle.ending.set(None).expect("the first");
+        handle.destroyed.store(true, Ordering::Release);
+        let stopped = handle.stopped().expect("known");
+        assert_eq!(stopped, Some(Stopped::Destroyed));
+    }
+
+    #[test]
+    fn times_too_long_have_no_limit() {
+        assert_eq!(nanos(Duration::from_nanos(5)), 5);
+        assert_eq!(nanos(Duration::MAX), u64::MAX);
+    }
+}

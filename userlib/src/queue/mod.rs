@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues: work that a paged device executes in order.
+//!
+//! Submitting takes no system call. A queue writes packets into a [`ring`] in memory that the
+//! device reads, and rings a [`doorbell`]; the device counts executed packets in a [`fence`]. Work
+//! borrows its memory through a [`scope`], whose end waits.
+
+mod create;
+pub(crate) mod doorbell;
+pub(crate) mod fence;
+pub(crate) mod handle;
+pub(crate) mod options;
+pub(crate) mod point;
+pub(crate) mod ring;
+pub(crate) mod scope;
+mod transfer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::device::gpu::Limits;
+use crate::error::{Error, Operation, Result};
+use crate::testgpu::packet::Packet;
+
+use fence::Fence;
+use handle::Handle;
+use options::Engines;
+use point::Point;
+use ring::Ring;
+
+/// A queue of a paged device, which executes work in the order in which it is submitted. Between
+/// queues there is no order, except by [fences](crate::Fence).
+///
+/// Made by [`Gpu::queue`](crate::Gpu::queue). Work is submitted in a [`scope`](Self::scope), by
+/// stores to mapped memory, without a system call.
+///
+/// A dropped queue is destroyed once all of its fences are dropped, too. A process forked from the
+/// one that made the queue cannot use it, and must not drop it: that would destroy the queue of the
+/// parent.
+///
+/// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
+#[derive(Debug)]
+pub struct Queue {
+    limits: Limits,
+    engines: Engines,
+    handle: Arc<Handle>,
+    ring: Ring,
+    /// Packets known to be executed.
+    executed: u64,
+    /// Batches that hold back publishing.
+    held: u32,
+    /// Raw packets were put since the last scope ended.
+    raw_packets: bool,
+    /// Fences of other queues that submitted work waits for, which must not be dropped before.
+    dependencies: Vec<Fence>,
+}
+
+/// What to do when the ring is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// Wait until it has room.
+    Wait,
+    /// Refuse with `EAGAIN`.
+    Refuse,
+}
+
+impl Queue {
+    fn from_parts(limits: Limits, engines: Engines, handle: Handle, ring: Ring) -> Self {
+        Self {
+            limits,
+            engines,
+            handle: Arc::new(handle),
+            ring,
+            executed: 0,
+            held: 0,
+            raw_packets: false,
+            dependencies: Vec::new(),
+        }
+    }
+
+    /// The id of the queue, unique in its context. Events and faults name the queue by it.
+    pub fn id(&self) -> u64 {
+        self.handle.id()
+    }
+
+    /// The engines that the queue uses.
+    pub fn engines(&self) -> Engines {
+        self.engines
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
+    /// Refuses work for engines that the queue does not use.
+    fn require(&self, what: &str, engines: Engines) -> Result<()> {
+        if self.engines.include(engines) {
+            return Ok(());
+        }
+        let attempt = format!("submit {what} to queue {}", self.id());
+        let name = match engines {
+            Engines::Copy => "copy",
+            Engines::Compute => "compute",
+            Engines::Both => "copy and compute",
+        };
+        let cause = format!("it was made without the {name} engines");
+        Err(Error::refused(
+            Operation::Submit,
+            attempt,
+            Errno::EINVAL,
+            cause,
+        ))
+    }
+
+    /// Makes sure that `count` packets can be put, without waiting.
+    fn room_now(&mut self, count: u64) -> Result<()> {
+        let id = self.id();
+        let attempt = || format!("submit {count} packets to queue {id}");
+        if count > self.ring.longest() {
+            let cause = format!("the ring takes {} at most at once", self.ring.longest());
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
+        }
+        if self.ring.room(self.executed) < count {
+            self.refresh();
+        }
+        if self.ring.room(self.executed) < count {
+            let error = Error::new(Operation::Submit, attempt(), Errno::EAGAIN);
+            // Batches do not hold back here, or there would never be room.
+            self.publish()?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Reads how far the device has come.
+    fn refresh(&mut self) {
+        // A raw packet may have stored a higher number.
+        self.executed = self.handle.executed().min(self.ring.written());
+    }
+
+    /// Puts one packet into the ring, after waiting for room if there is none.
+    fn put(&mut self, packet: &Packet) -> Result<()> {
+        self.handle.check(Operation::Submit, "add to")?;
+        if self.ring.room(self.executed) == 0 {
+            self.refresh();
+        }
+        while self.ring.room(self.executed) == 0 {
+            // Batches do not hold back here, or there would never be room.
+            self.publish()?;
+            let room = Fence::new(Arc::clone(&self.handle), self.ring.room_for_one());
+            point::wait(&room, &self.dependencies, None)?;
+            self.refresh();
+        }
+        self.ring.put(packet);
+        Ok(())
+    }
+
+    /// Puts packets into the ring, and publishes them unless a batch holds them back.
+    pub(crate) fn submit(
+        &mut self,
+        count: u64,
+        packets: impl Iterator<Item = Packet>,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.handle.check(Operation::Submit, "add to")?;
+        if when_full == WhenFull::Refuse {
+            self.room_now(count)?;
+        }
+        for packet in packets {
+            self.put(&packet)?;
+        }
+        if self.held == 0 {
+            self.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the device about all packets that were put.
+    pub(crate) fn publish(&mut self) -> Result<()> {
+        self.ring
+            .publish()
+            .map_err(|errno| self.handle.fail(Operation::Submit, "add to", errno))
+    }
+
+    /// Begins a batch: packets are not published before it ends.
+    pub(crate) fn hold(&mut self) {
+        self.held += 1;
+    }
+
+    /// Ends a batch. The last one publishes.
+    pub(crate) fn unhold(&mut self) -> Result<()> {
+        // The end of a scope may have come first, which ends all batches.
+        self.held = self.held.saturating_sub(1);
+        if self.held == 0 {
+            self.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Publishes everything, and returns the fence behind it.
+    pub(crate) fn fence(&mut self) -> Result<Fence> {
+        let value = self.ring.mark();
+        self.publish()?;
+        Ok(Fence::new(Arc::clone(&self.handle), value))
+    }
+
+    /// Publishes everything, and returns the point behind it. At this point no memory is given
+    /// back.
+    pub(crate) fn point(&mut self) -> Result<Point> {
+        Ok(Point::new(self.fence()?, self.dependencies.clone()))
+    }
+
+    /// As [`point`](Self::point), for a point at which memory is given back.
+    pub(crate) fn point_for_memory(&mut self) -> Result<Point> {
+        let raw_packets = self.raw_packets;
+        Ok(Point {
+            raw_packets,
+            ..self.point()?
+        })
+    }
+
+    /// Remembers that what is submitted next waits for a fence.
+    pub(crate) fn depend_on(&mut self, fence: &Fence) {
+        // A fence is kept even when it is reached, because the device may be about to read it. The
+        // last one of each queue is enough.
+        match self
+            .dependencies
+            .iter_mut()
+            .find(|other| other.is_same_queue(fence))
+        {
+            Some(other) => other.advance(fence),
+            None => self.dependencies.push(fence.clone()),
+        }
+    }
+
+    /// Notes that raw packets follow, which can write any fence: from now on fences prove nothing.
+    pub(crate) fn mark_raw(&mut self) {
+        self.raw_packets = true;
+    }
+
+    /// Whether raw packets were put since the last scope ended.
+    pub(crate) fn has_raw_packets(&self) -> bool {
+        self.raw_packets
+    }
+
+    /// Packets submitted since the beginning, markers included.
+    pub(crate) fn written(&self) -> u64 {
+        self.ring.written()
+    }
+
+    /// Forgets dependencies that are reached. Allowed only if the device does not read the fences
+    /// of those queues, but numbers elsewhere.
+    pub(crate) fn forget_reached(&mut self) {
+        self.dependencies.retain(|fence| !fence.is_done());
+    }
+
+    /// Waits for everything that was submitted. Returns false if the time was up first.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<bool> {
+        let fence = self.fence()?;
+        let done = match timeout {
+            None => point::wait(&fence, &self.dependencies, None)?,
+            Some(_) => fence.wait(timeout)?,
+        };
+        if done {
+            self.executed = fence.value();
+            self.dependencies.clear();
+        }
+        Ok(done)
+    }
+
+    /// Ends a scope: when this returns, the device does nothing more of what was submitted. If that
+    /// cannot be waited for, the queue is destroyed.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.held = 0;
+        let raw_packets = std::mem::take(&mut self.raw_packets);
+        if !raw_packets && self.ring.written() == self.ring.idle_after(self.executed) {
+            return Ok(());
+        }
+        let waited = self.wait(None).and_then(|_| match raw_packets {
+            // The fence proves nothing, so the driver asks the device.
+            true => self.handle.confirm(self.ring.written()),
+            false => Ok(()),
+        });
+        match waited {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let destroyed = self.handle.destroy();
+                self.dependencies.clear();
+                destroyed?;
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::device::gpu::Gpu;
+    use crate::queue::options::QueueOptions;
+    use crate::queue::ring::tests::ring;
+
+    impl Queue {
+        /// A queue without a driver, whose ring can be looked at.
+        pub(crate) fn fake() -> Self {
+            Self::fake_of(Handle::fake())
+        }
+
+        /// A queue whose index a made-up driver tells.
+        pub(crate) fn fake_with_index() -> Self {
+            Self::fake_of(Handle::fake_with_index())
+        }
+
+        fn fake_of(handle: Handle) -> Self {
+            let gpu = Gpu::fake();
+            Self::from_parts(gpu.limits(), Engines::Both, handle, ring(64))
+        }
+
+        pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
+            self.engines = engines;
+            self
+        }
+
+        pub(crate) fn packets(&self) -> Vec<Packet> {
+            let all = 0..self.ring.written();
+            all.map(|index| self.ring.packet(index)).collect()
+        }
+
+        pub(crate) fn published(&self) -> u64 {
+            self.ring.published()
+        }
+    }
+
+    #[test]
+    fn rings_have_a_length_that_makes_sense() {
+        for packets in [0, 1, 63, 65, 96, 131_072, u32::MAX] {
+            let options = QueueOptions::new().packets(packets);
+            let error = Gpu::fake().queue(options).expect_err("refused");
+            assert_eq!(error.errno(), Errno::EINVAL as i32);
+            assert!(error.to_string().contains(&packets.to_string()), "{error}");
+        }
+        let error = Gpu::fake()
+            .queue(QueueOptions::new())
+            .expect_err("no driver");
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+    }
+
+    #[test]
+    fn what_the_engines_cannot_do_is_refused() {
+        use Engines::{Compute, Copy};
+        let queue = Queue::fake().with_engines(Copy);
+        let error = queue.require("a kernel", Compute).expect_err("refused");
+        assert_eq!(
+            error.to_string(),
+            "cannot submit a kernel to queue 7: it was made without the compute engines (EINVAL)"
+        );
+    }
+
+    #[test]
+    fn a_full_ring_refuses_or_waits() {
+        let mut queue = Queue::fake();
+        let mut put = 0;
+        let error = loop {
+            match queue.submit(1, std::iter::once(Packet::nop()), WhenFull::Refuse) {
+                Ok(()) => put += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.errno(), Errno::EAGAIN as i32);
+        assert!(std::io::Error::from(error).kind() == std::io::ErrorKind::WouldBlock);
+        assert!((48..64).contains(&put), "{put}");
+        // Waiting asks the driver, which is not there.
+        let error = queue
+            .submit(1, std::iter::once(Packet::nop()), WhenFull::Wait)
+            .expect_err("no driver");
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+        // Markers told that half of it is executed.
+        queue.handle.execute(35);
+        for _ in 0..16 {
+            queue
+                .submit(1, std::iter::once(Packet::nop()), WhenFull::Refuse)
+                .expect("room");
+        }
+    }
+
+    #[test]
+    fn what_never_fits_at_once_is_no_matter_of_time() {
+        let error = Queue::fake().room_now(64).expect_err("too many");
+        assert_eq!(error.errno(), Errno::EINVAL as i32);
+    }
+
+    #[test]
+    fn queues_can_be_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<Queue>();
+    }
+}

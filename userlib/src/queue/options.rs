@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options of a queue.
+
+use crate::sys::bindings as abi;
+
+/// The engines that a queue uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Engines {
+    /// The copy engines, for copies and fills.
+    Copy,
+    /// The compute engine, for kernels.
+    Compute,
+    /// All engines. The queue still executes one piece of work after the other.
+    #[default]
+    Both,
+}
+
+impl Engines {
+    pub(crate) fn flags(self) -> u32 {
+        match self {
+            Self::Copy => abi::PINMAP_QUEUE_COPY,
+            Self::Compute => abi::PINMAP_QUEUE_COMPUTE,
+            Self::Both => abi::PINMAP_QUEUE_COPY | abi::PINMAP_QUEUE_COMPUTE,
+        }
+    }
+
+    pub(crate) fn include(self, wanted: Self) -> bool {
+        self.flags() & wanted.flags() == wanted.flags()
+    }
+}
+
+/// Options of a queue: its engines, its priority, the length of its ring.
+///
+/// Passed to [`Gpu::queue`](crate::Gpu::queue).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueOptions {
+    pub(crate) engines: Engines,
+    pub(crate) priority: u32,
+    pub(crate) packets: u32,
+    pub(crate) system_calls: bool,
+}
+
+impl QueueOptions {
+    /// Options for a queue with all engines, the lowest priority, and room for 256 packets.
+    pub fn new() -> Self {
+        Self {
+            engines: Engines::Both,
+            priority: 0,
+            packets: 256,
+            system_calls: false,
+        }
+    }
+
+    /// Sets the engines that the queue uses.
+    #[must_use]
+    pub fn engines(mut self, engines: Engines) -> Self {
+        self.engines = engines;
+        self
+    }
+
+    /// Sets the priority, from 0, the lowest, to
+    /// [`GpuInfo::max_priority`](crate::GpuInfo::max_priority). Higher values count as the highest.
+    #[must_use]
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets how many packets the ring holds: a power of two from 64 to 65,536. Each piece of work
+    /// takes a packet, and the crate adds some to find out what is done.
+    #[must_use]
+    pub fn packets(mut self, packets: u32) -> Self {
+        self.packets = packets;
+        self
+    }
+
+    /// Submits by system calls instead of the mapped ring and doorbell. That is slower, but never
+    /// touches a mapping of the device, which would raise `SIGBUS` after the device is gone.
+    #[must_use]
+    pub fn system_calls(mut self) -> Self {
+        self.system_calls = true;
+        self
+    }
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_told_apart() {
+        use Engines::{Both, Compute, Copy};
+        for (has, wants, good) in [
+            (Both, Copy, true),
+            (Both, Compute, true),
+            (Copy, Copy, true),
+            (Copy, Compute, false),
+            (Compute, Copy, false),
+        ] {
+            assert_eq!(has.include(wants), good);
+        }
+    }
+}

@@ -1,0 +1,462 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scopes of a queue: work on borrowed memory, which ends before the borrows do.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Operation, Result};
+use crate::testgpu::kernel::{self, Kernel};
+use crate::testgpu::packet::Packet;
+
+use super::fence::Fence;
+use super::{Queue, WhenFull};
+use crate::memory::slice::DeviceSliceMut;
+
+/// A scope in which work is submitted to a queue. Made by [`Queue::scope`].
+///
+/// Operands live at least as long as `'scope`, which ends when all work is done. Each operation
+/// is executed after those that were submitted before, and sees what they wrote.
+pub struct Scope<'scope, 'env: 'scope> {
+    pub(crate) queue: RefCell<&'env mut Queue>,
+    /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Holds back the doorbell of a queue. When the batch is dropped, the device is told at once about
+/// everything that was submitted in the meantime. Made by [`Scope::batch`].
+pub struct Batch<'a, 'env> {
+    queue: &'a RefCell<&'env mut Queue>,
+    held: bool,
+}
+
+impl Queue {
+    /// Runs a function that submits work to the queue, and waits until all of it is done. So the
+    /// work can borrow memory, as threads can in [`std::thread::scope`].
+    ///
+    /// ```no_run
+    /// use pinmap::{kernel, Device, QueueOptions};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let device = Device::open("/dev/pinmap0")?;
+    /// let mut queue = device.gpu()?.queue(QueueOptions::new())?;
+    /// let mut numbers = device.alloc::<f32>(1024)?;
+    /// queue.scope(|scope| {
+    ///     let mut data = numbers.slice_mut();
+    ///     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    /// })?;
+    /// assert_eq!(numbers.get(0)?, 2.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// When this returns, the device has finished all work, also if the function failed or panicked.
+    /// A queue that has stopped, or that cannot be waited for because the device is gone, is
+    /// destroyed: then the device does nothing more of the work either. A destroyed queue refuses
+    /// all further work.
+    ///
+    /// # Errors
+    ///
+    /// That of the function. If it had none: `EIO`, the queue has stopped, and
+    /// [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the device is gone.
+    pub fn scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
+        E: From<Error>,
+    {
+        let scope = Scope {
+            queue: RefCell::new(self),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        // A panic leaves only the queue behind, and `finish` puts that right.
+        let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
+        let finished = scope.queue.borrow_mut().finish();
+        match result {
+            Err(panic) => resume_unwind(panic),
+            // The error of `finish`, if there is one, most likely has the same cause.
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(value)) => finished.map(|()| value).map_err(E::from),
+        }
+    }
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the operands do not have the lengths that the kernel needs, one that is written
+    /// overlaps with another, the memory belongs to another context, or the queue does not use the
+    /// compute engine; `EIO`: the queue has stopped; `ENODEV`: the device is gone.
+    pub fn launch(&self, kernel: impl Kernel<'scope>) -> Result<()> {
+        self.launch_if(kernel, WhenFull::Wait)
+    }
+
+    /// Submits a kernel as [`launch`](Self::launch) does, but never waits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`launch`](Self::launch); `EAGAIN`: the ring is full.
+    pub fn try_launch(&self, kernel: impl Kernel<'scope>) -> Result<()> {
+        self.launch_if(kernel, WhenFull::Refuse)
+    }
+
+    fn launch_if<K: kernel::sealed::Kernel>(&self, kernel: K, when_full: WhenFull) -> Result<()> {
+        self.queue.borrow_mut().launch(kernel, when_full)
+    }
+
+    /// Has the device store its clock, in nanoseconds, in one element, when everything before is
+    /// done.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element, or the memory belongs to another context; `EIO`: the
+    /// queue has stopped; `ENODEV`: the device is gone.
+    pub fn timestamp<'b: 'scope>(
+        &self,
+        to: &mut DeviceSliceMut<'b, u64>,
+        index: usize,
+    ) -> Result<()> {
+        self.queue.borrow_mut().timestamp(to, index)
+    }
+
+    /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
+    /// full.
+    ///
+    /// Raw packets are not checked. The device still reaches only memory that the context
+    /// registered or allocated, with the access that the context allowed; anything else stops the
+    /// queue.
+    ///
+    /// Raw packets can store to the fences of every queue of the context. At the end of this scope
+    /// the device itself is therefore asked whether it is done. A wait for *another* queue whose
+    /// fence was overwritten ends too early, or never: its scope returns, or a
+    /// [`Pending`](crate::stream::Pending) gives memory back, while the device still works there.
+    /// Results are then wrong, but nothing is undefined: memory that the device can reach is
+    /// accessed by atomics only, and memory is released before there are references to it.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
+    pub fn submit(&self, packets: &[Packet]) -> Result<()> {
+        self.submit_raw(packets, WhenFull::Wait)
+    }
+
+    /// Submits raw packets as [`submit`](Self::submit) does, but never waits: submits all of them or
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more packets
+    /// than the ring holds at once.
+    pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
+        self.submit_raw(packets, WhenFull::Refuse)
+    }
+
+    fn submit_raw(&self, packets: &[Packet], when_full: WhenFull) -> Result<()> {
+        let mut queue = self.queue.borrow_mut();
+        queue.mark_raw();
+        queue.submit(packets.len() as u64, packets.iter().copied(), when_full)
+    }
+
+    /// Returns a fence behind everything that was submitted, for others to wait for. Publishes what
+    /// a [batch](Self::batch) has held back so far.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
+    pub fn fence(&self) -> Result<Fence> {
+        let mut queue = self.queue.borrow_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        queue.fence()
+    }
+
+    /// Has the device wait for a fence of another queue before it executes what is submitted next.
+    /// The CPU does not wait. If that other queue stops before the fence, this queue is destroyed at
+    /// the end of the scope.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the fence belongs to another context; `EIO`: the queue has stopped; `ENODEV`: the
+    /// device is gone.
+    pub fn wait_for(&self, fence: &Fence) -> Result<()> {
+        let mut queue = self.queue.borrow_mut();
+        if !fence.device().is_same(queue.handle().device()) {
+            let attempt = format!("have queue {} wait for a fence", queue.id());
+            let cause = "it belongs to another context";
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Submit, attempt, errno, cause));
+        }
+        if fence.is_done() {
+            return Ok(());
+        }
+        let (addr, value) = fence.target();
+        queue.depend_on(fence);
+        let packet = Packet::fence_wait(addr, value);
+        queue.submit(1, std::iter::once(packet), WhenFull::Wait)
+    }
+
+    /// Waits until everything that was submitted is done. Later reads see what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: the queue has stopped, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
+    /// the device is gone.
+    pub fn wait(&self) -> Result<()> {
+        self.queue.borrow_mut().wait(None).map(drop)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`. Returns false if the time
+    /// was up first. The end of the scope still waits for everything.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.queue.borrow_mut().wait(Some(timeout))
+    }
+
+    /// Begins a batch: the device is told about what is submitted from now on when the batch is
+    /// dropped, all at once, which costs the CPU less. Waiting, fences and a full ring publish what
+    /// was held back so far.
+    pub fn batch(&self) -> Batch<'_, 'env> {
+        self.queue.borrow_mut().hold();
+        Batch {
+            queue: &self.queue,
+            held: true,
+        }
+    }
+}
+
+impl Batch<'_, '_> {
+    /// Ends the batch, as dropping it does, and returns the error if that fails.
+    ///
+    /// # Errors
+    ///
+    /// Only for a queue that submits by [system calls](crate::QueueOptions::system_calls); for
+    /// others, waiting fails later. `EIO`: the queue has stopped; `ENODEV`: the device is gone.
+    pub fn submit(mut self) -> Result<()> {
+        self.held = false;
+        self.queue.borrow_mut().unhold()
+    }
+}
+
+impl Drop for Batch<'_, '_> {
+    fn drop(&mut self) {
+        if self.held {
+            // On an error, it is published with what comes next, or at the end of the scope.
+            let _ = self.queue.borrow_mut().unhold();
+        }
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Scope").field(&self.queue).finish()
+    }
+}
+
+impl fmt::Debug for Batch<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Batch").field(&self.queue).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::gpu::Gpu;
+    use crate::memory::slice::tests::Fake;
+    use crate::queue::handle::Handle;
+    use crate::queue::options::Engines;
+    use std::sync::Arc;
+
+    const IN: u64 = 0x10_0000;
+    const OUT: u64 = 0x30_0000;
+
+    /// A queue whose device has executed everything at any time, and two pieces of memory.
+    fn quick() -> (Queue, Arc<Handle>, Fake, Fake) {
+        let queue = Queue::fake_with_index();
+        let handle = Arc::clone(queue.handle());
+        handle.execute(u64::MAX);
+        let (input, output) = (
+            Fake::of(handle.device(), IN),
+            Fake::of(handle.device(), OUT),
+        );
+        (queue, handle, input, output)
+    }
+
+    #[test]
+    fn work_becomes_packets_in_order() {
+        let (mut queue, _, input, mut output) = quick();
+        queue
+            .scope(|scope| -> Result<()> {
+                let mut to = output.slice_mut::<f32>();
+                scope.copy(input.slice(), &mut to)?;
+                scope.launch(kernel::IncrementF32 { data: &mut to })?;
+                scope.fill(&mut to, -1.0)?;
+                scope.submit(&[Packet::nop()])?;
+                scope.wait()
+            })
+            .expect("done");
+        let packets = queue.packets();
+        assert_eq!(packets[0], Packet::copy(IN, OUT, 0x2000));
+        assert_eq!(packets[1], Packet::launch(3, [OUT, 2048, 0, 0, 0, 0, 0]));
+        assert_eq!(packets[2], Packet::fill(OUT, 0x2000, 0xbf80_0000, 2));
+        assert_eq!(packets[3], Packet::nop());
+        assert_eq!(packets[5], Packet::interrupt());
+        assert_eq!((packets.len(), queue.published()), (6, 6));
+    }
+
+    #[test]
+    fn the_end_waits_also_when_nobody_asked() {
+        let (mut queue, _, input, mut output) = quick();
+        let early: Result<()> = queue.scope(|scope| {
+            scope.copy(input.slice::<u8>(), &mut output.slice_mut())?;
+            let nothing = input.slice::<u8>().part(0x2001..);
+            nothing.map(drop)
+        });
+        assert!(early
+            .expect_err("the function's")
+            .to_string()
+            .contains("part"));
+        // The copy and its marker.
+        assert_eq!((queue.packets().len(), queue.published()), (3, 3));
+    }
+
+    #[test]
+    fn a_panic_comes_after_the_wait() {
+        let (mut queue, _, input, mut output) = quick();
+        let panic = catch_unwind(AssertUnwindSafe(|| {
+            queue.scope(|scope| -> Result<()> {
+                scope.copy(input.slice::<u8>(), &mut output.slice_mut())?;
+                panic!("in the middle");
+            })
+        }));
+        assert!(panic.is_err());
+        assert_eq!(queue.published(), 3);
+    }
+
+    #[test]
+    fn raw_packets_cannot_end_a_scope_early() {
+        let (mut queue, handle, ..) = quick();
+        // The fence says that all is done, as a raw packet may have stored; the device does not.
+        handle.confirm_fake(0);
+        let finished = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                queue
+                    .scope(|scope| scope.submit(&[Packet::nop()]))
+                    .expect("done");
+                finished.store(true, std::sync::atomic::Ordering::SeqCst);
+            });
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!finished.load(std::sync::atomic::Ordering::SeqCst));
+            handle.confirm_fake(3);
+        });
+    }
+
+    #[test]
+    fn a_queue_that_cannot_be_waited_for_fails_the_scope() {
+        let mut queue = Queue::fake();
+        let error = queue
+            .scope(|scope| scope.submit(&[Packet::nop()]))
+            .expect_err("no driver");
+        assert_eq!(error.errno(), Errno::ENOTTY as i32);
+    }
+
+    #[test]
+    fn a_batch_is_published_at_its_end_or_the_scopes() {
+        let (mut queue, ..) = quick();
+        let nop = [Packet::nop()];
+        queue
+            .scope(|scope| -> Result<()> {
+                let batch = scope.batch();
+                scope.submit(&nop)?;
+                scope.submit(&nop)?;
+                assert_eq!(scope.queue.borrow().published(), 0);
+                let inner = scope.batch();
+                drop(batch);
+                assert_eq!(scope.queue.borrow().published(), 0);
+                inner.submit()?;
+                assert_eq!(scope.queue.borrow().published(), 2);
+                // Forgotten, it holds nothing back for good.
+                std::mem::forget(scope.batch());
+                scope.submit(&nop)
+            })
+            .expect("done");
+        assert_eq!(queue.published(), 5);
+        queue.scope(|scope| scope.submit(&nop)).expect("done");
+        assert_eq!(queue.published(), 8);
+    }
+
+    #[test]
+    fn fences_order_queues() {
+        let (mut first, handle, ..) = quick();
+        let mut second = Queue::fake_with_index();
+        second.handle().execute(u64::MAX);
+        handle.execute(0);
+        let error = first.scope(|scope| -> Result<()> {
+            scope.submit(&[Packet::nop()])?;
+            let fence = scope.fence()?;
+            let refused = second.scope(|other| other.wait_for(&fence));
+            let text = refused.expect_err("another context").to_string();
+            assert!(text.contains("belongs to another context"), "{text}");
+            scope.wait_for(&fence)?;
+            handle.execute(u64::MAX);
+            // It is reached: nothing to wait for.
+            scope.wait_for(&fence)
+        });
+        error.expect("done");
+        let packets = first.packets();
+        assert_eq!(packets[3], Packet::fence_wait(0xfe_0000, 2));
+        assert_eq!(packets.len(), 6);
+    }
+
+    #[test]
+    fn timestamps_are_single_numbers() {
+        let (mut queue, _, _, mut output) = quick();
+        queue
+            .scope(|scope| -> Result<()> {
+                let mut to = output.slice_mut::<u64>();
+                scope.timestamp(&mut to, 3)?;
+                assert!(scope.timestamp(&mut to, 1024).is_err());
+                assert!(scope.timestamp(&mut to, usize::MAX).is_err());
+                Ok(())
+            })
+            .expect("done");
+        assert_eq!(queue.packets()[0], Packet::timestamp(OUT + 24));
+    }
+
+    #[test]
+    fn operands_are_checked_before_anything_is_submitted() {
+        let (mut queue, _, input, mut output) = quick();
+        let stranger = Gpu::fake();
+        let foreign = Fake::of(stranger.device(), IN);
+        queue
+            .scope(|scope| -> Result<()> {
+                let mut to = output.slice_mut::<u8>();
+                for refused in [
+                    scope.copy(foreign.slice(), &mut to),
+                    scope.copy(input.slice::<u8>().part(1..)?, &mut to),
+                    scope.copy(to.as_slice(), &mut to),
+                    scope.try_copy(foreign.slice(), &mut to),
+                ] {
+                    assert_eq!(refused.expect_err("refused").errno(), Errno::EINVAL as i32);
+                }
+                Ok(())
+            })
+            .expect("done");
+        assert_eq!(queue.packets(), []);
+        let mut queue = queue.with_engines(Engines::Copy);
+        let spin = kernel::Spin {
+            time: Duration::ZERO,
+        };
+        let refused = queue.scope(|scope| scope.launch(spin));
+        assert!(refused.is_err());
+    }
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Work of a queue with operands: copies, fills, kernels, timestamps.
+
+use super::{Queue, WhenFull};
+use crate::error::Result;
+use crate::memory::element::Element;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::queue::options::Engines;
+use crate::queue::scope::Scope;
+use crate::testgpu::kernel;
+use crate::testgpu::operand::Operands;
+use crate::testgpu::packet::Packet;
+
+/// The name of a copy in errors.
+const COPY: &str = "a copy";
+
+/// The direction of a copy. Each direction of the link has a copy engine of its own, so that copies
+/// in and copies out do not wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// From host memory to the device's.
+    In,
+    /// From the device's memory to the host's.
+    Out,
+    /// Both ends are on one side, so any copy engine will do.
+    Inside,
+}
+
+impl Direction {
+    /// The direction, by whether source and target are in the device's memory.
+    fn of(source: bool, target: bool) -> Self {
+        match (source, target) {
+            (false, true) => Self::In,
+            (true, false) => Self::Out,
+            (true, true) | (false, false) => Self::Inside,
+        }
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// Submits a copy of elements between any two kinds of memory, by a copy engine. Waits if the
+    /// ring is full.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `from` and `to` differ in length or overlap, belong to another context, or the
+    /// queue does not use the copy engines; `EIO`: the queue has stopped; `ENODEV`: the device is
+    /// gone.
+    pub fn copy<'b: 'scope, T: Element>(
+        &self,
+        from: impl Into<DeviceSlice<'scope, T>>,
+        to: &mut DeviceSliceMut<'b, T>,
+    ) -> Result<()> {
+        self.copy_if(&from.into(), to, WhenFull::Wait)
+    }
+
+    /// Submits a copy as [`copy`](Self::copy) does, but never waits: submits all of it or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EAGAIN`: the ring is full; `EINVAL`: the copy takes more
+    /// packets than the ring holds at once.
+    pub fn try_copy<'b: 'scope, T: Element>(
+        &self,
+        from: impl Into<DeviceSlice<'scope, T>>,
+        to: &mut DeviceSliceMut<'b, T>,
+    ) -> Result<()> {
+        self.copy_if(&from.into(), to, WhenFull::Refuse)
+    }
+
+    fn copy_if<T: Element>(
+        &self,
+        from: &DeviceSlice<'_, T>,
+        to: &DeviceSliceMut<'_, T>,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.queue.borrow_mut().copy(from, to, when_full)
+    }
+
+    /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
+    /// full.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory belongs to another context, or the queue does not use the copy engines;
+    /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
+    pub fn fill<'b: 'scope, T: Element>(
+        &self,
+        to: &mut DeviceSliceMut<'b, T>,
+        value: T,
+    ) -> Result<()> {
+        self.fill_if(to, value, WhenFull::Wait)
+    }
+
+    /// Submits a fill as [`fill`](Self::fill) does, but never waits: submits all of it or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fill`](Self::fill); `EAGAIN`: the ring is full; `EINVAL`: the fill takes more
+    /// packets than the ring holds at once.
+    pub fn try_fill<'b: 'scope, T: Element>(
+        &self,
+        to: &mut DeviceSliceMut<'b, T>,
+        value: T,
+    ) -> Result<()> {
+        self.fill_if(to, value, WhenFull::Refuse)
+    }
+
+    fn fill_if<T: Element>(
+        &self,
+        to: &DeviceSliceMut<'_, T>,
+        value: T,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.queue.borrow_mut().fill(to, value, when_full)
+    }
+}
+
+/// The functions below submit work on memory that the caller keeps alive until the work is done.
+impl Queue {
+    /// Submits a copy of elements.
+    pub(crate) fn copy<T: Element>(
+        &mut self,
+        from: &DeviceSlice<'_, T>,
+        to: &DeviceSliceMut<'_, T>,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
+        operands.require_len("`to`", to.len(), from.len())?;
+        let (source, target) = (operands.read(from)?, operands.write(to)?);
+        let by = Direction::of(from.is_local(), to.as_slice().is_local());
+        self.copy_bytes(by, source, target, from.bytes(), when_full)
+    }
+
+    /// Submits a copy to `to` from host memory, given as device addresses and lengths in bytes. The
+    /// lengths add up to that of `to`.
+    pub(crate) fn copy_in<T: Element>(
+        &mut self,
+        pieces: &[(u64, u64)],
+        to: &DeviceSliceMut<'_, T>,
+    ) -> Result<()> {
+        let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
+        let mut target = operands.write(to)?;
+        let by = Direction::of(false, to.as_slice().is_local());
+        for &(source, bytes) in pieces {
+            self.copy_bytes(by, source, target, bytes, WhenFull::Wait)?;
+            target += bytes;
+        }
+        Ok(())
+    }
+
+    /// Submits a copy of elements to host memory at a device address.
+    pub(crate) fn copy_out<T: Element>(
+        &mut self,
+        from: &DeviceSlice<'_, T>,
+        target: u64,
+    ) -> Result<()> {
+        let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
+        let source = operands.read(from)?;
+        let by = Direction::of(from.is_local(), false);
+        self.copy_bytes(by, source, target, from.bytes(), WhenFull::Wait)
+    }
+
+    fn copy_bytes(
+        &mut self,
+        by: Direction,
+        source: u64,
+        target: u64,
+        bytes: u64,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.require(COPY, Engines::Copy)?;
+        let (count, pieces) = pieces(bytes, self.limits().max_transfer);
+        let packets = pieces.map(|(at, len)| {
+            let (source, target) = (source + at, target + at);
+            match by {
+                Direction::In => Packet::copy_by(0, source, target, len),
+                Direction::Out => Packet::copy_by(1, source, target, len),
+                Direction::Inside => Packet::copy(source, target, len),
+            }
+        });
+        self.submit(count, packets, when_full)
+    }
+
+    /// Submits a fill of elements.
+    pub(crate) fn fill<T: Element>(
+        &mut self,
+        to: &DeviceSliceMut<'_, T>,
+        value: T,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        const WHAT: &str = "a fill";
+        self.require(WHAT, Engines::Copy)?;
+        let mut operands = Operands::new(self.handle().device(), WHAT, u64::MAX);
+        let target = operands.write(to)?;
+        // Elements have 1, 2, 4 or 8 bytes.
+        let log2 = size_of::<T>().trailing_zeros() as u8;
+        let (count, pieces) = pieces(to.as_slice().bytes(), self.limits().max_transfer);
+        let packets = pieces.map(|(at, len)| Packet::fill(target + at, len, value.bits(), log2));
+        self.submit(count, packets, when_full)
+    }
+
+    /// Submits a kernel.
+    pub(crate) fn launch<K: kernel::sealed::Kernel>(
+        &mut self,
+        kernel: K,
+        when_full: WhenFull,
+    ) -> Result<()> {
+        self.require(K::NAME, Engines::Compute)?;
+        let device = self.handle().device();
+        let packet = kernel.encode(&mut Operands::new(device, K::NAME, kernel::LONGEST))?;
+        self.submit(1, std::iter::once(packet), when_full)
+    }
+
+    /// Submits a packet that stores the device's clock in one element.
+    pub(crate) fn timestamp(&mut self, to: &DeviceSliceMut<'_, u64>, index: usize) -> Result<()> {
+        let one = index.checked_add(1).map_or_else(
+            || to.as_slice().part(index..),
+            |end| to.as_slice().part(index..end),
+        )?;
+        let device = self.handle().device();
+        let addr = Operands::new(device, "a timestamp", 8).read(&one)?;
+        self.submit(1, std::iter::once(Packet::timestamp(addr)), WhenFull::Wait)
+    }
+}
+
+/// Splits a length into pieces of at most `most` bytes: their number, and their offsets and lengths.
+fn pieces(bytes: u64, most: u64) -> (u64, impl Iterator<Item = (u64, u64)>) {
+    // A multiple of 8, so that no element of any size is split.
+    let most = (most - most % 8).max(8);
+    let count = bytes.div_ceil(most);
+    let piece = move |number| {
+        let at = number * most;
+        (at, most.min(bytes - at))
+    };
+    (count, (0..count).map(piece))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_packet_is_split() {
+        let (count, all) = pieces(100, 41);
+        assert_eq!(count, 3);
+        assert_eq!(all.collect::<Vec<_>>(), [(0, 40), (40, 40), (80, 20)]);
+        assert_eq!(pieces(0, 64).0, 0);
+        assert_eq!(pieces(64, 64).1.collect::<Vec<_>>(), [(0, 64)]);
+        assert_eq!(pieces(9, 0).0, 2);
+    }
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the crate does when points of streams are reached: it runs host functions, drops memory
+//! that work needed, and wakes those who poll.
+//!
+//! One thread, the *waiter*, waits for all points of the process. For each queue it asks the driver
+//! to signal an eventfd at the first point only, so that many points cost what one does. The waiter
+//! itself never runs anything that takes time: host functions and drops go to two thread pools, so
+//! that neither holds up the other, nor anybody who waits for a fence.
+//!
+//! A point can also become *lost*: its queue has stopped before it, or waits for one that has. The
+//! waiter looks for lost points every [`TICK`], and when it was woken although nothing was reached.
+//!
+//! Host functions and drops run [inside](crate::sys::inside): what they call must not wait for a
+//! stream, because a stream may be waiting for them.
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::error::{Error, Operation, Result};
+use crate::queue::fence::Fence;
+use crate::queue::handle::Handle;
+use crate::queue::point::Point;
+use crate::sys::inside;
+use crate::sys::poll::wait;
+
+use super::pool::{block_signals, Pool};
+
+/// How often the waiter looks for lost points.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Host functions: as many as 32 can be held up at once.
+static CALLS: Pool = Pool::new(32);
+/// Drops of what work needed. Those that destroy a queue take as long as the packet that runs.
+static DROPS: Pool = Pool::new(8);
+
+/// What is done when a point is reached.
+pub(super) enum Action {
+    /// Runs a host function. The number counts the queue's functions from 1.
+    Call(u64, Box<dyn FnOnce() + Send>),
+    /// Drops what the work needed. If the point is lost, the device lets go of it first.
+    Drop(Box<dyn Any + Send>),
+    /// Signals an eventfd. The driver does so itself when the point is reached; this is for a point
+    /// that is lost because of a dependency, of which the driver does not know.
+    Tell(Arc<EventFd>),
+}
+
+/// An action and its point.
+struct Item {
+    point: Point,
+    /// Memory says that the point is reached, and the device does not: it is asked every [`TICK`].
+    doubtful: bool,
+    action: Action,
+}
+
+/// The items of one queue, ordered by the values of their fences and then by age.
+struct Line {
+    handle: Arc<Handle>,
+    items: BTreeMap<(u64, u64), Item>,
+    /// The value that the driver was asked to signal, until it is reached.
+    asked: Option<u64>,
+}
+
+/// All items, by queue. No system call is made while this is locked, because submitting locks it.
+#[derive(Default)]
+struct Lines {
+    lines: HashMap<usize, Line>,
+    /// How many items were ever added.
+    added: u64,
+    /// How often an item was looked at.
+    #[cfg(test)]
+    looks: u64,
+}
+
+/// The state of the waiter's thread.
+struct Waiter {
+    eventfd: EventFd,
+    /// There are items that were not looked at: the eventfd was signalled for those.
+    fresh: AtomicBool,
+    lines: Mutex<Lines>,
+}
+
+impl fmt::Debug for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Call(..) => "Call",
+            Self::Drop(_) => "Drop",
+            Self::Tell(_) => "Tell",
+        })
+    }
+}
+
+/// The waiter, whose thread is started by the first call.
+fn waiter() -> Result<&'static Waiter> {
+    static WAITER: OnceLock<Waiter> = OnceLock::new();
+    static STARTING: Mutex<()> = Mutex::new(());
+    if let Some(waiter) = WAITER.get() {
+        return Ok(waiter);
+    }
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(waiter) = WAITER.get() {
+        return Ok(waiter);
+    }
+    let attempt = "start a thread that waits for streams";
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let eventfd = EventFd::from_flags(flags)
+        .map_err(|errno| Error::new(Operation::Stream, attempt, errno))?;
+    // The thread must exist before the waiter does, so it receives the waiter later.
+    let (sender, receiver) = std::sync::mpsc::channel::<&'static Waiter>();
+    thread::Builder::new()
+        .name("pinmap-waiter".into())
+        .spawn(move || {
+            block_signals();
+            if let Ok(waiter) = receiver.recv() {
+                waiter.run();
+            }
+        })
+        .map_err(|error| Error::from_io(Operation::Stream, attempt, &error))?;
+    let waiter = WAITER.get_or_init(|| Waiter {
+        eventfd,
+        fresh: AtomicBool::new(false),
+        lines: Mutex::default(),
+    });
+    // The thread is waiting for this.
+    let _ = sender.send(waiter);
+    Ok(waiter)
+}
+
+/// Makes sure that [`when`] cannot fail from now on.
+pub(super) fn prepare() -> Result<()> {
+    waiter().map(drop)
+}
+
+/// Does an action when a point is reached.
+pub(super) fn when(point: Point, action: Action) -> Result<()> {
+    let waiter = match waiter() {
+        Ok(waiter) => waiter,
+        Err(error) => {
+            // What the device may still use is never dropped.
+            if let Action::Drop(what) = action {
+                std::mem::forget(what);
+            }
+            return Err(error);
+        }
+    };
+    waiter.lines().add(Item {
+        point,
+        doubtful: false,
+        action,
+    });
+    waiter.fresh.store(true, Ordering::Release);
+    // An eventfd that is full is readable, too.
+    let _ = waiter.eventfd.write(1);
+    Ok(())
+}
+
+/// The points at which something is still to be done, of all fences that `is_ours` chooses.
+pub(super) fn outstanding(is_ours: impl Fn(&Fence) -> bool) -> Vec<Point> {
+    let Ok(waiter) = waiter() else {
+        return Vec::new();
+    };
+    let lines = waiter.lines();
+    let items = lines.lines.values().flat_map(|line| line.items.values());
+    let ours = items.filter(|item| is_ours(&item.point.fence));
+    // Nobody's memory is given back by waiting for them.
+    ours.map(|item| Point::new(item.point.fence.clone(), item.point.dependencies.clone()))
+        .collect()
+}
+
+/// The key of a queue.
+fn key(handle: &Arc<Handle>) -> usize {
+    Arc::as_ptr(handle).addr()
+}
+
+impl Lines {
+    fn add(&mut self, item: Item) {
+        let handle = item.point.handle();
+        let line = self.lines.entry(key(handle)).or_insert_with(|| Line {
+            handle: Arc::clone(handle),
+            items: BTreeMap::new(),
+            asked: None,
+        });
+        self.added += 1;
+        line.items
+            .insert((item.point.fence.value(), self.added), item);
+    }
+
+    /// Takes the items that memory says are reached, and forgets queues without items.
+    fn take_reached(&mut self) -> Vec<Item> {
+        let mut reached = Vec::new();
+        self.lines.retain(|_, line| {
+            while let Some(first) = line.items.first_entry() {
+                #[cfg(test)]
+                {
+                    self.looks += 1;
+                }
+                if !first.get().point.fence.is_done() {
+                    break;
+                }
+                reached.push(first.remove());
+            }
+            line.asked = line.asked.filter(|&asked| line.handle.executed() < asked);
+            !line.items.is_empty()
+        });
+        reached
+    }
+
+    /// The fences for which the driver is to be asked for a signal: the first one of each queue,
+    /// unless it was asked already.
+    fn to_ask(&self) -> Vec<Fence> {
+        let firsts = self.lines.values().filter_map(|line| {
+            let item = line.items.values().find(|item| !item.doubtful)?;
+            let value = item.point.fence.value();
+            let is_new = line.asked.is_none_or(|asked| value < asked);
+            is_new.then(|| item.point.fence.clone())
+        });
+        firsts.collect()
+    }
+
+    /// All queues on which an item depends.
+    fn queues(&self) -> HashMap<usize, Arc<Handle>> {
+        let items = self.lines.values().flat_map(|line| line.items.values());
+        let fences = items.flat_map(|Item { point, .. }| {
+            std::iter::once(&point.fence).chain(&point.dependencies)
+        });
+        fences
+            .map(|fence| (key(fence.handle()), Arc::clone(fence.handle())))
+            .collect()
+    }
+
+    /// Takes the items that are lost because one of these queues has stopped.
+    fn take_lost(&mut self, stopped: &HashMap<usize, Arc<Handle>>) -> Vec<Item> {
+        // The queue may have reached the fence just before it stopped.
+        let is_lost =
+            |fence: &Fence| stopped.contains_key(&key(fence.handle())) && !fence.is_done();
+        let mut lost = Vec::new();
+        for line in self.lines.values_mut() {
+            let is_hit = |Item { point, .. }: &Item| {
+                is_lost(&point.fence) || point.dependencies.iter().any(is_lost)
+            };
+            let keys = line.items.iter().filter(|(_, item)| is_hit(item));
+            let keys: Vec<_> = keys.map(|(&key, _)| key).collect();
+            lost.extend(keys.iter().filter_map(|key| line.items.remove(key)));
+        }
+        lost
+    }
+}
+
+impl Waiter {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut looked = Instant::now();
+        loop {
+            let idle = self.lines().lines.is_empty();
+            let mut files = [PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN)];
+            // poll() fails for lack of memory, which passes.
+            let _ = wait(&mut files, (!idle).then_some(TICK));
+            let told = self.eventfd.read().is_ok();
+            let fresh = self.fresh.swap(false, Ordering::Acquire);
+            let busy = self.pass();
+            let thorough = looked.elapsed() >= TICK;
+            // A signal without anything reached means that something has failed.
+            if thorough || (told && !fresh && !busy) {
+                self.look_for_lost();
+            }
+            if thorough {
+                looked = Instant::now();
+            }
+        }
+    }
+
+    /// Does what can be done now. Returns whether there was anything.
+    fn pass(&self) -> bool {
+        let reached = self.lines().take_reached();
+        let (due, doubtful): (Vec<_>, Vec<_>) =
+            reached.into_iter().partition(|item| item.point.is_passed());
+        let (to_ask, mut busy) = {
+            let mut lines = self.lines();
+            for mut item in doubtful {
+                item.doubtful = true;
+                lines.add(item);
+            }
+            (lines.to_ask(), !due.is_empty())
+        };
+        end(due, true);
+        let mut gone = HashMap::new();
+        for fence in to_ask {
+            let (handle, value) = (fence.handle(), fence.value());
+            match handle.notify(value, self.eventfd.as_fd()) {
+                // If the fence was reached in the meantime, the signal comes at once.
+                Ok(()) => {
+                    busy = true;
+                    if let Some(line) = self.lines().lines.get_mut(&key(handle)) {
+                        line.asked = Some(value);
+                    }
+                }
+                // The next tick finds it without a signal.
+                Err(Errno::ENOSPC | Errno::ENOMEM) => {}
+                Err(_) => {
+                    gone.insert(key(handle), Arc::clone(handle));
+                }
+            }
+        }
+        if !gone.is_empty() {
+            let lost = self.lines().take_lost(&gone);
+            busy |= !lost.is_empty();
+            end(lost, false);
+        }
+        busy
+    }
+
+    /// Ends the items that are lost.
+    fn look_for_lost(&self) {
+        let mut queues = self.lines().queues();
+        queues.retain(|_, handle| !matches!(handle.stopped(), Ok(None)));
+        let lost = self.lines().take_lost(&queues);
+        end(lost, false);
+    }
+}
+
+/// Ends items, of which all are reached or all are lost.
+fn end(items: Vec<Item>, reached: bool) {
+    let mut drops = Vec::new();
+    for item in items {
+        match item.action {
+            Action::Call(count, function) if reached => {
+                let handle = Arc::clone(item.point.handle());
+                CALLS.run(move || call(&handle, count, function));
+            }
+            Action::Tell(eventfd) => {
+                let _ = eventfd.write(1);
+            }
+            // Each of these may destroy its queue, which takes time.
+            Action::Drop(_) if !reached => DROPS.run(move || item.drop_all(reached)),
+            _ => drops.push(item),
+        }
+    }
+    if !drops.is_empty() {
+        DROPS.run(move || drops.into_iter().for_each(|item| item.drop_all(reached)));
+    }
+}
+
+/// Runs a host function, and lets the queue go on.
+fn call(handle: &Handle, count: u64, function: Box<dyn FnOnce() + Send>) {
+    if run_inside(function) {
+        handle.store_callbacks(count);
+    } else {
+        handle.poison("a host function panicked");
+    }
+}
+
+impl Item {
+    /// Drops what the item holds.
+    fn drop_all(self, reached: bool) {
+        match self.action {
+            Action::Call(_, function) => {
+                run_inside(|| drop(function));
+            }
+            Action::Drop(what) => {
+                // A queue that has stopped does nothing any more; one that waits still might.
+                let handle = self.point.handle();
+                if !reached && !matches!(handle.stopped(), Ok(Some(_))) {
+                    handle.poison("work that it waits for cannot be done");
+                }
+                run_inside(|| drop(what));
+            }
+            Action::Tell(_) => {}
+        }
+    }
+}
+
+/// Runs code of the program, marked as inside a host function. Returns false if it panicked.
+fn run_inside(function: impl FnOnce()) -> bool {
+    let result = inside::run(|| catch_unwind(AssertUnwindSafe(function)));
+    // The panic's message is printed already. Its payload is never dropped: that could panic, too.
+    result.map_err(std::mem::forget).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::check_outside;
+    use std::sync::mpsc;
+
+    fn point(executed: u64) -> Point {
+        let handle = Handle::fake();
+        handle.execute(executed);
+        Point::new(Fence::new(Arc::new(handle), 10), Vec::new())
+    }
+
+    #[test]
+    fn functions_run_inside_and_only_when_reached() {
+        let (sender, receiver) = mpsc::channel();
+        let done = point(10);
+        let function = {
+            let sender = sender.clone();
+            move || {
+                let refused = check_outside(Operation::Wait, || "wait".into()).expect_err("inside");
+                let _ = sender.send(refused.errno());
+            }
+        };
+        assert!(!inside::is_inside());
+        when(done, Action::Call(1, Box::new(function))).expect("a thread");
+        assert_eq!(receiver.recv(), Ok(Errno::EDEADLK as i32));
+        // The driver does not know the queue, so the function is dropped.
+        let never = move || sender.send(0).expect("a receiver");
+        when(point(0), Action::Call(1, Box::new(never))).expect("a thread");
+        assert!(receiver.recv().is_err());
+    }
+
+    #[test]
+    fn a_function_that_is_held_up_holds_up_no_other() {
+        let (go, wait) = mpsc::channel::<()>();
+        let (sender, receiver) = mpsc::channel();
+        let stuck = move || {
+            let _ = wait.recv();
+        };
+        when(point(10), Action::Call(1, Box::new(stuck))).expect("a thread");
+        let other = move || {
+            let _ = sender.send(());
+        };
+        when(point(10), Action::Call(1, Box::new(other))).expect("a thread");
+        let second = receiver.recv_timeout(Duration::from_secs(10));
+        drop(go);
+        second.expect("the other one ran");
+    }
+
+    #[test]
+    fn a_panic_ends_the_queue_and_not_the_thread() {
+        let point = point(10);
+        let panics = || panic!("on purpose");
+        when(point.clone(), Action::Call(1, Box::new(panics))).expect("a thread");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let error = loop {
+            match point.handle().check(Operation::Submit, "add to") {
+                Err(error) => break error,
+                Ok(()) => assert!(Instant::now() < deadline),
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+
+    #[test]
+    fn what_takes_long_to_drop_holds_up_nothing() {
+        struct Slow(mpsc::Receiver<()>);
+        impl Drop for Slow {
+            fn drop(&mut self) {
+                let _ = self.0.recv();
+            }
+        }
+        let (go, wait) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
+        let slow = Action::Drop(Box::new(Slow(wait)));
+        when(point(10), slow).expect("a thread");
+        let call = move || {
+            let _ = sender.send(());
+        };
+        when(point(10), Action::Call(1, Box::new(call))).expect("a thread");
+        let ran = receiver.recv_timeout(Duration::from_secs(10));
+        drop(go);
+        ran.expect("the function ran");
+    }
+
+    /// Only the first item of a queue is looked at, however many there are.
+    #[test]
+    fn many_items_cost_what_one_does() {
+        const COUNT: u64 = 10_000;
+        let handle = Arc::new(Handle::fake());
+        let mut lines = Lines::default();
+        for value in (1..=COUNT).rev() {
+            lines.add(Item {
+                point: Point::new(Fence::new(Arc::clone(&handle), value), Vec::new()),
+                doubtful: false,
+                action: Action::Drop(Box::new(())),
+            });
+        }
+        assert!(lines.take_reached().is_empty());
+        assert_eq!(lines.to_ask().len(), 1);
+        for value in 1..=COUNT {
+            handle.execute(value);
+            let reached = lines.take_reached();
+            let values: Vec<_> = reached
+                .iter()
+                .map(|item| item.point.fence.value())
+                .collect();
+            assert_eq!(values, [value]);
+        }
+        assert!(lines.lines.is_empty());
+        assert!(lines.looks <= 2 * COUNT + 1, "{}", lines.looks);
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Pools of threads, for jobs of which each may take long.
+//!
+//! A pool starts a thread when a job finds no idle one, up to a limit, and ends a thread that has
+//! had nothing to do for a while. So a job that is held up holds up no other, as long as fewer than
+//! the limit are.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::SigSet;
+
+/// How long an idle thread waits for another job.
+const LINGER: Duration = Duration::from_secs(1);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads.
+pub(super) struct Pool {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+    /// How many threads there are at most.
+    limit: usize,
+}
+
+struct Jobs {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+impl Pool {
+    pub(super) const fn new(limit: usize) -> Self {
+        Self {
+            jobs: Mutex::new(Jobs {
+                queue: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+            }),
+            more: Condvar::new(),
+            limit,
+        }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a job, which must not panic, on a thread of the pool. If the system gives the pool not
+    /// even one thread, the job runs here.
+    pub(super) fn run(&'static self, job: impl FnOnce() + Send + 'static) {
+        let mut jobs = self.jobs();
+        jobs.queue.push_back(Box::new(job));
+        if jobs.queue.len() > jobs.idle && jobs.threads < self.limit {
+            let thread = thread::Builder::new().name("pinmap-host".into());
+            match thread.spawn(|| self.work()) {
+                Ok(_) => jobs.threads += 1,
+                // Better here than never.
+                Err(_) if jobs.threads == 0 => {
+                    let job = jobs.queue.pop_back();
+                    drop(jobs);
+                    job.into_iter().for_each(|job| job());
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        drop(jobs);
+        self.more.notify_one();
+    }
+
+    /// The loop of a thread.
+    fn work(&self) {
+        block_signals();
+        let mut jobs = self.jobs();
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                job();
+                jobs = self.jobs();
+                continue;
+            }
+            jobs.idle += 1;
+            let (again, result) = self
+                .more
+                .wait_timeout(jobs, LINGER)
+                .unwrap_or_else(PoisonError::into_inner);
+            jobs = again;
+            jobs.idle -= 1;
+            if result.timed_out() && jobs.queue.is_empty() {
+                jobs.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+/// Leaves signals to the program's own threads.
+pub(super) fn block_signals() {
+    // With these arguments it does not fail.
+    let _ = SigSet::all().thread_block();
+}

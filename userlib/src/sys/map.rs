@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Mapped memory, in whole pages.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{Advice, MmapRaw};
+use nix::unistd::{sysconf, SysconfVar};
+
+/// Bytes in a page of the CPU.
+pub(crate) fn page_size() -> usize {
+    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    size.and_then(|size| size.try_into().ok()).unwrap_or(4096)
+}
+
+/// A mapping of whole pages, unmapped when dropped. Its owner knows whether a device can reach the
+/// pages, and with that which of the accesses below are sound.
+///
+/// # Invariants
+///
+/// The mapping begins and ends at page boundaries, and stays readable and writable as long as the
+/// value exists.
+pub(crate) struct Map(MmapRaw);
+
+impl Map {
+    /// Takes over a mapping, which must be readable and writable.
+    pub(crate) fn new(map: MmapRaw) -> Self {
+        // INVARIANT: mmap() maps whole pages, and nobody else can unmap them.
+        Self(map)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn anonymous(len: usize) -> Self {
+        Self::new(memmap2::MmapMut::map_anon(len).expect("memory").into())
+    }
+
+    pub(crate) fn advise(&self, advice: Advice) -> io::Result<()> {
+        self.0.advise(advice)
+    }
+
+    /// User address of the first byte, exposed because the driver gets it as a number.
+    pub(crate) fn addr(&self) -> usize {
+        self.0.as_mut_ptr().expose_provenance()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The memory as bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nothing writes to the memory as long as the reference exists.
+    pub(crate) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: It is mapped and readable by the invariant, initialised because memory from
+        // mmap() is, and not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
+    }
+
+    /// The memory as bytes that can be written.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else reads or writes the memory as long as the reference exists.
+    pub(crate) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: As for `bytes`; writable by the invariant, and unique by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr(), self.0.len()) }
+    }
+
+    /// The memory as atomic words, which a device may change at any time.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let words = self.0.as_mut_ptr().cast::<AtomicU64>();
+        // SAFETY:
+        // - It is mapped, readable and writable, and begins with a page, hence aligned, by the
+        //   invariant; the length is rounded down.
+        // - A reference to atomics allows others to write: the device by its own, coherent
+        //   accesses, which are no part of this process, and threads by these same atomics.
+        unsafe { std::slice::from_raw_parts(words, self.0.len() / size_of::<AtomicU64>()) }
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}+{:#x}", self.addr(), self.len())
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The devices that sysfs shows, including those that this user may not open.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::sys::pci::PciAddress;
+
+/// A device that the driver is bound to, found without opening it. Listed by
+/// [`Device::list`](crate::Device::list).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceNode {
+    /// Path of the device node, `/dev/pinmapN`.
+    pub path: PathBuf,
+    /// Address of the PCI function.
+    pub pci: PciAddress,
+}
+
+/// A sysfs: that of the system, or a made-up one in a test.
+pub(crate) struct Sysfs {
+    root: PathBuf,
+}
+
+impl Sysfs {
+    pub(crate) fn system() -> Self {
+        Self {
+            root: "/sys".into(),
+        }
+    }
+
+    /// Whether the driver is loaded, or built into the kernel.
+    pub(crate) fn driver_loaded(&self) -> bool {
+        self.root.join("bus/pci/drivers/pinmap").is_dir()
+    }
+
+    /// All devices, ordered by number.
+    pub(crate) fn devices(&self) -> io::Result<Vec<DeviceNode>> {
+        let class = match fs::read_dir(self.root.join("class/misc")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            class => class?,
+        };
+        let mut found = Vec::new();
+        for entry in class {
+            let entry = entry?;
+            if let Some(number) = number(&entry.file_name().to_string_lossy()) {
+                // The device may be gone by now.
+                found.extend(pci_of(&entry.path()).map(|pci| (number, pci)));
+            }
+        }
+        found.sort_unstable();
+        Ok(found
+            .into_iter()
+            .map(|(number, pci)| DeviceNode {
+                path: node(number),
+                pci,
+            })
+            .collect())
+    }
+
+    /// The device node of a PCI function, or `None` if the driver is not bound to the function.
+    pub(crate) fn node_of(&self, pci: PciAddress) -> io::Result<Option<PathBuf>> {
+        let function = self.root.join("bus/pci/devices").join(pci.to_string());
+        fs::metadata(&function)?;
+        let children = match fs::read_dir(function.join("misc")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            children => children?,
+        };
+        for child in children {
+            if let Some(number) = number(&child?.file_name().to_string_lossy()) {
+                return Ok(Some(node(number)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The number N in `pinmapN`.
+fn number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("pinmap")?;
+    digits.bytes().all(|b| b.is_ascii_digit()).then_some(())?;
+    digits.parse().ok()
+}
+
+/// Path of the device node with a number.
+fn node(number: u32) -> PathBuf {
+    format!("/dev/pinmap{number}").into()
+}
+
+/// The PCI function of a device of the class misc, whose path is `.../BDF/misc/pinmapN`.
+fn pci_of(device: &Path) -> Option<PciAddress> {
+    let path = fs::canonicalize(device).ok()?;
+    path.parent()?.parent()?.file_name()?.to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A made-up sysfs, removed at the end.
+    struct Fake(Sysfs);
+
+    impl Fake {
+        fn new() -> Self {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let name = format!(
+                "pinmap-sysfs-{}-{}",
+                std::process::id(),
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            );
+            let root = std::env::temp_dir().join(name);
+            fs::create_dir_all(root.join("class/misc")).expect("a directory");
+            fs::create_dir_all(root.join("bus/pci/devices")).expect("a directory");
+            Self(Sysfs { root })
+        }
+
+        fn function(&self, pci: &str, misc: Option<&str>) {
+            let root = &self.0.root;
+            let function = root.join("devices/pci0000:00").join(pci);
+            fs::create_dir_all(&function).expect("a directory");
+            symlink(&function, root.join("bus/pci/devices").join(pci)).expect("a link");
+            if let Some(name) = misc {
+                let device = function.join("misc").join(name);
+                fs::create_dir_all(&device).expect("a directory");
+                symlink(&device, root.join("class/misc").join(name)).expect("a link");
+            }
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0.root);
+        }
+    }
+
+    fn pci(text: &str) -> PciAddress {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn devices_are_listed_in_order() {
+        let fake = Fake::new();
+        fake.function("0000:00:10.0", Some("pinmap10"));
+        fake.function("0000:00:11.0", Some("pinmap9"));
+        fake.function("0000:00:12.0", Some("rtc"));
+        fake.function("0000:00:13.0", None);
+        let found = fake.0.devices().expect("a list");
+        let found: Vec<_> = found.iter().map(|d| (d.path.to_str(), d.pci)).collect();
+        let expected = [
+            (Some("/dev/pinmap9"), pci("0000:00:11.0")),
+            (Some("/dev/pinmap10"), pci("0000:00:10.0")),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_function_leads_to_its_node() {
+        let fake = Fake::new();
+        fake.function("0000:00:10.0", Some("pinmap3"));
+        fake.function("0000:00:11.0", None);
+        let node_of = |text| fake.0.node_of(pci(text));
+        assert_eq!(
+            node_of("0000:00:10.0").expect("a node"),
+            Some("/dev/pinmap3".into())
+        );
+        assert_eq!(node_of("0000:00:11.0").expect("nothing"), None);
+        let error = node_of("0000:00:12.0").expect_err("no such function");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn nothing_is_found_where_there_is_nothing() {
+        let nowhere = Sysfs {
+            root: "/nonexistent".into(),
+        };
+        assert_eq!(nowhere.devices().expect("an empty list"), []);
+        assert!(!nowhere.driver_loaded());
+    }
+}

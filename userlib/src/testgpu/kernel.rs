@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernels of the test GPU, with typed operands, for [`Scope::launch`](crate::Scope::launch).
+//!
+//! Each struct is a kernel with its arguments. Before a kernel is submitted, its operands are
+//! checked: they must belong to the context of the queue, have the lengths that the kernel needs,
+//! and at most 1 GiB each; an operand that is written must not overlap with another one.
+//!
+//! The results of `f32` kernels equal those of the CPU, bit by bit, if the CPU computes in the order
+//! that is given here.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::memory::element::Element;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::testgpu::operand::Operands;
+use crate::testgpu::packet::Packet;
+
+/// How many bytes an operand of a kernel may have.
+pub(crate) const LONGEST: u64 = 1 << 30;
+
+/// How many rows and columns a matrix may have.
+const MOST_ROWS: usize = 4096;
+
+/// The numbers of the kernels.
+mod number {
+    pub(super) const COPY: u32 = 1;
+    pub(super) const FILL: u32 = 2;
+    pub(super) const INCREMENT_F32: u32 = 3;
+    pub(super) const SAXPY: u32 = 4;
+    pub(super) const SUM_F32: u32 = 5;
+    pub(super) const HISTOGRAM_U8: u32 = 6;
+    pub(super) const CRC32C: u32 = 7;
+    pub(super) const MATMUL_F32: u32 = 8;
+    pub(super) const SPIN: u32 = 9;
+}
+
+/// A kernel with its operands, which live as long as the scope in which it is launched. Sealed: the
+/// kernels are those of this module.
+pub trait Kernel<'scope>: sealed::Kernel {}
+
+pub(crate) mod sealed {
+    use super::{Operands, Packet, Result};
+
+    /// The conversion of a kernel into a packet. Sealed: other crates cannot implement it.
+    pub trait Kernel {
+        /// The name of the kernel in errors.
+        const NAME: &'static str;
+
+        /// Checks the operands and makes the packet.
+        fn encode(self, operands: &mut Operands<'_>) -> Result<Packet>;
+    }
+}
+
+/// A kernel that copies elements.
+#[derive(Debug)]
+pub struct Copy<'r, 'a, T> {
+    /// The elements to copy.
+    pub from: DeviceSlice<'a, T>,
+    /// The target, of as many elements.
+    pub to: &'r mut DeviceSliceMut<'a, T>,
+}
+
+/// A kernel that sets each element to a value.
+#[derive(Debug)]
+pub struct Fill<'r, 'a> {
+    /// The elements to set.
+    pub to: &'r mut DeviceSliceMut<'a, u32>,
+    /// The value.
+    pub value: u32,
+}
+
+/// A kernel that adds 1.0 to each element, in place.
+#[derive(Debug)]
+pub struct IncrementF32<'r, 'a> {
+    /// The elements to increment.
+    pub data: &'r mut DeviceSliceMut<'a, f32>,
+}
+
+/// A kernel that computes y = a · x + y for each element, in place. Product and sum are each rounded
+/// to `f32`.
+#[derive(Debug)]
+pub struct Saxpy<'r, 'a> {
+    /// The factor a.
+    pub a: f32,
+    /// The elements x, which are multiplied.
+    pub x: DeviceSlice<'a, f32>,
+    /// The elements y, to which is added: as many as in `x`.
+    pub y: &'r mut DeviceSliceMut<'a, f32>,
+}
+
+/// A kernel that sums all elements, from the first to the last in `f64`, and rounds the sum to
+/// `f32`.
+#[derive(Debug)]
+pub struct SumF32<'r, 'a> {
+    /// The elements to sum.
+    pub data: DeviceSlice<'a, f32>,
+    /// The sum: one element.
+    pub sum: &'r mut DeviceSliceMut<'a, f32>,
+}
+
+/// A kernel that counts how often each byte value occurs.
+#[derive(Debug)]
+pub struct HistogramU8<'r, 'a> {
+    /// The bytes.
+    pub data: DeviceSlice<'a, u8>,
+    /// The counts: 256 elements, by the value of the byte.
+    pub counts: &'r mut DeviceSliceMut<'a, u32>,
+}
+
+/// A kernel that computes the CRC-32C (Castagnoli) of bytes: reflected, and inverted at the
+/// beginning and at the end.
+#[derive(Debug)]
+pub struct Crc32c<'r, 'a> {
+    /// The bytes.
+    pub data: DeviceSlice<'a, u8>,
+    /// The checksum: one element.
+    pub crc: &'r mut DeviceSliceMut<'a, u32>,
+}
+
+/// A kernel that multiplies matrices: C = A · B, stored row after row. Each element is summed in
+/// `f32`, from the first product to the last; product and sum are each rounded.
+#[derive(Debug)]
+pub struct MatmulF32<'r, 'a> {
+    /// Matrix A: m rows of k elements.
+    pub a: DeviceSlice<'a, f32>,
+    /// Matrix B: k rows of n elements.
+    pub b: DeviceSlice<'a, f32>,
+    /// Matrix C: m rows of n elements.
+    pub c: &'r mut DeviceSliceMut<'a, f32>,
+    /// Rows of A and C, at most 4,096.
+    pub m: usize,
+    /// Columns of B and C, at most 4,096.
+    pub n: usize,
+    /// Columns of A and rows of B, at most 4,096.
+    pub k: usize,
+}
+
+/// A kernel that does nothing for some time. A packet that runs for longer than
+/// [`GpuInfo::max_run`](crate::GpuInfo::max_run) stops its queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Spin {
+    /// How long the kernel runs.
+    pub time: Duration,
+}
+
+/// Makes the packet of a kernel. Unused arguments are 0.
+fn launch<const N: usize>(kernel: u32, arguments: [u64; N]) -> Packet {
+    let mut all = [0; 7];
+    all[..N].copy_from_slice(&arguments);
+    Packet::launch(kernel, all)
+}
+
+impl<'s, 'a: 's, T: Element> Kernel<'s> for Copy<'_, 'a, T> {}
+
+impl<T: Element> sealed::Kernel for Copy<'_, '_, T> {
+    const NAME: &'static str = "the kernel copy";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_len("`to`", self.to.len(), self.from.len())?;
+        let from = operands.read(&self.from)?;
+        let to = operands.write(self.to)?;
+        Ok(launch(number::COPY, [to, from, self.from.bytes()]))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for Fill<'_, 'a> {}
+
+impl sealed::Kernel for Fill<'_, '_> {
+    const NAME: &'static str = "the kernel fill";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        let to = operands.write(self.to)?;
+        let arguments = [to, self.to.len() as u64, self.value.into()];
+        Ok(launch(number::FILL, arguments))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for IncrementF32<'_, 'a> {}
+
+impl sealed::Kernel for IncrementF32<'_, '_> {
+    const NAME: &'static str = "the kernel increment_f32";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        let data = operands.write(self.data)?;
+        let arguments = [data, self.data.len() as u64];
+        Ok(launch(number::INCREMENT_F32, arguments))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for Saxpy<'_, 'a> {}
+
+impl sealed::Kernel for Saxpy<'_, '_> {
+    const NAME: &'static str = "the kernel saxpy";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_len("`y`", self.y.len(), self.x.len())?;
+        let x = operands.read(&self.x)?;
+        let y = operands.write(self.y)?;
+        let arguments = [x, y, self.x.len() as u64, self.a.to_bits().into()];
+        Ok(launch(number::SAXPY, arguments))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for SumF32<'_, 'a> {}
+
+impl sealed::Kernel for SumF32<'_, '_> {
+    const NAME: &'static str = "the kernel sum_f32";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_len("`sum`", self.sum.len(), 1)?;
+        let data = operands.read(&self.data)?;
+        let sum = operands.write(self.sum)?;
+        Ok(launch(number::SUM_F32, [data, self.data.len() as u64, sum]))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {}
+
+impl sealed::Kernel for HistogramU8<'_, '_> {
+    const NAME: &'static str = "the kernel histogram_u8";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_len("`counts`", self.counts.len(), 256)?;
+        let data = operands.read(&self.data)?;
+        let counts = operands.write(self.counts)?;
+        let arguments = [data, self.data.bytes(), counts];
+        Ok(launch(number::HISTOGRAM_U8, arguments))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {}
+
+impl sealed::Kernel for Crc32c<'_, '_> {
+    const NAME: &'static str = "the kernel crc32c";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        operands.require_len("`crc`", self.crc.len(), 1)?;
+        let data = operands.read(&self.data)?;
+        let crc = operands.write(self.crc)?;
+        Ok(launch(number::CRC32C, [data, self.data.bytes(), crc]))
+    }
+}
+
+impl<'s, 'a: 's> Kernel<'s> for MatmulF32<'_, 'a> {}
+
+impl sealed::Kernel for MatmulF32<'_, '_> {
+    const NAME: &'static str = "the kernel matmul_f32";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        let Self { m, n, k, .. } = self;
+        if m.max(n).max(k) > MOST_ROWS {
+            let cause = format!("{m}, {n} and {k} are not all at most {MOST_ROWS}");
+            return Err(operands.refuse(cause));
+        }
+        operands.require_len("`a`", self.a.len(), m * k)?;
+        operands.require_len("`b`", self.b.len(), k * n)?;
+        operands.require_len("`c`", self.c.len(), m * n)?;
+        let a = operands.read(&self.a)?;
+        let b = operands.read(&self.b)?;
+        let c = operands.write(self.c)?;
+        let arguments = [a, b, c, m as u64, n as u64, k as u64];
+        Ok(launch(number::MATMUL_F32, arguments))
+    }
+}
+
+impl Kernel<'_> for Spin {}
+
+impl sealed::Kernel for Spin {
+    const NAME: &'static str = "the kernel spin";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        let nanos = u64::try_from(self.time.as_nanos())
+            .map_err(|_| operands.refuse("no device runs for that long"))?;
+        Ok(launch(number::SPIN, [nanos]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::memory::slice::tests::Fake;
+    use sealed::Kernel as Sealed;
+
+    fn encode<K: Sealed>(device: &Device, kernel: K) -> Result<Packet> {
+        kernel.encode(&mut Operands::new(device, K::NAME, LONGEST))
+    }
+
+    fn words<K: Sealed>(device: &Device, kernel: K) -> [u64; 8] {
+        encode(device, kernel).expect("a packet").words()
+    }
+
+    fn word(kernel: u64) -> u64 {
+        4 | (kernel << 32)
+    }
+
+    #[test]
+    fn every_kernel_has_the_arguments_of_the_manual() {
+        let input = Fake::new(0x10_0000);
+        let device = input.device.clone();
+        let more = Fake::of(&device, 0x20_0000);
+        let mut output = Fake::of(&device, 0x30_0000);
+        let (x, y, z) = (0x10_0000, 0x20_0000, 0x30_0000);
+        let copy = Copy {
+            from: input.slice::<u16>(),
+            to: &mut output.slice_mut(),
+        };
+        assert_eq!(words(&device, copy), [word(1), z, x, 0x2000, 0, 0, 0, 0]);
+        let fill = Fill {
+            to: &mut output.slice_mut(),
+            value: 7,
+        };
+        assert_eq!(words(&device, fill), [word(2), z, 2048, 7, 0, 0, 0, 0]);
+        let increment = IncrementF32 {
+            data: &mut output.slice_mut(),
+        };
+        assert_eq!(words(&device, increment), [word(3), z, 2048, 0, 0, 0, 0, 0]);
+        let saxpy = Saxpy {
+            a: 1.0,
+            x: input.slice(),
+            y: &mut output.slice_mut(),
+        };
+        let expected = [word(4), x, z, 2048, 0x3f80_0000, 0, 0, 0];
+        assert_eq!(words(&device, saxpy), expected);
+        let sum = SumF32 {
+            data: input.slice(),
+            sum: &mut output.slice_mut().part(..1).expect("one"),
+        };
+        assert_eq!(words(&device, sum), [word(5), x, 2048, z, 0, 0, 0, 0]);
+        let histogram = HistogramU8 {
+            data: input.slice(),
+            counts: &mut output.slice_mut().part(..256).expect("256"),
+        };
+        assert_eq!(
+            words(&device, histogram),
+            [word(6), x, 0x2000, z, 0, 0, 0, 0]
+        );
+        let crc = Crc32c {
+            data: input.slice().part(..9).expect("9"),
+            crc: &mut output.slice_mut().part(1..2).expect("one"),
+        };
+        assert_eq!(words(&device, crc), [word(7), x, 9, z + 4, 0, 0, 0, 0]);
+        let matmul = MatmulF32 {
+            a: input.slice().part(..6).expect("6"),
+            b: more.slice().part(..12).expect("12"),
+            c: &mut output.slice_mut().part(..8).expect("8"),
+            m: 2,
+            n: 4,
+            k: 3,
+        };
+        assert_eq!(words(&device, matmul), [word(8), x, y, z, 2, 4, 3, 0]);
+        let spin = Spin {
+            time: Duration::from_micros(3),
+        };
+        assert_eq!(words(&device, spin), [word(9), 3000, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn lengths_must_fit() {
+        let input = Fake::new(0x10_0000);
+        let device = input.device.clone();
+        let mut output = Fake::of(&device, 0x30_0000);
+        let refused = |result: Result<Packet>| result.expect_err("refused").to_string();
+        let error = refused(encode(
+            &device,
+            Saxpy {
+                a: 1.0,
+                x: input.slice().part(..7).expect("7"),
+                y: &mut output.slice_mut(),
+            },
+        ));
+        assert_eq!(
+            error,
+            "cannot submit the kernel saxpy: `y` has 2048 elements, and must have 7 (EINVAL)"
+        );
+        let histogram = HistogramU8 {
+            data: input.slice(),
+            counts: &mut output.slice_mut(),
+        };
+        assert!(refused(encode(&device, histogram)).contains("must have 256"));
+        let sum = SumF32 {
+            data: input.slice(),
+            sum: &mut output.slice_mut(),
+        };
+        assert!(refused(encode(&device, sum)).contains("`sum`"));
+        let matmul = MatmulF32 {
+            a: input.slice(),
+            b: input.slice(),
+            c: &mut output.slice_mut(),
+            m: 1 << 33,
+            n: 1 << 33,
+            k: 1,
+        };
+        assert!(refused(encode(&device, matmul)).contains("at most 4096"));
+        let spin = Spin {
+            time: Duration::MAX,
+        };
+        assert!(refused(encode(&device, spin)).contains("for that long"));
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_manual() {
+        let Some(manual) = crate::testgpu::tests::manual() else {
+            return;
+        };
+        let section = manual.split("## 9.").nth(1).expect("section 9");
+        for (number, name) in [
+            (number::COPY, "KERNEL_COPY"),
+            (number::FILL, "KERNEL_FILL"),
+            (number::INCREMENT_F32, "KERNEL_INCREMENT_F32"),
+            (number::SAXPY, "KERNEL_SAXPY"),
+            (number::SUM_F32, "KERNEL_SUM_F32"),
+            (number::HISTOGRAM_U8, "KERNEL_HISTOGRAM_U8"),
+            (number::CRC32C, "KERNEL_CRC32C"),
+            (number::MATMUL_F32, "KERNEL_MATMUL_F32"),
+            (number::SPIN, "KERNEL_SPIN"),
+        ] {
+            let row = format!("| `{number}` | `{name}` |");
+            assert!(section.contains(&row), "{row}");
+        }
+    }
+}
