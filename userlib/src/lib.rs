@@ -79,8 +79,8 @@
 //! # }
 //! ```
 //!
-//! A [`Stream`] takes work of that kind and returns at once; its module [`mod@stream`] has events, host
-//! functions, and files that tell when it is done.
+//! A [`Stream`] takes work of that kind and returns at once; its module [`mod@stream`] has events,
+//! host functions, and files that tell when it is done.
 //!
 //! A thousand atomic additions of the device and of the CPU to the same number need not add up:
 //! nothing makes an operation of the device one with one of the CPU, except that aligned 8

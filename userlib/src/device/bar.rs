@@ -106,8 +106,8 @@ impl Bar {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the BAR
-    /// or is in its hole.
+    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the
+    /// BAR or is in its hole.
     #[inline]
     pub fn read<T: Word>(&self, offset: usize) -> Result<T> {
         let at = self.at::<T>("read", offset)?;
@@ -118,8 +118,8 @@ impl Bar {
         Ok(value.le_to_cpu())
     }
 
-    /// Writes a value at byte `offset`. When the device sees it, the device also sees everything that
-    /// was written to registered memory before.
+    /// Writes a value at byte `offset`. When the device sees it, the device also sees everything
+    /// that was written to registered memory before.
     ///
     /// Writes to a write-combined BAR may be delayed and merged: see [`flush`](Self::flush).
     ///
@@ -148,8 +148,8 @@ impl Bar {
         let name = Name(self.number);
         bounds::check(verb, name, offset, size, size, self.info.len)?;
         for (start, map) in &self.pieces {
-            // Pieces are whole pages, so an aligned access does not cross their ends. For a piece that
-            // begins after the offset, the difference wraps around to a large number.
+            // Pieces are whole pages, so an aligned access does not cross their ends. For a piece
+            // that begins after the offset, the difference wraps around to a large number.
             let inside = (offset as u64).wrapping_sub(*start);
             if inside < map.len() as u64 {
                 return Ok(map.as_mut_ptr().wrapping_add(inside as usize).cast());

@@ -19,9 +19,9 @@ use crate::sys::poll::wait;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Event {
-    /// A registration went stale: its memory left the address space, for instance by `munmap()`, and
-    /// the device can no longer reach it. The registration can only be released. This happens to
-    /// memory registered with [`register_raw`](crate::Device::register_raw); memory of a
+    /// A registration went stale: its memory left the address space, for instance by `munmap()`,
+    /// and the device can no longer reach it. The registration can only be released. This happens
+    /// to memory registered with [`register_raw`](crate::Device::register_raw); memory of a
     /// [`Buffer`](crate::Buffer) cannot leave while it is registered.
     Stale {
         /// Handle of the registration: see
@@ -116,9 +116,9 @@ impl Device {
         self.try_event()
     }
 
-    /// Has the driver signal an eventfd when there is an event to take. Replaces an earlier eventfd;
-    /// `None` detaches it. Polling the device does the same job; this is for programs that already
-    /// wait for an eventfd.
+    /// Has the driver signal an eventfd when there is an event to take. Replaces an earlier
+    /// eventfd; `None` detaches it. Polling the device does the same job; this is for programs that
+    /// already wait for an eventfd.
     ///
     /// # Errors
     ///

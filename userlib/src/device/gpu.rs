@@ -174,7 +174,8 @@ pub struct Counters {
 
 /// What one engine has done.
 ///
-/// Only the bytes of operands are counted, not those of packets, page tables, fences and timestamps.
+/// Only the bytes of operands are counted, not those of packets, page tables, fences and
+/// timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct EngineCounters {
@@ -271,8 +272,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues; `ENODEV`:
-    /// the device is gone.
+    /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues;
+    /// `ENODEV`: the device is gone.
     pub fn gpu(&self) -> Result<Gpu> {
         let info = gpu_info(self)?;
         Ok(Gpu {

@@ -174,8 +174,8 @@ impl Memlock {
 pub struct BarInfo {
     /// Length in bytes.
     pub len: u64,
-    /// Whether [`Device::bar`](crate::Device::bar) can map the BAR. I/O ports cannot be mapped, nor can
-    /// BARs smaller than a page.
+    /// Whether [`Device::bar`](crate::Device::bar) can map the BAR. I/O ports cannot be mapped, nor
+    /// can BARs smaller than a page.
     pub mappable: bool,
     /// Whether the BAR is prefetchable: it is mapped write-combined, otherwise uncached.
     pub prefetchable: bool,

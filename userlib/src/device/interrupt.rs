@@ -77,9 +77,9 @@ impl Interrupt {
         self.vector
     }
 
-    /// Waits until an interrupt comes; without a timeout, for as long as that takes. Returns how many
-    /// came since the last call, or `None` if the time was up first. Mind that `?` alone does not
-    /// tell the two apart.
+    /// Waits until an interrupt comes; without a timeout, for as long as that takes. Returns how
+    /// many came since the last call, or `None` if the time was up first. Mind that `?` alone does
+    /// not tell the two apart.
     ///
     /// Later reads of registered memory see what the device wrote before the interrupt.
     ///

@@ -65,8 +65,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: there is no such node; `EACCES`: this user may not open it; `ENOTTY`: the node does
-    /// not belong to the driver; `ENODEV`, `ENXIO`: the device behind the node is gone.
+    /// `ENOENT`: there is no such node; `EACCES`: this user may not open it; `ENOTTY`: the node
+    /// does not belong to the driver; `ENODEV`, `ENXIO`: the device behind the node is gone.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let attempt = || format!("open {}", path.display());

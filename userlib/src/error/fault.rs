@@ -7,8 +7,8 @@ use crate::sys::bindings as abi;
 
 /// The fault that stopped a queue.
 ///
-/// The queue executes nothing any more; packet `packet` was the last one that it began. Other queues
-/// go on.
+/// The queue executes nothing any more; packet `packet` was the last one that it began. Other
+/// queues go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Fault {

@@ -96,7 +96,8 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
         (_, Errno::EDEADLK) => "have another thread do it, or the one that submitted",
         (Operation::Submit, Errno::EAGAIN) => "wait for some of the work, or make a longer ring",
         (_, Errno::EBUSY) => {
-            "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows which)"
+            "wait until the program that owns it has closed it (`fuser -v /dev/pinmap*` shows \
+             which)"
         }
         (_, Errno::ENODEV) => "it was unbound or removed: `pinmap info` shows what there is now",
         (_, Errno::E2BIG) => "update the driver",
@@ -137,8 +138,8 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
         Reason::Hole => "map the whole range before",
         Reason::Fault => "make the file long enough, and leave out guard pages",
         Reason::Memory => {
-            "free memory, or raise the limit of the memory cgroup (`memory.max`, or `MemoryMax=` in \
-             the service's systemd unit)"
+            "free memory, or raise the limit of the memory cgroup (`memory.max`, or \
+             `MemoryMax=` in the service's systemd unit)"
         }
         Reason::Stale => "keep the memory mapped until it is registered",
         Reason::Permission => {

@@ -25,7 +25,8 @@ pub enum Operation {
     Map,
     /// Removing a mapping.
     Unmap,
-    /// Reading or writing registered memory or a BAR, or taking a part of a slice, with a bad offset.
+    /// Reading or writing registered memory or a BAR, or taking a part of a slice, with a bad
+    /// offset.
     Access,
     /// Mapping a BAR.
     Bar,

@@ -15,29 +15,31 @@ pub struct AllocOptions {
 }
 
 impl AllocOptions {
-    /// Options for memory that CPUs cache, on the NUMA node that the system's memory policy chooses.
+    /// Options for memory that CPUs cache, on the NUMA node that the system's memory policy
+    /// chooses.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets whether the memory is write-combined, which bypasses the CPU's caches. This suits memory
-    /// that the CPU only writes, in order, and the device reads; reads of the CPU are slow. On x86
-    /// only.
+    /// Sets whether the memory is write-combined, which bypasses the CPU's caches. This suits
+    /// memory that the CPU only writes, in order, and the device reads; reads of the CPU are slow.
+    /// On x86 only.
     pub fn write_combined(mut self, on: bool) -> Self {
         self.write_combined = on;
         self
     }
 
-    /// Sets the NUMA node from which all of the memory is taken. By default the memory policy of the
-    /// thread decides (`set_mempolicy()`).
+    /// Sets the NUMA node from which all of the memory is taken. By default the memory policy of
+    /// the thread decides (`set_mempolicy()`).
     pub fn node(mut self, node: u32) -> Self {
         self.node = Some(node);
         self
     }
 
-    /// Maps the memory for every device that the process has open or opens later, at the same address
-    /// and with one charge. If one of the open devices cannot map the memory, allocating fails; if a
-    /// later one cannot, opening that device fails. Dropping the allocation removes all mappings.
+    /// Maps the memory for every device that the process has open or opens later, at the same
+    /// address and with one charge. If one of the open devices cannot map the memory, allocating
+    /// fails; if a later one cannot, opening that device fails. Dropping the allocation removes all
+    /// mappings.
     pub fn portable(mut self) -> Self {
         self.portable = true;
         self

@@ -74,9 +74,9 @@ impl Device {
     /// [`Error::failure`](crate::Error::failure) has the details.
     ///
     /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOMEM`: over
-    /// `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: too many registrations and allocations; `EBUSY`:
-    /// another context owns the device; `EPERM`: another process opened the device; `ENODEV`: the
-    /// device is gone.
+    /// `RLIMIT_MEMLOCK`, or out of memory; `ENOSPC`: too many registrations and allocations;
+    /// `EBUSY`: another context owns the device; `EPERM`: another process opened the device;
+    /// `ENODEV`: the device is gone.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
         self.alloc_with(count, AllocOptions::new())
     }
@@ -104,8 +104,8 @@ impl Gpu {
     ///
     /// [`Error::failure`](crate::Error::failure) has the details.
     ///
-    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOSPC`: no free
-    /// piece of the device's memory is that long, or too many registrations and allocations;
+    /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOSPC`: no
+    /// free piece of the device's memory is that long, or too many registrations and allocations;
     /// `ENOMEM`: out of memory or address space; `EPERM`: another process opened the device;
     /// `ENODEV`: the device is gone.
     pub fn alloc_vram<T: Element>(&self, count: usize) -> Result<Allocation<T>> {
@@ -113,7 +113,8 @@ impl Gpu {
     }
 }
 
-/// A handle of the driver that is released when this is dropped, unless an allocation takes it over.
+/// A handle of the driver that is released when this is dropped, unless an allocation takes it
+/// over.
 pub(crate) struct HandleGuard<'a> {
     device: &'a Device,
     handle: u64,
@@ -218,8 +219,8 @@ impl<T: Element> Allocation<T> {
         self.slice().write(index, &[value])
     }
 
-    /// Copies elements from the memory, from element `index` on. The copy sees what the device wrote
-    /// in work that was waited for.
+    /// Copies elements from the memory, from element `index` on. The copy sees what the device
+    /// wrote in work that was waited for.
     ///
     /// # Errors
     ///
@@ -239,8 +240,8 @@ impl<T: Element> Allocation<T> {
     }
 
     /// Makes what the CPU wrote to these elements visible to a device that is not coherent (see
-    /// [`Info::coherent`](crate::Info::coherent)). To be called after the last write, and before the
-    /// device's work starts. On a coherent device this costs nothing.
+    /// [`Info::coherent`](crate::Info::coherent)). To be called after the last write, and before
+    /// the device's work starts. On a coherent device this costs nothing.
     ///
     /// # Errors
     ///

@@ -48,8 +48,8 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `len` is 0; `EOVERFLOW`: `len` exceeds every address space; `ENOMEM`: out of memory
-    /// or address space.
+    /// `EINVAL`: `len` is 0; `EOVERFLOW`: `len` exceeds every address space; `ENOMEM`: out of
+    /// memory or address space.
     pub fn new(len: usize) -> Result<Self> {
         Self::with_pages(len, Pages::Normal)
     }
@@ -82,15 +82,15 @@ impl Buffer {
         Ok(Self { memory })
     }
 
-    /// Maps a part of a file, shared: `len` bytes, rounded up to whole pages, from byte `offset` on.
-    /// A device can be allowed to write to a memfd or a file in tmpfs or hugetlbfs; other files it
-    /// can only read.
+    /// Maps a part of a file, shared: `len` bytes, rounded up to whole pages, from byte `offset`
+    /// on. A device can be allowed to write to a memfd or a file in tmpfs or hugetlbfs; other files
+    /// it can only read.
     ///
     /// # Errors
     ///
     /// `EINVAL`: `len` is 0, or `offset` is too large or not a multiple of the page size;
-    /// `EOVERFLOW`: `len` exceeds every address space; `EACCES`: the file is not open for reading and
-    /// writing; `ENODEV`: the file cannot be mapped; `ENOMEM`: out of address space.
+    /// `EOVERFLOW`: `len` exceeds every address space; `EACCES`: the file is not open for reading
+    /// and writing; `ENODEV`: the file cannot be mapped; `ENOMEM`: out of address space.
     ///
     /// # Safety
     ///

@@ -21,9 +21,9 @@ use crate::sys::ioctl;
 /// Memory that can be shared with other devices, other processes, and other drivers that import
 /// dma-bufs.
 ///
-/// Made by [`Allocation::export`] and [`FileRegistration::export`]. The memory exists until the last
-/// of its allocations, imports and dma-bufs is dropped. To share it with another process, send the
-/// file descriptor there and [convert it](#impl-From<OwnedFd>-for-DmaBuf) back.
+/// Made by [`Allocation::export`] and [`FileRegistration::export`]. The memory exists until the
+/// last of its allocations, imports and dma-bufs is dropped. To share it with another process, send
+/// the file descriptor there and [convert it](#impl-From<OwnedFd>-for-DmaBuf) back.
 ///
 /// ```no_run
 /// use pinmap::{Access, Device};
@@ -42,9 +42,9 @@ use crate::sys::ioctl;
 pub struct DmaBuf(OwnedFd);
 
 impl<T> Allocation<T> {
-    /// Exports the memory as a dma-buf. Its holders reach all of the memory, including the rest of the
-    /// last page behind the elements. With [`Access::Read`] they cannot write by it, and it cannot be
-    /// [imported](Device::import) as an allocation.
+    /// Exports the memory as a dma-buf. Its holders reach all of the memory, including the rest of
+    /// the last page behind the elements. With [`Access::Read`] they cannot write by it, and it
+    /// cannot be [imported](Device::import) as an allocation.
     ///
     /// # Errors
     ///
@@ -101,21 +101,21 @@ unsafe fn export(
 }
 
 impl Device {
-    /// Imports memory that [`Allocation::export`] or [`FileRegistration::export`] exported, in this or
-    /// another process, for this or another device. It is mapped for this device and this process as
-    /// [`alloc`](Self::alloc) does, and has as many elements as fit. On a flat device this makes the
-    /// context the owner.
+    /// Imports memory that [`Allocation::export`] or [`FileRegistration::export`] exported, in this
+    /// or another process, for this or another device. It is mapped for this device and this
+    /// process as [`alloc`](Self::alloc) does, and has as many elements as fit. On a flat device
+    /// this makes the context the owner.
     ///
     /// The memory is pinned once, and charged once to the user who allocated it.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, and could be mapped only by the kernel's
-    /// DMA API, which has no say in the addresses of this device; `EINVAL`: the file is no dma-buf,
-    /// its memory is registered memory of a program, which cannot be mapped here, or it is shorter
-    /// than one element; `EACCES`: it was exported for reading only; `ENOSPC`: too many registrations
-    /// and allocations; `EBUSY`: another context owns the device; `EPERM`: another process opened the
-    /// device; `ENODEV`: the device is gone.
+    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, and could be mapped only by the
+    /// kernel's DMA API, which has no say in the addresses of this device; `EINVAL`: the file is no
+    /// dma-buf, its memory is registered memory of a program, which cannot be mapped here, or it is
+    /// shorter than one element; `EACCES`: it was exported for reading only; `ENOSPC`: too many
+    /// registrations and allocations; `EBUSY`: another context owns the device; `EPERM`: another
+    /// process opened the device; `ENODEV`: the device is gone.
     pub fn import<T: Element>(&self, dma_buf: &DmaBuf) -> Result<Allocation<T>> {
         let attempt = || format!("import {dma_buf:?} for {self}");
         let mut args = abi::pinmap_import {

@@ -49,8 +49,8 @@ impl Generations {
         Self(numbers)
     }
 
-    /// The counter of a registration. Earlier reads of memory happen before it is loaded, later ones
-    /// after.
+    /// The counter of a registration. Earlier reads of memory happen before it is loaded, later
+    /// ones after.
     pub(super) fn of_handle(&self, handle: u64) -> u64 {
         let count = self.0.len() / size_of::<AtomicU64>();
         let index = (handle % count as u64) as usize;

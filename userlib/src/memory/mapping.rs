@@ -58,8 +58,8 @@ impl<'a> Mapping<'a> {
     /// # Errors
     ///
     /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
-    /// forgotten the address. The driver has cut the device off from all memory, and the device will
-    /// be gone soon. Releasing the registration will fail with `EIO`, too.
+    /// forgotten the address. The driver has cut the device off from all memory, and the device
+    /// will be gone soon. Releasing the registration will fail with `EIO`, too.
     pub fn unmap(mut self) -> Result<()> {
         self.unmap_now()
     }

@@ -2,10 +2,10 @@
 //! Memory that the CPU and a device share.
 //!
 //! Memory of the program is registered: a [`buffer`] becomes a [`registration`], or memory of
-//! somebody else a [`raw`] one; a part of a [`file`] can be registered without mapping it. Memory of
-//! the driver is an [`allocation`], in host memory or in the device's. All of it can be changed by
-//! the device at any time, so there are no references to it: the CPU copies through a [`view`], and
-//! work for the device takes a [`slice`].
+//! somebody else a [`raw`] one; a part of a [`file`] can be registered without mapping it. Memory
+//! of the driver is an [`allocation`], in host memory or in the device's. All of it can be changed
+//! by the device at any time, so there are no references to it: the CPU copies through a [`view`],
+//! and work for the device takes a [`slice`].
 
 pub(crate) mod alloc_options;
 pub(crate) mod allocation;

@@ -92,10 +92,10 @@ impl RegisterOptions {
         self
     }
 
-    /// Registers the whole pages around memory that does not begin or end at a page boundary. Without
-    /// this option such memory is refused, because the device reaches whole pages. It matters only
-    /// for [`Device::register_raw`](crate::Device::register_raw): a [`Buffer`](crate::Buffer) is
-    /// whole pages.
+    /// Registers the whole pages around memory that does not begin or end at a page boundary.
+    /// Without this option such memory is refused, because the device reaches whole pages. It
+    /// matters only for [`Device::register_raw`](crate::Device::register_raw): a
+    /// [`Buffer`](crate::Buffer) is whole pages.
     #[must_use]
     pub fn round_outwards(mut self) -> Self {
         self.round_outwards = true;
@@ -116,8 +116,8 @@ impl RegisterOptions {
         self
     }
 
-    /// Lets every signal that the process handles cancel registering (`EINTR`), not only fatal ones.
-    /// The driver checks for signals every few megabytes.
+    /// Lets every signal that the process handles cancel registering (`EINTR`), not only fatal
+    /// ones. The driver checks for signals every few megabytes.
     #[must_use]
     pub fn interruptible(mut self) -> Self {
         self.interruptible = true;

@@ -25,9 +25,9 @@ pub struct Preflight {
 }
 
 impl Device {
-    /// Asks whether `len` bytes at `addr` could be registered now, without pinning anything. No page
-    /// is touched, so this does not notice that the system is out of memory, or that a page of a
-    /// file cannot be read.
+    /// Asks whether `len` bytes at `addr` could be registered now, without pinning anything. No
+    /// page is touched, so this does not notice that the system is out of memory, or that a page of
+    /// a file cannot be read.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ pub struct Progress {
 }
 
 impl Device {
-    /// Asks how far a registration is that another thread is making, by a user address in it. Returns
-    /// `None` if no registration is being made there.
+    /// Asks how far a registration is that another thread is making, by a user address in it.
+    /// Returns `None` if no registration is being made there.
     ///
     /// # Errors
     ///

@@ -105,8 +105,8 @@ impl RegistrationInfo {
 
 impl Device {
     /// Finds the registration or allocation of this context that contains a user address. Returns
-    /// `None` if there is none. A stale registration is found until it is released, or until some of
-    /// its addresses are registered again.
+    /// `None` if there is none. A stale registration is found until it is released, or until some
+    /// of its addresses are registered again.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 //! Raw registrations: memory that a device can reach, whoever the memory belongs to.
 //!
 //! The other kinds of registrations are made of these. If the driver cannot take memory away from
-//! the device, because the IOMMU fails or the device does not answer, a release fails with `EIO` and
-//! the registration is *lost*: the driver cuts the device off from all memory, but has forgotten the
-//! handle, so nobody can prove that this memory is safe again.
+//! the device, because the IOMMU fails or the device does not answer, a release fails with `EIO`
+//! and the registration is *lost*: the driver cuts the device off from all memory, but has
+//! forgotten the handle, so nobody can prove that this memory is safe again.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -45,8 +45,8 @@ enum Hold {
     Held,
     /// The device cannot reach it any more.
     Released,
-    /// The driver could not take it away. The handle is gone, so later answers of the driver are not
-    /// about this memory.
+    /// The driver could not take it away. The handle is gone, so later answers of the driver are
+    /// not about this memory.
     Lost,
 }
 
@@ -56,8 +56,8 @@ const LOST: &str = "the driver could not take it away from the device";
 const CUT_OFF: Duration = Duration::from_secs(10);
 
 impl Device {
-    /// Registers memory that does not belong to this crate: `len` bytes from `memory` on. The device
-    /// can reach it until it is released.
+    /// Registers memory that does not belong to this crate: `len` bytes from `memory` on. The
+    /// device can reach it until it is released.
     ///
     /// If the memory leaves the address space before, for instance by `munmap()`, the registration
     /// goes stale, and the device cannot reach the memory any more: see
@@ -71,12 +71,12 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Until the registration is released or dropped, the device may read the memory at any time and,
-    /// with [`Access::ReadWrite`], write it. A forgotten registration is never released. If it is
-    /// [`portable`](RegisterOptions::portable), every device of the driver that the process has open
-    /// or opens later may do the same. All of this holds for whole pages: after rounding outwards,
-    /// also for what else lies in the first and the last page. So, as long as the memory stays
-    /// mapped:
+    /// Until the registration is released or dropped, the device may read the memory at any time
+    /// and, with [`Access::ReadWrite`], write it. A forgotten registration is never released. If it
+    /// is [`portable`](RegisterOptions::portable), every device of the driver that the process has
+    /// open or opens later may do the same. All of this holds for whole pages: after rounding
+    /// outwards, also for what else lies in the first and the last page. So, as long as the memory
+    /// stays mapped:
     ///
     /// - There must be no reference to any part of it, except to atomics; with [`Access::Read`]
     ///   shared references are allowed, too. It must be accessed by atomics or, in one thread, by
@@ -178,8 +178,8 @@ impl RawRegistration {
     ///
     /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
     /// forgotten the addresses. The driver has cut the device off from all memory, and the device
-    /// will be gone soon. The memory nevertheless counts as reachable from then on, and releasing it
-    /// again fails with `EIO`, too.
+    /// will be gone soon. The memory nevertheless counts as reachable from then on, and releasing
+    /// it again fails with `EIO`, too.
     pub fn release(mut self) -> Result<(), ErrorWith<Self>> {
         match self.release_now() {
             Ok(()) => Ok(()),
@@ -198,8 +198,8 @@ impl RawRegistration {
             ..Default::default()
         };
         match ioctl::release(self.device.as_fd(), &mut args) {
-            // A device that is gone reaches nothing. A stale handle was released before, by a forked
-            // process with the same file.
+            // A device that is gone reaches nothing. A stale handle was released before, by a
+            // forked process with the same file.
             Ok(()) | Err(Errno::ENODEV | Errno::ESTALE) => {
                 self.hold = Hold::Released;
                 Ok(())
@@ -222,9 +222,9 @@ impl RawRegistration {
         .with_hint("the driver has cut it off; unbind it from the driver, and bind it again")
     }
 
-    /// Releases memory to which there will be references next. If it is lost, waits until the device
-    /// is gone and reaches nothing; aborts the process if that takes longer than 10 seconds, because
-    /// nothing else could keep the memory from being used.
+    /// Releases memory to which there will be references next. If it is lost, waits until the
+    /// device is gone and reaches nothing; aborts the process if that takes longer than 10 seconds,
+    /// because nothing else could keep the memory from being used.
     ///
     /// # Errors
     ///

@@ -48,8 +48,9 @@ impl Registration {
         }
     }
 
-    /// Makes the memory unreachable for the device, removes all of its mappings, and gives the memory
-    /// back with its content. Succeeds also when the device is gone, or the registration stale.
+    /// Makes the memory unreachable for the device, removes all of its mappings, and gives the
+    /// memory back with its content. Succeeds also when the device is gone, or the registration
+    /// stale.
     ///
     /// # Errors
     ///
@@ -57,8 +58,8 @@ impl Registration {
     ///
     /// `EIO`: the IOMMU did not unmap the memory, or the device did not confirm in time that it has
     /// forgotten the addresses. The driver has cut the device off from all memory, and the device
-    /// will be gone soon. The memory is nevertheless never given back: releasing it again fails with
-    /// `EIO`, too, and dropping the registration leaves the memory allocated.
+    /// will be gone soon. The memory is nevertheless never given back: releasing it again fails
+    /// with `EIO`, too, and dropping the registration leaves the memory allocated.
     pub fn release(mut self) -> Result<Buffer, ErrorWith<Self>> {
         if let Err(error) = self.raw.release_now() {
             return Err(ErrorWith { error, value: self });
@@ -72,8 +73,8 @@ impl Registration {
     /// Copies bytes from the memory, from byte `offset` on.
     ///
     /// The copy sees what the device wrote before it raised an interrupt that was waited for, or
-    /// before it stored a value that [`load`](Self::load) returned. Each aligned 8 bytes are read at
-    /// once; the copy as a whole is not.
+    /// before it stored a value that [`load`](Self::load) returned. Each aligned 8 bytes are read
+    /// at once; the copy as a whole is not.
     ///
     /// # Errors
     ///
@@ -86,8 +87,8 @@ impl Registration {
 
     /// Copies bytes to the memory, from byte `offset` on.
     ///
-    /// The device sees these bytes before a later write to a [`Bar`](crate::Bar), and before a later
-    /// [`store`](Self::store).
+    /// The device sees these bytes before a later write to a [`Bar`](crate::Bar), and before a
+    /// later [`store`](Self::store).
     ///
     /// # Errors
     ///
@@ -141,8 +142,8 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was registered
-    /// [`unmapped`](crate::RegisterOptions::unmapped).
+    /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was
+    /// registered [`unmapped`](crate::RegisterOptions::unmapped).
     pub fn slice_mut<T: Element>(&mut self) -> Result<DeviceSliceMut<'_, T>> {
         if self.access() != Access::ReadWrite {
             let attempt = format!("have the memory at {:#x} written", self.addr());
@@ -175,10 +176,10 @@ impl Registration {
     /// # Errors
     ///
     /// `EACCES`: [`Access::ReadWrite`] is demanded, and the memory was registered with
-    /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too
-    /// many mappings; `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went
-    /// away; `EBUSY`: another context owns the device; `EINVAL`: the device address is not a multiple
-    /// of the page size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
+    /// [`Access::Read`]; `ENOSPC`: no room among the device addresses, or too many mappings;
+    /// `EEXIST`: the demanded device address is taken; `ESTALE`: the memory went away; `EBUSY`:
+    /// another context owns the device; `EINVAL`: the device address is not a multiple of the page
+    /// size, or the address bits are not 12 to 64; `ENODEV`: the device is gone.
     /// [`Error::failure`](crate::Error::failure) has the details.
     pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
         self.raw.map(options)

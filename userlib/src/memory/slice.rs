@@ -123,8 +123,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 
     /// Copies elements from the memory, from element `index` on.
     ///
-    /// The copy sees what the device wrote in work that was waited for. Each aligned 8 bytes are read
-    /// at once; the copy as a whole is not.
+    /// The copy sees what the device wrote in work that was waited for. Each aligned 8 bytes are
+    /// read at once; the copy as a whole is not.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         self.0.addr
     }
 
-    /// Returns a part of the slice, by a range of elements. [`split_at`](Self::split_at) returns the
-    /// rest, too.
+    /// Returns a part of the slice, by a range of elements. [`split_at`](Self::split_at) returns
+    /// the rest, too.
     ///
     /// # Errors
     ///
@@ -383,8 +383,8 @@ pub(crate) mod tests {
         let error = slice.read(2046, &mut some).expect_err("beyond the end");
         assert_eq!(
             error.to_string(),
-            "cannot read 3 elements of device memory at 0x100000, from element 2046 on: it has 2048 \
-             elements (EINVAL)"
+            "cannot read 3 elements of device memory at 0x100000, from element 2046 on: it has \
+             2048 elements (EINVAL)"
         );
         assert!(slice.set(2048, 0.0).is_err());
         assert!(slice.get(usize::MAX).is_err());

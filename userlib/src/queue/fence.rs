@@ -33,8 +33,8 @@ impl Fence {
         self.handle.executed() >= self.value
     }
 
-    /// Waits until the fence is reached; without a timeout, for as long as that takes. Returns false
-    /// if the time was up first.
+    /// Waits until the fence is reached; without a timeout, for as long as that takes. Returns
+    /// false if the time was up first.
     ///
     /// # Errors
     ///

@@ -64,8 +64,8 @@ impl Point {
         self.fence.is_done() && (!self.raw_packets || handle.is_confirmed(value))
     }
 
-    /// Waits until the point is reached; without a timeout, for as long as that takes. Returns false
-    /// if the time was up first. Fails if the point never will be reached.
+    /// Waits until the point is reached; without a timeout, for as long as that takes. Returns
+    /// false if the time was up first. Fails if the point never will be reached.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
         let reached = wait(&self.fence, &self.dependencies, timeout)?;
         if reached && self.raw_packets {

@@ -83,8 +83,8 @@ impl Ring {
         self.without_markers(self.capacity)
     }
 
-    /// How many of `places` packets are left for others: there is a marker for each quarter, one for
-    /// the packets that were there before, and one for somebody who waits.
+    /// How many of `places` packets are left for others: there is a marker for each quarter, one
+    /// for the packets that were there before, and one for somebody who waits.
     fn without_markers(&self, places: u64) -> u64 {
         places.saturating_sub(MARKER * (places / self.quarter() + 2))
     }
@@ -268,7 +268,10 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn what_fits_at_once_leaves_room_for_a_marker(log2 in 6u32..=16, executed in 0u64..1 << 40) {
+        fn what_fits_at_once_leaves_room_for_a_marker(
+            log2 in 6u32..=16,
+            executed in 0u64..1 << 40,
+        ) {
             let mut ring = ring(64);
             ring.capacity = 1 << log2;
             ring.written = executed;

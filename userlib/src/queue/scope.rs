@@ -54,10 +54,10 @@ impl Queue {
     /// # Ok(()) }
     /// ```
     ///
-    /// When this returns, the device has finished all work, also if the function failed or panicked.
-    /// A queue that has stopped, or that cannot be waited for because the device is gone, is
-    /// destroyed: then the device does nothing more of the work either. A destroyed queue refuses
-    /// all further work.
+    /// When this returns, the device has finished all work, also if the function failed or
+    /// panicked. A queue that has stopped, or that cannot be waited for because the device is gone,
+    /// is destroyed: then the device does nothing more of the work either. A destroyed queue
+    /// refuses all further work.
     ///
     /// # Errors
     ///
@@ -146,13 +146,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.submit_raw(packets, WhenFull::Wait)
     }
 
-    /// Submits raw packets as [`submit`](Self::submit) does, but never waits: submits all of them or
-    /// none.
+    /// Submits raw packets as [`submit`](Self::submit) does, but never waits: submits all of them
+    /// or none.
     ///
     /// # Errors
     ///
-    /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more packets
-    /// than the ring holds at once.
+    /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more
+    /// packets than the ring holds at once.
     pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Refuse)
     }
@@ -176,8 +176,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Has the device wait for a fence of another queue before it executes what is submitted next.
-    /// The CPU does not wait. If that other queue stops before the fence, this queue is destroyed at
-    /// the end of the scope.
+    /// The CPU does not wait. If that other queue stops before the fence, this queue is destroyed
+    /// at the end of the scope.
     ///
     /// # Errors
     ///

@@ -224,7 +224,8 @@ impl Queue {
     }
 }
 
-/// Splits a length into pieces of at most `most` bytes: their number, and their offsets and lengths.
+/// Splits a length into pieces of at most `most` bytes: their number, and their offsets and
+/// lengths.
 fn pieces(bytes: u64, most: u64) -> (u64, impl Iterator<Item = (u64, u64)>) {
     // A multiple of 8, so that no element of any size is split.
     let most = (most - most % 8).max(8);

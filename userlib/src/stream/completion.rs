@@ -61,8 +61,8 @@ impl Completion {
         self.point.query()
     }
 
-    /// Waits until the point is reached; without a timeout, for as long as that takes. Returns false
-    /// if the time was up first.
+    /// Waits until the point is reached; without a timeout, for as long as that takes. Returns
+    /// false if the time was up first.
     ///
     /// # Errors
     ///

@@ -72,8 +72,8 @@ impl State {
         }
     }
 
-    /// Has what is submitted next wait until the device finds a number of at least `value` at `addr`,
-    /// which is in `page`. `dependencies` are the fences that this wait is for.
+    /// Has what is submitted next wait until the device finds a number of at least `value` at
+    /// `addr`, which is in `page`. `dependencies` are the fences that this wait is for.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),

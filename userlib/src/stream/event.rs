@@ -161,8 +161,8 @@ impl Event {
         self.wait(None).map(drop)
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns false
-    /// if the time was up first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns
+    /// false if the time was up first.
     ///
     /// # Errors
     ///
@@ -186,8 +186,8 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the event was never recorded; `EAGAIN`: the event is not complete; otherwise as for
-    /// [`query`](Self::query).
+    /// `EINVAL`: the event was never recorded; `EAGAIN`: the event is not complete; otherwise as
+    /// for [`query`](Self::query).
     pub fn time(&self) -> Result<Duration> {
         let attempt = "tell when an event was";
         let recorded = self.lock();

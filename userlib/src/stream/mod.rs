@@ -5,8 +5,8 @@
 //! A [`Stream`] takes copies, fills, kernels, host functions and waits. Submitting them takes a few
 //! stores to mapped memory and returns at once. There is no order between streams, unless one
 //! [waits](Stream::wait_event) for an [`Event`] that another one records; that wait happens on the
-//! device. No call on one stream, and no registering, allocating or releasing, waits for the work of
-//! another stream.
+//! device. No call on one stream, and no registering, allocating or releasing, waits for the work
+//! of another stream.
 //!
 //! # Memory of work in flight
 //!
@@ -73,13 +73,14 @@
 //!   ([`Registration::query`](crate::Registration::query)), filling a [`Cache`](crate::Cache);
 //! - making queues, streams and events; submitting, recording, calling, resetting;
 //! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
-//!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and completions.
+//!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and
+//!   completions.
 //!
 //! Calls that ask whether something is done (`query`, `wait` of a [`Fence`](crate::Fence),
 //! [`Pending::try_into_memory`]) succeed if it is. If it is not, the driver would have to be asked,
-//! and they fail with `EDEADLK`. Allowed are dropping anything, releasing and unmapping; reading and
-//! writing memory and BARs; [`Pending::is_done`]; lookups in a [`Cache`](crate::Cache) that find a
-//! registration; and of course everything outside this crate, such as waking another thread.
+//! and they fail with `EDEADLK`. Allowed are dropping anything, releasing and unmapping; reading
+//! and writing memory and BARs; [`Pending::is_done`]; lookups in a [`Cache`](crate::Cache) that
+//! find a registration; and of course everything outside this crate, such as waking another thread.
 //!
 //! # These do not compile
 //!
@@ -277,8 +278,8 @@ impl Stream {
         Pending::new(&self.core, memory, work)
     }
 
-    /// Records an event here: it is complete when everything that was submitted before is done. This
-    /// replaces an earlier recording of the event.
+    /// Records an event here: it is complete when everything that was submitted before is done.
+    /// This replaces an earlier recording of the event.
     ///
     /// # Errors
     ///
@@ -317,8 +318,8 @@ impl Stream {
         self.core.call(Box::new(function))
     }
 
-    /// Whether everything that was submitted is done. If it is, this makes no system call, and later
-    /// reads see what the work wrote.
+    /// Whether everything that was submitted is done. If it is, this makes no system call, and
+    /// later reads see what the work wrote.
     ///
     /// # Errors
     ///
@@ -338,8 +339,8 @@ impl Stream {
         self.core.wait(None).map(drop)
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns false
-    /// if the time was up first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns
+    /// false if the time was up first.
     ///
     /// # Errors
     ///
@@ -353,20 +354,20 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `EMFILE`: too many open files; `ENOSPC`: this stream has 63 completions outstanding; `EIO`: the
-    /// stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    /// `EMFILE`: too many open files; `ENOSPC`: this stream has 63 completions outstanding; `EIO`:
+    /// the stream has failed; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn completion(&self) -> Result<Completion> {
         Completion::new(&self.core)
     }
 
     /// Makes a stream that has failed usable again. Work that was not executed never will be. Host
-    /// functions that have not run are dropped, except one that is already due. Waits for the packet
-    /// that runs, if there is one, and for other threads that are submitting.
+    /// functions that have not run are dropped, except one that is already due. Waits for the
+    /// packet that runs, if there is one, and for other threads that are submitting.
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::stream`], since the stream gets a new queue; after an error the stream is as it
-    /// was before. `EDEADLK`: this is a host function.
+    /// As for [`Gpu::stream`], since the stream gets a new queue; after an error the stream is as
+    /// it was before. `EDEADLK`: this is a host function.
     pub fn reset(&self) -> Result<()> {
         self.core.reset()
     }

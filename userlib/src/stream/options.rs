@@ -33,8 +33,8 @@ impl StreamOptions {
         }
     }
 
-    /// Sets the priority. Between packets, the device prefers streams of higher priority. Values are
-    /// clamped to [`Gpu::priorities`].
+    /// Sets the priority. Between packets, the device prefers streams of higher priority. Values
+    /// are clamped to [`Gpu::priorities`].
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;

@@ -27,8 +27,8 @@ impl<M> Parked<M> {
     }
 
     pub(super) fn get_mut(&mut self) -> &mut M {
-        // SAFETY: Valid, and owned by this alone, by the invariant. A device can reach only what was
-        // borrowed from the reference that this returns.
+        // SAFETY: Valid, and owned by this alone, by the invariant. A device can reach only what
+        // was borrowed from the reference that this returns.
         unsafe { self.0.as_mut() }
     }
 

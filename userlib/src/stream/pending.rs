@@ -129,8 +129,8 @@ impl<M: Send + 'static> Pending<M> {
         }
     }
 
-    /// Whether the work is done, as far as memory tells. Makes no system call, and does not find out
-    /// whether the work ever will be done.
+    /// Whether the work is done, as far as memory tells. Makes no system call, and does not find
+    /// out whether the work ever will be done.
     pub fn is_done(&self) -> bool {
         self.point.fence.is_done()
     }
@@ -213,7 +213,8 @@ impl<M: Send + 'static> Pending<M> {
 impl<M: Send + 'static> Drop for Pending<M> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // If nothing is to be dropped and nothing was registered, the device does not know the memory.
+        // If nothing is to be dropped and nothing was registered, the device does not know the
+        // memory.
         let is_known = std::mem::needs_drop::<M>() || !held.kept.is_empty();
         if is_known && !self.point.is_passed() {
             // A drop must not wait, so without a thread the memory stays until the process ends.

@@ -27,8 +27,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 ///
 /// When this returns, the device has finished all work of the scope, also if the function failed or
 /// panicked, and also if the streams were dropped. A stream that has failed, or that waits for one
-/// that has, is given up: it needs a [reset](Stream::reset). A stream that is reset during the scope
-/// takes no more work of it, unless [`Scope::on`] is called again.
+/// that has, is given up: it needs a [reset](Stream::reset). A stream that is reset during the
+/// scope takes no more work of it, unless [`Scope::on`] is called again.
 ///
 /// # Errors
 ///

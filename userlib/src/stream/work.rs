@@ -128,9 +128,9 @@ impl<'w> Work<'w> {
         self.require_equal(from.len(), to.len())?;
         let cache = self.core.shared().borrowed(self.core.device())?;
         let memory = from.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: The device can only read the memory, and `from` is borrowed until the work is done,
-        // when it is released. What lies beside it in the same pages only raw packets could name,
-        // and those, too, can only read.
+        // SAFETY: The device can only read the memory, and `from` is borrowed until the work is
+        // done, when it is released. What lies beside it in the same pages only raw packets could
+        // name, and those, too, can only read.
         let parts = unsafe { cache.get_parts(memory, len)? };
         let sources = parts
             .iter()
@@ -142,8 +142,9 @@ impl<'w> Work<'w> {
     }
 
     /// Submits a copy to memory that is not registered. The copy is refused, or the memory is
-    /// registered until the work is done, as `unregistered` says. The memory must be whole pages, as
-    /// a [`Buffer`](crate::Buffer) is, because the device could write to whatever else is in them.
+    /// registered until the work is done, as `unregistered` says. The memory must be whole pages,
+    /// as a [`Buffer`](crate::Buffer) is, because the device could write to whatever else is in
+    /// them.
     ///
     /// # Errors
     ///
@@ -236,13 +237,13 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().timestamp(to, index)
     }
 
-    /// Submits raw packets. [`Scope::submit`](crate::Scope::submit) of a queue says what they can do
-    /// to other queues and streams. Waits if the ring is full.
+    /// Submits raw packets. [`Scope::submit`](crate::Scope::submit) of a queue says what they can
+    /// do to other queues and streams. Waits if the ring is full.
     ///
     /// # Errors
     ///
-    /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is gone; `EDEADLK`: this is a host
-    /// function.
+    /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
+    /// gone; `EDEADLK`: this is a host function.
     pub fn packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();

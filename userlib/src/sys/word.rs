@@ -162,20 +162,24 @@ mod tests {
             .collect()
     }
 
+    fn content() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), LEN)
+    }
+
     fn range() -> impl Strategy<Value = (usize, usize)> {
         (0..=LEN).prop_flat_map(|offset| (Just(offset), 0..=LEN - offset))
     }
 
     proptest! {
         #[test]
-        fn reads_what_a_slice_would(content in prop::collection::vec(any::<u8>(), LEN), (offset, len) in range()) {
+        fn reads_what_a_slice_would(content in content(), (offset, len) in range()) {
             let mut got = vec![0; len];
             read(&words(&content), offset, &mut got);
             prop_assert_eq!(&got[..], &content[offset..offset + len]);
         }
 
         #[test]
-        fn writes_what_a_slice_would(content in prop::collection::vec(any::<u8>(), LEN), (offset, len) in range(), seed: u8) {
+        fn writes_what_a_slice_would(content in content(), (offset, len) in range(), seed: u8) {
             let from: Vec<u8> = (0..len).map(|i| seed.wrapping_add(i as u8)).collect();
             let words = words(&content);
             write(&words, offset, &from);
@@ -185,14 +189,19 @@ mod tests {
         }
 
         #[test]
-        fn values_are_in_native_byte_order(content in prop::collection::vec(any::<u8>(), LEN), value: u64, at in 0..LEN / WORD) {
+        fn values_are_in_native_byte_order(
+            content in content(),
+            value: u64,
+            at in 0..LEN / WORD,
+        ) {
             let words = words(&content);
             let mut expected = content;
             macro_rules! check {
                 ($($type:ty)*) => { $(
                     let offset = at * size_of::<$type>();
                     store(&words, offset, value as $type);
-                    expected[offset..offset + size_of::<$type>()].copy_from_slice(&(value as $type).to_ne_bytes());
+                    let end = offset + size_of::<$type>();
+                    expected[offset..end].copy_from_slice(&(value as $type).to_ne_bytes());
                     prop_assert_eq!(bytes(&words), expected.clone());
                     prop_assert_eq!(load::<$type>(&words, offset), value as $type);
                 )* };

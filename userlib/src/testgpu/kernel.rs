@@ -5,8 +5,8 @@
 //! checked: they must belong to the context of the queue, have the lengths that the kernel needs,
 //! and at most 1 GiB each; an operand that is written must not overlap with another one.
 //!
-//! The results of `f32` kernels equal those of the CPU, bit by bit, if the CPU computes in the order
-//! that is given here.
+//! The results of `f32` kernels equal those of the CPU, bit by bit, if the CPU computes in the
+//! order that is given here.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ pub struct IncrementF32<'r, 'a> {
     pub data: &'r mut DeviceSliceMut<'a, f32>,
 }
 
-/// A kernel that computes y = a · x + y for each element, in place. Product and sum are each rounded
-/// to `f32`.
+/// A kernel that computes y = a · x + y for each element, in place. Product and sum are each
+/// rounded to `f32`.
 #[derive(Debug)]
 pub struct Saxpy<'r, 'a> {
     /// The factor a.

@@ -11,8 +11,8 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// How many operands a packet can have.
 const MOST: usize = 3;
 
-/// The operands of one packet, which are checked as they are added. The type is public only in name:
-/// only kernels get to see it, and other crates cannot define any.
+/// The operands of one packet, which are checked as they are added. The type is public only in
+/// name: only kernels get to see it, and other crates cannot define any.
 #[derive(Debug)]
 pub struct Operands<'q> {
     /// The context of the queue.

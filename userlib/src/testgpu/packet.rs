@@ -55,8 +55,8 @@ impl Packet {
         Self::new(opcode::NOP, [0; 3])
     }
 
-    /// Makes a packet that copies bytes between device addresses, by any copy engine. The ranges must
-    /// not overlap.
+    /// Makes a packet that copies bytes between device addresses, by any copy engine. The ranges
+    /// must not overlap.
     pub const fn copy(source: u64, destination: u64, bytes: u64) -> Self {
         Self::new(opcode::COPY, [source, destination, bytes])
     }
@@ -67,9 +67,9 @@ impl Packet {
         Self::new(opcode::COPY | flags, [source, destination, bytes])
     }
 
-    /// Makes a packet that fills memory with elements of `1 << log2` bytes, by a copy engine. `log2`
-    /// must be 0 to 3, `bytes` a multiple of the element size, and the bits of `pattern` above an
-    /// element zero.
+    /// Makes a packet that fills memory with elements of `1 << log2` bytes, by a copy engine.
+    /// `log2` must be 0 to 3, `bytes` a multiple of the element size, and the bits of `pattern`
+    /// above an element zero.
     pub const fn fill(destination: u64, bytes: u64, pattern: u64, log2: u8) -> Self {
         let flags = (log2 as u64) << 8;
         Self::new(opcode::FILL | flags, [destination, bytes, pattern])

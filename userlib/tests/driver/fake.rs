@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A driver that is made up, so that what the crate makes of its answers can be tested without one.
 //!
-//! This program's own `ioctl()` takes the place of the C library's. For the file of a [`Fake`] it answers as the driver
-//! would; what a queue is given counts as done once it is waited for, and nothing is really done.
+//! This program's own `ioctl()` takes the place of the C library's. For the file of a [`Fake`] it
+//! answers as the driver would; what a queue is given counts as done once it is waited for, and
+//! nothing is really done.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulong, c_void};

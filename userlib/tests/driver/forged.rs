@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packets made by hand in one queue can write the fences of another. What there are references to does not rest on them.
+//! Packets made by hand in one queue can write the fences of another. What there are references to
+//! does not rest on them.
 
 use pinmap::stream::{self, StreamOptions, Unregistered};
 use pinmap::{Access, Buffer, Error};

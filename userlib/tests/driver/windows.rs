@@ -31,7 +31,8 @@ fn windows_of_the_same_memory_may_overlap() {
     let gpu = fake.gpu();
     let data = vec![1.0f32; 20_000];
     for windows in [
-        // A stencil with a halo; a part, then all; all, then a part; what joins two; the same again.
+        // A stencil with a halo; a part, then all; all, then a part; what joins two; the same
+        // again.
         vec![0..8192, 4096..12_288],
         vec![5000..9000, 0..20_000],
         vec![0..20_000, 5000..9000],

@@ -27,14 +27,15 @@ use kept::{Entry, Kept};
 
 /// A cache of registrations of memory that does not belong to this crate.
 ///
-/// Looking up memory that is in the cache, a *hit*, makes no system call. The cache need not know how
-/// the memory is allocated: before `munmap()` or `madvise()` returns, the driver marks the
+/// Looking up memory that is in the cache, a *hit*, makes no system call. The cache need not know
+/// how the memory is allocated: before `munmap()` or `madvise()` returns, the driver marks the
 /// registrations of that memory in a page that is mapped here. So memory that was freed and
 /// allocated anew at the same address is registered anew.
 ///
 /// The cache keeps a limited number of bytes registered, and evicts the least recently used
 /// registrations first. A lookup also evicts registrations that overlap with the memory without
-/// containing it. A registration that is in use, because a [`Cached`] of it exists, is never evicted.
+/// containing it. A registration that is in use, because a [`Cached`] of it exists, is never
+/// evicted.
 ///
 /// ```no_run
 /// # fn f(device: &pinmap::Device, memory: *mut u8) -> pinmap::Result<()> {
@@ -42,8 +43,8 @@ use kept::{Entry, Kept};
 ///
 /// let cache = Cache::new(device, Access::ReadWrite, 64 << 20)?;
 /// for _ in 0..1000 {
-///     // SAFETY: Nothing refers to the memory as long as `cached` exists. By then the device is done
-///     // with it, and nobody tells the device to use it again before the next `get`.
+///     // SAFETY: Nothing refers to the memory as long as `cached` exists. By then the device is
+///     // done with it, and nobody tells the device to use it again before the next `get`.
 ///     let cached = unsafe { cache.get(memory, 8192)? };
 ///     let address = cached.device_addr();
 ///     // ... have the device work there, and wait for it ...
@@ -82,8 +83,8 @@ impl Cache {
     /// # Errors
     ///
     /// As for [`Device::register_raw`]. `EBUSY`: a registration of only a part of the memory is in
-    /// use, by a [`Cached`]; `EEXIST`: the program has registered some of the memory itself, without
-    /// this cache.
+    /// use, by a [`Cached`]; `EEXIST`: the program has registered some of the memory itself,
+    /// without this cache.
     ///
     /// # Safety
     ///
@@ -94,8 +95,8 @@ impl Cache {
     ///   (refer to it, give it back to an allocator), provided that the device does not use it: not
     ///   by itself, and not because somebody tells it to, by its registers or by raw packets, which
     ///   are safe to make and to submit.
-    /// - No other thread frees the memory during the call. The lookup could return a registration of
-    ///   memory that is gone, as any use of freed memory can.
+    /// - No other thread frees the memory during the call. The lookup could return a registration
+    ///   of memory that is gone, as any use of freed memory can.
     pub unsafe fn get(&self, memory: *mut u8, len: usize) -> Result<Cached> {
         let start = memory.expose_provenance();
         let attempt = || format!("find {len} bytes at {start:#x} with {}", self.device);
@@ -137,8 +138,8 @@ impl Cache {
     }
 
     /// Finds registrations that together contain this memory, and registers the pages that none
-    /// contains. Returns them with the length of each part, in order. Unlike [`get`](Self::get), this
-    /// never evicts overlapping registrations.
+    /// contains. Returns them with the length of each part, in order. Unlike [`get`](Self::get),
+    /// this never evicts overlapping registrations.
     ///
     /// # Safety
     ///
@@ -371,9 +372,9 @@ impl Cached {
         }
     }
 
-    /// Whether the device could reach the memory all the time since the lookup. Makes no system call,
-    /// unless memory of this registration, or of one that shares its generation, may have left the
-    /// address space.
+    /// Whether the device could reach the memory all the time since the lookup. Makes no system
+    /// call, unless memory of this registration, or of one that shares its generation, may have
+    /// left the address space.
     ///
     /// # Errors
     ///
