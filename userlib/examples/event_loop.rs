@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An event loop that waits for hundreds of streams with one thread: their completions are files,
-//! and epoll says which of them are done.
+//! Waits for hundreds of streams with one thread, in an event loop: completions are files, and
+//! epoll tells which of them are done.
 //!
 //! usage: `event_loop [STREAMS]`
 
@@ -11,22 +11,22 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use pinmap::stream::{Completion, Pending, StreamOptions};
 use pinmap::{kernel, Allocation, Gpu, Stream};
 
-/// Rounds that each stream does.
+/// How many rounds each stream does.
 const ROUNDS: u32 = 4;
-/// Elements of its memory.
+/// Number of elements of a stream's memory.
 const LEN: usize = 1000;
 
-/// What the loop knows of a stream.
+/// A stream in the loop.
 struct Task {
     stream: Stream,
-    /// How often it was done.
+    /// How many rounds are done.
     rounds: u32,
-    /// What it does now, and how it tells.
+    /// The round that is running, and the file that tells its end.
     flight: Option<(Pending<Allocation<f32>>, Completion)>,
 }
 
 impl Task {
-    /// Has the device do one round, and the loop hear of its end.
+    /// Starts a round, and has epoll tell its end.
     fn start(
         &mut self,
         memory: Allocation<f32>,
@@ -38,7 +38,7 @@ impl Task {
             work.launch(kernel::IncrementF32 { data })
         })?;
         let completion = self.stream.completion()?;
-        // Closing it, when the round is over, takes it out again.
+        // Dropping the completion, after the round, removes it from epoll.
         epoll.add(&completion, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
         self.flight = Some((pending, completion));
         Ok(())
@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 continue;
             };
             epoll.delete(&completion)?;
-            // It does not wait: it is done.
+            // The round is done, so this does not wait.
             let memory = pending.wait()?;
             task.rounds += 1;
             if task.rounds < ROUNDS {
@@ -88,7 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let took = start.elapsed();
     println!(
-        "{count} streams, {ROUNDS} rounds each, one thread: {wakes} times woken in {took:.1?}, all results right"
+        "{count} streams, {ROUNDS} rounds each, one thread: {wakes} times woken in {took:.1?}, \
+         all results right"
     );
     Ok(())
 }

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What streams cost and what they gain, as a table; and as records for other programs to read, one a
-//! line.
+//! Measures what streams cost and what they gain. Prints a table; with `--json`, also writes one
+//! record a line for other programs.
 //!
 //! usage: `stream_costs [--json FILE]`
-
-#[path = "overlap/measure.rs"]
-#[expect(dead_code, reason = "the example overlap also draws it")]
-mod measure;
 
 use std::fs::File;
 use std::io::Write;
@@ -14,27 +10,28 @@ use std::time::{Duration, Instant};
 
 use pinmap::stream::StreamOptions;
 use pinmap::{kernel, Gpu, Packet};
+use pinmap_samples::overlap::{pipeline, CHUNKS};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How often something is measured.
+/// How often each case is measured.
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
 /// How often the overlap is measured.
 const RUNS: usize = 5;
 
-/// What was measured several times: one way of doing what the case says. The first way of a case is what the
-/// others are compared with.
+/// The times of one way of doing what a case says. The other ways of a case are compared with its
+/// first one.
 struct Record {
     case: String,
     system: &'static str,
-    /// Nanoseconds, in order.
+    /// Nanoseconds, in ascending order.
     values: Vec<u64>,
 }
 
 impl Record {
-    /// `case` is the operation, the size and the kind of what it is done with.
+    /// `case` names the operation, the size and the kind of object, separated by slashes.
     fn new(case: impl Into<String>, system: &'static str, times: &[Duration]) -> Self {
         let nanos = |time: &Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut values: Vec<u64> = times.iter().map(nanos).collect();
@@ -46,18 +43,18 @@ impl Record {
         }
     }
 
-    /// The value that so many quarters of the others are below.
+    /// The quartile with this number.
     fn quartile(&self, quarters: usize) -> u64 {
         let last = self.values.len().saturating_sub(1);
         self.values.get(last * quarters / 4).copied().unwrap_or(0)
     }
 
-    /// Cases and systems need no escapes.
+    /// The record as JSON. Cases and systems need no escapes.
     fn json(&self) -> String {
         let [q1, median, q3] = [1, 2, 3].map(|quarters| self.quartile(quarters));
         format!(
-            "{{\"case\": \"{}/testgpu\", \"system\": \"{}\", \"median_ns\": {median}, \"q1_ns\": {q1}, \
-             \"q3_ns\": {q3}, \"rounds\": {}}}",
+            "{{\"case\": \"{}/testgpu\", \"system\": \"{}\", \"median_ns\": {median}, \
+             \"q1_ns\": {q1}, \"q3_ns\": {q3}, \"rounds\": {}}}",
             self.case,
             self.system,
             self.values.len()
@@ -111,12 +108,13 @@ fn main() -> Result<()> {
         );
     }
     println!(
-        "in ns; lower and upper: the quartiles; stream-event-wait and stream-pipeline by the device's clock"
+        "in ns; lower and upper: the quartiles; stream-event-wait and stream-pipeline by the \
+         device's clock"
     );
     Ok(())
 }
 
-/// What it takes the CPU to submit a packet: alone, and as one of many.
+/// Measures how long the CPU takes to submit a packet: alone, and as one of many.
 fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
     let packets = vec![Packet::nop(); BATCH];
@@ -134,7 +132,7 @@ fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// What it takes the CPU to record an event, and to have a stream wait for one.
+/// Measures how long the CPU takes to record an event, and to make a stream wait for one.
 fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new().packets(65536);
     let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
@@ -143,7 +141,7 @@ fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
         events.push(gpu.event()?);
     }
     let (mut recorded, mut waited) = (Vec::new(), Vec::new());
-    // So that there is something to wait for.
+    // The events must not be complete before they are waited for.
     let time = Duration::from_millis(300);
     drop(stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
     for event in &events {
@@ -161,14 +159,14 @@ fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// From an event in one stream to what waits for it in another.
+/// Measures the time from an event in one stream to the work that waits for it in another.
 fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new();
     let (first, second) = (gpu.stream(options)?, gpu.stream(options)?);
     let (event, after) = (gpu.event()?, gpu.event()?);
     let mut times = Vec::new();
     for _ in 0..TIMES {
-        // Long enough for the other one to be waiting.
+        // Long enough that the other stream is waiting.
         let time = Duration::from_micros(300);
         drop(first.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
         first.record(&event)?;
@@ -182,7 +180,7 @@ fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// A host function, and back to the stream.
+/// Measures how long a host function takes, there and back.
 fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
     let mut times = Vec::new();
@@ -197,13 +195,13 @@ fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// What streams save where the link and the kernels take as long as one another.
+/// Measures the time that streams save when copies and kernels take equally long.
 fn overlap(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let mut all = [const { Vec::new() }; 4];
     let mut size = 0;
     for _ in 0..RUNS {
-        let result = measure::pipeline(gpu, measure::CHUNKS)?;
-        size = result.chunk * measure::CHUNKS;
+        let result = pipeline(gpu, CHUNKS)?;
+        size = result.chunk * CHUNKS;
         for (times, run) in all.iter_mut().zip(result.runs()) {
             times.push(run.total);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two programs in one: two contexts of the same device. Both work at the same time, and neither
-//! reaches what the other has mapped, although it knows the address.
+//! Two contexts of the same device, as two programs would have. Both work at the same time, and
+//! neither reaches what the other has mapped, although it knows the address.
 //!
 //! ```sh
 //! pinmap bind 0000:00:10.0        # once, as root
@@ -14,9 +14,9 @@ use std::thread;
 
 use pinmap::{kernel, Access, Buffer, Device, Gpu, Packet, Queue, QueueOptions, Registration};
 
-/// Floats that each context works on.
+/// How many floats each context works on.
 const FLOATS: usize = 1 << 18;
-/// How often it adds 1 to each.
+/// How often a context adds 1 to each float.
 const ROUNDS: u16 = 20;
 
 /// A context with a queue and some memory.
@@ -41,7 +41,7 @@ impl Context {
         })
     }
 
-    /// Whether its queue executes something.
+    /// Whether the queue of the context executes packets.
     fn works(&mut self) -> pinmap::Result<bool> {
         let fence = self.queue.scope(|scope| {
             scope.submit(&[Packet::nop()])?;
@@ -50,7 +50,7 @@ impl Context {
         Ok(fence.is_done())
     }
 
-    /// Adds 1 to each float, again and again; then all must be the same.
+    /// Adds 1 to each float, [`ROUNDS`] times. Returns whether all floats are right.
     fn work(&mut self) -> pinmap::Result<bool> {
         let memory = &mut self.memory;
         self.queue.scope(|scope| {
@@ -69,7 +69,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let second = Device::open(first.path())?;
     let (mut a, mut b) = (Context::new("A", first)?, Context::new("B", second)?);
 
-    // Both at once.
+    // Both work at the same time.
     let (good_a, good_b) = thread::scope(|threads| {
         let other = threads.spawn(|| b.work());
         (a.work(), other.join())
@@ -82,7 +82,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("{name}: {FLOATS} floats, each {ROUNDS} now");
     }
 
-    // B knows where A's memory is, and has the device write there.
+    // B knows the address of A's memory, and tells the device to write there.
     let target = a.memory.device_addr()?;
     let write = Packet::fill(target, 4096, 0xbad, 2);
     let Err(error) = b.queue.scope(|scope| scope.submit(&[write])) else {
@@ -94,7 +94,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         return Err(error.into());
     }
 
-    // A has not noticed, and goes on; B goes on with a new queue.
+    // A is not affected and goes on; B goes on with a new queue.
     if a.memory.load::<u32>(0)? != f32::from(ROUNDS).to_bits() {
         return Err("A's memory has changed".into());
     }

@@ -9,8 +9,6 @@ mod command;
 mod device;
 mod doctor;
 mod documents;
-#[path = "../../../userlib/examples/edu/driver.rs"]
-mod edu;
 mod failure;
 mod faults;
 mod files;
@@ -22,8 +20,6 @@ mod knobs;
 mod lost;
 mod mapping;
 mod memory;
-#[path = "../../../userlib/src/bin/pinmap/pins.rs"]
-mod pins;
 mod queues;
 mod registration;
 mod setup;
@@ -43,6 +39,7 @@ mod syscalls;
 use std::process::ExitCode;
 
 use harness::Test;
+use pinmap_samples::{edu, pins};
 
 /// Makes tests of functions, which give them their names.
 macro_rules! tests {

@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use pinmap::stream::{self, Event, StreamOptions};
 use pinmap::{kernel, Error, Gpu, Packet, Stream};
+use pinmap_samples::overlap as measure;
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::knobs::{Knobs, COMPUTE_SLOTS};
 use crate::setup::{buffer, is_slow};
 use crate::streams::{spin, stream, until};
-
-#[path = "../../../userlib/examples/overlap/measure.rs"]
-#[expect(dead_code, reason = "the example also draws it")]
-mod measure;
 
 /// The beginning and the end of some work, by the device's clock.
 struct Span(Event, Event);

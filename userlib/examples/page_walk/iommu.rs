@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What Intel's IOMMU translates for a function, as the kernel's debugfs tells root.
+//! The page table of Intel's IOMMU for a function, as debugfs shows it to root.
 
 use std::fs;
 use std::io;
 
 use pinmap::PciAddress;
 
-/// Bits of an entry with the address.
+/// The bits of an entry that hold the address.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// The device may write, for both kinds of tables that there are.
+/// The bit that allows writing, in both kinds of tables.
 const WRITE: u64 = 1 << 1;
 
 /// A leaf of the IOMMU's page table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leaf {
-    /// The first I/O virtual address.
+    /// First I/O virtual address.
     pub(crate) iova: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) len: u64,
-    /// The device may write.
+    /// Whether the device may write.
     pub(crate) writable: bool,
-    /// Where it leads, for comparing only.
+    /// Frame number of the first page, to compare only.
     frame: u64,
 }
 
-/// All leaves of a function.
+/// Reads all leaves of a function.
 pub(crate) fn leaves(pci: PciAddress) -> io::Result<Vec<Leaf>> {
     let path = format!("/sys/kernel/debug/iommu/intel/{pci}/domain_translation_struct");
     let text = fs::read_to_string(path)?;
     Ok(text.lines().filter_map(parse).collect())
 }
 
-/// "IOVA-frame | level-5 level-4 level-3 [level-2 [level-1]]", of which the last is the leaf.
+/// Parses "IOVA-frame | level-5 level-4 level-3 [level-2 [level-1]]", where the last is the leaf.
 fn parse(line: &str) -> Option<Leaf> {
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     let (iova, levels) = line.split_once('|')?;
@@ -53,13 +53,13 @@ fn parse(line: &str) -> Option<Leaf> {
 }
 
 impl Leaf {
-    /// Whether it translates an I/O virtual address.
+    /// Whether the leaf translates an I/O virtual address.
     pub(crate) fn covers(&self, iova: u64) -> bool {
         iova.checked_sub(self.iova)
             .is_some_and(|offset| offset < self.len)
     }
 
-    /// The page frame to which an address that it [covers](Self::covers) leads.
+    /// The frame number to which an address leads that the leaf [covers](Self::covers).
     pub(crate) fn frame_at(&self, iova: u64) -> u64 {
         self.frame + ((iova - self.iova) >> 12)
     }

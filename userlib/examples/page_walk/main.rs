@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The three MMUs of one pointer: the CPU's leads it to a page, the device's to an I/O virtual
-//! address, and the IOMMU that to the same page. Shows what each has for memory that was
-//! registered, memory that the driver allocated, and memory of the device.
+//! Follows one pointer through three MMUs. The CPU's leads to a page; the device's leads to an I/O
+//! virtual address, and the IOMMU from there to the same page. Shows the translations of registered
+//! memory, of memory that the driver allocated, and of memory of the device.
 //!
-//! No physical address is shown. What the IOMMU has, only root can find out, where the kernel has
-//! Intel's in debugfs.
+//! Shows no physical address. Only root can see the entries of the IOMMU, and only those of
+//! Intel's, in debugfs.
 //!
 //! ```sh
 //! pinmap bind 0000:00:10.0        # once, as root
@@ -12,30 +12,30 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod frame;
 mod iommu;
 
 use std::error::Error;
 use std::fs;
 use std::process::ExitCode;
 
-use frame::PAGE;
 use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Place, Queue, QueueOptions, Target};
+use pinmap_samples::pagemap::{self as frame, PAGE};
 
-/// Bytes of each piece of memory, and which of them the pointer is for.
+/// Length of each piece of memory in bytes.
 const LEN: usize = 4 << 20;
+/// Offset in bytes to which the pointer points.
 const OFFSET: usize = (2 << 20) | 0x1238;
 
-/// What is asked along the way.
+/// What the walk needs.
 struct Walk {
     gpu: Gpu,
     queue: Queue,
-    /// What the IOMMU has, or why that cannot be seen.
+    /// The entries of the IOMMU, or why they cannot be seen.
     leaves: Result<Vec<iommu::Leaf>, std::io::Error>,
 }
 
 impl Walk {
-    /// Walks to one byte of memory, which has a user and a device address.
+    /// Follows a pointer into memory, which has a user and a device address.
     fn to(
         &mut self,
         name: &str,
@@ -65,7 +65,8 @@ impl Walk {
             Target::Vram(offset) => format!("byte {offset:#x} of its memory"),
         };
         println!(
-            "  the device's MMU  {device_addr:#x} ({equal}) -> {leads}, by {} tables, in a leaf of {} KiB, for reading{}",
+            "  the device's MMU  {device_addr:#x} ({equal}) -> {leads}, by {} tables, in a leaf of \
+             {} KiB, for reading{}",
             leaf.levels,
             leaf.leaf_len >> 10,
             and_writing(leaf.write),
@@ -77,7 +78,7 @@ impl Walk {
             }
         }
 
-        // The device goes the whole way, and finds the same.
+        // The device itself follows its address.
         let mut seen = self.gpu.alloc_vram::<u8>(8)?;
         self.queue
             .scope(|scope| scope.copy(byte, &mut seen.slice_mut()))?;
@@ -89,7 +90,8 @@ impl Walk {
         Ok(())
     }
 
-    /// What the IOMMU has for an I/O virtual address, and whether that is the page with this frame.
+    /// Shows the entry of the IOMMU for an I/O virtual address, and checks that it leads to the
+    /// page with this frame number.
     fn iommu(&self, iova: u64, frame: Option<u64>) -> Result<(), Box<dyn Error>> {
         let leaves = match &self.leaves {
             Ok(leaves) => leaves,
@@ -133,7 +135,7 @@ fn yes(yes: bool) -> &'static str {
     }
 }
 
-/// What the CPU's page table says, by pagemap and smaps.
+/// Describes the entry of the CPU's page table, by pagemap and smaps.
 fn cpu(addr: usize, entry: u64) -> Result<String, Box<dyn Error>> {
     let bits = [
         (frame::PRESENT, "in memory"),
@@ -158,7 +160,7 @@ fn cpu(addr: usize, entry: u64) -> Result<String, Box<dyn Error>> {
     Ok(format!("a page: {state}{huge}"))
 }
 
-/// KiB in huge pages of the mapping that has an address.
+/// How many KiB of the mapping around an address are in huge pages.
 fn huge_kib(addr: usize) -> Result<u64, Box<dyn Error>> {
     let smaps = fs::read_to_string("/proc/self/smaps")?;
     let mut inside = false;
@@ -177,7 +179,7 @@ fn huge_kib(addr: usize) -> Result<u64, Box<dyn Error>> {
     Ok(sum)
 }
 
-/// What the kernel says about a page, if it does.
+/// Describes the kernel's flags of a page, if they can be read.
 fn flags(frame: u64) -> String {
     const NAMES: [(u32, &str); 8] = [
         (2, "referenced"),

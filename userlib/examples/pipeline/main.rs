@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checksums a file that need not fit into the device's memory: chunks of it are read, copied to
-//! the device and checksummed there, by two streams in turn. While the device works on a chunk, the
-//! next one is read.
+//! Checksums a file that need not fit into the device's memory. Chunks are read, copied to the
+//! device and checksummed there by two streams in turn; while the device works on a chunk, the next
+//! one is read.
 //!
-//! usage: `pipeline [FILE]`: without one, made-up bytes in memory, more than the device has.
+//! usage: `pipeline [FILE]`. Without a file: made-up bytes, more than the device has memory.
 
 use std::error::Error;
 use std::fs::File;
@@ -13,19 +13,19 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::stream::{Pending, StreamOptions};
 use pinmap::{kernel, Allocation, Gpu, Stream};
 
-/// Bytes of a chunk.
+/// Length of a chunk in bytes.
 const CHUNK: usize = 4 << 20;
 
-/// What a chunk needs: memory of the host, where it is read to, and of the device.
+/// Memory for a chunk: of the host, into which it is read, and of the device.
 struct Lane {
     host: Allocation<u8>,
     local: Allocation<u8>,
     crc: Allocation<u32>,
-    /// Bytes of it that are in use.
+    /// Bytes that are in use.
     len: usize,
 }
 
-/// A stream, and its memory, which is here or in flight.
+/// A stream and its memory, which is idle or in flight.
 struct Worker {
     stream: Stream,
     state: State,
@@ -34,7 +34,7 @@ struct Worker {
 enum State {
     Idle(Lane),
     Busy(Pending<Lane>),
-    /// Only for a moment.
+    /// Between two states.
     Moving,
 }
 
@@ -53,7 +53,8 @@ impl Worker {
         })
     }
 
-    /// The memory, when the device is done with it, and what it found.
+    /// Waits for the memory. Returns it with the checksum and the length of the chunk, if there was
+    /// one.
     fn take(&mut self) -> pinmap::Result<(Lane, Option<(u32, usize)>)> {
         match std::mem::replace(&mut self.state, State::Moving) {
             State::Busy(pending) => {
@@ -66,7 +67,7 @@ impl Worker {
         }
     }
 
-    /// Hands the memory over to the device.
+    /// Hands the memory over to the stream.
     fn start(&mut self, lane: Lane) -> pinmap::Result<()> {
         let pending = self.stream.submit(lane, |work, lane| {
             let Lane {
@@ -87,7 +88,7 @@ impl Worker {
     }
 }
 
-/// Reads as much of a buffer as there is.
+/// Fills a buffer from a file, as far as the file goes.
 fn read(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -99,7 +100,7 @@ fn read(file: &mut File, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// A file in memory, with bytes that are made up.
+/// Makes a file in memory with made-up bytes.
 fn made_up(len: u64) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"pipeline", MFdFlags::MFD_CLOEXEC)?);
     let (mut buffer, mut seed, mut left) = (vec![0; CHUNK], 1u64, len);
@@ -116,10 +117,10 @@ fn made_up(len: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// The CRC-32C of bytes, by the CPU, as a table of bytes has it.
+/// CRC-32C by the CPU, with a table of bytes.
 struct Crc {
     table: [u32; 256],
-    /// What appending a chunk of zeros does, as a matrix of bits.
+    /// The effect of appending a chunk of zeros, as a matrix of bits.
     chunk: [u32; 32],
 }
 
@@ -141,14 +142,14 @@ impl Crc {
         this
     }
 
-    /// The checksum of what had this one, and these bytes behind it.
+    /// The checksum after appending bytes to data with this checksum.
     fn add(&self, crc: u32, bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!crc, |crc, &byte| {
             (crc >> 8) ^ self.table[((crc ^ u32::from(byte)) & 0xff) as usize]
         })
     }
 
-    /// What so many bytes of zeros do to each bit, found by squaring.
+    /// The effect of appending `bytes` zeros on each bit, computed by squaring.
     fn zeros(&self, bytes: usize) -> [u32; 32] {
         let one: [u32; 32] = std::array::from_fn(|bit| {
             let crc = 1u32 << bit;
@@ -167,7 +168,7 @@ impl Crc {
         result
     }
 
-    /// The checksum of two pieces, of which the second has so many bytes.
+    /// The checksum of two pieces together, of which the second has `len` bytes.
     fn join(&self, first: u32, second: u32, len: usize) -> u32 {
         match len {
             CHUNK => apply(&self.chunk, first) ^ second,
@@ -176,7 +177,7 @@ impl Crc {
     }
 }
 
-/// A matrix of bits times a vector of bits.
+/// Multiplies a matrix of bits by a vector of bits.
 fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
     let columns = (0..32).filter(|bit| (vector >> bit) & 1 != 0);
     columns.fold(0, |sum, bit| sum ^ matrix[bit])
@@ -200,7 +201,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut workers = [Worker::new(&gpu)?, Worker::new(&gpu)?];
     let mut buffer = vec![0; CHUNK];
     let mut bar = Bar::new(total);
-    // As many turns more as there are workers, to take what is still in flight.
+    // After the end of the file, one more turn for each worker takes what is still in flight.
     let mut last = workers.len();
     for turn in 0.. {
         let worker = &mut workers[turn % 2];
@@ -222,7 +223,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         lane.host.write(0, &buffer[..len])?;
         lane.len = len;
         worker.start(lane)?;
-        // Meanwhile the CPU does the same, to compare.
+        // Meanwhile the CPU computes the same, to compare.
         cpu = crc.add(cpu, &buffer[..len]);
     }
     bar.end()?;
@@ -234,7 +235,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A bar that shows how far it has come; on a terminal, as it goes.
+/// A progress bar, which on a terminal is updated.
 struct Bar {
     total: u64,
     drawn: usize,

@@ -6,12 +6,9 @@
 use std::time::Instant;
 
 use pinmap::{Allocation, Gpu, Packet, QueueOptions};
+use pinmap_samples::work::Work;
 
 use crate::{Bench, Result};
-
-#[path = "../../../../userlib/src/bin/pinmap/demo/work.rs"]
-mod work;
-use work::Work;
 
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("16MiB", 16 << 20)];
 /// Packets submitted for one measurement.

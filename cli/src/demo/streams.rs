@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part about streams: the same chunks one step at a time, and by one, two and three streams.
+
+use std::io::Write;
+
+use pinmap::Gpu;
+use pinmap_samples::overlap::{self, Pipeline};
+
+use super::checks::Checks;
+use crate::size;
+use crate::Result;
+
+/// How often to measure at most. The device is emulated, so other load on the processor delays it.
+const TRIES: usize = 3;
+/// How many columns the timeline has.
+const COLUMNS: usize = 72;
+
+/// Measures, and draws a timeline.
+pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+    writeln!(
+        out,
+        "\n3. {} chunks are copied in, worked on for as long, and copied out:",
+        overlap::CHUNKS
+    )?;
+    if gpu.info()?.link.bandwidth.is_none() {
+        writeln!(
+            out,
+            "   the link has no limit, so there is nothing to overlap"
+        )?;
+        return Ok(());
+    }
+    let mut result = overlap::pipeline(gpu, overlap::CHUNKS)?;
+    for _ in 1..TRIES {
+        if verdicts(&result).iter().all(|(good, _)| *good) {
+            break;
+        }
+        result = overlap::pipeline(gpu, overlap::CHUNKS)?;
+    }
+    let drawn = result.drawn();
+    writeln!(
+        out,
+        "   {} each; > copied in, # worked on, < copied out, in the first {drawn:.0?} by the \
+         device's clock",
+        size::format(result.chunk as u64)
+    )?;
+    for run in result.runs() {
+        let (total, ratio) = (run.total.as_secs_f64() * 1e3, result.ratio(run));
+        writeln!(
+            out,
+            "   {}: {total:.0} ms, {ratio:.2} of the serial time",
+            run.name
+        )?;
+        for row in overlap::timeline(run, drawn, COLUMNS) {
+            writeln!(out, "     {row}")?;
+        }
+    }
+    writeln!(
+        out,
+        "   Serial: each step is waited for. A stream does one step at a time, so two take half of \
+         what one\n   takes at the least, and three a third."
+    )?;
+    for (good, what) in verdicts(&result) {
+        checks.add(out, good, what)?;
+    }
+    Ok(())
+}
+
+/// What the measurement is to show, and whether it does.
+fn verdicts(result: &Pipeline) -> [(bool, &'static str); 2] {
+    let (two, three) = (result.ratio(&result.two), result.ratio(&result.three));
+    [
+        (
+            two <= 0.5,
+            "two streams take at most half of the serial time",
+        ),
+        (three < two, "three streams take less than two"),
+    ]
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel: its version, its options, and the driver.
+
+use super::system::System;
+use super::Finding;
+
+/// The kernel versions for which the driver is made.
+const VERSIONS: [(u32, u32); 2] = [(7, 2), (7, 3)];
+
+/// The options that the driver needs to be built, or to accept any device.
+const OPTIONS: [&str; 6] = [
+    "CONFIG_MODULES",
+    "CONFIG_RUST",
+    "CONFIG_SPARSEMEM_VMEMMAP",
+    "CONFIG_MMU_NOTIFIER",
+    "CONFIG_IOMMU_API",
+    "CONFIG_PCI_MSI",
+];
+
+/// The options for drivers of IOMMUs, of which one is needed.
+const DRIVERS: [&str; 5] = [
+    "CONFIG_INTEL_IOMMU",
+    "CONFIG_AMD_IOMMU",
+    "CONFIG_VIRTIO_IOMMU",
+    "CONFIG_ARM_SMMU",
+    "CONFIG_ARM_SMMU_V3",
+];
+
+/// Examines the kernel.
+pub(super) fn examine(system: &System) -> Vec<Finding> {
+    let loaded = system.sysfs().driver_loaded();
+    let mut findings = vec![version(system, loaded)];
+    findings.extend(options(system, loaded));
+    findings.extend(huge_pages(system));
+    findings
+}
+
+fn version(system: &System, loaded: bool) -> Finding {
+    const WHAT: &str = "kernel";
+    let known = VERSIONS.map(|(major, minor)| format!("{major}.{minor}"));
+    let Some(release) = system.release() else {
+        return Finding::note(
+            WHAT,
+            "its version cannot be read",
+            format!("it should be Linux {}", known.join(" or ")),
+        );
+    };
+    let text = format!("Linux {release}");
+    match numbers(&release) {
+        _ if loaded => Finding::good(WHAT, text),
+        Some(version) if VERSIONS.contains(&version) => Finding::good(WHAT, text),
+        Some(version) if version < VERSIONS[0] => Finding::wrong(
+            WHAT,
+            format!("{text} is too old"),
+            format!("boot Linux {}", known.join(" or ")),
+        ),
+        _ => Finding::note(
+            WHAT,
+            format!("{text} is not one that the driver was made for"),
+            format!(
+                "if the driver does not compile, boot Linux {}",
+                known.join(" or ")
+            ),
+        ),
+    }
+}
+
+/// The first two numbers of a release.
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn options(system: &System, loaded: bool) -> Vec<Finding> {
+    const WHAT: &str = "kernel options";
+    if loaded {
+        // The driver was built for this kernel, so it has found what it needs.
+        return Vec::new();
+    }
+    let Some(config) = system.kernel_config() else {
+        let fix = format!("make sure that it has {}", OPTIONS.join(", "));
+        let text = "neither /boot nor /proc/config.gz tells them";
+        return vec![Finding::note(WHAT, text, fix)];
+    };
+    let missing = missing(&config);
+    if missing.is_empty() {
+        return vec![Finding::good(WHAT, "all that the driver needs")];
+    }
+    vec![Finding::wrong(
+        WHAT,
+        format!("the kernel was built without {}", missing.join(", ")),
+        "boot a kernel that has them; there is no way around it",
+    )]
+}
+
+/// The needed options that a configuration lacks.
+fn missing(config: &str) -> Vec<String> {
+    let has = |option: &str| {
+        config.lines().any(|line| {
+            let value = line.strip_prefix(option);
+            value.is_some_and(|value| value == "=y" || value == "=m")
+        })
+    };
+    let single = OPTIONS.iter().filter(|option| !has(option));
+    let mut missing: Vec<_> = single.map(|&option| option.to_owned()).collect();
+    if !DRIVERS.iter().any(|option| has(option)) {
+        missing.push(format!("a driver for the IOMMU ({})", DRIVERS.join(" or ")));
+    }
+    missing
+}
+
+/// Examines whether the driver is loaded, or can be.
+pub(super) fn driver(system: &System) -> Finding {
+    const WHAT: &str = "driver";
+    if system.sysfs().driver_loaded() {
+        return Finding::good(WHAT, "loaded");
+    }
+    let release = system.release().unwrap_or_default();
+    let modules = system.read(format!("lib/modules/{release}/modules.dep"));
+    if modules.is_some_and(|modules| modules.contains("/pinmap.ko")) {
+        return Finding::wrong(
+            WHAT,
+            "the module is not loaded",
+            "`modprobe pinmap`, as root",
+        );
+    }
+    Finding::wrong(
+        WHAT,
+        "there is no module pinmap for this kernel",
+        format!(
+            "build it in pinmap's sources and install it, as root: `make \
+             KDIR=/lib/modules/{release}/build modules modules_install && depmod && modprobe pinmap`"
+        ),
+    )
+}
+
+/// Examines transparent huge pages, which make registering faster.
+fn huge_pages(system: &System) -> Option<Finding> {
+    let setting = system.read("sys/kernel/mm/transparent_hugepage/enabled")?;
+    setting.contains("[never]").then(|| {
+        Finding::note(
+            "huge pages",
+            "the kernel does not use transparent huge pages, so large memory is registered page by \
+             page",
+            "`echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`, as root",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::system::tests::Fake;
+    use super::super::Level;
+    use super::*;
+
+    fn release(release: &str) -> Fake {
+        Fake::new(&[("proc/sys/kernel/osrelease", release)])
+    }
+
+    #[test]
+    fn versions_are_judged() {
+        for (text, loaded, level) in [
+            ("6.12.9-amd64", false, Level::Wrong),
+            ("7.1.0", false, Level::Wrong),
+            ("7.2.12", false, Level::Good),
+            ("7.3.4-amd64", false, Level::Good),
+            ("7.4.0", false, Level::Note),
+            ("8.0", false, Level::Note),
+            ("strange", false, Level::Note),
+            // The driver is loaded, so the version is right.
+            ("7.4.0", true, Level::Good),
+        ] {
+            let finding = version(&release(text).system(), loaded);
+            assert_eq!(finding.level, level, "{finding:?}");
+        }
+        assert_eq!(
+            version(&System::at("/nonexistent"), false).level,
+            Level::Note
+        );
+    }
+
+    #[test]
+    fn options_that_nobody_tells_are_named() {
+        let findings = options(&release("7.3.4").system(), false);
+        assert_eq!(findings[0].level, Level::Note);
+        let fix = findings[0].fix.as_deref().unwrap_or_default();
+        assert!(OPTIONS.iter().all(|option| fix.contains(option)), "{fix}");
+    }
+
+    #[test]
+    fn the_module_is_loaded_or_built() {
+        let fake = release("7.3.4");
+        let fix = |fake: &Fake| driver(&fake.system()).fix.unwrap_or_default();
+        assert!(
+            fix(&fake).contains("make KDIR=/lib/modules/7.3.4/build"),
+            "{}",
+            fix(&fake)
+        );
+        fake.write("lib/modules/7.3.4/modules.dep", "kernel/fs/ext4/ext4.ko:\n");
+        assert!(fix(&fake).contains("make KDIR="), "{}", fix(&fake));
+        fake.write("lib/modules/7.3.4/modules.dep", "updates/pinmap.ko:\n");
+        assert_eq!(fix(&fake), "`modprobe pinmap`, as root");
+        fake.write("sys/bus/pci/drivers/pinmap/bind", "");
+        assert_eq!(driver(&fake.system()), Finding::good("driver", "loaded"));
+    }
+
+    #[test]
+    fn huge_pages_that_are_off_are_noted() {
+        const PATH: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+        let found = |text| huge_pages(&Fake::new(&[(PATH, text)]).system());
+        assert!(found("always madvise [never]").is_some_and(|found| found.level == Level::Note));
+        assert_eq!(found("always [madvise] never"), None);
+        assert_eq!(found("[always] madvise never"), None);
+        assert_eq!(huge_pages(&System::at("/nonexistent")), None);
+    }
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(numbers("7.3.4+deb14-amd64"), Some((7, 3)));
+        assert_eq!(numbers("7.2"), Some((7, 2)));
+        assert_eq!(numbers("linux"), None);
+    }
+
+    #[test]
+    fn what_is_off_is_missing() {
+        let all = OPTIONS.map(|option| format!("{option}=y\n")).concat();
+        assert_eq!(missing(&format!("{all}CONFIG_AMD_IOMMU=y\n")), [""; 0]);
+        let without = all.replace("CONFIG_RUST=y", "# CONFIG_RUST is not set");
+        let missing = missing(&without);
+        assert_eq!(missing[0], "CONFIG_RUST");
+        assert!(missing[1].contains("CONFIG_INTEL_IOMMU or"), "{missing:?}");
+        // A longer name with the same beginning does not count.
+        assert!(super::missing("CONFIG_RUST_IS_AVAILABLE=y").contains(&"CONFIG_RUST".to_owned()));
+    }
+}

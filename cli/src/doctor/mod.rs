@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `pinmap doctor`: finds out what is missing on this machine, and how to put it right.
+//!
+//! Each module examines one layer: kernel, IOMMU, functions, devices. The findings come in the
+//! order in which to put things right.
+
+mod device;
+mod function;
+mod iommu;
+mod kernel;
+mod system;
+
+use std::io::{self, Write};
+
+use crate::args::DoctorOptions;
+use crate::Result;
+
+use system::System;
+
+/// The level of a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// All is well.
+    Good,
+    /// pinmap works, but could work better.
+    Note,
+    /// pinmap does not work.
+    Wrong,
+}
+
+/// A finding.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    level: Level,
+    /// What was examined, in a word or two.
+    what: &'static str,
+    text: String,
+    /// What to do about it.
+    fix: Option<String>,
+}
+
+impl Finding {
+    fn good(what: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            level: Level::Good,
+            what,
+            text: text.into(),
+            fix: None,
+        }
+    }
+
+    fn note(what: &'static str, text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            level: Level::Note,
+            what,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
+    }
+
+    fn wrong(what: &'static str, text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            level: Level::Wrong,
+            what,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let level = match self.level {
+            Level::Good => "ok",
+            Level::Note => "note",
+            Level::Wrong => "WRONG",
+        };
+        writeln!(out, "{level:<7}{}: {}", self.what, self.text)?;
+        match &self.fix {
+            Some(fix) => writeln!(out, "{:<7}=> {fix}", ""),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Writes the findings. Fails after that if anything is wrong.
+pub(crate) fn run(options: &DoctorOptions, out: &mut impl Write) -> Result<()> {
+    let findings = examine(&System::this(), options);
+    for finding in &findings {
+        finding.write(out)?;
+    }
+    let wrong = findings
+        .iter()
+        .filter(|finding| finding.level == Level::Wrong);
+    match wrong.count() {
+        0 => Ok(writeln!(out, "\npinmap can be used")?),
+        1 => Err("pinmap cannot be used yet: one thing is missing".into()),
+        n => Err(format!("pinmap cannot be used yet: {n} things are missing").into()),
+    }
+}
+
+/// Collects all findings, in the order in which to put things right.
+fn examine(system: &System, options: &DoctorOptions) -> Vec<Finding> {
+    let mut findings = kernel::examine(system);
+    findings.extend(iommu::examine(system));
+    findings.push(kernel::driver(system));
+    findings.extend(function::examine(system, options.function));
+    findings.extend(device::examine(options.function, options.need));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_says_what_to_do() {
+        let mut text = Vec::new();
+        Finding::wrong("limit", "too low", "raise it")
+            .write(&mut text)
+            .expect("written");
+        Finding::good("IOMMU", "dmar0")
+            .write(&mut text)
+            .expect("written");
+        assert_eq!(
+            String::from_utf8(text).expect("text"),
+            "WRONG  limit: too low\n       => raise it\nok     IOMMU: dmar0\n"
+        );
+    }
+
+    #[test]
+    fn an_empty_machine_has_all_but_the_limit_wrong() {
+        let system = System::at("/nonexistent");
+        let findings = kernel::examine(&system)
+            .into_iter()
+            .chain(iommu::examine(&system))
+            .chain([kernel::driver(&system)])
+            .chain(function::examine(&system, None));
+        let wrong: Vec<_> = findings
+            .filter(|finding| finding.level == Level::Wrong)
+            .map(|finding| finding.what)
+            .collect();
+        assert_eq!(wrong, ["IOMMU", "driver", "functions"]);
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The report of `pinmap info`, before it is put into words.
+
+use pinmap::{Memlock, Preflight};
+
+use crate::details::Entry;
+use crate::limit::{own_memlock, raise};
+use crate::sysfs::Sysfs;
+use crate::words;
+
+/// Everything that is shown.
+pub(crate) struct Report {
+    /// Whether the driver is loaded.
+    pub(crate) driver_loaded: bool,
+    /// Names of the IOMMUs.
+    pub(crate) iommus: Vec<String>,
+    pub(crate) memlock: Memlock,
+    /// Whether a device could be asked what is used of the limit.
+    pub(crate) used_known: bool,
+    /// Whether the needed bytes could be registered, if somebody asks and the driver can be asked.
+    pub(crate) preflight: Option<pinmap::Result<Preflight>>,
+    pub(crate) devices: Vec<Entry>,
+    /// What to do if there is no device.
+    pub(crate) hint: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn new(sysfs: &Sysfs, mut devices: Vec<Entry>) -> Self {
+        let driver_loaded = sysfs.driver_loaded();
+        // The driver counts for the user, so all devices tell the same.
+        let known = devices
+            .iter()
+            .find_map(|entry| Some(entry.details.as_ref().ok()?.info.memlock));
+        let preflight = devices
+            .iter_mut()
+            .find_map(|entry| entry.details.as_mut().ok()?.preflight.take());
+        let iommus = sysfs.iommus();
+        let hint = devices
+            .is_empty()
+            .then(|| words::no_device(driver_loaded, !iommus.is_empty()));
+        let memlock = known.unwrap_or_else(own_memlock);
+        Self {
+            driver_loaded,
+            iommus,
+            memlock,
+            used_known: known.is_some(),
+            preflight,
+            devices,
+            hint,
+        }
+    }
+
+    /// How to be allowed to lock more, if the limit is low.
+    pub(crate) fn raise(&self) -> Option<String> {
+        raise(self.memlock)
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the examples, the command, the tests and the bench of pinmap share: a driver for QEMU's
+//! `edu`, a few workloads for paged devices, and ways to observe the kernel.
+//!
+//! [`edu`] is also a template for a driver of your own.
+#![forbid(unsafe_code)]
+
+pub mod edu;
+pub mod overlap;
+pub mod pagemap;
+pub mod pins;
+pub mod work;
+pub mod zero_copy;
