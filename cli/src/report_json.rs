@@ -130,7 +130,7 @@ struct LinkJson {
 
 #[derive(Serialize)]
 struct TotalsJson {
-    /// Without the one that asks.
+    /// The number of programs, not counting this one.
     programs: u32,
     pinned: TotalJson,
     allocated: TotalJson,

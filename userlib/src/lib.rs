@@ -2,11 +2,11 @@
 //! User memory for PCI accelerators, without a copy.
 //!
 //! The Linux driver pinmap pins memory of a program and maps it for a PCI device in the IOMMU, if
-//! possible so that the device uses the same addresses as the program. With this crate that takes
-//! no `unsafe`: memory is either the CPU's, a [`Buffer`], which is a slice of bytes, or the device
-//! can reach it, a [`Registration`], which can only be copied from and to.
+//! possible at the same addresses. With this crate that takes no `unsafe` code. Memory is either a
+//! [`Buffer`], which only the CPU reaches and which dereferences to a slice of bytes, or a
+//! [`Registration`], which a device reaches and which can only be copied from and to.
 //!
-//! A whole program, for QEMU's device `edu`. The crate's example `edu` has all of that device.
+//! Here is a whole program for QEMU's device `edu`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -17,12 +17,12 @@
 //! //    `pinmap info` shows it.
 //! let device = Device::open_pci("0000:00:10.0".parse()?)?;
 //!
-//! // 2. Allocate memory, in whole pages, and fill it. So far it is ordinary memory.
+//! // 2. Allocate memory in whole pages, and fill it. So far it is ordinary memory.
 //! let mut buffer = Buffer::new(4096)?;
 //! buffer[..13].copy_from_slice(b"hello, device");
 //!
-//! // 3. Register it: now the device can reach it, and this program can no longer refer to it. The
-//! //    device address equals `registration.addr()` if the IOMMU allows.
+//! // 3. Register the memory. Now the device can reach it, and the program cannot refer to it. The
+//! //    device address equals `registration.addr()` if the IOMMU allows that.
 //! let registration = buffer.register(&device, Access::ReadWrite)?;
 //! let address = registration.device_addr()?;
 //!
@@ -30,20 +30,20 @@
 //! let registers = device.bar(0)?;
 //! let interrupt = device.interrupt(0)?;
 //!
-//! // 5. Have the device copy the 13 bytes to its own memory at 0x40000, and from there back to
-//! //    offset 100 of ours. (The registers are those of edu: from, to, how many, go.)
+//! // 5. Have the device copy 13 bytes to its own memory at 0x40000, and from there back to offset
+//! //    100 of ours. (The registers of edu are source, destination, count and command.)
 //! for (from, to, go) in [(address, 0x40000, 0x5u64), (0x40000, address + 100, 0x7)] {
 //!     registers.write(0x80, from)?;
 //!     registers.write(0x88, to)?;
 //!     registers.write(0x90, 13u64)?;
 //!     registers.write(0x98, go)?;
 //!
-//!     // 6. Wait for the interrupt that says it is done, and acknowledge it.
+//!     // 6. Wait for the interrupt that tells the end of the copy, and acknowledge it.
 //!     interrupt.wait(Duration::from_secs(5))?.ok_or("no interrupt")?;
 //!     registers.write(0x64, registers.read::<u32>(0x24)?)?;
 //! }
 //!
-//! // 7. Release it: the device cannot reach the memory any more, and it is ours again.
+//! // 7. Release the memory. The device cannot reach it any more, and it is a buffer again.
 //! let buffer = registration.release()?;
 //! assert_eq!(&buffer[100..113], b"hello, device");
 //! # Ok(())
@@ -52,12 +52,12 @@
 //!
 //! # Devices with queues
 //!
-//! A device with an MMU of its own ([`Kind::Paged`]) is used by many programs at once, and needs no
-//! registers: each has queues ([`Gpu::queue`]), whose work is submitted without a system call. The
-//! work's operands are [`DeviceSlice`]s of registered memory, of host memory that the driver
-//! allocates ([`Device::alloc`]) or of the device's own ([`Gpu::alloc_vram`]); each is at the same
-//! address for the program and for the device. The [kernels](mod@kernel) are those of the test
-//! GPU, which the driver's tests bring along; so are the [packets](Packet).
+//! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
+//! ([`Gpu::queue`]), to which it submits work without a system call. The operands of the work are
+//! [`DeviceSlice`]s: of registered memory, of host memory that the driver allocates
+//! ([`Device::alloc`]), or of the device's own memory ([`Gpu::alloc_vram`]). Each operand has the
+//! same address for the program and for the device. The [kernels](mod@kernel) and the
+//! [packets](Packet) are those of the test GPU, which comes with the driver's tests.
 //!
 //! ```no_run
 //! use pinmap::{kernel, Access, Buffer, Device, QueueOptions};
@@ -66,43 +66,43 @@
 //! let device = Device::open("/dev/pinmap0")?;
 //! let mut queue = device.gpu()?.queue(QueueOptions::new())?;
 //!
-//! // Ordinary memory, which the device then works on in place.
+//! // Ordinary memory, on which the device works in place.
 //! let mut numbers = Buffer::new(4096)?.register(&device, Access::ReadWrite)?;
 //! queue.scope(|scope| {
 //!     let mut data = numbers.slice_mut::<f32>()?;
 //!     scope.launch(kernel::IncrementF32 { data: &mut data })
 //! })?;
 //!
-//! // The scope has waited: the memory is free again, and holds the results.
+//! // The end of the scope has waited: the memory can be used again, and holds the results.
 //! assert_eq!(numbers.slice::<f32>()?.get(0)?, 1.0);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A [`Stream`] takes work of that kind and returns at once; its module [`mod@stream`] has events,
-//! host functions, and files that tell when it is done.
+//! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
+//! host functions, and files that tell when work is done.
 //!
-//! A thousand atomic additions of the device and of the CPU to the same number need not add up:
-//! nothing makes an operation of the device one with one of the CPU, except that aligned 8
-//! bytes are read and written whole. Kernels and CPU take turns by waiting.
+//! Read-modify-write operations of the device and of the CPU are not atomic with each other: if
+//! both add to the same number, additions can be lost. Only aligned loads and stores of 8 bytes are
+//! indivisible. A program and its kernels take turns by waiting.
 //!
 //! # What is guaranteed
 //!
-//! - A device reaches only what is registered and mapped, writes only to what was registered with
-//!   [`Access::ReadWrite`], and nothing after [`Registration::release`] or the drop. The driver and
-//!   the IOMMU see to that, whatever the device does.
-//! - No safe code gets a reference to memory that a device may write, also not by
-//!   [`std::mem::forget`]: what is forgotten stays registered and allocated until the process ends.
-//! - What is borrowed for the work of a queue stays borrowed until the device is done with it,
-//!   however the [scope](Queue::scope) ends. Should a queue yet work on memory that was released,
-//!   it only stops: the first point holds whatever is submitted.
-//! - After `fork()` the registrations belong to the parent. A child that has a use for the device
-//!   opens it anew; it must not drop or release what it inherited, for that would release the
-//!   parent's.
+//! - A device reaches only memory that is registered and mapped, writes only to memory that was
+//!   registered with [`Access::ReadWrite`], and reaches nothing after [`Registration::release`] or
+//!   a drop. The driver and the IOMMU enforce that, whatever the device does.
+//! - Safe code gets no reference to memory that a device may write, not even by
+//!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
+//! - Memory that is borrowed for the work of a queue stays borrowed until the device is done with
+//!   it, however the [scope](Queue::scope) ends. A queue that nevertheless works on memory that was
+//!   released stops with a fault, because the device does not reach that memory.
+//! - After `fork()`, the registrations belong to the parent. A child that needs the device must
+//!   open it anew. It must not drop or release what it inherited, because that would release the
+//!   memory of the parent.
 //!
-//! # These do not compile
+//! # Mistakes that do not compile
 //!
-//! A buffer that is registered is no longer there:
+//! A buffer cannot be used after it is registered:
 //!
 //! ```compile_fail,E0382
 //! # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
@@ -112,7 +112,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Nor can a reference from before be kept:
+//! A reference to a buffer cannot be kept while it is registered:
 //!
 //! ```compile_fail,E0505
 //! # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
@@ -123,7 +123,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A registration is no slice:
+//! A registration does not dereference to a slice:
 //!
 //! ```compile_fail,E0308
 //! fn bytes(registration: &pinmap::Registration) -> &[u8] {
@@ -137,7 +137,7 @@
 //! }
 //! ```
 //!
-//! Nor is memory that the driver allocated:
+//! Memory that the driver allocated does not either:
 //!
 //! ```compile_fail,E0308
 //! fn read(file: &mut impl std::io::Read, allocation: &mut pinmap::Allocation<u8>) {
@@ -161,8 +161,7 @@
 //! }
 //! ```
 //!
-//! Memory that the device works on cannot be released before the scope has ended, nor written by
-//! the CPU behind its back:
+//! Memory on which the device works cannot be released before the scope has ended:
 //!
 //! ```compile_fail,E0505
 //! # use pinmap::*;
@@ -175,6 +174,8 @@
 //! }) }
 //! ```
 //!
+//! Its owner cannot read it in the meantime either:
+//!
 //! ```compile_fail,E0502
 //! # use pinmap::*;
 //! # fn f(queue: &mut Queue, numbers: &mut Allocation<f32>) -> Result<()> {
@@ -186,8 +187,7 @@
 //! }) }
 //! ```
 //!
-//! Nor can it be memory that the scope does not outlive, or two operands of one kernel that are the
-//! same:
+//! Memory that does not outlive the scope cannot be an operand:
 //!
 //! ```compile_fail,E0597
 //! # use pinmap::*;
@@ -199,6 +199,8 @@
 //! }) }
 //! ```
 //!
+//! The same memory cannot be borrowed exclusively twice:
+//!
 //! ```compile_fail,E0499
 //! # use pinmap::*;
 //! # fn f(scope: &Scope<'_, '_>, numbers: &mut Allocation<f32>) -> Result<()> {
@@ -209,7 +211,7 @@
 //! # }
 //! ```
 //!
-//! The scope does not leave its function, and neither does what it was lent:
+//! The scope cannot leave its function:
 //!
 //! ```compile_fail,E0521
 //! # use pinmap::*;
@@ -221,7 +223,7 @@
 //! }) }
 //! ```
 //!
-//! Elements are of the type that the kernel works on:
+//! Elements must have the type on which the kernel works:
 //!
 //! ```compile_fail,E0308
 //! # use pinmap::*;
@@ -234,7 +236,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("the driver is for 64-bit Linux, and so is this crate");
 
-/// The documents' examples are tests, too.
+/// The examples in the documents, which are tests, too.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../README.md")]

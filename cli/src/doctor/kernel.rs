@@ -129,7 +129,8 @@ pub(super) fn driver(system: &System) -> Finding {
         "there is no module pinmap for this kernel",
         format!(
             "build it in pinmap's sources and install it, as root: `make \
-             KDIR=/lib/modules/{release}/build modules modules_install && depmod && modprobe pinmap`"
+             KDIR=/lib/modules/{release}/build modules modules_install && depmod && \
+             modprobe pinmap`"
         ),
     )
 }

@@ -16,7 +16,7 @@ pub struct Fault {
     pub queue: u64,
     /// Index of the packet that stopped the queue, counted from 0 since the queue was made.
     pub packet: u64,
-    /// What was wrong.
+    /// The code of the fault.
     pub code: FaultCode,
     /// The access that was refused, if one was.
     pub access: Option<FaultAccess>,

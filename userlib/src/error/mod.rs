@@ -203,7 +203,7 @@ impl<T> From<ErrorWith<T>> for Error {
     }
 }
 
-/// Fails inside a host function: a stream waits for that function, perhaps for ever.
+/// Fails inside a host function, for which a stream waits.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ enum Placement {
     Fixed(u64),
     /// Exactly the user address.
     Identity,
-    /// None: the memory is only pinned.
+    /// No device address: the memory is only pinned.
     Unmapped,
 }
 

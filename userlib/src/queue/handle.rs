@@ -60,7 +60,7 @@ pub(crate) struct Handle {
 /// Why a queue executes nothing any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// It was destroyed, and had not faulted.
+    /// The queue was destroyed, and had not faulted.
     Destroyed,
     /// A packet faulted.
     Faulted(Fault),

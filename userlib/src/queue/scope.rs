@@ -61,7 +61,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// That of the function. If it had none: `EIO`, the queue has stopped, and
+    /// The error of the function; or else `EIO`: the queue has stopped, and
     /// [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the device is gone.
     pub fn scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
     where

@@ -82,7 +82,7 @@
 //! and writing memory and BARs; [`Pending::is_done`]; lookups in a [`Cache`](crate::Cache) that
 //! find a registration; and of course everything outside this crate, such as waking another thread.
 //!
-//! # These do not compile
+//! # Mistakes that do not compile
 //!
 //! Memory that was handed over cannot be used:
 //!

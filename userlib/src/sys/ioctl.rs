@@ -88,7 +88,7 @@ ioctls! {
         query = PINMAP_CMD_QUERY(pinmap_query);
         // Asked by a release that failed, which a drop may make.
         query_after_release = PINMAP_CMD_QUERY(pinmap_query) allowed_inside;
-        // Only what was registered can be mapped, and no more than allowed then.
+        // Maps only registered memory, with at most the access of the registration.
         map = PINMAP_CMD_MAP(pinmap_map);
         unmap = PINMAP_CMD_UNMAP(pinmap_unmap) allowed_inside;
         set_eventfd = PINMAP_CMD_SET_EVENTFD(pinmap_set_eventfd);

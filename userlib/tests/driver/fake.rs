@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A driver that is made up, so that what the crate makes of its answers can be tested without one.
+//! A made-up driver, so that the crate can be tested without a real one.
 //!
-//! This program's own `ioctl()` takes the place of the C library's. For the file of a [`Fake`] it
-//! answers as the driver would; what a queue is given counts as done once it is waited for, and
-//! nothing is really done.
+//! The `ioctl()` of this program replaces that of the C library. For the file of a [`Fake`] it
+//! answers as the driver would. Nothing is ever executed; what was submitted to a queue counts as
+//! done once it is waited for.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulong, c_void};
@@ -26,33 +26,33 @@ pub(crate) struct Fake {
     file: File,
 }
 
-/// What becomes of a device whose IOMMU has failed.
+/// The fate of a device whose IOMMU has failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
-    /// It is gone soon.
+    /// The driver cuts the device off: it is gone.
     Gone,
-    /// It stays.
+    /// The driver cannot cut the device off.
     Here,
 }
 
 #[derive(Default)]
 struct State {
     gone: bool,
-    /// Taking memory back fails.
+    /// Taking memory back from the device fails, with this consequence.
     broken: Option<After>,
-    /// Bytes of the file that are in use.
+    /// Length of the part of the file that is in use.
     length: u64,
     next: u64,
     registered: BTreeMap<u64, (u64, u64)>,
-    /// Handles that were released, or lost.
+    /// Handles that were released, or whose memory was lost.
     ended: Vec<u64>,
-    /// Where the fences of the queues are in the file.
+    /// The offsets of the queues' fences in the file, by queue.
     queues: BTreeMap<u64, u64>,
-    /// Registrations that were ever made.
+    /// How many registrations were ever made.
     registrations: usize,
 }
 
-/// All of them, by their files.
+/// The states of all made-up drivers, by their files.
 static FAKES: Mutex<BTreeMap<u64, State>> = Mutex::new(BTreeMap::new());
 
 fn fakes() -> MutexGuard<'static, BTreeMap<u64, State>> {
@@ -89,17 +89,17 @@ impl Fake {
         self.open().gpu().expect("a paged device")
     }
 
-    /// From now on, no memory can be taken back.
+    /// Makes taking memory back from the device fail from now on.
     pub(crate) fn break_iommu(&self, after: After) {
         self.with(|state| state.broken = Some(after));
     }
 
-    /// Registrations that there are, and that there ever were.
+    /// How many registrations there are, and how many were ever made.
     pub(crate) fn registrations(&self) -> (usize, usize) {
         self.with(|state| (state.registered.len(), state.registrations))
     }
 
-    /// As a packet made by hand may have it: the fences of all queues say that everything is done.
+    /// Overwrites the fences of all queues, as a raw packet can: they say that everything is done.
     pub(crate) fn forge_fences(&self) {
         self.with(|state| {
             for &offset in state.queues.values() {
@@ -109,7 +109,7 @@ impl Fake {
         });
     }
 
-    /// Queues that there are.
+    /// How many queues there are.
     pub(crate) fn queues(&self) -> usize {
         self.with(|state| state.queues.len())
     }
@@ -127,7 +127,7 @@ impl State {
         self.next - 1
     }
 
-    /// Room in the file.
+    /// Takes room in the file, and returns its offset.
     fn space(&mut self, file: &File, length: u64) -> u64 {
         let offset = self.length;
         self.length += length.next_multiple_of(PAGE);
@@ -155,7 +155,7 @@ impl State {
     }
 
     fn release(&mut self, handle: u64) -> Result<(), Errno> {
-        // What the driver allocated is as good as registered, as far as this goes.
+        // Handles of allocations are not recorded.
         let known = self.find(handle);
         if known == Err(Errno::ENOENT) {
             return Ok(());
@@ -172,7 +172,7 @@ impl State {
         }
     }
 
-    /// The queue has come so far.
+    /// Stores a fence of a queue.
     fn reach(&self, file: &File, queue: u64, fence: u32, value: u64) -> Result<(), Errno> {
         let offset = self.queues.get(&queue).ok_or(Errno::ESTALE)? + 8 * u64::from(fence);
         file.write_all_at(&value.to_le_bytes(), offset)
@@ -180,19 +180,21 @@ impl State {
     }
 }
 
-/// Takes the argument of an ioctl for what it must be.
+/// Takes the argument of an ioctl.
 ///
 /// # Safety
 ///
-/// It must point to a `T` that nobody else uses.
+/// The argument must point to a `T` that nobody else uses.
 unsafe fn take<'a, T>(arg: *mut c_void) -> &'a mut T {
     // SAFETY: As the caller promises.
     unsafe { &mut *arg.cast::<T>() }
 }
 
+/// Answers an ioctl.
+///
 /// # Safety
 ///
-/// `arg` must be what belongs to the number.
+/// `arg` must be of the type that belongs to the number.
 unsafe fn answer(
     state: &mut State,
     file: &File,
@@ -296,15 +298,15 @@ unsafe fn answer(
     Ok(())
 }
 
-/// What the crate calls in place of the C library's.
+/// The function that the crate calls instead of that of the C library.
 ///
 /// # Safety
 ///
-/// As for that: `arg` must be what belongs to the request.
+/// `arg` must be of the type that belongs to the request.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: RawFd, request: c_ulong, arg: *mut c_void) -> c_int {
     let number = (request & 0xff) as u32;
-    // SAFETY: It belongs to the caller, for the time of the call.
+    // SAFETY: The descriptor belongs to the caller, for the time of the call.
     let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
     let file = file.try_clone_to_owned().map(File::from);
     if request >> 8 == sys::PINMAP_IOCTL_TYPE.into() {

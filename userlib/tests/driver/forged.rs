@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packets made by hand in one queue can write the fences of another. What there are references to
-//! does not rest on them.
+//! Raw packets in one queue can overwrite the fences of another. Even then there is no reference to
+//! memory that a device can reach.
 
 use pinmap::stream::{self, StreamOptions, Unregistered};
 use pinmap::{Access, Buffer, Error};
@@ -51,7 +51,7 @@ fn memory_is_released_before_it_is_given_back() {
     let (_, mut target) = pending.try_into_memory().expect("it seems to be done");
     assert_eq!(fake.registrations().0, 0);
     target[0] = 1;
-    // What stays registered there is no reference to, whatever the fences say.
+    // Registered again, the memory has no references, whatever the fences say.
     let registration = target.register(gpu.device(), Access::ReadWrite);
     assert_eq!(
         registration.expect("registered").access(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The user's own code runs under none of the crate's locks.
+//! Code of the user never runs under a lock of the crate.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pinmap::{Buffer, DeviceSlice, Packet, QueueOptions, RegisterOptions, Stream}
 
 use crate::fake::Fake;
 
-/// Runs something that would hang for ever if a lock were held.
+/// Runs something that would hang if a lock were held, and fails if it does.
 fn in_time(what: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -22,7 +22,7 @@ fn in_time(what: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// An operand that uses the stream before it is one.
+/// An operand whose conversion uses the stream.
 struct Busy<'a>(DeviceSlice<'a, f32>, &'a Stream, &'a Event);
 
 impl<'a> From<Busy<'a>> for DeviceSlice<'a, f32> {
@@ -64,7 +64,7 @@ fn operands_may_use_the_stream() {
     });
 }
 
-/// An operand of a queue, which uses the scope that it is for.
+/// An operand whose conversion uses the scope for which it is.
 struct Submits<'a, 'scope, 'env>(DeviceSlice<'a, f32>, &'a pinmap::Scope<'scope, 'env>);
 
 impl<'a> From<Submits<'a, '_, '_>> for DeviceSlice<'a, f32> {
@@ -92,7 +92,7 @@ fn operands_may_use_the_queue() {
     });
 }
 
-/// Options that use the device before they are some.
+/// Options whose conversion uses the device.
 struct Asks<'a>(&'a pinmap::Device);
 
 impl From<Asks<'_>> for RegisterOptions {
@@ -114,7 +114,7 @@ fn options_may_use_the_device() {
     });
 }
 
-/// What is dropped with the work of a stream uses the stream.
+/// Memory of work whose drop uses the stream.
 struct Waits(Option<Stream>, mpsc::Sender<bool>);
 
 impl Drop for Waits {
@@ -133,12 +133,12 @@ fn what_is_dropped_may_use_the_stream() {
         let gpu = fake.gpu();
         let stream = gpu.stream(StreamOptions::new()).expect("a stream");
         let (dropped, wait) = mpsc::channel();
-        // In a thread of the crate, when the work is done.
+        // Dropped by a thread of the crate, when the work is done.
         let memory = Waits(Some(stream.clone()), dropped.clone());
         let pending = stream.submit(memory, |work, _| work.packets(&[Packet::nop()]));
         drop(pending.expect("submitted"));
         assert!(wait.recv().expect("dropped"), "as in a host function");
-        // With a host function that never runs.
+        // Dropped with a host function that never runs.
         let memory = Waits(Some(stream.clone()), dropped);
         stream.reset().expect("reset");
         stream.call(move || drop(memory)).expect("called");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that the driver cannot take back from a device (`EIO`): nobody gets a reference to it.
+//! Memory that the driver cannot take back from a device (`EIO`): there is never a reference to it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -10,7 +10,7 @@ use pinmap::{Access, Allocation, Buffer, Error, Stream};
 
 use crate::fake::{After, Fake};
 
-/// Tells the test's own child process what it is.
+/// The variable that marks a child process of the test.
 const CHILD: &str = "PINMAP_TEST_CHILD";
 
 fn is_mapped(addr: usize) -> bool {
@@ -34,7 +34,7 @@ fn is_not_given_back_at_the_second_attempt_either() {
     let mut failed = registration.release().expect_err("EIO");
     for _ in 0..3 {
         assert_eq!(failed.error.errno(), EIO, "{}", failed.error);
-        // The driver would say ESTALE, for it has forgotten the handle.
+        // The driver has forgotten the handle, and would say ESTALE.
         failed = failed.value.release().expect_err("it is lost");
     }
     assert_eq!(failed.value.load::<u64>(0).expect("atomics are allowed"), 0);
@@ -48,7 +48,7 @@ fn is_told_of_memory_that_is_not_the_crates() {
     let device = fake.open();
     let memory = Box::leak(vec![0u8; 8192].into_boxed_slice());
     let options = pinmap::RegisterOptions::new(Access::ReadWrite).round_outwards();
-    // SAFETY: Nobody refers to it ever again, and no device has it.
+    // SAFETY: There are no other references to the memory, and no device reaches it.
     let raw = unsafe { device.register_raw(memory.as_mut_ptr(), 8192, options) };
     let raw = raw.expect("registered");
     fake.break_iommu(After::Here);
@@ -61,7 +61,7 @@ fn is_told_of_memory_that_is_not_the_crates() {
     assert_eq!(failed.value.release().expect_err("EIO").error.errno(), EIO);
 }
 
-/// A stream, memory of the device, and pages of the program's own.
+/// A stream, memory of the device, and pages of the program.
 fn parts(fake: &Fake) -> (Stream, Allocation<u8>, Buffer) {
     let gpu = fake.gpu();
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
@@ -85,7 +85,7 @@ fn ends_a_scope_with_an_error() {
     fake.break_iommu(After::Gone);
     let error = copy_to(&stream, &vram, &mut target).expect_err("it is not Ok");
     assert_eq!(error.errno(), EIO, "{error}");
-    // The device is gone, so it is ours; the stream does nothing more.
+    // The device is gone, so the memory comes back; the stream does nothing more.
     target[0] = 1;
     let error = stream.synchronize().expect_err("it was given up");
     assert_eq!(error.errno(), EIO, "{error}");
@@ -107,7 +107,7 @@ fn ends_work_that_it_was_handed_over_to_with_an_error() {
     target[0] = 1;
 }
 
-/// A scope must return, and its caller has the slice then: the process ends before.
+/// After a scope its caller has the slice again, so the process is aborted before it returns.
 #[test]
 fn is_not_used_while_the_device_is_here() {
     if std::env::var_os(CHILD).is_some() {

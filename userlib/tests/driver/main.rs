@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the crate makes of answers that a real driver hardly ever gives, against a [made-up
-//! one](fake).
+//! Tests against a [made-up driver](fake), for answers that a real driver hardly ever gives.
 
 mod fake;
 #[allow(dead_code, missing_docs, unreachable_pub, clippy::all)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies from memory that is not registered, of which several are in flight at once.
+//! Copies from memory that is not registered, with several copies in flight at once.
 
 use pinmap::stream::{self, StreamOptions, Unregistered};
 use pinmap::{Element, Gpu, Result};
 
 use crate::fake::Fake;
 
-/// Copies windows of the same memory by a stream each, all in flight at once.
+/// Copies windows of the same memory, each by a stream of its own, all in flight at once.
 fn copy<T: Element>(gpu: &Gpu, data: &[T], windows: &[std::ops::Range<usize>]) -> Result<()> {
     let mut streams = Vec::new();
     let mut targets = Vec::new();
@@ -31,8 +31,8 @@ fn windows_of_the_same_memory_may_overlap() {
     let gpu = fake.gpu();
     let data = vec![1.0f32; 20_000];
     for windows in [
-        // A stencil with a halo; a part, then all; all, then a part; what joins two; the same
-        // again.
+        // A stencil with a halo; a part, then all; all, then a part; a window that joins two;
+        // the same window twice.
         vec![0..8192, 4096..12_288],
         vec![5000..9000, 0..20_000],
         vec![0..20_000, 5000..9000],

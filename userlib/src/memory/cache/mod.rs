@@ -48,7 +48,7 @@ use kept::{Entry, Kept};
 ///     let cached = unsafe { cache.get(memory, 8192)? };
 ///     let address = cached.device_addr();
 ///     // ... have the device work there, and wait for it ...
-///     assert!(cached.is_live()?, "somebody has unmapped it meanwhile");
+///     assert!(cached.is_live()?, "somebody has unmapped it");
 /// }
 /// # Ok(()) }
 /// ```
