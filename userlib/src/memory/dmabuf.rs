@@ -23,7 +23,7 @@ use crate::sys::ioctl;
 ///
 /// Made by [`Allocation::export`] and [`FileRegistration::export`]. The memory exists until the
 /// last of its allocations, imports and dma-bufs is dropped. To share it with another process, send
-/// the file descriptor there and [convert it](#impl-From<OwnedFd>-for-DmaBuf) back.
+/// the file descriptor there and [convert it](Self::from) back.
 ///
 /// ```no_run
 /// use pinmap::{Access, Device};
