@@ -95,7 +95,9 @@ fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()>
     let floats = programs::values(&memory);
     let first: Vec<String> = floats.iter().take(10).map(f32::to_string).collect();
     writeln!(out, "   the first ten: {}", first.join(" "))?;
-    let good = (1u16..).zip(&floats).all(|(n, &float)| float == n.into());
+    let good = (1u16..)
+        .zip(&floats)
+        .all(|(n, &float)| float == f32::from(n));
     checks.add(out, good, "each of them is one more than it was")?;
     writeln!(out, "   pointer {addr:#x}, device address {device_addr:#x}")?;
     checks.add(out, addr as u64 == device_addr, "the two are equal")?;
