@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A complete driver in user space for QEMU's device `edu`: a template for your own device.
 //!
-//! The driver shows how to name registers, how to wait for an interrupt with a deadline, how `&mut self`
-//! makes sure of one operation at a time, and how the device reads and writes memory of the
+//! The driver shows how to name registers, how to wait for an interrupt with a deadline, how `&mut
+//! self` makes sure of one operation at a time, and how the device reads and writes memory of the
 //! program. QEMU's `docs/specs/edu.rst` describes `edu`; the names and numbers below are from
 //! there.
 

@@ -24,8 +24,8 @@ const CHUNK: usize = 512;
 /// [`Registration::slice`](crate::Registration::slice). While the slice exists, the memory can be
 /// neither released nor written through its owner.
 ///
-/// A device slice does not dereference to `&[T]`, because the device might change the elements. The CPU copies
-/// them.
+/// A device slice does not dereference to `&[T]`, because the device might change the elements. The
+/// CPU copies them.
 pub struct DeviceSlice<'a, T> {
     device: &'a Device,
     view: View<'a>,
