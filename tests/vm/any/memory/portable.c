@@ -612,8 +612,8 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 }
 
 /*
- * A process with many contexts registers portable memory, which all of them get, and is killed meanwhile: it does not go on to
- * the end.
+ * A process with many contexts registers portable memory, which all of them get, and is killed
+ * meanwhile: it does not go on to the end.
  */
 TEST(portable_killed_while_shared, .seconds = 120)
 {
@@ -637,7 +637,7 @@ TEST(portable_killed_while_shared, .seconds = 120)
 				fds[i] = open_gpu();
 				get_info(fds[i]);
 			}
-			/* the page tables are there already: to make them stops for a signal, too */
+			/* The page tables are there: making them would stop for a signal, too. */
 			register_memory(fds[0], memory, PAGE, WRITE | PORTABLE);
 			gate_open(&ready);
 			register_memory(fds[0], memory + PAGE, PAGE, WRITE | PORTABLE);

@@ -124,11 +124,13 @@ TEST(preflight_agrees)
 	char *memory = anon(32), *secret = NULL;
 	struct registration stale, live;
 	unsigned int failures = 0;
-	long long pins;
+	long long pins = pins_held();
 
 	stale = register_memory(fd, memory + 8 * PAGE, PAGE, WRITE);
 	SYS(munmap(memory + 8 * PAGE, PAGE));
 	CHECK_STALE_EVENT(fd, stale);
+	/* A worker unpins it, after the event. */
+	CHECK(WAIT_FOR(3000, pins_held() == pins));
 	live = register_memory(fd, memory + 12 * PAGE, PAGE, WRITE);
 	SYS(mprotect(memory + 16 * PAGE, PAGE, PROT_READ));
 	SYS(mprotect(memory + 18 * PAGE, PAGE, PROT_NONE));

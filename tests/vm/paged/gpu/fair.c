@@ -359,8 +359,8 @@ static long long sleeps_of(pid_t pid)
 }
 
 /*
- * A task that has to wait for memory while device memory is mapped for it, because its cgroup has more than it should, holds up
- * nobody else's page faults.
+ * A task that has to wait for memory while device memory is mapped for it, because its cgroup has
+ * more than it should, holds up nobody else's page faults.
  */
 TEST(fault_that_waits_for_memory, .seconds = 120)
 {
@@ -369,7 +369,10 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 	const size_t apart = (size_t)1 << 30;
 	struct gate ready = gate_new();
 	int fd = open_gpu();
-	struct pinmap_alloc mine = { .size = sizeof(mine), .flags = PINMAP_ALLOC_VRAM, .length = PAGE };
+	struct pinmap_alloc mine = {
+		.size = sizeof(mine), .flags = PINMAP_ALLOC_VRAM, .length = PAGE
+	};
+	const int both = PROT_READ | PROT_WRITE;
 	unsigned int waits = 0;
 	pid_t pid;
 
@@ -379,14 +382,17 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 	pid = fork();
 	if (pid == 0) {
 		static struct iovec places[PLACES];
-		struct pinmap_alloc args = mine;
+		struct pinmap_alloc args = {
+			.size = sizeof(args), .flags = PINMAP_ALLOC_VRAM, .length = PAGE
+		};
 		int own = open_gpu(), zero = SYS(open("/dev/zero", O_RDONLY | O_CLOEXEC));
-		char *room = SYS(mmap(NULL, PLACES * apart, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+		char *room = SYS(mmap(NULL, PLACES * apart, PROT_NONE,
+				      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 
-		args = (struct pinmap_alloc){ .size = sizeof(args), .flags = PINMAP_ALLOC_VRAM, .length = PAGE };
 		CHECK_OK(try_ioctl(own, PINMAP_ALLOC, &args));
 		for (unsigned int i = 0; i < PLACES; i++) {
-			places[i].iov_base = SYS(mmap(room + i * apart, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own,
+			places[i].iov_base = SYS(mmap(room + i * apart, PAGE, both,
+						      MAP_SHARED | MAP_FIXED, own,
 						      (off_t)args.out_offset));
 			places[i].iov_len = 1;
 		}
@@ -398,8 +404,8 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 		for (;;) {
 			CHECK_EQ(readv(zero, places, PLACES), PLACES);
 			for (unsigned int i = 0; i < PLACES; i++)
-				SYS(mmap(places[i].iov_base, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, own,
-					 (off_t)args.out_offset));
+				SYS(mmap(places[i].iov_base, PAGE, both, MAP_SHARED | MAP_FIXED,
+					 own, (off_t)args.out_offset));
 		}
 	}
 	gate_pass(&ready);
@@ -415,7 +421,8 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 			continue;
 		}
 		for (unsigned int i = 0; i < 10; i++) {
-			char *view = SYS(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)mine.out_offset));
+			char *view = SYS(mmap(NULL, PAGE, both, MAP_SHARED, fd,
+					      (off_t)mine.out_offset));
 
 			*(volatile char *)view = 1;
 			SYS(munmap(view, PAGE));

@@ -50,7 +50,8 @@ TEST(first_calls_at_once, .seconds = 60)
 			CHECK_OK(-pthread_create(&threads[thread], NULL, call_first, &call));
 		for (int thread = 0; thread < THREADS; thread++)
 			CHECK_OK(-pthread_join(threads[thread], NULL));
-		registration = register_memory(home, memory, PAGE, WRITE | PINMAP_REGISTER_PORTABLE);
+		registration = register_memory(home, memory, PAGE,
+					       WRITE | PINMAP_REGISTER_PORTABLE);
 		CHECK_EQ(query_addr(call.fd, memory).out_nr_mappings, 1);
 		release(home, registration.handle);
 		close(call.fd);
