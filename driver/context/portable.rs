@@ -341,7 +341,8 @@ impl SharedBuffers {
         let members = process.members.lock();
         for shared in &members.shared {
             for other in &members.contexts {
-                // No task is left to use it, or soon none will be.
+                // No task is left to use it; or this task is being killed and has to end soon. (A
+                // process that shares the killed one's memory, by CLONE_VM, is given nothing then.)
                 let account = context.account();
                 if account.is_unused() || (account.is_current() && task::fatal_signal_pending()) {
                     return;

@@ -8,7 +8,7 @@
 //!
 //! * `contexts.rs`, `member.rs`: the contexts, and the queues of each by handle
 //! * `queue.rs`: a queue, its fences and its doorbell; `ids.rs`: which ids are free
-//! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/turns.rs`
+//! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`
 //! * `vm.rs`: a context's page tables; `tlb.rs`: making the device forget; `vmids.rs`: who has a
 //!   VMID
 //! * `vram.rs`: the device's memory, for page tables and for programs

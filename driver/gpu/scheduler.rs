@@ -7,7 +7,7 @@
 //! A queue that has work and no slot is *pending*: it asks for a slot, and waits for its *turn*.
 //! Where there is no free slot, a queue that has had its time is told to leave (UNBIND), and leaves
 //! after the packet that runs. A queue in a slot needs a VMID for its context, of which there are
-//! few as well. `logic/turns.rs` decides which queue is put in and which one makes room; it sees
+//! few as well. `logic/slots.rs` decides which queue is put in and which one makes room; it sees
 //! the device as a [`Room`](super::room).
 //!
 //! A packet that runs for too long is ended by resetting its engine; a device on which that does
