@@ -58,7 +58,7 @@ Arguments:
   BDF        the address of a PCI function (0000:00:10.0), as `lspci -D` shows it
   SIZE       a number of bytes, optionally followed by K, M, G or T (16K)
 
-To begin: `sudo pinmap bind BDF`, then `pinmap doctor`, then `pinmap info`.
+To begin: `pinmap doctor`, then `sudo pinmap bind BDF`, then `pinmap doctor` again.
 
 Exit status: 0, success; 1, failure, and a sentence on stderr says why; 2, the command line is
 wrong.

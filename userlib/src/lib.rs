@@ -50,6 +50,11 @@
 //! # }
 //! ```
 //!
+//! Always give the device [`Registration::device_addr`], never the pointer. A device with 32-bit
+//! DMA needs [`RegisterOptions::address_bits`]`(32)`, and then the two may differ. Registering with
+//! [`RegisterOptions::identity`] fails unless they are equal, and [`RegisterOptions::at`] demands a
+//! device address of your choice.
+//!
 //! # Devices with queues
 //!
 //! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
