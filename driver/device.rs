@@ -91,7 +91,8 @@ pub(crate) struct Device {
     /// Held while all contexts lose the device, which takes as long as they have memory.
     #[pin]
     leaving: Mutex<()>,
-    /// Never held for long: `open()` takes it, during which nobody can open any other misc device.
+    /// The open contexts of the device. The lock is never held for long, because `open()` takes it,
+    /// and no other misc device can be opened while an `open()` waits.
     #[pin]
     contexts: Mutex<KVec<Arc<Context>>>,
     /// Areas of user space that show BARs, by context.

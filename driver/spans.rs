@@ -2,8 +2,9 @@
 //! The ranges of a space that are taken, and the gaps between them, each found in logarithmic time.
 //!
 //! Taken ranges are kept in a tree by their last address, gaps in a tree by size class and address
-//! (see `logic/gaps.rs`). Freeing must not allocate, since MMU notifiers free: so each taken range
-//! brings a node for the gap that it may leave, and nodes without a gap wait in the tree of gaps.
+//! (see `logic/gaps.rs`). Freeing a range must not allocate, because an MMU notifier may free it.
+//! So when a range is taken, a node is allocated for the gap that it may leave when it is freed.
+//! Nodes that hold no gap wait in the tree of gaps.
 //!
 //! The range that was freed last is *vacant*: it stays in the tree of taken ranges until somebody
 //! looks at that, because a program often registers the same addresses again, and then neither tree
@@ -21,7 +22,7 @@ use kernel::{
 
 struct TakenSpan<L> {
     span: Span,
-    /// Names the owner: another one may have the same span later.
+    /// Number of the owner, by which it is told from a later owner of the same span.
     owner: u64,
     /// The entries that the owner left behind: see [`Spans::leave`].
     left: Option<L>,

@@ -52,9 +52,9 @@ pub(crate) enum Stat {
     Pinned,
     /// Host memory that the driver allocated.
     Allocated,
-    /// Memory of the device.
+    /// VRAM, the device's own memory, that contexts have allocated.
     Vram,
-    /// Imported memory.
+    /// Memory that was imported as a dma-buf.
     Shared,
     Mapped,
     /// Buffers whose memory went away, until they are released.

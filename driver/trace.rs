@@ -56,7 +56,8 @@ impl Timed {
     }
 }
 
-/// Runs `gather` if the tracepoint is on. For values that the traced operation destroys.
+/// Returns the result of `gather` if the tracepoint is on, and otherwise a default. Gathers values
+/// for a tracepoint before the traced operation destroys them.
 pub(crate) fn wanted<T: Default>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> T {
     if tracepoint.is_on() {
         gather()

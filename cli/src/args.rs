@@ -11,7 +11,7 @@ use pinmap::{Device, PciAddress};
 use crate::help::Topic;
 use crate::size;
 
-/// What the command is to do.
+/// The task that the command line sets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Print help.
@@ -128,7 +128,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What is wrong with the command line, as a sentence.
+/// An error in the command line, as a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Error(String);
 

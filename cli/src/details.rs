@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be found out about a device: from sysfs by anybody, from the driver by its users.
+//! Facts about a device: from sysfs for anybody, from the driver for its users.
 
 use memmap2::MmapOptions;
 use pinmap::{
@@ -18,17 +18,17 @@ pub(crate) struct Entry {
     pub(crate) class: Option<u32>,
     pub(crate) iommu: Option<String>,
     pub(crate) iommu_group: Option<u32>,
-    /// What the driver tells, or why it cannot be asked.
+    /// The driver's answers, or why it cannot be asked.
     pub(crate) details: Result<Details, pinmap::Error>,
 }
 
-/// What only the driver knows about a device.
+/// The facts about a device that only the driver knows.
 pub(crate) struct Details {
     pub(crate) info: Info,
     pub(crate) reserved: Vec<Reserved>,
     /// The properties of a paged device.
     pub(crate) gpu: Option<GpuInfo>,
-    /// What all contexts have in use. An older driver does not tell.
+    /// The memory that all contexts have in use. An older driver does not tell.
     pub(crate) totals: Option<Totals>,
     /// Whether the needed bytes could be registered, if somebody asks.
     pub(crate) preflight: Option<pinmap::Result<Preflight>>,

@@ -20,7 +20,7 @@ pub(crate) struct Report {
     /// Whether the needed bytes could be registered, if somebody asks and the driver can be asked.
     pub(crate) preflight: Option<pinmap::Result<Preflight>>,
     pub(crate) devices: Vec<Entry>,
-    /// What to do if there is no device.
+    /// Advice if there is no device.
     pub(crate) hint: Option<String>,
 }
 

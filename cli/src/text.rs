@@ -154,7 +154,7 @@ fn engines(info: &GpuInfo, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// What programs have in use. This one is not counted.
+/// Returns the phrase that says how much programs have in use. This program is not counted.
 fn in_use(totals: &Totals) -> String {
     let programs = match totals.contexts.saturating_sub(1) {
         0 => "by no program".to_owned(),

@@ -23,7 +23,7 @@ pub(crate) fn reserved_kind(kind: ReservedKind) -> String {
     }
 }
 
-/// What to do if there is no device: the steps that are missing, in order.
+/// Returns advice if there is no device: the steps that are missing, in order.
 pub(crate) fn no_device(driver_loaded: bool, iommu: bool) -> String {
     let mut steps = Vec::new();
     if !iommu {

@@ -281,8 +281,8 @@ impl Buffer {
         result
     }
 
-    /// Makes the MMUs of devices forget all mappings, and waits for them. No mapping is added or
-    /// removed meanwhile.
+    /// Makes the MMUs of devices forget all mappings of the buffer, and waits until they have. The
+    /// buffer has ended, so no mapping is added or removed during the call.
     pub(super) fn forget_all(&self) -> Result {
         self.each_entries(|_| true, Entries::begin_removal);
         let mut result = Ok(());

@@ -52,7 +52,8 @@ pub(crate) struct Context {
     events: Arc<EventQueue>,
     mmap_offsets: Arc<MmapOffsets>,
     lookout: Arc<Lookout>,
-    /// Whether the context has joined its process, and has all portable buffers of that.
+    /// Whether the context has joined the [`SharedBuffers`] of its process and was given the
+    /// portable buffers that are in there.
     admitted: Atomic<bool>,
     #[pin]
     table: Mutex<Table>,

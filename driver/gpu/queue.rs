@@ -149,8 +149,8 @@ pub(crate) struct Queue {
     /// Held by calls that submit by ioctl, one at a time.
     #[pin]
     pub(crate) submitting: Mutex<()>,
-    /// When the queue last asked for a slot, in the order of asking; 0: it does not ask. For the
-    /// scheduler.
+    /// Place of the queue in the order in which queues asked the scheduler for a slot; 0: the queue
+    /// does not ask.
     pub(super) turn: Atomic<u64>,
 }
 

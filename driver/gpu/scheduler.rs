@@ -178,9 +178,9 @@ impl Gpu {
         }
     }
 
-    /// Gives a turn to the queues that have work and no slot, except for those that were told to
-    /// leave in pass `but`. They would take turns with each other, and no other queue would have
-    /// one.
+    /// Notes that queues which have work and no slot ask for a slot. Leaves out the queues that
+    /// were told in pass `but` to leave their slots: if they asked again at once, they would take
+    /// turns with each other, and no other queue would get a slot.
     pub(super) fn note_pending(&self, schedule: &mut Schedule, but: Option<u64>) {
         self.hardware.each_pending(&mut |id| {
             let turn = schedule.turns.saturating_add(1);

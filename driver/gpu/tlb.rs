@@ -40,8 +40,10 @@ impl Gpu {
         Ok(Some(sequence))
     }
 
-    /// Waits until the device has carried out the command `sequence`, as
-    /// [`invalidate`](Self::invalidate) does.
+    /// Waits until the device has carried out the command `sequence` of
+    /// [`begin_invalidate`](Self::begin_invalidate), for up to [`PATIENCE`]; no signal ends the
+    /// wait. After `Ok` no access that was translated before is under way. `EIO`: the device did
+    /// not confirm in time and is given up.
     pub(super) fn await_invalidate(&self, sequence: u64) -> Result {
         let mut is_there = true;
         let done = clock::poll(PATIENCE, || match self.hardware.invalidated() {

@@ -5,7 +5,8 @@
 //! the size rule of `logic/size.rs`. The handler, which is the struct's [`Request`], does the work
 //! and returns a [`Pending`]: its effect, which no other task can see yet. Then the dispatcher
 //! writes the struct back and publishes the effect; if the struct cannot be written, the effect is
-//! dropped, and so undone.
+//! dropped, and so undone. A call that only takes something away, such as RELEASE, does so in the
+//! handler and returns [`Pending::Done`].
 //!
 //! Handlers stand above all objects of the driver: only `file.rs` imports this module.
 

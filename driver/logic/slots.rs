@@ -21,7 +21,7 @@ mod serve;
 
 pub use serve::serve;
 
-/// What the queue in a slot is doing. The queue that makes room is looked for in this order.
+/// The activity of the queue in a slot. A queue that is to make room is looked for in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
     /// Has nothing to do.
@@ -186,7 +186,7 @@ pub struct Holder {
     pub context: u64,
     /// Priority of the queue.
     pub priority: u32,
-    /// What the queue is doing.
+    /// The queue's present activity.
     pub activity: Activity,
     /// Since when the queue has been idle or waiting, by the driver's clock.
     pub since: u64,

@@ -52,8 +52,8 @@ unsafe impl<T: Show> Send for Listing<T> {}
 unsafe impl<T: Show> Sync for Listing<T> {}
 
 impl<T: Show> Listing<T> {
-    /// Makes a file `name` in a directory of its own in the [`Root`]. Does without if debugfs
-    /// fails.
+    /// Makes `directory` in the [`Root`], and in it a file `name` that shows `what`. If debugfs
+    /// fails, there is no file; nothing else depends on it.
     pub(crate) fn new(directory: &CStr, name: &CStr, what: Arc<T>) -> Self {
         let data = Arc::as_ptr(&what).cast_mut().cast::<ffi::c_void>();
         // SAFETY: The strings are copied. The operations are static, and `data` stays until the

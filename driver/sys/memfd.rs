@@ -85,9 +85,9 @@ pub(crate) struct PinnedFile {
     _charge: Charge,
 }
 
-/// Folios that are pinned at a time, and bytes (or one huge page, if that is larger). Pinning them,
-/// which may include clearing them, cannot be interrupted.
+/// Folios that one call pins at most. The call, which may also clear them, cannot be interrupted.
 const CHUNK: usize = 256;
+/// Bytes that one call pins at most, or the size of one huge page if that is larger.
 const CHUNK_BYTES: u64 = 8 << 20;
 
 impl PinnedFile {

@@ -7,8 +7,8 @@
 //! there is one plain notifier for each address space, called at both ends of each change, and a
 //! tree of the ranges that are watched.
 //!
-//! What a change means depends on its event. UNMAP (and the end of the process): the addresses go
-//! away, so [`Watcher::going`] is called before that happens, and [`Watcher::gone`] after it.
+//! The meaning of a change depends on its event. UNMAP (and the end of the process): the addresses
+//! go away, so [`Watcher::going`] is called before that happens, and [`Watcher::gone`] after it.
 //! CLEAR: entries of the page table were cleared, and it cannot be told from the event whether the
 //! memory went away; [`Watcher::cleared`] is called once the change is over. All other events leave
 //! the memory in place and are ignored.

@@ -13,8 +13,8 @@ use kernel::{
     sync::atomic::{Acquire, Atomic, Release},
 };
 
-/// A passage: open at first. Tasks that go through wait neither for each other nor for the one that
-/// closes it.
+/// A gate around an operation, open until it is closed for good. Any number of tasks can be inside
+/// at once. They wait neither for each other nor for the task that closes the gate.
 ///
 /// # Invariants
 ///

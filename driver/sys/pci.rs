@@ -215,7 +215,7 @@ pub(crate) trait Driver: Send + Sync + Sized + 'static {
     /// Name of the driver in sysfs.
     const NAME: &'static CStr;
 
-    /// What all functions of the driver share.
+    /// The data that all functions of the driver share.
     type Shared: Send + Sync;
 
     /// Binds `function`. The result is kept until the function is unbound, and then dropped.

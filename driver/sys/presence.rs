@@ -102,7 +102,7 @@ fn page_at(mm: *mut bindings::mm_struct, address: u64) -> Option<PagePtr> {
     Some(page)
 }
 
-/// What became of pinned pages.
+/// The answer to whether pinned pages are still in their place.
 pub(crate) enum Finding {
     /// All pages that were looked at are still what their addresses mean. The range, if any, is
     /// what was not looked at.

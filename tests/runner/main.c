@@ -42,7 +42,7 @@ static const char usage[] =
 	"with a \"!\" before it, what matches is left out.\n"
 	"--timings: tells how long each test takes, and the slowest.\n";
 
-/* What a test's process writes. */
+/* The files that a test's process writes to. */
 struct output {
 	int out;
 	int err;

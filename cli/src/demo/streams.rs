@@ -65,7 +65,7 @@ pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Resul
     Ok(())
 }
 
-/// What the measurement is to show, and whether it does.
+/// Returns each claim that the measurement is to show, and whether it does.
 fn verdicts(result: &Pipeline) -> [(bool, &'static str); 2] {
     let (two, three) = (result.ratio(&result.two), result.ratio(&result.three));
     [

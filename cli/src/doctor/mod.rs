@@ -32,10 +32,10 @@ enum Level {
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     level: Level,
-    /// What was examined, in a word or two.
+    /// The thing that was examined, in a word or two.
     what: &'static str,
     text: String,
-    /// What to do about it.
+    /// Advice on how to put it right.
     fix: Option<String>,
 }
 

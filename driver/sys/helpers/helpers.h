@@ -94,7 +94,7 @@ const char *pinmap_device_name(const struct device *dev);
 int pinmap_request_eventfd_irq(unsigned int irq, const char *name, void *slot);
 
 /* irq_thread.rs */
-/* What the thread of an interrupt calls. */
+/* The function that the thread of an interrupt calls. */
 struct pinmap_irq_thread {
 	void (*run)(void *data);
 	void *data;

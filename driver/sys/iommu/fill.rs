@@ -35,7 +35,7 @@ const FEW: usize = 4;
 /// Number of blocks from which on another CPU helps.
 const SHARED: usize = 3;
 
-/// What is mapped, in one piece.
+/// The contiguous part of a range that is mapped so far.
 #[derive(Default)]
 pub(super) struct Part {
     /// Length in bytes.

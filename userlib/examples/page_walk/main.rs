@@ -26,7 +26,7 @@ const LEN: usize = 4 << 20;
 /// Offset in bytes to which the pointer points.
 const OFFSET: usize = (2 << 20) | 0x1238;
 
-/// What the walk needs.
+/// The device and the tables through which the walk goes.
 struct Walk {
     gpu: Gpu,
     queue: Queue,

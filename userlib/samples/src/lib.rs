@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the examples, the command, the tests and the bench of pinmap share: a driver for QEMU's
-//! `edu`, a few workloads for paged devices, and ways to observe the kernel.
+//! Code that the examples, the command, the tests and the bench of pinmap share: a driver for
+//! QEMU's `edu`, a few workloads for paged devices, and ways to observe the kernel.
 //!
 //! [`edu`] is also a template for a driver of your own.
 #![forbid(unsafe_code)]

@@ -149,8 +149,8 @@ impl Walk {
     }
 }
 
-/// What a paged device has done for all contexts together, since the driver was bound to it.
-/// Returned by [`Gpu::counters`].
+/// The work of a paged device for all contexts together, since the driver was bound to it. Returned
+/// by [`Gpu::counters`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -172,7 +172,7 @@ pub struct Counters {
     pub compute_slots: Vec<EngineCounters>,
 }
 
-/// What one engine has done.
+/// The work that one engine has done.
 ///
 /// Only the bytes of operands are counted, not those of packets, page tables, fences and
 /// timestamps.

@@ -168,7 +168,8 @@ impl Memlock {
     }
 }
 
-/// The properties of a BAR, a base address register of the function.
+/// The properties of a BAR: a range of the function's registers or memory, named after the base
+/// address register that holds its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct BarInfo {

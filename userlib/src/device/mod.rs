@@ -56,7 +56,7 @@ struct Context {
     path: PathBuf,
     /// Vectors for which there is an `Interrupt`. A second one would replace its eventfd.
     vectors: Mutex<BTreeSet<u32>>,
-    /// What the streams of the context share.
+    /// State that the streams of the context share.
     extension: Extension,
 }
 

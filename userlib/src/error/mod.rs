@@ -32,7 +32,7 @@ pub struct Error(Box<Inner>);
 
 struct Inner {
     operation: Operation,
-    /// What was attempted, as a phrase that follows "cannot".
+    /// The attempted operation, as a phrase that follows "cannot".
     attempt: String,
     cause: String,
     errno: Errno,
@@ -133,7 +133,7 @@ impl Error {
         self.0.failure.as_ref()
     }
 
-    /// What to do about the error, as a sentence without a full stop.
+    /// Returns advice on the error, if there is any, as a sentence without a full stop.
     pub fn hint(&self) -> Option<&str> {
         self.0.hint.as_deref()
     }

@@ -42,7 +42,7 @@ pub enum BufferKind {
     Other(u32),
 }
 
-/// What the driver knows about a registration or an allocation.
+/// The driver's knowledge of a registration or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RegistrationInfo {

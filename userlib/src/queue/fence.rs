@@ -60,8 +60,8 @@ impl Fence {
         self.value = self.value.max(other.value);
     }
 
-    /// What another queue of the same context waits for: a device address, and the number that must
-    /// be stored there.
+    /// Returns the operands with which another queue of the same context waits for the fence: a
+    /// device address, and the number that must be stored there.
     pub(crate) fn target(&self) -> (u64, u64) {
         (self.handle.executed_addr(), self.value)
     }

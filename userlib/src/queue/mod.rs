@@ -57,7 +57,7 @@ pub struct Queue {
     dependencies: Vec<Fence>,
 }
 
-/// What to do when the ring is full.
+/// The behaviour of submitting when the ring is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhenFull {
     /// Wait until it has room.
@@ -217,7 +217,7 @@ impl Queue {
         Ok(Point::new(self.fence()?, self.dependencies.clone()))
     }
 
-    /// As [`point`](Self::point), for a point at which memory is given back.
+    /// Publishes everything, and returns the point behind it, at which memory is given back.
     pub(crate) fn point_for_memory(&mut self) -> Result<Point> {
         let raw_packets = self.raw_packets;
         Ok(Point {

@@ -33,7 +33,7 @@ pub(crate) struct Ring {
     written: u64,
     /// Packets that the device was told about.
     published: u64,
-    /// What the last marker stores, and how many packets were put when it was complete.
+    /// The number that the last marker stores, and how many packets were put when it was complete.
     marker: (u64, u64),
     /// Device address of the number that markers store.
     fence_addr: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the crate does when points of streams are reached: it runs host functions, drops memory
-//! that work needed, and wakes those who poll.
+//! Actions at points of streams: when a point is reached, the crate runs host functions, drops
+//! memory that work needed, and wakes those who poll.
 //!
 //! One thread, the *waiter*, waits for all points of the process. For each queue it asks the driver
 //! to signal an eventfd at the first point only, so that many points cost what one does. The waiter
@@ -44,7 +44,7 @@ static CALLS: Pool = Pool::new(32);
 /// Drops of what work needed. Those that destroy a queue take as long as the packet that runs.
 static DROPS: Pool = Pool::new(8);
 
-/// What is done when a point is reached.
+/// An action that is taken when a point is reached.
 pub(super) enum Action {
     /// Runs a host function. The number counts the queue's functions from 1.
     Call(u64, Box<dyn FnOnce() + Send>),

@@ -29,7 +29,7 @@ pub(super) const KEPT: &str = "memory of it could not be taken back from the dev
 /// The cause with which a queue is poisoned that is reset without having failed.
 const RESET: &str = "the stream was reset";
 
-/// What the clones of a stream share.
+/// The state that the clones of a stream share.
 pub(crate) struct Core {
     gpu: Gpu,
     options: StreamOptions,
@@ -276,7 +276,7 @@ impl Drop for Core {
     }
 }
 
-/// What a dropped stream leaves behind while the device still works for it.
+/// The parts of a dropped stream that are kept while the device still works for it.
 struct Remains {
     queue: Queue,
     _waits: Vec<(u64, Arc<Page>)>,

@@ -15,7 +15,7 @@ pub struct StreamOptions {
     queue: QueueOptions,
 }
 
-/// What a copy does with memory that the device cannot reach.
+/// The behaviour of a copy whose memory the device cannot reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unregistered {
     /// The copy is refused.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the streams of a context share.
+//! State that the streams of a context share.
 //!
 //! Events are recorded in *slots*: 16 bytes each, the device's clock and a count, in registered
 //! pages of the program. A slot is used again once the device is done with its last recording; its
@@ -24,7 +24,7 @@ use super::core::Core;
 /// Bytes of a slot: the time, and the count.
 const SLOT: usize = 16;
 
-/// What the streams of a context share. Dropped with the last of the streams and their events.
+/// State that the streams of a context share. Dropped with the last of them and of their events.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     slots: Mutex<Slots>,

@@ -32,8 +32,8 @@ static int compare(const void *left, const void *right)
 }
 
 /*
- * What most calls take at least: other work on the machine makes some of them longer, and none
- * shorter.
+ * Returns a time that most of the calls take at least. Other work on the machine makes some of them
+ * longer, and none shorter.
  */
 static uint64_t undisturbed(uint64_t *times)
 {

@@ -10,7 +10,7 @@ use crate::memory::generations::Generations;
 use crate::memory::query::State;
 use crate::memory::raw::RawRegistration;
 
-/// What a [`Cache`](crate::Cache) has done so far, and what it keeps now.
+/// The statistics of a [`Cache`](crate::Cache): how it was used so far, and what it keeps now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStatistics {

@@ -283,7 +283,7 @@ impl Cache {
         drop(gone);
     }
 
-    /// What the cache has done, and what it keeps.
+    /// Returns how the cache was used so far, and what it keeps now.
     pub fn statistics(&self) -> CacheStatistics {
         let kept = self.lock();
         CacheStatistics {
