@@ -15,12 +15,20 @@ pub(crate) struct Claim {
 impl Claim {
     /// Claims the device of `context`. `EBUSY`: another context has it.
     pub(crate) fn new(context: &Context) -> Result<Self> {
+        let device = context.device();
+        if device.domain().is_overdue() && !device.domain().is_broken() {
+            device.renew_domain()?;
+        }
+        Self::for_view(context)
+    }
+
+    /// Claims the device in `mmap()`, where the mmap lock is held: the page table of the domain is
+    /// not replaced there, since that allocates, and takes locks of the IOMMU core under which the
+    /// mmap lock is taken. The first call that maps memory replaces it.
+    pub(crate) fn for_view(context: &Context) -> Result<Self> {
         let device = context.device().clone();
         if device.domain().is_broken() {
             return Err(ENODEV);
-        }
-        if device.domain().is_overdue() {
-            device.renew_domain()?;
         }
         device.backend().claim(context.id())?;
         Ok(Self {

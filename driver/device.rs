@@ -21,6 +21,7 @@ use crate::{
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         miscdevice::Node,
         pci::{self, Enabled, Function},
+        task,
         uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
         vma::Views,
         work::{self, Queues},
@@ -404,7 +405,10 @@ impl Device {
 
     /// Replaces the IOMMU's page tables, if nothing is mapped, which frees those that earlier
     /// mappings left. After an error nothing can be mapped until this has succeeded.
+    ///
+    /// Never called with the mmap lock held.
     pub(crate) fn renew_domain(&self) -> Result {
+        task::assert_mmap_unlocked();
         let attachment = self.attachment.lock();
         attachment.as_ref().map_or(Ok(()), Attachment::renew)
     }

@@ -64,7 +64,7 @@ impl Files for Context {
             .device()
             .flat()?
             .check_view(area.offset(), area.length())?;
-        Claim::new(&this)?.keep();
+        Claim::for_view(&this)?.keep();
         area.view_device_memory::<Self>(this.into(), write_combine);
         Ok(())
     }

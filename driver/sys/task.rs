@@ -18,6 +18,12 @@ pub(crate) fn cond_resched() {
     unsafe { helpers::pinmap_cond_resched() };
 }
 
+/// Has lockdep warn if the caller holds the mmap lock of its address space.
+pub(crate) fn assert_mmap_unlocked() {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_assert_mmap_unlocked() };
+}
+
 /// Whether a fatal signal waits for the current task.
 pub(crate) fn fatal_signal_pending() -> bool {
     // SAFETY: No requirements.

@@ -73,6 +73,8 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
 	fi
+	# What make says of the kernel's own build is no concern of the module's.
+	sed -i '/^warning: pahole version differs/,/You are using/d' "$log"
 	! grep -q warning "$log" || cat "$log" >&2
 	if [[ " $* " == *' CLIPPY=1 '* ]] && grep -q '^warning' "$log"; then
 		die "clippy has warnings"
@@ -80,12 +82,13 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	keep "$dir/tree/pinmap.ko" "$MODULE" 300
 }
 
-# module_progress: one object for each file in C, one for what is in Rust
+# module_progress: one object for each file in C, and one for what is in Rust, which takes as long as
+# all others together: so nothing is said of the time that is left.
 module_progress() {
 	local sources objects
 	sources=$(find "$MODULE_TREE" -name '*.c' ! -name '*.mod.c' | wc -l)
 	objects=$(find "$MODULE_TREE" -name '*.o' ! -name '*.mod.o' ! -name pinmap.o | wc -l)
-	echo "$objects $((sources + 1)) objects"
+	echo "$objects of $((sources + 1)) objects"
 }
 
 # extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the

@@ -191,6 +191,7 @@ void pinmap_reclaim_end(void);
 /* task.rs */
 bool pinmap_signal_pending(void);
 bool pinmap_fatal_signal_pending(void);
+void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
 bool pinmap_is_real_time(void);

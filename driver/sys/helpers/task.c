@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/cpumask.h>
+#include <linux/lockdep.h>
+#include <linux/mm_types.h>
 #include <linux/sched.h>
 #include <linux/sched/rt.h>
 #include <linux/sched/signal.h>
@@ -17,6 +19,12 @@ bool pinmap_signal_pending(void)
 bool pinmap_fatal_signal_pending(void)
 {
 	return fatal_signal_pending(current);
+}
+
+void pinmap_assert_mmap_unlocked(void)
+{
+	if (current->mm)
+		lockdep_assert_not_held(&current->mm->mmap_lock);
 }
 
 void pinmap_cond_resched(void)
