@@ -568,7 +568,7 @@ static unsigned int mappings_traced(void)
  */
 TEST(portable_killed_while_admitted, .seconds = 120)
 {
-	enum { MANY = 3000 };
+	const unsigned int many = rounds(3000);
 	struct gate ready = gate_new(), go = gate_new();
 	unsigned int mapped;
 
@@ -581,10 +581,10 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 		pid_t pid = fork();
 
 		if (pid == 0) {
-			char *memory = anon(MANY);
+			char *memory = anon(many);
 			int fd = open_device(0), other;
 
-			for (unsigned int i = 0; i < MANY; i++)
+			for (unsigned int i = 0; i < many; i++)
 				register_memory(fd, memory + i * PAGE, PAGE, WRITE | PORTABLE);
 			other = SYS(open(need_device(1).node, O_RDWR | O_CLOEXEC));
 			gate_open(&ready);
@@ -602,10 +602,10 @@ TEST(portable_killed_while_admitted, .seconds = 120)
 		kill_now(pid);
 		file_write(TRACING "/events/pinmap/pinmap_map/enable", "0");
 		mapped = mappings_traced();
-		diag("killed with %u of %d mapped", mapped, MANY);
-		CHECK(mapped > 0 && mapped <= MANY);
+		diag("killed with %u of %u mapped", mapped, many);
+		CHECK(mapped > 0 && mapped <= many);
 		close(watcher);
-		if (mapped < MANY)
+		if (mapped < many)
 			return;
 	}
 	FAIL("it has always had all of it mapped");
