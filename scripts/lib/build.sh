@@ -82,8 +82,8 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	keep "$dir/tree/pinmap.ko" "$MODULE" 300
 }
 
-# module_progress: one object for each file in C, and one for what is in Rust, which takes as long as
-# all others together: so nothing is said of the time that is left.
+# module_progress: one object for each file in C, and one for what is in Rust, which takes as long
+# as all others together: so nothing is said of the time that is left.
 module_progress() {
 	local sources objects
 	sources=$(find "$MODULE_TREE" -name '*.c' ! -name '*.mod.c' | wc -l)
