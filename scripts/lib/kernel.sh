@@ -127,18 +127,22 @@ source_progress() {
 	echo "$files $total files"
 }
 
+# apt_download DIRECTORY PACKAGE...: fetches packages into a directory of the kernel's root. Where
+# the root's lists are older than the archive, they are fetched anew first.
+apt_download() {
+	local get=(in_kernel_root env -C "$1" apt-get -q download "${@:2}")
+	"${get[@]}" || {
+		in_kernel_root apt-get -q update && "${get[@]}"
+	}
+}
+
 source_unpack() { # LINE [PREFIX]
 	local name=$SOURCE_PARTIAL version deb
 	deb=/cache/sources/$name/deb
 	local dir=$CACHE/sources/$name
 	rm -rf "$dir"
-	mkdir -p "$dir/deb" "$dir/tree" && {
-		in_kernel_root env -C "$deb" apt-get -q download "linux-source-$1" || {
-			# the lists may be older than the archive
-			in_kernel_root apt-get -q update &&
-				in_kernel_root env -C "$deb" apt-get -q download "linux-source-$1"
-		}
-	} &&
+	mkdir -p "$dir/deb" "$dir/tree" &&
+		apt_download "$deb" "linux-source-$1" &&
 		version=$(in_kernel_root sh -c "dpkg-deb -f $deb/*.deb Version") &&
 		echo "unpacking $version" &&
 		in_kernel_root bash -c "set -o pipefail; cd /cache/sources/$name &&

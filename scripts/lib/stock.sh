@@ -87,8 +87,7 @@ stock_release() {
 stock_fetch() {
 	local package in_cache=/cache/kernels/${KDIR##*/}
 	# shellcheck disable=SC2046
-	in_kernel_root env -C "$in_cache/debs" apt-get -q download \
-		$(stock_packages | sed "s/\$/=$RELEASE/") || return 1
+	apt_download "$in_cache/debs" $(stock_packages | sed "s/\$/=$RELEASE/") || return 1
 	for package in "$KDIR"/debs/*.deb; do
 		in_kernel_root dpkg-deb -x "$in_cache/debs/${package##*/}" "$in_cache/unpacked" ||
 			return 1

@@ -429,6 +429,27 @@ static void *hold_device_lock(void *argument)
 }
 
 /*
+ * Starts the function and closes its file while somebody has the device lock, so that it cannot be
+ * reset. Returns whether it still runs then, which @behind sees: on a machine that is very busy the
+ * lock may be let go before it is needed.
+ */
+static bool starts_and_goes(struct nvme *nvme, struct nvme *behind)
+{
+	pthread_t holder;
+	bool late;
+
+	nvme_map(nvme);
+	nvme_start(nvme);
+	SYS(munmap((void *)nvme->bar, 2 * PAGE));
+	CHECK_OK(-pthread_create(&holder, NULL, hold_device_lock, nvme->device.bdf));
+	sleep_ms(100);
+	close(nvme->fd);
+	late = get(behind, STATUS) & 1;
+	CHECK_OK(-pthread_join(holder, NULL));
+	return late;
+}
+
+/*
  * A function cannot be reset while somebody has its device lock. Then its next owner's first call
  * resets it.
  */
@@ -438,24 +459,15 @@ TEST(reset_made_up_for, .seconds = 60)
 	uint64_t offset = get_info(next.fd).out_bars[0].offset;
 	struct nvme behind = nvme;
 	bool late = false;
-	pthread_t holder;
 	void *bar;
 	int file;
 
 	close(importer_open());
 	file = SYS(open(pci_path(nvme.device.bdf, "resource0"), O_RDWR | O_CLOEXEC));
 	behind.bar = SYS(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
-	/* only a machine that is very busy lets the lock go before it is needed */
 	for (unsigned int i = 0; !late && i < 10; i++) {
 		nvme.fd = i ? SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC)) : nvme.fd;
-		nvme_map(&nvme);
-		nvme_start(&nvme);
-		SYS(munmap((void *)nvme.bar, 2 * PAGE));
-		CHECK_OK(-pthread_create(&holder, NULL, hold_device_lock, nvme.device.bdf));
-		sleep_ms(100);
-		close(nvme.fd);
-		late = get(&behind, STATUS) & 1;
-		CHECK_OK(-pthread_join(holder, NULL));
+		late = starts_and_goes(&nvme, &behind);
 		bar = SYS(
 			mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, next.fd, offset));
 		next.bar = bar;
@@ -487,7 +499,7 @@ TEST(no_reset_after_unbinding, .seconds = 60)
 	struct nvme nvme = nvme_open();
 	int next = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
 	struct nvme behind = nvme;
-	pthread_t holder, owner;
+	pthread_t owner;
 	bool late = false;
 	int file;
 
@@ -496,14 +508,7 @@ TEST(no_reset_after_unbinding, .seconds = 60)
 	behind.bar = SYS(mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
 	for (unsigned int i = 0; !late && i < 10; i++) {
 		nvme.fd = i ? SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC)) : nvme.fd;
-		nvme_map(&nvme);
-		nvme_start(&nvme);
-		SYS(munmap((void *)nvme.bar, 2 * PAGE));
-		CHECK_OK(-pthread_create(&holder, NULL, hold_device_lock, nvme.device.bdf));
-		sleep_ms(100);
-		close(nvme.fd);
-		late = get(&behind, STATUS) & 1;
-		CHECK_OK(-pthread_join(holder, NULL));
+		late = starts_and_goes(&nvme, &behind);
 	}
 	CHECK(late);
 	CHECK_OK(-pthread_create(&owner, NULL, register_page, &next));
