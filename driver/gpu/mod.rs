@@ -11,6 +11,7 @@
 //! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`
 //! * `vm.rs`: a context's page tables; `tlb.rs`: making the device forget; `vmids.rs`: who has a
 //!   VMID
+//! * `pager.rs`: who serves faults on managed memory
 //! * `vram.rs`: the device's memory, for page tables and for programs
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
@@ -48,6 +49,8 @@ mod contexts;
 pub(crate) mod hardware;
 mod ids;
 pub(crate) mod member;
+#[allow(dead_code)]
+pub(crate) mod pager;
 pub(crate) mod queue;
 mod room;
 mod schedule;

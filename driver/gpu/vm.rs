@@ -10,7 +10,7 @@
 //!
 //! The driver relies on nothing that it reads in the tables: it counts their entries.
 
-use super::{vram::Share, Gpu};
+use super::{pager::Pager, vram::Share, Gpu};
 use crate::{
     address_space::AddressSpace,
     failure::Failure,
@@ -26,11 +26,12 @@ use crate::{
         uapi::{self, pinmap_gpu_walk},
     },
 };
+use core::mem;
 use kernel::{
-    new_mutex,
+    new_mutex, new_spinlock,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{atomic::Atomic, Arc, Mutex},
+    sync::{atomic::Atomic, Arc, Mutex, SpinLock},
 };
 
 /// Names the table of `level` that has the entry for `va`.
@@ -251,6 +252,9 @@ pub(crate) struct Vm {
     /// queue is bound, and takes it after the device has forgotten all of the address space.
     #[pin]
     vmid: Mutex<Option<u32>>,
+    /// What serves faults of the context's queues, if it manages any memory.
+    #[pin]
+    pager: SpinLock<Option<Arc<dyn Pager>>>,
     /// Names the context for the scheduler.
     pub(super) number: u64,
     /// When a queue of the context was last put into a slot, or the context came, in the
@@ -286,6 +290,7 @@ impl Vm {
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
+                pager <- new_spinlock!(None, "pinmap_pager"),
                 served: Atomic::new(joined),
                 waiters_first: Atomic::new(false),
             }),
@@ -322,6 +327,22 @@ impl Vm {
     /// Sets the VMID. Called by the scheduler.
     pub(super) fn set_vmid(&self, vmid: Option<u32>) {
         *self.vmid.lock() = vmid;
+    }
+
+    /// What serves faults of the context's queues.
+    #[allow(dead_code)]
+    pub(super) fn pager(&self) -> Option<Arc<dyn Pager>> {
+        self.pager.lock().clone()
+    }
+
+    /// Sets what serves faults from now on. Faults that are being served are so by what was set
+    /// before.
+    #[allow(dead_code)]
+    pub(crate) fn set_pager(&self, pager: Option<Arc<dyn Pager>>) {
+        let mut place = self.pager.lock();
+        let before = mem::replace(&mut *place, pager);
+        drop(place);
+        drop(before);
     }
 
     /// Frees the tables: the device does not use the address space any more, and has forgotten it.

@@ -18,6 +18,7 @@ use crate::{
         },
     },
 };
+use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_info {
@@ -45,6 +46,7 @@ impl Request for pinmap_reserved {
 
 impl Request for pinmap_get_totals {
     const NR: u32 = uapi::PINMAP_CMD_GET_TOTALS;
+    const FIRST_SIZE: usize = offset_of!(Self, out_managed);
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         check_flags((self.flags & !uapi::PINMAP_TOTALS_CONTEXT) | self.__reserved)?;

@@ -35,6 +35,7 @@ use crate::{
     },
     view::{MmapOffsets, MmapSource},
 };
+use core::mem::offset_of;
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -209,6 +210,7 @@ impl Request for pinmap_queue_notify {
 
 impl Request for pinmap_queue_query {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_QUERY;
+    const FIRST_SIZE: usize = offset_of!(Self, out_vma_start);
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         check_flags(self.flags | self.__reserved)?;

@@ -52,6 +52,9 @@
  *  - Some memory of the device is set aside for the page tables of each
  *    context. No user can have so many contexts that another user could not
  *    have one (``ENOSPC`` from open()).
+ *  - A program can have ranges of its memory *managed* (%PINMAP_MANAGE). The
+ *    device then reaches them without registration, as far as the program
+ *    itself could at that moment.
  *  - DMA must snoop the CPU's caches. On a platform where it does not, the
  *    function cannot be bound (``EOPNOTSUPP``).
  *  - BARs, vectors and the reset belong to the driver (``EOPNOTSUPP``).
@@ -142,6 +145,7 @@ enum {
 	PINMAP_CMD_REGISTER_FD = 0x14,
 	PINMAP_CMD_PREFLIGHT = 0x15,
 	PINMAP_CMD_GENERATIONS = 0x16,
+	PINMAP_CMD_MANAGE = 0x17,
 	PINMAP_CMD_GET_TOTALS = 0x19,
 	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
 	PINMAP_CMD_GPU_WALK = 0x20,
@@ -202,6 +206,7 @@ struct pinmap_bar {
  * @PINMAP_INFO_OWNED: a context owns the device now
  * @PINMAP_INFO_OWNER: this context owns the device now
  * @PINMAP_INFO_GONE: the device is gone; the other fields are as they were
+ * @PINMAP_INFO_MANAGED: %PINMAP_MANAGE works
  */
 enum pinmap_info_flags {
 	PINMAP_INFO_COHERENT = 1 << 0,
@@ -209,6 +214,7 @@ enum pinmap_info_flags {
 	PINMAP_INFO_OWNED = 1 << 2,
 	PINMAP_INFO_OWNER = 1 << 3,
 	PINMAP_INFO_GONE = 1 << 4,
+	PINMAP_INFO_MANAGED = 1 << 5,
 };
 
 /**
@@ -340,6 +346,12 @@ struct pinmap_total {
  * @out_shared: imported memory, which belongs to somebody else
  * @out_mapped: memory that devices can reach
  * @out_stale: buffers whose memory went away and that were not released yet
+ * @out_managed: managed ranges, and their bytes; a context that manages all
+ *               addresses counts all that the device can translate
+ * @out_faults_served: faults of queues on managed memory that were served
+ * @out_faults_failed: faults that stopped a queue, on any memory
+ * @out_fault_pages: pages of 4096 bytes that the device was given by faults
+ * @out_fault_ns: how long queues waited for the service of faults, in all
  *
  * While other calls are under way the numbers may be of different moments. The
  * rings and fences of queues are not counted.
@@ -358,6 +370,9 @@ struct pinmap_total {
  *                           ``pinmap-shared`` and ``pinmap-mapped``
  *  ``pinmap-mappings``      number of mappings
  *  ``pinmap-stale``         number of stale buffers
+ *  ``pinmap-managed``       bytes of managed ranges, in KiB
+ *  ``pinmap-faults-served`` number of faults, as @out_faults_served; likewise
+ *                           ``pinmap-faults-failed``
  *  ``pinmap-locked``        memory that the opener's user has locked, by all
  *                           drivers, in KiB
  *  ``pinmap-limit``         RLIMIT_MEMLOCK of the process that opened the file,
@@ -377,6 +392,11 @@ struct pinmap_get_totals {
 	struct pinmap_total out_shared;
 	struct pinmap_total out_mapped;
 	struct pinmap_total out_stale;
+	struct pinmap_total out_managed;
+	__aligned_u64 out_faults_served;
+	__aligned_u64 out_faults_failed;
+	__aligned_u64 out_fault_pages;
+	__aligned_u64 out_fault_ns;
 };
 #define PINMAP_GET_TOTALS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GET_TOTALS)
 
@@ -738,13 +758,85 @@ struct pinmap_generations {
 #define PINMAP_GENERATIONS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_GENERATIONS)
 
 /**
+ * enum pinmap_manage_flags - what to manage
+ * @PINMAP_MANAGE_ALL: every address of the program that the device can
+ *                     translate; @addr and @length of &struct pinmap_manage
+ *                     must be 0 then
+ */
+enum pinmap_manage_flags {
+	PINMAP_MANAGE_ALL = 1 << 0,
+};
+
+/**
+ * struct pinmap_manage - ioctl(PINMAP_MANAGE)
+ * @size: sizeof(struct pinmap_manage)
+ * @flags: enum pinmap_manage_flags
+ * @addr: user address of the range; on a page boundary
+ * @length: bytes; whole pages
+ * @out_handle: handle of the managed range; never 0, never used again
+ * @fail: out: what failed
+ *
+ * Lets the queues of this context use a range of the program's addresses, which
+ * are device addresses too, with no registration. A queue that touches a page
+ * there which the device does not have yet *faults*: it waits, the page is
+ * faulted in as if the program had touched it, and the queue goes on where it
+ * stopped. The page is not pinned and nothing is charged to RLIMIT_MEMLOCK.
+ *
+ * What is at the address at that moment counts, not what was there when the
+ * range was managed: heap, stack, memfd, tmpfs, hugetlb, files mapped private
+ * or shared, swapped out or not touched yet. The device may do what the program
+ * may do: it reads where the program may read, and writes where it may write.
+ * What the program changes holds for the device as well: when munmap(),
+ * mremap(), mprotect(), madvise() or fork() returns, the device makes no access
+ * by the old rights any more. After fork() the device sees what the parent
+ * sees. Pages of files that the device has written reach the file.
+ *
+ * What cannot be served stops the queue, as any other fault does, and no other
+ * queue: enum pinmap_fault_reason says why. That some addresses of the range
+ * are not mapped is no error of this call.
+ *
+ * Registrations and allocations inside of the range are made, used and released
+ * as ever. While they are there the device reaches them and not what the range
+ * would lead to.
+ *
+ * %PINMAP_RELEASE of the handle ends it: when that returns, no access of the
+ * device to the range is under way, and the next one is a fault that stops the
+ * queue. %PINMAP_QUERY by the handle tells the range, with
+ * %PINMAP_BUFFER_MANAGED. The range ends with the context, and has no effect
+ * once the address space has ended. It is not moved by mremap().
+ *
+ * A program whose queues stop by faults again and again may be held off: for a
+ * while none of its context's queues is given a turn. The administrator sets
+ * how often is too often, by attributes of the device in sysfs.
+ *
+ * ``EOPNOTSUPP``: a flat device, or a kernel that lets no driver follow the
+ * memory of programs (see %PINMAP_INFO_MANAGED). ``EINVAL``: not whole pages,
+ * length 0, or addresses outside of the program's or of the device's.
+ * ``EEXIST`` (%PINMAP_FAIL_OVERLAP): touches a managed range of this context.
+ * ``EPERM``: the caller has another address space than the opener's.
+ * ``ENOSPC`` (%PINMAP_FAIL_OBJECTS): too many objects. ``ENOMEM``
+ * (%PINMAP_FAIL_MEMORY): the kernel is out of memory.
+ */
+struct pinmap_manage {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 out_handle;
+	struct pinmap_fail fail;
+};
+#define PINMAP_MANAGE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_MANAGE)
+
+/**
  * struct pinmap_release - ioctl(PINMAP_RELEASE)
  * @size: sizeof(struct pinmap_release)
  * @flags: must be 0
- * @handle: a buffer of this context
+ * @handle: a buffer of this context, or a managed range
  *
  * Removes all mappings of the buffer, flushes the IOMMU, then unpins the pages
  * and gives back the charge. Stale registrations are released in the same way.
+ * A managed range is not managed any more: everything that the device was given
+ * by faults is taken away.
  *
  * When the call returns with 0, ``EIO`` or ``ENODEV``, the device cannot reach
  * the memory. The same is true after ``ESTALE``; if another thread released
@@ -776,6 +868,7 @@ struct pinmap_release {
  * @PINMAP_BUFFER_VRAM: memory of the device
  * @PINMAP_BUFFER_FILE: a part of a file (%PINMAP_REGISTER_FD)
  * @PINMAP_BUFFER_IMPORT: memory of another buffer, by %PINMAP_IMPORT
+ * @PINMAP_BUFFER_MANAGED: none of its own: a managed range (%PINMAP_MANAGE)
  */
 enum pinmap_buffer_kind {
 	PINMAP_BUFFER_USER = 1,
@@ -783,6 +876,7 @@ enum pinmap_buffer_kind {
 	PINMAP_BUFFER_VRAM = 3,
 	PINMAP_BUFFER_FILE = 5,
 	PINMAP_BUFFER_IMPORT = 6,
+	PINMAP_BUFFER_MANAGED = 7,
 };
 
 /**
@@ -826,6 +920,9 @@ enum pinmap_buffer_state {
  * buffer's memory away, the call waits for the result. That takes as long as
  * somebody holds the lock of the file or of the address space. A fatal signal
  * ends the wait (``EINTR``).
+ *
+ * A managed range is found by its handle only. @out_base, @out_length and
+ * @out_device_addr tell its addresses, and nothing of it is pinned.
  *
  * By address, a stale registration is found until some of its addresses are
  * registered again; by handle, until it is released.
@@ -1337,7 +1434,7 @@ struct pinmap_engine_counters {
  * @__reserved: must be 0
  * @out_tlb_hits: translations that were in the device's TLB
  * @out_tlb_misses: translations that took a walk of the page table
- * @out_faults: times that a queue stopped
+ * @out_faults: faults and errors of queues, also those that were served
  * @out_binds: times that a queue was put into a slot
  * @out_vmid_binds: times that a context was given a VMID
  * @out_invalidates: invalidations of the TLB
@@ -1537,9 +1634,11 @@ struct pinmap_queue_wait {
 
 /**
  * enum pinmap_queue_state - what a queue is doing
- * @PINMAP_QUEUE_READY: executes what is submitted
+ * @PINMAP_QUEUE_READY: executes what is submitted, or waits for a fault to be
+ *                      served
  * @PINMAP_QUEUE_FAULTED: stopped: an access was outside of the context's
- *                        mappings, or not permitted
+ *                        mappings and managed ranges, was not permitted, or
+ *                        could not be served
  * @PINMAP_QUEUE_ERROR: stopped: a packet was malformed, ran for too long, or
  *                      lost its engine to a reset
  */
@@ -1562,6 +1661,55 @@ enum pinmap_access {
 };
 
 /**
+ * enum pinmap_fault_reason - why a fault stopped a queue
+ * @PINMAP_FAULT_NONE: no fault stopped the queue
+ * @PINMAP_FAULT_UNMAPPED: the address is in no mapping of the context, or in
+ *                         one that does not permit the access, and is not
+ *                         managed
+ * @PINMAP_FAULT_HOLE: managed, but nothing is mapped at the address
+ * @PINMAP_FAULT_PERMISSION: the program itself may not access the address so
+ * @PINMAP_FAULT_DEVICE: device memory or a raw PFN mapping
+ * @PINMAP_FAULT_SECRET: memfd_secret() memory
+ * @PINMAP_FAULT_GUARD: a guard that madvise() made
+ * @PINMAP_FAULT_FILE: behind the end of the file, or it could not be read;
+ *                     the program would get SIGBUS
+ * @PINMAP_FAULT_POISON: the hardware has lost the page
+ * @PINMAP_FAULT_MEMORY: the kernel is out of memory, or the memory cgroup is
+ *                       at its limit
+ * @PINMAP_FAULT_USERFAULTFD: userfaultfd is to serve the page, and this kernel
+ *                            does not let a driver wait for it
+ * @PINMAP_FAULT_EXITED: the program's address space has ended
+ */
+enum pinmap_fault_reason {
+	PINMAP_FAULT_NONE = 0,
+	PINMAP_FAULT_UNMAPPED = 1,
+	PINMAP_FAULT_HOLE = 2,
+	PINMAP_FAULT_PERMISSION = 3,
+	PINMAP_FAULT_DEVICE = 4,
+	PINMAP_FAULT_SECRET = 5,
+	PINMAP_FAULT_GUARD = 6,
+	PINMAP_FAULT_FILE = 7,
+	PINMAP_FAULT_POISON = 8,
+	PINMAP_FAULT_MEMORY = 9,
+	PINMAP_FAULT_USERFAULTFD = 10,
+	PINMAP_FAULT_EXITED = 11,
+};
+
+/**
+ * enum pinmap_vma_flags - what a program may do with a part of its memory
+ * @PINMAP_VMA_READ: read (PROT_READ)
+ * @PINMAP_VMA_WRITE: write (PROT_WRITE)
+ * @PINMAP_VMA_EXEC: execute (PROT_EXEC)
+ * @PINMAP_VMA_SHARED: it is shared (MAP_SHARED)
+ */
+enum pinmap_vma_flags {
+	PINMAP_VMA_READ = 1 << 0,
+	PINMAP_VMA_WRITE = 1 << 1,
+	PINMAP_VMA_EXEC = 1 << 2,
+	PINMAP_VMA_SHARED = 1 << 3,
+};
+
+/**
  * struct pinmap_queue_query - ioctl(PINMAP_QUEUE_QUERY)
  * @size: sizeof(struct pinmap_queue_query)
  * @flags: must be 0
@@ -1569,13 +1717,20 @@ enum pinmap_access {
  * @out_state: enum pinmap_queue_state
  * @out_code: if the queue has stopped, why: a code of the device's manual
  * @out_access: enum pinmap_access, if the queue has faulted
- * @__reserved: must be 0
+ * @out_reason: enum pinmap_fault_reason
  * @out_addr: the device address that could not be accessed, or 0
  * @out_index: packets executed; if the queue has stopped, the index of the
  *             packet that stopped it
+ * @out_vma_start: if the fault was on managed memory: user address of the
+ *                 first byte of the memory area around @out_addr, as in
+ *                 ``/proc/PID/maps``
+ * @out_vma_end: user address behind its last byte; 0: there was no such area
+ * @out_vma_flags: enum pinmap_vma_flags of the area
+ * @__reserved: must be 0
  *
  * Tells how far a queue has come. A queue that has stopped executes nothing any
- * more and can only be destroyed. Other queues go on.
+ * more and can only be destroyed. Other queues go on. The area is the one that
+ * was there when the fault could not be served.
  */
 struct pinmap_queue_query {
 	__u32 size;
@@ -1584,9 +1739,13 @@ struct pinmap_queue_query {
 	__u32 out_state;
 	__u32 out_code;
 	__u32 out_access;
-	__u32 __reserved;
+	__u32 out_reason;
 	__aligned_u64 out_addr;
 	__aligned_u64 out_index;
+	__aligned_u64 out_vma_start;
+	__aligned_u64 out_vma_end;
+	__u32 out_vma_flags;
+	__u32 __reserved;
 };
 #define PINMAP_QUEUE_QUERY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_QUEUE_QUERY)
 

@@ -33,6 +33,7 @@ pub const PINMAP_CMD_SYNC: _bindgen_ty_1 = 19;
 pub const PINMAP_CMD_REGISTER_FD: _bindgen_ty_1 = 20;
 pub const PINMAP_CMD_PREFLIGHT: _bindgen_ty_1 = 21;
 pub const PINMAP_CMD_GENERATIONS: _bindgen_ty_1 = 22;
+pub const PINMAP_CMD_MANAGE: _bindgen_ty_1 = 23;
 pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
 pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
@@ -73,6 +74,7 @@ pub const PINMAP_INFO_RESET: pinmap_info_flags = 2;
 pub const PINMAP_INFO_OWNED: pinmap_info_flags = 4;
 pub const PINMAP_INFO_OWNER: pinmap_info_flags = 8;
 pub const PINMAP_INFO_GONE: pinmap_info_flags = 16;
+pub const PINMAP_INFO_MANAGED: pinmap_info_flags = 32;
 pub type pinmap_info_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -212,10 +214,15 @@ pub struct pinmap_get_totals {
     pub out_shared: pinmap_total,
     pub out_mapped: pinmap_total,
     pub out_stale: pinmap_total,
+    pub out_managed: pinmap_total,
+    pub out_faults_served: __u64,
+    pub out_faults_failed: __u64,
+    pub out_fault_pages: __u64,
+    pub out_fault_ns: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_get_totals"][::core::mem::size_of::<pinmap_get_totals>() - 112usize];
+    ["Size of pinmap_get_totals"][::core::mem::size_of::<pinmap_get_totals>() - 160usize];
     ["Alignment of pinmap_get_totals"][::core::mem::align_of::<pinmap_get_totals>() - 8usize];
     ["Offset of field: pinmap_get_totals::size"]
         [::core::mem::offset_of!(pinmap_get_totals, size) - 0usize];
@@ -237,6 +244,16 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_get_totals, out_mapped) - 80usize];
     ["Offset of field: pinmap_get_totals::out_stale"]
         [::core::mem::offset_of!(pinmap_get_totals, out_stale) - 96usize];
+    ["Offset of field: pinmap_get_totals::out_managed"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_managed) - 112usize];
+    ["Offset of field: pinmap_get_totals::out_faults_served"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_faults_served) - 128usize];
+    ["Offset of field: pinmap_get_totals::out_faults_failed"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_faults_failed) - 136usize];
+    ["Offset of field: pinmap_get_totals::out_fault_pages"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_fault_pages) - 144usize];
+    ["Offset of field: pinmap_get_totals::out_fault_ns"]
+        [::core::mem::offset_of!(pinmap_get_totals, out_fault_ns) - 152usize];
 };
 pub const PINMAP_FAIL_NONE: pinmap_fail_reason = 0;
 pub const PINMAP_FAIL_HOLE: pinmap_fail_reason = 1;
@@ -427,6 +444,33 @@ const _: () = {
     ["Offset of field: pinmap_generations::out_length"]
         [::core::mem::offset_of!(pinmap_generations, out_length) - 16usize];
 };
+pub const PINMAP_MANAGE_ALL: pinmap_manage_flags = 1;
+pub type pinmap_manage_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_manage {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub out_handle: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_manage"][::core::mem::size_of::<pinmap_manage>() - 64usize];
+    ["Alignment of pinmap_manage"][::core::mem::align_of::<pinmap_manage>() - 8usize];
+    ["Offset of field: pinmap_manage::size"][::core::mem::offset_of!(pinmap_manage, size) - 0usize];
+    ["Offset of field: pinmap_manage::flags"]
+        [::core::mem::offset_of!(pinmap_manage, flags) - 4usize];
+    ["Offset of field: pinmap_manage::addr"][::core::mem::offset_of!(pinmap_manage, addr) - 8usize];
+    ["Offset of field: pinmap_manage::length"]
+        [::core::mem::offset_of!(pinmap_manage, length) - 16usize];
+    ["Offset of field: pinmap_manage::out_handle"]
+        [::core::mem::offset_of!(pinmap_manage, out_handle) - 24usize];
+    ["Offset of field: pinmap_manage::fail"]
+        [::core::mem::offset_of!(pinmap_manage, fail) - 32usize];
+};
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_release {
@@ -450,6 +494,7 @@ pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;
 pub const PINMAP_BUFFER_VRAM: pinmap_buffer_kind = 3;
 pub const PINMAP_BUFFER_FILE: pinmap_buffer_kind = 5;
 pub const PINMAP_BUFFER_IMPORT: pinmap_buffer_kind = 6;
+pub const PINMAP_BUFFER_MANAGED: pinmap_buffer_kind = 7;
 pub type pinmap_buffer_kind = ::core::ffi::c_uint;
 pub const PINMAP_STATE_LIVE: pinmap_buffer_state = 1;
 pub const PINMAP_STATE_STALE: pinmap_buffer_state = 2;
@@ -996,6 +1041,24 @@ pub const PINMAP_ACCESS_READ: pinmap_access = 0;
 pub const PINMAP_ACCESS_WRITE: pinmap_access = 1;
 pub const PINMAP_ACCESS_FETCH: pinmap_access = 2;
 pub type pinmap_access = ::core::ffi::c_uint;
+pub const PINMAP_FAULT_NONE: pinmap_fault_reason = 0;
+pub const PINMAP_FAULT_UNMAPPED: pinmap_fault_reason = 1;
+pub const PINMAP_FAULT_HOLE: pinmap_fault_reason = 2;
+pub const PINMAP_FAULT_PERMISSION: pinmap_fault_reason = 3;
+pub const PINMAP_FAULT_DEVICE: pinmap_fault_reason = 4;
+pub const PINMAP_FAULT_SECRET: pinmap_fault_reason = 5;
+pub const PINMAP_FAULT_GUARD: pinmap_fault_reason = 6;
+pub const PINMAP_FAULT_FILE: pinmap_fault_reason = 7;
+pub const PINMAP_FAULT_POISON: pinmap_fault_reason = 8;
+pub const PINMAP_FAULT_MEMORY: pinmap_fault_reason = 9;
+pub const PINMAP_FAULT_USERFAULTFD: pinmap_fault_reason = 10;
+pub const PINMAP_FAULT_EXITED: pinmap_fault_reason = 11;
+pub type pinmap_fault_reason = ::core::ffi::c_uint;
+pub const PINMAP_VMA_READ: pinmap_vma_flags = 1;
+pub const PINMAP_VMA_WRITE: pinmap_vma_flags = 2;
+pub const PINMAP_VMA_EXEC: pinmap_vma_flags = 4;
+pub const PINMAP_VMA_SHARED: pinmap_vma_flags = 8;
+pub type pinmap_vma_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct pinmap_queue_query {
@@ -1005,13 +1068,17 @@ pub struct pinmap_queue_query {
     pub out_state: __u32,
     pub out_code: __u32,
     pub out_access: __u32,
-    pub __reserved: __u32,
+    pub out_reason: __u32,
     pub out_addr: __u64,
     pub out_index: __u64,
+    pub out_vma_start: __u64,
+    pub out_vma_end: __u64,
+    pub out_vma_flags: __u32,
+    pub __reserved: __u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_queue_query"][::core::mem::size_of::<pinmap_queue_query>() - 48usize];
+    ["Size of pinmap_queue_query"][::core::mem::size_of::<pinmap_queue_query>() - 72usize];
     ["Alignment of pinmap_queue_query"][::core::mem::align_of::<pinmap_queue_query>() - 8usize];
     ["Offset of field: pinmap_queue_query::size"]
         [::core::mem::offset_of!(pinmap_queue_query, size) - 0usize];
@@ -1025,12 +1092,20 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_queue_query, out_code) - 20usize];
     ["Offset of field: pinmap_queue_query::out_access"]
         [::core::mem::offset_of!(pinmap_queue_query, out_access) - 24usize];
-    ["Offset of field: pinmap_queue_query::__reserved"]
-        [::core::mem::offset_of!(pinmap_queue_query, __reserved) - 28usize];
+    ["Offset of field: pinmap_queue_query::out_reason"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_reason) - 28usize];
     ["Offset of field: pinmap_queue_query::out_addr"]
         [::core::mem::offset_of!(pinmap_queue_query, out_addr) - 32usize];
     ["Offset of field: pinmap_queue_query::out_index"]
         [::core::mem::offset_of!(pinmap_queue_query, out_index) - 40usize];
+    ["Offset of field: pinmap_queue_query::out_vma_start"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_vma_start) - 48usize];
+    ["Offset of field: pinmap_queue_query::out_vma_end"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_vma_end) - 56usize];
+    ["Offset of field: pinmap_queue_query::out_vma_flags"]
+        [::core::mem::offset_of!(pinmap_queue_query, out_vma_flags) - 64usize];
+    ["Offset of field: pinmap_queue_query::__reserved"]
+        [::core::mem::offset_of!(pinmap_queue_query, __reserved) - 68usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+//! What serves the faults of a context's queues: the interface between the scheduler, which learns
+//! of a fault, and managed memory, which knows what to do about it.
+//!
+//! A queue that faults on an address which the pager manages keeps its place, and waits. A thread
+//! calls [`Pager::serve`], and then the device repeats the access. If the pager refuses, the queue
+//! stops with the reason.
+
+use crate::logic::span::Span;
+use kernel::error::Error;
+
+/// Managed memory of one context, as the scheduler and the threads that serve faults see it.
+pub(crate) trait Pager: Send + Sync {
+    /// Returns whether faults at `addr` are to be served. Called with the scheduler's locks held,
+    /// so it may only take locks under which nothing allocates, and waits for nobody.
+    fn manages(&self, addr: u64) -> bool;
+
+    /// Has the device reach `addr` for `access`, a `PINMAP_ACCESS_` value, as the program's
+    /// permissions allow.
+    ///
+    /// Called without locks, by a thread that uses the opener's address space and has a reference
+    /// to it, and whose allocations are charged to the opener's memory cgroup. It may sleep for as
+    /// long as user space keeps it waiting, but a fatal signal to the thread must end it (see
+    /// [`task::fatal_signal_pending`](crate::sys::task::fatal_signal_pending)); it then fails with
+    /// `EINTR` and any reason. Several threads may call it at once, for the same address too.
+    fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal>;
+}
+
+/// A fault that was served. The device is to repeat the access; if that faults again, so is the
+/// fault served again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Served {
+    /// Pages that the device can reach now and could not before; 0: somebody else was quicker, or
+    /// the memory changed all the time and others are to have a turn first.
+    pub(crate) pages: u64,
+    /// How often the work began anew, because the memory changed meanwhile.
+    pub(crate) retries: u64,
+}
+
+/// A part of the program's memory, as `/proc/PID/maps` has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Area {
+    pub(crate) span: Span,
+    /// `PINMAP_VMA_` flags.
+    pub(crate) flags: u32,
+}
+
+/// Why a fault was not served.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusal {
+    /// A `PINMAP_FAULT_` value.
+    pub(crate) reason: u32,
+    /// For the log of tracepoints. `EINTR`: the thread was told to stop, which is no failure.
+    pub(crate) errno: Error,
+    /// The area around the address, if there is one.
+    pub(crate) area: Option<Area>,
+    /// As in [`Served`].
+    pub(crate) retries: u64,
+}
