@@ -141,7 +141,7 @@ impl AddressSpace {
         };
         drop(taken);
         Ok(match (&self.device_mmu, &self.payer) {
-            (Some(device_mmu), _) => device_mmu.mmu.tables_due(place),
+            (Some(device_mmu), _) => device_mmu.mmu.tables_due(place)?,
             (None, Some(_)) => self.domain.tables_due(place),
             (None, None) => 0,
         })

@@ -42,13 +42,15 @@ pub(crate) trait Mmu: Send + Sync {
     fn enter(&self, span: Span, memory: pte::Memory, access: Access) -> Result<(), Failure>;
 
     /// The number of page tables that it would take to map memory at `span` now. All are charged.
-    fn tables_due(&self, span: Span) -> u64;
+    /// `EINTR`: a fatal signal came.
+    fn tables_due(&self, span: Span) -> Result<u64>;
 
     /// Fails with `ENOSPC` if so many page tables cannot be had: what is left is for others.
     fn check_tables(&self, count: u64) -> Result;
 
-    /// Unmaps what was entered at `span`, and tells the device to forget it. `Err`: the device does
-    /// not answer. Sleeps.
+    /// Unmaps what was entered at `span`, and tells the device to forget it. Sleeps; where the
+    /// device has no room for a command, waits until it has, for up to two seconds. `Err`: the
+    /// device does not answer.
     fn remove(&self, span: Span) -> Result<Removal>;
 
     /// Waits until the device has forgotten what `removal` unmapped, and completed all accesses
@@ -77,7 +79,9 @@ pub(crate) struct Table {
 /// How far a removal has come.
 enum State {
     Present,
-    /// The device was told to forget.
+    /// The device was told to forget. Whoever drops the entries has called
+    /// [`Entries::remove`]: a mapping does so when it is dropped, and an address range that waits
+    /// for the entries ([`IovaRange::leave`](crate::address_space::IovaRange::leave)) as well.
     Leaving(Removal),
     Forgotten,
     /// The device never said whether it has forgotten. Its DMA is blocked.

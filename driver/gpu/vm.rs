@@ -106,11 +106,16 @@ impl Drop for Stock<'_> {
 }
 
 /// Counts the tables for `leaves` that are missing. `is_there` tells which exist, by key.
-fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
+///
+/// `EINTR`: a fatal signal came.
+fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> Result<usize> {
     // The last table of each level that was looked at; those above it were looked at as well.
     let mut looked = [u64::MAX; ROOT_LEVEL as usize];
     let mut count = 0_usize;
     for leaf in leaves {
+        if task::fatal_signal_pending() {
+            return Err(EINTR);
+        }
         let levels = (0..ROOT_LEVEL).zip(&mut looked);
         for (level, last) in levels.skip(leaf.level() as usize) {
             let name = key(level, leaf.va);
@@ -122,7 +127,7 @@ fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> usize {
         }
         task::cond_resched();
     }
-    count
+    Ok(count)
 }
 
 /// Tables that were taken out of the tree, and that the device may still walk.
@@ -411,16 +416,16 @@ impl Mmu for Vm {
         // Everything that can fail comes first, without the lock.
         let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
-        let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some());
+        let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
         while missing > stock.spares.len() && !tables.dead {
             drop(tables);
             if !stock.spares.is_empty() {
                 // Other tables may have been removed since. This is the most that it can ever take.
-                missing = absent(leaves(), |_| false);
+                missing = absent(leaves(), |_| false)?;
             }
             stock.fill(&self.account, missing)?;
             tables = self.tables.lock();
-            missing = absent(leaves(), |name| tables.below.get(&name).is_some());
+            missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
         }
         if tables.dead {
             return Err(ENODEV.into());
@@ -441,11 +446,11 @@ impl Mmu for Vm {
         Ok(())
     }
 
-    fn tables_due(&self, span: Span) -> u64 {
+    fn tables_due(&self, span: Span) -> Result<u64> {
         // Bus addresses are congruent, as far as leaves depend on it.
         let leaves = Leaves::new(span, Memory::Host(span.start()));
         let tables = self.tables.lock();
-        absent(leaves, |name| tables.below.get(&name).is_some()) as u64
+        Ok(absent(leaves, |name| tables.below.get(&name).is_some())? as u64)
     }
 
     fn check_tables(&self, count: u64) -> Result {

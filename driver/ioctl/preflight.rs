@@ -9,7 +9,10 @@ use crate::{
     claim::Claim,
     context::Context,
     failure::Failure,
-    logic::{request, PAGE_SIZE},
+    logic::{
+        request::{self, RegisterArgs},
+        PAGE_SIZE,
+    },
     sys::{
         account::Account,
         gup, task,
@@ -23,22 +26,28 @@ impl Request for pinmap_preflight {
     const NR: u32 = uapi::PINMAP_CMD_PREFLIGHT;
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        let plan = request::register(
-            self.flags,
-            self.__reserved,
-            self.addr,
-            self.length,
-            self.device_addr,
-            self.address_bits,
-            task::user_last(),
-        )
-        .map_err(errno)?;
+        let args = RegisterArgs {
+            flags: self.flags,
+            reserved: self.__reserved,
+            address: self.addr,
+            length: self.length,
+            device_address: self.device_addr,
+            address_bits: self.address_bits,
+        };
+        let plan = request::register(&args, task::user_last()).map_err(errno)?;
         context.check_caller()?;
         if plan.target.is_some() {
             Claim::check(context)?;
         }
         let needed = context.account().used().saturating_add(self.length);
         let limit = Account::limit();
+        let check_limit = |needed| match limit.filter(|&allowed| needed > allowed) {
+            Some(allowed) => {
+                let reason = uapi::PINMAP_FAIL_MEMLOCK;
+                Err(Failure::limit(ENOMEM, reason, needed, allowed))
+            }
+            None => Ok(()),
+        };
         self.out_memlock_needed = needed;
         self.out_memlock_allowed = limit.unwrap_or(u64::MAX);
         let vacancy = context.try_reserve(plan.span);
@@ -46,14 +55,7 @@ impl Request for pinmap_preflight {
         self.out_objects_allowed = vacancy.allowed;
         vacancy.result?;
         context.check_foreign(plan.span)?;
-        if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
-            return Err(Failure::limit(
-                ENOMEM,
-                uapi::PINMAP_FAIL_MEMLOCK,
-                needed,
-                allowed,
-            ));
-        }
+        check_limit(needed)?;
         if let Some((address, reason)) = gup::survey(plan.span, plan.write) {
             return Err(Failure::at(EFAULT, reason, address));
         }
@@ -61,14 +63,7 @@ impl Request for pinmap_preflight {
             let tables = context.space().check_room(plan.span.length(), target)?;
             let needed = needed.saturating_add(tables.saturating_mul(PAGE_SIZE));
             self.out_memlock_needed = needed;
-            if let Some(allowed) = limit.filter(|&allowed| tables != 0 && needed > allowed) {
-                return Err(Failure::limit(
-                    ENOMEM,
-                    uapi::PINMAP_FAIL_MEMLOCK,
-                    needed,
-                    allowed,
-                ));
-            }
+            check_limit(needed)?;
             context.space().check_tables(tables)?;
         }
         Ok(Pending::Done)

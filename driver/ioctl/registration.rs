@@ -16,7 +16,7 @@ use crate::{
     failure::Failure,
     logic::{
         place::Placement,
-        request::{self, RegisterPlan, Target},
+        request::{self, RegisterArgs, RegisterPlan, Target},
         PAGE_SIZE,
     },
     sys::{
@@ -34,16 +34,15 @@ impl Request for pinmap_register {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER;
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        let plan = request::register(
-            self.flags,
-            self.__reserved,
-            self.addr,
-            self.length,
-            self.device_addr,
-            self.address_bits,
-            task::user_last(),
-        )
-        .map_err(errno)?;
+        let args = RegisterArgs {
+            flags: self.flags,
+            reserved: self.__reserved,
+            address: self.addr,
+            length: self.length,
+            device_address: self.device_addr,
+            address_bits: self.address_bits,
+        };
+        let plan = request::register(&args, task::user_last()).map_err(errno)?;
         let timed = Timed::begin(Tracepoint::Register);
         context.check_caller()?;
         let claim = claim(context, &plan)?;

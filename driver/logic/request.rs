@@ -77,16 +77,33 @@ impl MapPlan {
     }
 }
 
+/// Raw arguments of REGISTER, and of PREFLIGHT, which answers as REGISTER does.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterArgs {
+    /// `PINMAP_REGISTER_` flags.
+    pub flags: u32,
+    /// The field that must be 0.
+    pub reserved: u32,
+    /// First address of user memory.
+    pub address: u64,
+    /// Bytes of user memory.
+    pub length: u64,
+    /// Demanded device address, with `PINMAP_REGISTER_FIXED`.
+    pub device_address: u64,
+    /// Address bits that the device can drive.
+    pub address_bits: u32,
+}
+
 /// Checks the arguments of REGISTER. `user_last` is the last address of user space.
-pub fn register(
-    flags: u32,
-    reserved: u32,
-    address: u64,
-    length: u64,
-    device_address: u64,
-    address_bits: u32,
-    user_last: u64,
-) -> Result<RegisterPlan, Refusal> {
+pub fn register(args: &RegisterArgs, user_last: u64) -> Result<RegisterPlan, Refusal> {
+    let RegisterArgs {
+        flags,
+        reserved,
+        address,
+        length,
+        device_address,
+        address_bits,
+    } = *args;
     if flags & !REGISTER_FLAGS != 0 || reserved != 0 {
         return Err(Refusal::Unsupported);
     }
@@ -138,8 +155,15 @@ pub fn register_fd(
     if flags & PINMAP_REGISTER_IDENTITY != 0 {
         return Err(Refusal::Unsupported);
     }
-    let last = i64::MAX as u64;
-    register(flags, 0, offset, length, device_address, address_bits, last)
+    let args = RegisterArgs {
+        flags,
+        reserved: 0,
+        address: offset,
+        length,
+        device_address,
+        address_bits,
+    };
+    register(&args, i64::MAX as u64)
 }
 
 /// Checks the arguments of MAP that do not depend on the buffer.

@@ -260,7 +260,8 @@ pub(crate) struct Registration<T: Driver> {
 
 // SAFETY: A driver may be registered and unregistered from any thread.
 unsafe impl<T: Driver> Send for Registration<T> {}
-// SAFETY: It has no methods.
+// SAFETY: A shared reference gives access to nothing: the struct has no methods, and its fields are
+// used only while it is made and dropped.
 unsafe impl<T: Driver> Sync for Registration<T> {}
 
 #[repr(transparent)]

@@ -6,6 +6,24 @@ use proptest::prelude::*;
 
 const USER_LAST: u64 = 0x7fff_ffff_efff;
 
+fn args(
+    flags: u32,
+    reserved: u32,
+    address: u64,
+    length: u64,
+    device_address: u64,
+    address_bits: u32,
+) -> RegisterArgs {
+    RegisterArgs {
+        flags,
+        reserved,
+        address,
+        length,
+        device_address,
+        address_bits,
+    }
+}
+
 #[test]
 fn register_edges() {
     use Refusal::{Invalid, Overflow, Unsupported};
@@ -131,7 +149,10 @@ fn register_edges() {
         ("65 bits", (0, 0, 0x1000, 0x1000, 0, 65), Err(Invalid)),
     ];
     for (name, (flags, reserved, address, length, device, bits), want) in table {
-        let got = register(flags, reserved, address, length, device, bits, USER_LAST);
+        let got = register(
+            &args(flags, reserved, address, length, device, bits),
+            USER_LAST,
+        );
         assert_eq!(got.map(|_| ()), want, "{name}");
     }
 }
@@ -139,7 +160,7 @@ fn register_edges() {
 #[test]
 fn register_says_where() {
     let placement = |flags, device| {
-        register(flags, 0, 0x5000, 0x1000, device, 28, USER_LAST)
+        register(&args(flags, 0, 0x5000, 0x1000, device, 28), USER_LAST)
             .unwrap()
             .target
     };
@@ -166,9 +187,12 @@ fn register_says_where() {
     );
     assert_eq!(placement(PINMAP_REGISTER_NO_MAP, 0), None);
     assert!(
-        register(PINMAP_REGISTER_WRITE, 0, 0x5000, 0x1000, 0, 0, USER_LAST)
-            .unwrap()
-            .write
+        register(
+            &args(PINMAP_REGISTER_WRITE, 0, 0x5000, 0x1000, 0, 0),
+            USER_LAST
+        )
+        .unwrap()
+        .write
     );
 }
 
@@ -362,7 +386,7 @@ proptest! {
     ) {
         let mask = if align { !0xfff } else { !0 };
         let (address, length, device) = (address & mask, length & mask, device & mask);
-        if let Ok(plan) = register(flags, 0, address, length, device, bits, USER_LAST) {
+        if let Ok(plan) = register(&args(flags, 0, address, length, device, bits), USER_LAST) {
             prop_assert!(plan.span.is_whole_pages() && plan.span.last() <= USER_LAST);
             prop_assert_eq!(plan.span.length(), length);
             prop_assert_eq!(plan.target.is_none(), flags & PINMAP_REGISTER_NO_MAP != 0);
