@@ -128,7 +128,8 @@ duration() { # SECONDS
 }
 
 # step_progress FIRST NOW SECONDS: what a step that runs for so long says of itself. An interrupted
-# step goes on where it stopped: only what was done since FIRST counts for the estimate.
+# step goes on where it stopped: only what was done since FIRST counts for the estimate. There is no
+# estimate before a twentieth is done: what comes first often takes longer.
 step_progress() {
 	local first=0 done total unit
 	if ! [[ $2 =~ ^([0-9]+)\ ([0-9]+)\ (.+)$ ]]; then
@@ -138,7 +139,7 @@ step_progress() {
 	done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]} unit=${BASH_REMATCH[3]}
 	! [[ $1 =~ ^([0-9]+)\  ]] || first=${BASH_REMATCH[1]}
 	printf '%s of %s %s' "$done" "$total" "$unit"
-	if [ "$done" -gt "$first" ] && [ "$done" -lt "$total" ]; then
+	if [ $((20 * (done - first))) -ge $((total - first)) ] && [ "$done" -lt "$total" ]; then
 		printf ', about %s left' "$(duration $(($3 * (total - done) / (done - first))))"
 	fi
 }
