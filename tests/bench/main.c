@@ -44,8 +44,8 @@ static bool fits(const struct system *system, const struct memory *memory)
 }
 
 /*
- * Opens all systems, each with a function of its own, so that they can take turns without being set
- * up anew.
+ * Opens all systems that are measured, each with a function of its own, so that they can take turns
+ * without being set up anew.
  */
 static void systems_open(void)
 {
@@ -55,6 +55,8 @@ static void systems_open(void)
 	for (size_t i = 0; i < SYSTEMS; i++) {
 		const char *bdf = NULL;
 
+		if (only && strcmp(only, systems[i]->name))
+			continue;
 		if (systems[i]->driver) {
 			if (next == count)
 				DIE("there are only %zu edu functions", count);
