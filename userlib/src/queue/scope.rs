@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scopes of a queue: work on borrowed memory, which ends before the borrows do.
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 use std::fmt;
@@ -128,21 +129,30 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
     /// full.
     ///
-    /// Raw packets are not checked. The device still reaches only memory that the context
-    /// registered or allocated, with the access that the context allowed; anything else stops the
-    /// queue.
-    ///
-    /// Raw packets can store to the fences of every queue of the context. At the end of this scope
-    /// the device itself is therefore asked whether it is done. A wait for *another* queue whose
-    /// fence was overwritten ends too early, or never: its scope returns, or a
-    /// [`Pending`](crate::stream::Pending) gives memory back, while the device still works there.
-    /// Results are then wrong, but nothing is undefined: memory that the device can reach is
-    /// accessed by atomics only, and memory is released before there are references to it.
+    /// Raw packets are not checked. The device reaches what the context registered, allocated,
+    /// lends to work or has [managed](crate::Gpu::manage), with the access that the context has
+    /// there; anything else stops the queue. Managed memory can be all memory of the program.
     ///
     /// # Errors
     ///
     /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
-    pub fn submit(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// The packets tell the device where to write. From this call until the device is done with
+    /// them, which the end of the scope waits for, each byte that they let it write must be one of
+    /// these:
+    ///
+    /// - memory that only atomics and devices access: of an [`Allocation`](crate::Allocation), a
+    ///   [`Registration`](crate::Registration) or a [`DeviceSliceMut`];
+    /// - other memory of the program that stays allocated, to which nothing refers and which nobody
+    ///   accesses in the meantime, and where any bytes are a valid value;
+    /// - an address at which the device reaches nothing. That stops the queue.
+    ///
+    /// It must be neither in the fences of a queue nor in the slots in which events are recorded.
+    /// No safe function tells their addresses. Whoever waits relies on them, and would use memory
+    /// while the device works on it. What packets only read matters to their results alone.
+    pub unsafe fn submit(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Wait)
     }
 
@@ -153,7 +163,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more
     /// packets than the ring holds at once.
-    pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`submit`](Self::submit).
+    pub unsafe fn try_submit(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Refuse)
     }
 
@@ -275,6 +289,15 @@ mod tests {
     use crate::queue::options::Engines;
     use std::sync::Arc;
 
+    impl Scope<'_, '_> {
+        /// Submits packets that do nothing.
+        fn nops(&self, packets: &[Packet]) -> Result<()> {
+            assert!(packets.iter().all(|packet| *packet == Packet::nop()));
+            // SAFETY: They write nothing.
+            unsafe { self.submit(packets) }
+        }
+    }
+
     const IN: u64 = 0x10_0000;
     const OUT: u64 = 0x30_0000;
 
@@ -299,7 +322,7 @@ mod tests {
                 scope.copy(input.slice(), &mut to)?;
                 scope.launch(kernel::IncrementF32 { data: &mut to })?;
                 scope.fill(&mut to, -1.0)?;
-                scope.submit(&[Packet::nop()])?;
+                scope.nops(&[Packet::nop()])?;
                 scope.wait()
             })
             .expect("done");
@@ -350,7 +373,7 @@ mod tests {
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 queue
-                    .scope(|scope| scope.submit(&[Packet::nop()]))
+                    .scope(|scope| scope.nops(&[Packet::nop()]))
                     .expect("done");
                 finished.store(true, std::sync::atomic::Ordering::SeqCst);
             });
@@ -364,7 +387,7 @@ mod tests {
     fn a_queue_that_cannot_be_waited_for_fails_the_scope() {
         let mut queue = Queue::fake();
         let error = queue
-            .scope(|scope| scope.submit(&[Packet::nop()]))
+            .scope(|scope| scope.nops(&[Packet::nop()]))
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
     }
@@ -376,8 +399,8 @@ mod tests {
         queue
             .scope(|scope| -> Result<()> {
                 let batch = scope.batch();
-                scope.submit(&nop)?;
-                scope.submit(&nop)?;
+                scope.nops(&nop)?;
+                scope.nops(&nop)?;
                 assert_eq!(scope.queue.borrow().published(), 0);
                 let inner = scope.batch();
                 drop(batch);
@@ -386,11 +409,11 @@ mod tests {
                 assert_eq!(scope.queue.borrow().published(), 2);
                 // Forgotten, it holds nothing back for good.
                 std::mem::forget(scope.batch());
-                scope.submit(&nop)
+                scope.nops(&nop)
             })
             .expect("done");
         assert_eq!(queue.published(), 5);
-        queue.scope(|scope| scope.submit(&nop)).expect("done");
+        queue.scope(|scope| scope.nops(&nop)).expect("done");
         assert_eq!(queue.published(), 8);
     }
 
@@ -401,7 +424,7 @@ mod tests {
         second.handle().execute(u64::MAX);
         handle.execute(0);
         let error = first.scope(|scope| -> Result<()> {
-            scope.submit(&[Packet::nop()])?;
+            scope.nops(&[Packet::nop()])?;
             let fence = scope.fence()?;
             let refused = second.scope(|other| other.wait_for(&fence));
             let text = refused.expect_err("another context").to_string();

@@ -237,14 +237,21 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().timestamp(to, index)
     }
 
-    /// Submits raw packets. [`Scope::submit`](crate::Scope::submit) of a queue says what they can
-    /// do to other queues and streams. Waits if the ring is full.
+    /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
+    /// full.
     ///
     /// # Errors
     ///
     /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
     /// gone; `EDEADLK`: this is a host function.
-    pub fn packets(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`Scope::submit`](crate::Scope::submit) of a queue. The device is done with the
+    /// packets when the [scope](super::scope()) has ended, or when [`Pending`](super::Pending)
+    /// gives the memory back.
+    #[allow(unsafe_code)]
+    pub unsafe fn packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
@@ -267,6 +274,7 @@ impl fmt::Debug for Work<'_> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
     use crate::queue::handle::Handle;
@@ -304,7 +312,9 @@ mod tests {
     fn raw_packets_cannot_end_a_scope_early() {
         let (stream, handle) = forged();
         waits(&handle, || {
-            let result = scope(|scope| scope.on(&stream).packets(&[Packet::nop()]));
+            // SAFETY: It writes nothing.
+            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let result = scope(|scope| nop(&scope.on(&stream)));
             result.expect("done");
         });
     }
@@ -313,7 +323,9 @@ mod tests {
     fn raw_packets_cannot_give_memory_back_early() {
         let (stream, handle) = forged();
         let submit = || {
-            let pending = stream.submit(vec![1], |work, _| work.packets(&[Packet::nop()]));
+            // SAFETY: It writes nothing.
+            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let pending = stream.submit(vec![1], |work, _| nop(work));
             pending.expect("submitted")
         };
         let pending = submit().try_into_memory().expect_err("the device has it");

@@ -142,8 +142,8 @@ ioctls! {
     }
 }
 
-/// Submits packets to a queue whose ring is not mapped, and returns the queue's new index. Whatever
-/// the packets say, the device reaches only what is registered or allocated.
+/// Submits packets to a queue whose ring is not mapped, and returns the queue's new index. Where the
+/// packets let the device write is the concern of whoever makes them.
 pub(crate) fn queue_submit(
     file: BorrowedFd<'_>,
     queue: u64,

@@ -93,8 +93,7 @@ impl Cache {
     /// - Afterwards the device can still reach the memory until it is unmapped, the registration is
     ///   evicted, or the cache is dropped. The program may use the memory freely during that time
     ///   (refer to it, give it back to an allocator), provided that the device does not use it: not
-    ///   by itself, and not because somebody tells it to, by its registers or by raw packets, which
-    ///   are safe to make and to submit.
+    ///   by itself, and not because somebody tells it to, by its registers or by raw packets.
     /// - No other thread frees the memory during the call. The lookup could return a registration
     ///   of memory that is gone, as any use of freed memory can.
     pub unsafe fn get(&self, memory: *mut u8, len: usize) -> Result<Cached> {
