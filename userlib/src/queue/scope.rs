@@ -16,7 +16,9 @@ use crate::testgpu::packet::Packet;
 
 use super::fence::Fence;
 use super::{Queue, WhenFull};
-use crate::memory::slice::DeviceSliceMut;
+use crate::memory::element::Element;
+use crate::memory::lent::{or_abort, Loans, KEPT};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 /// A scope in which work is submitted to a queue. Made by [`Queue::scope`].
 ///
@@ -24,6 +26,7 @@ use crate::memory::slice::DeviceSliceMut;
 /// is executed after those that were submitted before, and sees what they wrote.
 pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) queue: RefCell<&'env mut Queue>,
+    loans: Loans,
     /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -63,7 +66,16 @@ impl Queue {
     /// # Errors
     ///
     /// The error of the function; or else `EIO`: the queue has stopped, and
-    /// [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the device is gone.
+    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`Scope::slice_mut`] could not
+    /// be released, after which the driver has cut the device off from all memory. `ENODEV`: the
+    /// device is gone.
+    ///
+    /// # Aborts
+    ///
+    /// If there would be references to memory that a device still writes, the process is aborted:
+    /// if the queue can be neither waited for nor destroyed although slices of ordinary memory were
+    /// lent to it, or if their memory cannot be released and the device is not cut off within 10
+    /// seconds.
     pub fn scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -71,12 +83,13 @@ impl Queue {
     {
         let scope = Scope {
             queue: RefCell::new(self),
+            loans: Loans::default(),
             scope: PhantomData,
             env: PhantomData,
         };
         // A panic leaves only the queue behind, and `finish` puts that right.
         let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-        let finished = scope.queue.borrow_mut().finish();
+        let finished = or_abort(|| scope.finish());
         match result {
             Err(panic) => resume_unwind(panic),
             // The error of `finish`, if there is one, most likely has the same cause.
@@ -87,6 +100,65 @@ impl Queue {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Waits for all work, and ends the loans.
+    fn finish(&self) -> Result<()> {
+        let finished = self.queue.borrow_mut().finish();
+        let ended = self.loans.end();
+        if ended.is_err() {
+            self.queue.borrow().handle().poison(KEPT);
+        }
+        finished.and(ended)
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
+    /// that the slice has. It stays borrowed until the scope has ended.
+    ///
+    /// A device that can fault has the memory [managed](crate::Gpu::manage), without a system call
+    /// once a slice was lent to this queue. For any other device the pages around the slice are
+    /// registered until the scope has ended. [`DeviceSlice::reach`] tells which it was. Memory that
+    /// is used again and again is better registered, or allocated, once, if the device cannot
+    /// fault.
+    ///
+    /// # Errors
+    ///
+    /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
+    /// where `EEXIST` means that the program itself has registered some of the memory. If it is
+    /// managed: as for [`Gpu::manage_all`](crate::Gpu::manage_all), except those that say that
+    /// nothing can be managed. `EIO`: the queue has stopped; `EDEADLK`: this is a host function.
+    pub fn slice<T: Element>(&self, memory: &'scope [T]) -> Result<DeviceSlice<'scope, T>> {
+        let queue = self.queue.borrow();
+        queue.handle().slice(memory, &self.loans)
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads and writes it. It stays borrowed
+    /// exclusively until the scope has ended; in the meantime the CPU reads and writes it through
+    /// the [`DeviceSliceMut`].
+    ///
+    /// ```no_run
+    /// use pinmap::{kernel, Gpu, QueueOptions};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    /// let mut numbers = vec![0.0f32; 1024];
+    /// queue.scope(|scope| {
+    ///     let mut data = scope.slice_mut(&mut numbers)?;
+    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    /// })?;
+    /// assert_eq!(numbers[0], 1.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`slice`](Self::slice). `EACCES`: the memory must be registered, and shares a page
+    /// that the program cannot write with memory that is lent already.
+    pub fn slice_mut<T: Element>(
+        &self,
+        memory: &'scope mut [T],
+    ) -> Result<DeviceSliceMut<'scope, T>> {
+        let queue = self.queue.borrow();
+        queue.handle().slice_mut(memory, &self.loans)
+    }
+
     /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
     ///
     /// # Errors
