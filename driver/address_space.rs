@@ -147,6 +147,29 @@ impl AddressSpace {
         })
     }
 
+    /// The first range that is taken and overlaps `span`.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn first_taken(&self, span: Span) -> Option<Span> {
+        self.taken.lock().first_taken(span)
+    }
+
+    /// Frees the ranges in `span` that were left, after the device has forgotten them. Returns
+    /// whether there were any. Sleeps.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn free_left(&self, span: Span) -> Result<bool> {
+        let mut taken = self.taken.lock();
+        let mut any = false;
+        while let Some((last, id, entries)) = taken.leftover(span) {
+            drop(taken);
+            entries.remove()?;
+            taken = self.taken.lock();
+            taken.free(self.bounds(), last, id);
+            taken.free_vacant(self.bounds());
+            any = true;
+        }
+        Ok(any)
+    }
+
     /// Fails with `ENOSPC` if the device's MMU, if there is one, cannot have so many page tables.
     pub(crate) fn check_tables(&self, count: u64) -> Result {
         let device_mmu = self.device_mmu.as_ref();

@@ -56,6 +56,8 @@ mod list;
 )]
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;
+#[cfg(pinmap_mirror)]
+mod managed;
 #[cfg_attr(
     pinmap_flat,
     allow(dead_code, reason = "some of it is for paged devices")

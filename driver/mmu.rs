@@ -70,10 +70,11 @@ pub(crate) struct Removal {
 pub(crate) struct Table {
     /// Offset in VRAM.
     pub(crate) offset: u64,
-    /// Number of valid entries.
+    /// Number of valid entries, and of those who store to it themselves.
     pub(crate) used: u64,
-    /// Tables are charged, because a program decides how many there are.
-    pub(crate) _charge: Charge,
+    /// Tables of mappings are charged, because a program decides how many there are. Those of
+    /// managed memory can be taken away.
+    pub(crate) _charge: Option<Charge>,
 }
 
 /// How far a removal has come.

@@ -215,6 +215,19 @@ impl<L: Clone> Spans<L> {
         }
     }
 
+    /// The first span that is taken and overlaps `within`.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn first_taken(&self, within: Span) -> Option<Span> {
+        let mut from = within.start();
+        loop {
+            let span = self.above(from).filter(|span| span.overlaps(within))?;
+            if self.vacant != Some(span) {
+                return Some(span);
+            }
+            from = span.last().checked_add(1)?;
+        }
+    }
+
     /// The first span within `within` that was left: its last address, its owner, and what is left.
     pub(crate) fn leftover(&self, within: Span) -> Option<(u64, u64, L)> {
         let mut from = within.start();

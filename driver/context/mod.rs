@@ -5,10 +5,12 @@
 //! is closed or the device is unbound, whichever comes first: [`Context::tear_down`] ends all of
 //! its buffers, and nothing can be added afterwards.
 //!
-//! `table.rs` has the handles. `portable.rs` has what the contexts of a process share.
+//! `table.rs` has the handles, `ranges.rs` those of managed ranges. `portable.rs` has what the contexts of a process share.
 //!
 //! Locks, outermost first: the device's `leaving`, `teardown`, `table`, a buffer's `inner`.
 
+#[cfg(pinmap_mirror)]
+use crate::managed::Managing;
 use crate::{
     address_space::AddressSpace,
     backend::Member,
@@ -31,9 +33,12 @@ use kernel::{
 };
 
 mod portable;
+mod ranges;
 mod table;
 
 pub(crate) use portable::{Guest, Processes, SharedBuffers};
+#[cfg(pinmap_mirror)]
+pub(crate) use ranges::ReservedRange;
 pub(crate) use table::{Found, ReservedHandle};
 
 use table::{Role, Table};
@@ -55,6 +60,10 @@ pub(crate) struct Context {
     /// Whether the context has joined the [`SharedBuffers`] of its process and was given the
     /// portable buffers that are in there.
     admitted: Atomic<bool>,
+    /// What manages memory of the program, once it is asked to.
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    managing: Mutex<Option<Arc<Managing>>>,
     #[pin]
     table: Mutex<Table>,
     /// Held while tearing down. Closing and unbinding both do it; the second waits for the first.
@@ -88,6 +97,8 @@ impl Context {
                 mmap_offsets,
                 lookout,
                 admitted: Atomic::new(false),
+                #[cfg(pinmap_mirror)]
+                managing <- new_mutex!(None, "pinmap_managing"),
                 table <- new_mutex!(Table::new(), "pinmap_table"),
                 teardown <- new_mutex!((), "pinmap_teardown"),
             }),
@@ -194,8 +205,18 @@ impl Context {
     pub(crate) fn tear_down(&self) {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
+        #[cfg(pinmap_mirror)]
+        {
+            // Nothing is managed any more.
+            let managing = self.managing.lock().take();
+            drop(managing);
+        }
         let had_the_device = self.device.backend().is_owner(self.id);
-        self.table.lock().close();
+        let mut table = self.table.lock();
+        table.close();
+        let ranges = table.take_ranges();
+        drop(table);
+        drop(ranges);
         self.events.generations().bump_all();
         SharedBuffers::leave(self);
         while let Some(entry) = self.take_any() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The handles of a context.
 //!
-//! A handle names a buffer. It is *reserved* when the buffer is made, together with the user
+//! A handle names a buffer, or a managed range (`ranges.rs`). It is *reserved* when the buffer is made, together with the user
 //! addresses, if there are any, so that two registrations cannot overlap; it is *published*, and
 //! can be used, after everything that can fail has succeeded and the caller knows it. Numbers are
 //! not used again, so a handle that was released is told from one that never was.
@@ -9,7 +9,7 @@
 //! A portable buffer has a handle in each context of the process: one context is its *home*, where
 //! it was registered, and ends it; in the others it is a *guest*, which can only be let go of.
 
-use super::{Context, SharedBuffers};
+use super::{ranges::Range, Context, SharedBuffers};
 use crate::{
     buffer::{Buffer, State},
     failure::Failure,
@@ -19,9 +19,10 @@ use crate::{
     },
     sys::{compat, miscdevice, uapi},
 };
+use core::mem;
 use kernel::{
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
+    rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
     sync::Arc,
 };
 
@@ -92,6 +93,8 @@ pub(super) struct Table {
     by_last: RBTree<u64, u64>,
     /// Handles of guests by the key of their buffer.
     guests: RBTree<usize, u64>,
+    /// Managed ranges by handle.
+    pub(super) ranges: RBTree<u64, Range>,
     /// Memory of the handle that was removed last, for the next one.
     spare: Option<Nodes>,
 }
@@ -125,6 +128,7 @@ impl Table {
             by_handle: RBTree::new(),
             by_last: RBTree::new(),
             guests: RBTree::new(),
+            ranges: RBTree::new(),
             spare: None,
         }
     }
@@ -145,11 +149,42 @@ impl Table {
         match self.by_handle.get(&handle) {
             Some(entry) if entry.is_visible() => Ok(&entry.buffer),
             Some(_) => Err(ENOENT),
+            // A managed range has no memory of its own.
+            None if self.ranges.get(&handle).is_some() => Err(EINVAL),
             None => match self.counter.absent(handle) {
                 Absent::Never => Err(ENOENT),
                 Absent::Released => Err(compat::stale()),
             },
         }
+    }
+
+    /// Gives `range` a handle, which cannot be used yet.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(super) fn reserve_range(
+        &mut self,
+        node: RBTreeNodeReservation<u64, Range>,
+        range: Range,
+    ) -> Result<u64, Failure> {
+        if self.gone {
+            return Err(ENODEV.into());
+        }
+        self.check_count()?;
+        let handle = self.counter.take().ok_or(ENOSPC)?;
+        self.ranges.insert(node.into_node(handle, range));
+        self.count = self.count.saturating_add(1);
+        Ok(handle)
+    }
+
+    /// Removes a managed range.
+    pub(super) fn remove_range(&mut self, handle: u64) -> Option<RBTreeNode<u64, Range>> {
+        let node = self.ranges.remove_node(&handle)?;
+        self.count = self.count.saturating_sub(1);
+        Some(node)
+    }
+
+    /// Removes all managed ranges, whose context has ended.
+    pub(super) fn take_ranges(&mut self) -> RBTree<u64, Range> {
+        mem::replace(&mut self.ranges, RBTree::new())
     }
 
     /// The registration with the lowest addresses that is not wholly below `address`.
@@ -408,8 +443,11 @@ impl Context {
         })
     }
 
-    /// Releases the buffer that is called `handle`.
+    /// Releases the buffer that is called `handle`, or ends the managed range.
     pub(crate) fn release(&self, handle: u64) -> Result {
+        if let Some(result) = self.release_range(handle) {
+            return result;
+        }
         let mut table = self.table.lock();
         table.get(handle)?;
         let entry = table.remove(handle).ok_or(ENOENT)?;

@@ -44,6 +44,7 @@ impl Gpu {
         while let Some(queue) = member.take_any() {
             close(self, &queue);
         }
+        member.vm().end_pager();
         // If the device does not forget, it is blocked, and reaches nobody's memory.
         let _ = self.retire(member.vm());
     }

@@ -48,6 +48,8 @@ use kernel::{
 mod contexts;
 pub(crate) mod hardware;
 mod ids;
+#[cfg(pinmap_mirror)]
+pub(crate) mod leaves;
 pub(crate) mod member;
 #[allow(dead_code)]
 pub(crate) mod pager;

@@ -7,7 +7,7 @@
 //! stops with the reason.
 
 use crate::logic::span::Span;
-use kernel::error::Error;
+use kernel::prelude::*;
 
 /// Managed memory of one context, as the scheduler and the threads that serve faults see it.
 pub(crate) trait Pager: Send + Sync {
@@ -24,6 +24,15 @@ pub(crate) trait Pager: Send + Sync {
     /// [`task::fatal_signal_pending`](crate::sys::task::fatal_signal_pending)); it then fails with
     /// `EINTR` and any reason. Several threads may call it at once, for the same address too.
     fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal>;
+
+    /// Takes away from the device what it was given of `span` by faults, since something else is
+    /// about to be mapped there; the addresses are taken in the context's address space, and no
+    /// fault on them is served until they are free. Sleeps, and waits for the device.
+    fn give_way(&self, span: Span) -> Result;
+
+    /// Takes everything away from the device, and serves nothing any more: the context's queues are
+    /// gone, and its page tables go next. Sleeps, and waits for the device.
+    fn end(&self);
 }
 
 /// A fault that was served. The device is to repeat the access; if that faults again, so is the

@@ -15,7 +15,7 @@ use crate::{
     address_space::AddressSpace,
     failure::Failure,
     logic::{
-        pte::{self, Access, Leaves, Memory, Step, ENTRIES, LARGE, ROOT_LEVEL},
+        pte::{self, Access, Leaves, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,
         PAGE_SIZE,
     },
@@ -49,26 +49,38 @@ struct Spare {
 }
 
 /// Tables that are prepared. Dropping it frees those that were not needed.
-struct Stock<'a> {
+pub(super) struct Stock<'a> {
     gpu: &'a Gpu,
     share: &'a Share,
     spares: KVVec<Spare>,
 }
 
 impl<'a> Stock<'a> {
-    fn new(gpu: &'a Gpu, share: &'a Share) -> Self {
+    pub(super) fn new(gpu: &'a Gpu, share: &'a Share) -> Self {
         let spares = KVVec::new();
         Self { gpu, share, spares }
     }
 
-    /// Prepares tables until there are `count`. Called without the tables' lock. A fatal signal
-    /// stops it.
-    fn fill(&mut self, account: &Arc<Account>, count: usize) -> Result<(), Failure> {
+    /// The number of tables that are prepared.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(super) fn len(&self) -> usize {
+        self.spares.len()
+    }
+
+    /// Prepares tables until there are `count`. `account` pays for them, if there is one. Called
+    /// without the tables' lock. A fatal signal stops it.
+    pub(super) fn fill(
+        &mut self,
+        account: Option<&Arc<Account>>,
+        count: usize,
+    ) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
         // All at once, so that PREFLIGHT can tell the same numbers.
         let more = count.saturating_sub(self.spares.len());
-        let mut charges = Charge::new(account, more as u64)?;
-        while let Some(charge) = charges.take_page() {
+        let charges = account.map(|account| Charge::new(account, more as u64));
+        let mut charges = charges.transpose()?;
+        for _ in 0..more {
+            let charge = charges.as_mut().and_then(Charge::take_page);
             if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
@@ -131,11 +143,11 @@ fn absent(leaves: Leaves, is_there: impl Fn(u64) -> bool) -> Result<usize> {
 }
 
 /// Tables that were taken out of the tree, and that the device may still walk.
-type Removed = RBTree<u64, Table>;
+pub(super) type Removed = RBTree<u64, Table>;
 
 /// The tables of an address space. Dropping them frees them. Nothing is mapped then, or the
 /// mappings would keep the address space, so the device has forgotten all of them.
-struct Tables {
+pub(super) struct Tables {
     share: Arc<Share>,
     /// Offset of the root table.
     root: u64,
@@ -143,12 +155,12 @@ struct Tables {
     _charge: Charge,
     below: RBTree<u64, Table>,
     /// The device does not use the tables any more, and they were freed.
-    dead: bool,
+    pub(super) dead: bool,
 }
 
 impl Tables {
     /// Offset of the table of `level` that has the entry for `va`.
-    fn find(&self, level: u32, va: u64) -> Option<u64> {
+    pub(super) fn find(&self, level: u32, va: u64) -> Option<u64> {
         if level == ROOT_LEVEL {
             return Some(self.root);
         }
@@ -157,7 +169,7 @@ impl Tables {
 
     /// Like [`find`](Self::find), and makes the table if it is missing, of those in `stock`.
     /// `None`: there are not enough.
-    fn make(&mut self, stock: &mut Stock<'_>, level: u32, va: u64) -> Option<u64> {
+    pub(super) fn make(&mut self, stock: &mut Stock<'_>, level: u32, va: u64) -> Option<u64> {
         if let Some(offset) = self.find(level, va) {
             return Some(offset);
         }
@@ -168,14 +180,14 @@ impl Tables {
         let at = parent.saturating_add(pte::slot(above, va));
         stock.gpu.hardware.store(at, entry);
         self.below.insert(node.into_node(key(level, va), table));
-        self.count(above, va, 1);
+        self.count(above, va);
         Some(offset)
     }
 
-    /// Counts further valid entries of a table.
-    fn count(&mut self, level: u32, va: u64, entries: u64) {
+    /// Counts one more valid entry of a table, or user of it.
+    pub(super) fn count(&mut self, level: u32, va: u64) {
         if let Some(table) = self.below.get_mut(&key(level, va)) {
-            table.used = table.used.saturating_add(entries).min(ENTRIES);
+            table.used = table.used.saturating_add(1);
         }
     }
 
@@ -204,6 +216,19 @@ impl Tables {
             removed.insert(node);
         }
         true
+    }
+
+    /// Lets go of a table that the caller has counted itself in, and takes out the tables that have
+    /// no other entry.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(super) fn let_go(&mut self, gpu: &Gpu, level: u32, va: u64, removed: &mut Removed) {
+        let name = key(level, va);
+        if let Some(table) = self.below.get_mut(&name) {
+            table.used = table.used.saturating_sub(1);
+        }
+        if self.take_if_empty(name, removed) {
+            self.clear(gpu, level.saturating_add(1), va, removed);
+        }
     }
 
     /// Clears everything in `span`, all of which was entered, by leaves that do not reach beyond
@@ -241,25 +266,34 @@ impl Drop for Tables {
     }
 }
 
+/// What serves faults of a context's queues.
+enum Paging {
+    /// The context manages no memory.
+    Nothing,
+    By(Arc<dyn Pager>),
+    /// The context has ended.
+    Ended,
+}
+
 /// A context's address space.
 #[pin_data]
 pub(crate) struct Vm {
-    gpu: Arc<Gpu>,
-    share: Arc<Share>,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) share: Arc<Share>,
     /// Pays for the tables.
     account: Arc<Account>,
     /// Offset of the root table.
-    root: u64,
+    pub(super) root: u64,
     /// Nothing allocates under this lock: a task that waits for it may be reclaiming memory.
     #[pin]
-    tables: Mutex<Tables>,
+    pub(super) tables: Mutex<Tables>,
     /// The VMID under which the device may have something cached. The scheduler sets it before a
     /// queue is bound, and takes it after the device has forgotten all of the address space.
     #[pin]
     vmid: Mutex<Option<u32>>,
-    /// What serves faults of the context's queues, if it manages any memory.
+    /// What serves faults of the context's queues.
     #[pin]
-    pager: SpinLock<Option<Arc<dyn Pager>>>,
+    pager: SpinLock<Paging>,
     /// Names the context for the scheduler.
     pub(super) number: u64,
     /// When a queue of the context was last put into a slot, or the context came, in the
@@ -295,13 +329,17 @@ impl Vm {
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
-                pager <- new_spinlock!(None, "pinmap_pager"),
+                pager <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
                 served: Atomic::new(joined),
                 waiters_first: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
-        reclaim::may_wait(|| drop(this.tables.lock()));
+        reclaim::may_wait(|| {
+            drop(this.tables.lock());
+            drop(this.vmid.lock());
+            drop(this.gpu.invalidates.lock());
+        });
         Ok(this)
     }
 
@@ -335,19 +373,30 @@ impl Vm {
     }
 
     /// What serves faults of the context's queues.
-    #[allow(dead_code)]
     pub(super) fn pager(&self) -> Option<Arc<dyn Pager>> {
-        self.pager.lock().clone()
+        match &*self.pager.lock() {
+            Paging::By(pager) => Some(pager.clone()),
+            Paging::Nothing | Paging::Ended => None,
+        }
     }
 
-    /// Sets what serves faults from now on. Faults that are being served are so by what was set
-    /// before.
-    #[allow(dead_code)]
-    pub(crate) fn set_pager(&self, pager: Option<Arc<dyn Pager>>) {
-        let mut place = self.pager.lock();
-        let before = mem::replace(&mut *place, pager);
-        drop(place);
-        drop(before);
+    /// Sets what serves faults from now on. `ENODEV`: the context has ended.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn set_pager(&self, pager: Arc<dyn Pager>) -> Result {
+        let mut paging = self.pager.lock();
+        if let Paging::Ended = *paging {
+            return Err(ENODEV);
+        }
+        *paging = Paging::By(pager);
+        Ok(())
+    }
+
+    /// Ends what serves faults: see [`Pager::end`].
+    pub(super) fn end_pager(&self) {
+        let paging = mem::replace(&mut *self.pager.lock(), Paging::Ended);
+        if let Paging::By(pager) = paging {
+            pager.end();
+        }
     }
 
     /// Frees the tables: the device does not use the address space any more, and has forgotten it.
@@ -413,6 +462,10 @@ impl Mmu for Vm {
             format.leaf(leaf, access, snoop).ok_or(EINVAL)?;
             task::cond_resched();
         }
+        // What is mapped has precedence over what is managed.
+        if let Some(pager) = self.pager() {
+            pager.give_way(span)?;
+        }
         // Everything that can fail comes first, without the lock.
         let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
@@ -423,7 +476,7 @@ impl Mmu for Vm {
                 // Other tables may have been removed since. This is the most that it can ever take.
                 missing = absent(leaves(), |_| false)?;
             }
-            stock.fill(&self.account, missing)?;
+            stock.fill(Some(&self.account), missing)?;
             tables = self.tables.lock();
             missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
         }
@@ -437,7 +490,7 @@ impl Mmu for Vm {
             if let (Some(entry), Some(table)) = (entry, tables.make(&mut stock, level, va)) {
                 let at = table.saturating_add(pte::slot(level, va));
                 gpu.hardware.store(at, entry);
-                tables.count(level, va, 1);
+                tables.count(level, va);
             }
             task::cond_resched();
         }

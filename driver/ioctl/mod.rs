@@ -17,10 +17,10 @@ use crate::{
     sys::uapi::{
         self, pinmap_alloc, pinmap_export, pinmap_fail, pinmap_generations, pinmap_get_totals,
         pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_import, pinmap_info,
-        pinmap_map, pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
-        pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
-        pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved, pinmap_reset,
-        pinmap_set_eventfd, pinmap_sync, pinmap_unmap,
+        pinmap_manage, pinmap_map, pinmap_preflight, pinmap_query, pinmap_queue_create,
+        pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
+        pinmap_queue_wait, pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved,
+        pinmap_reset, pinmap_set_eventfd, pinmap_sync, pinmap_unmap,
     },
 };
 use kernel::{
@@ -39,6 +39,7 @@ mod flat;
 mod generations;
 #[cfg(not(pinmap_flat))]
 mod gpu;
+mod manage;
 mod mapping;
 mod pending;
 mod preflight;
@@ -128,6 +129,7 @@ const TABLE: &[Command] = &[
     command::<pinmap_register_fd>(),
     command::<pinmap_preflight>(),
     command::<pinmap_generations>(),
+    command::<pinmap_manage>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {

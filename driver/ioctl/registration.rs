@@ -17,6 +17,7 @@ use crate::{
     logic::{
         place::Placement,
         request::{self, RegisterArgs, RegisterPlan, Target},
+        span::Span,
         PAGE_SIZE,
     },
     sys::{
@@ -130,6 +131,10 @@ impl Request for pinmap_query {
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         check_flags(self.flags)?;
+        if let Some(range) = context.find_range(self.handle)? {
+            describe_range(self, range);
+            return Ok(Pending::Done);
+        }
         let Found {
             handle,
             buffer,
@@ -166,6 +171,23 @@ impl Request for pinmap_query {
         self.out_generation = generation(status.state);
         Ok(Pending::Done)
     }
+}
+
+/// Fills in the answer of QUERY for a managed range.
+fn describe_range(args: &mut pinmap_query, range: Span) {
+    *args = pinmap_query {
+        size: args.size,
+        flags: args.flags,
+        handle: args.handle,
+        addr: args.addr,
+        out_base: range.start(),
+        out_length: range.length(),
+        out_device_addr: range.start(),
+        out_kind: uapi::PINMAP_BUFFER_MANAGED,
+        out_state: uapi::PINMAP_STATE_LIVE,
+        out_generation: generation(State::Live),
+        ..pinmap_query::default()
+    };
 }
 
 /// Finds the buffer that QUERY names, by its handle or by a user address in it.

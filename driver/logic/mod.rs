@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bitmap;
+pub mod block;
 pub mod burst;
 pub mod contiguity;
 pub mod footprint;

@@ -5,9 +5,10 @@
 use super::{is_page_aligned, place::Placement, span::Span, Refusal, PAGE_SHIFT};
 use crate::sys::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
-    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY,
-    PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE,
-    PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
+    PINMAP_MANAGE_ALL, PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_REGISTER_FIXED,
+    PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP,
+    PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE,
+    PINMAP_SYNC_NO_SNOOP,
 };
 
 /// The flags that REGISTER knows.
@@ -245,6 +246,24 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
         part,
         always: flags & PINMAP_SYNC_NO_SNOOP != 0,
     })
+}
+
+/// Checks the arguments of MANAGE. Returns the range, which is within `bounds`.
+pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Span, Refusal> {
+    if flags & !PINMAP_MANAGE_ALL != 0 {
+        return Err(Refusal::Unsupported);
+    }
+    if flags & PINMAP_MANAGE_ALL != 0 {
+        return match (address, length) {
+            (0, 0) => Ok(bounds),
+            _ => Err(Refusal::Invalid),
+        };
+    }
+    let range = Span::new(address, length).map_err(|_| Refusal::Invalid)?;
+    if !range.is_whole_pages() || !bounds.covers(range) {
+        return Err(Refusal::Invalid);
+    }
+    Ok(range)
 }
 
 /// Checks a number of address bits. 0 stands for all bits; fewer bits than a page offset has are

@@ -17,9 +17,13 @@
 mod fill;
 mod footprint;
 mod group;
+#[cfg(pinmap_mirror)]
+mod lent;
 mod mapped;
 mod reserved;
 
+#[cfg(pinmap_mirror)]
+pub(crate) use self::lent::Lender;
 pub(crate) use self::{footprint::NoTables, group::Group, mapped::Mapped, reserved::Reserved};
 
 use self::footprint::Footprint;

@@ -17,11 +17,15 @@ pub(crate) mod folios;
 pub(crate) mod gate;
 pub(crate) mod gup;
 mod helpers;
+#[cfg(pinmap_mirror)]
+pub(crate) mod hmm;
 pub(crate) mod iommu;
 pub(crate) mod irq_eventfd;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod irq_thread;
 pub(crate) mod memfd;
+#[cfg(pinmap_mirror)]
+pub(crate) mod mirror;
 pub(crate) mod miscdevice;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;

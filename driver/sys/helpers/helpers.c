@@ -10,6 +10,7 @@
 #include "folios.c"
 #include "gate.c"
 #include "gup.c"
+#include "hmm.c"
 #include "iommu.c"
 #include "irq_eventfd.c"
 #include "irq_thread.c"

@@ -77,7 +77,30 @@ unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool writ
 int pinmap_add_pins(struct page *page, unsigned int pins);
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);
 
+/* hmm.rs */
+struct pinmap_area {
+	__u64 start;
+	__u64 end;
+	__u32 flags;
+};
+int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
+		       unsigned long *leaves);
+int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int more);
+u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, int error,
+			 struct pinmap_area *area);
+void pinmap_hold_page(unsigned long pfn);
+void pinmap_let_go_of_page(unsigned long pfn);
+bool pinmap_is_modified(unsigned long pfn);
+bool pinmap_is_same_folio(unsigned long a, unsigned long b);
+void pinmap_mark_modified(unsigned long pfn);
+
 /* iommu.rs */
+struct pinmap_bus_run {
+	__u64 start;
+	__u64 length;
+};
+u64 pinmap_unmap_runs(struct iommu_domain *domain, const struct pinmap_bus_run *runs,
+		      unsigned int count);
 struct pinmap_region {
 	__u64 start;
 	__u64 last;

@@ -52,6 +52,23 @@ void pinmap_enforce_coherency(struct iommu_domain *domain)
 }
 
 /*
+ * Unmaps @runs, each of which one call has mapped, and flushes once. Returns how many bytes were
+ * unmapped. May be called in any context.
+ */
+u64 pinmap_unmap_runs(struct iommu_domain *domain, const struct pinmap_bus_run *runs,
+		      unsigned int count)
+{
+	struct iommu_iotlb_gather gather;
+	u64 bytes = 0;
+
+	iommu_iotlb_gather_init(&gather);
+	for (; count--; runs++)
+		bytes += iommu_unmap_fast(domain, runs->start, runs->length, &gather);
+	iommu_iotlb_sync(domain, &gather);
+	return bytes;
+}
+
+/*
  * Flags for whoever allocates on behalf of another task, and so is not killed with it: the
  * allocation fails rather than calling the OOM killer.
  */

@@ -36,7 +36,7 @@ unsafe impl Sync for Use {}
 impl Use {
     /// Begins to use the page table for a mapping at `span`. The tables that it will leave are
     /// charged to `payer`, if there is one.
-    fn new(
+    pub(super) fn new(
         domain: &Arc<Domain>,
         span: Span,
         payer: Option<&Arc<Account>>,

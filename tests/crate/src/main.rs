@@ -21,7 +21,6 @@ mod lost;
 mod mapping;
 mod memory;
 mod queues;
-mod raw;
 mod registration;
 mod setup;
 mod sharing;

@@ -7,7 +7,6 @@ mod fake;
 mod sys;
 
 mod forged;
-mod lent;
 mod locks;
 mod lost;
 mod windows;

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Entries of managed memory in a context's page tables.
+//!
+//! An MMU notifier clears these entries, so it must find them without looking for tables, whose
+//! lock is held for as long as a large mapping takes. So a block of 2 MiB *keeps* the tables that
+//! lead to it, and knows where they are: the *upper* one, which has one entry for the block, and,
+//! unless the block is one large leaf, the *lower* one, which has an entry for each page. To store
+//! to them takes no lock of this module. Entries of mappings may be in the same tables, at other
+//! addresses.
+
+use super::{
+    vm::{Removed, Stock, Vm},
+    Condition, Gpu, PATIENCE,
+};
+use crate::{
+    failure::Failure,
+    logic::{
+        pte::{self, Access, Leaf, Memory, Step, LARGE, ROOT_LEVEL},
+        span::Span,
+    },
+    mmu::Removal,
+    sys::clock,
+};
+use kernel::{prelude::*, rbtree::RBTree};
+
+/// Level of the entry for a block, and of those for its pages.
+const UPPER: u32 = 1;
+const LOWER: u32 = 0;
+
+/// The table that has the entry for a block, which stays until it is given back.
+#[derive(Clone, Copy)]
+pub(crate) struct Upper(u64);
+
+/// The table that has the entries for the pages of a block, which stays until it is given back.
+#[derive(Clone, Copy)]
+pub(crate) struct Lower(u64);
+
+impl Vm {
+    /// Keeps the table of `level` for `va`: makes it and those above it, if they are missing.
+    fn keep_table(&self, level: u32, va: u64) -> Result<u64, Failure> {
+        let mut stock = Stock::new(&self.gpu, &self.share);
+        let mut tables = self.tables.lock();
+        loop {
+            if tables.dead {
+                return Err(ENODEV.into());
+            }
+            let levels = level..ROOT_LEVEL;
+            let missing = levels.filter(|&level| tables.find(level, va).is_none());
+            let missing = missing.count();
+            if missing <= stock.len() {
+                break;
+            }
+            drop(tables);
+            stock.fill(None, missing)?;
+            tables = self.tables.lock();
+        }
+        let offset = tables.make(&mut stock, level, va).ok_or(ENOMEM)?;
+        tables.count(level, va);
+        Ok(offset)
+    }
+
+    /// Keeps the upper table of the block at `va`. Sleeps.
+    pub(crate) fn keep_upper(&self, va: u64) -> Result<Upper, Failure> {
+        let upper = self.keep_table(UPPER, va).map(Upper)?;
+        // The device is in use as long as there are entries in it.
+        self.gpu.enter_use();
+        Ok(upper)
+    }
+
+    /// Keeps the lower table of the block at `va`, which is linked to the upper one. There is no
+    /// large leaf for the block. Sleeps.
+    pub(crate) fn keep_lower(&self, va: u64) -> Result<Lower, Failure> {
+        self.keep_table(LOWER, va).map(Lower)
+    }
+
+    /// Gives back the lower table of the block at `va`, and the upper one too if `upper`. No entry
+    /// of the block is valid. Waits for the device, and frees the tables that nobody uses any more.
+    pub(crate) fn give_tables(&self, va: u64, lower: Option<Lower>, upper: bool) -> Result {
+        let mut removed: Removed = RBTree::new();
+        let mut tables = self.tables.lock();
+        if !tables.dead {
+            if lower.is_some() {
+                tables.let_go(&self.gpu, LOWER, va, &mut removed);
+            }
+            if upper {
+                tables.let_go(&self.gpu, UPPER, va, &mut removed);
+            }
+        }
+        drop(tables);
+        if upper {
+            self.gpu.leave_use();
+        }
+        if removed.is_empty() {
+            return Ok(());
+        }
+        self.gpu.hardware.order();
+        let span = Span::new(va, LARGE).map_err(|_| EINVAL)?;
+        let command = match self.vmid() {
+            Some(vmid) => self.gpu.begin_invalidate(vmid, span)?,
+            None => None,
+        };
+        crate::mmu::Mmu::finish(
+            self,
+            Removal {
+                command,
+                tables: removed,
+            },
+        )
+    }
+
+    fn access(write: bool) -> Access {
+        if write {
+            Access::Write
+        } else {
+            Access::Read
+        }
+    }
+
+    /// Stores the entry for the page at `va`, which leads to `bus`. From any context.
+    pub(crate) fn store_small(&self, lower: Lower, va: u64, bus: u64, write: bool) {
+        let leaf = Leaf {
+            va,
+            memory: Memory::Host(bus),
+            large: false,
+        };
+        let entry = self.gpu.hardware.format();
+        if let Some(entry) = entry.leaf(leaf, Self::access(write), true) {
+            let at = lower.0.saturating_add(pte::slot(LOWER, va));
+            self.gpu.hardware.store(at, entry);
+        }
+    }
+
+    /// Clears the entry for the page at `va`. From any context.
+    pub(crate) fn clear_small(&self, lower: Lower, va: u64) {
+        let at = lower.0.saturating_add(pte::slot(LOWER, va));
+        self.gpu.hardware.store(at, 0);
+    }
+
+    /// Stores the one entry for the block at `va`, which leads to `bus`, in the place of the lower
+    /// table, none of whose entries is valid. From any context.
+    pub(crate) fn store_large(&self, upper: Upper, va: u64, bus: u64, write: bool) {
+        let leaf = Leaf {
+            va,
+            memory: Memory::Host(bus),
+            large: true,
+        };
+        let entry = self.gpu.hardware.format();
+        if let Some(entry) = entry.leaf(leaf, Self::access(write), true) {
+            let at = upper.0.saturating_add(pte::slot(UPPER, va));
+            self.gpu.hardware.store(at, entry);
+        }
+    }
+
+    /// Clears the one entry for the block at `va`, which leads to the lower table again, if the
+    /// block has one. From any context.
+    pub(crate) fn clear_large(&self, upper: Upper, lower: Option<Lower>, va: u64) {
+        let format = self.gpu.hardware.format();
+        let entry = lower.and_then(|lower| format.table(lower.0)).unwrap_or(0);
+        let at = upper.0.saturating_add(pte::slot(UPPER, va));
+        self.gpu.hardware.store(at, entry);
+    }
+
+    /// Has entries that were stored arrive before any command to the device. From any context.
+    pub(crate) fn order(&self) {
+        self.gpu.hardware.order();
+    }
+
+    /// Makes the device forget `span`, whose entries were cleared. After `Ok` it has, and no access
+    /// that was translated before is under way. For MMU notifiers too: allocates nothing, and waits
+    /// for the device only, for a bounded time. `EIO`: the device did not confirm; the caller sees
+    /// to it that it is given up.
+    pub(crate) fn forget(&self, span: Span) -> Result {
+        self.gpu.hardware.order();
+        // Without a VMID the device has nothing cached, and nothing runs that could cache it.
+        let Some(vmid) = self.vmid() else {
+            return Ok(());
+        };
+        self.gpu.try_invalidate(vmid, span)
+    }
+
+    /// Returns what the entry for `va` permits, reading and writing, if it is valid.
+    pub(crate) fn permits(&self, va: u64) -> Option<(bool, bool)> {
+        let format = self.gpu.hardware.format();
+        let tables = self.tables.lock();
+        if tables.dead {
+            return None;
+        }
+        let mut table = self.root;
+        for level in (0..=ROOT_LEVEL).rev() {
+            let at = table.saturating_add(pte::slot(level, va));
+            match format.read(self.gpu.hardware.load(at), level, va) {
+                Step::Absent => return None,
+                Step::Table(next) => table = next,
+                Step::Leaf { read, write, .. } => return Some((read, write)),
+            }
+        }
+        None
+    }
+}
+
+impl Gpu {
+    /// Like [`invalidate`](Self::invalidate), but does not give the device up.
+    fn try_invalidate(&self, vmid: u32, span: Span) -> Result {
+        let condition = || match self.condition() {
+            Condition::Running => Ok(false),
+            // It has forgotten everything and translates nothing.
+            Condition::Quiet => Ok(true),
+            Condition::Lost => Err(EIO),
+        };
+        if condition()? {
+            return Ok(());
+        }
+        let mut submitted = self.invalidates.lock();
+        let is_over = || self.condition() != Condition::Running;
+        let room = || is_over() || self.hardware.invalidate_room() > 0;
+        if !clock::poll(PATIENCE, room) {
+            return Err(EIO);
+        }
+        let sequence = submitted.saturating_add(1);
+        self.hardware.invalidate(vmid, span, sequence);
+        *submitted = sequence;
+        drop(submitted);
+        let is_done = || is_over() || self.hardware.invalidated().is_none_or(|at| at >= sequence);
+        let done = clock::poll(PATIENCE, is_done);
+        if condition()? || (done && self.hardware.invalidated().is_some()) {
+            Ok(())
+        } else {
+            Err(EIO)
+        }
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+//! MANAGE.
+
+#[cfg(pinmap_mirror)]
+use super::pending::{errno, Publish};
+use super::{pending::Pending, Request};
+#[cfg(not(pinmap_mirror))]
+use crate::sys::compat;
+#[cfg(pinmap_mirror)]
+use crate::{claim::Claim, context::ReservedRange, logic::request, managed::Managed};
+use crate::{
+    context::Context,
+    failure::Failure,
+    sys::uapi::{self, pinmap_fail, pinmap_manage},
+};
+use kernel::{prelude::*, sync::Arc};
+
+impl Request for pinmap_manage {
+    const NR: u32 = uapi::PINMAP_CMD_MANAGE;
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let range = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        context.check_caller()?;
+        let claim = Claim::new(context)?;
+        let range = context.manage(range)?;
+        self.out_handle = range.handle();
+        let fresh = Fresh {
+            range,
+            claim: Some(claim),
+        };
+        Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL)?))
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+/// A managed range that user space does not know yet.
+#[cfg(pinmap_mirror)]
+struct Fresh {
+    range: ReservedRange,
+    claim: Option<Claim>,
+}
+
+#[cfg(pinmap_mirror)]
+impl Publish for Fresh {
+    fn publish(&mut self) -> Result {
+        self.range.publish()?;
+        if let Some(claim) = self.claim.take() {
+            claim.keep();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A block of 2 MiB of managed memory: the page tables that lead to it, its addresses on the bus,
+//! and what the device has of it.
+//!
+//! A block's addresses on the bus belong to it as long as it lives, and page N of the block is
+//! always at page N of them. So nothing is looked for when a page is entered or taken away, and
+//! leaves are large in the tables of both the device and the IOMMU.
+
+use super::Managed;
+use crate::{
+    address_space::IovaRange,
+    failure::Failure,
+    gpu::leaves::{Lower, Upper},
+    logic::{
+        block::{self, Pages, Run, PAGES},
+        place::Placement,
+        pte::LARGE,
+        request::Target,
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::iommu::Lender,
+};
+use kernel::{
+    new_mutex, new_spinlock,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        Arc, Mutex, SpinLock,
+    },
+};
+
+/// What is changed by whoever serves faults of the block, one at a time.
+pub(super) struct Service {
+    /// The block was given up: it is not in the list, and the device has nothing of it.
+    pub(super) dead: bool,
+    /// The addresses on the bus, until then.
+    range: Option<IovaRange>,
+}
+
+/// What the device has.
+pub(super) struct Lent {
+    pub(super) pages: block::Block,
+    /// The table for single pages, once there was one.
+    pub(super) lower: Option<Lower>,
+}
+
+/// A block.
+#[pin_data]
+pub(super) struct Block {
+    span: Span,
+    /// The first address on the bus.
+    bus: u64,
+    upper: Upper,
+    pub(super) lender: Lender,
+    #[pin]
+    pub(super) service: Mutex<Service>,
+    /// The lock that the notifier takes.
+    #[pin]
+    pub(super) lent: SpinLock<Lent>,
+    /// Whether the device may know entries that were cleared: nobody could wait for it.
+    unconfirmed: Atomic<bool>,
+    served: Atomic<u64>,
+}
+
+impl Block {
+    /// Makes the block of the 2 MiB at `va`, of which the device has nothing. Sleeps.
+    pub(super) fn new(managed: &Managed, va: u64) -> Result<Arc<Self>, Failure> {
+        let span = Span::new(va, LARGE).map_err(|_| EINVAL)?;
+        // Congruent, so that large leaves are large in both tables.
+        let packed = Target {
+            placement: Placement::Packed(va),
+            address_bits: u64::BITS,
+        };
+        let range = IovaRange::take(&managed.bus, LARGE, packed)?;
+        let lender = Lender::new(managed.bus.domain(), range.span())?;
+        let upper = managed.vm.keep_upper(va)?;
+        let bus = range.span().start();
+        let service = Service {
+            dead: false,
+            range: Some(range),
+        };
+        let lent = Lent {
+            pages: block::Block::default(),
+            lower: None,
+        };
+        let made = Arc::pin_init(
+            pin_init!(Self {
+                span,
+                bus,
+                upper,
+                lender,
+                service <- new_mutex!(service, "pinmap_service"),
+                lent <- new_spinlock!(lent, "pinmap_lent"),
+                unconfirmed: Atomic::new(false),
+                served: Atomic::new(managed.next_served()),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        );
+        if made.is_err() {
+            let _ = managed.vm.give_tables(va, None, true);
+        }
+        Ok(made?)
+    }
+
+    /// The addresses.
+    pub(super) fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The address of page `index`, and the one on the bus.
+    pub(super) fn page(&self, index: usize) -> (u64, u64) {
+        let offset = (index as u64).saturating_mul(PAGE_SIZE);
+        (
+            self.span.start().saturating_add(offset),
+            self.bus.saturating_add(offset),
+        )
+    }
+
+    /// The addresses of a run on the bus.
+    pub(super) fn bus_span(&self, run: Run) -> Option<Span> {
+        let (_, bus) = self.page(run.first);
+        Span::new(bus, (run.count as u64).saturating_mul(PAGE_SIZE)).ok()
+    }
+
+    /// The pages that overlap `span`.
+    pub(super) fn pages_in(&self, span: Span) -> Pages {
+        match span.intersection(self.span) {
+            Some(part) => {
+                let index =
+                    |addr: u64| (addr.saturating_sub(self.span.start()) / PAGE_SIZE) as usize;
+                Pages::range(index(part.start()), index(part.last()))
+            }
+            None => Pages::NONE,
+        }
+    }
+
+    /// Notes that a fault in the block was served.
+    pub(super) fn note_served(&self, number: u64) {
+        self.served.store(number, Relaxed);
+    }
+
+    /// The number of the last fault that was served here.
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Relaxed)
+    }
+
+    /// Whether the device has nothing of the block.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lent.lock().pages.is_empty()
+    }
+
+    /// Begins to take `pages` away: clears their entries. Returns the addresses that the device has
+    /// to forget before [`unmap`](Self::unmap); they may be more than were asked for, and include
+    /// what somebody else is taking away. From any context.
+    pub(super) fn clear(&self, managed: &Managed, pages: Pages) -> Option<Span> {
+        let mut lent = self.lent.lock();
+        let (cleared, large) = lent.pages.leave(pages);
+        if large {
+            managed
+                .vm
+                .clear_large(self.upper, lent.lower, self.span.start());
+        } else if let Some(lower) = lent.lower {
+            for index in cleared.iter() {
+                managed.vm.clear_small(lower, self.page(index).0);
+            }
+        }
+        let left = lent.pages.leaving(pages);
+        drop(lent);
+        let first = left.next(0)?;
+        let last = left.iter().last()?;
+        let end = self.page(last).0.saturating_add(PAGE_SIZE - 1);
+        Span::from_bounds(self.page(first).0, end)
+    }
+
+    /// Unmaps the runs of `pages` that were cleared, and flushes. `confirmed`: the device has
+    /// forgotten them. When this returns `Ok`, the device cannot reach it. From any context.
+    pub(super) fn unmap(&self, pages: Pages, confirmed: bool) -> Result {
+        if !confirmed {
+            self.unconfirmed.store(true, Relaxed);
+        }
+        // Under the lock, so that whoever takes the same pages away waits until they are unmapped.
+        let mut lent = self.lent.lock();
+        let runs = core::iter::from_fn(|| lent.pages.take_left(pages));
+        let runs = runs.filter_map(|run| self.bus_span(run));
+        self.lender.unmap(runs)
+    }
+
+    /// Takes what overlaps `span` away from the device. Called by whoever has `service`. `EIO`: the
+    /// device did not confirm, and is cut off. Sleeps, and waits for the device.
+    pub(super) fn take_back(&self, managed: &Managed, span: Span) -> Result {
+        let pages = self.pages_in(span);
+        let Some(cleared) = self.clear(managed, pages) else {
+            return Ok(());
+        };
+        let forgotten = managed.vm.forget(cleared);
+        let unmapped = self.unmap(pages, forgotten.is_ok());
+        let result = forgotten.and(unmapped);
+        if result.is_err() {
+            managed.dma_control().clone().block_dma();
+            return Err(EIO);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the device knows no entry that was cleared. Called by whoever has `service`.
+    pub(super) fn confirm(&self, managed: &Managed) -> Result {
+        if self.unconfirmed.xchg(false, Full) {
+            let forgotten = managed.vm.forget(self.span);
+            if forgotten.is_err() {
+                self.unconfirmed.store(true, Relaxed);
+            }
+            forgotten?;
+        }
+        Ok(())
+    }
+
+    /// Makes the block have a table for single pages. Called by whoever has `service`; the device
+    /// has nothing of the block as one entry.
+    pub(super) fn make_lower(&self, managed: &Managed) -> Result<(), Failure> {
+        if self.lent.lock().lower.is_none() {
+            let lower = managed.vm.keep_lower(self.span.start())?;
+            self.lent.lock().lower = Some(lower);
+        }
+        Ok(())
+    }
+
+    /// Gives the table for single pages back: another mapping has all addresses of the block.
+    pub(super) fn give_lower(&self, managed: &Managed) -> Result {
+        let lower = self.lent.lock().lower.take();
+        managed.vm.give_tables(self.span.start(), lower, false)
+    }
+
+    /// Enters a run of pages, which is mapped, with `lent` locked.
+    pub(super) fn enter(&self, managed: &Managed, lent: &mut Lent, run: Run, write: bool) {
+        if run.count == PAGES {
+            lent.pages.enter_large(write);
+            let (va, bus) = self.page(0);
+            managed.vm.store_large(self.upper, va, bus, write);
+            return;
+        }
+        lent.pages.enter(run, write);
+        if let Some(lower) = lent.lower {
+            for index in run.pages().iter() {
+                let (va, bus) = self.page(index);
+                managed.vm.store_small(lower, va, bus, write);
+            }
+        }
+    }
+
+    /// Gives the block up: the device has nothing of it. Waits for the device.
+    pub(super) fn give_up(&self, managed: &Managed, service: &mut Service) -> Result {
+        service.dead = true;
+        let lower = self.lent.lock().lower.take();
+        let confirmed = self.confirm(managed);
+        let result = managed.vm.give_tables(self.span.start(), lower, true);
+        let range = service.range.take();
+        match (confirmed, range) {
+            // The device may still use these addresses.
+            (Err(_), Some(range)) => range.keep_forever(),
+            (_, range) => drop(range),
+        }
+        confirmed.and(result)
+    }
+
+    /// Gives up a block that is in no list.
+    pub(super) fn dissolve(&self, managed: &Managed) -> Result {
+        self.give_up(managed, &mut self.service.lock())
+    }
+}

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Managed memory: memory of a program that a paged device reaches with no registration.
+//!
+//! A context *manages* ranges of the program's addresses. When a queue touches a page there that
+//! the device does not have, the fault is *served* (`serve.rs`): the page is faulted in as if the
+//! program had touched it, mapped in the IOMMU, and entered in the context's page table of the
+//! device. Nothing is pinned. So the device must lose a page before the page may change: an MMU
+//! notifier takes it away, and waits until the device has forgotten it (`notify.rs`).
+//!
+//! The unit of all this is a [`Block`] of 2 MiB, made at the first fault in it (`block.rs`). What
+//! the device has of a block is a cache: it can be taken away at any time, and is, when page tables
+//! or addresses on the bus run out.
+//!
+//! *The promise.* A page is mapped in the IOMMU only while it is referenced, or while the notifier
+//! would take it away first. Therefore the order: hold the pages that were found, with the lock
+//! that the notifier takes, if nothing has changed since they were looked up; map them in the IOMMU
+//! without the lock, since that allocates; then, with the lock, look again whether anything has
+//! changed, mark pages as modified, and store the entries; then let go of the pages. The notifier
+//! goes the other way: entries, confirmation by the device, IOMMU.
+//!
+//! *Precedence.* Addresses that are taken in the context's address space, by registrations and
+//! allocations, are not lent. Whoever maps something takes the addresses first and then has the
+//! blocks give way.
+//!
+//! Locks, outermost first: `service` of a block; `tables` and the bus's `taken`. The lists of
+//! ranges and of blocks are spinlocks, held for a look-up. `lent` of a block is the lock that
+//! the notifier takes; only stores to page tables and `iommu_unmap()` are made under it. Nothing
+//! that depends on user space is done under any lock: pages are faulted in before `service` is
+//! taken.
+
+use crate::{
+    address_space::AddressSpace,
+    failure::Failure,
+    gpu::vm::Vm,
+    logic::{pte::LARGE, span::Span, PAGE_SIZE},
+    mmu::DmaControl,
+    sys::{account::Account, clock, mirror::Mirror, task, uapi},
+};
+use kernel::{
+    new_spinlock,
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, SpinLock,
+    },
+};
+
+mod block;
+mod notify;
+mod serve;
+
+use block::Block;
+
+/// Blocks that are made before those of which the device has nothing are looked for.
+const FEW_BLOCKS: usize = 64;
+/// Blocks that are taken away at once when something has run out.
+const EVICTED: usize = 8;
+
+/// The blocks of a context, by their numbers.
+struct Blocks {
+    by_number: RBTree<u64, Arc<Block>>,
+    count: usize,
+    /// Number of blocks from which on empty ones are given up.
+    many: usize,
+    /// The context has ended, and no block can be made.
+    ended: bool,
+}
+
+/// What a context manages, and what the device was given of it.
+#[pin_data]
+pub(crate) struct Managed {
+    vm: Arc<Vm>,
+    /// The addresses of the program's mappings.
+    space: Arc<AddressSpace>,
+    /// Addresses on the bus.
+    bus: Arc<AddressSpace>,
+    /// Managed ranges, disjoint, by their last addresses.
+    #[pin]
+    ranges: SpinLock<RBTree<u64, Span>>,
+    #[pin]
+    blocks: SpinLock<Blocks>,
+    /// Counts faults, to find the block that was served longest ago.
+    served: Atomic<u64>,
+}
+
+/// Managed memory of a context, which follows the program's memory.
+pub(crate) type Managing = Mirror<Managed>;
+
+impl Managed {
+    /// Prepares to manage memory for the context of `vm`, whose addresses are `space`. Called by
+    /// the task whose memory it is.
+    pub(crate) fn begin(
+        vm: &Arc<Vm>,
+        space: &Arc<AddressSpace>,
+        account: &Account,
+    ) -> Result<Arc<Managing>> {
+        let bus = space.device_mmu().ok_or(EINVAL)?.bus.clone();
+        let blocks = Blocks {
+            by_number: RBTree::new(),
+            count: 0,
+            many: FEW_BLOCKS,
+            ended: false,
+        };
+        let managed = try_pin_init!(Self {
+            vm: vm.clone(),
+            space: space.clone(),
+            bus,
+            ranges <- new_spinlock!(RBTree::new(), "pinmap_ranges"),
+            blocks <- new_spinlock!(blocks, "pinmap_blocks"),
+            served: Atomic::new(0),
+        }? Error);
+        Mirror::new(account.mm(), managed)
+    }
+
+    fn dma_control(&self) -> &Arc<dyn DmaControl> {
+        self.space.dma_control()
+    }
+
+    /// The range that can be managed: the addresses of programs that the device translates.
+    pub(crate) fn bounds(space: &AddressSpace) -> Option<Span> {
+        let user = Span::from_bounds(0, task::user_last())?;
+        user.intersection(space.aperture())
+    }
+
+    /// Manages `range`, which is within the bounds. `EEXIST`: a part of it is managed already.
+    pub(crate) fn add(&self, range: Span) -> Result<(), Failure> {
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let mut ranges = self.ranges.lock();
+        let cursor = ranges.cursor_lower_bound(&range.start());
+        let first = cursor.map(|cursor| *cursor.current().1);
+        if let Some(other) = first.filter(|other| other.overlaps(range)) {
+            drop(ranges);
+            let reason = uapi::PINMAP_FAIL_OVERLAP;
+            return Err(Failure::at(EEXIST, reason, other.start()));
+        }
+        ranges.insert(node.into_node(range.last(), range));
+        Ok(())
+    }
+
+    /// Ends the management of `range`, which was added. When this returns, no access of the device
+    /// to it is under way. `EIO`: the device did not confirm that, and is cut off.
+    pub(crate) fn remove(&self, range: Span) -> Result {
+        let node = self.ranges.lock().remove_node(&range.last());
+        drop(node);
+        let mut result = Ok(());
+        self.each_block(range, |block| {
+            let is_managed = self.first_range(block.span()).is_some();
+            result = result.and(self.take_back(block, range, !is_managed));
+            task::cond_resched();
+        });
+        result
+    }
+
+    /// Ends everything: the queues of the context are gone, and its page tables go next.
+    fn give_up_all(&self) {
+        let mut blocks = self.blocks.lock();
+        blocks.ended = true;
+        drop(blocks);
+        if let Some(all) = Span::from_bounds(0, u64::MAX) {
+            self.each_block(all, |block| {
+                // A device that does not confirm is cut off.
+                let _ = self.take_back(block, all, true);
+                task::cond_resched();
+            });
+        }
+    }
+
+    /// The first managed range that overlaps `span`.
+    fn first_range(&self, span: Span) -> Option<Span> {
+        let ranges = self.ranges.lock();
+        let cursor = ranges.cursor_lower_bound(&span.start())?;
+        let range = *cursor.current().1;
+        range.overlaps(span).then_some(range)
+    }
+
+    /// Calls `visit` for each block that overlaps `span`, without a lock. From any context, if
+    /// `visit` may be called there.
+    fn each_block(&self, span: Span, mut visit: impl FnMut(&Block)) {
+        let mut from = span.start() / LARGE;
+        loop {
+            let blocks = self.blocks.lock();
+            let cursor = blocks.by_number.cursor_lower_bound(&from);
+            let found = cursor.map(|cursor| {
+                let (&number, block) = cursor.current();
+                (number, block.clone())
+            });
+            drop(blocks);
+            let Some((number, block)) = found else {
+                return;
+            };
+            if number > span.last() / LARGE {
+                return;
+            }
+            visit(&block);
+            from = number.saturating_add(1);
+        }
+    }
+
+    /// Finds the block of `addr`, or makes it. Sleeps.
+    fn block_at(&self, addr: u64) -> Result<Arc<Block>, Failure> {
+        let number = addr / LARGE;
+        let blocks = self.blocks.lock();
+        if blocks.ended {
+            return Err(ENODEV.into());
+        }
+        if let Some(block) = blocks.by_number.get(&number) {
+            return Ok(block.clone());
+        }
+        let is_many = blocks.count >= blocks.many;
+        drop(blocks);
+        if is_many {
+            self.give_up_empty();
+        }
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let block = Block::new(self, number.saturating_mul(LARGE))?;
+        let mut blocks = self.blocks.lock();
+        let other = blocks.by_number.get(&number).cloned();
+        if let (None, false) = (&other, blocks.ended) {
+            blocks
+                .by_number
+                .insert(node.into_node(number, block.clone()));
+            blocks.count = blocks.count.saturating_add(1);
+            return Ok(block);
+        }
+        drop(blocks);
+        // Somebody else was quicker.
+        let _ = block.dissolve(self);
+        other.ok_or_else(|| ENODEV.into())
+    }
+
+    /// Takes what overlaps `span` of a block away from the device, and gives the block up if
+    /// `wholly`. Sleeps, and waits for the device.
+    fn take_back(&self, block: &Block, span: Span, wholly: bool) -> Result {
+        let mut service = block.service.lock();
+        if service.dead {
+            return Ok(());
+        }
+        let result = block.take_back(self, span);
+        if !wholly {
+            return result;
+        }
+        let result = result.and(block.give_up(self, &mut service));
+        drop(service);
+        self.drop_block(block);
+        result
+    }
+
+    /// Drops a block that is dead from the list.
+    fn drop_block(&self, block: &Block) {
+        let mut blocks = self.blocks.lock();
+        let number = block.span().start() / LARGE;
+        let is_this = |other: &Arc<Block>| core::ptr::eq(&**other, block);
+        let node = if blocks.by_number.get(&number).is_some_and(is_this) {
+            blocks.count = blocks.count.saturating_sub(1);
+            blocks.by_number.remove_node(&number)
+        } else {
+            None
+        };
+        drop(blocks);
+        drop(node);
+    }
+
+    /// Gives up the blocks of which the device has nothing.
+    fn give_up_empty(&self) {
+        if let Some(all) = Span::from_bounds(0, u64::MAX) {
+            self.each_block(all, |block| {
+                if block.is_empty() {
+                    // It is known to the device only by tables without entries.
+                    let _ = self.take_back(block, all, true);
+                }
+                task::cond_resched();
+            });
+        }
+        let mut blocks = self.blocks.lock();
+        blocks.many = blocks.count.saturating_mul(2).max(FEW_BLOCKS);
+    }
+
+    /// Gives up some blocks, because page tables or addresses on the bus have run out: those that
+    /// were served longest ago. Returns whether there were any.
+    fn make_room(&self) -> bool {
+        let mut any = false;
+        for _ in 0..EVICTED {
+            let mut oldest: Option<(u64, Arc<Block>)> = None;
+            let blocks = self.blocks.lock();
+            for block in blocks.by_number.values() {
+                let served = if block.is_empty() { 0 } else { block.served() };
+                if oldest.as_ref().is_none_or(|(least, _)| served < *least) {
+                    oldest = Some((served, block.clone()));
+                }
+            }
+            drop(blocks);
+            let Some((_, block)) = oldest else {
+                break;
+            };
+            let _ = self.take_back(&block, block.span(), true);
+            any = true;
+        }
+        any
+    }
+
+    /// The number of the next fault.
+    fn next_served(&self) -> u64 {
+        self.served.fetch_add(1, Relaxed).saturating_add(1)
+    }
+}
+
+/// Returns the page of `addr`.
+fn page_of(addr: u64) -> Option<Span> {
+    Span::new(addr & !(PAGE_SIZE - 1), PAGE_SIZE).ok()
+}
+
+/// How long a fault is tried to be served while the memory changes all the time.
+const LONG: u64 = clock::SECOND / 4;

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Serving a fault: see the head of `mod.rs` for the order and why it is so.
+//!
+//! A fault on a page brings the whole block along, as far as the program's page table has it and
+//! without faulting in more of it: that costs little more than the one page does.
+
+use super::{block::Block, page_of, Managed, Managing, LONG};
+use crate::{
+    failure::Failure,
+    gpu::pager::{Area, Pager, Refusal, Served},
+    logic::{
+        block::{Pages, Run, PAGES},
+        pte::LARGE,
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::{
+        clock::{self, MICROSECOND},
+        hmm::{self, Held, Leaf, Snapshot},
+        mirror::Moment,
+        task, uapi,
+    },
+};
+use kernel::{prelude::*, sync::Arc};
+
+/// Pages behind one that has to be faulted in that are faulted in with it, where they are of the
+/// same kind: so 64 KiB at once, as far as they are anonymous memory.
+const AHEAD: u32 = 15;
+/// Pause before an access is repeated that a mapping of the context permits by now.
+const PAUSE: u64 = 50 * MICROSECOND;
+
+/// A fault.
+#[derive(Clone, Copy)]
+struct Fault {
+    addr: u64,
+    write: bool,
+    /// The page in its block.
+    index: usize,
+}
+
+/// How an attempt to serve a fault ended.
+enum Attempt {
+    /// The device has the page, and so many more than before.
+    Done(u64),
+    /// Something has changed meanwhile.
+    Again,
+    /// The page was faulted in.
+    FaultedIn,
+    /// The page table has something that no device may have, though nothing says why.
+    Strange,
+    /// Page tables or addresses on the bus have run out.
+    Full,
+}
+
+/// Why an attempt failed.
+enum Failed {
+    Refused(Refusal),
+    /// The thread was told to stop.
+    Stopped,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        if error == EINTR {
+            return Self::Stopped;
+        }
+        // Nothing else fails but for memory, while there is a context.
+        refused(uapi::PINMAP_FAULT_MEMORY, error)
+    }
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        failure.errno.into()
+    }
+}
+
+fn refusal(reason: u32, errno: Error) -> Refusal {
+    Refusal {
+        reason,
+        errno,
+        area: None,
+        retries: 0,
+    }
+}
+
+fn refused(reason: u32, errno: Error) -> Failed {
+    Failed::Refused(refusal(reason, errno))
+}
+
+impl Pager for Managing {
+    fn manages(&self, addr: u64) -> bool {
+        page_of(addr).is_some_and(|page| self.first_range(page).is_some())
+    }
+
+    fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal> {
+        let fault = Fault {
+            addr,
+            write: access == uapi::PINMAP_ACCESS_WRITE,
+            index: (addr % LARGE / PAGE_SIZE) as usize,
+        };
+        let mut served = Served::default();
+        match try_serve(self, fault, &mut served.retries) {
+            Ok(pages) => {
+                served.pages = pages;
+                Ok(served)
+            }
+            Err(Failed::Refused(refusal)) => Err(Refusal {
+                retries: served.retries,
+                ..refusal
+            }),
+            Err(Failed::Stopped) => Err(refusal(uapi::PINMAP_FAULT_NONE, EINTR)),
+        }
+    }
+
+    fn end(&self) {
+        self.give_up_all();
+    }
+
+    fn give_way(&self, span: Span) -> Result {
+        let mut result = Ok(());
+        self.each_block(span, |block| {
+            let service = block.service.lock();
+            if service.dead {
+                return;
+            }
+            result = result.and(block.take_back(self, span));
+            if span.covers(block.span()) {
+                // The mapping may want a large leaf there.
+                result = result.and(block.give_lower(self));
+            }
+            drop(service);
+            task::cond_resched();
+        });
+        result
+    }
+}
+
+/// Serves a fault. Returns how many pages the device has that it had not before.
+fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
+    let begun = clock::now();
+    let mut snapshot = Snapshot::new()?;
+    let mut is_new = false;
+    loop {
+        let attempt = attempt(managing, fault, &mut snapshot)?;
+        match attempt {
+            Attempt::Done(pages) => return Ok(pages),
+            Attempt::FaultedIn if !is_new => {
+                is_new = true;
+                continue;
+            }
+            Attempt::Full if !managing.make_room() => return Err(ENOSPC.into()),
+            _ => {}
+        }
+        *retries = retries.saturating_add(1);
+        if task::fatal_signal_pending() {
+            return Err(Failed::Stopped);
+        }
+        if clock::now().saturating_sub(begun) > LONG {
+            // The device tries again, and others have a turn before.
+            return match attempt {
+                Attempt::Strange => Err(refused(uapi::PINMAP_FAULT_DEVICE, EFAULT)),
+                _ => Ok(0),
+            };
+        }
+        task::cond_resched();
+    }
+}
+
+fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result<Attempt, Failed> {
+    let page = page_of(fault.addr).ok_or(EINVAL)?;
+    if managing.first_range(page).is_none() {
+        return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
+    }
+    if managing.space.first_taken(page).is_some() {
+        return mapped_otherwise(managing, fault, page);
+    }
+    let moment = managing.all_changes().begin(fault.addr)?;
+    let start = fault.addr & !(LARGE - 1);
+    snapshot.read(managing.mm(), start)?;
+    match snapshot.leaf(fault.index) {
+        Leaf::Page { write, .. } if write || !fault.write => {}
+        Leaf::Forbidden => {
+            return refuse(managing, fault, None).map(|()| Attempt::Strange);
+        }
+        _ => {
+            let more = ahead(managing, fault, snapshot);
+            return match hmm::fault_in(managing.mm(), fault.addr, fault.write, more) {
+                Ok(()) => Ok(Attempt::FaultedIn),
+                Err(EINTR) => Err(Failed::Stopped),
+                Err(error) => refuse(managing, fault, Some(error)).map(|()| Attempt::Again),
+            };
+        }
+    }
+    let block = match managing.block_at(fault.addr) {
+        Ok(block) => block,
+        Err(failure) => return is_full(failure),
+    };
+    lend(managing, &block, fault, snapshot, moment)
+}
+
+/// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
+/// page table does not have, and that are managed and free.
+fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot) -> u32 {
+    let mut count = 0;
+    for index in (fault.index..PAGES).skip(1).take(AHEAD as usize) {
+        let offset = (index.saturating_sub(fault.index) as u64).saturating_mul(PAGE_SIZE);
+        let page = page_of(fault.addr.saturating_add(offset));
+        let is_ours = page.is_some_and(|page| {
+            managed.first_range(page).is_some() && managed.space.first_taken(page).is_none()
+        });
+        if !is_ours || snapshot.leaf(index) != Leaf::Absent {
+            break;
+        }
+        count = u32::saturating_add(count, 1);
+    }
+    count
+}
+
+/// Tells apart what making room helps against.
+fn is_full(failure: Failure) -> Result<Attempt, Failed> {
+    match failure.errno {
+        ENOSPC => Ok(Attempt::Full),
+        _ => Err(failure.into()),
+    }
+}
+
+/// Fails with the reason why a page cannot be had. `Ok`: nothing says why, any more.
+fn refuse(managing: &Managing, fault: Fault, error: Option<Error>) -> Result<(), Failed> {
+    let found = hmm::explain(managing.mm(), fault.addr, fault.write, error);
+    if task::fatal_signal_pending() {
+        return Err(Failed::Stopped);
+    }
+    if found.reason == uapi::PINMAP_FAULT_NONE {
+        return Ok(());
+    }
+    let area = found.area.map(|(span, flags)| Area { span, flags });
+    Err(Failed::Refused(Refusal {
+        reason: found.reason,
+        errno: error.unwrap_or(EFAULT),
+        area,
+        retries: 0,
+    }))
+}
+
+/// Deals with a fault on a page that a mapping of the context has. If its memory has gone away, the
+/// addresses are managed again once the device has forgotten it. Otherwise the mapping was made
+/// meanwhile, or does not permit the access.
+fn mapped_otherwise(managed: &Managed, fault: Fault, page: Span) -> Result<Attempt, Failed> {
+    if managed.space.free_left(page)? {
+        return Ok(Attempt::Again);
+    }
+    match managed.vm.permits(fault.addr) {
+        Some((read, write)) if !read || (fault.write && !write) => {
+            Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EACCES))
+        }
+        _ => {
+            clock::rest(PAUSE);
+            Ok(Attempt::Done(0))
+        }
+    }
+}
+
+/// Gives the device what `snapshot` has of the block, if nothing has changed since `moment`.
+fn lend(
+    managing: &Managing,
+    block: &Arc<Block>,
+    fault: Fault,
+    snapshot: &Snapshot,
+    moment: Moment,
+) -> Result<Attempt, Failed> {
+    let managed: &Managed = managing;
+    let service = block.service.lock();
+    if service.dead {
+        return Ok(Attempt::Again);
+    }
+    block.confirm(managed)?;
+    let wanted = lendable(managed, block);
+    if !wanted.has(fault.index) {
+        return Ok(Attempt::Again);
+    }
+    // What the device has is left alone, unless it may not write where it has to.
+    let lent = block.lent.lock();
+    let present = lent.pages.present();
+    let writable = lent.pages.writable();
+    drop(lent);
+    if present.has(fault.index) {
+        if !fault.write || writable.has(fault.index) {
+            return Ok(Attempt::Done(0));
+        }
+        // Old permissions may be cached.
+        let page = page_of(fault.addr).ok_or(EINVAL)?;
+        block.take_back(managed, page)?;
+    }
+
+    let changes = managing.all_changes();
+    let lent = block.lent.lock();
+    let Some(current) = changes.current(moment) else {
+        return Ok(Attempt::Again);
+    };
+    let present = lent.pages.present();
+    let held = snapshot.hold(wanted.but(present), &current);
+    drop(lent);
+    let target = fault.write.then_some(fault.index);
+    let mut writable = held.writable(target);
+    let is_large = present.is_empty() && is_one(&held, &mut writable, target);
+    if !is_large {
+        if let Err(failure) = block.make_lower(managed) {
+            return is_full(failure);
+        }
+    }
+    let runs = Runs::new(&held, writable);
+    let mut mapped = Pages::NONE;
+    let mut result = Ok(());
+    for run in runs {
+        result = map(block, &held, run, writable);
+        if result.is_err() {
+            break;
+        }
+        mapped = mapped.or(run.pages());
+    }
+
+    // Without some of the pages the fault can be served, if need be.
+    let mut lent = block.lent.lock();
+    let current = changes.current(moment).filter(|_| mapped.has(fault.index));
+    let Some(current) = current else {
+        drop(lent);
+        // Nothing leads there, so the device has nothing to forget.
+        let runs = Runs::new(&held, writable).filter(|run| mapped.has(run.first));
+        let unmapped = block
+            .lender
+            .unmap(runs.filter_map(|run| block.bus_span(run)));
+        if unmapped.is_err() {
+            managed.dma_control().clone().block_dma();
+        }
+        unmapped.and(result)?;
+        return Ok(Attempt::Again);
+    };
+    held.mark_modified(writable.and(mapped), &current);
+    for run in Runs::new(&held, writable).filter(|run| mapped.has(run.first)) {
+        block.enter(managed, &mut lent, run, writable.has(run.first));
+    }
+    managed.vm.order();
+    drop(lent);
+    // From here on the notifier takes the pages away before they go.
+    drop(held);
+    block.note_served(managed.next_served());
+    drop(service);
+    Ok(Attempt::Done(mapped.count() as u64))
+}
+
+/// The pages of a block that are managed, and that no mapping of the context has.
+fn lendable(managed: &Managed, block: &Block) -> Pages {
+    let mut pages = Pages::NONE;
+    let mut rest = Some(block.span());
+    while let Some(span) = rest {
+        let Some(range) = managed.first_range(span) else {
+            break;
+        };
+        pages = pages.or(block.pages_in(range));
+        rest = after(range, span);
+    }
+    rest = Some(block.span());
+    while let Some(span) = rest {
+        let Some(taken) = managed.space.first_taken(span) else {
+            break;
+        };
+        pages = pages.but(block.pages_in(taken));
+        rest = after(taken, span);
+    }
+    pages
+}
+
+/// The part of `span` behind `part`.
+fn after(part: Span, span: Span) -> Option<Span> {
+    Span::from_bounds(part.last().checked_add(1)?, span.last())
+}
+
+/// Whether all pages of a block are held and can be one entry. If they are all writable but not
+/// all counted as modified, they are made one entry that can only be read, unless the target is to
+/// be written to.
+fn is_one(held: &Held<'_>, writable: &mut Pages, target: Option<usize>) -> bool {
+    let Some(first) = held.pfn(0) else {
+        return false;
+    };
+    let is_contiguous =
+        (0..PAGES).all(|index| held.pfn(index) == Some(first.saturating_add(index as u64)));
+    if !is_contiguous {
+        return false;
+    }
+    if *writable == Pages::ALL {
+        return true;
+    }
+    if target.is_none() {
+        *writable = Pages::NONE;
+    }
+    writable.is_empty()
+}
+
+/// Maps a run on the bus.
+fn map(block: &Block, held: &Held<'_>, run: Run, writable: Pages) -> Result {
+    let span = block.bus_span(run).ok_or(EINVAL)?;
+    let pfn = held.pfn(run.first).ok_or(EINVAL)?;
+    block.lender.map(span, pfn, writable.has(run.first))
+}
+
+/// The runs of pages that are held: contiguous in memory, and alike.
+struct Runs<'a> {
+    held: &'a Held<'a>,
+    writable: Pages,
+    next: usize,
+}
+
+impl<'a> Runs<'a> {
+    fn new(held: &'a Held<'a>, writable: Pages) -> Self {
+        Self {
+            held,
+            writable,
+            next: 0,
+        }
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let first = self.held.pages().next(self.next)?;
+        let pfn = self.held.pfn(first)?;
+        let is_next = |index: usize| {
+            let offset = index.saturating_sub(first) as u64;
+            self.held.pfn(index) == Some(pfn.saturating_add(offset))
+                && self.writable.has(index) == self.writable.has(first)
+        };
+        let mut end = first.saturating_add(1);
+        while end < PAGES && is_next(end) {
+            end = end.saturating_add(1);
+        }
+        self.next = end;
+        Some(Run {
+            first,
+            count: end.saturating_sub(first),
+        })
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+//! The memory of a process as its page table has it, for a device that follows the page table
+//! instead of pinning pages.
+//!
+//! What is read from a page table is true until the memory changes, which an MMU notifier tells
+//! beforehand (`mirror.rs`). In between, a page of which it is known that it has not changed can be
+//! held by a reference.
+//!
+//! C header: [`include/linux/hmm.h`](srctree/include/linux/hmm.h).
+
+use super::{helpers, mirror::Current};
+use crate::logic::{
+    block::{Pages, PAGES},
+    span::Span,
+    PAGE_SIZE,
+};
+use kernel::{error::to_result, mm::Mm, prelude::*};
+
+/// Bits of an entry, as `helpers/hmm.c` checks them.
+const VALID: u64 = 1 << 63;
+const WRITE: u64 = 1 << 62;
+const ERROR: u64 = 1 << 61;
+const PFN: u64 = (1 << 53) - 1;
+
+/// What a page table has for one page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaf {
+    /// Nothing: the page has to be faulted in.
+    Absent,
+    /// Something that no device may have, or nothing that could be faulted in.
+    Forbidden,
+    /// A page, and whether the process can write to it as it is.
+    Page { pfn: u64, write: bool },
+}
+
+/// The page table of a block of 2 MiB, as it was read.
+pub(crate) struct Snapshot(KVec<usize>);
+
+impl Snapshot {
+    /// Makes room for a block.
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(KVec::from_elem(0, PAGES, GFP_KERNEL_ACCOUNT)?))
+    }
+
+    /// Reads the page table of `mm`, which must be in use, from `start` on. Faults nothing in.
+    /// `EINTR`: a fatal signal came.
+    pub(crate) fn read(&mut self, mm: &Mm, start: u64) -> Result {
+        // SAFETY: The address space is in use. There is room for so many entries.
+        to_result(unsafe {
+            helpers::pinmap_read_leaves(
+                mm.as_raw(),
+                start as usize,
+                self.0.len() as u32,
+                self.0.as_mut_ptr(),
+            )
+        })
+    }
+
+    /// Returns what the page table had for page `index` of the block.
+    pub(crate) fn leaf(&self, index: usize) -> Leaf {
+        let leaf = self.0.get(index).map_or(0, |&leaf| leaf as u64);
+        if leaf & ERROR != 0 {
+            Leaf::Forbidden
+        } else if leaf & VALID != 0 {
+            Leaf::Page {
+                pfn: leaf & PFN,
+                write: leaf & WRITE != 0,
+            }
+        } else {
+            Leaf::Absent
+        }
+    }
+
+    /// Returns the page frame of page `index`, if it has one.
+    pub(crate) fn pfn(&self, index: usize) -> Option<u64> {
+        match self.leaf(index) {
+            Leaf::Page { pfn, .. } => Some(pfn),
+            _ => None,
+        }
+    }
+
+    /// Takes references to those of `pages` that the page table has. `current` says that it has
+    /// them still; the caller has the lock that a notifier needs before they can go away.
+    pub(crate) fn hold(&self, pages: Pages, _current: &Current) -> Held<'_> {
+        let mut held = Held {
+            snapshot: self,
+            pages: Pages::NONE,
+        };
+        for index in pages.iter() {
+            if let Some(pfn) = self.pfn(index) {
+                // SAFETY: The page is in a page table, and stays there until a notifier was told,
+                // for which the caller has the lock.
+                unsafe { helpers::pinmap_hold_page(pfn as usize) };
+                held.pages.set(index, true);
+            }
+        }
+        held
+    }
+}
+
+/// Pages of a block, each with a reference. Dropping it drops the references.
+///
+/// # Invariants
+///
+/// We own a reference to each page of `snapshot` that is in `pages`.
+pub(crate) struct Held<'a> {
+    snapshot: &'a Snapshot,
+    pages: Pages,
+}
+
+impl Held<'_> {
+    /// The pages that are held.
+    pub(crate) fn pages(&self) -> Pages {
+        self.pages
+    }
+
+    /// Returns the page frame of a page that is held.
+    pub(crate) fn pfn(&self, index: usize) -> Option<u64> {
+        let pfn = self.snapshot.pfn(index)?;
+        self.pages.has(index).then_some(pfn)
+    }
+
+    /// Returns those of the pages to which a device may be let write: the process can, and either
+    /// they count as modified, or they are in the folio of page `target`, which will.
+    pub(crate) fn writable(&self, target: Option<usize>) -> Pages {
+        let target = target.and_then(|index| self.pfn(index));
+        let mut writable = Pages::NONE;
+        for index in self.pages.iter() {
+            if let Leaf::Page { pfn, write: true } = self.snapshot.leaf(index) {
+                // SAFETY: We own references to both pages, by the type invariants.
+                let is_in = unsafe {
+                    target.is_some_and(|target| {
+                        helpers::pinmap_is_same_folio(pfn as usize, target as usize)
+                    }) || helpers::pinmap_is_modified(pfn as usize)
+                };
+                writable.set(index, is_in);
+            }
+        }
+        writable
+    }
+
+    /// Marks pages as modified: a device may write to them from now on. `current` is as in
+    /// [`Snapshot::hold`].
+    pub(crate) fn mark_modified(&self, pages: Pages, _current: &Current) {
+        for index in pages.and(self.pages).iter() {
+            if let Some(pfn) = self.pfn(index) {
+                // SAFETY: We own a reference, by the type invariants. The page is in a page table
+                // that permits writing, and so its mapping is not taken from it.
+                unsafe { helpers::pinmap_mark_modified(pfn as usize) };
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for index in self.pages.iter() {
+            if let Some(pfn) = self.snapshot.pfn(index) {
+                // SAFETY: We own the reference, by the type invariants.
+                unsafe { helpers::pinmap_let_go_of_page(pfn as usize) };
+            }
+        }
+    }
+}
+
+/// Faults in the page at `addr` of `mm`, which must be in use, as if the process had touched it,
+/// and up to `more` pages behind it that are like it. Sleeps as long as user space keeps it
+/// waiting. `EINTR`: a fatal signal came.
+pub(crate) fn fault_in(mm: &Mm, addr: u64, write: bool, more: u32) -> Result {
+    // SAFETY: The address space is in use.
+    to_result(unsafe { helpers::pinmap_fault_in(mm.as_raw(), addr as usize, write, more) })
+}
+
+/// Why a page cannot be had.
+pub(crate) struct Reason {
+    /// A `PINMAP_FAULT_` value; `PINMAP_FAULT_NONE`: it can be had, as far as is known.
+    pub(crate) reason: u32,
+    /// The area of memory around it, if there is one, and its `PINMAP_VMA_` flags.
+    pub(crate) area: Option<(Span, u32)>,
+}
+
+/// Tells why the page at `addr` of `mm`, which must be in use, cannot be had. `error` is that of
+/// [`fault_in`], or `None` if the page table has a [`Leaf::Forbidden`].
+pub(crate) fn explain(mm: &Mm, addr: u64, write: bool, error: Option<Error>) -> Reason {
+    let mut area = helpers::pinmap_area::default();
+    let error = error.map_or(0, Error::to_errno);
+    // SAFETY: The address space is in use; `area` is written during the call.
+    let reason = unsafe {
+        helpers::pinmap_explain_fault(mm.as_raw(), addr as usize, write, error, &raw mut area)
+    };
+    let last = area.end.saturating_sub(1);
+    let span = Span::from_bounds(area.start, last).filter(|_| area.end >= PAGE_SIZE);
+    Reason {
+        reason,
+        area: span.map(|span| (span, area.flags)),
+    }
+}

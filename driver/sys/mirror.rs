@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Following the memory of a process: before a range of it changes, whatever a device has of it is
+//! taken away.
+//!
+//! A device that is lent pages without pins goes by a page table that it has read. Between reading
+//! and using it, the memory may have changed. So each change is counted, where it is and when it
+//! begins and ends: [`Changes::begin`] waits until none is under way at an address, and
+//! [`Changes::current`] tells whether one has begun since.
+//!
+//! The kernel's interval notifiers have a sequence number for this. But reading it, and removing an
+//! interval, wait until no change at all is under way, in the range or even in the address space.
+//! The threads of a process can put that off forever, and no signal ends the wait. Here the ends of
+//! changes are counted too, separately for blocks of 2 MiB; a wait can be killed; and nothing waits
+//! in order to stop.
+//!
+//! C header: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h).
+
+use super::{helpers, wait::WaitQueue};
+use crate::logic::{pte::LARGE, span::Span};
+use core::{marker::PhantomPinned, ops::Deref, pin::Pin};
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi,
+    mm::Mm,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{Acquire, Atomic, Full, Relaxed},
+        Arc,
+    },
+    types::Opaque,
+};
+
+/// Counters of changes. Blocks share them, by their numbers.
+const COUNTERS: u64 = 256;
+
+/// Changes of a part of the address space.
+struct Counter {
+    /// Changes that have begun, ever.
+    begun: Atomic<u32>,
+    /// Changes that are under way.
+    under_way: Atomic<u32>,
+}
+
+impl Counter {
+    const fn new() -> Self {
+        Self {
+            begun: Atomic::new(0),
+            under_way: Atomic::new(0),
+        }
+    }
+}
+
+/// The changes of an address space.
+#[pin_data]
+pub(crate) struct Changes {
+    blocks: KVec<Counter>,
+    /// Changes of more blocks than there are counters.
+    wide: Counter,
+    /// Signalled when a change ends.
+    #[pin]
+    ended: WaitQueue,
+}
+
+/// A moment at which no change was under way in a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    block: usize,
+    begun: u32,
+    wide: u32,
+}
+
+/// Says that no change has begun in a block since a [`Moment`], as long as the caller has the lock
+/// that [`Follower::changes`] takes.
+pub(crate) struct Current(());
+
+impl Changes {
+    fn new() -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let mut blocks = KVec::with_capacity(COUNTERS as usize, GFP_KERNEL_ACCOUNT)?;
+            for _ in 0..COUNTERS {
+                blocks.push(Counter::new(), GFP_KERNEL_ACCOUNT)?;
+            }
+            Ok(try_pin_init!(Self {
+                blocks,
+                wide: Counter::new(),
+                ended <- WaitQueue::new(),
+            }? Error))
+        })
+    }
+
+    fn place(addr: u64) -> usize {
+        (addr / LARGE % COUNTERS) as usize
+    }
+
+    /// Waits until no change is under way in the block of `addr`. `EINTR`: a fatal signal came.
+    pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
+        let block = Self::place(addr);
+        let counter = self.blocks.get(block).ok_or(EINVAL)?;
+        loop {
+            // Read before it is known that none is under way: see `start`.
+            let moment = Moment {
+                block,
+                begun: counter.begun.load(Acquire),
+                wide: self.wide.begun.load(Acquire),
+            };
+            let is_quiet =
+                || counter.under_way.load(Acquire) == 0 && self.wide.under_way.load(Acquire) == 0;
+            if is_quiet() {
+                return Ok(moment);
+            }
+            self.ended.wait_killable(is_quiet)?;
+        }
+    }
+
+    /// Returns whether no change has begun since `moment`. The caller has the lock that
+    /// [`Follower::changes`] takes.
+    pub(crate) fn current(&self, moment: Moment) -> Option<Current> {
+        let counter = self.blocks.get(moment.block)?;
+        let is_same = counter.begun.load(Acquire) == moment.begun
+            && self.wide.begun.load(Acquire) == moment.wide;
+        is_same.then_some(Current(()))
+    }
+
+    /// Calls `visit` with the counters of `range`.
+    fn each(&self, range: Span, mut visit: impl FnMut(&Counter)) {
+        let (first, last) = (range.start() / LARGE, range.last() / LARGE);
+        if last.saturating_sub(first) >= COUNTERS {
+            visit(&self.wide);
+            return;
+        }
+        for number in first..=last {
+            if let Some(counter) = self.blocks.get((number % COUNTERS) as usize) {
+                visit(counter);
+            }
+        }
+    }
+
+    /// Notes that a change begins. It is under way before it has begun: so whoever reads the second
+    /// first and finds none under way either knows of the change, or finds out at the end.
+    fn start(&self, range: Span) {
+        self.each(range, |counter| {
+            counter.under_way.fetch_add(1, Full);
+            counter.begun.fetch_add(1, Full);
+        });
+    }
+
+    /// Notes that a change has ended.
+    fn end(&self, range: Span) {
+        let mut is_last = false;
+        self.each(range, |counter| {
+            is_last |= counter.under_way.fetch_sub(1, Full) == 1;
+        });
+        if is_last {
+            self.ended.wake_up();
+        }
+    }
+}
+
+/// Whoever has something of the memory.
+pub(crate) trait Follower: Send + Sync {
+    /// Takes `range` away: it is about to change, whatever the change is. When this returns,
+    /// nothing is reached there by what was known of it. Takes the lock under which
+    /// [`Changes::current`] is asked, and must neither allocate nor wait for long. Must not sleep
+    /// unless `may_sleep`.
+    fn changes(&self, range: Span, may_sleep: bool);
+}
+
+/// A follower of an address space.
+///
+/// # Invariants
+///
+/// `notifier` is registered if `begun`.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Mirror<T: Follower> {
+    #[pin]
+    notifier: Opaque<bindings::mmu_notifier>,
+    begun: Atomic<bool>,
+    #[pin]
+    changes: Changes,
+    mm: ARef<Mm>,
+    #[pin]
+    follower: T,
+    #[pin]
+    _pin: PhantomPinned,
+}
+
+// SAFETY: The notifier core does its own locking.
+unsafe impl<T: Follower> Send for Mirror<T> {}
+// SAFETY: The notifier core does its own locking.
+unsafe impl<T: Follower> Sync for Mirror<T> {}
+
+#[repr(transparent)]
+struct Table(bindings::mmu_notifier_ops);
+// SAFETY: The table is never written to.
+unsafe impl Sync for Table {}
+
+impl<T: Follower> Mirror<T> {
+    const TABLE: &'static Table = &Table(bindings::mmu_notifier_ops {
+        invalidate_range_start: Some(Self::begins),
+        invalidate_range_end: Some(Self::ends),
+        release: Some(Self::ends_for_all),
+        ..pin_init::zeroed()
+    });
+
+    /// Has `follower` follow `mm`, which must be the current task's (`EPERM`). Takes the mmap lock.
+    pub(crate) fn new(mm: &Mm, follower: impl PinInit<T, Error>) -> Result<Arc<Self>> {
+        let task = kernel::current!();
+        let current: &Mm = task.mm().ok_or(EPERM)?;
+        if !core::ptr::eq(current.as_raw(), mm.as_raw()) {
+            return Err(EPERM);
+        }
+        let this = Arc::pin_init(
+            try_pin_init!(Self {
+                notifier: Opaque::new(bindings::mmu_notifier {
+                    ops: &raw const Self::TABLE.0,
+                    ..pin_init::zeroed()
+                }),
+                begun: Atomic::new(false),
+                changes <- Changes::new(),
+                mm: mm.into(),
+                follower <- follower,
+                _pin: PhantomPinned,
+            }? Error),
+            GFP_KERNEL_ACCOUNT,
+        )?;
+        // SAFETY: The notifier is pinned, and unregistered before it is freed. The address space is
+        // in use.
+        let begun = unsafe { bindings::mmu_notifier_register(this.notifier.get(), mm.as_raw()) };
+        // Any signal ends the call. It is then made again, after the signal was handled.
+        to_result(begun).map_err(|error| {
+            if error == EINTR {
+                ERESTARTNOINTR
+            } else {
+                error
+            }
+        })?;
+        // INVARIANT: The notifier was registered just now.
+        this.begun.store(true, Relaxed);
+        Ok(this)
+    }
+
+    /// The address space.
+    pub(crate) fn mm(&self) -> &Mm {
+        &self.mm
+    }
+
+    /// Its changes.
+    pub(crate) fn all_changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// # Safety
+    ///
+    /// `notifier` must be that of a `Mirror<T>` which is registered.
+    unsafe fn of<'a>(notifier: *mut bindings::mmu_notifier) -> &'a Self {
+        // SAFETY: By the requirements.
+        unsafe { &*kernel::container_of!(Opaque::cast_from(notifier), Self, notifier) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel, with a notifier of ours and a valid `range`.
+    unsafe extern "C" fn begins(
+        notifier: *mut bindings::mmu_notifier,
+        range: *const bindings::mmu_notifier_range,
+    ) -> ffi::c_int {
+        // SAFETY: By the requirements.
+        unsafe {
+            if let Some(span) = span_of(range) {
+                let this = Self::of(notifier);
+                this.changes.start(span);
+                let may_sleep = helpers::pinmap_notice_blockable(range);
+                this.follower.changes(span, may_sleep);
+            }
+        }
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel, with a notifier of ours and a valid `range`.
+    unsafe extern "C" fn ends(
+        notifier: *mut bindings::mmu_notifier,
+        range: *const bindings::mmu_notifier_range,
+    ) {
+        // SAFETY: By the requirements.
+        unsafe {
+            if let Some(span) = span_of(range) {
+                Self::of(notifier).changes.end(span);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel, with a notifier of ours.
+    unsafe extern "C" fn ends_for_all(
+        notifier: *mut bindings::mmu_notifier,
+        _: *mut bindings::mm_struct,
+    ) {
+        if let Some(all) = Span::from_bounds(0, u64::MAX) {
+            // SAFETY: By the requirements.
+            let this = unsafe { Self::of(notifier) };
+            this.changes.start(all);
+            this.follower.changes(all, true);
+            this.changes.end(all);
+        }
+    }
+}
+
+/// # Safety
+///
+/// `range` must be valid.
+unsafe fn span_of(range: *const bindings::mmu_notifier_range) -> Option<Span> {
+    // SAFETY: By the requirements.
+    let (start, end) = unsafe { ((*range).start, (*range).end) };
+    Span::from_bounds(start as u64, (end as u64).checked_sub(1)?)
+}
+
+impl<T: Follower> Deref for Mirror<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.follower
+    }
+}
+
+#[pinned_drop]
+impl<T: Follower> PinnedDrop for Mirror<T> {
+    fn drop(self: Pin<&mut Self>) {
+        if self.begun.load(Relaxed) {
+            // SAFETY: The notifier is registered, and `mm` kept until after this call, which waits
+            // for callbacks that run. None of them has a reference to `self`.
+            unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
+        }
+    }
+}
