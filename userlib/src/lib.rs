@@ -4,7 +4,8 @@
 //! The Linux driver pinmap pins memory of a program and maps it for a PCI device in the IOMMU, if
 //! possible at the same addresses. With this crate that takes no `unsafe` code. Memory is either a
 //! [`Buffer`], which only the CPU reaches and which dereferences to a slice of bytes, or a
-//! [`Registration`], which a device reaches and which can only be copied from and to.
+//! [`Registration`], which a device reaches and which can only be copied from and to. Devices with
+//! queues also take any slice of the program, which is borrowed as long as they work on it.
 //!
 //! Here is a whole program for QEMU's device `edu`.
 //!
@@ -59,30 +60,35 @@
 //!
 //! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
 //! ([`Gpu::queue`]), to which it submits work without a system call. The operands of the work are
-//! [`DeviceSlice`]s: of registered memory, of host memory that the driver allocates
-//! ([`Device::alloc`]), or of the device's own memory ([`Gpu::alloc_vram`]). Each operand has the
-//! same address for the program and for the device. The [kernels](mod@kernel) and the
-//! [packets](Packet) are those of the test GPU, which comes with the driver's tests.
+//! [`DeviceSlice`]s: of ordinary memory ([`Scope::slice`]), of registered memory, of host memory
+//! that the driver allocates ([`Device::alloc`]), or of the device's own memory
+//! ([`Gpu::alloc_vram`]). Each operand has the same address for the program and for the device. The
+//! [kernels](mod@kernel) and the [packets](Packet) are those of the test GPU, which comes with the
+//! driver's tests.
 //!
 //! ```no_run
-//! use pinmap::{kernel, Access, Buffer, Device, QueueOptions};
+//! use pinmap::{kernel, Device, QueueOptions};
 //!
 //! # fn main() -> pinmap::Result<()> {
 //! let device = Device::open("/dev/pinmap0")?;
 //! let mut queue = device.gpu()?.queue(QueueOptions::new())?;
 //!
 //! // Ordinary memory, on which the device works in place.
-//! let mut numbers = Buffer::new(4096)?.register(&device, Access::ReadWrite)?;
+//! let mut numbers = vec![0.0f32; 1024];
 //! queue.scope(|scope| {
-//!     let mut data = numbers.slice_mut::<f32>()?;
+//!     let mut data = scope.slice_mut(&mut numbers)?;
 //!     scope.launch(kernel::IncrementF32 { data: &mut data })
 //! })?;
 //!
 //! // The end of the scope has waited: the memory can be used again, and holds the results.
-//! assert_eq!(numbers.slice::<f32>()?.get(0)?, 1.0);
+//! assert_eq!(numbers[0], 1.0);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A device that can fault uses such memory as the program does, page by page when it touches them,
+//! and nothing is pinned ([`Gpu::manage`]). For any other device the crate registers the memory
+//! until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
 //!
 //! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
 //! host functions, and files that tell when work is done.
@@ -93,17 +99,21 @@
 //!
 //! # What is guaranteed
 //!
-//! - A device reaches only memory that is registered and mapped, writes only to memory that was
-//!   registered with [`Access::ReadWrite`], and reaches nothing after [`Registration::release`] or
-//!   a drop. The driver and the IOMMU enforce that, whatever the device does.
-//! - Safe code gets no reference to memory that a device may write, not even by
+//! - A device reaches only memory that is registered and mapped, or managed. It writes only to
+//!   memory that was registered with [`Access::ReadWrite`], or managed memory that the program
+//!   itself may write. It reaches nothing after [`Registration::release`], a drop, or the end of
+//!   what was [`Managed`]. The driver and the IOMMU enforce that, whatever the device does.
+//! - Safe code gets no reference to memory that a device may be writing, not even by
 //!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
 //! - Memory that is borrowed for the work of a queue stays borrowed until the device is done with
-//!   it, however the [scope](Queue::scope) ends. A queue that nevertheless works on memory that was
-//!   released stops with a fault, because the device does not reach that memory.
-//! - After `fork()`, the registrations belong to the parent. A child that needs the device must
-//!   open it anew. It must not drop or release what it inherited, because that would release the
-//!   memory of the parent.
+//!   it, however the [scope](Queue::scope) ends. If the device cannot be stopped and there would be
+//!   references to memory on which it works, the process is aborted.
+//! - Work names only memory that is borrowed for it. Submitting [packets](Packet) that a program
+//!   makes itself is unsafe, because they can name any memory that the device reaches.
+//! - After `fork()`, the registrations and what is managed belong to the parent, and the device
+//!   works on the parent's memory. A child that needs the device must open it anew. It must not
+//!   drop or release what it inherited, nor leave a scope, because that would release what the
+//!   parent needs.
 //!
 //! # Mistakes that do not compile
 //!
@@ -204,6 +214,98 @@
 //! }) }
 //! ```
 //!
+//! An ordinary slice that is lent to the device cannot be used before the scope has ended, neither
+//! by its owner nor as another operand:
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut data = scope.slice_mut(&mut numbers)?;
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     assert_eq!(numbers[0], 1.0);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0502
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let (mut y, x) = (scope.slice_mut(numbers)?, scope.slice(numbers)?);
+//!     scope.launch(kernel::Saxpy { a: 1.0, x, y: &mut y })
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let (first, second) = (scope.slice_mut(numbers)?, scope.slice_mut(numbers)?);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! Nor can it be freed, or change its place:
+//!
+//! ```compile_fail,E0505
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: Vec<f32>) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let data = scope.slice(&numbers)?;
+//!     drop(numbers);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut data = scope.slice_mut(&mut numbers)?;
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     numbers.push(1.0);
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! It must outlive the scope, and what it became cannot:
+//!
+//! ```compile_fail,E0597
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue) -> Result<()> {
+//! queue.scope(|scope| {
+//!     let mut numbers = vec![0.0; 1024];
+//!     let mut data = scope.slice_mut(&mut numbers)?;
+//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//! }) }
+//! ```
+//!
+//! ```compile_fail
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
+//! let data = queue.scope(|scope| scope.slice_mut(numbers))?;
+//! # Ok(()) }
+//! ```
+//!
+//! Memory that is only borrowed shared cannot be written:
+//!
+//! ```compile_fail,E0596
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue, numbers: &Vec<f32>) -> Result<()> {
+//! queue.scope(|scope| scope.slice_mut(numbers.as_mut_slice()).map(drop))
+//! # }
+//! ```
+//!
+//! Packets that the program makes itself can name any memory:
+//!
+//! ```compile_fail,E0133
+//! # use pinmap::*;
+//! # fn f(queue: &mut Queue) -> Result<()> {
+//! queue.scope(|scope| scope.submit(&[Packet::fill(0x1000, 4096, 0, 0)]))
+//! # }
+//! ```
+//!
 //! The same memory cannot be borrowed exclusively twice:
 //!
 //! ```compile_fail,E0499
@@ -266,10 +368,10 @@ pub use device::event::Event;
 pub use device::gpu::{Counters, EngineCounters, Gpu, GpuInfo, Link, Target, Walk};
 pub use device::info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
 pub use device::interrupt::Interrupt;
-pub use device::totals::{Total, Totals};
+pub use device::totals::{FaultTotals, Total, Totals};
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
-pub use error::fault::{Fault, FaultAccess, FaultCode};
+pub use error::fault::{Fault, FaultAccess, FaultCode, FaultReason, MemoryArea};
 pub use error::{Error, ErrorWith, Operation, Result};
 pub use memory::alloc_options::AllocOptions;
 pub use memory::allocation::{Allocation, Place};
@@ -278,6 +380,8 @@ pub use memory::cache::{Cache, CacheStatistics, Cached};
 pub use memory::dmabuf::DmaBuf;
 pub use memory::element::Element;
 pub use memory::file::FileRegistration;
+pub use memory::lent::managed::Managed;
+pub use memory::lent::Reach;
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};
 pub use memory::preflight::Preflight;

@@ -11,6 +11,7 @@ use pinmap::{
 
 use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
+use crate::raw::Raw;
 use crate::setup::{buffer, pattern, PAGE};
 use crate::streams::{spin, stream};
 
@@ -20,7 +21,7 @@ fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Err
     let id = queue.id();
     let mut event = None;
     let result = queue.scope(|scope| -> Result<(), Error> {
-        scope.submit(packets)?;
+        scope.raw(packets)?;
         let waited = scope.wait();
         // Destroying the queue, at the end, withdraws the event.
         event = gpu.device().wait_event(Duration::from_secs(10))?;
@@ -71,7 +72,7 @@ pub(crate) fn fault_after_release() -> Outcome {
     // The TLB has the translation.
     let mut queue = gpu.queue(QueueOptions::new())?;
     let write = Packet::fill(addr, PAGE as u64, 1, 2);
-    queue.scope(|scope| scope.submit(&[write]))?;
+    queue.scope(|scope| scope.raw(&[write]))?;
     let memory = memory.release()?;
     let fault = fault(&gpu, &[write])?;
     assert_eq!(
@@ -186,7 +187,7 @@ pub(crate) fn same_memory_in_two_contexts() -> Outcome {
                 .register_raw(memory.start(), PAGE, Access::ReadWrite)?
         };
         let arguments = [raw.device_addr()?, PAGE as u64 / 4, 0, 0, 0, 0, 0];
-        queue.scope(|scope| scope.submit(&[Packet::launch(3, arguments)]))?;
+        queue.scope(|scope| scope.raw(&[Packet::launch(3, arguments)]))?;
         raw.release().map_err(|with| with.error)?;
         Ok(())
     };
@@ -218,7 +219,7 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             // System calls can be tried without danger.
             let nop = [Packet::nop()];
-            let error = calls.scope(|scope| scope.submit(&nop)).expect_err("gone");
+            let error = calls.scope(|scope| scope.raw(&nop)).expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             let refused = device.alloc::<u8>(1).map(drop);
             assert_eq!(refused.expect_err("gone").errno(), libc::ENODEV);
@@ -234,7 +235,7 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     assert_eq!(host.get(0)?, 7);
     drop((queue, calls, host));
     let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
-    queue.scope(|scope| scope.submit(&[Packet::nop()]))?;
+    queue.scope(|scope| scope.raw(&[Packet::nop()]))?;
     Ok(())
 }
 
@@ -253,12 +254,12 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     kept.record(&never)?;
     dropped.wait_event(&never)?;
     let result = queue.scope(|scope| -> Outcome {
-        scope.submit(&nop)?;
+        scope.raw(&nop)?;
         let batch = scope.batch();
-        scope.submit(&nop)?;
+        scope.raw(&nop)?;
         crate::stale::while_unbound(&device, || {
             drop(batch);
-            scope.submit(&nop)?;
+            scope.raw(&nop)?;
             let error = scope.wait().expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");
             drop(dropped);
@@ -266,10 +267,10 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
             let error = kept.synchronize().expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");
             assert!(event.synchronize().is_err_and(|error| is_gone(&error)));
-            drop(kept.submit((), |work, ()| work.packets(&nop)));
+            drop(kept.submit((), |work, ()| work.raw(&nop)));
             drop(kept);
             // More packets than the ring takes.
-            let result = idle.scope(|scope| (0..100_000).try_for_each(|_| scope.submit(&nop)));
+            let result = idle.scope(|scope| (0..100_000).try_for_each(|_| scope.raw(&nop)));
             let error = result.expect_err("nobody executes it");
             assert!(is_gone(&error), "{error}");
             Ok(())
@@ -280,6 +281,6 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     drop((queue, idle, event, gpu));
     // The program goes on.
     let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
-    queue.scope(|scope| scope.submit(&nop))?;
+    queue.scope(|scope| scope.raw(&nop))?;
     Ok(())
 }

@@ -21,6 +21,7 @@ mod lost;
 mod mapping;
 mod memory;
 mod queues;
+mod raw;
 mod registration;
 mod setup;
 mod sharing;

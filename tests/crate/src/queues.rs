@@ -9,6 +9,7 @@ use pinmap::{kernel, Access, Allocation, Buffer, Device, Engines, Error, Packet,
 
 use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
+use crate::raw::Raw;
 
 const SPIN: kernel::Spin = kernel::Spin {
     time: Duration::from_millis(30),
@@ -87,7 +88,7 @@ pub(crate) fn scope_ends_when_the_device_is_stopped() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
     let mut memory = gpu.device().alloc::<f32>(1000)?;
     let error = queue.scope(|scope| -> Result<(), Error> {
-        scope.submit(&[Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0])])?;
+        scope.raw(&[Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0])])?;
         let data = &mut memory.slice_mut();
         scope.launch(kernel::IncrementF32 { data })
     });
@@ -223,7 +224,7 @@ pub(crate) fn waiting_for_a_stopped_queue_ends() -> Outcome {
     let bad = Packet::from_words([0xff, 0, 0, 0, 0, 0, 0, 0]);
     let mut inner = None;
     let outer = first.scope(|one| {
-        one.submit(&[bad])?;
+        one.raw(&[bad])?;
         let fence = one.fence()?;
         inner = second.scope(|two| two.wait_for(&fence)).err();
         Ok::<_, Error>(())

@@ -15,6 +15,7 @@ use pinmap::{kernel, Access, Buffer, Cache, Device, Error, Gpu, Packet, QueueOpt
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::raw::Raw;
 use crate::setup::{RawMemory, PAGE};
 use crate::streams::{spin, stream, SOME_TIME};
 
@@ -28,7 +29,7 @@ pub(crate) fn host_functions_run_in_order() -> Outcome {
         // The function sees what the device wrote before, and nothing that comes later.
         let pending = stream.submit(Arc::clone(&memory), move |work, memory| {
             let addr = memory.device_addr();
-            work.packets(&[Packet::fill(addr, 4, number, 2)])
+            work.raw(&[Packet::fill(addr, 4, number, 2)])
         })?;
         drop(pending);
         let (log, memory) = (Arc::clone(&log), Arc::clone(&memory));
@@ -122,7 +123,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     drop(unsafe { cache.get(known(), PAGE)? });
     let mut queue = gpu.queue(QueueOptions::new())?;
     let reached = queue.scope(|scope| {
-        scope.submit(&[Packet::nop()])?;
+        scope.raw(&[Packet::nop()])?;
         scope.fence()
     })?;
     let (past, future) = (gpu.event()?, gpu.event()?);
@@ -209,7 +210,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                 ("queue", errno(gpu.queue(QueueOptions::new()).map(drop))),
                 (
                     "scope of a queue",
-                    errno(queue.scope(|scope| scope.submit(&[Packet::nop()]))),
+                    errno(queue.scope(|scope| scope.raw(&[Packet::nop()]))),
                 ),
                 ("stream", errno(gpu.stream(StreamOptions::new()).map(drop))),
                 ("event", errno(gpu.event().map(drop))),
@@ -258,7 +259,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     };
     stream.call(inside)?;
     // Work behind the function, which is waiting for it.
-    let pending = stream.submit(6, |work, _| work.packets(&[Packet::nop()]))?;
+    let pending = stream.submit(6, |work, _| work.raw(&[Packet::nop()]))?;
     stream.record(&future)?;
     go.send((pending, future)).map_err(|_| "it has ended")?;
     let (refused, allowed) = receiver.recv_timeout(Duration::from_secs(60))?;
@@ -434,7 +435,7 @@ pub(crate) fn completions_of_a_failed_stream_are_ready() -> Outcome {
     failing
         .submit((), |work, ()| {
             work.launch(kernel::Spin { time: SOME_TIME })?;
-            work.packets(&[Packet::copy(0x10, 0x20, 8)])
+            work.raw(&[Packet::copy(0x10, 0x20, 8)])
         })
         .map(drop)?;
     let (failed, event) = (failing.completion()?, gpu.event()?);

@@ -9,6 +9,7 @@ use pinmap::{Access, Buffer, Device, Gpu, Kind, Packet, RegisterOptions, Stream}
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
+use crate::raw::Raw;
 use crate::setup::PAGE;
 use crate::streams::{spin, stream};
 
@@ -49,7 +50,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let addr = gate.device_addr();
     let shut = lanes[0]
         .1
-        .submit(gate, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;
+        .submit(gate, |work, _| work.raw(&[Packet::fence_wait(addr, 1)]))?;
     // Each event is recorded again, and waited for again.
     let events = [one.event()?, two.event()?];
     for step in 0..STEPS {
@@ -59,7 +60,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         spin(stream, Duration::from_millis(2))?;
         let (from, to) = (addr + 8 * step, addr + 8 * (step + 1));
         let copy = [Packet::copy(from, to, 8)];
-        drop(stream.submit((), |work, ()| work.packets(&copy))?);
+        drop(stream.submit((), |work, ()| work.raw(&copy))?);
         stream.record(&events[mine])?;
     }
     let last = &lanes[(STEPS - 1) as usize % 2].1;
@@ -68,7 +69,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         "nobody has opened the gate"
     );
     let open = [Packet::fence_write(addr, 1)];
-    drop(stream(&one)?.submit((), |work, ()| work.packets(&open))?);
+    drop(stream(&one)?.submit((), |work, ()| work.raw(&open))?);
     last.synchronize()?;
     assert!(events[0].query()? && events[1].query()?);
     for (gpu, stream, _) in &lanes {
@@ -91,7 +92,7 @@ pub(crate) fn failure_is_told_to_a_stream_of_another_of_two_gpus() -> Outcome {
     let two = second(&one)?;
     let (failing, waiting) = (stream(&one)?, stream(&two)?);
     let event = one.event()?;
-    drop(failing.submit((), |work, ()| work.packets(&[Packet::copy(0x10, 0x20, 8)]))?);
+    drop(failing.submit((), |work, ()| work.raw(&[Packet::copy(0x10, 0x20, 8)]))?);
     failing.record(&event)?;
     waiting.wait_event(&event)?;
     let error = waiting.synchronize().expect_err("what it waits for failed");

@@ -17,12 +17,13 @@ use pinmap::{
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::knobs::{Knobs, COMPUTE_SLOTS};
+use crate::raw::Raw;
 use crate::setup::PAGE;
 use crate::streams::{spin, stream, until};
 
 /// Submits packets that need not make sense.
 fn packets(stream: &Stream, packets: &[Packet]) -> Result<(), Error> {
-    drop(stream.submit((), |work, ()| work.packets(packets))?);
+    drop(stream.submit((), |work, ()| work.raw(packets))?);
     Ok(())
 }
 
@@ -53,9 +54,9 @@ pub(crate) fn reset_amid_work_is_told() -> Outcome {
     let write = [Packet::fence_write(memory.device_addr(), 1)];
     // Nothing of it has reached the device at the reset.
     let pending = stream.submit(memory, |work, _| {
-        work.packets(&write)?;
+        work.raw(&write)?;
         stream.reset()?;
-        let error = work.packets(&write).expect_err("it is another one now");
+        let error = work.raw(&write).expect_err("it is another one now");
         assert!(is_reset(&error), "{error}");
         Ok(())
     })?;
@@ -343,7 +344,7 @@ pub(crate) fn scope_gives_failed_streams_up() -> Outcome {
     let mut data = memory.slice_mut();
     let result = stream::scope(|scope| -> Result<(), Error> {
         let (bad, good) = (scope.on(&failing), scope.on(&waiting));
-        bad.packets(&[Packet::copy(0x10, 0x20, 8)])?;
+        bad.raw(&[Packet::copy(0x10, 0x20, 8)])?;
         failing.record(&event)?;
         waiting.wait_event(&event)?;
         // This fill is never done, and never will be once the scope has ended.
@@ -442,7 +443,7 @@ fn end_busy(how: &str) -> Outcome {
     // A packet that would wait for ever.
     let word = gpu.device().alloc::<u64>(1)?;
     let wait = [Packet::fence_wait(word.device_addr(), 1)];
-    drop(streams[0].submit(word, |work, _| work.packets(&wait))?);
+    drop(streams[0].submit(word, |work, _| work.raw(&wait))?);
     println!("busy");
     match how {
         "exits" => std::process::exit(0),

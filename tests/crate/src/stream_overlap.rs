@@ -11,6 +11,7 @@ use pinmap_samples::overlap as measure;
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::knobs::{Knobs, COMPUTE_SLOTS};
+use crate::raw::Raw;
 use crate::setup::{buffer, is_slow};
 use crate::streams::{spin, stream, until};
 
@@ -345,12 +346,12 @@ pub(crate) fn stuck_stream_holds_up_nobody() -> Outcome {
     // A stream that waits on the device for a number that only this program writes.
     let word = gpu.device().alloc::<u64>(1)?;
     let addr = word.device_addr();
-    let pending = stuck.submit(word, |work, _| work.packets(&[Packet::fence_wait(addr, 1)]))?;
+    let pending = stuck.submit(word, |work, _| work.raw(&[Packet::fence_wait(addr, 1)]))?;
     longest = longest.max(unrelated(&gpu)?);
     let other = stream(&gpu)?;
     assert!(!pending.query()?, "nobody has written it");
     let write = [Packet::fence_write(addr, 1)];
-    drop(other.submit((), |work, ()| work.packets(&write))?);
+    drop(other.submit((), |work, ()| work.raw(&write))?);
     pending.wait()?;
     println!("the longest of what must not wait took {longest:?}");
     Ok(())

@@ -9,6 +9,7 @@ use pinmap::{kernel, Device, Error, Gpu, Packet, Stream};
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::knobs::Knobs;
+use crate::raw::Raw;
 use crate::setup::is_slow;
 use crate::streams::stream;
 
@@ -28,7 +29,7 @@ pub(crate) fn million_packets_in_bounded_memory() -> Outcome {
     let before = gpu.counters()?;
     let (memory, start) = (resident()?, Instant::now());
     for _ in 0..count / BATCH {
-        drop(stream.submit((), |work, ()| work.packets(&packets))?);
+        drop(stream.submit((), |work, ()| work.raw(&packets))?);
     }
     stream.synchronize()?;
     let (more, took) = (resident()?.saturating_sub(memory), start.elapsed());
@@ -100,7 +101,7 @@ pub(crate) fn streams_that_begin_all_at_once_are_all_seen() -> Outcome {
         // The driver looks by itself only now and then.
         knobs.lose_interrupts(2 * COUNT as u64);
         for stream in &streams {
-            drop(stream.submit((), |work, ()| work.packets(&[Packet::nop()]))?);
+            drop(stream.submit((), |work, ()| work.raw(&[Packet::nop()]))?);
         }
         knobs.lose_interrupts(0);
         for stream in &streams {

@@ -12,6 +12,7 @@ use pinmap::{kernel, Allocation, Buffer, Device, Error, Gpu, Packet, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::raw::Raw;
 use crate::setup::{pattern, PAGE};
 
 /// The duration of a kernel that a test waits for.
@@ -43,7 +44,7 @@ impl Gate {
 
     pub(crate) fn hold(&self, stream: &Stream) -> Result<(), Error> {
         let packet = [self.packet()];
-        drop(stream.submit((), |work, ()| work.packets(&packet))?);
+        drop(stream.submit((), |work, ()| work.raw(&packet))?);
         Ok(())
     }
 
@@ -86,7 +87,7 @@ pub(crate) fn stream_stays_in_order() -> Outcome {
             work.copy(&two, &mut result)?;
             work.fill(&mut one, -1.0)?;
         }
-        work.packets(&[Packet::nop()])
+        work.raw(&[Packet::nop()])
     })?;
     assert!(stream.query()?, "the scope waits");
     let expected: Vec<f32> = content.iter().map(|number| number + 2.0).collect();
@@ -101,7 +102,7 @@ pub(crate) fn memory_that_is_handed_over_comes_back() -> Outcome {
     let memory = gpu.device().alloc::<u32>(5000)?;
     let mut gate = Gate::new(&gpu)?;
     let pending = stream.submit(memory, |work, memory| {
-        work.packets(&[gate.packet()])?;
+        work.raw(&[gate.packet()])?;
         work.launch(kernel::Spin { time: SOME_TIME })?;
         work.fill(&mut memory.slice_mut(), 7)
     })?;
@@ -165,10 +166,7 @@ pub(crate) fn dropped_memory_in_flight_stays() -> Outcome {
     let work = InFlight::new()?;
     let packet = [work.gate.packet()];
     let memory = work.memory()?;
-    drop(
-        work.stream
-            .submit(memory, |work, _| work.packets(&packet))?,
-    );
+    drop(work.stream.submit(memory, |work, _| work.raw(&packet))?);
     work.check()
 }
 
@@ -179,7 +177,7 @@ pub(crate) fn memory_in_flight_stays_after_a_panic() -> Outcome {
     let memory = work.memory()?;
     let panic = catch_unwind(AssertUnwindSafe(|| {
         work.stream.submit(memory, |work, _| {
-            work.packets(&packet)?;
+            work.raw(&packet)?;
             panic!("on purpose");
         })
     }));
@@ -193,7 +191,7 @@ pub(crate) fn memory_in_flight_stays_after_an_error() -> Outcome {
     let packet = [work.gate.packet()];
     let memory = work.memory()?;
     let refused = work.stream.submit(memory, |work, memory| {
-        work.packets(&packet)?;
+        work.raw(&packet)?;
         memory.slice().part(InFlight::LEN + 1..).map(drop)
     });
     let error = refused.map(drop).expect_err("no part");
@@ -206,7 +204,7 @@ pub(crate) fn forgotten_memory_in_flight_stays() -> Outcome {
     let mut work = InFlight::new()?;
     work.gate.open()?;
     let nothing = [Packet::nop()];
-    let submit = |memory| work.stream.submit(memory, |work, _| work.packets(&nothing));
+    let submit = |memory| work.stream.submit(memory, |work, _| work.raw(&nothing));
     std::mem::forget(submit(work.memory()?)?);
     let left = work.gpu.info()?.vram_free;
     drop(submit(work.memory()?)?);
@@ -236,7 +234,7 @@ pub(crate) fn scope_of_streams_waits_whatever_happens() -> Outcome {
             stream::scope(|scope| -> Result<(), Error> {
                 let stream = stream(&gpu)?;
                 let work = scope.on(&stream);
-                work.packets(&packet)?;
+                work.raw(&packet)?;
                 // Dropping does not wait, nor does forgetting take anything away.
                 match mode {
                     3 => drop(stream),
@@ -285,7 +283,7 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     let with = mappings()?;
     let stream = stream(&gpu)?;
     let pending = stream.submit(result, |work, result| {
-        work.packets(&[gate.packet()])?;
+        work.raw(&[gate.packet()])?;
         work.launch(kernel::Spin { time: SOME_TIME })?;
         work.fill(&mut result.slice_mut(), 9)
     })?;

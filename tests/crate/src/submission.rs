@@ -9,6 +9,7 @@ use pinmap::{kernel, Allocation, Error, Packet, Queue, QueueOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::raw::Raw;
 use crate::setup::is_slow;
 use crate::syscalls::{self, Phase};
 
@@ -120,7 +121,7 @@ fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
         for _ in 0..PACKETS / batch {
             let held = scope.batch();
             for _ in 0..batch {
-                scope.submit(&nops)?;
+                scope.raw(&nops)?;
             }
             held.submit()?;
         }

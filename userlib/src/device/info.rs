@@ -39,6 +39,9 @@ pub struct Info {
     pub owner: bool,
     /// Whether the device is gone. The other fields are as they were before.
     pub gone: bool,
+    /// Whether memory can be managed ([`Gpu::manage`](crate::Gpu::manage)): the device can fault,
+    /// and the kernel lets drivers follow the memory of programs.
+    pub managed: bool,
     /// The device addresses that the IOMMU translates.
     pub aperture: RangeInclusive<u64>,
     /// The page sizes of the IOMMU.
@@ -84,6 +87,7 @@ impl Info {
             owned: flag(abi::PINMAP_INFO_OWNED),
             owner: flag(abi::PINMAP_INFO_OWNER),
             gone: flag(abi::PINMAP_INFO_GONE),
+            managed: flag(abi::PINMAP_INFO_MANAGED),
             aperture: info.out_aperture_start..=info.out_aperture_last,
             page_sizes: PageSizes(info.out_page_sizes),
             memlock: Memlock {

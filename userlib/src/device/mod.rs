@@ -20,6 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
@@ -58,6 +59,30 @@ struct Context {
     vectors: Mutex<BTreeSet<u32>>,
     /// State that the streams of the context share.
     extension: Extension,
+    id: ContextId,
+    /// What the queues of the context have lent to the device.
+    lending: Extension,
+    /// Memory of the program was lent or managed: see [`Device::note_lending`].
+    lends: AtomicBool,
+}
+
+/// The identity of a context among all that this process opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContextId(u64);
+
+impl Context {
+    fn new(file: File, path: PathBuf) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self {
+            file,
+            path,
+            vectors: Mutex::default(),
+            extension: Extension::default(),
+            id: ContextId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            lending: Extension::default(),
+            lends: AtomicBool::new(false),
+        }
+    }
 }
 
 impl Device {
@@ -76,12 +101,7 @@ impl Device {
             .custom_flags(O_NONBLOCK)
             .open(path)
             .map_err(|error| Error::from_io(Operation::Open, attempt(), &error))?;
-        let device = Self(Arc::new(Context {
-            file,
-            path: path.into(),
-            vectors: Mutex::default(),
-            extension: Extension::default(),
-        }));
+        let device = Self(Arc::new(Context::new(file, path.into())));
         // A path can be that of any file; only the driver answers this.
         device
             .get_info()
@@ -153,6 +173,26 @@ impl Device {
     /// Where the streams of the context find what they share.
     pub(crate) fn extension(&self) -> &Extension {
         &self.0.extension
+    }
+
+    /// Where the queues of the context find what they have lent to the device.
+    pub(crate) fn lending(&self) -> &Extension {
+        &self.0.lending
+    }
+
+    /// Notes that queues of this context may reach memory to which there will be references. From
+    /// now on, a queue that cannot be stopped ends the process.
+    pub(crate) fn note_lending(&self) {
+        self.0.lends.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether queues of this context may reach memory to which there will be references.
+    pub(crate) fn has_lent(&self) -> bool {
+        self.0.lends.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn id(&self) -> ContextId {
+        self.0.id
     }
 
     /// Whether both are the same context: clones of one another.
@@ -233,12 +273,7 @@ impl Device {
     pub(crate) fn fake() -> Self {
         let path = PathBuf::from("/dev/null");
         let file = File::open(&path).expect("there is always /dev/null");
-        Self(Arc::new(Context {
-            file,
-            path,
-            vectors: Mutex::default(),
-            extension: Extension::default(),
-        }))
+        Self(Arc::new(Context::new(file, path)))
     }
 }
 

@@ -2,6 +2,7 @@
 //! Totals: how much memory a device or a context has in use.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
@@ -37,6 +38,24 @@ pub struct Totals {
     pub mapped: Total,
     /// Stale registrations that are not released yet.
     pub stale: Total,
+    /// Managed ranges.
+    pub managed: Total,
+    /// Faults of queues on managed memory.
+    pub faults: FaultTotals,
+}
+
+/// The faults of queues so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct FaultTotals {
+    /// Faults on managed memory that were served.
+    pub served: u64,
+    /// Faults that stopped a queue, on any memory.
+    pub failed: u64,
+    /// Pages of 4 KiB that the device was given by faults.
+    pub pages: u64,
+    /// How long queues waited for the service of faults, in all.
+    pub time: Duration,
 }
 
 impl Totals {
@@ -53,6 +72,13 @@ impl Totals {
             shared: total(args.out_shared),
             mapped: total(args.out_mapped),
             stale: total(args.out_stale),
+            managed: total(args.out_managed),
+            faults: FaultTotals {
+                served: args.out_faults_served,
+                failed: args.out_faults_failed,
+                pages: args.out_fault_pages,
+                time: Duration::from_nanos(args.out_fault_ns),
+            },
         }
     }
 }
@@ -106,6 +132,11 @@ mod tests {
             out_shared: total(4),
             out_mapped: total(5),
             out_stale: total(6),
+            out_managed: total(7),
+            out_faults_served: 8,
+            out_faults_failed: 9,
+            out_fault_pages: 10,
+            out_fault_ns: 11,
             ..Default::default()
         });
         let numbers = [
@@ -115,9 +146,16 @@ mod tests {
             totals.shared,
             totals.mapped,
             totals.stale,
+            totals.managed,
         ]
         .map(|total| (total.number, total.bytes / 4096));
-        assert_eq!(numbers, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]);
+        assert_eq!(
+            numbers,
+            [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7)]
+        );
+        let faults = totals.faults;
+        assert_eq!((faults.served, faults.failed, faults.pages), (8, 9, 10));
+        assert_eq!(faults.time, Duration::from_nanos(11));
         assert_eq!(totals.contexts, 7);
     }
 

@@ -22,6 +22,131 @@ pub struct Fault {
     pub access: Option<FaultAccess>,
     /// The device address of the access that was refused, if one was.
     pub addr: Option<u64>,
+    /// The reason why the driver did not let the access through, if it says so.
+    pub reason: Option<FaultReason>,
+    /// The area of the program's memory around the address, if the address was managed and
+    /// something was there.
+    pub area: Option<MemoryArea>,
+}
+
+/// An area of a program's memory, as a line of `/proc/PID/maps` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct MemoryArea {
+    /// User address of the first byte.
+    pub start: u64,
+    /// User address behind the last byte.
+    pub end: u64,
+    /// Whether the program may read there.
+    pub read: bool,
+    /// Whether the program may write there.
+    pub write: bool,
+    /// Whether the program may execute what is there.
+    pub execute: bool,
+    /// Whether the area is shared (`MAP_SHARED`).
+    pub shared: bool,
+}
+
+impl MemoryArea {
+    fn from_abi(query: &abi::pinmap_queue_query) -> Option<Self> {
+        let is = |flag| query.out_vma_flags & flag != 0;
+        (query.out_vma_end != 0).then(|| Self {
+            start: query.out_vma_start,
+            end: query.out_vma_end,
+            read: is(abi::PINMAP_VMA_READ),
+            write: is(abi::PINMAP_VMA_WRITE),
+            execute: is(abi::PINMAP_VMA_EXEC),
+            shared: is(abi::PINMAP_VMA_SHARED),
+        })
+    }
+}
+
+impl fmt::Display for MemoryArea {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |is, letter| if is { letter } else { '-' };
+        write!(
+            f,
+            "{:x}-{:x} {}{}{}{}",
+            self.start,
+            self.end,
+            letter(self.read, 'r'),
+            letter(self.write, 'w'),
+            letter(self.execute, 'x'),
+            if self.shared { 's' } else { 'p' },
+        )
+    }
+}
+
+/// The reason why an access of a device was not let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultReason {
+    /// The address is in no mapping of the context, or in one that does not permit the access, and
+    /// is not managed.
+    Unmapped,
+    /// The address is managed, but the program has nothing mapped there.
+    Hole,
+    /// The program itself may not access the address so.
+    Permission,
+    /// Device memory is mapped there.
+    Device,
+    /// The memory comes from `memfd_secret()`.
+    Secret,
+    /// A guard is there, which `madvise()` made.
+    Guard,
+    /// The address is behind the end of its file, or the file could not be read.
+    File,
+    /// The hardware has lost the page.
+    Poison,
+    /// The kernel is out of memory, or the memory cgroup is at its limit.
+    Memory,
+    /// Userfaultfd is to serve the page, and this kernel does not let a driver wait for it.
+    Userfaultfd,
+    /// The program's address space has ended.
+    Exited,
+    /// A reason that this crate does not know, by the driver's number.
+    Other(u32),
+}
+
+impl FaultReason {
+    fn from_abi(reason: u32) -> Option<Self> {
+        Some(match reason {
+            abi::PINMAP_FAULT_NONE => return None,
+            abi::PINMAP_FAULT_UNMAPPED => Self::Unmapped,
+            abi::PINMAP_FAULT_HOLE => Self::Hole,
+            abi::PINMAP_FAULT_PERMISSION => Self::Permission,
+            abi::PINMAP_FAULT_DEVICE => Self::Device,
+            abi::PINMAP_FAULT_SECRET => Self::Secret,
+            abi::PINMAP_FAULT_GUARD => Self::Guard,
+            abi::PINMAP_FAULT_FILE => Self::File,
+            abi::PINMAP_FAULT_POISON => Self::Poison,
+            abi::PINMAP_FAULT_MEMORY => Self::Memory,
+            abi::PINMAP_FAULT_USERFAULTFD => Self::Userfaultfd,
+            abi::PINMAP_FAULT_EXITED => Self::Exited,
+            other => Self::Other(other),
+        })
+    }
+}
+
+impl fmt::Display for FaultReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unmapped => "it is neither mapped so nor managed",
+            Self::Hole => "the program has nothing mapped there",
+            Self::Permission => "the program itself may not do that there",
+            Self::Device => "device memory is mapped there",
+            Self::Secret => "it is memory of memfd_secret()",
+            Self::Guard => "a guard page is there",
+            Self::File => "it is behind the end of its file, or the file could not be read",
+            Self::Poison => "the hardware has lost that page",
+            Self::Memory => "the kernel had no memory for it, or its memory cgroup is at its limit",
+            Self::Userfaultfd => {
+                "userfaultfd is to fill that page, and this kernel lets no driver wait for it"
+            }
+            Self::Exited => "the program's memory is gone",
+            Self::Other(number) => return write!(f, "reason {number} of a newer driver"),
+        })
+    }
 }
 
 impl Fault {
@@ -39,6 +164,8 @@ impl Fault {
             code: FaultCode::from_abi(query.out_code),
             access: refused.then(|| FaultAccess::from_abi(query.out_access)),
             addr: refused.then_some(query.out_addr),
+            reason: FaultReason::from_abi(query.out_reason),
+            area: MemoryArea::from_abi(query),
         })
     }
 }
@@ -47,9 +174,17 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packet, code, .. } = self;
         write!(f, "packet {packet} stopped the queue: ")?;
-        match (self.access, self.addr) {
-            (Some(access), Some(addr)) => write!(f, "{access} {addr:#x}, {code}"),
-            _ => code.fmt(f),
+        let (Some(access), Some(addr)) = (self.access, self.addr) else {
+            return code.fmt(f);
+        };
+        write!(f, "{access} {addr:#x}, ")?;
+        match self.reason {
+            // The device's code says which it is.
+            None | Some(FaultReason::Unmapped) => code.fmt(f),
+            Some(reason) => {
+                reason.fmt(f)?;
+                self.area.map_or(Ok(()), |area| write!(f, " ({area})"))
+            }
         }
     }
 }
@@ -194,6 +329,42 @@ mod tests {
             "packet 17 stopped the queue: it could not write at 0x7000, what is mapped there does \
              not permit it (PERMISSION)"
         );
+    }
+
+    #[test]
+    fn a_managed_address_has_a_reason_and_an_area() {
+        let refused = |reason, end| {
+            let query = abi::pinmap_queue_query {
+                out_reason: reason,
+                out_vma_start: 0x5000,
+                out_vma_end: end,
+                out_vma_flags: abi::PINMAP_VMA_READ | abi::PINMAP_VMA_SHARED,
+                ..query(abi::PINMAP_QUEUE_FAULTED, 1)
+            };
+            Fault::from_abi(&query).expect("a fault")
+        };
+        let fault = refused(abi::PINMAP_FAULT_PERMISSION, 0x9000);
+        assert_eq!(fault.reason, Some(FaultReason::Permission));
+        assert_eq!(
+            fault.to_string(),
+            "packet 17 stopped the queue: it could not write at 0x7000, the program itself may not \
+             do that there (5000-9000 r--s)"
+        );
+        let fault = refused(abi::PINMAP_FAULT_HOLE, 0);
+        assert_eq!(fault.area, None);
+        assert!(
+            fault.to_string().ends_with("nothing mapped there"),
+            "{fault}"
+        );
+        let fault = refused(abi::PINMAP_FAULT_UNMAPPED, 0);
+        assert!(fault.to_string().ends_with("(NOT_PRESENT)"), "{fault}");
+        let texts: Vec<_> = (1..=12)
+            .map(|reason| FaultReason::from_abi(reason).expect("a reason").to_string())
+            .collect();
+        for (number, text) in texts.iter().enumerate() {
+            assert!(!texts[..number].contains(text), "{text}");
+        }
+        assert!(texts[11].contains("newer driver"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use nix::errno::Errno;
 
 use super::failure::{Failure, Reason};
+use super::fault::FaultReason;
 use super::operation::Operation;
 use crate::sys::pci::PciAddress;
 use crate::sys::sysfs::Sysfs;
@@ -24,7 +25,15 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
             "only the process that opened the device can map what the driver allocates"
         }
-        (Operation::Cache, Errno::ENOTTY) => "the driver is older than this crate",
+        (Operation::Cache | Operation::Manage, Errno::ENOTTY) => {
+            "the driver is older than this crate"
+        }
+        (Operation::Manage, Errno::EPERM) => {
+            "memory can be managed only for the process that opened the device"
+        }
+        (Operation::Manage, Errno::EOPNOTSUPP) => {
+            "the device cannot fault, or the kernel lets no driver follow the memory of programs"
+        }
         (Operation::Register, Errno::EACCES) => "the file is not open for that",
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
         (Operation::Export | Operation::Import, Errno::EPERM) => {
@@ -84,8 +93,12 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
         (Operation::Allocate, Errno::ENOMEM) => {
             "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
         }
-        (Operation::Register | Operation::Allocate | Operation::Queue, Errno::EPERM) => {
-            "open the device again in this process, for instance after fork()"
+        (
+            Operation::Register | Operation::Allocate | Operation::Queue | Operation::Manage,
+            Errno::EPERM,
+        ) => "open the device again in this process, for instance after fork()",
+        (Operation::Manage, Errno::EOPNOTSUPP) => {
+            "register the memory; slices as operands are registered by themselves"
         }
         (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
         (Operation::Reset, Errno::EAGAIN) => "try again",
@@ -161,6 +174,29 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
         _ => return None,
     };
     Some(text.to_owned())
+}
+
+/// The hint for the reason of a fault, if there is one.
+pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
+    Some(match reason {
+        FaultReason::Unmapped => {
+            "register the memory with that access, or have it managed (`Gpu::manage`)"
+        }
+        FaultReason::Hole => "keep the memory mapped until the work is done",
+        FaultReason::Permission => {
+            "use memory that is mapped readable, and writable if the device is to write"
+        }
+        FaultReason::Device | FaultReason::Secret | FaultReason::Guard => "use ordinary memory",
+        FaultReason::File => "make the file long enough",
+        FaultReason::Memory => {
+            "free memory, or raise the limit of the memory cgroup (`memory.max`, or \
+             `MemoryMax=` in the service's systemd unit)"
+        }
+        FaultReason::Userfaultfd => {
+            "touch the memory before the device does, or use Linux 7.3 or newer"
+        }
+        FaultReason::Poison | FaultReason::Exited | FaultReason::Other(_) => return None,
+    })
 }
 
 /// How to raise `RLIMIT_MEMLOCK` to a number of bytes.

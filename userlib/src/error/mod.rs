@@ -95,9 +95,11 @@ impl Error {
         self
     }
 
-    /// Replaces the cause by the fault that stopped the queue.
+    /// Replaces the cause by the fault that stopped the queue, and the hint by one for its reason.
     pub(crate) fn with_fault(mut self, fault: Fault) -> Self {
         self.0.cause = fault.to_string();
+        let hint = fault.reason.and_then(hint::for_fault);
+        self.0.hint = hint.map(str::to_owned).or(self.0.hint);
         self.0.fault = Some(fault);
         self
     }

@@ -19,6 +19,8 @@ pub enum Operation {
     Register,
     /// Looking for a registration in a [`Cache`](crate::Cache).
     Cache,
+    /// Having addresses of the program managed.
+    Manage,
     /// Releasing a registration.
     Release,
     /// Mapping a registration at one more device address.

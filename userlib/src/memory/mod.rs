@@ -5,7 +5,8 @@
 //! somebody else a [`raw`] one; a part of a [`file`] can be registered without mapping it. Memory
 //! of the driver is an [`allocation`], in host memory or in the device's. All of it can be changed
 //! by the device at any time, so there are no references to it: the CPU copies through a [`view`],
-//! and work for the device takes a [`slice`].
+//! and work for the device takes a [`slice`]. Ordinary slices are [`lent`] for as long as the work
+//! takes.
 
 pub(crate) mod alloc_options;
 pub(crate) mod allocation;
@@ -15,6 +16,7 @@ pub(crate) mod dmabuf;
 pub(crate) mod element;
 pub(crate) mod file;
 mod generations;
+pub(crate) mod lent;
 pub(crate) mod mapping;
 pub(crate) mod options;
 pub(crate) mod preflight;

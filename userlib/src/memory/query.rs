@@ -38,6 +38,8 @@ pub enum BufferKind {
     Vram,
     /// A part of a file, registered by [`Device::register_file`].
     File,
+    /// None of its own: a managed range.
+    Managed,
     /// A kind that this crate does not know, by the driver's number.
     Other(u32),
 }
@@ -82,6 +84,7 @@ impl RegistrationInfo {
                 abi::PINMAP_BUFFER_HOST => BufferKind::Host,
                 abi::PINMAP_BUFFER_VRAM => BufferKind::Vram,
                 abi::PINMAP_BUFFER_FILE => BufferKind::File,
+                abi::PINMAP_BUFFER_MANAGED => BufferKind::Managed,
                 other => BufferKind::Other(other),
             },
             addr: query.out_base as usize,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device slices: typed parts of memory that a device can reach, the operands of its work.
 //!
-//! Their lifetimes keep the memory allocated and registered until the device is done with it.
+//! Their lifetimes keep the memory allocated, and registered or managed, until the device is done
+//! with it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,9 +11,10 @@ use std::sync::atomic::{fence, Ordering};
 
 use nix::errno::Errno;
 
-use crate::device::Device;
+use crate::device::{ContextId, Device};
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::Element;
+use crate::memory::lent::Reach;
 use crate::memory::view::View;
 
 /// Bytes that the CPU copies at once, by a buffer on the stack.
@@ -21,13 +23,16 @@ const CHUNK: usize = 512;
 /// A borrowed slice of elements in memory that a device can reach, for the device to read.
 ///
 /// Made by [`Allocation::slice`](crate::Allocation::slice) and
-/// [`Registration::slice`](crate::Registration::slice). While the slice exists, the memory can be
-/// neither released nor written through its owner.
+/// [`Registration::slice`](crate::Registration::slice), and of an ordinary slice by
+/// [`Scope::slice`](crate::Scope::slice) and [`Work::slice`](crate::stream::Work::slice). While the
+/// slice exists, the memory can be neither released nor written through its owner.
 ///
 /// A device slice does not dereference to `&[T]`, because the device might change the elements. The
 /// CPU copies them.
 pub struct DeviceSlice<'a, T> {
-    device: &'a Device,
+    /// The context whose queues reach the memory.
+    context: ContextId,
+    reach: Reach,
     view: View<'a>,
     /// Offset of the first element in `view`, in bytes.
     offset: usize,
@@ -42,17 +47,30 @@ pub struct DeviceSlice<'a, T> {
 /// write.
 ///
 /// Made by [`Allocation::slice_mut`](crate::Allocation::slice_mut) and
-/// [`Registration::slice_mut`](crate::Registration::slice_mut). Submitting work borrows the slice
-/// only for the time of the call, so that several pieces of work can use the same memory, in the
-/// order of the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has
-/// ended.
+/// [`Registration::slice_mut`](crate::Registration::slice_mut), and of an ordinary slice by
+/// [`Scope::slice_mut`](crate::Scope::slice_mut) and
+/// [`Work::slice_mut`](crate::stream::Work::slice_mut). Submitting work borrows the slice only for
+/// the time of the call, so that several pieces of work can use the same memory, in the order of
+/// the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has ended.
 pub struct DeviceSliceMut<'a, T>(DeviceSlice<'a, T>);
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
     /// The first `len` elements of a view, whose device address is `addr`.
-    pub(crate) fn new(device: &'a Device, view: View<'a>, addr: u64, len: usize) -> Self {
+    pub(crate) fn new(device: &Device, view: View<'a>, addr: u64, len: usize) -> Self {
+        Self::lent(device, view, addr, len, Reach::Mapped)
+    }
+
+    /// A slice as [`new`](Self::new) makes it, of memory that the device reaches in this way.
+    pub(crate) fn lent(
+        device: &Device,
+        view: View<'a>,
+        addr: u64,
+        len: usize,
+        reach: Reach,
+    ) -> Self {
         Self {
-            device,
+            context: device.id(),
+            reach,
             view,
             offset: 0,
             addr,
@@ -74,6 +92,11 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Device address of the first element.
     pub fn device_addr(&self) -> u64 {
         self.addr
+    }
+
+    /// How the device reaches the memory, and what that cost.
+    pub fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// Returns a part of the slice, by a range of elements.
@@ -190,8 +213,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         (self.len * size_of::<T>()) as u64
     }
 
-    pub(crate) fn device(&self) -> &'a Device {
-        self.device
+    /// Whether the queues of this context reach the memory.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        self.context == device.id()
     }
 
     /// Whether the elements are in the device's own memory.
@@ -224,6 +248,11 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// Device address of the first element.
     pub fn device_addr(&self) -> u64 {
         self.0.addr
+    }
+
+    /// How the device reaches the memory: see [`DeviceSlice::reach`].
+    pub fn reach(&self) -> Reach {
+        self.0.reach
     }
 
     /// Returns a part of the slice, by a range of elements. [`split_at`](Self::split_at) returns

@@ -2,11 +2,12 @@
 //! Views: how the CPU accesses memory that a device may change.
 //!
 //! Host memory is accessed as atomic [words](crate::sys::word), the device's own memory by volatile
-//! accesses.
+//! accesses. Lent memory need not begin or end with a word: the bytes beside its words are accessed
+//! as atomic bytes. So each byte of it is always accessed in the same width.
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use memmap2::MmapRaw;
 
@@ -121,6 +122,10 @@ pub(crate) enum View<'a> {
     Host(&'a [AtomicU64]),
     /// The device's own memory.
     Vram(&'a Vram),
+    /// Memory of the program, lent for writing.
+    Lent(&'a [AtomicU8]),
+    /// Memory of the program, lent for reading, to which nobody writes.
+    Plain(&'a [u8]),
 }
 
 impl View<'_> {
@@ -129,6 +134,8 @@ impl View<'_> {
         match self {
             Self::Host(words) => word::read(words, offset, to),
             Self::Vram(vram) => vram.read(offset, to),
+            Self::Lent(bytes) => read_lent(bytes, offset, to),
+            Self::Plain(bytes) => to.copy_from_slice(&bytes[offset..offset + to.len()]),
         }
     }
 
@@ -137,7 +144,68 @@ impl View<'_> {
         match self {
             Self::Host(words) => word::write(words, offset, from),
             Self::Vram(vram) => vram.write(offset, from),
+            Self::Lent(bytes) => write_lent(bytes, offset, from),
+            Self::Plain(_) => unreachable!("memory that is lent for reading"),
         }
+    }
+}
+
+/// Lent memory: the bytes before the first aligned word, the words, and the bytes behind.
+fn split(bytes: &[AtomicU8]) -> (&[AtomicU8], &[AtomicU64], &[AtomicU8]) {
+    // SAFETY: Atomic bytes can be any bytes, as atomic words can. Whoever accesses this memory has
+    // split it in the same way, so no byte is accessed in two widths.
+    unsafe { bytes.align_to::<AtomicU64>() }
+}
+
+/// Splits `len` bytes from `offset` on where parts of these lengths end: how many lie in each.
+fn shares(mut offset: usize, mut len: usize, parts: [usize; 3]) -> [(usize, usize); 3] {
+    parts.map(|part| {
+        let at = offset.min(part);
+        let share = len.min(part - at);
+        (offset, len) = (offset - at, len - share);
+        (at, share)
+    })
+}
+
+/// Copies bytes from lent memory. Panics if the range is not inside.
+fn read_lent(bytes: &[AtomicU8], offset: usize, to: &mut [u8]) {
+    let (head, words, tail) = split(bytes);
+    let lengths = [head.len(), words.len() * WORD, tail.len()];
+    let [head_share, word_share, tail_share] = shares(offset, to.len(), lengths);
+    assert_eq!(
+        head_share.1 + word_share.1 + tail_share.1,
+        to.len(),
+        "an access outside of lent memory"
+    );
+    let (to_head, rest) = to.split_at_mut(head_share.1);
+    let (to_words, to_tail) = rest.split_at_mut(word_share.1);
+    for (to, byte) in to_head.iter_mut().zip(&head[head_share.0..]) {
+        *to = byte.load(Ordering::Relaxed);
+    }
+    word::read(words, word_share.0, to_words);
+    for (to, byte) in to_tail.iter_mut().zip(&tail[tail_share.0..]) {
+        *to = byte.load(Ordering::Relaxed);
+    }
+}
+
+/// Copies bytes to lent memory. Panics if the range is not inside.
+fn write_lent(bytes: &[AtomicU8], offset: usize, from: &[u8]) {
+    let (head, words, tail) = split(bytes);
+    let lengths = [head.len(), words.len() * WORD, tail.len()];
+    let [head_share, word_share, tail_share] = shares(offset, from.len(), lengths);
+    assert_eq!(
+        head_share.1 + word_share.1 + tail_share.1,
+        from.len(),
+        "an access outside of lent memory"
+    );
+    let (from_head, rest) = from.split_at(head_share.1);
+    let (from_words, from_tail) = rest.split_at(word_share.1);
+    for (from, byte) in from_head.iter().zip(&head[head_share.0..]) {
+        byte.store(*from, Ordering::Relaxed);
+    }
+    word::write(words, word_share.0, from_words);
+    for (from, byte) in from_tail.iter().zip(&tail[tail_share.0..]) {
+        byte.store(*from, Ordering::Relaxed);
     }
 }
 
@@ -169,6 +237,39 @@ mod tests {
             view.read(offset, &mut part);
             prop_assert_eq!(part, from);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn lent_memory_is_read_and_written_as_a_slice_would_be(
+            skip in 0usize..9, len in 0usize..64, offset in 0usize..64, count in 0usize..64,
+            seed: u8,
+        ) {
+            let memory: Vec<AtomicU64> = (0..10).map(|_| AtomicU64::new(0)).collect();
+            let start = memory.as_ptr().cast::<AtomicU8>();
+            // SAFETY: It lies inside of the words, to which there is no other access.
+            let bytes = unsafe { std::slice::from_raw_parts(start.add(skip), len) };
+            let offset = offset.min(len);
+            let count = count.min(len - offset);
+            let from: Vec<u8> = (0..count).map(|i| seed.wrapping_add(i as u8) | 1).collect();
+            let view = View::Lent(bytes);
+            view.write(offset, &from);
+            let mut expected = vec![0; len];
+            expected[offset..offset + count].copy_from_slice(&from);
+            let mut all = vec![0xff; len];
+            view.read(0, &mut all);
+            prop_assert_eq!(&all, &expected);
+            let mut part = vec![0; count];
+            view.read(offset, &mut part);
+            prop_assert_eq!(part, from);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of lent memory")]
+    fn nothing_is_read_behind_lent_memory() {
+        let bytes = [const { AtomicU8::new(0) }; 9];
+        View::Lent(&bytes).read(8, &mut [0; 2]);
     }
 
     #[test]

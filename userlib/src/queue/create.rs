@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use crate::device::gpu::Gpu;
 use crate::error::{Error, Operation, Result};
+use crate::memory::lent::Lending;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
@@ -39,6 +40,7 @@ impl Gpu {
             priority,
             packets,
             system_calls,
+            registers,
         } = options;
         if !packets.is_power_of_two() || !PACKETS.contains(&packets) {
             let (least, most) = (PACKETS.start(), PACKETS.end());
@@ -82,7 +84,8 @@ impl Gpu {
             }
         };
         let id = created.keep();
-        let handle = Handle::new(device.clone(), id, fences, args.out_fence_addr);
+        let lending = Lending::new(registers);
+        let handle = Handle::new(device.clone(), id, fences, args.out_fence_addr, lending);
         let ring = Ring::new(path, packets.into(), handle.executed_addr());
         Ok(Queue::from_parts(self.limits(), engines, handle, ring))
     }

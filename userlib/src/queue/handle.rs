@@ -24,6 +24,9 @@ use nix::errno::Errno;
 use crate::device::Device;
 use crate::error::fault::Fault;
 use crate::error::{check_outside, Error, Operation, Result};
+use crate::memory::element::Element;
+use crate::memory::lent::{Lending, Loans};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::sys::barrier::{after_read, drain_writes};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
@@ -52,6 +55,8 @@ pub(crate) struct Handle {
     destroying: Mutex<()>,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
+    /// Dropped after the queue is destroyed.
+    lending: Lending,
     /// The queue's index as a made-up driver tells it.
     #[cfg(test)]
     fake_index: Option<std::sync::atomic::AtomicU64>,
@@ -77,7 +82,13 @@ type Query = fn(BorrowedFd<'_>, &mut abi::pinmap_queue_query) -> Result<(), Errn
 
 impl Handle {
     /// The handle of a queue that the driver has just made.
-    pub(super) fn new(device: Device, id: u64, fences: Map, fence_addr: u64) -> Self {
+    pub(super) fn new(
+        device: Device,
+        id: u64,
+        fences: Map,
+        fence_addr: u64,
+        lending: Lending,
+    ) -> Self {
         Self {
             device,
             id,
@@ -87,6 +98,7 @@ impl Handle {
             destroyed: AtomicBool::new(false),
             destroying: Mutex::new(()),
             poisoned: OnceLock::new(),
+            lending,
             #[cfg(test)]
             fake_index: None,
         }
@@ -123,6 +135,26 @@ impl Handle {
         let _ = self.poisoned.set(cause);
         // A queue that cannot be destroyed executes nothing more either.
         let _ = self.destroy();
+    }
+
+    /// Lends a slice to the device for reading, until the loans end.
+    pub(crate) fn slice<'a, T: Element>(
+        &self,
+        memory: &'a [T],
+        loans: &Loans,
+    ) -> Result<DeviceSlice<'a, T>> {
+        self.check(Operation::Submit, "lend memory to")?;
+        self.lending.slice(&self.device, memory, loans)
+    }
+
+    /// Lends a slice to the device for writing, until the loans end.
+    pub(crate) fn slice_mut<'a, T: Element>(
+        &self,
+        memory: &'a mut [T],
+        loans: &Loans,
+    ) -> Result<DeviceSliceMut<'a, T>> {
+        self.check(Operation::Submit, "lend memory to")?;
+        self.lending.slice_mut(&self.device, memory, loans)
     }
 
     /// Has an eventfd signalled when `value` packets are executed, or never will be.
@@ -277,6 +309,9 @@ impl Handle {
 
     /// Destroys the queue. Whichever thread was first, the device does nothing for the queue any
     /// more when this returns.
+    ///
+    /// If the driver cannot do that, and memory of the program was lent to the context or managed,
+    /// the process is aborted: there would be references to memory that the device still writes.
     pub(crate) fn destroy(&self) -> Result<()> {
         // The driver forgets the queue before the device has stopped, so a second caller would
         // return too early: it waits for the first one here.
@@ -303,7 +338,14 @@ impl Handle {
                     self.destroyed.store(true, Ordering::Release);
                     return Ok(());
                 }
-                Err(errno) => return Err(self.fail(Operation::Destroy, "end", errno)),
+                Err(errno) => {
+                    let error = self.fail(Operation::Destroy, "end", errno);
+                    if self.device.has_lent() {
+                        eprintln!("pinmap: {error}. Its memory is about to be used: aborting.");
+                        std::process::abort();
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -313,7 +355,8 @@ impl Handle {
 impl Handle {
     /// The handle of a queue that no driver knows.
     pub(crate) fn fake() -> Self {
-        Self::new(Device::fake(), 7, Map::anonymous(4096), 0xfe_0000)
+        let lending = Lending::default();
+        Self::new(Device::fake(), 7, Map::anonymous(4096), 0xfe_0000, lending)
     }
 
     /// The handle of a queue whose index a made-up driver tells: see

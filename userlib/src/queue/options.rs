@@ -38,6 +38,7 @@ pub struct QueueOptions {
     pub(crate) priority: u32,
     pub(crate) packets: u32,
     pub(crate) system_calls: bool,
+    pub(crate) registers: bool,
 }
 
 impl QueueOptions {
@@ -48,6 +49,7 @@ impl QueueOptions {
             priority: 0,
             packets: 256,
             system_calls: false,
+            registers: false,
         }
     }
 
@@ -79,6 +81,15 @@ impl QueueOptions {
     #[must_use]
     pub fn system_calls(mut self) -> Self {
         self.system_calls = true;
+        self
+    }
+
+    /// Has slices of ordinary memory ([`Scope::slice`](crate::Scope::slice)) registered for as long
+    /// as the work takes, also on a device that could fault. Each slice then takes system calls and
+    /// is pinned, and no packet waits for a page.
+    #[must_use]
+    pub fn register_slices(mut self) -> Self {
+        self.registers = true;
         self
     }
 }

@@ -5,9 +5,9 @@
 //! the fence that it waits for is never reached, and the waiting queue never goes on, although it
 //! has not stopped itself. So a wait looks at the dependencies from time to time.
 //!
-//! *Raw packets* are those that the program makes itself. They can store any number to any fence of
-//! the context, so that a fence proves nothing. Where memory is given back at a point, and raw
-//! packets were submitted, the device itself is asked for the queue's index as well.
+//! *Raw packets* are those that the program makes itself. A wrong one could store any number to any
+//! fence of the context, so that a fence proves nothing. Where memory is given back at a point, and
+//! raw packets were submitted, the device itself is asked for the queue's index as well.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

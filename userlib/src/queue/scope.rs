@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Scopes of a queue: work on borrowed memory, which ends before the borrows do.
+#![allow(unsafe_code)]
 
 use std::cell::RefCell;
 use std::fmt;
@@ -15,7 +16,9 @@ use crate::testgpu::packet::Packet;
 
 use super::fence::Fence;
 use super::{Queue, WhenFull};
-use crate::memory::slice::DeviceSliceMut;
+use crate::memory::element::Element;
+use crate::memory::lent::{or_abort, Loans, KEPT};
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 /// A scope in which work is submitted to a queue. Made by [`Queue::scope`].
 ///
@@ -23,6 +26,7 @@ use crate::memory::slice::DeviceSliceMut;
 /// is executed after those that were submitted before, and sees what they wrote.
 pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) queue: RefCell<&'env mut Queue>,
+    loans: Loans,
     /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -62,7 +66,16 @@ impl Queue {
     /// # Errors
     ///
     /// The error of the function; or else `EIO`: the queue has stopped, and
-    /// [`Error::fault`](crate::Error::fault) says why; `ENODEV`: the device is gone.
+    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`Scope::slice_mut`] could not
+    /// be released, after which the driver has cut the device off from all memory. `ENODEV`: the
+    /// device is gone.
+    ///
+    /// # Aborts
+    ///
+    /// If there would be references to memory that a device still writes, the process is aborted:
+    /// if the queue can be neither waited for nor destroyed although slices of ordinary memory were
+    /// lent to it, or if their memory cannot be released and the device is not cut off within 10
+    /// seconds.
     pub fn scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -70,12 +83,13 @@ impl Queue {
     {
         let scope = Scope {
             queue: RefCell::new(self),
+            loans: Loans::default(),
             scope: PhantomData,
             env: PhantomData,
         };
         // A panic leaves only the queue behind, and `finish` puts that right.
         let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-        let finished = scope.queue.borrow_mut().finish();
+        let finished = or_abort(|| scope.finish());
         match result {
             Err(panic) => resume_unwind(panic),
             // The error of `finish`, if there is one, most likely has the same cause.
@@ -86,6 +100,65 @@ impl Queue {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Waits for all work, and ends the loans.
+    fn finish(&self) -> Result<()> {
+        let finished = self.queue.borrow_mut().finish();
+        let ended = self.loans.end();
+        if ended.is_err() {
+            self.queue.borrow().handle().poison(KEPT);
+        }
+        finished.and(ended)
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
+    /// that the slice has. It stays borrowed until the scope has ended.
+    ///
+    /// A device that can fault has the memory [managed](crate::Gpu::manage), without a system call
+    /// once a slice was lent to this queue. For any other device the pages around the slice are
+    /// registered until the scope has ended. [`DeviceSlice::reach`] tells which it was. Memory that
+    /// is used again and again is better registered, or allocated, once, if the device cannot
+    /// fault.
+    ///
+    /// # Errors
+    ///
+    /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
+    /// where `EEXIST` means that the program itself has registered some of the memory. If it is
+    /// managed: as for [`Gpu::manage_all`](crate::Gpu::manage_all), except those that say that
+    /// nothing can be managed. `EIO`: the queue has stopped; `EDEADLK`: this is a host function.
+    pub fn slice<T: Element>(&self, memory: &'scope [T]) -> Result<DeviceSlice<'scope, T>> {
+        let queue = self.queue.borrow();
+        queue.handle().slice(memory, &self.loans)
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads and writes it. It stays borrowed
+    /// exclusively until the scope has ended; in the meantime the CPU reads and writes it through
+    /// the [`DeviceSliceMut`].
+    ///
+    /// ```no_run
+    /// use pinmap::{kernel, Gpu, QueueOptions};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    /// let mut numbers = vec![0.0f32; 1024];
+    /// queue.scope(|scope| {
+    ///     let mut data = scope.slice_mut(&mut numbers)?;
+    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    /// })?;
+    /// assert_eq!(numbers[0], 1.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`slice`](Self::slice). `EACCES`: the memory must be registered, and shares a page
+    /// that the program cannot write with memory that is lent already.
+    pub fn slice_mut<T: Element>(
+        &self,
+        memory: &'scope mut [T],
+    ) -> Result<DeviceSliceMut<'scope, T>> {
+        let queue = self.queue.borrow();
+        queue.handle().slice_mut(memory, &self.loans)
+    }
+
     /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
     ///
     /// # Errors
@@ -128,21 +201,30 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
     /// full.
     ///
-    /// Raw packets are not checked. The device still reaches only memory that the context
-    /// registered or allocated, with the access that the context allowed; anything else stops the
-    /// queue.
-    ///
-    /// Raw packets can store to the fences of every queue of the context. At the end of this scope
-    /// the device itself is therefore asked whether it is done. A wait for *another* queue whose
-    /// fence was overwritten ends too early, or never: its scope returns, or a
-    /// [`Pending`](crate::stream::Pending) gives memory back, while the device still works there.
-    /// Results are then wrong, but nothing is undefined: memory that the device can reach is
-    /// accessed by atomics only, and memory is released before there are references to it.
+    /// Raw packets are not checked. The device reaches what the context registered, allocated,
+    /// lends to work or has [managed](crate::Gpu::manage), with the access that the context has
+    /// there; anything else stops the queue. Managed memory can be all memory of the program.
     ///
     /// # Errors
     ///
     /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
-    pub fn submit(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// The packets tell the device where to write. From this call until the device is done with
+    /// them, which the end of the scope waits for, each byte that they let it write must be one of
+    /// these:
+    ///
+    /// - memory that only atomics and devices access: of an [`Allocation`](crate::Allocation), a
+    ///   [`Registration`](crate::Registration) or a [`DeviceSliceMut`];
+    /// - other memory of the program that stays allocated, to which nothing refers and which nobody
+    ///   accesses in the meantime, and where any bytes are a valid value;
+    /// - an address at which the device reaches nothing. That stops the queue.
+    ///
+    /// It must be neither in the fences of a queue nor in the slots in which events are recorded.
+    /// No safe function tells their addresses. Whoever waits relies on them, and would use memory
+    /// while the device works on it. What packets only read matters to their results alone.
+    pub unsafe fn submit(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Wait)
     }
 
@@ -153,7 +235,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more
     /// packets than the ring holds at once.
-    pub fn try_submit(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`submit`](Self::submit).
+    pub unsafe fn try_submit(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Refuse)
     }
 
@@ -275,6 +361,15 @@ mod tests {
     use crate::queue::options::Engines;
     use std::sync::Arc;
 
+    impl Scope<'_, '_> {
+        /// Submits packets that do nothing.
+        fn nops(&self, packets: &[Packet]) -> Result<()> {
+            assert!(packets.iter().all(|packet| *packet == Packet::nop()));
+            // SAFETY: They write nothing.
+            unsafe { self.submit(packets) }
+        }
+    }
+
     const IN: u64 = 0x10_0000;
     const OUT: u64 = 0x30_0000;
 
@@ -299,7 +394,7 @@ mod tests {
                 scope.copy(input.slice(), &mut to)?;
                 scope.launch(kernel::IncrementF32 { data: &mut to })?;
                 scope.fill(&mut to, -1.0)?;
-                scope.submit(&[Packet::nop()])?;
+                scope.nops(&[Packet::nop()])?;
                 scope.wait()
             })
             .expect("done");
@@ -350,7 +445,7 @@ mod tests {
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 queue
-                    .scope(|scope| scope.submit(&[Packet::nop()]))
+                    .scope(|scope| scope.nops(&[Packet::nop()]))
                     .expect("done");
                 finished.store(true, std::sync::atomic::Ordering::SeqCst);
             });
@@ -364,7 +459,7 @@ mod tests {
     fn a_queue_that_cannot_be_waited_for_fails_the_scope() {
         let mut queue = Queue::fake();
         let error = queue
-            .scope(|scope| scope.submit(&[Packet::nop()]))
+            .scope(|scope| scope.nops(&[Packet::nop()]))
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
     }
@@ -376,8 +471,8 @@ mod tests {
         queue
             .scope(|scope| -> Result<()> {
                 let batch = scope.batch();
-                scope.submit(&nop)?;
-                scope.submit(&nop)?;
+                scope.nops(&nop)?;
+                scope.nops(&nop)?;
                 assert_eq!(scope.queue.borrow().published(), 0);
                 let inner = scope.batch();
                 drop(batch);
@@ -386,11 +481,11 @@ mod tests {
                 assert_eq!(scope.queue.borrow().published(), 2);
                 // Forgotten, it holds nothing back for good.
                 std::mem::forget(scope.batch());
-                scope.submit(&nop)
+                scope.nops(&nop)
             })
             .expect("done");
         assert_eq!(queue.published(), 5);
-        queue.scope(|scope| scope.submit(&nop)).expect("done");
+        queue.scope(|scope| scope.nops(&nop)).expect("done");
         assert_eq!(queue.published(), 8);
     }
 
@@ -401,7 +496,7 @@ mod tests {
         second.handle().execute(u64::MAX);
         handle.execute(0);
         let error = first.scope(|scope| -> Result<()> {
-            scope.submit(&[Packet::nop()])?;
+            scope.nops(&[Packet::nop()])?;
             let fence = scope.fence()?;
             let refused = second.scope(|other| other.wait_for(&fence));
             let text = refused.expect_err("another context").to_string();

@@ -132,35 +132,6 @@ impl Queue {
         self.copy_bytes(by, source, target, from.bytes(), when_full)
     }
 
-    /// Submits a copy to `to` from host memory, given as device addresses and lengths in bytes. The
-    /// lengths add up to that of `to`.
-    pub(crate) fn copy_in<T: Element>(
-        &mut self,
-        pieces: &[(u64, u64)],
-        to: &DeviceSliceMut<'_, T>,
-    ) -> Result<()> {
-        let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
-        let mut target = operands.write(to)?;
-        let by = Direction::of(false, to.as_slice().is_local());
-        for &(source, bytes) in pieces {
-            self.copy_bytes(by, source, target, bytes, WhenFull::Wait)?;
-            target += bytes;
-        }
-        Ok(())
-    }
-
-    /// Submits a copy of elements to host memory at a device address.
-    pub(crate) fn copy_out<T: Element>(
-        &mut self,
-        from: &DeviceSlice<'_, T>,
-        target: u64,
-    ) -> Result<()> {
-        let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
-        let source = operands.read(from)?;
-        let by = Direction::of(from.is_local(), false);
-        self.copy_bytes(by, source, target, from.bytes(), WhenFull::Wait)
-    }
-
     fn copy_bytes(
         &mut self,
         by: Direction,

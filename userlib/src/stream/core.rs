@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use crate::device::gpu::Gpu;
 use crate::device::Device;
 use crate::error::{check_outside, Error, Operation, Result};
+use crate::memory::lent::KEPT;
 use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
@@ -24,8 +25,6 @@ use super::callbacks::{self, Action};
 use super::options::StreamOptions;
 use super::shared::{Page, Shared};
 
-/// The cause with which a queue is poisoned when memory could not be released.
-pub(super) const KEPT: &str = "memory of it could not be taken back from the device";
 /// The cause with which a queue is poisoned that is reset without having failed.
 const RESET: &str = "the stream was reset";
 

@@ -49,9 +49,8 @@
 //! in flight, and two streams may use the same slice. Without an [`Event`] or a wait between two
 //! accesses, a read returns an old value or a new one; it is never undefined behaviour.
 //!
-//! Only registered or allocated memory can be an operand. [`Work::copy_from`] and
-//! [`Work::copy_to`] register other memory for the time of the copy, if they are asked to. No call
-//! waits implicitly.
+//! Operands are slices of registered or allocated memory, or ordinary slices that [`Work::slice`]
+//! and [`Work::slice_mut`] lend to the device until the work is done. No call waits implicitly.
 //!
 //! # Errors
 //!
@@ -140,6 +139,32 @@
 //! # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
 //! stream.submit(numbers, |work, numbers| {
 //!     work.fill(&mut numbers.slice_mut(), 1.0)
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
+//! An ordinary slice that is lent stays borrowed until the end of the scope:
+//!
+//! ```compile_fail,E0506
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
+//! stream::scope(|scope| {
+//!     let work = scope.on(stream);
+//!     work.launch(kernel::IncrementF32 { data: &mut work.slice_mut(numbers)? })?;
+//!     numbers[0] = 1.0;
+//!     Ok(())
+//! }) }
+//! ```
+//!
+//! Memory that was handed over cannot be lent for longer than the work takes:
+//!
+//! ```compile_fail,E0521
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, numbers: Vec<f32>) -> Result<()> {
+//! let mut kept = None;
+//! stream.submit(numbers, |work, numbers| {
+//!     kept = Some(work.slice(numbers)?);
+//!     Ok(())
 //! })?;
 //! # Ok(()) }
 //! ```

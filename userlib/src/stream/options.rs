@@ -15,12 +15,13 @@ pub struct StreamOptions {
     queue: QueueOptions,
 }
 
-/// The behaviour of a copy whose memory the device cannot reach.
+/// The behaviour of a copy whose memory is not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unregistered {
     /// The copy is refused.
     Refuse,
-    /// The memory is registered until the copy is done, which takes a system call and pins it.
+    /// The memory is lent to the device as a slice is: see [`Work::slice`](super::Work::slice). If
+    /// the device cannot fault, that takes system calls and pins the memory until the copy is done.
     Register,
 }
 
@@ -46,6 +47,14 @@ impl StreamOptions {
     #[must_use]
     pub fn packets(mut self, packets: u32) -> Self {
         self.queue = self.queue.packets(packets);
+        self
+    }
+
+    /// Has slices of ordinary memory registered: see
+    /// [`QueueOptions::register_slices`](crate::QueueOptions::register_slices).
+    #[must_use]
+    pub fn register_slices(mut self) -> Self {
+        self.queue = self.queue.register_slices();
         self
     }
 

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::error::{check_outside, ErrorWith, Operation, Result};
+use crate::memory::lent::{Loans, KEPT};
 use crate::queue::fence::Fence;
 use crate::queue::handle::Handle;
 use crate::queue::point::Point;
 use crate::sys::inside;
 
 use super::callbacks::{self, Action};
-use super::core::{Core, KEPT};
+use super::core::Core;
 use super::parked::Parked;
-use super::work::{Kept, Work};
+use super::work::Work;
 
 /// Memory that was handed over to a stream, until the work that was submitted with it is done.
 ///
@@ -32,17 +33,17 @@ pub struct Pending<M: Send + 'static> {
     held: Option<Held<M>>,
 }
 
-/// The memory, and the registrations that the work needs.
+/// The memory, and what of it is lent to the device.
 struct Held<M> {
     /// `None` only after it was taken.
     memory: Option<Parked<M>>,
-    kept: Arc<Kept>,
+    loans: Arc<Loans>,
 }
 
 impl<M> Held<M> {
     fn into_memory(mut self) -> M {
         // Before the memory, of which it may be a part. An error means that the device is gone.
-        let _ = self.kept.release();
+        let _ = self.loans.end();
         match self.memory.take() {
             Some(memory) => memory.into_inner(),
             None => unreachable!("only this takes it, and that consumes it"),
@@ -53,7 +54,7 @@ impl<M> Held<M> {
 impl<M> Drop for Held<M> {
     fn drop(&mut self) {
         // As in `into_memory`.
-        let _ = self.kept.release();
+        let _ = self.loans.end();
     }
 }
 
@@ -106,14 +107,14 @@ impl<M: Send + 'static> Pending<M> {
             queue.hold();
             Arc::clone(queue.handle())
         };
-        let kept = Arc::default();
-        let scope = Work::new(core, handle.id(), &kept);
+        let loans = Arc::default();
+        let scope = Work::new(core, handle.id(), &loans);
         let mut submitting = Submitting {
             core,
             handle,
             held: Some(Held {
                 memory: Some(Parked::new(memory)),
-                kept,
+                loans,
             }),
         };
         let memory = submitting
@@ -152,7 +153,7 @@ impl<M: Send + 'static> Pending<M> {
     /// The `Pending` comes back with the error.
     ///
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; or the
-    /// stream was reset before the work was done; or memory of [`Work::copy_to`] could not be
+    /// stream was reset before the work was done; or memory of [`Work::slice_mut`] could not be
     /// released, as for [`scope()`](super::scope()). `ENODEV`: the device is gone. After these,
     /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
     /// function.
@@ -195,11 +196,9 @@ impl<M: Send + 'static> Pending<M> {
         }
     }
 
-    /// Releases what was registered for the work, which is done.
+    /// Ends the loans of the work, which is done.
     fn release(&self) -> Result<()> {
-        self.held
-            .as_ref()
-            .map_or(Ok(()), |held| held.kept.release())
+        self.held.as_ref().map_or(Ok(()), |held| held.loans.end())
     }
 
     fn into_memory(mut self) -> M {
@@ -213,9 +212,10 @@ impl<M: Send + 'static> Pending<M> {
 impl<M: Send + 'static> Drop for Pending<M> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // If nothing is to be dropped and nothing was registered, the device does not know the
-        // memory.
-        let is_known = std::mem::needs_drop::<M>() || !held.kept.is_empty();
+        // If nothing is to be dropped, nothing is lent, and no raw packet could name it, the device
+        // does not know the memory.
+        let is_known =
+            std::mem::needs_drop::<M>() || !held.loans.is_empty() || self.point.raw_packets;
         if is_known && !self.point.is_passed() {
             // A drop must not wait, so without a thread the memory stays until the process ends.
             let _ = callbacks::when(self.point.clone(), Action::Drop(Box::new(held)));

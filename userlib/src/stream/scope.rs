@@ -7,16 +7,17 @@ use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{check_outside, Error, Operation, Result};
+use crate::memory::lent::{or_abort, Loans};
 
 use super::core::Core;
-use super::work::{Kept, Work};
+use super::work::Work;
 use super::Stream;
 
 /// A scope in which work is submitted to streams. Made by [`scope()`].
 pub struct Scope<'scope, 'env: 'scope> {
     /// The streams that were used, with the ids of the queues that they had.
     used: Mutex<Vec<(Arc<Core>, u64)>>,
-    kept: Arc<Kept>,
+    loans: Arc<Loans>,
     /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -33,13 +34,13 @@ pub struct Scope<'scope, 'env: 'scope> {
 /// # Errors
 ///
 /// The error of the function; or else that of a stream, as for [`Stream::synchronize`]. `EIO`: a
-/// stream was reset during the scope, or memory of [`Work::copy_to`] could not be released, after
+/// stream was reset during the scope, or memory of [`Work::slice_mut`] could not be released, after
 /// which the driver has cut the device off from all memory. `EDEADLK`: this is a host function.
 ///
 /// # Aborts
 ///
-/// If memory cannot be released and the device is not cut off within 10 seconds, the process is
-/// aborted, because there would be references to memory that a device may write.
+/// If there would be references to memory that a device still writes, the process is aborted: as
+/// for the [scope of a queue](crate::Queue::scope).
 pub fn scope<'env, F, T, E>(work: F) -> Result<T, E>
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
@@ -48,13 +49,13 @@ where
     check_outside(Operation::Stream, || "begin a scope".to_owned())?;
     let scope = Scope {
         used: Mutex::default(),
-        kept: Arc::default(),
+        loans: Arc::default(),
         scope: PhantomData,
         env: PhantomData,
     };
     // A panic leaves only the streams behind, and `finish` puts that right.
     let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-    let finished = scope.finish();
+    let finished = or_abort(|| scope.finish());
     match result {
         Err(panic) => resume_unwind(panic),
         // The error of `finish`, if there is one, most likely has the same cause.
@@ -72,7 +73,7 @@ impl<'scope> Scope<'scope, '_> {
         if !used.iter().any(is_this) {
             used.push((Arc::clone(core), queue));
         }
-        Work::new(core, queue, &self.kept)
+        Work::new(core, queue, &self.loans)
     }
 
     fn finish(&self) -> Result<()> {
@@ -84,13 +85,13 @@ impl<'scope> Scope<'scope, '_> {
         let ends = used.iter().zip(ends);
         let ends = ends.map(|((core, _), end)| core.finish(end));
         let result = ends.fold(Ok(()), Result::and);
-        let released = self.kept.release();
-        if released.is_err() {
+        let ended = self.loans.end();
+        if ended.is_err() {
             for (core, queue) in used.iter() {
                 core.give_up(*queue);
             }
         }
-        result.and(released)
+        result.and(ended)
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::device::Device;
 use crate::error::Result;
 use crate::memory::buffer::Buffer;
-use crate::memory::cache::Cache;
 use crate::memory::options::Access;
 use crate::memory::raw::RawRegistration;
 use crate::memory::registration::Registration;
@@ -31,8 +30,6 @@ pub(crate) struct Shared {
     /// Pages of other contexts that streams of this one wait for.
     foreign: Mutex<Vec<Foreign>>,
     members: Mutex<Vec<Weak<Core>>>,
-    /// Registrations of memory that copies read, as long as the copies last.
-    borrowed: Mutex<Option<Arc<Cache>>>,
 }
 
 #[derive(Debug, Default)]
@@ -98,19 +95,6 @@ impl Shared {
         let mut members = lock(&self.members);
         members.retain(|core| core.strong_count() != 0);
         members.push(Arc::downgrade(core));
-    }
-
-    /// The cache of registrations of memory that copies read. It has no room for any that is not in
-    /// use.
-    pub(super) fn borrowed(&self, device: &Device) -> Result<Arc<Cache>> {
-        let mut borrowed = lock(&self.borrowed);
-        match &*borrowed {
-            Some(cache) => Ok(Arc::clone(cache)),
-            None => {
-                let cache = Arc::new(Cache::new(device, Access::Read, 0)?);
-                Ok(Arc::clone(borrowed.insert(cache)))
-            }
-        }
     }
 
     /// The streams that are not dropped.

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work of a stream: operations with operands, and copies from and to unregistered memory.
+//! Work of a stream: operations with operands, and slices of ordinary memory as operands.
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use nix::errno::Errno;
 
 use crate::error::{Error, Operation, Result};
-use crate::memory::cache::Cached;
 use crate::memory::element::Element;
-use crate::memory::options::Access;
-use crate::memory::raw::RawRegistration;
+use crate::memory::lent::Loans;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::queue::handle::Handle;
 use crate::queue::WhenFull;
-use crate::sys::map::page_size;
 use crate::testgpu::kernel::Kernel;
 use crate::testgpu::packet::Packet;
 
@@ -30,56 +28,18 @@ pub struct Work<'w> {
     core: Arc<Core>,
     /// Id of the queue with which the work began.
     queue: u64,
-    kept: Arc<Kept>,
+    loans: Arc<Loans>,
     /// Makes `'w` invariant: an operand cannot live for less.
     memory: PhantomData<&'w mut &'w ()>,
 }
 
-/// Registrations that are kept until the work is done.
-#[derive(Default)]
-pub(super) struct Kept(Mutex<Registered>);
-
-#[derive(Default)]
-struct Registered {
-    /// Memory that the device reads. Other work may read from the same pages.
-    read: Vec<Cached>,
-    /// Memory that the device writes.
-    written: Vec<RawRegistration>,
-}
-
-impl Kept {
-    fn lock(&self) -> MutexGuard<'_, Registered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nothing is registered.
-    pub(super) fn is_empty(&self) -> bool {
-        let all = self.lock();
-        all.read.is_empty() && all.written.is_empty()
-    }
-
-    /// Releases everything; the work must be done. When this returns, also with an error, no device
-    /// reaches the memory that was written: see
-    /// [`release_or_abort`](RawRegistration::release_or_abort).
-    pub(super) fn release(&self) -> Result<()> {
-        let Registered { read, written } = std::mem::take(&mut *self.lock());
-        // A device may go on reading this memory, should the release fail.
-        drop(read);
-        let released = written
-            .into_iter()
-            .map(|mut registration| registration.release_or_abort());
-        // Each of them, also after an error.
-        released.fold(Ok(()), Result::and)
-    }
-}
-
 impl<'w> Work<'w> {
     /// Work for this queue of the stream, until the stream is reset.
-    pub(super) fn new(core: &Arc<Core>, queue: u64, kept: &Arc<Kept>) -> Self {
+    pub(super) fn new(core: &Arc<Core>, queue: u64, loans: &Arc<Loans>) -> Self {
         Self {
             core: Arc::clone(core),
             queue,
-            kept: Arc::clone(kept),
+            loans: Arc::clone(loans),
             memory: PhantomData,
         }
     }
@@ -87,6 +47,48 @@ impl<'w> Work<'w> {
     /// Locks the stream's state, unless the stream was reset since the work began.
     fn lock(&self) -> Result<MutexGuard<'_, State>> {
         self.core.lock_of(self.queue)
+    }
+
+    /// The handle of the queue. Memory is lent without the lock, since pinning takes time.
+    fn handle(&self) -> Result<Arc<Handle>> {
+        Ok(Arc::clone(self.lock()?.queue().handle()))
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
+    /// that the slice has. It stays borrowed until the work is done.
+    ///
+    /// A device that can fault has the memory [managed](crate::Gpu::manage), without a system call
+    /// once a slice was lent to this stream. For any other device the pages around the slice are
+    /// registered until the work is done. [`DeviceSlice::reach`] tells which it was.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Scope::slice`](crate::Scope::slice) of a queue; `EIO`: the stream has failed, or
+    /// was reset since the work began.
+    pub fn slice<T: Element>(&self, memory: &'w [T]) -> Result<DeviceSlice<'w, T>> {
+        self.handle()?.slice(memory, &self.loans)
+    }
+
+    /// Lends a slice of ordinary memory to the device, which reads and writes it. It stays borrowed
+    /// exclusively until the work is done.
+    ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream, numbers: Vec<f32>) -> pinmap::Result<Vec<f32>> {
+    /// let pending = stream.submit(numbers, |work, numbers| {
+    ///     let mut data = work.slice_mut(numbers)?;
+    ///     work.launch(pinmap::kernel::IncrementF32 { data: &mut data })
+    /// })?;
+    /// // ... something else ...
+    /// Ok(pending.wait()?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Scope::slice_mut`](crate::Scope::slice_mut) of a queue; `EIO`: the stream has
+    /// failed, or was reset since the work began.
+    pub fn slice_mut<T: Element>(&self, memory: &'w mut [T]) -> Result<DeviceSliceMut<'w, T>> {
+        self.handle()?.slice_mut(memory, &self.loans)
     }
 
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
@@ -107,104 +109,55 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().copy(&from, to, WhenFull::Wait)
     }
 
-    /// Submits a copy from memory that is not registered. The copy is refused, or the pages of the
-    /// memory are registered until the work is done, as `unregistered` says. Pages that several
-    /// copies read are registered once.
+    /// Submits a copy from memory that is not registered. The copy is refused, or the memory is
+    /// lent to the device as by [`slice`](Self::slice), as `unregistered` says.
     ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
-    /// [`Device::register_raw`](crate::Device::register_raw), where `EEXIST` means that the program
-    /// itself has registered some of the memory.
-    #[allow(unsafe_code)]
+    /// [`slice`](Self::slice).
     pub fn copy_from<'b: 'w, T: Element>(
         &self,
         from: &'w [T],
         to: &mut DeviceSliceMut<'b, T>,
         unregistered: Unregistered,
     ) -> Result<()> {
-        let (addr, len) = (from.as_ptr().addr(), size_of_val(from));
-        self.require_consent(unregistered, addr, len)?;
-        self.require_equal(from.len(), to.len())?;
-        let cache = self.core.shared().borrowed(self.core.device())?;
-        let memory = from.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: The device can only read the memory, and `from` is borrowed until the work is
-        // done, when it is released. What lies beside it in the same pages only raw packets could
-        // name, and those, too, can only read.
-        let parts = unsafe { cache.get_parts(memory, len)? };
-        let sources = parts
-            .iter()
-            .map(|(cached, len)| Ok((cached.device_addr()?, *len as u64)));
-        let sources = sources.collect::<Result<Vec<_>>>()?;
-        let parts = parts.into_iter().map(|(cached, _)| cached);
-        self.kept.lock().read.extend(parts);
-        self.lock()?.queue_mut().copy_in(&sources, to)
+        self.require_consent(unregistered, from)?;
+        self.copy(self.slice(from)?, to)
     }
 
-    /// Submits a copy to memory that is not registered. The copy is refused, or the memory is
-    /// registered until the work is done, as `unregistered` says. The memory must be whole pages,
-    /// as a [`Buffer`](crate::Buffer) is, because the device could write to whatever else is in
-    /// them.
+    /// Submits a copy to memory that is not registered. The copy is refused, or the memory is lent
+    /// to the device as by [`slice_mut`](Self::slice_mut), as `unregistered` says.
     ///
     /// # Errors
     ///
-    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; `EINVAL`: the
-    /// memory is not whole pages; otherwise as for
-    /// [`Device::register_raw`](crate::Device::register_raw).
-    #[allow(unsafe_code)]
+    /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
+    /// [`slice_mut`](Self::slice_mut).
     pub fn copy_to<T: Element>(
         &self,
         from: impl Into<DeviceSlice<'w, T>>,
         to: &'w mut [T],
         unregistered: Unregistered,
     ) -> Result<()> {
-        let from = from.into();
-        let (addr, len) = (to.as_mut_ptr().expose_provenance(), size_of_val(to));
-        self.require_consent(unregistered, addr, len)?;
-        self.require_equal(from.len(), to.len())?;
-        if addr % page_size() != 0 || len % page_size() != 0 {
-            let cause = "it shares a page with something else, which the device could write to";
-            let error = refused(Errno::EINVAL, addr, len, cause);
-            return Err(error.with_hint("take whole pages, for instance of a `Buffer`"));
-        }
-        if len == 0 {
-            return Ok(());
-        }
-        // SAFETY: `to` is borrowed exclusively until the work is done, when it is released. Nothing
-        // else is in its pages, and its elements can be any bytes.
-        let registration = unsafe {
-            let memory = to.as_mut_ptr().cast::<u8>();
-            self.core
-                .device()
-                .register_raw(memory, len, Access::ReadWrite)?
-        };
-        let target = registration.device_addr()?;
-        self.kept.lock().written.push(registration);
-        self.lock()?.queue_mut().copy_out(&from, target)
+        self.require_consent(unregistered, to)?;
+        self.copy(from, &mut self.slice_mut(to)?)
     }
 
-    /// Refuses memory that is not registered, unless it is to be registered.
-    fn require_consent(&self, unregistered: Unregistered, addr: usize, len: usize) -> Result<()> {
+    /// Refuses memory that is not registered, unless it is to be lent.
+    fn require_consent<T>(&self, unregistered: Unregistered, memory: &[T]) -> Result<()> {
         match unregistered {
             Unregistered::Register => Ok(()),
             Unregistered::Refuse => {
-                let error = refused(Errno::EPERM, addr, len, "that memory is not registered");
+                let (addr, len) = (memory.as_ptr().addr(), size_of_val(memory));
+                let attempt = format!("submit a copy of {len} bytes at {addr:#x}");
+                let (errno, cause) = (Errno::EPERM, "that memory is not registered");
+                let error = Error::refused(Operation::Submit, attempt, errno, cause);
                 Err(error.with_hint(
                     "register it once, allocate it with `Device::alloc`, or pass \
                      `Unregistered::Register`",
                 ))
             }
         }
-    }
-
-    /// Refuses a copy between different numbers of elements.
-    fn require_equal(&self, from: usize, to: usize) -> Result<()> {
-        if from == to {
-            return Ok(());
-        }
-        let (errno, cause) = (Errno::EINVAL, "not as many elements in both");
-        let attempt = format!("submit a copy of {from} elements to {to}");
-        Err(Error::refused(Operation::Submit, attempt, errno, cause))
     }
 
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
@@ -237,14 +190,21 @@ impl<'w> Work<'w> {
         self.lock()?.queue_mut().timestamp(to, index)
     }
 
-    /// Submits raw packets. [`Scope::submit`](crate::Scope::submit) of a queue says what they can
-    /// do to other queues and streams. Waits if the ring is full.
+    /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
+    /// full.
     ///
     /// # Errors
     ///
     /// `EIO`: the stream has failed, or was reset since the work began; `ENODEV`: the device is
     /// gone; `EDEADLK`: this is a host function.
-    pub fn packets(&self, packets: &[Packet]) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As for [`Scope::submit`](crate::Scope::submit) of a queue. The device is done with the
+    /// packets when the [scope](super::scope()) has ended, or when [`Pending`](super::Pending)
+    /// gives the memory back.
+    #[allow(unsafe_code)]
+    pub unsafe fn packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
@@ -254,12 +214,6 @@ impl<'w> Work<'w> {
     }
 }
 
-/// The error of a copy that the crate refuses.
-fn refused(errno: Errno, addr: usize, len: usize, cause: &'static str) -> Error {
-    let attempt = format!("submit a copy of {len} bytes at {addr:#x}");
-    Error::refused(Operation::Submit, attempt, errno, cause)
-}
-
 impl fmt::Debug for Work<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Work").field(&self.core).finish()
@@ -267,9 +221,9 @@ impl fmt::Debug for Work<'_> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::queue::handle::Handle;
     use crate::queue::Queue;
     use crate::stream::{scope, Stream};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -304,7 +258,9 @@ mod tests {
     fn raw_packets_cannot_end_a_scope_early() {
         let (stream, handle) = forged();
         waits(&handle, || {
-            let result = scope(|scope| scope.on(&stream).packets(&[Packet::nop()]));
+            // SAFETY: It writes nothing.
+            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let result = scope(|scope| nop(&scope.on(&stream)));
             result.expect("done");
         });
     }
@@ -313,7 +269,9 @@ mod tests {
     fn raw_packets_cannot_give_memory_back_early() {
         let (stream, handle) = forged();
         let submit = || {
-            let pending = stream.submit(vec![1], |work, _| work.packets(&[Packet::nop()]));
+            // SAFETY: It writes nothing.
+            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let pending = stream.submit(vec![1], |work, _| nop(work));
             pending.expect("submitted")
         };
         let pending = submit().try_into_memory().expect_err("the device has it");

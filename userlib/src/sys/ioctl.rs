@@ -115,6 +115,9 @@ ioctls! {
         preflight = PINMAP_CMD_PREFLIGHT(pinmap_preflight);
         generations = PINMAP_CMD_GENERATIONS(pinmap_generations);
         queue_notify = PINMAP_CMD_QUEUE_NOTIFY(pinmap_queue_notify);
+        // Memory is then reached by what packets name: operands that are borrowed, or whatever raw
+        // packets say, which are unsafe to submit.
+        manage = PINMAP_CMD_MANAGE(pinmap_manage);
     }
     unsafe {
         /// Makes memory of this process reachable for the device.
@@ -142,8 +145,8 @@ ioctls! {
     }
 }
 
-/// Submits packets to a queue whose ring is not mapped, and returns the queue's new index. Whatever
-/// the packets say, the device reaches only what is registered or allocated.
+/// Submits packets to a queue whose ring is not mapped, and returns the queue's new index. Where
+/// the packets let the device write is the concern of whoever makes them.
 pub(crate) fn queue_submit(
     file: BorrowedFd<'_>,
     queue: u64,

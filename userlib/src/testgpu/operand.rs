@@ -64,7 +64,7 @@ impl<'q> Operands<'q> {
     }
 
     fn add<T: Element>(&mut self, slice: &DeviceSlice<'_, T>, written: bool) -> Result<u64> {
-        if !slice.device().is_same(self.device) {
+        if !slice.is_of(self.device) {
             return Err(self.refuse("the memory belongs to another context than the queue"));
         }
         let range = Range {

@@ -4,9 +4,9 @@
 /// A packet for a queue of the test GPU: 64 bytes.
 ///
 /// [`Scope`](crate::Scope) makes packets from typed operands, which it checks. A program that makes
-/// a packet itself, a *raw* one, can use operations that `Scope` has no methods for. Whatever a
-/// packet says, the device reaches only memory that its context registered or allocated. That
-/// includes the fences of all queues: see [`Scope::submit`](crate::Scope::submit).
+/// a packet itself, a *raw* one, can use operations that `Scope` has no methods for. Submitting it
+/// is unsafe, because the device then writes wherever the packet says, as far as the context lets
+/// it: see [`Scope::submit`](crate::Scope::submit).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet([u64; 8]);
 

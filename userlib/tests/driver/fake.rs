@@ -50,6 +50,12 @@ struct State {
     queues: BTreeMap<u64, u64>,
     /// How many registrations were ever made.
     registrations: usize,
+    /// Whether the device can fault.
+    faults: bool,
+    /// The managed ranges, as address and length, by handle.
+    managed: BTreeMap<u64, (u64, u64)>,
+    /// Queues cannot be destroyed, nor waited for.
+    stuck: bool,
 }
 
 /// The states of all made-up drivers, by their files.
@@ -97,6 +103,21 @@ impl Fake {
     /// How many registrations there are, and how many were ever made.
     pub(crate) fn registrations(&self) -> (usize, usize) {
         self.with(|state| (state.registered.len(), state.registrations))
+    }
+
+    /// Lets the device fault from now on.
+    pub(crate) fn let_fault(&self) {
+        self.with(|state| state.faults = true);
+    }
+
+    /// The managed ranges, as address and length.
+    pub(crate) fn managed(&self) -> Vec<(u64, u64)> {
+        self.with(|state| state.managed.values().copied().collect())
+    }
+
+    /// Makes destroying queues, and waiting for them, fail from now on.
+    pub(crate) fn get_stuck(&self) {
+        self.with(|state| state.stuck = true);
     }
 
     /// Overwrites the fences of all queues, as a raw packet can: they say that everything is done.
@@ -154,7 +175,27 @@ impl State {
         Ok(handle)
     }
 
+    fn manage(&mut self, args: &mut sys::pinmap_manage) -> Result<(), Errno> {
+        if !self.faults {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let range = match args.flags {
+            sys::PINMAP_MANAGE_ALL => (0, u64::MAX),
+            _ => (args.addr, args.length),
+        };
+        let mut others = self.managed.values();
+        if others.any(|&(start, len)| range.0 < start + len && start < range.0 + range.1) {
+            return Err(Errno::EEXIST);
+        }
+        args.out_handle = self.handle();
+        self.managed.insert(args.out_handle, range);
+        Ok(())
+    }
+
     fn release(&mut self, handle: u64) -> Result<(), Errno> {
+        if self.managed.remove(&handle).is_some() {
+            return Ok(());
+        }
         // Handles of allocations are not recorded.
         let known = self.find(handle);
         if known == Err(Errno::ENOENT) {
@@ -236,6 +277,9 @@ unsafe fn answer(
         sys::PINMAP_CMD_QUEUE_DESTROY => {
             // SAFETY: As above.
             let args = unsafe { take::<sys::pinmap_queue_destroy>(arg) };
+            if state.stuck {
+                return Err(Errno::EIO);
+            }
             state.queues.remove(&args.queue).ok_or(Errno::ESTALE)?;
         }
         sys::PINMAP_CMD_QUEUE_QUERY => {
@@ -247,6 +291,9 @@ unsafe fn answer(
         sys::PINMAP_CMD_QUEUE_WAIT => {
             // SAFETY: As above.
             let args = unsafe { take::<sys::pinmap_queue_wait>(arg) };
+            if state.stuck {
+                return Err(Errno::EIO);
+            }
             state.reach(file, args.queue, args.fence, args.value)?;
         }
         sys::PINMAP_CMD_QUEUE_NOTIFY => {
@@ -274,6 +321,10 @@ unsafe fn answer(
             let args = unsafe { take::<sys::pinmap_register>(arg) };
             args.out_handle = state.register(args.addr, args.length)?;
             args.device_addr = args.addr;
+        }
+        sys::PINMAP_CMD_MANAGE => {
+            // SAFETY: As above.
+            state.manage(unsafe { take::<sys::pinmap_manage>(arg) })?;
         }
         sys::PINMAP_CMD_RELEASE => {
             // SAFETY: As above.

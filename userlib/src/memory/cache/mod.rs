@@ -93,8 +93,7 @@ impl Cache {
     /// - Afterwards the device can still reach the memory until it is unmapped, the registration is
     ///   evicted, or the cache is dropped. The program may use the memory freely during that time
     ///   (refer to it, give it back to an allocator), provided that the device does not use it: not
-    ///   by itself, and not because somebody tells it to, by its registers or by raw packets, which
-    ///   are safe to make and to submit.
+    ///   by itself, and not because somebody tells it to, by its registers or by raw packets.
     /// - No other thread frees the memory during the call. The lookup could return a registration
     ///   of memory that is gone, as any use of freed memory can.
     pub unsafe fn get(&self, memory: *mut u8, len: usize) -> Result<Cached> {
@@ -135,87 +134,6 @@ impl Cache {
         // SAFETY: As the caller promises.
         let entry = unsafe { self.add(&mut kept, addr, len)? };
         Ok(self.found(entry, start))
-    }
-
-    /// Finds registrations that together contain this memory, and registers the pages that none
-    /// contains. Returns them with the length of each part, in order. Unlike [`get`](Self::get),
-    /// this never evicts overlapping registrations.
-    ///
-    /// # Safety
-    ///
-    /// As for [`get`](Self::get).
-    pub(crate) unsafe fn get_parts(
-        &self,
-        memory: *mut u8,
-        len: usize,
-    ) -> Result<Vec<(Cached, usize)>> {
-        let start = memory.expose_provenance();
-        let Some((addr, pages)) = outwards(start, len, page_size()) else {
-            let attempt = format!("find {len} bytes at {start:#x} with {}", self.device);
-            return Err(Error::new(Operation::Cache, attempt, Errno::EINVAL));
-        };
-        if pages == 0 {
-            return Ok(Vec::new());
-        }
-        let (mut entries, last) = (Vec::new(), addr + (pages - 1));
-        let mut kept = self.lock();
-        // SAFETY: As the caller promises.
-        let found = unsafe { self.find_parts(&mut kept, addr, last, &mut entries) };
-        // After an error, what was found is given up without the lock.
-        drop(kept);
-        let parts = entries.into_iter().map(|entry| {
-            let (first, end) = entry.range();
-            let from = start.max(first);
-            let part = (start + (len - 1)).min(end) - from + 1;
-            (self.found(entry, from), part)
-        });
-        let parts = parts.collect();
-        found.map(|()| parts)
-    }
-
-    /// Finds or makes the registrations of whole pages, and adds them to `found` in order.
-    ///
-    /// # Safety
-    ///
-    /// As for [`get`](Self::get).
-    unsafe fn find_parts(
-        &self,
-        kept: &mut Kept,
-        addr: usize,
-        last: usize,
-        found: &mut Vec<Arc<Entry>>,
-    ) -> Result<()> {
-        let (mut known, mut gone) = (Vec::new(), Vec::new());
-        for entry in kept.overlapping(addr, last).into_iter().rev() {
-            let (live, checked) = entry.is_live()?;
-            kept.statistics.checked += u64::from(checked);
-            if live {
-                kept.statistics.hits += 1;
-                kept.touch(&entry);
-                known.push(entry);
-            } else {
-                kept.remove(&entry);
-                kept.statistics.stale += 1;
-                gone.push(entry);
-            }
-        }
-        // The old registrations are released before their pages are registered again.
-        drop(gone);
-        let mut at = addr;
-        for entry in known {
-            let (first, end) = entry.range();
-            if at < first {
-                // SAFETY: As the caller promises.
-                found.push(unsafe { self.add(kept, at, first - at)? });
-            }
-            found.push(entry);
-            at = end + 1;
-        }
-        if at <= last {
-            // SAFETY: As the caller promises.
-            found.push(unsafe { self.add(kept, at, last - at + 1)? });
-        }
-        Ok(())
     }
 
     /// Registers whole pages of which none is registered, and keeps the registration.

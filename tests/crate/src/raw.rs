@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Raw packets of the tests.
+
+use pinmap::stream::Work;
+use pinmap::{Error, Packet, Scope};
+
+/// Submits raw packets.
+///
+/// The packets of these tests let the device write to allocations and registrations of the test, to
+/// memory that the device does not reach, or nowhere. None of them writes to a fence.
+pub(crate) trait Raw {
+    /// Submits packets, and waits if the ring is full.
+    fn raw(&self, packets: &[Packet]) -> Result<(), Error>;
+}
+
+impl Raw for Scope<'_, '_> {
+    fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
+        // SAFETY: Only atomics and devices access what the packets write, as said above.
+        unsafe { self.submit(packets) }
+    }
+}
+
+impl Raw for Work<'_> {
+    fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
+        // SAFETY: As above.
+        unsafe { self.packets(packets) }
+    }
+}
