@@ -13,7 +13,7 @@ use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::setup::{device, pattern, PAGE};
 use crate::stale::while_unbound;
-use crate::streams::{stream, until};
+use crate::streams::{registering, until};
 
 const WHY: &str = "needs a driver that cannot release, which a mutant of it is";
 
@@ -45,7 +45,7 @@ pub(crate) fn lost_memory_is_not_given_back() -> Outcome {
 
 pub(crate) fn scope_tells_that_memory_is_lost() -> Outcome {
     let gpu = gpu()?;
-    let stream = stream(&gpu)?;
+    let stream = registering(&gpu)?;
     let content = pattern(9, 3 * PAGE);
     let mut vram = gpu.alloc_vram::<u8>(3 * PAGE)?;
     vram.write(0, &content)?;

@@ -17,6 +17,7 @@ mod harness;
 mod instructions;
 mod kernels;
 mod knobs;
+mod lent;
 mod lost;
 mod mapping;
 mod memory;
@@ -214,8 +215,23 @@ const TESTS: &[Test] = tests! {
         unregistered_memory_is_refused_or_registered
         unregistered_memory_is_shared
         unregistered_memory_is_written
-        unregistered_parts_of_pages_are_not_written
+        unregistered_parts_of_pages_are_written
         unregistered_memory_that_is_forgotten_stays;
+    lent:
+        lent_memory_of_all_kinds
+        lent_memory_is_not_pinned_where_it_is_managed
+        lent_memory_is_registered_where_it_is_not_managed
+        lent_slices_share_pages
+        lent_memory_is_handed_over_and_comes_back
+        lent_memory_outlasts_a_panic
+        lent_memory_outlasts_a_reset
+        lent_memory_changes_while_the_device_uses_it
+        lent_memory_takes_no_system_call_once_it_is_managed
+        lent_file_gets_the_results
+        managed_ranges_are_what_the_program_chose
+        managed_memory_says_why_not
+        managed_fault_leaves_others_alone
+        managed_memory_of_a_child_is_refused;
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait

@@ -22,6 +22,11 @@ pub(crate) fn stream(gpu: &Gpu) -> Result<Stream, Error> {
     gpu.stream(StreamOptions::new())
 }
 
+/// Makes a stream that has ordinary memory registered.
+pub(crate) fn registering(gpu: &Gpu) -> Result<Stream, Error> {
+    gpu.stream(StreamOptions::new().register_slices())
+}
+
 pub(crate) fn spin(stream: &Stream, time: Duration) -> Result<(), Error> {
     let pending = stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?;
     drop(pending);
@@ -443,7 +448,7 @@ pub(crate) fn event_of_another_context() -> Outcome {
 
 pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
     let gpu = gpu()?;
-    let stream = stream(&gpu)?;
+    let stream = registering(&gpu)?;
     let content = pattern(5, 100_003);
     let mut local = gpu.alloc_vram::<u8>(content.len())?;
     let refused = stream::scope(|scope| {
@@ -490,7 +495,7 @@ fn pinned(gpu: &Gpu) -> Result<u64, Error> {
 /// same time.
 pub(crate) fn unregistered_memory_is_shared() -> Outcome {
     let gpu = gpu()?;
-    let streams = [stream(&gpu)?, stream(&gpu)?];
+    let streams = [registering(&gpu)?, registering(&gpu)?];
     let content = pattern(7, 25 * PAGE);
     let before = pinned(&gpu)?;
     let mut local = gpu.alloc_vram::<u8>(content.len())?;
@@ -525,7 +530,7 @@ fn filled(gpu: &Gpu, stream: &Stream) -> Result<(Vec<u8>, Allocation<u8>), Error
 
 pub(crate) fn unregistered_memory_is_written() -> Outcome {
     let gpu = gpu()?;
-    let stream = stream(&gpu)?;
+    let stream = registering(&gpu)?;
     let (content, local) = filled(&gpu, &stream)?;
     let before = pinned(&gpu)?;
     let mut back = Buffer::new(content.len())?;
@@ -538,38 +543,41 @@ pub(crate) fn unregistered_memory_is_written() -> Outcome {
     Ok(())
 }
 
-/// Only whole pages are written, or the device could write to what is beside them.
-pub(crate) fn unregistered_parts_of_pages_are_not_written() -> Outcome {
+/// A copy writes all of its memory, and nothing beside it in the same pages.
+pub(crate) fn unregistered_parts_of_pages_are_written() -> Outcome {
     let gpu = gpu()?;
-    let stream = stream(&gpu)?;
-    let (_, local) = filled(&gpu, &stream)?;
+    let stream = registering(&gpu)?;
+    let (content, local) = filled(&gpu, &stream)?;
     let mut shared = Buffer::new(2 * PAGE)?;
-    let mut refused = 0;
+    shared.fill(0xa5);
+    let before = pinned(&gpu)?;
     stream::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        let part = local.slice().part(..PAGE)?;
         let (one, other) = shared.split_at_mut(PAGE + 8);
-        for (to, unregistered, errno) in [
-            (&mut one[8..], Unregistered::Register, libc::EINVAL),
-            (&mut other[..PAGE - 8], Unregistered::Refuse, libc::EPERM),
-        ] {
-            let part = part.part(..to.len())?;
-            let error = work.copy_to(part, to, unregistered).expect_err("refused");
-            assert_eq!(error.errno(), errno, "{error}");
-            assert!(error.hint().is_some(), "{error}");
-            refused += 1;
+        let (other, last) = other.split_at_mut(PAGE - 9);
+        for to in [&mut one[9..PAGE + 3], &mut other[5..]] {
+            let part = local.slice().part(..to.len())?;
+            work.copy_to(part, to, Unregistered::Register)?;
         }
+        let part = local.slice().part(..last.len())?;
+        let error = work.copy_to(part, last, Unregistered::Refuse);
+        let error = error.expect_err("not registered");
+        assert_eq!(error.errno(), libc::EPERM, "{error}");
+        assert!(error.hint().is_some(), "{error}");
         Ok(())
     })?;
-    assert_eq!(refused, 2);
-    assert!(shared.iter().all(|&byte| byte == 0));
+    let mut expected = vec![0xa5; 2 * PAGE];
+    expected[9..PAGE + 3].copy_from_slice(&content[..PAGE - 6]);
+    expected[PAGE + 13..2 * PAGE - 1].copy_from_slice(&content[..PAGE - 14]);
+    assert!(shared[..] == expected[..]);
+    assert_eq!(pinned(&gpu)?, before, "it is released");
     Ok(())
 }
 
 /// Memory that is handed over and forgotten is never used for something else.
 pub(crate) fn unregistered_memory_that_is_forgotten_stays() -> Outcome {
     let gpu = gpu()?;
-    let stream = stream(&gpu)?;
+    let stream = registering(&gpu)?;
     let (content, local) = filled(&gpu, &stream)?;
     let before = pinned(&gpu)?;
     let back = Buffer::new(content.len())?;

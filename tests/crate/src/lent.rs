@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Slices of ordinary memory as operands, on a device that can fault and on one that cannot, and
+//! managed memory.
+
+use std::fs::OpenOptions;
+use std::hint::spin_loop;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::NonNull;
+
+use nix::libc;
+use nix::sys::mman::{mmap, munmap, MapFlags, MsFlags, ProtFlags};
+use nix::sys::wait::{waitpid, WaitStatus};
+use nix::unistd::{fork, ForkResult};
+use pinmap::stream::{self, StreamOptions};
+use pinmap::{
+    kernel, Error, FaultAccess, FaultReason, Gpu, Packet, Queue, QueueOptions, Reach, Stream,
+};
+
+use crate::gpu::gpu;
+use crate::harness::{skip, Outcome};
+use crate::setup::{pattern, RawMemory, PAGE};
+use crate::streams::Gate;
+use crate::syscalls::{self, Phase};
+
+/// Opens a device on which memory can be managed, or skips the test.
+fn faulting() -> Result<Gpu, Box<dyn std::error::Error>> {
+    let gpu = gpu()?;
+    match gpu.device().info()?.managed {
+        true => Ok(gpu),
+        false => skip("memory cannot be managed here"),
+    }
+}
+
+/// Whether the device reaches memory as it should on this machine.
+fn is_right(gpu: &Gpu, reach: Reach) -> Result<bool, Error> {
+    Ok(match gpu.device().info()?.managed {
+        true => reach == Reach::Managed,
+        false => matches!(reach, Reach::Registered { .. }),
+    })
+}
+
+/// Queues that lend memory in each way.
+fn queues(gpu: &Gpu) -> Result<[Queue; 2], Error> {
+    let options = QueueOptions::new();
+    Ok([gpu.queue(options)?, gpu.queue(options.register_slices())?])
+}
+
+fn pinned(gpu: &Gpu) -> Result<u64, Error> {
+    Ok(gpu.device().own_totals()?.pinned.bytes)
+}
+
+/// Has the device add 1 to each number, and returns how it reaches them.
+fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach, Error> {
+    queue.scope(|scope| {
+        let addr = numbers.as_ptr().addr();
+        let mut data = scope.slice_mut(numbers)?;
+        assert_eq!(data.device_addr(), addr as u64);
+        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        Ok(data.reach())
+    })
+}
+
+/// 0, 1, 2 …
+fn numbers(count: u16) -> Vec<f32> {
+    (0..count).map(f32::from).collect()
+}
+
+/// Checks that each number is so much more than its index.
+fn check(numbers: &[f32], more: f32) {
+    for (index, &number) in (0u16..).zip(numbers) {
+        assert_eq!(number, f32::from(index) + more, "number {index}");
+    }
+}
+
+/// Constants of the program.
+static CONSTANTS: [f32; 3000] = [1.5; 3000];
+
+pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
+    let gpu = gpu()?;
+    for (queue, all_registered) in queues(&gpu)?.iter_mut().zip([false, true]) {
+        let right = |reach| -> Outcome {
+            let registered = matches!(reach, Reach::Registered { .. });
+            assert!(registered == all_registered || is_right(&gpu, reach)?);
+            Ok(())
+        };
+        // Heap, small and large; the stack; a part that neither begins nor ends with a page.
+        for count in [1, 7, 1000, 60_000] {
+            let mut heap = numbers(count);
+            right(increment(queue, &mut heap)?)?;
+            check(&heap, 1.0);
+        }
+        let mut stack = [0.5f32; 700];
+        right(increment(queue, &mut stack)?)?;
+        assert!(stack == [1.5; 700]);
+        let mut heap = numbers(10_000);
+        right(increment(queue, &mut heap[333..7777])?)?;
+        check(&heap[..333], 0.0);
+        assert!((333..7777u16).all(|i| heap[usize::from(i)] == f32::from(i) + 1.0));
+        assert!((7777..10_000u16).all(|i| heap[usize::from(i)] == f32::from(i)));
+        // Memory that the program has never touched.
+        let mut untouched = vec![0.0f32; 1 << 20];
+        right(increment(queue, &mut untouched)?)?;
+        assert!(untouched.iter().all(|&number| number == 1.0));
+        // Constants, which the program itself cannot write, and text.
+        let mut sum = [0.0f32];
+        let (mut crc, mut other) = ([0u32], [0u32]);
+        let text = "any slice";
+        queue.scope(|scope| {
+            let data = scope.slice(&CONSTANTS)?;
+            let mut sum = scope.slice_mut(&mut sum)?;
+            scope.launch(kernel::SumF32 {
+                data,
+                sum: &mut sum,
+            })?;
+            let (data, owned) = (scope.slice(text.as_bytes())?, text.to_owned());
+            let mut crc = scope.slice_mut(&mut crc)?;
+            scope.launch(kernel::Crc32c {
+                data,
+                crc: &mut crc,
+            })?;
+            assert_eq!(data.to_vec(), owned.into_bytes());
+            Ok::<_, Error>(())
+        })?;
+        assert_eq!(sum, [4500.0]);
+        let mut allocated = gpu.device().alloc::<u8>(text.len())?;
+        allocated.write(0, text.as_bytes())?;
+        queue.scope(|scope| {
+            let mut crc = scope.slice_mut(&mut other)?;
+            scope.launch(kernel::Crc32c {
+                data: allocated.slice(),
+                crc: &mut crc,
+            })
+        })?;
+        assert_eq!(crc, other);
+        // Nothing.
+        queue.scope(|scope| scope.slice_mut::<f32>(&mut []).map(drop))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn lent_memory_is_not_pinned_where_it_is_managed() -> Outcome {
+    let gpu = faulting()?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let before = gpu.device().own_totals()?;
+    let mut memory = vec![0.0f32; 1 << 20];
+    queue.scope(|scope| {
+        let mut data = scope.slice_mut(&mut memory)?;
+        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.wait()?;
+        let now = gpu.device().own_totals()?;
+        assert_eq!(now.pinned, before.pinned);
+        assert_eq!(now.managed.number, 1);
+        assert!(now.faults.served > before.faults.served);
+        assert!(now.faults.pages >= before.faults.pages + 1024);
+        assert_eq!(now.faults.failed, before.faults.failed);
+        Ok::<_, Error>(())
+    })?;
+    assert!(memory.iter().all(|&number| number == 1.0));
+    // What the device has, it keeps for the next time.
+    let before = gpu.device().own_totals()?.faults.served;
+    increment(&mut queue, &mut memory)?;
+    let again = gpu.device().own_totals()?.faults.served;
+    assert!(again - before <= 8, "{} faults", again - before);
+    assert!(memory.iter().all(|&number| number == 2.0));
+    drop(queue);
+    assert_eq!(gpu.device().own_totals()?.managed.number, 0);
+    Ok(())
+}
+
+pub(crate) fn lent_memory_is_registered_where_it_is_not_managed() -> Outcome {
+    let gpu = gpu()?;
+    let mut queue = gpu.queue(QueueOptions::new().register_slices())?;
+    let before = pinned(&gpu)?;
+    let mut memory = vec![0.0f32; 1 << 20];
+    let addr = memory.as_ptr().addr();
+    queue.scope(|scope| {
+        let mut data = scope.slice_mut(&mut memory)?;
+        match data.reach() {
+            Reach::Registered { bytes, .. } => assert!(bytes >= 4 << 20, "{bytes}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(pinned(&gpu)? >= before + (4 << 20));
+        assert!(gpu.device().query(addr)?.is_some());
+        scope.launch(kernel::IncrementF32 { data: &mut data })
+    })?;
+    assert!(memory.iter().all(|&number| number == 1.0));
+    assert_eq!(pinned(&gpu)?, before);
+    assert!(gpu.device().query(addr)?.is_none());
+    Ok(())
+}
+
+/// Slices that share pages with one another are lent to several queues at once.
+pub(crate) fn lent_slices_share_pages() -> Outcome {
+    let gpu = gpu()?;
+    for options in [StreamOptions::new(), StreamOptions::new().register_slices()] {
+        let streams = (0..4)
+            .map(|_| gpu.stream(options))
+            .collect::<Result<Vec<Stream>, _>>()?;
+        let before = pinned(&gpu)?;
+        let mut all = numbers(20_000);
+        let x = numbers(5000);
+        stream::scope(|scope| -> Result<(), Error> {
+            for (stream, part) in streams.iter().zip(all.chunks_mut(5000)) {
+                let work = scope.on(stream);
+                let (x, mut y) = (work.slice(&x)?, work.slice_mut(part)?);
+                for _ in 0..10 {
+                    work.launch(kernel::Saxpy {
+                        a: 1.0,
+                        x,
+                        y: &mut y,
+                    })?;
+                }
+            }
+            Ok(())
+        })?;
+        for (index, &number) in (0u16..).zip(&all) {
+            assert_eq!(number, f32::from(index) + 10.0 * f32::from(index % 5000));
+        }
+        assert_eq!(pinned(&gpu)?, before);
+    }
+    Ok(())
+}
+
+pub(crate) fn lent_memory_is_handed_over_and_comes_back() -> Outcome {
+    let gpu = gpu()?;
+    for options in [StreamOptions::new(), StreamOptions::new().register_slices()] {
+        let stream = gpu.stream(options)?;
+        let mut gate = Gate::new(&gpu)?;
+        gate.hold(&stream)?;
+        let (memory, array) = (numbers(30_000), [1.0f32; 100]);
+        let pending = stream.submit((memory, array), |work, (memory, array)| {
+            let mut data = work.slice_mut(memory)?;
+            work.launch(kernel::IncrementF32 { data: &mut data })?;
+            let mut data = work.slice_mut(array)?;
+            work.launch(kernel::IncrementF32 { data: &mut data })
+        })?;
+        assert!(!pending.is_done());
+        // Dropped, it is kept until the device is done; an array has no drop that could tell.
+        drop(stream.submit([0u32; 500], |work, array| {
+            work.fill(&mut work.slice_mut(array)?, 7)
+        })?);
+        // Forgotten, it is kept for good.
+        std::mem::forget(stream.submit(vec![0u32; 5000], |work, array| {
+            work.fill(&mut work.slice_mut(array)?, 7)
+        })?);
+        gate.open()?;
+        let (memory, array) = pending.wait()?;
+        check(&memory, 1.0);
+        assert!(array == [2.0; 100]);
+        stream.synchronize()?;
+    }
+    Ok(())
+}
+
+/// The device is done with the memory when the scope unwinds.
+pub(crate) fn lent_memory_outlasts_a_panic() -> Outcome {
+    let gpu = gpu()?;
+    for queue in &mut queues(&gpu)? {
+        let mut memory = numbers(60_000);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            queue.scope(|scope| -> Result<(), Error> {
+                let mut data = scope.slice_mut(&mut memory)?;
+                for _ in 0..20 {
+                    scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                }
+                panic!("on purpose");
+            })
+        }));
+        assert!(panicked.is_err());
+        check(&memory, 20.0);
+        assert!(is_unregistered(&gpu, &memory)?);
+    }
+    Ok(())
+}
+
+fn is_unregistered(gpu: &Gpu, memory: &[f32]) -> Result<bool, Error> {
+    Ok(gpu.device().query(memory.as_ptr().addr())?.is_none())
+}
+
+/// A reset ends work amid a scope; after the scope nothing is written any more.
+pub(crate) fn lent_memory_outlasts_a_reset() -> Outcome {
+    let gpu = gpu()?;
+    let stream = gpu.stream(StreamOptions::new())?;
+    let mut memory = numbers(60_000);
+    let error = stream::scope(|scope| -> Result<(), Error> {
+        let work = scope.on(&stream);
+        let mut data = work.slice_mut(&mut memory)?;
+        for _ in 0..100 {
+            work.launch(kernel::IncrementF32 { data: &mut data })?;
+        }
+        stream.reset()
+    })
+    .expect_err("part of it was not done");
+    assert_eq!(error.errno(), libc::EIO, "{error}");
+    let now = memory.clone();
+    increment(&mut gpu.queue(QueueOptions::new())?, &mut [0.0; 10])?;
+    assert!(memory == now);
+    Ok(())
+}
+
+/// The CPU reads and writes a slice while the device works on another part of it.
+pub(crate) fn lent_memory_changes_while_the_device_uses_it() -> Outcome {
+    let gpu = gpu()?;
+    for queue in &mut queues(&gpu)? {
+        let mut memory = vec![0u64; 10_000];
+        queue.scope(|scope| {
+            let (mut ours, mut theirs) = scope.slice_mut(&mut memory)?.split_at(5001)?;
+            for round in 1..50u64 {
+                scope.fill(&mut theirs, round)?;
+                ours.write(0, &[round; 5001])?;
+                assert_eq!(ours.get(5000)?, round);
+                assert!(theirs.get(0)? <= round);
+            }
+            scope.wait()?;
+            assert!(theirs.to_vec().iter().all(|&number| number == 49));
+            Ok::<_, Error>(())
+        })?;
+        assert!(memory.iter().all(|&number| number == 49));
+    }
+    Ok(())
+}
+
+/// Lends memory, and tells when.
+fn traced(phase: &Phase) -> Outcome {
+    let gpu = gpu()?;
+    let mut queue = gpu.queue(QueueOptions::new().packets(4096))?;
+    let mut memory = numbers(1000);
+    increment(&mut queue, &mut memory)?;
+    phase.begin()?;
+    queue.scope(|scope| {
+        phase.quiet(true);
+        let mut data = scope.slice_mut(&mut memory)?;
+        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        let fence = scope.fence()?;
+        while !fence.is_done() {
+            spin_loop();
+        }
+        phase.quiet(false);
+        Ok::<_, Error>(())
+    })?;
+    check(&memory, 2.0);
+    Ok(())
+}
+
+pub(crate) fn lent_memory_takes_no_system_call_once_it_is_managed() -> Outcome {
+    drop(faulting()?);
+    syscalls::check(traced)
+}
+
+/// A mapping of a file, of whole pages.
+struct FileMapping(NonNull<f32>, usize);
+
+impl FileMapping {
+    fn new(path: &str, len: usize) -> Result<Self, Box<dyn std::error::Error>> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let size = NonZeroUsize::new(len).ok_or("no length")?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: A new mapping, where there is none.
+        let start = unsafe {
+            mmap(
+                None,
+                size,
+                protection,
+                MapFlags::MAP_SHARED,
+                file.as_fd(),
+                0,
+            )?
+        };
+        Ok(Self(start.cast(), len))
+    }
+
+    fn slice(&mut self) -> &mut [f32] {
+        // SAFETY: Mapped, readable and writable as long as `self`, which nothing else refers to;
+        // nobody else changes the file.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.1 / 4) }
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        // SAFETY: The mapping is ours, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// What the device writes to a shared mapping of a file is in the file.
+pub(crate) fn lent_file_gets_the_results() -> Outcome {
+    let gpu = faulting()?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let path = "/tmp/lent";
+    let content: Vec<u8> = (0..5000u16)
+        .flat_map(|number| f32::from(number).to_ne_bytes())
+        .collect();
+    std::fs::write(path, &content)?;
+    let mut mapping = FileMapping::new(path, content.len())?;
+    assert_eq!(increment(&mut queue, mapping.slice())?, Reach::Managed);
+    let (start, len) = (mapping.0.cast(), mapping.1);
+    // SAFETY: The mapping is ours.
+    unsafe { nix::sys::mman::msync(start, len.next_multiple_of(PAGE), MsFlags::MS_SYNC)? };
+    drop(mapping);
+    let after: Vec<f32> = std::fs::read(path)?
+        .chunks_exact(4)
+        .map(|bytes| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect();
+    assert_eq!(after.len(), 5000);
+    check(&after, 1.0);
+    Ok(std::fs::remove_file(path)?)
+}
+
+pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
+    let gpu = faulting()?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let (mut inside, mut outside) = (numbers(50_000), numbers(50_000));
+    let managed = gpu.manage(&inside[..])?;
+    let (addr, len) = managed.range().ok_or("it has a range")?;
+    let (first, bytes) = (inside.as_ptr().addr(), size_of_val(&inside[..]));
+    assert!(addr <= first && first + bytes <= addr + len);
+    assert_eq!(gpu.device().own_totals()?.managed.bytes, len as u64);
+    assert_eq!(increment(&mut queue, &mut inside)?, Reach::Managed);
+    let reach = increment(&mut queue, &mut outside)?;
+    assert!(matches!(reach, Reach::Registered { .. }), "{reach:?}");
+    check(&inside, 1.0);
+    check(&outside, 1.0);
+    let error = gpu.manage_all().expect_err("a range is managed already");
+    assert_eq!(error.errno(), libc::EEXIST, "{error}");
+    drop(managed);
+    assert_eq!(gpu.device().own_totals()?.managed.number, 0);
+    let all = gpu.manage_all()?;
+    assert_eq!(increment(&mut queue, &mut outside)?, Reach::Managed);
+    drop((all, queue));
+    assert_eq!(gpu.device().own_totals()?.managed.number, 0);
+    Ok(())
+}
+
+/// Has the device access one byte by a raw packet, and returns the error.
+fn refused(gpu: &Gpu, addr: usize, access: FaultAccess) -> Result<Error, Error> {
+    let own = gpu.device().alloc::<u64>(1)?;
+    let (ours, theirs) = (own.device_addr(), addr as u64);
+    let packet = match access {
+        FaultAccess::Write => Packet::copy(ours, theirs, 8),
+        _ => Packet::copy(theirs, ours, 8),
+    };
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    // SAFETY: What the device is to write is an allocation, or memory of these tests to which
+    // nothing refers and which it cannot write.
+    let result = queue.scope(|scope| unsafe { scope.submit(&[packet]) });
+    Ok(result.expect_err("the program cannot do that either"))
+}
+
+pub(crate) fn managed_memory_says_why_not() -> Outcome {
+    let gpu = faulting()?;
+    let managed = gpu.manage_all()?;
+    let (hole, constant, none) = (
+        RawMemory::new(3 * PAGE)?,
+        RawMemory::new(2 * PAGE)?,
+        RawMemory::new(PAGE)?,
+    );
+    hole.fill(&[1; 3 * PAGE]);
+    hole.punch(PAGE, PAGE)?;
+    constant.fill(&pattern(1, 2 * PAGE));
+    constant.protect()?;
+    // SAFETY: The mapping is ours, and nothing refers to it.
+    unsafe {
+        let start = NonNull::new(none.start()).ok_or("an address")?;
+        nix::sys::mman::mprotect(start.cast(), PAGE, ProtFlags::PROT_NONE)?;
+    }
+    for (addr, access, reason, words) in [
+        (
+            hole.addr() + PAGE + 8,
+            FaultAccess::Read,
+            FaultReason::Hole,
+            "nothing mapped there",
+        ),
+        (
+            constant.addr() + PAGE,
+            FaultAccess::Write,
+            FaultReason::Permission,
+            "r--p",
+        ),
+        (
+            none.addr(),
+            FaultAccess::Read,
+            FaultReason::Permission,
+            "---p",
+        ),
+    ] {
+        let error = refused(&gpu, addr, access)?;
+        let fault = *error.fault().ok_or("no fault")?;
+        assert_eq!(error.errno(), libc::EIO, "{error}");
+        assert_eq!(
+            (fault.access, fault.addr, fault.reason, fault.packet),
+            (Some(access), Some(addr as u64), Some(reason), 0),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains(words), "{text}");
+        assert!(error.hint().is_some(), "{text}");
+        match fault.area {
+            None => assert_eq!(reason, FaultReason::Hole),
+            Some(area) => assert!((area.start..area.end).contains(&(addr as u64)), "{area}"),
+        }
+    }
+    assert!(constant.content(2 * PAGE) == pattern(1, 2 * PAGE));
+    // What is not managed at all says so.
+    drop(managed);
+    let error = refused(&gpu, constant.addr(), FaultAccess::Read)?;
+    let reason = error.fault().and_then(|fault| fault.reason);
+    assert_eq!(reason, Some(FaultReason::Unmapped), "{error}");
+    constant.unmap()?;
+    none.unmap()
+}
+
+/// A fault that cannot be served ends one stream, which can be reset. Others go on.
+pub(crate) fn managed_fault_leaves_others_alone() -> Outcome {
+    let gpu = faulting()?;
+    let (failing, other) = (
+        gpu.stream(StreamOptions::new())?,
+        gpu.stream(StreamOptions::new())?,
+    );
+    let work = |stream: &Stream| -> Outcome {
+        let pending = stream.submit(numbers(10_000), |work, numbers| {
+            let mut data = work.slice_mut(numbers)?;
+            work.launch(kernel::IncrementF32 { data: &mut data })
+        })?;
+        check(&pending.wait()?, 1.0);
+        Ok(())
+    };
+    let _managed = gpu.manage_all()?;
+    let gone = RawMemory::new(PAGE)?;
+    let read = Packet::copy(
+        gone.addr() as u64,
+        gpu.device().alloc::<u64>(1)?.device_addr(),
+        8,
+    );
+    gone.unmap()?;
+    let memory = numbers(10_000);
+    let pending = failing.submit(memory, |work, memory| {
+        // SAFETY: It writes nothing, because what it reads is not there.
+        unsafe { work.packets(&[read])? };
+        let mut data = work.slice_mut(memory)?;
+        work.launch(kernel::IncrementF32 { data: &mut data })
+    })?;
+    let failed = pending.wait().expect_err("it reads what is not there");
+    let reason = failed.error.fault().and_then(|fault| fault.reason);
+    assert_eq!(reason, Some(FaultReason::Hole), "{}", failed.error);
+    let memory = failed.value.try_into_memory();
+    check(&memory.map_err(|_| "the stream has failed")?, 0.0);
+    work(&other)?;
+    failing.reset()?;
+    work(&failing)?;
+    work(&other)?;
+    let totals = gpu.device().own_totals()?;
+    assert_eq!(totals.faults.failed, 1);
+    Ok(())
+}
+
+/// A child has another address space than the one that is managed.
+pub(crate) fn managed_memory_of_a_child_is_refused() -> Outcome {
+    let gpu = faulting()?;
+    // SAFETY: This process has one thread, so that the child can use whatever it likes.
+    match unsafe { fork()? } {
+        ForkResult::Child => {
+            let errno = gpu.manage_all().map_or_else(|error| error.errno(), |_| 0);
+            // SAFETY: Ends the child without what the parent would do at its end.
+            unsafe { libc::_exit(errno) }
+        }
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None)?;
+            assert!(
+                matches!(ended, WaitStatus::Exited(_, libc::EPERM)),
+                "{ended:?}"
+            );
+        }
+    }
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let mut memory = numbers(1000);
+    increment(&mut queue, &mut memory)?;
+    check(&memory, 1.0);
+    Ok(())
+}
