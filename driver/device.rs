@@ -30,7 +30,7 @@ use crate::{
 use kernel::{
     device, impl_has_work, new_mutex, new_work,
     prelude::*,
-    rbtree::{RBTree, RBTreeNode},
+    rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
     str::CString,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
@@ -92,10 +92,10 @@ pub(crate) struct Device {
     /// Held while all contexts lose the device, which takes as long as they have memory.
     #[pin]
     leaving: Mutex<()>,
-    /// The open contexts of the device. The lock is never held for long, because `open()` takes it,
-    /// and no other misc device can be opened while an `open()` waits.
+    /// The open contexts of the device, by id. Nothing allocates or waits with the lock held,
+    /// because `open()` takes it, and no other misc device can be opened while an `open()` waits.
     #[pin]
-    contexts: Mutex<KVec<Arc<Context>>>,
+    contexts: Mutex<RBTree<u64, Arc<Context>>>,
     /// Areas of user space that show BARs, by context.
     #[pin]
     views: Mutex<RBTree<u64, Views>>,
@@ -268,7 +268,7 @@ impl Device {
                 opened: Atomic::new(0),
                 totals,
                 leaving <- new_mutex!((), "pinmap_leaving"),
-                contexts <- new_mutex!(KVec::new(), "pinmap_contexts"),
+                contexts <- new_mutex!(RBTree::new(), "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 work <- new_work!("pinmap_device"),
@@ -326,11 +326,12 @@ impl Device {
         this.check_here()?;
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
+        let place = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
         let opened = Context::new(id, this.clone()).and_then(|context| {
             let mut contexts = this.contexts.lock();
             // `leave` sets `gone` before it looks for contexts.
             this.check_here()?;
-            contexts.push(context.clone(), GFP_KERNEL_ACCOUNT)?;
+            contexts.insert(place.into_node(id, context.clone()));
             this.views.lock().insert(node);
             this.totals.add(Stat::Contexts, 0);
             Ok(context.clone())
@@ -350,8 +351,8 @@ impl Device {
     /// The context with the lowest number from `id` on.
     pub(crate) fn context_from(&self, id: u64) -> Option<Arc<Context>> {
         let contexts = self.contexts.lock();
-        let others = contexts.iter().filter(|context| context.id() >= id);
-        others.min_by_key(|context| context.id()).cloned()
+        let cursor = contexts.cursor_lower_bound(&id)?;
+        Some(cursor.current().1.clone())
     }
 
     /// Makes the address space of the new context `id`, for which `account` pays, and its part of a
@@ -379,9 +380,8 @@ impl Device {
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
         context.tear_down();
-        self.contexts
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, context));
+        let listed = self.contexts.lock().remove_node(&context.id());
+        drop(listed);
         let views = self.views.lock().remove_node(&context.id());
         drop(views);
         context.close();

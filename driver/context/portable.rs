@@ -29,6 +29,7 @@ use crate::{
 use kernel::{
     new_mutex,
     prelude::*,
+    rbtree::{RBTree, RBTreeNode},
     sync::{
         atomic::{Atomic, Relaxed},
         Arc, Mutex,
@@ -225,14 +226,14 @@ impl Members {
 #[pin_data]
 pub(crate) struct Processes {
     #[pin]
-    all: Mutex<KVec<Arc<SharedBuffers>>>,
+    all: Mutex<RBTree<usize, Arc<SharedBuffers>>>,
 }
 
 impl Processes {
     /// Makes an empty list.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let processes = pin_init!(Self {
-            all <- new_mutex!(KVec::new(), "pinmap_processes"),
+            all <- new_mutex!(RBTree::new(), "pinmap_processes"),
         });
         Arc::pin_init(processes, GFP_KERNEL)
     }
@@ -246,7 +247,7 @@ impl SharedBuffers {
     fn of(context: &Context) -> Option<Arc<Self>> {
         let key = Self::key_of(context);
         let all = context.device().processes().all.lock();
-        all.iter().find(|process| process.key == key).cloned()
+        all.get(&key).cloned()
     }
 
     /// Finds or makes the process of `context`, and counts the context as a user.
@@ -264,12 +265,13 @@ impl SharedBuffers {
             }),
             GFP_KERNEL_ACCOUNT,
         )?;
+        let node = RBTreeNode::new(key, fresh.clone(), GFP_KERNEL_ACCOUNT)?;
+        // Every process takes this lock: nothing allocates under it.
         let mut all = context.device().processes().all.lock();
-        let known = all.iter().find(|process| process.key == key).cloned();
-        let process = match known {
-            Some(process) => process,
+        let process = match all.get(&key) {
+            Some(process) => process.clone(),
             None => {
-                all.push(fresh.clone(), GFP_KERNEL_ACCOUNT)?;
+                all.insert(node);
                 fresh
             }
         };
@@ -281,7 +283,9 @@ impl SharedBuffers {
     fn give_up(&self, context: &Context) {
         let mut all = context.device().processes().all.lock();
         if self.uses.fetch_sub(1, Relaxed) == 1 {
-            all.retain(|other| other.key != self.key);
+            let node = all.remove_node(&self.key);
+            drop(all);
+            drop(node);
         }
     }
 

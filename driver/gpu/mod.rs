@@ -22,7 +22,7 @@
 
 use crate::{
     address_space::AddressSpace,
-    logic::burst::Burst,
+    logic::{burst::Burst, slots::Order},
     mmu::DmaControl,
     sys::{
         clock::{self, SECOND},
@@ -119,6 +119,10 @@ pub(crate) struct Gpu {
     invalidates: Mutex<u64>,
     #[pin]
     schedule: Mutex<Schedule>,
+    /// Order in which contexts were opened and served. It has a lock of its own, because `open()`
+    /// must not wait for `schedule`, under which the device is waited for.
+    #[pin]
+    order: SpinLock<Order>,
     /// Whether the scheduler has something to look at.
     #[pin]
     work_pending: SpinLock<bool>,
@@ -161,6 +165,7 @@ impl Gpu {
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),
                 schedule <- new_mutex!(schedule, "pinmap_schedule"),
+                order <- new_spinlock!(Order::default(), "pinmap_order"),
                 work_pending <- new_spinlock!(false, "pinmap_work_pending"),
                 wakeup <- new_condvar!("pinmap_wakeup"),
                 burst <- new_spinlock!(Burst::new(), "pinmap_burst"),

@@ -174,7 +174,7 @@ impl Room for View<'_> {
             return false;
         }
         queue.turn.store(0, Relaxed);
-        vm.served.store(self.schedule.order.advance(), Relaxed);
+        vm.served.store(gpu.order.lock().advance(), Relaxed);
         vm.waiters_first.store(asker.last != Last::Waited, Relaxed);
         let now = clock::now();
         if let Some(place) = self.schedule.slot(number) {

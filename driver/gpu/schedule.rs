@@ -3,7 +3,7 @@
 
 use super::{hardware::Progress, queue::Queue, vm::Vm};
 use crate::{
-    logic::slots::{Activity, Last, Order, Pause},
+    logic::slots::{Activity, Last, Pause},
     sys::clock,
 };
 use kernel::{
@@ -106,8 +106,6 @@ pub(super) struct Schedule {
     pub(super) vmids: KVec<Vmid>,
     /// Number of turns that were given.
     pub(super) turns: u64,
-    /// Order in which contexts were opened and served.
-    pub(super) order: Order,
     /// Number of passes.
     pub(super) passes: u64,
     /// Pause before the next pass while a queue waits for room.
@@ -126,7 +124,6 @@ impl Schedule {
             slots: KVec::from_elem(Slot::FREE, slots as usize, GFP_KERNEL)?,
             vmids: KVec::with_capacity(vmids as usize, GFP_KERNEL)?,
             turns: 0,
-            order: Order::default(),
             passes: 0,
             pause: Pause::default(),
             queues: 0,

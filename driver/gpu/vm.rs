@@ -319,7 +319,7 @@ impl Vm {
             dead: false,
         };
         // After all contexts that there are.
-        let joined = gpu.schedule.lock().order.advance();
+        let joined = gpu.order.lock().advance();
         let this = Arc::pin_init(
             pin_init!(Self {
                 gpu: gpu.clone(),
