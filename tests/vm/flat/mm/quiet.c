@@ -14,6 +14,7 @@
 #include "uffd.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -307,6 +308,48 @@ TEST(calm_swap_pressure)
 	CHECK_REACHES(&edu, first.device_addr + 63 * PAGE, anonymous.addr + 63 * PAGE, PAGE);
 	CHECK_REACHES(&edu, second.device_addr, file.addr, PAGE);
 	CHECK(bytes_are(file.addr + PAGE, 63 * PAGE, 0x11));
+}
+
+/*
+ * The kernel is told to reclaim what the cgroup has, while the process forks again and again. It
+ * takes other pages, and not those that are pinned.
+ */
+TEST(calm_group_reclaim)
+{
+	const char *const group = "/sys/fs/cgroup/pinmap-test";
+	char reclaim[64], swapped[64];
+	struct registration registration;
+	struct memory memory;
+	int fd = open_device(0);
+	struct edu edu = edu_open(fd);
+	char *others;
+
+	snprintf(reclaim, sizeof(reclaim), "%s/memory.reclaim", group);
+	snprintf(swapped, sizeof(swapped), "%s/memory.swap.current", group);
+	swap_begin();
+	memory_cgroup(512 * MIB, true);
+	memory = memory_new(ANON, 64 * PAGE);
+	others = anon(16 * MIB / PAGE);
+	registration = register_memory(fd, memory.addr, 64 * PAGE, WRITE);
+	edu_load(&edu, 17);
+	edu_repeat(&edu, registration.device_addr);
+	for (int i = 0; i < 5; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(0);
+		/* EAGAIN: there was less to take */
+		try_file_write(reclaim, "32M");
+		join(pid);
+	}
+	CHECK(file_number(swapped, 0) >= (long long)(8 * MIB));
+	edu_repeat_end(&edu);
+	SYS(munmap(others, 16 * MIB));
+	swap_end();
+	CHECK_NO_EVENT(fd);
+	CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_LIVE);
+	CHECK(pattern_is(memory.addr, PAGE, 17));
+	CHECK_REACHES(&edu, registration.device_addr + 63 * PAGE, memory.addr + 63 * PAGE, PAGE);
 }
 
 /* UFFDIO_MOVE refuses to move pinned pages. */
