@@ -282,6 +282,11 @@ impl Device {
         &self.domain
     }
 
+    /// Statistics of all contexts.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
     /// The processes that have a device open.
     pub(crate) fn processes(&self) -> &Processes {
         &self.processes

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Open files: open, release, ioctl, mmap, read, poll, fdinfo.
+//! Open files: open, release, ioctl, mmap, read, poll, fdinfo, attributes.
 
 use crate::{
     claim::Claim,
@@ -7,6 +7,7 @@ use crate::{
     device::Device,
     ioctl, show,
     sys::{
+        attributes::Attribute,
         miscdevice::{Files, Operations},
         vma::{Faults, NewArea, Views},
     },
@@ -71,6 +72,14 @@ impl Files for Context {
 
     fn show(&self, out: &SeqFile) {
         show::fdinfo(self, out);
+    }
+
+    fn attribute(device: &Device, which: Attribute) -> Result<u64> {
+        show::attribute(device, which)
+    }
+
+    fn set_attribute(device: &Device, which: Attribute, value: u32) -> Result {
+        show::set_attribute(device, which, value)
     }
 }
 

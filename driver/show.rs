@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! fdinfo of an open file (`/proc/PID/fdinfo`), and the list of a device's buffers in debugfs.
+//! fdinfo of an open file (`/proc/PID/fdinfo`), the attributes of a device in sysfs, and the list of
+//! its buffers in debugfs.
 
 use crate::{
     buffer::{Buffer, State},
@@ -7,13 +8,14 @@ use crate::{
     device::Device,
     stats::Stat,
     sys::{
+        attributes::Attribute,
         compat,
         debugfs::Show,
         task,
         uapi::{self, pinmap_total},
     },
 };
-use kernel::{seq_file::SeqFile, seq_print};
+use kernel::{prelude::*, seq_file::SeqFile, seq_print};
 
 const KIB: u64 = 1024;
 
@@ -45,10 +47,67 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
     size("mapped", bytes);
     number("mappings", mappings);
     number("stale", totals.of(Stat::Stale).number);
+    size("managed", totals.of(Stat::Managed).bytes);
+    number("faults-served", totals.faults_served());
+    number("faults-failed", totals.faults_failed());
     size("locked", context.account().used());
     if let Some(limit) = context.opener().memlock() {
         size("limit", limit);
     }
+}
+
+/// The value of an attribute of `device`. `EOPNOTSUPP`: the device does not have it.
+pub(crate) fn attribute(device: &Device, which: Attribute) -> Result<u64> {
+    let totals = device.totals();
+    match which {
+        Attribute::Kind => Ok(device.backend().kind().into()),
+        Attribute::Contexts => Ok(totals.of(Stat::Contexts).number),
+        Attribute::Pinned => Ok(totals.of(Stat::Pinned).bytes),
+        Attribute::Mapped => Ok(totals.of(Stat::Mapped).bytes),
+        which => of_paged(device, which),
+    }
+}
+
+/// The value of an attribute that only paged devices have.
+#[cfg(not(pinmap_flat))]
+fn of_paged(device: &Device, which: Attribute) -> Result<u64> {
+    let (gpu, totals) = (device.gpu()?, device.totals());
+    Ok(match which {
+        Attribute::Managed => totals.of(Stat::Managed).bytes,
+        Attribute::Queues => gpu.queues().into(),
+        Attribute::Vram => gpu.limits().vram,
+        Attribute::VramFree => gpu.vram_free(),
+        Attribute::FaultsServed => totals.faults_served(),
+        Attribute::FaultsFailed => totals.faults_failed(),
+        Attribute::FaultFailedAt => totals.fault_failed_at(),
+        Attribute::FaultLimit => gpu.fault_limit().into(),
+        Attribute::FaultHoldOff => gpu.hold_off_ms().into(),
+        Attribute::HeldOff => gpu.times_held_off(),
+        _ => return Err(EINVAL),
+    })
+}
+
+#[cfg(pinmap_flat)]
+fn of_paged(_device: &Device, _which: Attribute) -> Result<u64> {
+    Err(compat::unsupported())
+}
+
+/// Sets an attribute of `device`.
+#[cfg_attr(pinmap_flat, expect(unused_variables))]
+pub(crate) fn set_attribute(device: &Device, which: Attribute, value: u32) -> Result {
+    #[cfg(not(pinmap_flat))]
+    match which {
+        Attribute::FaultLimit => {
+            device.gpu()?.set_fault_limit(value);
+            return Ok(());
+        }
+        Attribute::FaultHoldOff => {
+            device.gpu()?.set_hold_off_ms(value);
+            return Ok(());
+        }
+        _ => {}
+    }
+    Err(EPERM)
 }
 
 impl Show for Device {

@@ -4,6 +4,8 @@
 //! Nothing is decided by these numbers; what is charged against limits is in `sys/account.rs`. A
 //! [`StatGuard`] counts something for as long as that lives, in its context and in the device.
 
+#[cfg(not(pinmap_flat))]
+use crate::sys::clock;
 use crate::sys::uapi::{self, pinmap_get_totals, pinmap_info, pinmap_total};
 use core::fmt;
 use kernel::{
@@ -59,10 +61,13 @@ pub(crate) enum Stat {
     Mapped,
     /// Buffers whose memory went away, until they are released.
     Stale,
+    /// Managed ranges.
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
+    Managed,
 }
 
 impl Stat {
-    const COUNT: usize = 7;
+    const COUNT: usize = 8;
 
     /// The statistic that counts buffers of a `PINMAP_BUFFER_` kind.
     pub(crate) fn of_kind(kind: u32) -> Self {
@@ -80,20 +85,44 @@ struct Tally {
     bytes: Atomic<u64>,
 }
 
+/// Faults of queues, counted from the beginning.
+struct Faults {
+    served: Atomic<u64>,
+    failed: Atomic<u64>,
+    /// Pages that the device was given.
+    pages: Atomic<u64>,
+    /// Nanoseconds that the service took.
+    ns: Atomic<u64>,
+    /// When the last one failed, in seconds of the wall clock; 0: none did.
+    failed_at: Atomic<u64>,
+}
+
 /// All statistics of a context or of a device.
-pub(crate) struct Totals([Tally; Stat::COUNT]);
+pub(crate) struct Totals {
+    tallies: [Tally; Stat::COUNT],
+    faults: Faults,
+}
 
 impl Totals {
     pub(crate) fn new() -> Self {
-        Self(core::array::from_fn(|_| Tally {
-            number: Atomic::new(0),
-            bytes: Atomic::new(0),
-        }))
+        Self {
+            tallies: core::array::from_fn(|_| Tally {
+                number: Atomic::new(0),
+                bytes: Atomic::new(0),
+            }),
+            faults: Faults {
+                served: Atomic::new(0),
+                failed: Atomic::new(0),
+                pages: Atomic::new(0),
+                ns: Atomic::new(0),
+                failed_at: Atomic::new(0),
+            },
+        }
     }
 
     /// Counts one more thing of `bytes`.
     pub(crate) fn add(&self, stat: Stat, bytes: u64) {
-        if let Some(tally) = self.0.get(stat as usize) {
+        if let Some(tally) = self.tallies.get(stat as usize) {
             tally.number.add(1, Relaxed);
             tally.bytes.fetch_add(bytes, Relaxed);
         }
@@ -101,7 +130,7 @@ impl Totals {
 
     /// Counts one thing of `bytes` less.
     pub(crate) fn remove(&self, stat: Stat, bytes: u64) {
-        if let Some(tally) = self.0.get(stat as usize) {
+        if let Some(tally) = self.tallies.get(stat as usize) {
             tally.number.fetch_sub(1, Relaxed);
             tally.bytes.fetch_sub(bytes, Relaxed);
         }
@@ -109,7 +138,7 @@ impl Totals {
 
     /// The current value of a statistic.
     pub(crate) fn of(&self, stat: Stat) -> pinmap_total {
-        self.0
+        self.tallies
             .get(stat as usize)
             .map_or(pinmap_total::default(), |tally| pinmap_total {
                 number: tally.number.load(Relaxed),
@@ -125,6 +154,26 @@ impl Totals {
         args.out_shared = self.of(Stat::Shared);
         args.out_mapped = self.of(Stat::Mapped);
         args.out_stale = self.of(Stat::Stale);
+        args.out_managed = self.of(Stat::Managed);
+        args.out_faults_served = self.faults_served();
+        args.out_faults_failed = self.faults_failed();
+        args.out_fault_pages = self.faults.pages.load(Relaxed);
+        args.out_fault_ns = self.faults.ns.load(Relaxed);
+    }
+
+    /// Number of faults that were served.
+    pub(crate) fn faults_served(&self) -> u64 {
+        self.faults.served.load(Relaxed)
+    }
+
+    /// Number of faults that stopped a queue.
+    pub(crate) fn faults_failed(&self) -> u64 {
+        self.faults.failed.load(Relaxed)
+    }
+
+    /// When a fault stopped a queue last, in seconds of the wall clock; 0: never.
+    pub(crate) fn fault_failed_at(&self) -> u64 {
+        self.faults.failed_at.load(Relaxed)
     }
 }
 
@@ -159,6 +208,25 @@ impl Stats {
 
     pub(crate) fn totals(&self) -> &Totals {
         &self.own
+    }
+
+    /// Counts a fault that was served, by which the device got `pages`, after `ns` nanoseconds.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn fault_served(&self, pages: u64, ns: u64) {
+        for faults in [&self.own.faults, &self.device.faults] {
+            faults.served.add(1, Relaxed);
+            faults.pages.fetch_add(pages, Relaxed);
+            faults.ns.fetch_add(ns, Relaxed);
+        }
+    }
+
+    /// Counts a fault that stopped a queue.
+    #[cfg(not(pinmap_flat))]
+    pub(crate) fn fault_failed(&self) {
+        for faults in [&self.own.faults, &self.device.faults] {
+            faults.failed.add(1, Relaxed);
+            faults.failed_at.store(clock::wall_seconds(), Relaxed);
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use crate::{
     stats::Stats,
     sys::trace::{self, Record},
 };
+#[cfg(not(pinmap_flat))]
+use kernel::error::Error;
 
 pub(crate) use crate::sys::trace::Tracepoint;
 
@@ -66,7 +68,7 @@ pub(crate) fn wanted<T: Default>(tracepoint: Tracepoint, gather: impl FnOnce() -
     }
 }
 
-/// Why a queue stopped.
+/// The fault of a queue, or why it stopped.
 #[cfg(not(pinmap_flat))]
 pub(crate) struct QueueFault {
     pub(crate) handle: u64,
@@ -79,21 +81,87 @@ pub(crate) struct QueueFault {
     pub(crate) addr: u64,
 }
 
+/// How the service of a fault ended.
+#[cfg(not(pinmap_flat))]
+pub(crate) enum Service {
+    Served {
+        pages: u64,
+        retries: u64,
+    },
+    Failed {
+        /// A `PINMAP_FAULT_` value.
+        reason: u32,
+        errno: Error,
+        retries: u64,
+    },
+}
+
 /// Records that the device stopped a queue of the context of `stats`.
 #[cfg(not(pinmap_flat))]
-pub(crate) fn fault(stats: &Stats, stop: QueueFault) {
+pub(crate) fn fault(stats: &Stats, stop: impl FnOnce() -> QueueFault) {
+    if Tracepoint::Fault.is_on() {
+        Tracepoint::Fault.emit(&about(stats, stop()));
+    }
+}
+
+/// Records that a fault is going to be served.
+#[cfg(not(pinmap_flat))]
+pub(crate) fn fault_begin(stats: &Stats, fault: impl FnOnce() -> QueueFault) {
+    if Tracepoint::FaultBegin.is_on() {
+        Tracepoint::FaultBegin.emit(&about(stats, fault()));
+    }
+}
+
+/// Records how the service of a fault ended, after `ns` nanoseconds.
+#[cfg(not(pinmap_flat))]
+pub(crate) fn fault_end(
+    stats: &Stats,
+    ns: u64,
+    service: Service,
+    fault: impl FnOnce() -> QueueFault,
+) {
+    let tracepoint = match service {
+        Service::Served { .. } => Tracepoint::FaultServed,
+        Service::Failed { .. } => Tracepoint::FaultFailed,
+    };
+    if !tracepoint.is_on() {
+        return;
+    }
+    let record = Record {
+        ns,
+        ..about(stats, fault())
+    };
+    tracepoint.emit(&match service {
+        Service::Served { pages, retries } => Record {
+            pages,
+            retries,
+            ..record
+        },
+        Service::Failed {
+            reason,
+            errno,
+            retries,
+        } => Record {
+            reason,
+            error: errno.to_errno(),
+            retries,
+            ..record
+        },
+    });
+}
+
+#[cfg(not(pinmap_flat))]
+fn about(stats: &Stats, fault: QueueFault) -> Record {
     /// The record's value for [`QueueFault::access`] where there is none.
     const NONE: u32 = 3;
 
-    if Tracepoint::Fault.is_on() {
-        Tracepoint::Fault.emit(&Record {
-            handle: stop.handle,
-            device_addr: stop.addr,
-            access: stop.access.unwrap_or(NONE),
-            code: stop.code,
-            index: stop.index,
-            ..of(stats)
-        });
+    Record {
+        handle: fault.handle,
+        device_addr: fault.addr,
+        access: fault.access.unwrap_or(NONE),
+        code: fault.code,
+        index: fault.index,
+        ..of(stats)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
         compat,
         iommu::Domain,
         pci::{Function, Locked},
-        uapi::pinmap_info,
+        uapi::{self, pinmap_info},
     },
     view::DevicePages,
 };
@@ -83,6 +83,15 @@ impl Backend {
         match self {
             Self::Flat(_) => Err(compat::unsupported()),
             Self::Paged(gpu) => Ok(gpu),
+        }
+    }
+
+    /// A `PINMAP_KIND_` value.
+    pub(crate) fn kind(&self) -> u32 {
+        match self {
+            Self::Flat(_) => uapi::PINMAP_KIND_FLAT,
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => uapi::PINMAP_KIND_PAGED,
         }
     }
 
@@ -265,7 +274,7 @@ impl Backend {
         match self {
             Self::Flat(flat) => flat.describe(context, info),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(_) => info.out_kind = crate::sys::uapi::PINMAP_KIND_PAGED,
+            Self::Paged(_) => info.out_kind = uapi::PINMAP_KIND_PAGED,
         }
     }
 }

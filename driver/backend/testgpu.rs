@@ -24,7 +24,9 @@ use kernel::{
 };
 
 mod regs;
+mod stops;
 use regs::*;
+use stops::{access, stop};
 
 /// Bits in a word of `PENDING`, `COMPLETION` and `DOORBELL_ENABLE`, and words of each.
 const WORD: u32 = u64::BITS;
@@ -387,13 +389,8 @@ impl Hardware for TestGpu {
             let at = |offset: u64| self.known(entry.saturating_add(offset));
             let info = at(FAULT_INFO);
             let code = field(info, 23, 16);
-            let stop = Stop {
-                is_fault: code < BAD_OPCODE,
-                code: code as u32,
-                access: access(field(info, 9, 8)),
-                addr: at(FAULT_VA),
-                index: at(FAULT_INDEX),
-            };
+            let access = access(field(info, 9, 8));
+            let stop = stop(code, access, at(FAULT_VA), at(FAULT_INDEX));
             visit(field(info, 41, 32) as u32, stop);
             read = read.saturating_add(1);
         }
@@ -435,6 +432,10 @@ impl Hardware for TestGpu {
         self.write(self.slot(slot, SLOT_COMMAND), COMMAND_UNBIND);
     }
 
+    fn retry(&self, slot: u32) {
+        self.write(self.slot(slot, SLOT_COMMAND), COMMAND_RETRY);
+    }
+
     fn slot_state(&self, slot: u32) -> Option<SlotState> {
         let state = self.read(self.slot(slot, SLOT_STATE));
         if state == u64::MAX {
@@ -446,7 +447,8 @@ impl Hardware for TestGpu {
             STATE_READY => Some(SlotState::Ready),
             STATE_RUNNING => Some(SlotState::Running),
             STATE_WAITING => Some(SlotState::Waiting),
-            STATE_FAULTED | STATE_ERROR => Some(SlotState::Stopped),
+            STATE_FAULTED => Some(SlotState::Faulted),
+            STATE_ERROR => Some(SlotState::Failed),
             STATE_UNBINDING => Some(SlotState::Unbinding),
             _ => None,
         }
@@ -464,14 +466,9 @@ impl Hardware for TestGpu {
     }
 
     fn slot_stop(&self, slot: u32) -> Stop {
-        let code = self.known(self.slot(slot, SLOT_ERROR));
-        Stop {
-            is_fault: code < BAD_OPCODE,
-            code: code as u32,
-            access: uapi::PINMAP_ACCESS_READ,
-            addr: self.known(self.slot(slot, SLOT_FAULT_VA)),
-            index: self.known(self.slot(slot, SLOT_READ_INDEX)),
-        }
+        let at = |offset| self.known(self.slot(slot, offset));
+        let (code, addr) = (at(SLOT_ERROR), at(SLOT_FAULT_VA));
+        stop(code, uapi::PINMAP_ACCESS_READ, addr, at(SLOT_READ_INDEX))
     }
 
     fn is_held(&self, slot: u32) -> bool {
@@ -528,14 +525,5 @@ impl Hardware for TestGpu {
             out.packets = at(ENGINE_PACKETS);
             out.busy_ns = at(ENGINE_BUSY_NS);
         }
-    }
-}
-
-/// Returns the `PINMAP_ACCESS_` value for the manual's.
-fn access(access: u64) -> u32 {
-    match access {
-        ACCESS_WRITE => uapi::PINMAP_ACCESS_WRITE,
-        ACCESS_FETCH => uapi::PINMAP_ACCESS_FETCH,
-        _ => uapi::PINMAP_ACCESS_READ,
     }
 }

@@ -2,6 +2,7 @@
 //! The interface to one paged device.
 
 use crate::{
+    gpu::pager::Area,
     logic::{
         pte::{Format, Memory},
         span::Span,
@@ -48,8 +49,10 @@ pub(crate) enum SlotState {
     Running,
     /// Waits for a fence.
     Waiting,
-    /// Stopped by a fault or an error.
-    Stopped,
+    /// Stopped by a fault. The packet can be repeated, from where it stopped.
+    Faulted,
+    /// Stopped for good.
+    Failed,
     Unbinding,
 }
 
@@ -88,6 +91,19 @@ pub(crate) struct Stop {
     pub(crate) addr: u64,
     /// Index of the packet.
     pub(crate) index: u64,
+    /// Whether the access may succeed if it is repeated after the page table was changed.
+    pub(crate) can_retry: bool,
+    /// A `PINMAP_FAULT_` value.
+    pub(crate) reason: u32,
+    /// The part of the program's memory around `addr`, if the fault could not be served there.
+    pub(crate) area: Option<Area>,
+}
+
+impl Stop {
+    /// The access that faulted, a `PINMAP_ACCESS_` value; `None`: it was no access.
+    pub(crate) fn access(&self) -> Option<u32> {
+        self.is_fault.then_some(self.access)
+    }
 }
 
 /// A paged device: registers and memory. Accesses take effect in the order in which they are made.
@@ -176,7 +192,8 @@ pub(crate) trait Hardware: Send + Sync {
     /// Takes the bitmap of slots that became free or stopped.
     fn take_slot_events(&self) -> u64;
 
-    /// Calls `visit` for the queues that stopped since the last time.
+    /// Calls `visit` for the queues that stopped since the last time. Where too many stopped, some
+    /// are left out; see [`slot_stop`](Self::slot_stop).
     fn each_fault(&self, visit: &mut dyn FnMut(u32, Stop));
 
     /// Puts a queue into a free slot. `EIO`: the device refuses.
@@ -184,6 +201,10 @@ pub(crate) trait Hardware: Send + Sync {
 
     /// Begins to take the queue out of a slot, after the packet that runs.
     fn unbind(&self, slot: u32);
+
+    /// Repeats the access that faulted, in state [`Faulted`](SlotState::Faulted). Nothing that was
+    /// done before is done again.
+    fn retry(&self, slot: u32);
 
     /// Returns the state of a slot; `None` if the device was removed.
     fn slot_state(&self, slot: u32) -> Option<SlotState>;
@@ -194,7 +215,7 @@ pub(crate) trait Hardware: Send + Sync {
     /// Returns how far the queue that is or was last in a slot has come.
     fn slot_progress(&self, slot: u32) -> Progress;
 
-    /// Returns why the queue in a slot stopped, as far as the slot knows.
+    /// Returns why the queue in a slot stopped, as far as the slot knows: not which access it was.
     fn slot_stop(&self, slot: u32) -> Stop;
 
     /// Returns whether an engine holds the slot's packet, or is giving it up.

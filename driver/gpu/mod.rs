@@ -11,7 +11,8 @@
 //! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`
 //! * `vm.rs`: a context's page tables; `tlb.rs`: making the device forget; `vmids.rs`: who has a
 //!   VMID
-//! * `pager.rs`: who serves faults on managed memory
+//! * `pager.rs`: what serves faults on managed memory; `service.rs`: the threads that have it done
+//! * `isolation.rs`: contexts that are held off after trouble
 //! * `vram.rs`: the device's memory, for page tables and for programs
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
@@ -48,15 +49,16 @@ use kernel::{
 mod contexts;
 pub(crate) mod hardware;
 mod ids;
+mod isolation;
 #[cfg(pinmap_mirror)]
 pub(crate) mod leaves;
 pub(crate) mod member;
-#[allow(dead_code)]
 pub(crate) mod pager;
 pub(crate) mod queue;
 mod room;
 mod schedule;
 mod scheduler;
+mod service;
 mod tlb;
 pub(crate) mod vm;
 mod vmids;
@@ -64,6 +66,7 @@ mod vram;
 
 use hardware::{Cause, Hardware, Limits};
 use ids::Ids;
+use isolation::Isolation;
 use member::Member;
 use queue::Queue;
 use schedule::Schedule;
@@ -112,6 +115,7 @@ pub(crate) struct Gpu {
     vram: Vram,
     /// Open as long as pages of the device are given out.
     vram_open: Passage,
+    isolation: Isolation,
     #[pin]
     ids: Mutex<Ids>,
     /// The number of the last INVALIDATE.
@@ -162,6 +166,7 @@ impl Gpu {
                 uses: Atomic::new(0),
                 vram <- Vram::new(limits.vram),
                 vram_open: Passage::new()?,
+                isolation: Isolation::new(),
                 ids <- new_mutex!(ids, "pinmap_ids"),
                 invalidates <- new_mutex!(0, "pinmap_invalidates"),
                 schedule <- new_mutex!(schedule, "pinmap_schedule"),

@@ -10,10 +10,12 @@
 //! Waiters also look by themselves, since interrupts may get lost. No decision about memory depends
 //! on a fence, which programs can write.
 //!
-//! A queue stops for good at a fault or an invalid packet; its owner gets an event.
+//! A queue stops for good at a fault that is not served (see `service.rs`) or at an invalid packet;
+//! its owner gets an event.
 
 use super::{
     hardware::{Setup, Stop},
+    service::Service,
     vm::Vm,
     Gpu, Member,
 };
@@ -22,6 +24,7 @@ use crate::{
     list,
     logic::ring::Ring,
     mapping::Mapping,
+    stats::Stats,
     sys::{
         clock::{self, MILLISECOND},
         compat,
@@ -33,9 +36,10 @@ use crate::{
     view::{DevicePages, MmapOffset},
 };
 use kernel::{
-    new_condvar, new_mutex,
+    new_condvar, new_mutex, new_work,
     prelude::*,
     sync::{atomic::Atomic, Arc, CondVar, CondVarTimeoutResult, Mutex},
+    workqueue::Work,
 };
 
 /// When a waiter first looks by itself. Each further look comes after twice the time.
@@ -146,6 +150,12 @@ pub(crate) struct Queue {
     /// `None` once the queue is closed.
     #[pin]
     memory: Mutex<Option<QueueMemory>>,
+    /// Serves faults on managed memory.
+    #[pin]
+    pub(super) service: Service,
+    /// Makes the thread that serves faults.
+    #[pin]
+    pub(super) starting: Work<Queue>,
     /// Held by calls that submit by ioctl, one at a time.
     #[pin]
     pub(crate) submitting: Mutex<()>,
@@ -180,6 +190,8 @@ impl Queue {
                 state <- new_mutex!(state, "pinmap_queue_state"),
                 changed <- new_condvar!("pinmap_queue"),
                 memory <- new_mutex!(Some(memory), "pinmap_queue_memory"),
+                service <- Service::new(),
+                starting <- new_work!("pinmap_starting"),
                 submitting <- new_mutex!((), "pinmap_submit"),
                 turn: Atomic::new(0),
             }),
@@ -195,6 +207,20 @@ impl Queue {
     /// The context's address space.
     pub(super) fn vm(&self) -> &Arc<Vm> {
         &self.params.vm
+    }
+
+    pub(super) fn gpu(&self) -> &Arc<Gpu> {
+        &self.params.doorbell.gpu
+    }
+
+    /// The statistics of the context.
+    pub(super) fn stats(&self) -> &Arc<Stats> {
+        self.params.events.stats()
+    }
+
+    /// What tracepoints tell of `stop`.
+    pub(super) fn traced(&self, stop: &Stop) -> trace::QueueFault {
+        traced(self.state.lock().handle, stop)
     }
 
     /// Queues of a higher priority come first.
@@ -235,20 +261,15 @@ impl Queue {
             return false;
         }
         state.stop = Some(stop);
-        trace::fault(
-            self.params.events.stats(),
-            trace::QueueFault {
-                handle: state.handle,
-                index: stop.index,
-                code: stop.code,
-                access: stop.is_fault.then_some(stop.access),
-                addr: stop.addr,
-            },
-        );
+        if stop.is_fault {
+            self.stats().fault_failed();
+        }
+        let handle = state.handle;
+        trace::fault(self.stats(), || traced(handle, &stop));
         let event = pinmap_event {
             type_: uapi::PINMAP_EVENT_FAULT,
             handle: state.handle,
-            access: if stop.is_fault { stop.access } else { 0 },
+            access: stop.access().unwrap_or(0),
             addr: stop.addr,
             length: stop.index,
         };
@@ -391,5 +412,15 @@ impl Queue {
                 CondVarTimeoutResult::Timeout => look = look.saturating_mul(2).min(LAST_LOOK),
             }
         }
+    }
+}
+
+fn traced(handle: u64, stop: &Stop) -> trace::QueueFault {
+    trace::QueueFault {
+        handle,
+        index: stop.index,
+        code: stop.code,
+        access: stop.access(),
+        addr: stop.addr,
     }
 }

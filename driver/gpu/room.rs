@@ -44,7 +44,7 @@ impl View<'_> {
         };
         match hardware.slot_state(number) {
             Some(SlotState::Idle) => (Activity::Idle, since()),
-            Some(SlotState::Waiting) => (Activity::Waiting, since()),
+            Some(SlotState::Waiting | SlotState::Faulted) => (Activity::Waiting, since()),
             Some(SlotState::Ready) => (Activity::Ready, slot.bound_at),
             Some(SlotState::Running) => (Activity::Running, slot.bound_at),
             _ => (Activity::Leaving, slot.bound_at),
@@ -62,6 +62,7 @@ impl Room for View<'_> {
         let entries = self.schedule.entries.iter().flatten();
         entries
             .filter(move |entry| entry.asks() && entry.rests_until <= now)
+            .filter(move |entry| entry.queue.vm().held_until.load(Relaxed) <= now)
             .map(|entry| {
                 let (queue, vm) = (&entry.queue, entry.queue.vm());
                 Asker {

@@ -18,6 +18,9 @@ pub(super) struct Entry {
     pub(super) slot: Option<u32>,
     /// Whether the queue is to be taken out and given no slot any more.
     pub(super) closing: bool,
+    /// Whether a fault of the queue is being served. Until that is done it executes nothing, in its
+    /// slot or outside.
+    pub(super) faulting: bool,
     /// How the queue spent its last time in a slot.
     pub(super) last: Last,
     /// How many turns in a row the queue only waited.
@@ -35,6 +38,7 @@ impl Entry {
             progress: Progress::default(),
             slot: None,
             closing: false,
+            faulting: false,
             last: Last::Worked,
             waited: 0,
             rests_until: 0,
@@ -44,7 +48,8 @@ impl Entry {
 
     /// Returns whether the queue asks for a slot.
     pub(super) fn asks(&self) -> bool {
-        !self.closing && self.slot.is_none() && self.queue.turn.load(Relaxed) != 0
+        let can_run = !self.closing && !self.faulting;
+        can_run && self.slot.is_none() && self.queue.turn.load(Relaxed) != 0
     }
 }
 

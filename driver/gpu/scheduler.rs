@@ -89,6 +89,7 @@ impl Gpu {
         if !entry.closing {
             entry.closing = true;
             self.hardware.close_queue(id);
+            entry.queue.end_service();
         }
         if let Some(slot) = entry.slot.filter(|_| self.check_here().is_ok()) {
             if schedule
@@ -133,6 +134,7 @@ impl Gpu {
             schedule.watched_at = now;
             self.complete();
             self.look_at_notices();
+            self.look_at_services(schedule);
         }
         for slot in 0..self.limits.slots {
             let told = events & 1_u64.wrapping_shl(slot) != 0;
@@ -162,19 +164,20 @@ impl Gpu {
         }
     }
 
-    /// Reports stopped queues to their owners.
+    /// Has faults on managed memory served, and reports other stopped queues to their owners.
     fn take_faults(&self, schedule: &mut Schedule) {
-        self.hardware.each_fault(&mut |id, stop| {
-            if let Some(entry) = schedule.entry(id) {
-                self.stop(&entry.queue, stop);
-            }
-        });
+        self.hardware
+            .each_fault(&mut |id, stop| self.take_report(schedule, id, stop));
     }
 
-    /// Handles the stop of `queue`: reports it to the owner, and disables the doorbell.
-    fn stop(&self, queue: &Queue, stop: Stop) {
+    /// Handles the stop of `queue`: reports it to the owner, and disables the doorbell. A context
+    /// with too many faults is held off.
+    pub(super) fn stop(&self, queue: &Queue, stop: Stop) {
         if queue.stop(stop) {
             self.hardware.close_queue(queue.id());
+            if stop.is_fault {
+                self.note_trouble(queue);
+            }
         }
     }
 
@@ -213,9 +216,18 @@ impl Gpu {
             let _ = self.lose();
             return;
         };
-        if state == SlotState::Stopped {
-            // The fault queue tells more, and has been read already unless it was full.
+        // The queue of faults tells more than the slot; and what it says about this slot is to be
+        // known before another queue can be there.
+        if matches!(
+            state,
+            SlotState::Faulted | SlotState::Failed | SlotState::Free
+        ) {
             self.take_faults(schedule);
+        }
+        if state == SlotState::Faulted && self.keeps_fault(schedule, slot) {
+            return;
+        }
+        if matches!(state, SlotState::Faulted | SlotState::Failed) {
             let stop = self.hardware.slot_stop(slot);
             if let Some(entry) = schedule
                 .slot(slot)
@@ -225,7 +237,7 @@ impl Gpu {
                 self.stop(&entry.queue, stop);
             }
             self.begin_unbind(schedule, slot);
-            state = self.hardware.slot_state(slot).unwrap_or(SlotState::Stopped);
+            state = self.hardware.slot_state(slot).unwrap_or(SlotState::Failed);
         }
         if state != SlotState::Free {
             return;
@@ -241,7 +253,11 @@ impl Gpu {
         if let Some(entry) = was.queue.and_then(|queue| schedule.entry(queue)) {
             entry.slot = None;
             entry.progress = progress;
-            entry.last = Last::of(was.seen.0, moved);
+            entry.last = match entry.faulting {
+                // It waits for the driver, which is no reason to let it wait longer.
+                true => Last::Worked,
+                false => Last::of(was.seen.0, moved),
+            };
             if entry.last == Last::Waited {
                 entry.waited = entry.waited.saturating_add(1);
                 entry.rests_until = now.saturating_add(QUANTUM.rest(entry.waited));

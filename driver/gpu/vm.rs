@@ -17,6 +17,7 @@ use crate::{
     logic::{
         pte::{self, Access, Leaves, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,
+        trouble::Trouble,
         PAGE_SIZE,
     },
     mmu::{Mmu, Removal, Table},
@@ -294,6 +295,13 @@ pub(crate) struct Vm {
     /// What serves faults of the context's queues.
     #[pin]
     pager: SpinLock<Paging>,
+    /// The faults that stopped queues of the context.
+    #[pin]
+    pub(super) trouble: SpinLock<Trouble>,
+    /// Time before which no queue of the context is given a slot.
+    pub(super) held_until: Atomic<u64>,
+    /// Number of threads that use the program's address space for the context.
+    pub(super) serving: Atomic<u32>,
     /// Names the context for the scheduler.
     pub(super) number: u64,
     /// When a queue of the context was last put into a slot, or the context came, in the
@@ -330,6 +338,9 @@ impl Vm {
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
                 pager <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
+                trouble <- new_spinlock!(Trouble::new(), "pinmap_trouble"),
+                held_until: Atomic::new(0),
+                serving: Atomic::new(0),
                 served: Atomic::new(joined),
                 waiters_first: Atomic::new(false),
             }),
@@ -397,6 +408,11 @@ impl Vm {
         if let Paging::By(pager) = paging {
             pager.end();
         }
+    }
+
+    /// Pays for the tables, and has the program's address space.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
     }
 
     /// Frees the tables: the device does not use the address space any more, and has forgotten it.

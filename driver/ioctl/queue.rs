@@ -219,8 +219,12 @@ impl Request for pinmap_queue_query {
         self.out_state = uapi::PINMAP_QUEUE_READY;
         self.out_code = 0;
         self.out_access = 0;
+        self.out_reason = uapi::PINMAP_FAULT_NONE;
         self.out_addr = 0;
         self.out_index = executed;
+        self.out_vma_start = 0;
+        self.out_vma_end = 0;
+        self.out_vma_flags = 0;
         if let Some(stop) = stop {
             self.out_state = if stop.is_fault {
                 uapi::PINMAP_QUEUE_FAULTED
@@ -228,9 +232,15 @@ impl Request for pinmap_queue_query {
                 uapi::PINMAP_QUEUE_ERROR
             };
             self.out_code = stop.code;
-            self.out_access = if stop.is_fault { stop.access } else { 0 };
+            self.out_access = stop.access().unwrap_or(0);
+            self.out_reason = stop.reason;
             self.out_addr = stop.addr;
             self.out_index = stop.index;
+            if let Some(area) = stop.area {
+                self.out_vma_start = area.span.start();
+                self.out_vma_end = area.span.last().saturating_add(1);
+                self.out_vma_flags = area.flags;
+            }
         }
         Ok(Pending::Done)
     }

@@ -92,11 +92,16 @@ impl Account {
 
     /// Whether no task uses the address space any more.
     pub(crate) fn is_unused(&self) -> bool {
+        self.users() == 0
+    }
+
+    /// Number of tasks, and others, that use the address space.
+    pub(crate) fn users(&self) -> u32 {
         // SAFETY: We hold a reference to the `mm_struct`; the field is only accessed atomically.
         let users = unsafe {
             Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.mm_users.counter)
         };
-        users.load(Relaxed) == 0
+        u32::try_from(users.load(Relaxed)).unwrap_or(0)
     }
 
     /// Bytes charged to the user, by pinmap and by everybody else.

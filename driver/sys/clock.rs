@@ -19,6 +19,12 @@ pub(crate) fn now() -> u64 {
     unsafe { helpers::pinmap_now_ns() }
 }
 
+/// Seconds of the wall clock, since 1970.
+pub(crate) fn wall_seconds() -> u64 {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_wall_seconds() }
+}
+
 /// Converts `ns` nanoseconds to jiffies, rounded up.
 pub(crate) fn jiffies(ns: u64) -> Jiffies {
     // SAFETY: No requirements.

@@ -8,6 +8,7 @@
 //! [`include/linux/fs.h`](srctree/include/linux/fs.h).
 
 use super::{
+    attributes::{self, Attribute},
     compat, helpers,
     vma::{NewArea, Views},
 };
@@ -55,6 +56,12 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
 
     /// Writes the lines of `/proc/PID/fdinfo`.
     fn show(&self, out: &SeqFile);
+
+    /// The value of an attribute of `device`. An error: the device does not have it.
+    fn attribute(device: &Self::Device, which: Attribute) -> Result<u64>;
+
+    /// Sets an attribute of `device`.
+    fn set_attribute(device: &Self::Device, which: Attribute, value: u32) -> Result;
 }
 
 /// `EPOLLIN | EPOLLRDNORM`.
@@ -128,6 +135,7 @@ impl<T: Files> Node<T> {
                     misc.fops = &raw const T::operations().table;
                     misc.parent = parent_ptr;
                     misc.mode = mode;
+                    misc.groups = attributes::groups::<T>();
                     // SAFETY: `slot` is valid for writing, and pinned until it is deregistered. The
                     // name and the operations live as long.
                     to_result(unsafe {
@@ -137,6 +145,22 @@ impl<T: Files> Node<T> {
                 }),
             }? Error))
         })
+    }
+}
+
+impl<T: Files> Node<T> {
+    /// The device behind a node.
+    ///
+    /// # Safety
+    ///
+    /// `misc` must be that of a node, which stays meanwhile. It may be being registered.
+    pub(super) unsafe fn device_of<'a>(misc: *mut bindings::miscdevice) -> &'a T::Device {
+        // SAFETY: By the requirements. The device is there before the misc device is registered,
+        // and stays as long; nothing else of the node is touched.
+        unsafe {
+            let node = kernel::container_of!(Opaque::cast_from(misc), Self, misc);
+            &*(*node).device
+        }
     }
 }
 

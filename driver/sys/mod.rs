@@ -6,6 +6,7 @@
 //! functions that `NAME.rs` needs are in `helpers/NAME.c`.
 
 pub(crate) mod account;
+pub(crate) mod attributes;
 pub(crate) mod cache;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
@@ -23,6 +24,8 @@ pub(crate) mod iommu;
 pub(crate) mod irq_eventfd;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod irq_thread;
+#[cfg(not(pinmap_flat))]
+pub(crate) mod killable;
 pub(crate) mod memfd;
 #[cfg(pinmap_mirror)]
 pub(crate) mod mirror;

@@ -17,6 +17,12 @@ pub(crate) enum Tracepoint {
     Stale,
     #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     Fault,
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
+    FaultBegin,
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
+    FaultServed,
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
+    FaultFailed,
 }
 
 impl Tracepoint {
@@ -28,6 +34,9 @@ impl Tracepoint {
             Self::Unmap => helpers::PINMAP_TRACE_UNMAP,
             Self::Stale => helpers::PINMAP_TRACE_STALE,
             Self::Fault => helpers::PINMAP_TRACE_FAULT,
+            Self::FaultBegin => helpers::PINMAP_TRACE_FAULT_BEGIN,
+            Self::FaultServed => helpers::PINMAP_TRACE_FAULT_SERVED,
+            Self::FaultFailed => helpers::PINMAP_TRACE_FAULT_FAILED,
         }
     }
 

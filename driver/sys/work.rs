@@ -60,6 +60,12 @@ pub(crate) fn guarding() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_GUARD)
 }
 
+/// The queue for starting threads that serve faults. Its work waits for memory at most.
+#[cfg(not(pinmap_flat))]
+pub(crate) fn starting() -> &'static Queue {
+    queue(helpers::PINMAP_QUEUE_START)
+}
+
 /// Calls `own`, and meanwhile `other` on another CPU, if one has time. Neither runs any more when
 /// this returns. What `other` allocates is charged to the current task's cgroup.
 pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {

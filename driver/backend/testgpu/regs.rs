@@ -105,12 +105,15 @@ numbers! {
     STATE_UNBINDING = 7;
     COMMAND_BIND = 1;
     COMMAND_UNBIND = 2;
+    COMMAND_RETRY = 3;
     COMMAND_RESET = 5;
     RESULT_OK = 0;
 }
 
 // Section 7: faults and errors. Codes below BAD_OPCODE stop in FAULTED.
 numbers! {
+    NOT_PRESENT = 1;
+    PERMISSION = 2;
     BAD_OPCODE = 16;
     FAULT_WRITE = 0x0500;
     FAULT_READ = 0x0508;

@@ -2,11 +2,17 @@
 #include <linux/delay.h>
 #include <linux/jiffies.h>
 #include <linux/ktime.h>
+#include <linux/timekeeping.h>
 #include "helpers.h"
 
 u64 pinmap_now_ns(void)
 {
 	return ktime_get_ns();
+}
+
+u64 pinmap_wall_seconds(void)
+{
+	return ktime_get_real_seconds();
 }
 
 void pinmap_sleep_us(unsigned long least, unsigned long most)

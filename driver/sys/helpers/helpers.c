@@ -3,6 +3,7 @@
  * All helpers as one object, as in the kernel's rust/helpers: the headers are read once.
  */
 #include "account.c"
+#include "attributes.c"
 #include "cache.c"
 #include "clock.c"
 #include "debugfs.c"
@@ -14,6 +15,7 @@
 #include "iommu.c"
 #include "irq_eventfd.c"
 #include "irq_thread.c"
+#include "killable.c"
 #include "memfd.c"
 #include "miscdevice.c"
 #include "mmio.c"

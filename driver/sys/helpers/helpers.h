@@ -17,15 +17,38 @@
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/iommu.h>
+#include <linux/miscdevice.h>
 #include <linux/pci.h>
 #include <linux/pid.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/user.h>
+#include <linux/sysfs.h>
 #include <pinmap.h>
 
 /* account.rs */
 unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);
+
+/* attributes.rs */
+enum {
+	PINMAP_ATTR_KIND = 0,
+	PINMAP_ATTR_CONTEXTS = 1,
+	PINMAP_ATTR_PINNED = 2,
+	PINMAP_ATTR_MAPPED = 3,
+	PINMAP_ATTR_MANAGED = 4,
+	PINMAP_ATTR_QUEUES = 5,
+	PINMAP_ATTR_VRAM = 6,
+	PINMAP_ATTR_VRAM_FREE = 7,
+	PINMAP_ATTR_FAULTS_SERVED = 8,
+	PINMAP_ATTR_FAULTS_FAILED = 9,
+	PINMAP_ATTR_FAULT_FAILED_AT = 10,
+	PINMAP_ATTR_FAULT_LIMIT = 11,
+	PINMAP_ATTR_FAULT_HOLD_OFF = 12,
+	PINMAP_ATTR_HELD_OFF = 13,
+};
+const struct attribute_group **pinmap_attributes(
+	int (*get)(struct miscdevice *misc, u32 which, u64 *value),
+	int (*set)(struct miscdevice *misc, u32 which, u32 value));
 
 /* cache.rs */
 int pinmap_combine_writes(struct page **pages, int count);
@@ -35,6 +58,7 @@ void pinmap_flush(void *address, unsigned int bytes);
 
 /* clock.rs */
 u64 pinmap_now_ns(void);
+u64 pinmap_wall_seconds(void);
 void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
 
@@ -123,6 +147,17 @@ struct pinmap_irq_thread {
 	void *data;
 };
 int pinmap_request_irq_thread(unsigned int irq, const char *name, struct pinmap_irq_thread *thread);
+
+/* killable.rs */
+struct pinmap_using {
+	struct mem_cgroup *own, *before;
+};
+struct task_struct *pinmap_start_killable(void (*run)(void *data), void *data, const char *name);
+void pinmap_kill(struct task_struct *task);
+void pinmap_put_task(struct task_struct *task);
+void pinmap_forget_signals(void);
+bool pinmap_use_mm(struct mm_struct *mm, struct pinmap_using *using);
+void pinmap_unuse_mm(struct mm_struct *mm, struct pinmap_using *using);
 
 /* memfd.rs */
 int pinmap_memfd_begin(struct file *file, bool write);
@@ -250,7 +285,8 @@ enum pinmap_queue {
 	PINMAP_QUEUE_END = 1,
 	PINMAP_QUEUE_MAP = 2,
 	PINMAP_QUEUE_GUARD = 3,
-	PINMAP_QUEUES = 4,
+	PINMAP_QUEUE_START = 4,
+	PINMAP_QUEUES = 5,
 };
 int pinmap_queues_begin(void);
 void pinmap_queues_end(void);
@@ -265,6 +301,9 @@ enum pinmap_trace_what {
 	PINMAP_TRACE_UNMAP = 3,
 	PINMAP_TRACE_STALE = 4,
 	PINMAP_TRACE_FAULT = 5,
+	PINMAP_TRACE_FAULT_BEGIN = 6,
+	PINMAP_TRACE_FAULT_SERVED = 7,
+	PINMAP_TRACE_FAULT_FAILED = 8,
 };
 struct pinmap_trace {
 	__u64 context;
@@ -276,10 +315,14 @@ struct pinmap_trace {
 	__u64 flushes;
 	__u64 ns;
 	__u64 index;
+	__u64 pages;
+	__u64 retries;
 	__u32 domain;
 	__u32 huge;
 	__u32 access;
 	__u32 code;
+	__u32 reason;
+	__s32 error;
 	__u8 bus;
 	__u8 devfn;
 };

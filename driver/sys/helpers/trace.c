@@ -11,7 +11,10 @@
 	each(PINMAP_TRACE_MAP, pinmap_map)						\
 	each(PINMAP_TRACE_UNMAP, pinmap_unmap)						\
 	each(PINMAP_TRACE_STALE, pinmap_stale)						\
-	each(PINMAP_TRACE_FAULT, pinmap_fault)
+	each(PINMAP_TRACE_FAULT, pinmap_fault)						\
+	each(PINMAP_TRACE_FAULT_BEGIN, pinmap_fault_begin)				\
+	each(PINMAP_TRACE_FAULT_SERVED, pinmap_fault_served)				\
+	each(PINMAP_TRACE_FAULT_FAILED, pinmap_fault_failed)
 
 /* Whether anybody listens: a jump that is patched in where somebody does. */
 bool pinmap_trace_enabled(u32 what)

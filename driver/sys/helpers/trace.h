@@ -82,8 +82,15 @@ PINMAP_BUFFER_EVENT(pinmap_unmap);
 /* Memory has gone, and its mappings with it. */
 PINMAP_BUFFER_EVENT(pinmap_stale);
 
-/* A queue has stopped: an access that nothing allowed, or a packet that makes no sense. */
-TRACE_EVENT(pinmap_fault,
+#define PINMAP_ACCESS(access)								\
+	__print_symbolic(access, { 0, "read" }, { 1, "write" }, { 2, "fetch" }, { 3, "none" })
+#define PINMAP_REASON(reason)								\
+	__print_symbolic(reason, { 0, "none" }, { 1, "unmapped" }, { 2, "hole" },		\
+			 { 3, "permission" }, { 4, "device" }, { 5, "secret" }, { 6, "guard" },	\
+			 { 7, "file" }, { 8, "poison" }, { 9, "memory" }, { 10, "userfaultfd" },	\
+			 { 11, "exited" })
+
+DECLARE_EVENT_CLASS(pinmap_access,
 	TP_PROTO(const struct pinmap_trace *trace),
 	TP_ARGS(trace),
 	TP_STRUCT__entry(
@@ -101,10 +108,71 @@ TRACE_EVENT(pinmap_fault,
 		__entry->index = trace->index;
 	),
 	TP_printk(PINMAP_TRACE_FORMAT "device_addr=%#llx access=%s code=%u index=%llu",
-		  PINMAP_TRACE_VALUES, __entry->device_addr,
-		  __print_symbolic(__entry->access, { 0, "read" }, { 1, "write" }, { 2, "fetch" },
-				   { 3, "none" }),
+		  PINMAP_TRACE_VALUES, __entry->device_addr, PINMAP_ACCESS(__entry->access),
 		  __entry->code, __entry->index)
+);
+
+/* A queue has stopped: an access that nothing allowed, or a packet that makes no sense. */
+DEFINE_EVENT(pinmap_access, pinmap_fault,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace));
+/* A queue waits for a fault on managed memory, and a thread begins to serve it. */
+DEFINE_EVENT(pinmap_access, pinmap_fault_begin,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace));
+
+/* A fault was served: the device repeats the access. */
+TRACE_EVENT(pinmap_fault_served,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace),
+	TP_STRUCT__entry(
+		PINMAP_TRACE_CONTEXT
+		__field(u64, device_addr)
+		__field(u32, access)
+		__field(u64, ns)
+		__field(u64, pages)
+		__field(u64, retries)
+	),
+	TP_fast_assign(
+		PINMAP_TRACE_ASSIGN;
+		__entry->device_addr = trace->device_addr;
+		__entry->access = trace->access;
+		__entry->ns = trace->ns;
+		__entry->pages = trace->pages;
+		__entry->retries = trace->retries;
+	),
+	TP_printk(PINMAP_TRACE_FORMAT
+		  "device_addr=%#llx access=%s ns=%llu pages=%llu retries=%llu",
+		  PINMAP_TRACE_VALUES, __entry->device_addr, PINMAP_ACCESS(__entry->access),
+		  __entry->ns, __entry->pages, __entry->retries)
+);
+
+/* A fault was not served. The queue stops, unless its owner had the service given up. */
+TRACE_EVENT(pinmap_fault_failed,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace),
+	TP_STRUCT__entry(
+		PINMAP_TRACE_CONTEXT
+		__field(u64, device_addr)
+		__field(u32, access)
+		__field(u64, ns)
+		__field(u32, reason)
+		__field(s32, error)
+		__field(u64, retries)
+	),
+	TP_fast_assign(
+		PINMAP_TRACE_ASSIGN;
+		__entry->device_addr = trace->device_addr;
+		__entry->access = trace->access;
+		__entry->ns = trace->ns;
+		__entry->reason = trace->reason;
+		__entry->error = trace->error;
+		__entry->retries = trace->retries;
+	),
+	TP_printk(PINMAP_TRACE_FORMAT
+		  "device_addr=%#llx access=%s ns=%llu reason=%s error=%d retries=%llu",
+		  PINMAP_TRACE_VALUES, __entry->device_addr, PINMAP_ACCESS(__entry->access),
+		  __entry->ns, PINMAP_REASON(__entry->reason), __entry->error, __entry->retries)
 );
 
 #endif

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Serving faults on managed memory.
+//!
+//! A queue that faults where the context's [`Pager`](super::pager::Pager) manages memory does not
+//! stop: it waits, in its slot or outside, until a thread has served the fault. Each queue that has
+//! faulted has a thread of its own, since a queue has one fault at a time at most: so the faults of
+//! different queues wait for each other nowhere. The thread is made at the first fault, by a worker,
+//! because the scheduler must not wait for memory; it ends with the queue.
+//!
+//! Serving may take as long as user space likes: a handler of userfaultfd may have to bring the
+//! page. So neither an interrupt nor the scheduler serves faults, and nobody waits for one that is
+//! being served. Closing the queue, by whomever, kills the thread, which then gives up as soon as
+//! the kernel lets it. What it holds until then is the queue and the address space, and no lock.
+
+use super::{
+    hardware::Stop,
+    pager::{Refusal, Served},
+    queue::Queue,
+    schedule::Schedule,
+    Gpu,
+};
+use crate::{
+    sys::{
+        clock,
+        killable::{self, Errand, Killable, Using},
+        uapi, work,
+    },
+    trace,
+};
+use kernel::{
+    impl_has_work, new_condvar, new_mutex,
+    prelude::*,
+    sync::{atomic::Relaxed, Arc, CondVar, Mutex},
+    workqueue::WorkItem,
+};
+
+/// State protected by `Service::state`.
+struct State {
+    /// The fault that is to be served next.
+    fault: Option<Stop>,
+    thread: Option<Killable>,
+    /// The queue is being closed: nothing is served any more.
+    ended: bool,
+}
+
+/// What serves the faults of a queue.
+#[pin_data]
+pub(super) struct Service {
+    #[pin]
+    state: Mutex<State>,
+    #[pin]
+    changed: CondVar,
+}
+
+impl Service {
+    /// Makes the service of a queue that had no fault yet.
+    pub(super) fn new() -> impl PinInit<Self> {
+        let state = State {
+            fault: None,
+            thread: None,
+            ended: false,
+        };
+        pin_init!(Self {
+            state <- new_mutex!(state, "pinmap_service"),
+            changed <- new_condvar!("pinmap_service"),
+        })
+    }
+}
+
+impl Queue {
+    /// Has `fault` served. Does not wait, and allocates nothing.
+    fn begin_service(self: &Arc<Self>, fault: Stop) {
+        let mut state = self.service.state.lock();
+        if state.ended {
+            return;
+        }
+        state.fault = Some(fault);
+        if state.thread.is_some() {
+            self.service.changed.notify_all();
+        } else {
+            // Once is enough: it may be queued already.
+            let _ = work::starting().enqueue(self.clone());
+        }
+    }
+
+    /// Ends the service: a fault that is being served is given up, as soon as that is possible.
+    pub(super) fn end_service(&self) {
+        let mut state = self.service.state.lock();
+        state.ended = true;
+        if let Some(thread) = &state.thread {
+            thread.kill();
+        }
+    }
+
+    /// Gives up the fault that is being served. The queue faults again then.
+    pub(super) fn interrupt_service(&self) {
+        if let Some(thread) = &self.service.state.lock().thread {
+            thread.kill();
+        }
+    }
+
+    /// Waits for the next fault. `None`: there will be none any more.
+    fn next_fault(&self) -> Option<Stop> {
+        loop {
+            // Before the look at `ended`, which is set before the thread is killed.
+            killable::forget_signals();
+            let mut state = self.service.state.lock();
+            if state.ended {
+                return None;
+            }
+            if let Some(fault) = state.fault.take() {
+                return Some(fault);
+            }
+            let _ = self.service.changed.wait_interruptible(&mut state);
+        }
+    }
+
+    /// Serves `fault`.
+    fn serve(&self, fault: &Stop) -> Result<Served, Refusal> {
+        let refuse = |reason, errno| Refusal {
+            reason,
+            errno,
+            area: None,
+            retries: 0,
+        };
+        let vm = self.vm();
+        let pager = vm.pager();
+        let pager = pager.ok_or(refuse(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?;
+        let _using =
+            Using::new(vm.account().mm()).ok_or(refuse(uapi::PINMAP_FAULT_EXITED, ESRCH))?;
+        vm.serving.fetch_add(1, Relaxed);
+        let result = pager.serve(fault.addr, fault.access);
+        vm.serving.fetch_sub(1, Relaxed);
+        result
+    }
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Queue { self.starting }
+}
+
+impl WorkItem for Queue {
+    type Pointer = Arc<Self>;
+
+    /// Makes the thread.
+    fn run(this: Arc<Self>) {
+        if this.service.state.lock().thread.is_some() {
+            return;
+        }
+        let started = Killable::start(c"pinmap-fault", this.clone());
+        let mut state = this.service.state.lock();
+        match started {
+            // If the service has ended meanwhile, dropping it with the queue is not enough: the
+            // thread keeps the queue.
+            Ok(thread) if state.ended => drop(thread),
+            Ok(thread) => state.thread = Some(thread),
+            Err(errno) => {
+                let fault = state.fault.take();
+                drop(state);
+                let refusal = Refusal {
+                    reason: uapi::PINMAP_FAULT_MEMORY,
+                    errno,
+                    area: None,
+                    retries: 0,
+                };
+                if let Some(fault) = fault {
+                    this.gpu().after_service(&this, &fault, Err(refusal));
+                }
+            }
+        }
+    }
+}
+
+impl Errand for Queue {
+    fn run(this: &Arc<Self>) {
+        while let Some(fault) = this.next_fault() {
+            let begun = clock::now();
+            trace::fault_begin(this.stats(), || this.traced(&fault));
+            let result = this.serve(&fault);
+            let ns = clock::now().saturating_sub(begun);
+            let service = match &result {
+                Ok(served) => {
+                    this.stats().fault_served(served.pages, ns);
+                    trace::Service::Served {
+                        pages: served.pages,
+                        retries: served.retries,
+                    }
+                }
+                Err(refusal) => trace::Service::Failed {
+                    reason: refusal.reason,
+                    errno: refusal.errno,
+                    retries: refusal.retries,
+                },
+            };
+            trace::fault_end(this.stats(), ns, service, || this.traced(&fault));
+            this.gpu().after_service(this, &fault, result);
+        }
+    }
+}
+
+impl Gpu {
+    /// Handles a report that a queue has stopped. A fault on managed memory is to be served;
+    /// anything else stops the queue for good.
+    pub(super) fn take_report(&self, schedule: &mut Schedule, id: u32, stop: Stop) {
+        let Some(entry) = schedule.entry(id) else {
+            return;
+        };
+        if !entry.closing && self.is_served(&entry.queue, &stop) {
+            // At most one at a time: until this one is served, the queue executes nothing.
+            if !entry.faulting {
+                entry.faulting = true;
+                entry.queue.begin_service(stop);
+            }
+        } else {
+            self.stop(&entry.queue, stop);
+        }
+    }
+
+    /// Whether a fault is one that can be served.
+    fn is_served(&self, queue: &Queue, stop: &Stop) -> bool {
+        stop.can_retry
+            && stop.access != uapi::PINMAP_ACCESS_FETCH
+            && queue.stopped().is_none()
+            && queue
+                .vm()
+                .pager()
+                .is_some_and(|pager| pager.manages(stop.addr))
+    }
+
+    /// Whether the queue in `slot`, which has faulted, stays there until the fault is served.
+    pub(super) fn keeps_fault(&self, schedule: &mut Schedule, slot: u32) -> bool {
+        let queue = schedule.slot(slot).and_then(|slot| slot.queue);
+        let Some(entry) = queue.and_then(|queue| schedule.entry(queue)) else {
+            return false;
+        };
+        if entry.faulting {
+            return true;
+        }
+        // Its report was dropped, because there were too many. What the slot knows is not enough:
+        // the access is repeated, and reported again.
+        let repeat = !entry.closing && self.is_served(&entry.queue, &self.hardware.slot_stop(slot));
+        if repeat {
+            self.hardware.retry(slot);
+        }
+        repeat
+    }
+
+    /// Has faults given up for which nobody waits any more: the program has ended, and only the
+    /// threads that serve its faults keep its memory. The file may be open in another process.
+    pub(super) fn look_at_services(&self, schedule: &Schedule) {
+        for entry in schedule.entries.iter().flatten() {
+            let vm = entry.queue.vm();
+            if entry.faulting && vm.account().users() <= vm.serving.load(Relaxed) {
+                entry.queue.interrupt_service();
+            }
+        }
+    }
+
+    /// Has the queue go on after its fault was served, or stops it.
+    fn after_service(&self, queue: &Arc<Queue>, fault: &Stop, result: Result<Served, Refusal>) {
+        let mut schedule = self.schedule.lock();
+        let ours = |entry: &&mut super::schedule::Entry| Arc::ptr_eq(&entry.queue, queue);
+        let Some(entry) = schedule.entry(queue.id()).filter(ours) else {
+            return;
+        };
+        entry.faulting = false;
+        let slot = entry.slot;
+        if self.check_here().is_err() {
+            return;
+        }
+        let refusal = result.err().filter(|refusal| refusal.errno != EINTR);
+        if let Some(refusal) = refusal {
+            let stop = Stop {
+                reason: refusal.reason,
+                area: refusal.area,
+                ..*fault
+            };
+            self.stop(queue, stop);
+        }
+        let stays = slot.filter(|&slot| {
+            let slot = schedule.slot(slot);
+            slot.is_some_and(|slot| slot.leaving.is_none())
+        });
+        match stays {
+            Some(slot) if refusal.is_some() => {
+                self.begin_unbind(&mut schedule, slot);
+                self.look_at(&mut schedule, slot);
+            }
+            Some(slot) => {
+                if self.hardware.slot_state(slot) == Some(super::hardware::SlotState::Faulted) {
+                    // The entries of the page table are there before the device looks.
+                    self.hardware.order();
+                    self.hardware.retry(slot);
+                }
+                return;
+            }
+            None => {}
+        }
+        drop(schedule);
+        self.wake_scheduler();
+    }
+}
