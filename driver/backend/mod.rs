@@ -274,7 +274,12 @@ impl Backend {
         match self {
             Self::Flat(flat) => flat.describe(context, info),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(_) => info.out_kind = uapi::PINMAP_KIND_PAGED,
+            Self::Paged(_) => {
+                info.out_kind = uapi::PINMAP_KIND_PAGED;
+                if cfg!(pinmap_mirror) {
+                    info.out_flags |= uapi::PINMAP_INFO_MANAGED;
+                }
+            }
         }
     }
 }

@@ -16,10 +16,11 @@
 //! * `vram.rs`: the device's memory, for page tables and for programs
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
-//! then its VMID; `invalidates`; a queue's `state`. `ids`, `queues_by_id`, `work_pending`, `burst`
-//! and the bitmap of VRAM are leaves. Page faults pass `vram_open`, which is no lock: faults do not
-//! wait for each other, and only taking the device away waits for them. No MMU notifier takes any
-//! of these locks, so the device may be waited for under `schedule`.
+//! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
+//! `work_pending`, `burst`, an address space's `pager` and `trouble`, and the bitmap of VRAM are
+//! leaves. Page faults pass `vram_open`, which is no lock: faults do not wait for each other, and
+//! only taking the device away waits for them. No MMU notifier takes any of these locks, so the
+//! device may be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,

@@ -22,7 +22,9 @@ pub(crate) trait Pager: Send + Sync {
     /// to it, and whose allocations are charged to the opener's memory cgroup. It may sleep for as
     /// long as user space keeps it waiting, but a fatal signal to the thread must end it (see
     /// [`task::fatal_signal_pending`](crate::sys::task::fatal_signal_pending)); it then fails with
-    /// `EINTR` and any reason. Several threads may call it at once, for the same address too.
+    /// `EINTR` and any reason. Several threads may call it at once, for the same address too. A
+    /// thread that is stuck in the kernel may come back long after the context was closed: it must
+    /// find out, and change nothing then.
     fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal>;
 
     /// Takes away from the device what it was given of `span` by faults, since something else is

@@ -31,6 +31,7 @@ pub(super) fn examine(system: &System) -> Vec<Finding> {
     let loaded = system.sysfs().driver_loaded();
     let mut findings = vec![version(system, loaded)];
     findings.extend(options(system, loaded));
+    findings.extend(managed(system));
     findings.extend(huge_pages(system));
     findings
 }
@@ -93,17 +94,38 @@ fn options(system: &System, loaded: bool) -> Vec<Finding> {
     )]
 }
 
+/// Examines whether devices that can fault reach memory that nobody registered.
+fn managed(system: &System) -> Option<Finding> {
+    /// No option of its own: other drivers select it.
+    const OPTION: &str = "CONFIG_HMM_MIRROR";
+    const WHAT: &str = "managed memory";
+    Some(if has(&system.kernel_config()?, OPTION) {
+        Finding::good(WHAT, "devices that can fault reach any memory of a program")
+    } else {
+        Finding::note(
+            WHAT,
+            format!(
+                "the kernel was built without {OPTION}, so devices reach registered memory only"
+            ),
+            "boot a kernel that has the option: with amdgpu, nouveau or xe, as distributions' \
+             kernels do, or with CONFIG_TEST_HMM",
+        )
+    })
+}
+
+/// Whether a configuration has an option.
+fn has(config: &str, option: &str) -> bool {
+    config.lines().any(|line| {
+        let value = line.strip_prefix(option);
+        value.is_some_and(|value| value == "=y" || value == "=m")
+    })
+}
+
 /// The needed options that a configuration lacks.
 fn missing(config: &str) -> Vec<String> {
-    let has = |option: &str| {
-        config.lines().any(|line| {
-            let value = line.strip_prefix(option);
-            value.is_some_and(|value| value == "=y" || value == "=m")
-        })
-    };
-    let single = OPTIONS.iter().filter(|option| !has(option));
+    let single = OPTIONS.iter().filter(|option| !has(config, option));
     let mut missing: Vec<_> = single.map(|&option| option.to_owned()).collect();
-    if !DRIVERS.iter().any(|option| has(option)) {
+    if !DRIVERS.iter().any(|option| has(config, option)) {
         missing.push(format!("a driver for the IOMMU ({})", DRIVERS.join(" or ")));
     }
     missing
@@ -203,6 +225,19 @@ mod tests {
         assert_eq!(fix(&fake), "`modprobe pinmap`, as root");
         fake.write("sys/bus/pci/drivers/pinmap/bind", "");
         assert_eq!(driver(&fake.system()), Finding::good("driver", "loaded"));
+    }
+
+    #[test]
+    fn kernels_without_mirrors_are_noted() {
+        const CONFIG: &str = "boot/config-7.3.4";
+        let found = |config| {
+            let fake = release("7.3.4");
+            fake.write(CONFIG, config);
+            managed(&fake.system()).map(|found| found.level)
+        };
+        assert_eq!(found("CONFIG_HMM_MIRROR=y\n"), Some(Level::Good));
+        assert_eq!(found("CONFIG_RUST=y\n"), Some(Level::Note));
+        assert_eq!(managed(&release("7.3.4").system()), None);
     }
 
     #[test]

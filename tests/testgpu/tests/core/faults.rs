@@ -122,6 +122,26 @@ fn retry_goes_on_where_it_was() {
     }
 }
 
+/// Tests that whoever serves a fault may wait for INVALIDATE, and that other queues go on.
+#[test]
+fn invalidate_does_not_wait_for_faults() {
+    let rig = Rig::new();
+    let mut queues: Vec<_> = (1..32).map(|id| rig.queue(id, BOTH)).collect();
+    for queue in &mut queues {
+        rig.stop(queue, &[&[regs::FENCE_WRITE, VA, 1]]);
+    }
+    rig.invalidate(1, 0, u64::MAX);
+    let mut other = rig.queue(32, BOTH);
+    rig.run(&mut other, &[&[regs::NOP]]);
+    rig.map(1, VA, RW | HOST | 0x10_0000);
+    rig.invalidate(1, VA, VA);
+    for queue in &queues {
+        rig.command(queue.slot, regs::COMMAND_RETRY);
+        rig.wait_idle(queue);
+    }
+    assert_eq!(rig.host.bytes.load(0x10_0000), Some(1));
+}
+
 #[test]
 fn a_full_fault_queue_counts_and_the_slot_still_tells() {
     let rig = Rig::new();
