@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * The part of the bench that is about managed memory: what it costs the driver to serve a fault, and
+ * what faults cost a kernel that runs over memory which nobody registered.
+ *
+ * usage: bench-managed LABEL ROUNDS, as root in the VM, with the test GPU bound to pinmap. Prints
+ * one JSON record a measurement. A failure ends it.
+ */
+#define _GNU_SOURCE
+#include "gpu.h"
+#include "memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { GPU_TIMESTAMP = 7, MAX_ROUNDS = 64 };
+static const size_t whole = 64 << 20;
+
+static const char *label;
+/* How often each thing is measured. */
+static unsigned int times;
+
+struct samples {
+	uint64_t values[MAX_ROUNDS];
+	unsigned int count;
+};
+
+static int compare(const void *left, const void *right)
+{
+	uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+
+	return (a > b) - (a < b);
+}
+
+static void report(const char *operation, const char *size, const char *kind, const char *system,
+		   struct samples *samples)
+{
+	qsort(samples->values, samples->count, sizeof(*samples->values), compare);
+#define QUARTER(n) ((unsigned long long)samples->values[(samples->count - 1) * (n) / 4])
+	printf("{\"case\": \"%s/%s/%s/%s\", \"system\": \"%s\", \"median_ns\": %llu, "
+	       "\"q1_ns\": %llu, \"q3_ns\": %llu, \"rounds\": %u}\n",
+	       operation, size, kind, label, system, QUARTER(2), QUARTER(1), QUARTER(3),
+	       samples->count);
+}
+
+static void sample(struct samples *samples, uint64_t value)
+{
+	if (samples->count < MAX_ROUNDS)
+		samples->values[samples->count++] = value;
+}
+
+static struct pinmap_get_totals totals(int fd)
+{
+	struct pinmap_get_totals totals = {
+		.size = sizeof(totals),
+		.flags = PINMAP_TOTALS_CONTEXT,
+	};
+
+	CHECK_OK(try_ioctl(fd, PINMAP_GET_TOTALS, &totals));
+	return totals;
+}
+
+/* New memory on a boundary of 2 MiB. */
+static char *fresh(size_t length, int advice)
+{
+	char *all = mmap(NULL, length + HUGE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *memory;
+
+	CHECK(all != MAP_FAILED);
+	memory = (char *)(((uintptr_t)all + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+	CHECK_OK(madvise(memory, length, advice) ? -errno : 0);
+	return memory;
+}
+
+/*
+ * Measures the service of one fault, by the driver's own clock: the time in which a thread serves
+ * it. Each fault is in a block of 2 MiB of its own.
+ */
+static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const char *kind,
+			int advice, bool present)
+{
+	static struct samples served;
+	unsigned int faults = times + 1;
+	char *memory = fresh((size_t)faults * HUGE, advice);
+
+	served.count = 0;
+	for (unsigned int i = 0; i < faults; i++) {
+		char *page = memory + (size_t)i * HUGE;
+		struct pinmap_get_totals before = totals(fd), after;
+
+		if (present)
+			*(volatile char *)page = 1;
+		queue_push(queue, GPU_FILL, (uintptr_t)page, 8, 0);
+		queue_finish(queue);
+		after = totals(fd);
+		CHECK_EQ(after.out_faults_served - before.out_faults_served, 1);
+		/* In the first round the thread is made. */
+		if (i)
+			sample(&served, after.out_fault_ns - before.out_fault_ns);
+	}
+	report("fault", size, kind, "pinmap", &served);
+}
+
+/* The device's time for a kernel that adds 1 to each float. */
+static uint64_t kernel(struct gpu_queue *queue, char *memory, volatile uint64_t *stamps)
+{
+	queue_push(queue, GPU_TIMESTAMP, (uintptr_t)&stamps[0], 0, 0);
+	queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory, whole / 4, 0);
+	queue_push(queue, GPU_TIMESTAMP, (uintptr_t)&stamps[1], 0, 0);
+	queue_finish(queue);
+	return stamps[1] - stamps[0];
+}
+
+/* Measures a kernel over memory that is registered, and managed for the first and second time. */
+static void bench_kernel(int fd, struct gpu_queue *queue, const char *kind, int advice)
+{
+	static struct samples registered, first, again;
+	struct gpu_memory stamps = gpu_alloc(fd, 0, PAGE);
+	uint64_t faults = 0, pages = 0;
+
+	registered.count = first.count = again.count = 0;
+	for (unsigned int round = 0; round <= times; round++) {
+		char *memory = fresh(whole, advice);
+		struct pinmap_get_totals before, after;
+		struct registration registration;
+		uint64_t ns[3];
+
+		memset(memory, 0, whole);
+		before = totals(fd);
+		ns[0] = kernel(queue, memory, (void *)stamps.addr);
+		after = totals(fd);
+		ns[1] = kernel(queue, memory, (void *)stamps.addr);
+		faults = after.out_faults_served - before.out_faults_served;
+		pages = after.out_fault_pages - before.out_fault_pages;
+		registration = register_memory(fd, memory, whole, WRITE);
+		ns[2] = kernel(queue, memory, (void *)stamps.addr);
+		release(fd, registration.handle);
+		munmap(memory, whole);
+		if (round) {
+			sample(&first, ns[0]);
+			sample(&again, ns[1]);
+			sample(&registered, ns[2]);
+		}
+	}
+	fprintf(stderr, "bench-managed: kernel over 64 MiB, %s: %llu faults, %llu pages\n", kind,
+		(unsigned long long)faults, (unsigned long long)pages);
+	report("kernel", "64MiB", kind, "registered", &registered);
+	report("kernel", "64MiB", kind, "managed", &first);
+	report("kernel", "64MiB", kind, "managed-again", &again);
+}
+
+bool helper_main(int argc, char **argv)
+{
+	struct pinmap_manage all = { .size = sizeof(all), .flags = PINMAP_MANAGE_ALL };
+	struct gpu_queue queue;
+	bool only_faults = argc > 3 && !strcmp(argv[3], "--count");
+	int fd;
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: bench-managed LABEL ROUNDS [--count]\n");
+		return false;
+	}
+	label = argv[1];
+	times = strtoul(argv[2], NULL, 10);
+	CHECK(times && times < MAX_ROUNDS);
+	fd = open_gpu();
+	CHECK_OK(try_ioctl(fd, PINMAP_MANAGE, &all));
+	queue = queue_new(fd);
+	bench_fault(fd, &queue, "4KiB", "present", MADV_NOHUGEPAGE, true);
+	bench_fault(fd, &queue, "4KiB", "absent", MADV_NOHUGEPAGE, false);
+	bench_fault(fd, &queue, "2MiB", "thp", MADV_HUGEPAGE, true);
+	/* The device's clock does not count instructions. */
+	if (!only_faults) {
+		bench_kernel(fd, &queue, "4k-natural", MADV_NOHUGEPAGE);
+		bench_kernel(fd, &queue, "thp", MADV_HUGEPAGE);
+	}
+	fflush(stdout);
+	return true;
+}
