@@ -4,9 +4,9 @@
 //! They share the numbers of the buffers' handles, and the limit on how many there may be.
 
 use super::Context;
+use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
 use crate::{failure::Failure, managed::Managed, managed::Managing};
-use crate::logic::span::Span;
 use kernel::prelude::*;
 #[cfg(pinmap_mirror)]
 use kernel::{rbtree::RBTreeNodeReservation, sync::Arc};

@@ -6,8 +6,10 @@
 //! calls [`Pager::serve`], and then the device repeats the access. If the pager refuses, the queue
 //! stops with the reason.
 
+use super::vm::Vm;
 use crate::logic::span::Span;
-use kernel::prelude::*;
+use core::mem;
+use kernel::{prelude::*, sync::Arc};
 
 /// Managed memory of one context, as the scheduler and the threads that serve faults see it.
 pub(crate) trait Pager: Send + Sync {
@@ -67,4 +69,42 @@ pub(crate) struct Refusal {
     pub(crate) area: Option<Area>,
     /// As in [`Served`].
     pub(crate) retries: u64,
+}
+
+/// What serves faults of a context's queues.
+pub(super) enum Paging {
+    /// The context manages no memory.
+    Nothing,
+    By(Arc<dyn Pager>),
+    /// The context has ended.
+    Ended,
+}
+
+impl Vm {
+    /// What serves faults of the context's queues.
+    pub(super) fn pager(&self) -> Option<Arc<dyn Pager>> {
+        match &*self.paging.lock() {
+            Paging::By(pager) => Some(pager.clone()),
+            Paging::Nothing | Paging::Ended => None,
+        }
+    }
+
+    /// Sets what serves faults from now on. `ENODEV`: the context has ended.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn set_pager(&self, pager: Arc<dyn Pager>) -> Result {
+        let mut paging = self.paging.lock();
+        if let Paging::Ended = *paging {
+            return Err(ENODEV);
+        }
+        *paging = Paging::By(pager);
+        Ok(())
+    }
+
+    /// Ends what serves faults: see [`Pager::end`].
+    pub(super) fn end_pager(&self) {
+        let paging = mem::replace(&mut *self.paging.lock(), Paging::Ended);
+        if let Paging::By(pager) = paging {
+            pager.end();
+        }
+    }
 }

@@ -10,7 +10,7 @@
 //!
 //! The driver relies on nothing that it reads in the tables: it counts their entries.
 
-use super::{pager::Pager, vram::Share, Gpu};
+use super::{pager::Paging, vram::Share, Gpu};
 use crate::{
     address_space::AddressSpace,
     failure::Failure,
@@ -27,7 +27,6 @@ use crate::{
         uapi::{self, pinmap_gpu_walk},
     },
 };
-use core::mem;
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
@@ -267,15 +266,6 @@ impl Drop for Tables {
     }
 }
 
-/// What serves faults of a context's queues.
-enum Paging {
-    /// The context manages no memory.
-    Nothing,
-    By(Arc<dyn Pager>),
-    /// The context has ended.
-    Ended,
-}
-
 /// A context's address space.
 #[pin_data]
 pub(crate) struct Vm {
@@ -294,7 +284,7 @@ pub(crate) struct Vm {
     vmid: Mutex<Option<u32>>,
     /// What serves faults of the context's queues.
     #[pin]
-    pager: SpinLock<Paging>,
+    pub(super) paging: SpinLock<Paging>,
     /// The faults that stopped queues of the context.
     #[pin]
     pub(super) trouble: SpinLock<Trouble>,
@@ -337,7 +327,7 @@ impl Vm {
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
-                pager <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
+                paging <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
                 trouble <- new_spinlock!(Trouble::new(), "pinmap_trouble"),
                 held_until: Atomic::new(0),
                 serving: Atomic::new(0),
@@ -381,33 +371,6 @@ impl Vm {
     /// Sets the VMID. Called by the scheduler.
     pub(super) fn set_vmid(&self, vmid: Option<u32>) {
         *self.vmid.lock() = vmid;
-    }
-
-    /// What serves faults of the context's queues.
-    pub(super) fn pager(&self) -> Option<Arc<dyn Pager>> {
-        match &*self.pager.lock() {
-            Paging::By(pager) => Some(pager.clone()),
-            Paging::Nothing | Paging::Ended => None,
-        }
-    }
-
-    /// Sets what serves faults from now on. `ENODEV`: the context has ended.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
-    pub(crate) fn set_pager(&self, pager: Arc<dyn Pager>) -> Result {
-        let mut paging = self.pager.lock();
-        if let Paging::Ended = *paging {
-            return Err(ENODEV);
-        }
-        *paging = Paging::By(pager);
-        Ok(())
-    }
-
-    /// Ends what serves faults: see [`Pager::end`].
-    pub(super) fn end_pager(&self) {
-        let paging = mem::replace(&mut *self.pager.lock(), Paging::Ended);
-        if let Paging::By(pager) = paging {
-            pager.end();
-        }
     }
 
     /// Pays for the tables, and has the program's address space.

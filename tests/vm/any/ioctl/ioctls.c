@@ -108,6 +108,12 @@ static void fill_queue_wait(const struct context *context, union argument *argum
 	argument->queue_wait.queue = context->queue;
 }
 
+static void fill_manage(const struct context *context, union argument *argument)
+{
+	argument->manage.addr = (uintptr_t)context->page;
+	argument->manage.length = 5 * PAGE;
+}
+
 static void fill_queue_query(const struct context *context, union argument *argument)
 {
 	argument->queue_query.queue = context->queue;
@@ -169,6 +175,8 @@ const struct command commands[NR_COMMANDS] = {
 	COMMAND("import", PINMAP_IMPORT, pinmap_import, .writes_back = true,
 		.fill = fill_import),
 	COMMAND("sync", PINMAP_SYNC, pinmap_sync, .flags = 7, .fill = fill_sync),
+	COMMAND("manage", PINMAP_MANAGE, pinmap_manage, .flags = PINMAP_MANAGE_ALL,
+		.writes_back = true, .paged = true, .fill = fill_manage),
 	COMMAND("gpu_info", PINMAP_GPU_INFO, pinmap_gpu_info, .writes_back = true,
 		.paged = true, .fill = fill_nothing),
 	COMMAND("gpu_counters", PINMAP_GPU_COUNTERS, pinmap_gpu_counters,

@@ -27,6 +27,7 @@ union argument {
 	struct pinmap_export export;
 	struct pinmap_import import;
 	struct pinmap_sync sync;
+	struct pinmap_manage manage;
 	struct pinmap_gpu_info gpu_info;
 	struct pinmap_gpu_counters gpu_counters;
 	struct pinmap_gpu_walk gpu_walk;
@@ -89,7 +90,7 @@ struct command {
 	void (*fill)(const struct context *context, union argument *argument);
 };
 
-enum { NR_COMMANDS = 26 };
+enum { NR_COMMANDS = 27 };
 extern const struct command commands[NR_COMMANDS];
 
 #endif
