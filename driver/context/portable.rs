@@ -143,10 +143,7 @@ impl Members {
                 .filter(|other| key(other) != shared.home)
         };
         for other in others() {
-            // There may be very many, and others wait for the lock.
-            if task::fatal_signal_pending() {
-                return Err(EINTR.into());
-            }
+            // A fatal signal stops each of these.
             match self.invite(other, shared) {
                 Ok(Some(guest)) => guests.push(guest, GFP_KERNEL_ACCOUNT)?,
                 Ok(None) => {}
