@@ -11,24 +11,28 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use pinmap::{Access, Gpu, QueueOptions};
+use pinmap::{Gpu, QueueOptions};
 use pinmap_samples::zero_copy as programs;
 
 fn run() -> Result<(), Box<dyn Error>> {
     let gpu = Gpu::find()?;
     let mut queue = gpu.queue(QueueOptions::new())?;
 
-    // While it is registered, the memory has the same address for the device. Released, it belongs
-    // to the program alone again. It never moves.
-    let mut memory = programs::floats()?.register(gpu.device(), Access::ReadWrite)?;
-    let (addr, device_addr) = (memory.addr(), memory.device_addr()?);
-    programs::increment(&mut queue, &mut memory)?;
-    let floats = programs::values(&memory.release()?);
+    // A `Vec` as any other. A device that can fault reaches it because all of the program's
+    // addresses are managed, which is the only call that is needed; for any other device the crate
+    // registers the memory as long as the work takes.
+    let managed = gpu.device().info()?.managed;
+    let _all = managed.then(|| gpu.manage_all()).transpose()?;
+    let mut floats = programs::floats();
+    let work = programs::increment(&mut queue, &mut floats)?;
     println!(
-        "{} floats at {addr:#x}, for the device at {device_addr:#x}: {:?} …",
+        "{} floats at {:#x}, for the device at {:#x}: {:?} …",
         floats.len(),
+        work.addr,
+        work.device_addr,
         &floats[..10]
     );
+    println!("the memory was {}", programs::describe(work.reach));
     if (1u16..).zip(&floats).any(|(n, &float)| float != n.into()) {
         return Err("not every float is one more than it was".into());
     }

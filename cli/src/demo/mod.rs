@@ -10,7 +10,7 @@ mod table;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use pinmap::{Access, Gpu, GpuInfo, Kind, Link, QueueOptions};
+use pinmap::{Gpu, GpuInfo, Kind, Link, QueueOptions, Reach};
 use pinmap_samples::{pagemap as frame, zero_copy as programs};
 
 use crate::args::{DemoOptions, Target};
@@ -85,25 +85,43 @@ fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()>
     let mut queue = gpu.queue(QueueOptions::new())?;
     let before = gpu.counters()?;
 
-    writeln!(out, "\n1. add 1 to {} floats, in place:", programs::FLOATS)?;
-    let mut memory = programs::floats()?.register(gpu.device(), Access::ReadWrite)?;
-    let (addr, device_addr) = (memory.addr(), memory.device_addr()?);
+    writeln!(
+        out,
+        "\n1. add 1 to {} floats of the program's heap, in place:",
+        programs::FLOATS
+    )?;
+    let managed = gpu.device().info()?.managed;
+    let all = managed.then(|| gpu.manage_all()).transpose()?;
+    let mut floats = programs::floats();
     // Only root can see the page frame. For others it is `None` before and after.
-    let page = frame::frame(frame::entry(addr)?);
-    programs::increment(&mut queue, &mut memory)?;
-    let memory = memory.release()?;
-    let floats = programs::values(&memory);
+    let page = frame::frame(frame::entry(floats.as_ptr().addr())?);
+    let totals = gpu.device().own_totals()?;
+    let work = programs::increment(&mut queue, &mut floats)?;
+    let served = gpu.device().own_totals()?.faults.served - totals.faults.served;
     let first: Vec<String> = floats.iter().take(10).map(f32::to_string).collect();
     writeln!(out, "   the first ten: {}", first.join(" "))?;
     let good = (1u16..)
         .zip(&floats)
         .all(|(n, &float)| float == f32::from(n));
     checks.add(out, good, "each of them is one more than it was")?;
+    let (addr, device_addr) = (work.addr, work.device_addr);
     writeln!(out, "   pointer {addr:#x}, device address {device_addr:#x}")?;
     checks.add(out, addr as u64 == device_addr, "the two are equal")?;
-    let same = memory.addr() == addr && frame::frame(frame::entry(addr)?) == page;
-    let what = "the results are read from the very page that was registered";
+    let same = frame::frame(frame::entry(addr)?) == page;
+    let what = "the results are read from the very page that the program filled";
     checks.add(out, same, what)?;
+    let how = programs::describe(work.reach);
+    if managed {
+        writeln!(
+            out,
+            "   for the device the memory is {how}; faults served: {served}"
+        )?;
+        let good = work.reach == Reach::Managed && served > 0;
+        checks.add(out, good, "no call registered the memory")?;
+    } else {
+        writeln!(out, "   for the device the memory was {how}")?;
+    }
+    drop((all, floats));
 
     writeln!(
         out,
@@ -133,7 +151,7 @@ fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()>
         "nothing was copied by the copy engines",
     )?;
     // At least: other programs may use the device at the same time.
-    let moved = 4 * (programs::FLOATS + programs::INTS) as u64;
+    let moved = 4 * (u64::from(programs::FLOATS) + programs::INTS as u64);
     let enough = computed.host_read >= moved && computed.host_written >= moved;
     checks.add(out, enough, "the kernels worked on host memory")
 }

@@ -3,30 +3,27 @@
 
 use std::error::Error;
 
-use pinmap::{kernel, Buffer, Gpu, Queue, Registration};
+use pinmap::{kernel, Gpu, Queue, Reach};
 
 /// How many floats [`increment`] works on.
-pub const FLOATS: usize = 1024;
+pub const FLOATS: u16 = 1024;
 /// How many ints [`copy`] copies.
 pub const INTS: usize = 128;
 
-/// Allocates ordinary memory and fills it in the ordinary way: 0, 1, 2 …
-///
-/// # Errors
-///
-/// The errors of allocating memory.
-pub fn floats() -> Result<Buffer, Box<dyn Error>> {
-    let mut memory = Buffer::new(4 * FLOATS)?;
-    for (i, bytes) in memory.chunks_exact_mut(4).take(FLOATS).enumerate() {
-        bytes.copy_from_slice(&(i as f32).to_ne_bytes());
-    }
-    Ok(memory)
+/// Makes floats as any program does, on its heap: 0, 1, 2 …
+pub fn floats() -> Vec<f32> {
+    (0..FLOATS).map(f32::from).collect()
 }
 
-/// The floats in ordinary memory.
-pub fn values(memory: &[u8]) -> Vec<f32> {
-    let float = |bytes: &[u8]| bytes.try_into().map_or(f32::NAN, f32::from_ne_bytes);
-    memory.chunks_exact(4).take(FLOATS).map(float).collect()
+/// The work of [`increment`] as the program saw it.
+#[derive(Debug, Clone, Copy)]
+pub struct Increment {
+    /// Where the program has the floats.
+    pub addr: usize,
+    /// Where the device has them.
+    pub device_addr: u64,
+    /// How the device reached them.
+    pub reach: Reach,
 }
 
 /// Has the device add 1 to each float, in place: they become 1, 2, 3 …
@@ -34,12 +31,29 @@ pub fn values(memory: &[u8]) -> Vec<f32> {
 /// # Errors
 ///
 /// The errors of submitting and waiting.
-pub fn increment(queue: &mut Queue, memory: &mut Registration) -> Result<(), Box<dyn Error>> {
+pub fn increment(queue: &mut Queue, floats: &mut [f32]) -> pinmap::Result<Increment> {
+    let addr = floats.as_ptr().addr();
     queue.scope(|scope| {
-        let mut data = memory.slice_mut()?.part(..FLOATS)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })
-    })?;
-    Ok(())
+        let mut data = scope.slice_mut(floats)?;
+        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        Ok(Increment {
+            addr,
+            device_addr: data.device_addr(),
+            reach: data.reach(),
+        })
+    })
+}
+
+/// Describes how the device reached memory.
+pub fn describe(reach: Reach) -> String {
+    match reach {
+        Reach::Managed => "managed, nothing is pinned".to_owned(),
+        Reach::Registered { bytes, time } => format!(
+            "registered as long as it worked, {bytes} bytes in {} µs",
+            time.as_micros()
+        ),
+        other => format!("{other:?}"),
+    }
 }
 
 /// Has the device copy ints from one buffer in host memory to another, and returns them. Both
