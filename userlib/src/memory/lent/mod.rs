@@ -14,10 +14,10 @@
 //!
 //! # Why there may be references to memory that a device writes
 //!
-//! A slice that is lent for writing is borrowed exclusively, one for reading is borrowed shared. The
-//! device makes only the accesses that packets name, and the crate makes packets of operands that
-//! are borrowed; making them by hand is unsafe. So everything depends on the borrow lasting until
-//! the device is done:
+//! A slice that is lent for writing is borrowed exclusively, one for reading is borrowed shared.
+//! The device makes only the accesses that packets name, and the crate makes packets of operands
+//! that are borrowed; submitting packets that were made by hand is unsafe. So everything depends on
+//! the borrow lasting until the device is done:
 //!
 //! - It lasts for `'scope`, which is a lifetime parameter of the function that runs the scope. That
 //!   function returns when each queue that was used is done or destroyed, and not before. Nothing
