@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Follows one pointer through three MMUs. The CPU's leads to a page; the device's leads to an I/O
-//! virtual address, and the IOMMU from there to the same page. Shows the translations of registered
-//! memory, of memory that the driver allocated, and of memory of the device.
+//! virtual address, and the IOMMU from there to the same page. Shows the translations of memory
+//! that nobody registered, of registered memory, of memory that the driver allocated, and of memory
+//! of the device.
 //!
 //! Shows no physical address. Only root can see the entries of the IOMMU, and only those of
 //! Intel's, in debugfs.
@@ -231,6 +232,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         leaves: iommu::leaves(info.pci),
         gpu,
     };
+    if info.managed {
+        managed(&mut walk, &content)?;
+    }
     let memory = registered.slice()?;
     walk.to("registered memory", registered.addr(), Place::Host, memory)?;
     walk.to(
@@ -245,6 +249,21 @@ fn run() -> Result<(), Box<dyn Error>> {
         vram.place(),
         vram.slice(),
     )
+}
+
+/// Follows a pointer to memory that nobody registered. The device has no page of it before it
+/// touches the memory.
+fn managed(walk: &mut Walk, content: &[u8]) -> Result<(), Box<dyn Error>> {
+    let (gpu, addr) = (walk.gpu.clone(), content.as_ptr().addr());
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let mut touched = gpu.alloc_vram::<u8>(LEN)?;
+    queue.scope(|scope| {
+        let memory = scope.slice(content)?;
+        scope.copy(memory, &mut touched.slice_mut())?;
+        scope.wait()?;
+        walk.leaves = iommu::leaves(gpu.device().info()?.pci);
+        walk.to("memory that nobody registered", addr, Place::Host, memory)
+    })
 }
 
 fn main() -> ExitCode {

@@ -68,8 +68,9 @@
 //! not have had to wait:
 //!
 //! - opening devices and asking about them ([`Device::info`] and the like), taking their BARs and
-//!   interrupts, registering, allocating, mapping, importing and exporting memory, asking about it
-//!   ([`Registration::query`](crate::Registration::query)), filling a [`Cache`](crate::Cache);
+//!   interrupts, registering, managing, allocating, mapping, importing and exporting memory, asking
+//!   about it ([`Registration::query`](crate::Registration::query)), filling a
+//!   [`Cache`](crate::Cache);
 //! - making queues, streams and events; submitting, recording, calling, resetting;
 //! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
 //!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and

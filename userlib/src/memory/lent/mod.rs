@@ -60,7 +60,7 @@ pub(crate) const KEPT: &str = "memory of it could not be taken back from the dev
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reach {
-    /// The program registered or allocated the memory itself.
+    /// The program registered or allocated the memory itself, or the slice is empty.
     Mapped,
     /// The memory is managed. Nothing is pinned; a page that the device does not have yet is
     /// faulted in when the device touches it. [`Device::own_totals`] counts these faults.
