@@ -83,6 +83,7 @@ struct DeviceJson {
     owned: bool,
     coherent: bool,
     reset: bool,
+    managed: bool,
     address_bits: u32,
     aperture: RangeJson,
     reserved: Vec<ReservedJson>,
@@ -137,7 +138,10 @@ struct TotalsJson {
     vram: TotalJson,
     shared: TotalJson,
     mapped: TotalJson,
+    managed: TotalJson,
     stale: TotalJson,
+    faults_served: u64,
+    faults_failed: u64,
 }
 
 #[derive(Serialize)]
@@ -231,6 +235,7 @@ fn device(details: &Details) -> DeviceJson {
         owned: info.owned,
         coherent: info.coherent,
         reset: info.can_reset,
+        managed: info.managed,
         address_bits: info.address_bits(),
         aperture: range(&info.aperture),
         reserved: details.reserved.iter().map(reserved).collect(),
@@ -254,7 +259,10 @@ fn totals(totals: &Totals) -> TotalsJson {
         vram: total(totals.vram),
         shared: total(totals.shared),
         mapped: total(totals.mapped),
+        managed: total(totals.managed),
         stale: total(totals.stale),
+        faults_served: totals.faults.served,
+        faults_failed: totals.faults.failed,
     }
 }
 

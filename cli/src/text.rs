@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use pinmap::{BarInfo, GpuInfo, Info, Memlock, Preflight, Reserved, Total, Totals};
+use pinmap::{BarInfo, FaultTotals, GpuInfo, Info, Memlock, Preflight, Reserved, Total, Totals};
 
 use crate::details::{Details, Entry};
 use crate::limit::COMFORT;
@@ -69,10 +69,26 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
             ..
         }) => {
             details(info, reserved, out)?;
-            if let Some(info) = gpu {
-                engines(info, out)?;
+            if let Some(gpu) = gpu {
+                engines(gpu, out)?;
+                line(out, "  managed memory", managed(info.managed))?;
             }
-            totals.map_or(Ok(()), |totals| line(out, "  in use", in_use(&totals)))
+            let Some(totals) = totals else {
+                return Ok(());
+            };
+            line(out, "  in use", in_use(totals))?;
+            match totals.faults {
+                FaultTotals {
+                    served: 0,
+                    failed: 0,
+                    ..
+                } => Ok(()),
+                faults => line(
+                    out,
+                    "  faults",
+                    format!("{} served, {} failed", faults.served, faults.failed),
+                ),
+            }
         }
         Err(error) => line(out, "  not usable", error.to_string()),
     }
@@ -154,6 +170,14 @@ fn engines(info: &GpuInfo, out: &mut impl Write) -> io::Result<()> {
     )
 }
 
+/// Says whether devices reach memory that nobody registered.
+fn managed(is_possible: bool) -> &'static str {
+    match is_possible {
+        true => "yes: the device can reach any memory of a program",
+        false => "no: the kernel was built without CONFIG_HMM_MIRROR",
+    }
+}
+
 /// Returns the phrase that says how much programs have in use. This program is not counted.
 fn in_use(totals: &Totals) -> String {
     let programs = match totals.contexts.saturating_sub(1) {
@@ -167,6 +191,7 @@ fn in_use(totals: &Totals) -> String {
         ("of the device's memory", totals.vram),
         ("shared", totals.shared),
         ("mapped", totals.mapped),
+        ("managed", totals.managed),
         ("stale", totals.stale),
     ];
     let some = |(what, total): (&str, Total)| {

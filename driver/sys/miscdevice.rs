@@ -159,7 +159,7 @@ impl<T: Files> Node<T> {
         // and stays as long; nothing else of the node is touched.
         unsafe {
             let node = kernel::container_of!(Opaque::cast_from(misc), Self, misc);
-            &*(*node).device
+            &(*node).device
         }
     }
 }

@@ -262,3 +262,62 @@ TEST(trace_fault, .smoke = true)
 	CHECK_EQ(value(line, "device_addr") & ~0xfffULL, queue_query(&queue).out_addr & ~0xfffULL);
 	CHECK(strstr(line, "access=write"));
 }
+
+static void manage(int fd)
+{
+	struct pinmap_manage args = { .size = sizeof(args), .flags = PINMAP_MANAGE_ALL };
+
+	if (!(get_info(fd).out_flags & PINMAP_INFO_MANAGED))
+		SKIP("the kernel has no HMM_MIRROR");
+	CHECK_OK(try_ioctl(fd, PINMAP_MANAGE, &args));
+}
+
+/* A fault that is served is traced when that begins and when it is done. */
+TEST(trace_fault_served, .smoke = true)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	char line[512], *memory = anon(1);
+
+	manage(fd);
+	memory[0] = 1;
+	trace_begin();
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory, 64, 0);
+	queue_finish(&queue);
+	trace_end();
+	CHECK_EQ(trace_lines("fault", line), 0);
+	CHECK_EQ(trace_lines("fault_begin", line), 1);
+	CHECK_EQ(value(line, "device_addr"), (uintptr_t)memory);
+	CHECK_EQ(value(line, "code"), GPU_NOT_PRESENT);
+	CHECK_EQ(trace_lines("fault_served", line), 1);
+	diag("pinmap_fault_served: %s", line);
+	CHECK_EQ(value(line, "handle"), queue.args.out_queue);
+	CHECK_EQ(value(line, "device_addr"), (uintptr_t)memory);
+	CHECK(strstr(line, "access=write"));
+	CHECK(value(line, "pages") >= 1);
+	CHECK(value(line, "ns") > 0);
+	CHECK_EQ(trace_lines("fault_failed", line), 0);
+}
+
+/* A fault that is not served is traced with the reason, and then as one that stopped the queue. */
+TEST(trace_fault_failed)
+{
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	char line[512], *memory = anon(1);
+
+	manage(fd);
+	SYS(munmap(memory, PAGE));
+	trace_begin();
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory, 64, 0);
+	queue_ring(&queue);
+	CHECK_EQ(queue_stopped(&queue), GPU_NOT_PRESENT);
+	trace_end();
+	CHECK_EQ(trace_lines("fault_begin", line), 1);
+	CHECK_EQ(trace_lines("fault", line), 1);
+	CHECK_EQ(trace_lines("fault_served", line), 0);
+	CHECK_EQ(trace_lines("fault_failed", line), 1);
+	diag("pinmap_fault_failed: %s", line);
+	CHECK(strstr(line, "reason=hole"));
+	CHECK_EQ(queue_query(&queue).out_reason, PINMAP_FAULT_HOLE);
+}
