@@ -62,7 +62,7 @@ pub(crate) enum Stat {
     /// Buffers whose memory went away, until they are released.
     Stale,
     /// Managed ranges.
-    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
+    #[cfg_attr(not(pinmap_mirror), expect(dead_code, reason = "for managed memory"))]
     Managed,
 }
 

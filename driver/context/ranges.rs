@@ -4,9 +4,9 @@
 //! They share the numbers of the buffers' handles, and the limit on how many there may be.
 
 use super::Context;
-use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
-use crate::{failure::Failure, managed::Managed, managed::Managing};
+use crate::{failure::Failure, managed::Managed, managed::Managing, stats::Stat};
+use crate::{logic::span::Span, stats::StatGuard};
 use kernel::prelude::*;
 #[cfg(pinmap_mirror)]
 use kernel::{rbtree::RBTreeNodeReservation, sync::Arc};
@@ -15,6 +15,8 @@ use kernel::{rbtree::RBTreeNodeReservation, sync::Arc};
 pub(super) struct Range {
     pub(super) span: Span,
     pub(super) published: bool,
+    /// Counts the range.
+    pub(super) _stat: StatGuard,
 }
 
 impl Context {
@@ -71,6 +73,7 @@ impl Context {
         let entry = Range {
             span: range,
             published: false,
+            _stat: StatGuard::new(self.events.stats(), Stat::Managed, range.length()),
         };
         managing.add(range)?;
         let reserved = self.table.lock().reserve_range(node, entry);

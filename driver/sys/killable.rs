@@ -99,7 +99,9 @@ impl<'a> Using<'a> {
         let mut cgroups = helpers::pinmap_using::default();
         // SAFETY: The `mm_struct` is valid; the current task is a kthread, as the documentation
         // demands. `drop` ends what this begins.
-        unsafe { helpers::pinmap_use_mm(mm.as_raw(), &raw mut cgroups) }.then_some(Self {
+        let begun = unsafe { helpers::pinmap_use_mm(mm.as_raw(), &raw mut cgroups) };
+        // Only then is there something to end.
+        begun.then(|| Self {
             mm,
             cgroups,
             _of_this_thread: PhantomData,
