@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use nix::libc;
 use nix::sys::mman::{mmap, munmap, MapFlags, MsFlags, ProtFlags};
@@ -21,6 +22,7 @@ use pinmap::{
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
 use crate::setup::{pattern, RawMemory, PAGE};
+use crate::stale::while_unbound;
 use crate::streams::Gate;
 use crate::syscalls::{self, Phase};
 
@@ -297,6 +299,34 @@ pub(crate) fn lent_memory_outlasts_a_reset() -> Outcome {
     let now = memory.clone();
     increment(&mut gpu.queue(QueueOptions::new())?, &mut [0.0; 10])?;
     assert!(memory == now);
+    Ok(())
+}
+
+/// A device that is taken away does nothing more to the memory when the scope returns.
+pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
+    for options in [QueueOptions::new(), QueueOptions::new().register_slices()] {
+        let gpu = gpu()?;
+        let (device, mut queue) = (gpu.device().clone(), gpu.queue(options)?);
+        let mut memory = numbers(60_000);
+        let result = queue.scope(|scope| -> Outcome {
+            let mut data = scope.slice_mut(&mut memory)?;
+            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.wait()?;
+            let time = Duration::from_millis(1500);
+            scope.launch(kernel::Spin { time })?;
+            for _ in 0..20 {
+                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            }
+            while_unbound(&device, || Ok(()))
+        });
+        let error = result.expect_err("most of it was not done");
+        let error = error.downcast::<Error>()?;
+        assert_eq!(error.errno(), libc::ENODEV, "{error}");
+        check(&memory, 1.0);
+        let mut other = Gpu::find()?.queue(QueueOptions::new())?;
+        increment(&mut other, &mut memory)?;
+        check(&memory, 2.0);
+    }
     Ok(())
 }
 

@@ -225,6 +225,7 @@ const TESTS: &[Test] = tests! {
         lent_memory_is_handed_over_and_comes_back
         lent_memory_outlasts_a_panic
         lent_memory_outlasts_a_reset
+        lent_memory_outlasts_the_device
         lent_memory_changes_while_the_device_uses_it
         lent_memory_takes_no_system_call_once_it_is_managed
         lent_file_gets_the_results
@@ -305,6 +306,7 @@ const FAULTS: &[&str] = &[
     "gone_device_ends_a_scope",
     "process_ends_with_work_in_flight",
     "scope_ends_when_the_device_is_stopped",
+    "lent_memory_outlasts_the_device",
 ];
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 /// A value on the heap that stays where it is.
 ///
 /// Moving a `Box` asserts to the compiler that nobody else accesses its content. A device may do
-/// so, if a part of the value itself was registered; so this is a box without that assertion.
+/// so, if a part of the value itself is lent to it; so this is a box without that assertion.
 ///
 /// # Invariants
 ///
