@@ -4,7 +4,10 @@
 
 #include "device.h"
 
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 /* Parses "0xFRAME | LEVEL5 LEVEL4 LEVEL3 [LEVEL2 [LEVEL1]]", of which the last is the leaf. */
 static bool parse(const char *line, struct iommu_entry *entry)
@@ -20,6 +23,17 @@ static bool parse(const char *line, struct iommu_entry *entry)
 	/* bit 1: writable, for both kinds of tables that Intel's IOMMU has */
 	entry->writable = level[count - 2] & 2;
 	return true;
+}
+
+bool iommu_tables_are_ours(const char *bdf)
+{
+	char path[128], target[PATH_MAX];
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/iommu", bdf);
+	length = SYS(readlink(path, target, sizeof(target) - 1));
+	target[length] = '\0';
+	return strstr(target, "/dmar");
 }
 
 const struct iommu_table *iommu_read(const char *bdf)

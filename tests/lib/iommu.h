@@ -29,6 +29,9 @@ struct iommu_table {
 /* Reads the table, into static memory; NULL: it is not shown. */
 const struct iommu_table *iommu_read(const char *bdf);
 
+/* Whether the IOMMU of a function has its tables in this machine's memory, as Intel's has. */
+bool iommu_tables_are_ours(const char *bdf);
+
 struct iommu_entry iommu_find(const struct iommu_table *table, uint64_t device_addr);
 
 #endif

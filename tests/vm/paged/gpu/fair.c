@@ -358,6 +358,15 @@ static long long sleeps_of(pid_t pid)
 	return file_field(path, "voluntary_ctxt_switches:");
 }
 
+/* Whether a task waits for memory in a page fault on device memory. */
+static bool waits_in_fault(pid_t pid)
+{
+	char stack[4096];
+
+	stack_of(pid, stack, sizeof(stack));
+	return strstr(stack, "over_high") && strstr(stack, "vmf_insert_pfn");
+}
+
 /*
  * A task that has to wait for memory while device memory is mapped for it, because its cgroup has
  * more than it should, holds up nobody else's page faults.
@@ -411,12 +420,10 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 	gate_pass(&ready);
 	file_write("/sys/fs/cgroup/pinmap-test/memory.high", "1M");
 	for (bool done = false; !done;) {
-		char stack[4096];
 		long long sleeps = sleeps_of(pid);
 
 		CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0);
-		stack_of(pid, stack, sizeof(stack));
-		if (!strstr(stack, "over_high") || !strstr(stack, "vmf_insert_pfn")) {
+		if (!waits_in_fault(pid)) {
 			sleep_ms(1);
 			continue;
 		}
@@ -427,8 +434,8 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 			*(volatile char *)view = 1;
 			SYS(munmap(view, PAGE));
 		}
-		/* it has slept all the time */
-		done = sleeps_of(pid) == sleeps;
+		/* it still sleeps, and has slept all the time */
+		done = waits_in_fault(pid) && sleeps_of(pid) == sleeps;
 		waits++;
 	}
 	diag("faults were answered while a task waited for the %uth time", waits);
