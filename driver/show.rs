@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! fdinfo of an open file (`/proc/PID/fdinfo`), the attributes of a device in sysfs, and the list of
-//! its buffers in debugfs.
+//! fdinfo of an open file (`/proc/PID/fdinfo`), the attributes of a device in sysfs, and the list
+//! of its buffers in debugfs.
 
 use crate::{
     buffer::{Buffer, State},

@@ -43,7 +43,7 @@ impl Isolation {
 }
 
 impl Gpu {
-    /// Records that a fault has stopped `queue`, and holds off its context if that was one too many.
+    /// Records that a fault has stopped `queue`. Holds off its context if that was one too many.
     pub(super) fn note_trouble(&self, queue: &Queue) {
         let vm = queue.vm();
         let mut trouble = vm.trouble.lock();

@@ -4,13 +4,14 @@
 //! A queue that faults where the context's [`Pager`](super::pager::Pager) manages memory does not
 //! stop: it waits, in its slot or outside, until a thread has served the fault. Each queue that has
 //! faulted has a thread of its own, since a queue has one fault at a time at most: so the faults of
-//! different queues wait for each other nowhere. The thread is made at the first fault, by a worker,
-//! because the scheduler must not wait for memory; it ends with the queue.
+//! different queues wait for each other nowhere. The thread is made at the first fault, by a
+//! worker, because the scheduler must not wait for memory; it ends with the queue.
 //!
 //! Serving may take as long as user space likes: a handler of userfaultfd may have to bring the
 //! page. So neither an interrupt nor the scheduler serves faults, and nobody waits for one that is
 //! being served. Closing the queue, by whomever, kills the thread, which then gives up as soon as
-//! the kernel lets it. What it holds until then is the queue and the address space, and no lock.
+//! the kernel lets it. What it holds until then is the queue and the address space, and no
+//! lock of the driver's.
 
 use super::{
     hardware::Stop,

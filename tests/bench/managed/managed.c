@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The part of the bench that is about managed memory: what it costs the driver to serve a fault, and
- * what faults cost a kernel that runs over memory which nobody registered.
+ * The part of the bench that is about managed memory: what it costs the driver to serve a fault,
+ * and what faults cost a kernel that runs over memory which nobody registered.
  *
  * usage: bench-managed LABEL ROUNDS, as root in the VM, with the test GPU bound to pinmap. Prints
  * one JSON record a measurement. A failure ends it.
@@ -115,8 +115,8 @@ static uint64_t kernel(struct gpu_queue *queue, char *memory, volatile uint64_t 
 }
 
 /*
- * Measures a kernel over memory that is managed: that nobody has touched, that the program has, that
- * the device has; and over memory that is registered.
+ * Measures a kernel over memory that is managed: that nobody has touched, that the program has,
+ * that the device has; and over memory that is registered.
  */
 static void bench_kernel(int fd, struct gpu_queue *queue, const char *kind, int advice)
 {
