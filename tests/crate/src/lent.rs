@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Slices of ordinary memory as operands, on a device that can fault and on one that cannot, and
-//! managed memory.
+//! Slices of ordinary memory as operands, on a device that can fault and on one that cannot.
 
 use std::fs::OpenOptions;
 use std::hint::spin_loop;
@@ -12,22 +11,18 @@ use std::time::Duration;
 
 use nix::libc;
 use nix::sys::mman::{mmap, munmap, MapFlags, MsFlags, ProtFlags};
-use nix::sys::wait::{waitpid, WaitStatus};
-use nix::unistd::{fork, ForkResult};
 use pinmap::stream::{self, StreamOptions};
-use pinmap::{
-    kernel, Error, FaultAccess, FaultReason, Gpu, Packet, Queue, QueueOptions, Reach, Stream,
-};
+use pinmap::{kernel, Error, Gpu, Queue, QueueOptions, Reach, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
-use crate::setup::{pattern, RawMemory, PAGE};
+use crate::setup::PAGE;
 use crate::stale::while_unbound;
 use crate::streams::Gate;
 use crate::syscalls::{self, Phase};
 
 /// Opens a device on which memory can be managed, or skips the test.
-fn faulting() -> Result<Gpu, Box<dyn std::error::Error>> {
+pub(crate) fn faulting() -> Result<Gpu, Box<dyn std::error::Error>> {
     let gpu = gpu()?;
     match gpu.device().info()?.managed {
         true => Ok(gpu),
@@ -54,7 +49,7 @@ fn pinned(gpu: &Gpu) -> Result<u64, Error> {
 }
 
 /// Has the device add 1 to each number, and returns how it reaches them.
-fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach, Error> {
+pub(crate) fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach, Error> {
     queue.scope(|scope| {
         let addr = numbers.as_ptr().addr();
         let mut data = scope.slice_mut(numbers)?;
@@ -65,12 +60,12 @@ fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach, Error> {
 }
 
 /// 0, 1, 2 …
-fn numbers(count: u16) -> Vec<f32> {
+pub(crate) fn numbers(count: u16) -> Vec<f32> {
     (0..count).map(f32::from).collect()
 }
 
 /// Checks that each number is so much more than its index.
-fn check(numbers: &[f32], more: f32) {
+pub(crate) fn check(numbers: &[f32], more: f32) {
     for (index, &number) in (0u16..).zip(numbers) {
         assert_eq!(number, f32::from(index) + more, "number {index}");
     }
@@ -437,168 +432,4 @@ pub(crate) fn lent_file_gets_the_results() -> Outcome {
     assert_eq!(after.len(), 5000);
     check(&after, 1.0);
     Ok(std::fs::remove_file(path)?)
-}
-
-pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
-    let gpu = faulting()?;
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    let (mut inside, mut outside) = (numbers(50_000), numbers(50_000));
-    let managed = gpu.manage(&inside[..])?;
-    let (addr, len) = managed.range().ok_or("it has a range")?;
-    let (first, bytes) = (inside.as_ptr().addr(), size_of_val(&inside[..]));
-    assert!(addr <= first && first + bytes <= addr + len);
-    assert_eq!(gpu.device().own_totals()?.managed.bytes, len as u64);
-    assert_eq!(increment(&mut queue, &mut inside)?, Reach::Managed);
-    let reach = increment(&mut queue, &mut outside)?;
-    assert!(matches!(reach, Reach::Registered { .. }), "{reach:?}");
-    check(&inside, 1.0);
-    check(&outside, 1.0);
-    let error = gpu.manage_all().expect_err("a range is managed already");
-    assert_eq!(error.errno(), libc::EEXIST, "{error}");
-    drop(managed);
-    assert_eq!(gpu.device().own_totals()?.managed.number, 0);
-    let all = gpu.manage_all()?;
-    assert_eq!(increment(&mut queue, &mut outside)?, Reach::Managed);
-    drop((all, queue));
-    assert_eq!(gpu.device().own_totals()?.managed.number, 0);
-    Ok(())
-}
-
-/// An address at which nothing is ever mapped: programs and their libraries lie far above.
-const HOLE: usize = 0x10_0000;
-
-/// Has the device access one word by a raw packet, and returns the error.
-fn refused(gpu: &Gpu, addr: usize, access: FaultAccess) -> Result<Error, Error> {
-    let own = gpu.device().alloc::<u64>(1)?;
-    let (ours, theirs) = (own.device_addr(), addr as u64);
-    let packet = match access {
-        FaultAccess::Write => Packet::copy(ours, theirs, 8),
-        _ => Packet::copy(theirs, ours, 8),
-    };
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    // SAFETY: What the device is to write is an allocation, or memory of these tests to which
-    // nothing refers and which it cannot write.
-    let result = queue.scope(|scope| unsafe { scope.submit(&[packet]) });
-    Ok(result.expect_err("the program cannot do that either"))
-}
-
-pub(crate) fn managed_memory_says_why_not() -> Outcome {
-    let gpu = faulting()?;
-    let managed = gpu.manage_all()?;
-    let (constant, none) = (RawMemory::new(2 * PAGE)?, RawMemory::new(PAGE)?);
-    constant.fill(&pattern(1, 2 * PAGE));
-    constant.protect()?;
-    // SAFETY: The mapping is ours, and nothing refers to it.
-    unsafe {
-        let start = NonNull::new(none.start()).ok_or("an address")?;
-        nix::sys::mman::mprotect(start.cast(), PAGE, ProtFlags::PROT_NONE)?;
-    }
-    for (addr, access, reason, words) in [
-        (
-            HOLE + 8,
-            FaultAccess::Read,
-            FaultReason::Hole,
-            "nothing mapped there",
-        ),
-        (
-            constant.addr() + PAGE,
-            FaultAccess::Write,
-            FaultReason::Permission,
-            "r--p",
-        ),
-        (
-            none.addr(),
-            FaultAccess::Read,
-            FaultReason::Permission,
-            "---p",
-        ),
-    ] {
-        let error = refused(&gpu, addr, access)?;
-        let fault = *error.fault().ok_or("no fault")?;
-        assert_eq!(error.errno(), libc::EIO, "{error}");
-        assert_eq!(
-            (fault.access, fault.addr, fault.reason, fault.packet),
-            (Some(access), Some(addr as u64), Some(reason), 0),
-            "{error}"
-        );
-        let text = error.to_string();
-        assert!(text.contains(words), "{text}");
-        assert!(error.hint().is_some(), "{text}");
-        match fault.area {
-            None => assert_eq!(reason, FaultReason::Hole),
-            Some(area) => assert!((area.start..area.end).contains(&(addr as u64)), "{area}"),
-        }
-    }
-    assert!(constant.content(2 * PAGE) == pattern(1, 2 * PAGE));
-    // What is not managed at all says so.
-    drop(managed);
-    let error = refused(&gpu, constant.addr(), FaultAccess::Read)?;
-    let reason = error.fault().and_then(|fault| fault.reason);
-    assert_eq!(reason, Some(FaultReason::Unmapped), "{error}");
-    constant.unmap()?;
-    none.unmap()
-}
-
-/// A fault that cannot be served ends one stream, which can be reset. Others go on.
-pub(crate) fn managed_fault_leaves_others_alone() -> Outcome {
-    let gpu = faulting()?;
-    let (failing, other) = (
-        gpu.stream(StreamOptions::new())?,
-        gpu.stream(StreamOptions::new())?,
-    );
-    let work = |stream: &Stream| -> Outcome {
-        let pending = stream.submit(numbers(10_000), |work, numbers| {
-            let mut data = work.slice_mut(numbers)?;
-            work.launch(kernel::IncrementF32 { data: &mut data })
-        })?;
-        check(&pending.wait()?, 1.0);
-        Ok(())
-    };
-    let _managed = gpu.manage_all()?;
-    let own = gpu.device().alloc::<u64>(1)?;
-    let read = Packet::copy(HOLE as u64, own.device_addr(), 8);
-    let memory = numbers(10_000);
-    let pending = failing.submit(memory, |work, memory| {
-        // SAFETY: It writes nothing, because what it reads is not there.
-        unsafe { work.packets(&[read])? };
-        let mut data = work.slice_mut(memory)?;
-        work.launch(kernel::IncrementF32 { data: &mut data })
-    })?;
-    let failed = pending.wait().expect_err("it reads what is not there");
-    let reason = failed.error.fault().and_then(|fault| fault.reason);
-    assert_eq!(reason, Some(FaultReason::Hole), "{}", failed.error);
-    let memory = failed.value.try_into_memory();
-    check(&memory.map_err(|_| "the stream has failed")?, 0.0);
-    work(&other)?;
-    failing.reset()?;
-    work(&failing)?;
-    work(&other)?;
-    let totals = gpu.device().own_totals()?;
-    assert_eq!(totals.faults.failed, 1);
-    Ok(())
-}
-
-/// A child has another address space than the one that is managed.
-pub(crate) fn managed_memory_of_a_child_is_refused() -> Outcome {
-    let gpu = faulting()?;
-    // SAFETY: This process has one thread, so that the child can use whatever it likes.
-    match unsafe { fork()? } {
-        ForkResult::Child => {
-            let errno = gpu.manage_all().map_or_else(|error| error.errno(), |_| 0);
-            // SAFETY: Ends the child without what the parent would do at its end.
-            unsafe { libc::_exit(errno) }
-        }
-        ForkResult::Parent { child } => {
-            let ended = waitpid(child, None)?;
-            assert!(
-                matches!(ended, WaitStatus::Exited(_, libc::EPERM)),
-                "{ended:?}"
-            );
-        }
-    }
-    let mut queue = gpu.queue(QueueOptions::new())?;
-    let mut memory = numbers(1000);
-    increment(&mut queue, &mut memory)?;
-    check(&memory, 1.0);
-    Ok(())
 }

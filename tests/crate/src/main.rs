@@ -19,6 +19,7 @@ mod kernels;
 mod knobs;
 mod lent;
 mod lost;
+mod managed;
 mod mapping;
 mod memory;
 mod queues;
@@ -228,7 +229,8 @@ const TESTS: &[Test] = tests! {
         lent_memory_outlasts_the_device
         lent_memory_changes_while_the_device_uses_it
         lent_memory_takes_no_system_call_once_it_is_managed
-        lent_file_gets_the_results
+        lent_file_gets_the_results;
+    managed:
         managed_ranges_are_what_the_program_chose
         managed_memory_says_why_not
         managed_fault_leaves_others_alone
