@@ -5,7 +5,8 @@
 //! is closed or the device is unbound, whichever comes first: [`Context::tear_down`] ends all of
 //! its buffers, and nothing can be added afterwards.
 //!
-//! `table.rs` has the handles, `ranges.rs` those of managed ranges. `portable.rs` has what the contexts of a process share.
+//! `table.rs` has the handles, `ranges.rs` those of managed ranges. `portable.rs` has what the
+//! contexts of a process share.
 //!
 //! Locks, outermost first: the device's `leaving`, `teardown`, `table`, a buffer's `inner`.
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The handles of a context.
 //!
-//! A handle names a buffer, or a managed range (`ranges.rs`). It is *reserved* when the buffer is made, together with the user
-//! addresses, if there are any, so that two registrations cannot overlap; it is *published*, and
-//! can be used, after everything that can fail has succeeded and the caller knows it. Numbers are
-//! not used again, so a handle that was released is told from one that never was.
+//! A handle names a buffer, or a managed range (`ranges.rs`). It is *reserved* when the buffer is
+//! made, together with the user addresses, if there are any, so that two registrations cannot
+//! overlap; it is *published*, and can be used, after everything that can fail has succeeded and
+//! the caller knows it. Numbers are not used again, so a handle that was released is told from one
+//! that never was.
 //!
 //! A portable buffer has a handle in each context of the process: one context is its *home*, where
 //! it was registered, and ends it; in the others it is a *guest*, which can only be let go of.

@@ -9,8 +9,8 @@
 //! * `contexts.rs`, `member.rs`: the contexts, and the queues of each by handle
 //! * `queue.rs`: a queue, its fences and its doorbell; `ids.rs`: which ids are free
 //! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`
-//! * `vm.rs`: a context's page tables; `tlb.rs`: making the device forget; `vmids.rs`: who has a
-//!   VMID
+//! * `vm.rs`: a context's page tables; `leaves.rs`: entries of managed memory in them
+//! * `tlb.rs`: making the device forget; `vmids.rs`: who has a VMID
 //! * `pager.rs`: what serves faults on managed memory; `service.rs`: the threads that have it done
 //! * `isolation.rs`: contexts that are held off after trouble
 //! * `vram.rs`: the device's memory, for page tables and for programs
@@ -19,8 +19,9 @@
 //! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
 //! `work_pending`, `burst`, an address space's `pager` and `trouble`, and the bitmap of VRAM are
 //! leaves. Page faults pass `vram_open`, which is no lock: faults do not wait for each other, and
-//! only taking the device away waits for them. No MMU notifier takes any of these locks, so the
-//! device may be waited for under `schedule`.
+//! only taking the device away waits for them. MMU notifiers take a VMID's lock and `invalidates`,
+//! to take managed memory away, so nothing is allocated under these; and none of the locks before
+//! them, so the device may be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,

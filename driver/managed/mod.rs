@@ -197,6 +197,11 @@ impl Managed {
         }
     }
 
+    /// Finds the block of `addr`, if there is one.
+    fn find_block(&self, addr: u64) -> Option<Arc<Block>> {
+        self.blocks.lock().by_number.get(&(addr / LARGE)).cloned()
+    }
+
     /// Finds the block of `addr`, or makes it. Sleeps.
     fn block_at(&self, addr: u64) -> Result<Arc<Block>, Failure> {
         let number = addr / LARGE;

@@ -160,6 +160,7 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
             // The device tries again, and others have a turn before.
             return match attempt {
                 Attempt::Strange => Err(refused(uapi::PINMAP_FAULT_DEVICE, EFAULT)),
+                Attempt::Full => Err(ENOSPC.into()),
                 _ => Ok(0),
             };
         }
@@ -185,6 +186,9 @@ fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result
         }
         _ => {
             let more = ahead(managing, fault, snapshot);
+            if fault.write {
+                forget_first(managing, fault, more)?;
+            }
             return match hmm::fault_in(managing.mm(), fault.addr, fault.write, more) {
                 Ok(()) => Ok(Attempt::FaultedIn),
                 Err(EINTR) => Err(Failed::Stopped),
@@ -200,21 +204,45 @@ fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result
 }
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
-/// page table does not have, and that are managed and free.
+/// page table does not have, or has as zeros that cannot be written to, and that are managed and
+/// free.
 fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot) -> u32 {
     let mut count = 0;
     for index in (fault.index..PAGES).skip(1).take(AHEAD as usize) {
-        let offset = (index.saturating_sub(fault.index) as u64).saturating_mul(PAGE_SIZE);
-        let page = page_of(fault.addr.saturating_add(offset));
+        let is_missing = match snapshot.leaf(index) {
+            Leaf::Absent => true,
+            Leaf::Page { write: false, .. } => fault.write && snapshot.is_zeros(index),
+            _ => false,
+        };
+        let page = behind(fault, index);
         let is_ours = page.is_some_and(|page| {
             managed.first_range(page).is_some() && managed.space.first_taken(page).is_none()
         });
-        if !is_ours || snapshot.leaf(index) != Leaf::Absent {
+        if !is_ours || !is_missing {
             break;
         }
         count = u32::saturating_add(count, 1);
     }
     count
+}
+
+/// The page `index` of the block of `fault`.
+fn behind(fault: Fault, index: usize) -> Option<Span> {
+    let start = fault.addr & !(LARGE - 1);
+    page_of(start.saturating_add((index as u64).saturating_mul(PAGE_SIZE)))
+}
+
+/// Takes the page of `fault`, and `more` behind it, from the device, which may have them for
+/// reading. They are about to be replaced, one after the other, and so the device is waited for
+/// once and not for each.
+fn forget_first(managed: &Managed, fault: Fault, more: u32) -> Result {
+    let last = fault.index.saturating_add(more as usize);
+    let first = page_of(fault.addr).ok_or(EINVAL)?;
+    let pages = behind(fault, last).map_or(first, |last| first.union(last));
+    match managed.find_block(fault.addr) {
+        Some(block) => managed.take_back(&block, pages, false),
+        None => Ok(()),
+    }
 }
 
 /// Tells apart what making room helps against.

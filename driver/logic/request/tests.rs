@@ -357,6 +357,35 @@ fn sync_edges() {
 }
 
 #[test]
+fn manage_edges() {
+    use Refusal::{Invalid, Unsupported};
+    let bounds = Span::from_bounds(0, USER_LAST).unwrap();
+    let all = PINMAP_MANAGE_ALL;
+    let table = [
+        ((0, 0x1000, 0x2000), Ok((0x1000, 0x2fff))),
+        ((all, 0, 0), Ok((0, USER_LAST))),
+        ((all, 0x1000, 0), Err(Invalid)),
+        ((all, 0, 0x1000), Err(Invalid)),
+        ((0, 0x1000, 0), Err(Invalid)),
+        ((0, 0x1001, 0x1000), Err(Invalid)),
+        ((0, 0x1000, 0x1001), Err(Invalid)),
+        (
+            (0, USER_LAST - 0xfff, 0x1000),
+            Ok((USER_LAST - 0xfff, USER_LAST)),
+        ),
+        ((0, USER_LAST - 0xfff, 0x2000), Err(Invalid)),
+        ((0, !0xfff, 0x2000), Err(Invalid)),
+        ((2, 0x1000, 0x1000), Err(Unsupported)),
+        ((all | 1 << 31, 0, 0), Err(Unsupported)),
+    ];
+    for ((flags, address, length), want) in table {
+        let got = manage(flags, address, length, bounds);
+        let got = got.map(|range| (range.start(), range.last()));
+        assert_eq!(got, want, "{flags:#x} {address:#x} {length:#x}");
+    }
+}
+
+#[test]
 fn map_says_where() {
     let buffer = Span::new(0x5000, 0x2000).unwrap();
     let plan = |fixed| MapPlan {

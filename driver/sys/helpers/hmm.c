@@ -8,6 +8,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
 #include <linux/pagemap.h>
+#include <linux/pgtable.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include "helpers.h"
@@ -59,7 +60,7 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
  * nothing in. What is read is true only if an MMU notifier tells of no change since. Only a fatal
  * signal ends the wait for the mmap lock.
  *
- * HMM uses the interval notifier that it is given to stop early if the range changes; this one never
+ * HMM uses the interval notifier that it is given to stop early if the range changes. This one never
  * changes, because the caller asks its own notifier.
  */
 int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
@@ -211,6 +212,11 @@ u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, i
 }
 
 #endif
+
+bool pinmap_is_zeros(unsigned long pfn)
+{
+	return is_zero_pfn(pfn);
+}
 
 void pinmap_hold_page(unsigned long pfn)
 {
