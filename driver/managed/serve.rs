@@ -204,15 +204,14 @@ fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result
 }
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
-/// page table does not have, or has as zeros that cannot be written to, and that are managed and
-/// free.
+/// page table does not have, or not for writing, and that are managed and free.
 fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot) -> u32 {
     let mut count = 0;
     for index in (fault.index..PAGES).skip(1).take(AHEAD as usize) {
         let is_missing = match snapshot.leaf(index) {
             Leaf::Absent => true,
-            Leaf::Page { write: false, .. } => fault.write && snapshot.is_zeros(index),
-            _ => false,
+            Leaf::Page { write, .. } => fault.write && !write,
+            Leaf::Forbidden => false,
         };
         let page = behind(fault, index);
         let is_ours = page.is_some_and(|page| {

@@ -79,14 +79,6 @@ impl Snapshot {
         }
     }
 
-    /// Returns whether the page table had the page of zeros that all processes share for page
-    /// `index`.
-    pub(crate) fn is_zeros(&self, index: usize) -> bool {
-        // SAFETY: The call takes any number.
-        self.pfn(index)
-            .is_some_and(|pfn| unsafe { helpers::pinmap_is_zeros(pfn as usize) })
-    }
-
     /// Takes references to those of `pages` that the page table has. `current` says that it has
     /// them still; the caller has the lock that a notifier needs before they can go away.
     pub(crate) fn hold(&self, pages: Pages, _current: &Current) -> Held<'_> {

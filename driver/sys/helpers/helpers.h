@@ -112,7 +112,6 @@ int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int p
 int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int more);
 u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, int error,
 			 struct pinmap_area *area);
-bool pinmap_is_zeros(unsigned long pfn);
 void pinmap_hold_page(unsigned long pfn);
 void pinmap_let_go_of_page(unsigned long pfn);
 bool pinmap_is_modified(unsigned long pfn);

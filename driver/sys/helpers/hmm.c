@@ -8,7 +8,6 @@
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
 #include <linux/pagemap.h>
-#include <linux/pgtable.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include "helpers.h"
@@ -212,11 +211,6 @@ u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, i
 }
 
 #endif
-
-bool pinmap_is_zeros(unsigned long pfn)
-{
-	return is_zero_pfn(pfn);
-}
 
 void pinmap_hold_page(unsigned long pfn)
 {
