@@ -29,7 +29,9 @@
  * A *buffer* is a range of pinned pages with permissions. A *mapping* is a
  * buffer at an address of the device. Device addresses are I/O virtual
  * addresses in an IOMMU domain that belongs to the driver alone. The device
- * cannot reach anything that is not mapped there.
+ * cannot reach anything that is not mapped there. What is mapped there is a
+ * buffer, or belongs to a managed range (%PINMAP_MANAGE) and is unmapped before
+ * the program's memory changes.
  *
  * A *flat* device (%PINMAP_KIND_FLAT) has no MMU of its own, so it cannot tell
  * two users apart. One context owns it: the first one that maps memory, maps a
