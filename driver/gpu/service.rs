@@ -206,10 +206,9 @@ impl Gpu {
         let Some(entry) = schedule.entry(id) else {
             return;
         };
-        if self.is_served(&entry.queue, &stop) {
-            // At most one at a time: until this one is served, the queue executes nothing. That of
-            // a queue which is being closed would have been served, so it is no failure.
-            if !entry.faulting && !entry.closing {
+        if !entry.closing && self.is_served(&entry.queue, &stop) {
+            // At most one at a time: until this one is served, the queue executes nothing.
+            if !entry.faulting {
                 entry.faulting = true;
                 entry.queue.begin_service(stop);
             }

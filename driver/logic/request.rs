@@ -259,7 +259,7 @@ pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Spa
             _ => Err(Refusal::Invalid),
         };
     }
-    let range = Span::new(address, length).map_err(|_| Refusal::Invalid)?;
+    let range = Span::new(address, length)?;
     if !range.is_whole_pages() || !bounds.covers(range) {
         return Err(Refusal::Invalid);
     }

@@ -130,13 +130,13 @@ static u32 pinmap_explain_vma(struct vm_area_struct *vma, unsigned long addr)
 
 	if (userfaultfd_armed(vma))
 		return PINMAP_FAULT_USERFAULTFD;
-	if (is_vm_hugetlb_page(vma))
-		return PINMAP_FAULT_MEMORY;
 	if (!vma->vm_file)
 		return PINMAP_FAULT_GUARD;
 	offset = (loff_t)linear_page_index(vma, addr) << PAGE_SHIFT;
 	if (offset >= i_size_read(file_inode(vma->vm_file)))
 		return PINMAP_FAULT_FILE;
+	if (is_vm_hugetlb_page(vma))
+		return PINMAP_FAULT_MEMORY;
 	return vma->vm_flags & VM_MAYBE_GUARD ? PINMAP_FAULT_GUARD : PINMAP_FAULT_FILE;
 }
 
