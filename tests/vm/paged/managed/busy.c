@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* Memory that changes while the device works on it. */
+#define _GNU_SOURCE
+#include "managed.h"
+
+#include "edu.h"
+#include "file.h"
+#include "memory.h"
+#include "pins.h"
+#include "pressure.h"
+#include "process.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WORK = 2 << 20, PACKETS = 40 };
+
+/* What ends the device's access while it writes the memory without a pause. */
+static const struct way {
+	const char *name;
+	/* Whether a fault stops the queue. */
+	bool stops;
+} ways[] = {
+	{ "munmap", true },    { "mprotect", true }, { "release", true },
+	{ "dontneed", false }, { "fork", false },    { "mremap", true },
+};
+
+/* Asserts that nobody writes these bytes any more, as long as the queue runs. */
+static void check_still(struct gpu_queue *queue, const char *memory, size_t length,
+			const char *what)
+{
+	char *before = malloc(length);
+
+	memcpy(before, memory, length);
+	if (try_queue_wait(queue, slow(60000)) == -ETIMEDOUT)
+		FAIL("the queue neither goes on nor stops");
+	if (memcmp(before, memory, length))
+		FAIL("the device writes after %s has returned", what);
+	free(before);
+}
+
+/*
+ * When a call that takes a right away returns, the device makes no access by the old right, though
+ * it is in the midst of its work.
+ */
+TEST_EACH(while_busy, ways)
+{
+	/* pages are copied one by one after a fork, which takes long */
+	size_t length = strcmp(row->name, "fork") ? WORK : WORK / 8;
+	int file = new_memfd(length, 0), fd = open_gpu();
+	bool private = !strcmp(row->name, "fork") || !strcmp(row->name, "dontneed");
+	char *alias = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+	char *memory = address_space(length, HUGE), *elsewhere = address_space(length, HUGE);
+	struct gpu_queue queue = queue_new(fd);
+	uint64_t handle;
+	pid_t pid;
+
+	SYS(mmap(memory, length, PROT_READ | PROT_WRITE,
+		 MAP_FIXED | (private ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED),
+		 private ? -1 : file, 0));
+	memset(memory, 0x10, length);
+	handle = manage(fd, memory, length);
+	for (int i = 0; i < PACKETS; i++)
+		queue_push(&queue, GPU_FILL, (uintptr_t)memory, length, 0x41 + i);
+	queue_submit(&queue);
+	CHECK(WAIT_FOR(20000, queue_query(&queue).out_index > 2));
+	if (!strcmp(row->name, "munmap")) {
+		SYS(munmap(memory, length));
+	} else if (!strcmp(row->name, "mprotect")) {
+		SYS(mprotect(memory, length, PROT_READ));
+	} else if (!strcmp(row->name, "release")) {
+		release(fd, handle);
+	} else if (!strcmp(row->name, "mremap")) {
+		SYS(mremap(memory, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, elsewhere));
+	} else if (!strcmp(row->name, "dontneed")) {
+		/* the pages that the device writes are those that the program has */
+		SYS(madvise(memory, length, MADV_DONTNEED));
+	} else {
+		pid = fork();
+		if (pid == 0) {
+			check_still(&queue, memory, length, row->name);
+			_exit(0);
+		}
+		join(pid);
+	}
+	if (row->stops) {
+		check_still(&queue, alias, length, row->name);
+		CHECK_ERR(EIO, try_queue_wait(&queue, 0));
+		CHECK_EQ(queue_query(&queue).out_state, PINMAP_QUEUE_FAULTED);
+		return;
+	}
+	CHECK_OK(try_queue_wait(&queue, slow(60000)));
+	CHECK(bytes_are(memory, length, 0x41 + PACKETS - 1));
+}
+
+enum { PAGES = 64 };
+
+struct churn {
+	char *memory;
+	size_t pages;
+	volatile bool stop;
+	volatile unsigned int rounds;
+};
+
+/* Replaces pages all the time. */
+static void *replace(void *argument)
+{
+	struct churn *churn = argument;
+	unsigned int seed = 7;
+
+	while (!churn->stop) {
+		char *page = churn->memory + rand_r(&seed) % churn->pages * PAGE;
+
+		switch (rand_r(&seed) % 4) {
+		case 0:
+			SYS(madvise(page, PAGE, MADV_DONTNEED));
+			break;
+		case 1:
+			SYS(mmap(page, PAGE, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+			break;
+		case 2:
+			*(volatile char *)page = 1;
+			break;
+		default:
+			SYS(mprotect(page, PAGE, PROT_READ));
+			SYS(mprotect(page, PAGE, PROT_READ | PROT_WRITE));
+		}
+		churn->rounds++;
+	}
+	return NULL;
+}
+
+/*
+ * A page that is replaced while a fault on it is served is not given to the device: whatever the
+ * device has in the end is what the program has.
+ */
+TEST(replaced_while_served, .seconds = 120)
+{
+	char *memory = anon(PAGES);
+	struct churn churns[2];
+	int fd = open_gpu();
+	pthread_t threads[2];
+
+	manage(fd, memory, PAGES * PAGE);
+	for (unsigned int i = 0; i < rounds(12); i++) {
+		struct gpu_queue queues[2] = { queue_new(fd), queue_new(fd) };
+		unsigned int faulted = 0;
+
+		for (int k = 0; k < 2; k++) {
+			churns[k] = (struct churn){ memory + k * PAGES / 2 * PAGE, PAGES / 2 };
+			CHECK_OK(-pthread_create(&threads[k], NULL, replace, &churns[k]));
+		}
+		while (churns[0].rounds < 200 || churns[1].rounds < 200) {
+			for (int k = 0; k < 2; k++) {
+				/* it may meet a page that cannot be written just now */
+				if (try_fill(&queues[k], memory, PAGES * PAGE, 0x51 + k) ==
+				    0)
+					continue;
+				CHECK_EQ(queue_query(&queues[k]).out_state, PINMAP_QUEUE_FAULTED);
+				CHECK_OK(try_queue_destroy(fd, queues[k].args.out_queue));
+				munmap(queues[k].ring, queues[k].args.out_ring_length);
+				munmap((void *)queues[k].fences, PAGE);
+				munmap((void *)queues[k].doorbell, PAGE);
+				queues[k] = queue_new(fd);
+				faulted++;
+			}
+		}
+		for (int k = 0; k < 2; k++) {
+			churns[k].stop = true;
+			CHECK_OK(-pthread_join(threads[k], NULL));
+		}
+		fill(&queues[0], memory, PAGES * PAGE, 0x61 + i);
+		for (int page = 0; page < PAGES; page++)
+			if (!bytes_are(memory + page * PAGE, PAGE, 0x61 + i))
+				FAIL("round %u (%u faults): the device has another page %d", i,
+				     faulted, page);
+		for (int k = 0; k < 2; k++)
+			CHECK_OK(try_queue_destroy(fd, queues[k].args.out_queue));
+	}
+}
+
+enum { WORDS = 512 };
+
+struct stress {
+	char *memory;
+	volatile bool stop;
+	unsigned int added;
+	volatile unsigned int disturbances;
+};
+
+/* Counts in the second half of each page. */
+static void *count_by_cpu(void *argument)
+{
+	struct stress *stress = argument;
+
+	while (!stress->stop) {
+		for (int page = 0; page < PAGES; page++)
+			++*(volatile uint32_t *)(stress->memory + page * PAGE + PAGE / 2);
+		stress->added++;
+		usleep(1000);
+	}
+	return NULL;
+}
+
+/* Does everything that takes memory away for a moment and loses nothing of it. */
+static void *disturb(void *argument)
+{
+	struct stress *stress = argument;
+	unsigned int seed = 11;
+
+	while (!stress->stop) {
+		size_t page = rand_r(&seed) % PAGES, pages = 1 + rand_r(&seed) % (PAGES - page);
+		char *addr = stress->memory + page * PAGE;
+		pid_t pid;
+
+		switch (rand_r(&seed) % 4) {
+		case 0:
+			pid = SYS(fork());
+			if (pid == 0)
+				_exit(0);
+			SYS(waitpid(pid, NULL, 0));
+			break;
+		case 1:
+			SYS(mprotect(addr, pages * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC));
+			SYS(mprotect(addr, pages * PAGE, PROT_READ | PROT_WRITE));
+			break;
+		case 2:
+			SYS(madvise(addr, pages * PAGE, MADV_PAGEOUT));
+			break;
+		default:
+			compact();
+		}
+		stress->disturbances++;
+	}
+	return NULL;
+}
+
+/*
+ * CPU and device count in the same pages, which are copied, protected, swapped out and moved
+ * meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes it long.
+ */
+TEST(stress, .seconds = 300)
+{
+	struct stress stress = { .memory = anon(PAGES) };
+	unsigned int launches = 0, wanted = rounds(40);
+	pthread_t cpu, other;
+	long long pins = pins_held();
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	swap_begin();
+	memset(stress.memory, 0, PAGES * PAGE);
+	manage_all(fd);
+	CHECK_OK(-pthread_create(&cpu, NULL, count_by_cpu, &stress));
+	CHECK_OK(-pthread_create(&other, NULL, disturb, &stress));
+	while (launches < wanted || stress.disturbances < wanted) {
+		for (int page = 0; page < 32; page++) {
+			char *addr = stress.memory + (launches * 32 + page) % PAGES * PAGE;
+
+			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)addr, WORDS,
+				   0);
+		}
+		CHECK_OK(try_queue_finish(&queue, slow(60000)));
+		launches++;
+	}
+	if (launches % 2) {
+		for (int page = PAGES / 2; page < PAGES; page++)
+			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32),
+				   (uintptr_t)stress.memory + page * PAGE, WORDS, 0);
+		CHECK_OK(try_queue_finish(&queue, slow(60000)));
+		launches++;
+	}
+	stress.stop = true;
+	CHECK_OK(-pthread_join(cpu, NULL));
+	CHECK_OK(-pthread_join(other, NULL));
+	diag("%u launches, %u disturbances, %u rounds of the CPU", launches, stress.disturbances,
+	     stress.added);
+	for (int page = 0; page < PAGES; page++) {
+		const char *addr = stress.memory + page * PAGE;
+
+		CHECK_EQ(*(const uint32_t *)(addr + PAGE / 2), stress.added);
+		for (int i = 0; i < WORDS; i++)
+			CHECK_EQ(((const float *)addr)[i], launches / 2);
+	}
+	CHECK_PINS(pins);
+	SYS(munmap(stress.memory, PAGES * PAGE));
+	swap_end();
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Managed memory: calls, accesses by the device, and faults that are not served. */
+#ifndef TESTS_MANAGED_H
+#define TESTS_MANAGED_H
+
+#include "gpu.h"
+
+/* An address where nothing is mapped, nor will be by chance. */
+#define NOWHERE ((char *)(1ULL << 40))
+
+int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args);
+
+/* Manages a range; returns the handle. */
+uint64_t manage(int fd, const void *addr, size_t length);
+/*
+ * Manages all addresses of the program; returns the handle. Skips the test if that is impossible.
+ */
+uint64_t manage_all(int fd);
+
+/* The device fills memory, or copies it; 0, or what try_queue_finish() says. */
+int try_fill(struct gpu_queue *queue, const void *addr, size_t length, unsigned char byte);
+int try_copy(struct gpu_queue *queue, const void *from, void *to, size_t length);
+#define fill(...) CHECK_OK(try_fill(__VA_ARGS__))
+#define copy(...) CHECK_OK(try_copy(__VA_ARGS__))
+
+/*
+ * Asserts that the queue has stopped at an address, for this access and reason, and returns what
+ * QUEUE_QUERY says.
+ */
+struct pinmap_queue_query check_stopped(const char *file, int line, const struct gpu_queue *queue,
+					const void *addr, uint32_t access, uint32_t reason);
+#define CHECK_STOPPED(...) check_stopped(__FILE__, __LINE__, __VA_ARGS__)
+
+/*
+ * Asserts that an access of 8 bytes, by a queue of its own, is not served, for this reason and at
+ * this address. Returns what QUEUE_QUERY says.
+ */
+struct pinmap_queue_query check_refused(const char *file, int line, int fd, const void *addr,
+					uint32_t access, uint32_t reason);
+#define CHECK_REFUSED(...) check_refused(__FILE__, __LINE__, __VA_ARGS__)
+#define CHECK_READ_REFUSED(fd, addr, reason) \
+	CHECK_REFUSED(fd, addr, PINMAP_ACCESS_READ, PINMAP_FAULT_##reason)
+#define CHECK_WRITE_REFUSED(fd, addr, reason) \
+	CHECK_REFUSED(fd, addr, PINMAP_ACCESS_WRITE, PINMAP_FAULT_##reason)
+
+/* What GPU_WALK says of an address: 0 or -errno, and the flags. */
+int try_walk(int fd, const void *addr, uint32_t *flags);
+
+struct pinmap_get_totals totals(int fd, uint32_t flags);
+
+#endif
