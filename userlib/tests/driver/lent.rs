@@ -220,6 +220,33 @@ fn an_array_that_is_handed_over_stays() {
     }
 }
 
+/// A scope lends memory of the same program to two contexts, each of which manages it.
+#[test]
+fn contexts_manage_for_themselves() {
+    let fakes = [Fake::new(), Fake::new()];
+    let gpus = [&fakes[0], &fakes[1]].map(|fake| {
+        fake.let_fault();
+        fake.gpu()
+    });
+    let numbers = vec![0.0f32; 5000];
+    let ranges = [&gpus[0], &gpus[1]].map(|gpu| gpu.manage(&numbers[..]).expect("managed"));
+    let streams =
+        [&gpus[0], &gpus[1]].map(|gpu| gpu.stream(StreamOptions::new()).expect("a stream"));
+    stream::scope(|scope| -> Result<()> {
+        for stream in &streams {
+            for part in numbers.chunks(1000) {
+                let slice = scope.on(stream).slice(part)?;
+                assert_eq!(slice.reach(), Reach::Managed);
+            }
+        }
+        drop(ranges);
+        assert!(fakes.iter().all(|fake| fake.managed().len() == 1));
+        Ok(())
+    })
+    .expect("done");
+    assert!(fakes.iter().all(|fake| fake.managed().is_empty()));
+}
+
 #[test]
 fn slices_of_another_context_are_refused() {
     let (fake, other) = (Fake::new(), Fake::new());

@@ -235,6 +235,16 @@ impl Lender {
 }
 
 impl Loan {
+    /// Whether both are loans of the same managed range of the same context.
+    pub(super) fn is_same_range(&self, other: &Self) -> bool {
+        match (self.part, other.part) {
+            (Some(Part::Range(one)), Some(Part::Range(two))) => {
+                one == two && Arc::ptr_eq(&self.lender, &other.lender)
+            }
+            _ => false,
+        }
+    }
+
     /// One more loan of the same managed range.
     pub(super) fn again(&self) -> Self {
         if let Some(Part::Range(first)) = self.part {

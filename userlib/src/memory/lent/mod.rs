@@ -164,6 +164,14 @@ impl Loans {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds a loan of a managed range. One of each range is enough, however many slices are lent.
+    fn add(&self, loan: Loan) {
+        let mut loans = self.lock();
+        if !loans.iter().any(|other| other.is_same_range(&loan)) {
+            loans.push(loan);
+        }
+    }
+
     /// Whether nothing is lent.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
@@ -259,7 +267,7 @@ impl Lending {
                 if all {
                     self.all.get_or_init(|| loan.again());
                 }
-                loans.lock().push(loan);
+                loans.add(loan);
                 return Ok(Reach::Managed);
             }
         }
