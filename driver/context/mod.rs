@@ -207,17 +207,9 @@ impl Context {
         let _one_at_a_time = self.teardown.lock();
         self.device.backend().stop(self.id);
         #[cfg(pinmap_mirror)]
-        {
-            // Nothing is managed any more.
-            let managing = self.managing.lock().take();
-            drop(managing);
-        }
+        self.manage_no_more();
         let had_the_device = self.device.backend().is_owner(self.id);
-        let mut table = self.table.lock();
-        table.close();
-        let ranges = table.take_ranges();
-        drop(table);
-        drop(ranges);
+        self.table.lock().close();
         self.events.generations().bump_all();
         SharedBuffers::leave(self);
         while let Some(entry) = self.take_any() {

@@ -66,6 +66,12 @@ impl Context {
         Ok(made)
     }
 
+    /// Drops what managed the context's memory, of which the device has nothing any more.
+    pub(super) fn manage_no_more(&self) {
+        let managing = self.managing.lock().take();
+        drop(managing);
+    }
+
     /// Manages `range` under a handle that cannot be used yet.
     pub(crate) fn manage(self: &Arc<Self>, range: Span) -> Result<ReservedRange, Failure> {
         let managing = self.managing()?;

@@ -20,7 +20,6 @@ use crate::{
     },
     sys::{compat, miscdevice, uapi},
 };
-use core::mem;
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
@@ -134,9 +133,10 @@ impl Table {
         }
     }
 
-    /// Refuses new handles, and published ones are not found any more.
+    /// Refuses new handles, and published ones are not found any more. Nothing is managed any more.
     pub(super) fn close(&mut self) {
         self.gone = true;
+        self.ranges = RBTree::new();
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -181,11 +181,6 @@ impl Table {
         let node = self.ranges.remove_node(&handle)?;
         self.count = self.count.saturating_sub(1);
         Some(node)
-    }
-
-    /// Removes all managed ranges, whose context has ended.
-    pub(super) fn take_ranges(&mut self) -> RBTree<u64, Range> {
-        mem::replace(&mut self.ranges, RBTree::new())
     }
 
     /// The registration with the lowest addresses that is not wholly below `address`.

@@ -274,7 +274,8 @@ static void *protects(void *data)
 
 		memset(other, turn, 64 * PAGE);
 		mprotect(other, MIB, PROT_READ);
-		mprotect(it->memory, it->length, PROT_READ | PROT_WRITE | (turn++ & 1 ? PROT_EXEC : 0));
+		mprotect(it->memory, it->length,
+			 PROT_READ | PROT_WRITE | (turn++ & 1 ? PROT_EXEC : 0));
 		munmap(other, 3 * MIB);
 	}
 	return NULL;
@@ -283,7 +284,9 @@ static void *protects(void *data)
 /* Nothing that the device writes is lost, whatever happens to the memory. */
 static void check_disturbed(void *(*disturb)(void *))
 {
-	struct pinmap_get_totals totals = { .size = sizeof(totals), .flags = PINMAP_TOTALS_CONTEXT };
+	struct pinmap_get_totals totals = {
+		.size = sizeof(totals), .flags = PINMAP_TOTALS_CONTEXT
+	};
 	struct disturbance it = { .length = 2 * MIB + 64 * PAGE };
 	struct pinmap_manage args;
 	int fd = open_gpu(), turns = 15;
