@@ -59,8 +59,8 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
  * nothing in. What is read is true only if an MMU notifier tells of no change since. Only a fatal
  * signal ends the wait for the mmap lock.
  *
- * HMM uses the interval notifier that it is given to stop early if the range changes. This one never
- * changes, because the caller asks its own notifier.
+ * HMM uses the interval notifier that it is given to stop early if the range changes. This one
+ * never changes, because the caller asks its own notifier.
  */
 int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
 		       unsigned long *leaves)

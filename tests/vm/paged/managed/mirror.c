@@ -267,7 +267,7 @@ static void *protects(void *data)
 	struct disturbance *it = data;
 	unsigned int turn = 0;
 
-	/* A fault that finds the memory read-only would stop the queue: what changes is elsewhere. */
+	/* A fault that finds memory read-only stops the queue: what changes is elsewhere. */
 	while (!it->stop) {
 		char *other = mmap(NULL, 3 * MIB, PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
