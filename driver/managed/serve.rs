@@ -142,7 +142,7 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
     let mut snapshot = Snapshot::new()?;
     let mut is_new = false;
     loop {
-        let attempt = attempt(managing, fault, &mut snapshot)?;
+        let attempt = attempt(managing, fault, &mut snapshot, *retries != 0)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
             Attempt::FaultedIn if !is_new => {
@@ -168,7 +168,13 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
     }
 }
 
-fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result<Attempt, Failed> {
+/// Tries to serve a fault; `narrow`: with few pages around it, since the memory changes a lot.
+fn attempt(
+    managing: &Managing,
+    fault: Fault,
+    snapshot: &mut Snapshot,
+    narrow: bool,
+) -> Result<Attempt, Failed> {
     let page = page_of(fault.addr).ok_or(EINVAL)?;
     if managing.first_range(page).is_none() {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
@@ -200,7 +206,7 @@ fn attempt(managing: &Managing, fault: Fault, snapshot: &mut Snapshot) -> Result
         Ok(block) => block,
         Err(failure) => return is_full(failure),
     };
-    lend(managing, &block, fault, snapshot, moment)
+    lend(managing, &block, fault, snapshot, &moment, narrow)
 }
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
@@ -294,7 +300,8 @@ fn lend(
     block: &Arc<Block>,
     fault: Fault,
     snapshot: &Snapshot,
-    moment: Moment,
+    moment: &Moment,
+    narrow: bool,
 ) -> Result<Attempt, Failed> {
     let managed: &Managed = managing;
     let service = block.service.lock();
@@ -302,7 +309,11 @@ fn lend(
         return Ok(Attempt::Again);
     }
     block.confirm(managed)?;
-    let wanted = lendable(managed, block);
+    let mut wanted = lendable(managed, block);
+    if narrow {
+        let last = fault.index.saturating_add(AHEAD as usize);
+        wanted = wanted.and(Pages::range(fault.index, last));
+    }
     if !wanted.has(fault.index) {
         return Ok(Attempt::Again);
     }
@@ -322,9 +333,10 @@ fn lend(
 
     let changes = managing.all_changes();
     let lent = block.lent.lock();
-    let Some(current) = changes.current(moment) else {
+    let current = changes.current(moment);
+    if !current.pages().has(fault.index) {
         return Ok(Attempt::Again);
-    };
+    }
     let present = lent.pages.present();
     let held = snapshot.hold(wanted.but(present), &current);
     drop(lent);
@@ -349,8 +361,9 @@ fn lend(
 
     // Without some of the pages the fault can be served, if need be.
     let mut lent = block.lent.lock();
-    let current = changes.current(moment).filter(|_| mapped.has(fault.index));
-    let Some(current) = current else {
+    let current = changes.current(moment);
+    let is_current = mapped.but(current.pages()).is_empty();
+    if !is_current || !mapped.has(fault.index) {
         drop(lent);
         // Nothing leads there, so the device has nothing to forget.
         let runs = Runs::new(&held, writable).filter(|run| mapped.has(run.first));
@@ -362,7 +375,7 @@ fn lend(
         }
         unmapped.and(result)?;
         return Ok(Attempt::Again);
-    };
+    }
     held.mark_modified(writable.and(mapped), &current);
     for run in Runs::new(&held, writable).filter(|run| mapped.has(run.first)) {
         block.enter(managed, &mut lent, run, writable.has(run.first));

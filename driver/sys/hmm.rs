@@ -81,12 +81,12 @@ impl Snapshot {
 
     /// Takes references to those of `pages` that the page table has. `current` says that it has
     /// them still; the caller has the lock that a notifier needs before they can go away.
-    pub(crate) fn hold(&self, pages: Pages, _current: &Current) -> Held<'_> {
+    pub(crate) fn hold(&self, pages: Pages, current: &Current) -> Held<'_> {
         let mut held = Held {
             snapshot: self,
             pages: Pages::NONE,
         };
-        for index in pages.iter() {
+        for index in pages.and(current.pages()).iter() {
             if let Some(pfn) = self.pfn(index) {
                 // SAFETY: The page is in a page table, and stays there until a notifier was told,
                 // for which the caller has the lock.

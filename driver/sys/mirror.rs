@@ -10,13 +10,18 @@
 //! The kernel's interval notifiers have a sequence number for this. But reading it, and removing an
 //! interval, wait until no change at all is under way, in the range or even in the address space.
 //! The threads of a process can put that off forever, and no signal ends the wait. Here the ends of
-//! changes are counted too, separately for blocks of 2 MiB; a wait can be killed; and nothing waits
-//! in order to stop.
+//! changes are counted too, separately for *granules* of 64 KiB; a wait can be killed; and nothing
+//! waits in order to stop.
 //!
 //! C header: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h).
 
 use super::{helpers, wait::WaitQueue};
-use crate::logic::{pte::LARGE, span::Span};
+use crate::logic::{
+    block::{Pages, PAGES},
+    pte::LARGE,
+    span::Span,
+    PAGE_SIZE,
+};
 use core::{marker::PhantomPinned, ops::Deref, pin::Pin};
 use kernel::{
     bindings,
@@ -32,8 +37,11 @@ use kernel::{
     types::Opaque,
 };
 
-/// Counters of changes. Blocks share them, by their numbers.
-const COUNTERS: u64 = 256;
+/// Bytes of a granule, and the granules of a block of 2 MiB.
+const GRANULE: u64 = LARGE / PER_BLOCK as u64;
+const PER_BLOCK: usize = 32;
+/// Counters of changes: a multiple of `PER_BLOCK`. Granules share them, by their numbers.
+const COUNTERS: u64 = 1024;
 
 /// Changes of a part of the address space.
 struct Counter {
@@ -55,83 +63,125 @@ impl Counter {
 /// The changes of an address space.
 #[pin_data]
 pub(crate) struct Changes {
-    blocks: KVec<Counter>,
-    /// Changes of more blocks than there are counters.
+    granules: KVVec<Counter>,
+    /// Changes of more granules than there are counters.
     wide: Counter,
     /// Signalled when a change ends.
     #[pin]
     ended: WaitQueue,
 }
 
-/// A moment at which no change was under way in a block.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A moment at which no change was under way in some granules of a block.
+#[derive(Clone, Copy)]
 pub(crate) struct Moment {
-    block: usize,
-    begun: u32,
+    /// The counter of the block's first granule.
+    first: usize,
+    begun: [u32; PER_BLOCK],
+    /// The granules, as bits.
+    quiet: u32,
     wide: u32,
 }
 
-/// Says that no change has begun in a block since a [`Moment`], as long as the caller has the lock
-/// that [`Follower::changes`] takes.
-pub(crate) struct Current(());
+/// The granules of a block in which no change has begun since a [`Moment`], as long as the caller
+/// has the lock that [`Follower::changes`] takes.
+pub(crate) struct Current(u32);
+
+impl Current {
+    /// The pages of these granules.
+    pub(crate) fn pages(&self) -> Pages {
+        const EACH: usize = PAGES / PER_BLOCK;
+        const _: () = assert!(GRANULE == EACH as u64 * PAGE_SIZE);
+        let mut pages = Pages::NONE;
+        for index in (0..PER_BLOCK).filter(|&index| has(self.0, index)) {
+            let first = index.saturating_mul(EACH);
+            pages = pages.or(Pages::range(first, first.saturating_add(EACH - 1)));
+        }
+        pages
+    }
+}
+
+/// Whether a bit is set.
+fn has(bits: u32, index: usize) -> bool {
+    bits.wrapping_shr(index as u32) & 1 != 0
+}
 
 impl Changes {
     fn new() -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
-            let mut blocks = KVec::with_capacity(COUNTERS as usize, GFP_KERNEL_ACCOUNT)?;
+            let mut granules = KVVec::with_capacity(COUNTERS as usize, GFP_KERNEL_ACCOUNT)?;
             for _ in 0..COUNTERS {
-                blocks.push(Counter::new(), GFP_KERNEL_ACCOUNT)?;
+                granules.push(Counter::new(), GFP_KERNEL_ACCOUNT)?;
             }
             Ok(try_pin_init!(Self {
-                blocks,
+                granules,
                 wide: Counter::new(),
                 ended <- WaitQueue::new(),
             }? Error))
         })
     }
 
-    fn place(addr: u64) -> usize {
-        (addr / LARGE % COUNTERS) as usize
+    /// The counters of a block.
+    fn of_block(&self, first: usize) -> &[Counter] {
+        self.granules.get(first..).unwrap_or_default()
     }
 
-    /// Waits until no change is under way in the block of `addr`. `EINTR`: a fatal signal came.
+    /// Waits until no change is under way in the granule of `addr`. Returns all granules of its
+    /// block of which that is true. `EINTR`: a fatal signal came.
     pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
-        let block = Self::place(addr);
-        let counter = self.blocks.get(block).ok_or(EINVAL)?;
+        let first = (addr / LARGE % (COUNTERS / PER_BLOCK as u64)) as usize;
+        let first = first.saturating_mul(PER_BLOCK);
+        let target = (addr % LARGE / GRANULE) as usize;
+        let own = self.of_block(first).get(target).ok_or(EINVAL)?;
         loop {
-            // Read before it is known that none is under way: see `start`.
-            let moment = Moment {
-                block,
-                begun: counter.begun.load(Acquire),
+            let mut moment = Moment {
+                first,
+                begun: [0; PER_BLOCK],
+                quiet: 0,
                 wide: self.wide.begun.load(Acquire),
             };
-            let is_quiet =
-                || counter.under_way.load(Acquire) == 0 && self.wide.under_way.load(Acquire) == 0;
-            if is_quiet() {
+            // Read before it is known that none is under way: see `start`.
+            for (begun, counter) in moment.begun.iter_mut().zip(self.of_block(first)) {
+                *begun = counter.begun.load(Acquire);
+            }
+            for (index, counter) in (0..PER_BLOCK).zip(self.of_block(first)) {
+                if counter.under_way.load(Acquire) == 0 {
+                    moment.quiet |= 1_u32.wrapping_shl(index as u32);
+                }
+            }
+            if self.wide.under_way.load(Acquire) == 0 && has(moment.quiet, target) {
                 return Ok(moment);
             }
-            self.ended.wait_killable(is_quiet)?;
+            self.ended.wait_killable(|| {
+                own.under_way.load(Acquire) == 0 && self.wide.under_way.load(Acquire) == 0
+            })?;
         }
     }
 
-    /// Returns whether no change has begun since `moment`. The caller has the lock that
-    /// [`Follower::changes`] takes.
-    pub(crate) fn current(&self, moment: Moment) -> Option<Current> {
-        let counter = self.blocks.get(moment.block)?;
-        let is_same = counter.begun.load(Acquire) == moment.begun
-            && self.wide.begun.load(Acquire) == moment.wide;
-        is_same.then_some(Current(()))
+    /// Returns the granules of `moment` in which no change has begun since. The caller has the lock
+    /// that [`Follower::changes`] takes.
+    pub(crate) fn current(&self, moment: &Moment) -> Current {
+        let mut quiet = moment.quiet;
+        if self.wide.begun.load(Acquire) != moment.wide {
+            quiet = 0;
+        }
+        let counters = self.of_block(moment.first).iter().zip(moment.begun);
+        for (index, (counter, begun)) in counters.enumerate() {
+            if counter.begun.load(Acquire) != begun {
+                quiet &= !1_u32.wrapping_shl(index as u32);
+            }
+        }
+        Current(quiet)
     }
 
     /// Calls `visit` with the counters of `range`.
     fn each(&self, range: Span, mut visit: impl FnMut(&Counter)) {
-        let (first, last) = (range.start() / LARGE, range.last() / LARGE);
+        let (first, last) = (range.start() / GRANULE, range.last() / GRANULE);
         if last.saturating_sub(first) >= COUNTERS {
             visit(&self.wide);
             return;
         }
         for number in first..=last {
-            if let Some(counter) = self.blocks.get((number % COUNTERS) as usize) {
+            if let Some(counter) = self.granules.get((number % COUNTERS) as usize) {
                 visit(counter);
             }
         }

@@ -240,6 +240,7 @@ static void *forks(void *data)
 		if (!child)
 			_exit(0);
 		waitpid(child, NULL, 0);
+		usleep(20000);
 	}
 	return NULL;
 }
