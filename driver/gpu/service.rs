@@ -76,9 +76,9 @@ impl Queue {
             return;
         }
         state.fault = Some(fault);
-        if state.thread.is_some() {
-            self.service.changed.notify_all();
-        } else {
+        // Also where no thread is noted: it may run before the worker notes it.
+        self.service.changed.notify_all();
+        if state.thread.is_none() {
             // Once is enough: it may be queued already.
             let _ = work::starting().enqueue(self.clone());
         }

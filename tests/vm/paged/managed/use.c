@@ -431,3 +431,30 @@ TEST(nothing_is_locked)
 	CHECK(bytes_are(memory, length, 0x73));
 	CHECK(get_info(fd).out_memlock_used < used + 16 * PAGE);
 }
+
+/* Each queue has its first faults one right behind the other, while its thread is being made. */
+TEST(first_faults_of_many_queues, .seconds = 120)
+{
+	enum { QUEUES = 32, FAULTS = 4 };
+	char *memory = SYS(mmap(NULL, (QUEUES * FAULTS + 1) * HUGE, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	int fd = open_gpu();
+
+	memory += HUGE - (uintptr_t)memory % HUGE;
+	SYS(madvise(memory, QUEUES * FAULTS * HUGE, MADV_NOHUGEPAGE));
+	manage(fd, memory, QUEUES * FAULTS * HUGE);
+	for (unsigned int i = 0; i < QUEUES; i++) {
+		struct gpu_queue queue = queue_new(fd);
+		char *page = memory + i * FAULTS * HUGE;
+
+		for (unsigned int k = 0; k < FAULTS; k++)
+			queue_push(&queue, GPU_FILL, (uintptr_t)page + k * HUGE, PAGE, 0x31 + k);
+		queue_finish(&queue);
+		for (unsigned int k = 0; k < FAULTS; k++)
+			CHECK(bytes_are(page + k * HUGE, PAGE, 0x31 + k));
+		CHECK_OK(try_queue_destroy(fd, queue.args.out_queue));
+		munmap(queue.ring, queue.args.out_ring_length);
+		munmap((void *)queue.fences, PAGE);
+		munmap((void *)queue.doorbell, PAGE);
+	}
+}
