@@ -42,6 +42,8 @@ const GRANULE: u64 = LARGE / PER_BLOCK as u64;
 const PER_BLOCK: usize = 32;
 /// Counters of changes: a multiple of `PER_BLOCK`. Granules share them, by their numbers.
 const COUNTERS: u64 = 1024;
+/// Blocks without two granules that share a counter.
+const BLOCKS: u64 = COUNTERS / PER_BLOCK as u64;
 
 /// Changes of a part of the address space.
 struct Counter {
@@ -128,7 +130,7 @@ impl Changes {
     /// Waits until no change is under way in the granule of `addr`. Returns all granules of its
     /// block of which that is true. `EINTR`: a fatal signal came.
     pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
-        let first = (addr / LARGE % (COUNTERS / PER_BLOCK as u64)) as usize;
+        let first = (addr / LARGE % BLOCKS) as usize;
         let first = first.saturating_mul(PER_BLOCK);
         let target = (addr % LARGE / GRANULE) as usize;
         let own = self.of_block(first).get(target).ok_or(EINVAL)?;

@@ -290,7 +290,7 @@ static void check_disturbed(void *(*disturb)(void *))
 	};
 	struct disturbance it = { .length = 2 * MIB + 64 * PAGE };
 	struct pinmap_manage args;
-	int fd = open_gpu(), turns = 15;
+	int fd = open_gpu(), turns = 3;
 	struct gpu_queue queue = queue_new(fd);
 	float *floats = map_anonymous(it.length);
 	pthread_t thread;
