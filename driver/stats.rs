@@ -62,7 +62,6 @@ pub(crate) enum Stat {
     /// Buffers whose memory went away, until they are released.
     Stale,
     /// Managed ranges.
-    #[cfg_attr(not(pinmap_mirror), expect(dead_code, reason = "for managed memory"))]
     Managed,
 }
 
@@ -172,6 +171,7 @@ impl Totals {
     }
 
     /// When a fault stopped a queue last, in seconds of the wall clock; 0: never.
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for queues"))]
     pub(crate) fn fault_failed_at(&self) -> u64 {
         self.faults.failed_at.load(Relaxed)
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bitmap;
+#[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
 pub mod block;
 pub mod burst;
 pub mod contiguity;

@@ -358,7 +358,7 @@ fn sync_edges() {
 
 #[test]
 fn manage_edges() {
-    use Refusal::{Invalid, Unsupported};
+    use Refusal::{Invalid, Overflow, Unsupported};
     let bounds = Span::from_bounds(0, USER_LAST).unwrap();
     let all = PINMAP_MANAGE_ALL;
     let table = [
@@ -374,9 +374,9 @@ fn manage_edges() {
             Ok((USER_LAST - 0xfff, USER_LAST)),
         ),
         ((0, USER_LAST - 0xfff, 0x2000), Err(Invalid)),
-        ((0, !0xfff, 0x2000), Err(Invalid)),
+        ((0, !0xfff, 0x2000), Err(Overflow)),
         ((2, 0x1000, 0x1000), Err(Unsupported)),
-        ((all | 1 << 31, 0, 0), Err(Unsupported)),
+        ((all | (1 << 31), 0, 0), Err(Unsupported)),
     ];
     for ((flags, address, length), want) in table {
         let got = manage(flags, address, length, bounds);

@@ -202,11 +202,12 @@ TEST(registration_inside)
 	CHECK_PINS(pins);
 	fill(&queue, memory.addr, 16 * PAGE, 0x33);
 	CHECK(bytes_are(memory.addr, 16 * PAGE, 0x33));
-	/* stale: the addresses are managed again */
+	/* Stale: once it is released, the addresses are managed again. */
 	registration = register_memory(fd, memory.addr + 4 * PAGE, 4 * PAGE, WRITE);
 	SYS(mmap(memory.addr + 4 * PAGE, 4 * PAGE, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
 	CHECK_STALE_EVENT(fd, registration);
+	release(fd, registration.handle);
 	fill(&queue, memory.addr, 16 * PAGE, 0x34);
 	CHECK(bytes_are(memory.addr, 16 * PAGE, 0x34));
 	CHECK_PINS(pins);
