@@ -8,7 +8,10 @@
 #![forbid(unsafe_code)]
 
 pub mod bitmap;
-#[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
 pub mod block;
 pub mod burst;
 pub mod contiguity;

@@ -249,7 +249,10 @@ pub fn sync(flags: u32, offset: u64, length: u64) -> Result<SyncPlan, Refusal> {
 }
 
 /// Checks the arguments of MANAGE. Returns the range, which is within `bounds`.
-#[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
 pub fn manage(flags: u32, address: u64, length: u64, bounds: Span) -> Result<Span, Refusal> {
     if flags & !PINMAP_MANAGE_ALL != 0 {
         return Err(Refusal::Unsupported);
