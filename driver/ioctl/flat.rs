@@ -14,12 +14,14 @@ use crate::{
         },
     },
 };
+use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
 
 macro_rules! unsupported {
-    ($($request:ty = $nr:expr;)*) => {$(
+    ($($request:ty = $nr:expr $(, $first_size:expr)?;)*) => {$(
         impl Request for $request {
             const NR: u32 = $nr;
+            $(const FIRST_SIZE: usize = $first_size;)?
 
             fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
                 Err(compat::unsupported().into())
@@ -35,7 +37,8 @@ unsupported! {
     pinmap_queue_create = uapi::PINMAP_CMD_QUEUE_CREATE;
     pinmap_queue_destroy = uapi::PINMAP_CMD_QUEUE_DESTROY;
     pinmap_queue_wait = uapi::PINMAP_CMD_QUEUE_WAIT;
-    pinmap_queue_query = uapi::PINMAP_CMD_QUEUE_QUERY;
+    pinmap_queue_query = uapi::PINMAP_CMD_QUEUE_QUERY,
+        offset_of!(pinmap_queue_query, out_vma_start);
     pinmap_queue_submit = uapi::PINMAP_CMD_QUEUE_SUBMIT;
     pinmap_queue_notify = uapi::PINMAP_CMD_QUEUE_NOTIFY;
 }
