@@ -28,7 +28,7 @@ use crate::{
     logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
-    sys::{account::Account, memfd::PinnedFile, notifier::Interval, uapi},
+    sys::{account::Account, memfd::PinnedFile, uapi, watch::Interval},
     trace::{Details, Timed},
 };
 use kernel::{

@@ -17,9 +17,9 @@ use super::{Backing, Buffer, State};
 use crate::{
     logic::span::Span,
     sys::{
-        notifier::{Interval, Watch, Watcher},
         presence::Finding,
         wait::WaitQueue,
+        watch::{Interval, Watch, Watcher},
         work,
     },
 };

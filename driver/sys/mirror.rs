@@ -7,34 +7,28 @@
 //! begins and ends: [`Changes::begin`] waits until none is under way at an address, and
 //! [`Changes::current`] tells whether one has begun since.
 //!
-//! The kernel's interval notifiers have a sequence number for this. But reading it, and removing an
-//! interval, wait until no change at all is under way, in the range or even in the address space.
-//! The threads of a process can put that off forever, and no signal ends the wait. Here the ends of
-//! changes are counted too, separately for *granules* of 64 KiB; a wait can be killed; and nothing
-//! waits in order to stop.
-//!
-//! C header: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h).
+//! The kernel's interval notifiers have a sequence number for this, and a wait for it that nothing
+//! ends (`mmu_notifier.rs`). Here the ends of changes are counted too, separately for *granules* of
+//! 64 KiB; a wait can be killed; and nothing waits in order to stop.
 
-use super::{helpers, wait::WaitQueue};
+use super::{
+    mmu_notifier::{Change, Notified, Notifier},
+    wait::WaitQueue,
+};
 use crate::logic::{
     block::{Pages, PAGES},
     pte::LARGE,
     span::Span,
     PAGE_SIZE,
 };
-use core::{marker::PhantomPinned, ops::Deref, pin::Pin};
+use core::ops::Deref;
 use kernel::{
-    bindings,
-    error::to_result,
-    ffi,
     mm::Mm,
     prelude::*,
     sync::{
-        aref::ARef,
-        atomic::{Acquire, Atomic, Full, Relaxed},
+        atomic::{Acquire, Atomic, Full},
         Arc,
     },
-    types::Opaque,
 };
 
 /// Bytes of a granule, and the granules of a block of 2 MiB.
@@ -219,173 +213,59 @@ pub(crate) trait Follower: Send + Sync {
     fn changes(&self, range: Span, may_sleep: bool);
 }
 
-/// A follower of an address space.
-///
-/// # Invariants
-///
-/// `notifier` is registered if `begun`.
-#[pin_data(PinnedDrop)]
-pub(crate) struct Mirror<T: Follower> {
-    #[pin]
-    notifier: Opaque<bindings::mmu_notifier>,
-    begun: Atomic<bool>,
+/// An address space that is followed.
+pub(crate) type Mirror<T> = Notifier<Following<T>>;
+
+/// A follower of an address space, and the changes that it makes.
+#[pin_data]
+pub(crate) struct Following<T: Follower> {
     #[pin]
     changes: Changes,
-    mm: ARef<Mm>,
     #[pin]
     follower: T,
-    #[pin]
-    _pin: PhantomPinned,
 }
 
-// SAFETY: The notifier core does its own locking.
-unsafe impl<T: Follower> Send for Mirror<T> {}
-// SAFETY: The notifier core does its own locking.
-unsafe impl<T: Follower> Sync for Mirror<T> {}
-
-#[repr(transparent)]
-struct Table(bindings::mmu_notifier_ops);
-// SAFETY: The table is never written to.
-unsafe impl Sync for Table {}
-
 impl<T: Follower> Mirror<T> {
-    const TABLE: &'static Table = &Table(bindings::mmu_notifier_ops {
-        invalidate_range_start: Some(Self::begins),
-        invalidate_range_end: Some(Self::ends),
-        release: Some(Self::ends_for_all),
-        ..pin_init::zeroed()
-    });
-
     /// Has `follower` follow `mm`, which must be the current task's (`EPERM`). Takes the mmap lock.
     pub(crate) fn new(mm: &Mm, follower: impl PinInit<T, Error>) -> Result<Arc<Self>> {
-        let task = kernel::current!();
-        let current: &Mm = task.mm().ok_or(EPERM)?;
-        if !core::ptr::eq(current.as_raw(), mm.as_raw()) {
-            return Err(EPERM);
-        }
-        let this = Arc::pin_init(
-            try_pin_init!(Self {
-                notifier: Opaque::new(bindings::mmu_notifier {
-                    ops: &raw const Self::TABLE.0,
-                    ..pin_init::zeroed()
-                }),
-                begun: Atomic::new(false),
+        Self::register(
+            mm,
+            try_pin_init!(Following {
                 changes <- Changes::new(),
-                mm: mm.into(),
                 follower <- follower,
-                _pin: PhantomPinned,
             }? Error),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        // SAFETY: The notifier is pinned, and unregistered before it is freed. The address space is
-        // in use.
-        let begun = unsafe { bindings::mmu_notifier_register(this.notifier.get(), mm.as_raw()) };
-        // Any signal ends the call. It is then made again, after the signal was handled.
-        to_result(begun).map_err(|error| {
-            if error == EINTR {
-                ERESTARTNOINTR
-            } else {
-                error
-            }
-        })?;
-        // INVARIANT: The notifier was registered just now.
-        this.begun.store(true, Relaxed);
-        Ok(this)
+        )
     }
+}
 
-    /// The address space.
-    pub(crate) fn mm(&self) -> &Mm {
-        &self.mm
-    }
-
-    /// Its changes.
+impl<T: Follower> Following<T> {
+    /// The changes of the address space.
     pub(crate) fn all_changes(&self) -> &Changes {
         &self.changes
     }
+}
 
-    /// # Safety
-    ///
-    /// `notifier` must be that of a `Mirror<T>` which is registered.
-    unsafe fn of<'a>(notifier: *mut bindings::mmu_notifier) -> &'a Self {
-        // SAFETY: By the requirements.
-        unsafe { &*kernel::container_of!(Opaque::cast_from(notifier), Self, notifier) }
+impl<T: Follower> Notified for Following<T> {
+    fn begins(&self, change: &Change<'_>) {
+        self.changes.start(change.span);
+        self.follower.changes(change.span, change.may_sleep());
     }
 
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours and a valid `range`.
-    unsafe extern "C" fn begins(
-        notifier: *mut bindings::mmu_notifier,
-        range: *const bindings::mmu_notifier_range,
-    ) -> ffi::c_int {
-        // SAFETY: By the requirements.
-        unsafe {
-            if let Some(span) = span_of(range) {
-                let this = Self::of(notifier);
-                this.changes.start(span);
-                let may_sleep = helpers::pinmap_notice_blockable(range);
-                this.follower.changes(span, may_sleep);
-            }
-        }
-        0
+    fn ends(&self, change: &Change<'_>) {
+        self.changes.end(change.span);
     }
 
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours and a valid `range`.
-    unsafe extern "C" fn ends(
-        notifier: *mut bindings::mmu_notifier,
-        range: *const bindings::mmu_notifier_range,
-    ) {
-        // SAFETY: By the requirements.
-        unsafe {
-            if let Some(span) = span_of(range) {
-                Self::of(notifier).changes.end(span);
-            }
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours.
-    unsafe extern "C" fn ends_for_all(
-        notifier: *mut bindings::mmu_notifier,
-        _: *mut bindings::mm_struct,
-    ) {
-        if let Some(all) = Span::from_bounds(0, u64::MAX) {
-            // SAFETY: By the requirements.
-            let this = unsafe { Self::of(notifier) };
-            this.changes.start(all);
-            this.follower.changes(all, true);
-            this.changes.end(all);
-        }
+    fn exits(&self, all: Span) {
+        self.changes.start(all);
+        self.follower.changes(all, true);
+        self.changes.end(all);
     }
 }
 
-/// # Safety
-///
-/// `range` must be valid.
-unsafe fn span_of(range: *const bindings::mmu_notifier_range) -> Option<Span> {
-    // SAFETY: By the requirements.
-    let (start, end) = unsafe { ((*range).start, (*range).end) };
-    Span::from_bounds(start as u64, (end as u64).checked_sub(1)?)
-}
-
-impl<T: Follower> Deref for Mirror<T> {
+impl<T: Follower> Deref for Following<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
         &self.follower
-    }
-}
-
-#[pinned_drop]
-impl<T: Follower> PinnedDrop for Mirror<T> {
-    fn drop(self: Pin<&mut Self>) {
-        if self.begun.load(Relaxed) {
-            // SAFETY: The notifier is registered, and `mm` kept until after this call, which waits
-            // for callbacks that run. None of them has a reference to `self`.
-            unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
-        }
     }
 }

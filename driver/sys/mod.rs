@@ -32,7 +32,7 @@ pub(crate) mod mirror;
 pub(crate) mod miscdevice;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
-pub(crate) mod notifier;
+pub(crate) mod mmu_notifier;
 pub(crate) mod pages;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod passage;
@@ -48,4 +48,5 @@ pub(crate) mod trace;
 pub(crate) mod uapi;
 pub(crate) mod vma;
 pub(crate) mod wait;
+pub(crate) mod watch;
 pub(crate) mod work;

@@ -4,7 +4,11 @@
 
 TESTS=0 PASSED=0 FAILED=0 SKIPPED=0 FAILURES=()
 
-# result ok|not-ok NAME [DIRECTIVE]: one test; the directive is what follows the name's #
+# How many lines of what a failed test has said are said again at the end: the last ones.
+REASON_LINES=60
+
+# result ok|not-ok NAME [DIRECTIVE [REASON]]: one test; the directive is what follows the name's #.
+# The lines of the REASON of a failure are printed again at the end.
 result() {
 	TESTS=$((TESTS + 1))
 	case $1,${3:-} in
@@ -12,7 +16,7 @@ result() {
 	ok,*) PASSED=$((PASSED + 1)) ;;
 	*)
 		FAILED=$((FAILED + 1))
-		FAILURES+=("$2")
+		FAILURES+=("$2${4:+$'\n'$4}")
 		;;
 	esac
 	echo "${1/-/ } $TESTS - $2${3:+ # $3}"
@@ -100,14 +104,18 @@ tap_parse() {
 # tap_read NAME: makes the stream on standard input part of ours, and sets TAP_FAULT to what is
 # wrong with the stream itself, or to nothing. Lines that are not TAP are passed on.
 tap_read() {
-	local line planned='' seen=0
+	local line reason planned='' seen=0 said=()
 	TAP_FAULT=
 	while IFS= read -r line || [ -n "$line" ]; do
 		if tap_parse "$line"; then
 			seen=$((seen + 1))
 			[ "${TAP_NUMBER:-$seen}" = "$seen" ] ||
 				tap_fault "counts its tests (number $TAP_NUMBER for test $seen)"
-			result "$TAP_VERDICT" "$1: $TAP_NAME" "$TAP_DIRECTIVE"
+			reason=
+			[ "$TAP_VERDICT" = ok ] ||
+				reason=$(printf '%s\n' "${said[@]#\# }" | tail -n "$REASON_LINES")
+			result "$TAP_VERDICT" "$1: $TAP_NAME" "$TAP_DIRECTIVE" "$reason"
+			said=()
 		elif [[ $line =~ ^1\.\.([0-9]+) ]]; then
 			[ -z "$planned" ] || tap_fault "has one plan"
 			planned=${BASH_REMATCH[1]}
@@ -116,6 +124,7 @@ tap_read() {
 			tap_fault "does not give up (${line#Bail out! })"
 		elif [[ $line != 'TAP version'* ]]; then
 			echo "$line"
+			said+=("$line")
 		fi
 	done
 	[ "$planned" = "$seen" ] ||
@@ -180,7 +189,7 @@ tap_check() {
 		result ok "$name"
 	else
 		sed 's/^/# /' "$log"
-		result not-ok "$name"
+		result not-ok "$name" '' "$(tail -n "$REASON_LINES" "$log")"
 	fi
 }
 
@@ -204,6 +213,7 @@ tap_cargo() {
 	if [ "$rc" -ne 0 ]; then
 		sed 's/^/# /' "$log"
 		[ "$FAILED" -gt "$failed" ] || result not-ok "$prefix: cargo test"
+		FAILURES[-1]+=$'\n'$(grep -v '^test .* ok$' "$log" | tail -n "$REASON_LINES")
 	fi
 }
 
@@ -217,7 +227,7 @@ tap_end() {
 		return
 	fi
 	for name in "${FAILURES[@]}"; do
-		echo "# failed: $name"
+		echo "# failed: ${name//$'\n'/$'\n'#   }"
 	done
 	echo "$PASSED passed, $FAILED failed, $SKIPPED skipped"
 	[ "$FAILED" -eq 0 ] && [ "$PASSED" -gt 0 ]

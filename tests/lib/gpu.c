@@ -78,6 +78,19 @@ int try_queue_destroy(int fd, uint64_t queue)
 	return try_ioctl(fd, PINMAP_QUEUE_DESTROY, &args);
 }
 
+void queue_unmap(const struct gpu_queue *queue)
+{
+	SYS(munmap(queue->ring, queue->args.out_ring_length));
+	SYS(munmap((void *)queue->fences, PAGE));
+	SYS(munmap((void *)queue->doorbell, PAGE));
+}
+
+void queue_delete(const struct gpu_queue *queue)
+{
+	CHECK_OK(try_queue_destroy(queue->fd, queue->args.out_queue));
+	queue_unmap(queue);
+}
+
 int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int eventfd)
 {
 	struct pinmap_queue_notify args = {

@@ -80,6 +80,9 @@ void *map_at(int fd, uint64_t offset, size_t length);
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args);
 struct gpu_queue queue_new(int fd);
+/* Unmaps a queue; destroys and unmaps it. */
+void queue_unmap(const struct gpu_queue *queue);
+void queue_delete(const struct gpu_queue *queue);
 int try_queue_destroy(int fd, uint64_t queue);
 int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int eventfd);
 

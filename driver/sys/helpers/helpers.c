@@ -19,7 +19,7 @@
 #include "memfd.c"
 #include "miscdevice.c"
 #include "mmio.c"
-#include "notifier.c"
+#include "mmu_notifier.c"
 #include "passage.c"
 #include "pci.c"
 #include "presence.c"

@@ -180,7 +180,7 @@ void pinmap_return_number(int number);
 /* mmio.rs */
 void pinmap_wmb(void);
 
-/* notifier.rs */
+/* mmu_notifier.rs */
 enum pinmap_notice {
 	PINMAP_NOTICE_IGNORE = 0,
 	PINMAP_NOTICE_CLEAR = 1,

@@ -12,7 +12,7 @@ pub(crate) mod hint;
 mod operation;
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
 
 use nix::errno::Errno;
 
@@ -21,6 +21,13 @@ use crate::sys::inside;
 use failure::Failure;
 use fault::Fault;
 pub use operation::Operation;
+
+/// Ends the process, because there would be references to memory that a device still writes.
+pub(crate) fn abort(reason: impl fmt::Display) -> ! {
+    // Not `eprintln!`: a test harness keeps what that prints to itself, and ends here as well.
+    let _ = writeln!(io::stderr(), "pinmap: {reason}: aborting");
+    std::process::abort()
+}
 
 /// A `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

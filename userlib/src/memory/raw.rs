@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::failure::Failure;
-use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::error::{abort, Error, ErrorWith, Operation, Result};
 use crate::memory::mapping::Mapping;
 use crate::memory::options::{Access, MapOptions, RegisterOptions};
 use crate::memory::query::{RegistrationInfo, State};
@@ -233,8 +233,7 @@ impl RawRegistration {
         let released = self.release_now();
         if let Err(error) = &released {
             if !self.is_cut_off() {
-                eprintln!("pinmap: {error}. The memory is about to be used: aborting.");
-                std::process::abort();
+                abort(format_args!("{error}. The memory is about to be used"));
             }
         }
         released

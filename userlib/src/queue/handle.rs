@@ -23,7 +23,7 @@ use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::fault::Fault;
-use crate::error::{check_outside, Error, Operation, Result};
+use crate::error::{abort, check_outside, Error, Operation, Result};
 use crate::memory::element::Element;
 use crate::memory::lent::{Lending, Loans};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
@@ -339,10 +339,10 @@ impl Handle {
                     return Ok(());
                 }
                 Err(errno) => {
-                    let error = self.fail(Operation::Destroy, "end", errno);
+                    // Not what has ended the work, which other errors tell.
+                    let error = Error::new(Operation::Destroy, self.attempt("end"), errno);
                     if self.device.has_lent() {
-                        eprintln!("pinmap: {error}. Its memory is about to be used: aborting.");
-                        std::process::abort();
+                        abort(format_args!("{error}. Its memory is about to be used"));
                     }
                     return Err(error);
                 }

@@ -191,9 +191,7 @@ static void set(void *data)
 		scene->queue = queue.args;
 		scene->tells = SYS(eventfd(0, EFD_CLOEXEC));
 		queue_finish(&queue);
-		munmap((void *)queue.ring, queue.args.out_ring_length);
-		munmap((void *)queue.fences, PAGE);
-		munmap((void *)queue.doorbell, PAGE);
+		queue_unmap(&queue);
 	}
 	scene->info = get_info(scene->fd);
 	scene->vram_left = vram_free(scene->fd);

@@ -98,6 +98,87 @@ TEST_EACH(while_busy, ways)
 
 enum { PAGES = 64 };
 
+struct churn {
+	char *memory;
+	size_t pages;
+	volatile bool stop;
+	volatile unsigned int rounds;
+};
+
+/* Replaces pages all the time. */
+static void *replace(void *argument)
+{
+	struct churn *churn = argument;
+	unsigned int seed = 7;
+
+	while (!churn->stop) {
+		char *page = churn->memory + rand_r(&seed) % churn->pages * PAGE;
+
+		switch (rand_r(&seed) % 4) {
+		case 0:
+			SYS(madvise(page, PAGE, MADV_DONTNEED));
+			break;
+		case 1:
+			SYS(mmap(page, PAGE, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+			break;
+		case 2:
+			*(volatile char *)page = 1;
+			break;
+		default:
+			SYS(mprotect(page, PAGE, PROT_READ));
+			SYS(mprotect(page, PAGE, PROT_READ | PROT_WRITE));
+		}
+		churn->rounds++;
+		/* the device needs a moment without a change for each fault */
+		sleep_ms(1);
+	}
+	return NULL;
+}
+
+/*
+ * A page that is replaced while a fault on it is served is not given to the device: whatever the
+ * device has in the end is what the program has.
+ */
+TEST(replaced_while_served, .seconds = 120)
+{
+	struct churn churns[2];
+	char *memory = anon(PAGES);
+	pthread_t threads[2];
+	int fd = open_gpu();
+
+	manage(fd, memory, PAGES * PAGE);
+	for (unsigned int i = 0; i < rounds(12); i++) {
+		struct gpu_queue queues[2] = { queue_new(fd), queue_new(fd) };
+
+		for (int k = 0; k < 2; k++) {
+			churns[k] = (struct churn){ memory + k * PAGES / 2 * PAGE, PAGES / 2 };
+			CHECK_OK(-pthread_create(&threads[k], NULL, replace, &churns[k]));
+		}
+		while (churns[0].rounds < 100 || churns[1].rounds < 100) {
+			for (int k = 0; k < 2; k++) {
+				if (try_fill(&queues[k], memory, PAGES * PAGE, 0x51 + k) == 0)
+					continue;
+				/* it has met a page that could not be written just then */
+				CHECK_EQ(queue_query(&queues[k]).out_reason,
+					 PINMAP_FAULT_PERMISSION);
+				queue_delete(&queues[k]);
+				queues[k] = queue_new(fd);
+			}
+		}
+		for (int k = 0; k < 2; k++) {
+			churns[k].stop = true;
+			CHECK_OK(-pthread_join(threads[k], NULL));
+		}
+		fill(&queues[0], memory, PAGES * PAGE, 0x61 + i);
+		for (int page = 0; page < PAGES; page++)
+			if (!bytes_are(memory + page * PAGE, PAGE, 0x61 + i))
+				FAIL("round %u: the device has another page %d", i, page);
+		for (int k = 0; k < 2; k++)
+			queue_delete(&queues[k]);
+	}
+}
+
 enum { WORDS = 512 };
 
 struct stress {

@@ -95,10 +95,7 @@ struct pinmap_queue_query check_refused(const char *file, int line, int fd, cons
 			  (unsigned long long)query.out_vma_start,
 			  (unsigned long long)query.out_vma_end);
 	}
-	CHECK_OK(try_queue_destroy(fd, queue.args.out_queue));
-	munmap(queue.ring, queue.args.out_ring_length);
-	munmap((void *)queue.fences, PAGE);
-	munmap((void *)queue.doorbell, PAGE);
+	queue_delete(&queue);
 	if (result.addr) {
 		release(fd, result.args.out_handle);
 		munmap(result.addr, PAGE);

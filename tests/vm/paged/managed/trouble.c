@@ -276,9 +276,7 @@ TEST(kill_in_a_call_meanwhile)
 
 static void close_all(struct gpu_queue *queue)
 {
-	SYS(munmap(queue->ring, queue->args.out_ring_length));
-	SYS(munmap((void *)queue->fences, PAGE));
-	SYS(munmap((void *)queue->doorbell, PAGE));
+	queue_unmap(queue);
 	SYS(close(queue->fd));
 	wait_for_ever(queue);
 }

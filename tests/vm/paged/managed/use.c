@@ -453,9 +453,6 @@ TEST(first_faults_of_many_queues, .seconds = 120)
 		queue_finish(&queue);
 		for (unsigned int k = 0; k < FAULTS; k++)
 			CHECK(bytes_are(page + k * HUGE, PAGE, 0x31 + k));
-		CHECK_OK(try_queue_destroy(fd, queue.args.out_queue));
-		munmap(queue.ring, queue.args.out_ring_length);
-		munmap((void *)queue.fences, PAGE);
-		munmap((void *)queue.doorbell, PAGE);
+		queue_delete(&queue);
 	}
 }

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{abort, Result};
 use crate::memory::element::Element;
 use crate::memory::options::Access;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
@@ -284,8 +284,7 @@ pub(crate) fn or_abort<T>(what: impl FnOnce() -> T) -> T {
     struct Panicked;
     impl Drop for Panicked {
         fn drop(&mut self) {
-            eprintln!("pinmap: a panic while waiting for a device that uses memory: aborting.");
-            std::process::abort();
+            abort("a panic while waiting for a device that uses memory");
         }
     }
     let panicked = Panicked;

@@ -1,37 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
-//! MMU notifiers: they tell when ranges of a process's address space change.
+//! Watching ranges of a process's address space: their owners are told when they change.
 //!
-//! The kernel's interval notifiers would be simpler, but they do not fit. They do not tell when a
-//! change is over. And both starting to watch a range and ending that wait until no change at all
-//! is under way in the address space, which the threads of the process can put off forever. So
-//! there is one plain notifier for each address space, called at both ends of each change, and a
-//! tree of the ranges that are watched.
+//! There is one MMU notifier for each address space (`mmu_notifier.rs` says why), and a tree of the
+//! ranges that are watched.
 //!
-//! The meaning of a change depends on its event. UNMAP (and the end of the process): the addresses
-//! go away, so [`Watcher::going`] is called before that happens, and [`Watcher::gone`] after it.
-//! CLEAR: entries of the page table were cleared, and it cannot be told from the event whether the
-//! memory went away; [`Watcher::cleared`] is called once the change is over. All other events leave
-//! the memory in place and are ignored.
+//! The meaning of a change depends on its event. When addresses go away, [`Watcher::going`] is
+//! called before that happens, and [`Watcher::gone`] after it. When entries of the page table are
+//! cleared, it cannot be told whether the memory goes away; [`Watcher::cleared`] is called once the
+//! change is over. All other changes leave the memory in place and are ignored.
 //!
-//! The callbacks run with locks of the memory management held, and possibly on behalf of a task
-//! that reclaims memory. While one runs, its [`Interval`] stays in the tree: `told` counts the
-//! callbacks, and removing the interval waits for them.
+//! While a callback runs, its [`Interval`] stays in the tree: `told` counts the callbacks, and
+//! removing the interval waits for them.
 //!
-//! C headers: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h),
-//! [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
+//! C header: [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
 
-use super::helpers;
+use super::mmu_notifier::{Change, Event, Notified, Notifier};
 use crate::logic::span::Span;
 use core::{cell::UnsafeCell, marker::PhantomData, marker::PhantomPinned, pin::Pin};
 use kernel::{
     bindings,
-    error::to_result,
-    ffi,
     mm::Mm,
     new_condvar, new_spinlock,
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{Atomic, Full, Relaxed, Release},
         Arc, ArcBorrow, CondVar, SpinLock,
     },
@@ -62,84 +53,39 @@ struct Tree(bindings::rb_root_cached);
 unsafe impl Send for Tree {}
 
 /// An address space of which ranges are watched.
+pub(crate) type Watch<T> = Notifier<Watched<T>>;
+
+/// The ranges of an address space that are watched.
 ///
 /// # Invariants
 ///
-/// `notifier` is registered if `begun`. `tree` consists of the `node`s of the [`Interval`]s that
-/// are inserted.
-#[pin_data(PinnedDrop)]
-pub(crate) struct Watch<T: Watcher> {
-    #[pin]
-    notifier: Opaque<bindings::mmu_notifier>,
-    begun: Atomic<bool>,
+/// `tree` consists of the `node`s of the [`Interval`]s that are inserted.
+#[pin_data]
+pub(crate) struct Watched<T: Watcher> {
     #[pin]
     tree: SpinLock<Tree>,
     /// Signalled when the last callback of an interval returns.
     #[pin]
     idle: CondVar,
-    mm: ARef<Mm>,
     _watcher: PhantomData<fn(T)>,
-    #[pin]
-    _pin: PhantomPinned,
 }
 
-// SAFETY: The notifier core does its own locking, and `tree` is locked.
-unsafe impl<T: Watcher> Send for Watch<T> {}
-// SAFETY: The notifier core does its own locking, and `tree` is locked.
-unsafe impl<T: Watcher> Sync for Watch<T> {}
-
-#[repr(transparent)]
-struct Table(bindings::mmu_notifier_ops);
-// SAFETY: The table is never written to.
-unsafe impl Sync for Table {}
-
 impl<T: Watcher> Watch<T> {
-    const TABLE: &'static Table = &Table(bindings::mmu_notifier_ops {
-        invalidate_range_start: Some(Self::begins),
-        invalidate_range_end: Some(Self::ends),
-        release: Some(Self::ends_for_all),
-        ..pin_init::zeroed()
-    });
-
     /// Prepares to watch ranges of `mm`, which must be the current task's (`EPERM`). Takes the mmap
     /// lock.
     pub(crate) fn new(mm: &Mm) -> Result<Arc<Self>> {
-        let task = kernel::current!();
-        let current: &Mm = task.mm().ok_or(EPERM)?;
-        if !core::ptr::eq(current.as_raw(), mm.as_raw()) {
-            return Err(EPERM);
-        }
-        let this = Arc::pin_init(
-            pin_init!(Self {
-                notifier: Opaque::new(bindings::mmu_notifier {
-                    ops: &raw const Self::TABLE.0,
-                    ..pin_init::zeroed()
-                }),
-                begun: Atomic::new(false),
+        Self::register(
+            mm,
+            try_pin_init!(Watched {
                 tree <- new_spinlock!(Tree(pin_init::zeroed()), "pinmap_watched"),
                 idle <- new_condvar!("pinmap_watched"),
-                mm: mm.into(),
                 _watcher: PhantomData,
-                _pin: PhantomPinned,
-            }),
-            GFP_KERNEL_ACCOUNT,
-        )?;
-        // SAFETY: The notifier is pinned, and unregistered before it is freed. The address space is
-        // in use.
-        let begun = unsafe { bindings::mmu_notifier_register(this.notifier.get(), mm.as_raw()) };
-        // Any signal ends the call. It is then made again, after the signal was handled.
-        to_result(begun).map_err(|error| {
-            if error == EINTR {
-                ERESTARTNOINTR
-            } else {
-                error
-            }
-        })?;
-        // INVARIANT: The notifier was registered just now.
-        this.begun.store(true, Release);
-        Ok(this)
+            }? Error),
+        )
     }
+}
 
+impl<T: Watcher> Watched<T> {
     /// Calls `tell` for each watcher of a part of `range`. May leave out those that are inserted
     /// meanwhile.
     fn each(&self, range: Span, tell: impl Fn(ArcBorrow<'_, T>)) {
@@ -171,95 +117,32 @@ impl<T: Watcher> Watch<T> {
             node = unsafe { bindings::interval_tree_iter_next(node, start, last) };
         }
     }
-
-    /// # Safety
-    ///
-    /// `notifier` must be that of a `Watch<T>` which is registered.
-    unsafe fn of<'a>(notifier: *mut bindings::mmu_notifier) -> &'a Self {
-        // SAFETY: By the requirements.
-        unsafe { &*kernel::container_of!(Opaque::cast_from(notifier), Self, notifier) }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours and a valid `range`.
-    unsafe extern "C" fn begins(
-        notifier: *mut bindings::mmu_notifier,
-        range: *const bindings::mmu_notifier_range,
-    ) -> ffi::c_int {
-        // Notifiers may not sleep for the OOM reaper only, which sends CLEAR
-        // (zap_vma_for_reaping()): where this may not sleep, no range leaves the address space.
-        //
-        // SAFETY: By the requirements.
-        unsafe {
-            if helpers::pinmap_notice(range) == helpers::PINMAP_NOTICE_GONE
-                && helpers::pinmap_notice_blockable(range)
-            {
-                if let Some(span) = span_of(range) {
-                    Self::of(notifier).each(span, |watcher| T::going(watcher, span));
-                }
-            }
-        }
-        0
-    }
-
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours and a valid `range`.
-    unsafe extern "C" fn ends(
-        notifier: *mut bindings::mmu_notifier,
-        range: *const bindings::mmu_notifier_range,
-    ) {
-        // SAFETY: By the requirements.
-        unsafe {
-            let Some(span) = span_of(range) else {
-                return;
-            };
-            let may_sleep = helpers::pinmap_notice_blockable(range);
-            match helpers::pinmap_notice(range) {
-                helpers::PINMAP_NOTICE_CLEAR => {
-                    Self::of(notifier).each(span, |watcher| T::cleared(watcher, span, may_sleep));
-                }
-                helpers::PINMAP_NOTICE_GONE => {
-                    Self::of(notifier).each(span, |watcher| T::gone(watcher, span));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Called by the kernel, with a notifier of ours.
-    unsafe extern "C" fn ends_for_all(
-        notifier: *mut bindings::mmu_notifier,
-        _: *mut bindings::mm_struct,
-    ) {
-        if let Some(all) = Span::from_bounds(0, u64::MAX) {
-            // SAFETY: By the requirements.
-            unsafe { Self::of(notifier) }.each(all, |watcher| T::going(watcher, all));
-        }
-    }
 }
 
-/// # Safety
-///
-/// `range` must be valid.
-unsafe fn span_of(range: *const bindings::mmu_notifier_range) -> Option<Span> {
-    // SAFETY: By the requirements.
-    let (start, end) = unsafe { ((*range).start, (*range).end) };
-    Span::from_bounds(start as u64, (end as u64).checked_sub(1)?)
-}
-
-#[pinned_drop]
-impl<T: Watcher> PinnedDrop for Watch<T> {
-    fn drop(self: Pin<&mut Self>) {
-        if self.begun.load(Relaxed) {
-            // SAFETY: The notifier is registered, and `mm` kept until after this call. The tree is
-            // empty, since its members keep `self`; so no callback has the last reference to
-            // `self`.
-            unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
+// No callback has the last reference to the notifier: an interval that is inserted has one, too.
+impl<T: Watcher> Notified for Watched<T> {
+    fn begins(&self, change: &Change<'_>) {
+        // Where this may not sleep, no range leaves the address space.
+        if change.event() == Event::Gone && change.may_sleep() {
+            self.each(change.span, |watcher| T::going(watcher, change.span));
         }
+    }
+
+    fn ends(&self, change: &Change<'_>) {
+        match change.event() {
+            Event::Cleared => {
+                let may_sleep = change.may_sleep();
+                self.each(change.span, |watcher| {
+                    T::cleared(watcher, change.span, may_sleep)
+                });
+            }
+            Event::Gone => self.each(change.span, |watcher| T::gone(watcher, change.span)),
+            Event::Other => {}
+        }
+    }
+
+    fn exits(&self, all: Span) {
+        self.each(all, |watcher| T::going(watcher, all));
     }
 }
 
