@@ -33,6 +33,24 @@ impl Pages {
         this
     }
 
+    /// Returns the pages of the 32 equal parts of a block that `parts` names, as bits.
+    pub fn parts(parts: u32) -> Self {
+        const EACH: u32 = PAGES as u32 / u32::BITS;
+        const PER_WORD: u32 = u64::BITS / EACH;
+        const PART: u64 = u64::MAX >> (u64::BITS - EACH);
+        let mut this = Self::NONE;
+        let mut rest = parts;
+        for word in &mut this.0 {
+            for part in 0..PER_WORD {
+                if rest & 1 != 0 {
+                    *word |= PART.wrapping_shl(part.wrapping_mul(EACH));
+                }
+                rest = rest.wrapping_shr(1);
+            }
+        }
+        this
+    }
+
     /// Returns whether the page is in the set.
     pub fn has(&self, page: usize) -> bool {
         let word = self.0.get(page / 64).copied().unwrap_or(0);
@@ -258,6 +276,16 @@ mod tests {
         assert_eq!(pages.next(0), Some(60));
         assert_eq!(pages.next(131), None);
         assert_eq!(Pages::range(511, 511).next(0), Some(511));
+    }
+
+    #[test]
+    fn parts() {
+        assert_eq!(Pages::parts(0), Pages::NONE);
+        assert_eq!(Pages::parts(u32::MAX), Pages::ALL);
+        for part in 0..32 {
+            let expected = Pages::range(part * PAGES / 32, (part + 1) * PAGES / 32 - 1);
+            assert_eq!(Pages::parts(1 << part), expected);
+        }
     }
 
     #[test]

@@ -15,12 +15,7 @@ use super::{
     mmu_notifier::{Change, Notified, Notifier},
     wait::WaitQueue,
 };
-use crate::logic::{
-    block::{Pages, PAGES},
-    pte::LARGE,
-    span::Span,
-    PAGE_SIZE,
-};
+use crate::logic::{block::Pages, pte::LARGE, span::Span};
 use core::ops::Deref;
 use kernel::{
     mm::Mm,
@@ -80,19 +75,12 @@ pub(crate) struct Moment {
 
 /// The granules of a block in which no change has begun since a [`Moment`], as long as the caller
 /// has the lock that [`Follower::changes`] takes.
-pub(crate) struct Current(u32);
+pub(crate) struct Current(Pages);
 
 impl Current {
     /// The pages of these granules.
     pub(crate) fn pages(&self) -> Pages {
-        const EACH: usize = PAGES / PER_BLOCK;
-        const _: () = assert!(GRANULE == EACH as u64 * PAGE_SIZE);
-        let mut pages = Pages::NONE;
-        for index in (0..PER_BLOCK).filter(|&index| has(self.0, index)) {
-            let first = index.saturating_mul(EACH);
-            pages = pages.or(Pages::range(first, first.saturating_add(EACH - 1)));
-        }
-        pages
+        self.0
     }
 }
 
@@ -166,7 +154,8 @@ impl Changes {
                 quiet &= !1_u32.wrapping_shl(index as u32);
             }
         }
-        Current(quiet)
+        const _: () = assert!(PER_BLOCK == u32::BITS as usize);
+        Current(Pages::parts(quiet))
     }
 
     /// Calls `visit` with the counters of `range`.
