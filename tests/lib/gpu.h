@@ -18,6 +18,7 @@ enum gpu_opcode {
 	GPU_LAUNCH = 4,
 	GPU_FENCE_WRITE = 5,
 	GPU_FENCE_WAIT = 6,
+	GPU_TIMESTAMP = 7,
 	GPU_INTERRUPT = 8,
 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { GPU_TIMESTAMP = 7, MAX_ROUNDS = 64 };
+enum { MAX_ROUNDS = 64 };
 static const size_t whole = 64 << 20;
 
 static const char *label;
