@@ -2,6 +2,9 @@
 #define _GNU_SOURCE
 #include "managed.h"
 
+#include "edu.h"
+#include "memory.h"
+
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -118,4 +121,40 @@ struct pinmap_get_totals totals(int fd, uint32_t flags)
 
 	CHECK_OK(try_ioctl(fd, PINMAP_GET_TOTALS, &totals));
 	return totals;
+}
+
+void wait_for_ever(struct gpu_queue *queue)
+{
+	(void)queue;
+	for (;;)
+		pause();
+}
+
+void close_all(struct gpu_queue *queue)
+{
+	queue_unmap(queue);
+	SYS(close(queue->fd));
+	wait_for_ever(queue);
+}
+
+unsigned int contexts(void)
+{
+	int fd = open_gpu();
+	unsigned int number = totals(fd, 0).out_contexts;
+
+	close(fd);
+	return number;
+}
+
+void check_works(void)
+{
+	char *memory = anon(4);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	manage_all(fd);
+	fill(&queue, memory, 4 * PAGE, 0x51);
+	CHECK(bytes_are(memory, 4 * PAGE, 0x51));
+	queue_unmap(&queue);
+	close(fd);
 }

@@ -48,4 +48,14 @@ int try_walk(int fd, const void *addr, uint32_t *flags);
 
 struct pinmap_get_totals totals(int fd, uint32_t flags);
 
+/* What a process does while its fault waits, until it is killed: nothing, or close its file. */
+void wait_for_ever(struct gpu_queue *queue) __attribute__((noreturn));
+void close_all(struct gpu_queue *queue);
+
+/* How many contexts the device has, with one more for the question. */
+unsigned int contexts(void);
+
+/* Asserts that a new context can use the device. */
+void check_works(void);
+
 #endif

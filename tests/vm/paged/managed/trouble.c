@@ -219,37 +219,9 @@ static struct victim victim_new(bool hand_over, void (*then)(struct gpu_queue *q
 	return victim;
 }
 
-static void wait_for_ever(struct gpu_queue *queue)
-{
-	(void)queue;
-	for (;;)
-		pause();
-}
-
 static void wait_in_call(struct gpu_queue *queue)
 {
 	try_queue_wait(queue, 1000000);
-}
-
-static unsigned int contexts(void)
-{
-	int fd = open_gpu();
-	unsigned int number = totals(fd, 0).out_contexts;
-
-	close(fd);
-	return number;
-}
-
-static void check_works(void)
-{
-	char *memory = anon(4);
-	int fd = open_gpu();
-	struct gpu_queue queue = queue_new(fd);
-
-	manage_all(fd);
-	fill(&queue, memory, 4 * PAGE, 0x51);
-	CHECK(bytes_are(memory, 4 * PAGE, 0x51));
-	close(fd);
 }
 
 TEST(kill_meanwhile)
@@ -272,13 +244,6 @@ TEST(kill_in_a_call_meanwhile)
 	kill_now(victim.pid);
 	CHECK(WAIT_FOR(5000, contexts() == before));
 	check_works();
-}
-
-static void close_all(struct gpu_queue *queue)
-{
-	queue_unmap(queue);
-	SYS(close(queue->fd));
-	wait_for_ever(queue);
 }
 
 /* The last reference to the file goes, and the process lives on. */
