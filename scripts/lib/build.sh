@@ -31,9 +31,9 @@ build_key() {
 
 MODULE_FILES='^\./(Kbuild|Makefile|(driver|include)/.*\.(rs|c|h))$'
 
-# module_build [--from DIRECTORY] [--name NAME] [--no-gpu] [--clippy]: builds the module for the
-# kernel in KDIR and sets MODULE, the path of pinmap.ko. DIRECTORY is a tree with other sources (the
-# default is this one); NAME keeps its objects apart.
+# module_build [--from DIRECTORY] [--name NAME] [--no-gpu] [--no-mirror] [--clippy]: builds
+# the module for the kernel in KDIR and sets MODULE, the path of pinmap.ko. DIRECTORY is a tree with
+# other sources (the default is this one); NAME keeps its objects apart.
 module_build() {
 	local from=$TREE name=module arguments=()
 	while [ $# -gt 0 ]; do
@@ -41,6 +41,7 @@ module_build() {
 		--from) from=$(realpath "$2"); shift 2 ;;
 		--name) name=$2; shift 2 ;;
 		--no-gpu) name=$name-flat arguments+=(PINMAP_GPU=n); shift ;;
+		--no-mirror) name=$name-unmirrored arguments+=(PINMAP_MIRROR=n); shift ;;
 		--clippy) name=$name-clippy arguments+=(CLIPPY=1); shift ;;
 		esac
 	done

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* Managed memory: what the device reaches with no registration. */
 #define _GNU_SOURCE
-#include "gpu.h"
+#include "managed.h"
+
 #include "memory.h"
 #include "process.h"
 
@@ -12,17 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int manage(int fd, uint32_t flags, void *addr, size_t length, struct pinmap_manage *args)
-{
-	*args = (struct pinmap_manage){
-		.size = sizeof(*args),
-		.flags = flags,
-		.addr = (uintptr_t)addr,
-		.length = length,
-	};
-	return try_ioctl(fd, PINMAP_MANAGE, args);
-}
-
 static void increment(struct gpu_queue *queue, void *addr, size_t floats)
 {
 	queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)addr, floats, 0);
@@ -30,24 +20,14 @@ static void increment(struct gpu_queue *queue, void *addr, size_t floats)
 	CHECK_OK(try_queue_finish(queue, slow(120000)));
 }
 
-static void *map_anonymous(size_t length)
-{
-	void *addr = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (addr == MAP_FAILED)
-		FAIL("mmap");
-	return addr;
-}
-
 /* The first example: a kernel works on memory that nobody registered. */
 TEST(increments, .smoke = true)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(4 * PAGE);
+	float *floats = (void *)anon(4);
 
-	CHECK_OK(manage(fd, 0, floats, 4 * PAGE, &args));
+	manage(fd, floats, 4 * PAGE);
 	for (int i = 0; i < 1024; i++)
 		floats[i] = i;
 	increment(&queue, floats, 1024);
@@ -62,14 +42,13 @@ TEST(increments, .smoke = true)
 /* All addresses: the stack, a huge page, a hole. */
 TEST(all_of_it, .smoke = true)
 {
-	struct pinmap_manage args;
 	float on_stack[1024];
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 	size_t length = 16 * MIB;
-	float *floats = map_anonymous(length);
+	float *floats = (void *)anon(length / PAGE);
 
-	CHECK_OK(manage(fd, PINMAP_MANAGE_ALL, NULL, 0, &args));
+	manage_all(fd);
 	memset(on_stack, 0, sizeof(on_stack));
 	increment(&queue, on_stack, 1024);
 	for (int i = 0; i < 1024; i++)
@@ -83,14 +62,13 @@ TEST(all_of_it, .smoke = true)
 /* After fork() the device writes to the parent's memory only. */
 TEST(fork_copies)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(8 * PAGE);
+	float *floats = (void *)anon(8);
 	int status;
 	pid_t child;
 
-	CHECK_OK(manage(fd, 0, floats, 8 * PAGE, &args));
+	manage(fd, floats, 8 * PAGE);
 	increment(&queue, floats, 2048 * 4);
 	child = fork();
 	if (!child) {
@@ -111,13 +89,12 @@ TEST(fork_copies)
 /* What the program may not do, the device may not do; and what goes away is gone. */
 TEST(rights)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd), other = queue_new(fd);
-	float *floats = map_anonymous(8 * PAGE);
+	float *floats = (void *)anon(8);
 	struct pinmap_queue_query query;
 
-	CHECK_OK(manage(fd, 0, floats, 8 * PAGE, &args));
+	manage(fd, floats, 8 * PAGE);
 	increment(&queue, floats, 8192);
 	CHECK_OK(mprotect(floats, PAGE, PROT_READ));
 	queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)floats, 16, 0);
@@ -137,12 +114,11 @@ TEST(rights)
 /* MADV_DONTNEED takes the page, and the device gets a new one. */
 TEST(dontneed)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(8 * PAGE);
+	float *floats = (void *)anon(8);
 
-	CHECK_OK(manage(fd, 0, floats, 8 * PAGE, &args));
+	manage(fd, floats, 8 * PAGE);
 	for (int turn = 0; turn < 20; turn++) {
 		increment(&queue, floats, 8192);
 		CHECK_EQ(floats[0], 1);
@@ -154,13 +130,12 @@ TEST(dontneed)
 /* A registration inside has precedence, and the range is managed again after it. */
 TEST(registered_inside)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(8 * PAGE);
+	float *floats = (void *)anon(8);
 	struct registration registration;
 
-	CHECK_OK(manage(fd, 0, floats, 8 * PAGE, &args));
+	manage(fd, floats, 8 * PAGE);
 	increment(&queue, floats, 8192);
 	registration = register_memory(fd, (char *)floats + PAGE, 2 * PAGE, WRITE);
 	CHECK_EQ(registration.device_addr, (uintptr_t)floats + PAGE);
@@ -174,27 +149,28 @@ TEST(registered_inside)
 /* RELEASE ends it; QUERY tells of it. */
 TEST(release)
 {
-	struct pinmap_manage args, again;
+	struct pinmap_manage again;
+	uint64_t handle;
 	struct pinmap_query query = { .size = sizeof(query) };
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(8 * PAGE);
+	float *floats = (void *)anon(8);
 
-	CHECK_OK(manage(fd, 0, floats, 8 * PAGE, &args));
-	CHECK_ERR(EEXIST, manage(fd, 0, (char *)floats + PAGE, PAGE, &again));
-	CHECK_ERR(EINVAL, manage(fd, 0, (char *)floats + 1, PAGE, &again));
-	CHECK_ERR(EINVAL, manage(fd, 0, floats, 0, &again));
-	CHECK_ERR(EINVAL, manage(fd, PINMAP_MANAGE_ALL, floats, PAGE, &again));
-	CHECK_ERR(EOPNOTSUPP, manage(fd, 2, floats, PAGE, &again));
+	handle = manage(fd, floats, 8 * PAGE);
+	CHECK_ERR(EEXIST, try_manage(fd, 0, (char *)floats + PAGE, PAGE, &again));
+	CHECK_ERR(EINVAL, try_manage(fd, 0, (char *)floats + 1, PAGE, &again));
+	CHECK_ERR(EINVAL, try_manage(fd, 0, floats, 0, &again));
+	CHECK_ERR(EINVAL, try_manage(fd, PINMAP_MANAGE_ALL, floats, PAGE, &again));
+	CHECK_ERR(EOPNOTSUPP, try_manage(fd, 2, floats, PAGE, &again));
 	increment(&queue, floats, 8192);
-	query.handle = args.out_handle;
+	query.handle = handle;
 	CHECK_OK(try_ioctl(fd, PINMAP_QUERY, &query));
 	CHECK_EQ(query.out_kind, PINMAP_BUFFER_MANAGED);
 	CHECK_EQ(query.out_base, (uintptr_t)floats);
 	CHECK_EQ(query.out_length, 8 * PAGE);
 	CHECK_EQ(query.out_pinned, 0);
-	CHECK_OK(try_release(fd, args.out_handle));
-	CHECK_ERR(ESTALE, try_release(fd, args.out_handle));
+	CHECK_OK(try_release(fd, handle));
+	CHECK_ERR(ESTALE, try_release(fd, handle));
 	queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)floats, 16, 0);
 	queue_ring(&queue);
 	CHECK_EQ(queue_stopped(&queue), GPU_NOT_PRESENT);
@@ -204,14 +180,13 @@ TEST(release)
 /* Pages of files that the device has written reach the file. */
 TEST(memfd)
 {
-	struct pinmap_manage args;
 	int fd = open_gpu(), file = memfd_create("managed", 0);
 	struct gpu_queue queue = queue_new(fd);
 	float *floats, *again;
 
 	CHECK_OK(ftruncate(file, 8 * PAGE));
 	floats = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	CHECK_OK(manage(fd, 0, floats, 16 * PAGE, &args));
+	manage(fd, floats, 16 * PAGE);
 	increment(&queue, floats, 8192);
 	CHECK_OK(munmap(floats, 8 * PAGE));
 	again = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -289,14 +264,13 @@ static void check_disturbed(void *(*disturb)(void *))
 		.size = sizeof(totals), .flags = PINMAP_TOTALS_CONTEXT
 	};
 	struct disturbance it = { .length = 2 * MIB + 64 * PAGE };
-	struct pinmap_manage args;
 	int fd = open_gpu(), turns = 3;
 	struct gpu_queue queue = queue_new(fd);
-	float *floats = map_anonymous(it.length);
+	float *floats = (void *)anon(it.length / PAGE);
 	pthread_t thread;
 
 	it.memory = (char *)floats;
-	CHECK_OK(manage(fd, PINMAP_MANAGE_ALL, NULL, 0, &args));
+	manage_all(fd);
 	CHECK_EQ(pthread_create(&thread, NULL, disturb, &it), 0);
 	for (int turn = 0; turn < turns; turn++) {
 		increment(&queue, floats, it.length / 4);

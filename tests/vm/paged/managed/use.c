@@ -47,6 +47,39 @@ TEST(values)
 	manage(fd, memory + 4 * PAGE, 4 * PAGE);
 }
 
+/*
+ * A module for a kernel without HMM_MIRROR refuses to manage memory, says so beforehand, and tells
+ * faults as if nothing were managed.
+ */
+TEST(without_mirrors)
+{
+	static const uint32_t flags[] = { 0, PINMAP_MANAGE_ALL, 2 };
+	struct registration registration;
+	char *memory = anon(1);
+	struct gpu_queue queue;
+	int fd = open_gpu();
+
+	if (get_info(fd).out_flags & PINMAP_INFO_MANAGED)
+		SKIP("this module manages memory");
+	for (size_t i = 0; i < ARRAY_SIZE(flags); i++) {
+		bool all = flags[i] == PINMAP_MANAGE_ALL;
+		struct pinmap_manage args;
+
+		CHECK_ERR(EOPNOTSUPP, try_manage(fd, flags[i], all ? NULL : memory, all ? 0 : PAGE,
+						 &args));
+	}
+	queue = queue_new(fd);
+	CHECK_ERR(EIO, try_fill(&queue, memory, 8, 1));
+	CHECK_STOPPED(&queue, memory, PINMAP_ACCESS_WRITE, PINMAP_FAULT_UNMAPPED);
+	queue_delete(&queue);
+	/* registered it is reached */
+	queue = queue_new(fd);
+	registration = register_memory(fd, memory, PAGE, WRITE);
+	fill(&queue, memory, PAGE, 0x21);
+	release(fd, registration.handle);
+	CHECK(bytes_are(memory, PAGE, 0x21));
+}
+
 static const struct {
 	const char *name;
 	size_t first, pages;
