@@ -35,6 +35,15 @@ static bool fail_end(void)
 	return struck;
 }
 
+void fail_in(int task)
+{
+	char path[64];
+
+	close(fail_nth);
+	snprintf(path, sizeof(path), "/proc/%d/fail-nth", task ? task : getpid());
+	fail_nth = SYS(open(path, O_RDWR | O_CLOEXEC));
+}
+
 void fail_each(const struct attempt *attempt, void *data, unsigned int most)
 {
 	unsigned int n, failed = 0;

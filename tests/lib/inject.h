@@ -42,6 +42,11 @@ struct attempt {
 void fail_each(const struct attempt *attempt, void *data, unsigned int most);
 
 /*
+ * Lets things fail in another task from now on, a thread of the kernel for example; 0: in this one.
+ */
+void fail_in(int task);
+
+/*
  * Makes the next page allocation below one of the kernel's functions fail, until fail_page_end().
  */
 void fail_page_below(const char *function);
