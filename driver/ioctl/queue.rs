@@ -9,6 +9,7 @@ use super::{
 use crate::{
     address_space::AddressSpace,
     allocation,
+    claim::Claim,
     context::Context,
     failure::Failure,
     gpu::{
@@ -51,20 +52,23 @@ struct FreshQueue {
     member: Arc<Member>,
     queue: Arc<Queue>,
     handle: u64,
-    published: bool,
+    /// Until it is published.
+    claim: Option<Claim>,
 }
 
 impl Publish for FreshQueue {
     fn publish(&mut self) -> Result {
         self.member.publish(self.handle)?;
-        self.published = true;
+        if let Some(claim) = self.claim.take() {
+            claim.keep();
+        }
         Ok(())
     }
 }
 
 impl Drop for FreshQueue {
     fn drop(&mut self) {
-        if !self.published {
+        if self.claim.is_some() {
             self.member.forget(self.handle);
             gpu::close(&self.gpu, &self.queue);
         }
@@ -117,6 +121,7 @@ impl Request for pinmap_queue_create {
         if !context.account().is_current() {
             return Err(EPERM.into());
         }
+        let claim = Claim::new(context)?;
         let doorbell = Member::doorbell(member, gpu)?;
         let pages = ring.bytes() / PAGE_SIZE;
         let ring_memory = allocation::host_memory(context.account(), pages)?;
@@ -157,7 +162,7 @@ impl Request for pinmap_queue_create {
             member: member.clone(),
             queue,
             handle,
-            published: false,
+            claim: Some(claim),
         };
         Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL)?))
     }

@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ struct scene {
 	uint64_t mapped;
 	struct pinmap_alloc host;
 	struct pinmap_queue_create queue;
+	uint64_t managed;
 	int tells;
 	void *view;
 };
@@ -133,8 +135,37 @@ static int do_close(struct scene *scene)
 	return 0;
 }
 
+static int try_manage(struct scene *scene, uint32_t flags)
+{
+	struct pinmap_manage args = { .size = sizeof(args), .flags = flags };
+	int error;
+
+	if (!flags) {
+		args.addr = (uintptr_t)scene->memory;
+		args.length = PAGES * PAGE;
+	}
+	error = try_ioctl(scene->fd, PINMAP_MANAGE, &args);
+	scene->managed = args.out_handle;
+	return error;
+}
+
+static int do_manage(struct scene *scene)
+{
+	return try_manage(scene, 0);
+}
+
+static int do_manage_all(struct scene *scene)
+{
+	return try_manage(scene, PINMAP_MANAGE_ALL);
+}
+
+static int do_release_managed(struct scene *scene)
+{
+	return try_release(scene->fd, scene->managed);
+}
+
 /* State that a scenario needs beforehand. */
-enum { NOTHING = 0, PINNED = 1, MAPPED = 2, HOST = 4, QUEUE = 8 };
+enum { NOTHING = 0, PINNED = 1, MAPPED = 2, HOST = 4, QUEUE = 8, MANAGED = 16 };
 
 static const struct scenario {
 	const char *name;
@@ -156,6 +187,12 @@ static const struct scenario {
 	{ "unmap", PINNED | MAPPED | QUEUE, do_unmap },
 	{ "release", PINNED | MAPPED | QUEUE, do_release },
 	{ "munmap", PINNED | MAPPED | QUEUE, do_munmap },
+	{ "manage", NOTHING, do_manage },
+	{ "manage_all", QUEUE, do_manage_all },
+	{ "release_managed", MANAGED | QUEUE, do_release_managed },
+	{ "munmap_managed", MANAGED | QUEUE, do_munmap },
+	{ "register_managed", MANAGED | QUEUE, do_register },
+	{ "close_managed", MANAGED | QUEUE, do_close },
 	{ "mmap", HOST, do_view },
 	{ "close", PINNED | MAPPED | HOST | QUEUE, do_close },
 };
@@ -190,6 +227,10 @@ static void set(void *data)
 
 		scene->queue = queue.args;
 		scene->tells = SYS(eventfd(0, EFD_CLOEXEC));
+		if (scenario->before & MANAGED) {
+			CHECK_OK(do_manage(scene));
+			queue_push(&queue, GPU_FILL, (uintptr_t)scene->memory, PAGES * PAGE, 1);
+		}
 		queue_finish(&queue);
 		queue_unmap(&queue);
 	}
@@ -244,10 +285,36 @@ TEST_EACH(fail, scenarios, .seconds = 120)
 
 	need_injection();
 	scene.other = open_gpu();
+	if (strstr(row->name, "manage") && !(get_info(scene.other).out_flags & PINMAP_INFO_MANAGED))
+		SKIP("the kernel lets no driver follow the memory of programs");
 	snprintf(device.bdf, sizeof(device.bdf), "%s", need_gpu());
 	pci_look(&device);
 	scene.node = device.node;
 	scene.vram = vram_free(scene.other);
 	scene.pins = pins_held();
 	fail_each(&attempt, &scene, MOST);
+}
+
+/*
+ * The device is left without a page table of the IOMMU's when there is no memory for one while a
+ * context is closed. The next queue makes up for it.
+ */
+TEST(queue_after_no_table, .seconds = 60)
+{
+	static const char function[] = "iommu_alloc_pages_node_sz";
+	struct gpu_queue queue;
+	int fd, other;
+
+	need_injection();
+	other = open_gpu();
+	fd = open_gpu();
+	queue = queue_new(fd);
+	queue_finish(&queue);
+	queue_unmap(&queue);
+	fail_page_below(function);
+	close(fd);
+	if (!fail_page_end())
+		SKIP("this IOMMU's page tables take no page");
+	queue = queue_new(other);
+	queue_finish(&queue);
 }
