@@ -294,27 +294,3 @@ TEST_EACH(fail, scenarios, .seconds = 120)
 	scene.pins = pins_held();
 	fail_each(&attempt, &scene, MOST);
 }
-
-/*
- * The device is left without a page table of the IOMMU's when there is no memory for one while a
- * context is closed. The next queue makes up for it.
- */
-TEST(queue_after_no_table, .seconds = 60)
-{
-	static const char function[] = "iommu_alloc_pages_node_sz";
-	struct gpu_queue queue;
-	int fd, other;
-
-	need_injection();
-	other = open_gpu();
-	fd = open_gpu();
-	queue = queue_new(fd);
-	queue_finish(&queue);
-	queue_unmap(&queue);
-	fail_page_below(function);
-	close(fd);
-	if (!fail_page_end())
-		SKIP("this IOMMU's page tables take no page");
-	queue = queue_new(other);
-	queue_finish(&queue);
-}
