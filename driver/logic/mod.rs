@@ -15,6 +15,11 @@ pub mod bitmap;
 pub mod block;
 pub mod burst;
 pub mod contiguity;
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub mod fault_around;
 pub mod footprint;
 pub mod gaps;
 pub mod handle;

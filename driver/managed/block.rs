@@ -150,6 +150,12 @@ impl Block {
         self.lent.lock().pages.is_empty()
     }
 
+    /// Whether page `index` is being taken away.
+    pub(super) fn is_leaving(&self, index: usize) -> bool {
+        let page = Pages::range(index, index);
+        self.lent.lock().pages.leaving(page).has(index)
+    }
+
     /// Begins to take `pages` away: clears their entries. Returns the addresses that the device has
     /// to forget before [`unmap`](Self::unmap); they may be more than were asked for, and include
     /// what somebody else is taking away. From any context.

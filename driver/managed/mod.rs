@@ -56,6 +56,8 @@ use block::Block;
 const FEW_BLOCKS: usize = 64;
 /// Blocks that are taken away at once when something has run out.
 const EVICTED: usize = 8;
+/// Number of blocks whose fault-around windows are remembered.
+const WINDOWS: usize = 64;
 
 /// The blocks of a context, by their numbers.
 struct Blocks {
@@ -82,6 +84,8 @@ pub(crate) struct Managed {
     blocks: SpinLock<Blocks>,
     /// Counts faults, to find the block that was served longest ago.
     served: Atomic<u64>,
+    /// The fault-around windows of the last faults, by the lowest bits of their blocks' numbers.
+    windows: [Atomic<u64>; WINDOWS],
 }
 
 /// Managed memory of a context, which follows the program's memory.
@@ -109,6 +113,7 @@ impl Managed {
             ranges <- new_spinlock!(RBTree::new(), "pinmap_ranges"),
             blocks <- new_spinlock!(blocks, "pinmap_blocks"),
             served: Atomic::new(0),
+            windows: core::array::from_fn(|_| Atomic::new(0)),
         }? Error);
         Mirror::new(account.mm(), managed)
     }

@@ -4,12 +4,13 @@
 //! A fault on a page brings the whole block along, as far as the program's page table has it and
 //! without faulting in more of it: that costs little more than the one page does.
 
-use super::{block::Block, page_of, Managed, Managing, LONG};
+use super::{block::Block, page_of, Managed, Managing, LONG, WINDOWS};
 use crate::{
     failure::Failure,
     gpu::pager::{Area, Pager, Refusal, Served},
     logic::{
         block::{Pages, Run, PAGES},
+        fault_around::{self, Window},
         pte::LARGE,
         span::Span,
         PAGE_SIZE,
@@ -21,11 +22,14 @@ use crate::{
         task, uapi,
     },
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
 
-/// Pages behind one that has to be faulted in that are faulted in with it, where they are of the
-/// same kind: so 64 KiB at once, as far as they are anonymous memory.
-const AHEAD: u32 = 15;
 /// Pause before an access is repeated that a mapping of the context permits by now.
 const PAUSE: u64 = 50 * MICROSECOND;
 
@@ -48,6 +52,8 @@ enum Attempt {
     FaultedIn,
     /// The page table has something that no device may have, though nothing says why.
     Strange,
+    /// The page belongs to a run that is being taken away for the sake of another page.
+    Leaving,
     /// Page tables or addresses on the bus have run out.
     Full,
 }
@@ -191,12 +197,16 @@ fn attempt(
             return refuse(managing, fault, None).map(|()| Attempt::Strange);
         }
         _ => {
-            let more = ahead(managing, fault, snapshot);
+            let window = managing.window(fault);
+            let more = ahead(managing, fault, snapshot, window);
             if fault.write {
                 forget_first(managing, fault, more)?;
             }
             return match hmm::fault_in(managing.mm(), fault.addr, fault.write, more) {
-                Ok(()) => Ok(Attempt::FaultedIn),
+                Ok(()) => {
+                    managing.note_window(fault, more, window);
+                    Ok(Attempt::FaultedIn)
+                }
                 Err(EINTR) => Err(Failed::Stopped),
                 Err(error) => refuse(managing, fault, Some(error)).map(|()| Attempt::Again),
             };
@@ -206,14 +216,47 @@ fn attempt(
         Ok(block) => block,
         Err(failure) => return is_full(failure),
     };
-    lend(managing, &block, fault, snapshot, &moment, narrow)
+    let attempt = lend(managing, &block, fault, snapshot, &moment, narrow)?;
+    if let Attempt::Leaving = attempt {
+        let has_left = || !block.is_leaving(fault.index);
+        managing.all_changes().wait_for_end(has_left)?;
+    }
+    Ok(attempt)
+}
+
+impl Managed {
+    /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
+    fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
+        self.windows.get((number % WINDOWS as u64) as usize)
+    }
+
+    /// Returns how many pages may be faulted in for `fault`, its own included.
+    fn window(&self, fault: Fault) -> usize {
+        let number = fault.addr / LARGE;
+        let load = |number| {
+            let word = self.window_of(number).map_or(0, |word| word.load(Relaxed));
+            Window::from_bits(word)
+        };
+        let before = load(number.wrapping_sub(1));
+        fault_around::pages(number, fault.index, load(number), before)
+    }
+
+    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in with it.
+    fn note_window(&self, fault: Fault, more: u32, window: usize) {
+        let number = fault.addr / LARGE;
+        let end = fault.index.saturating_add(more as usize).saturating_add(1);
+        if let Some(word) = self.window_of(number) {
+            word.store(Window::new(number, end, window).bits(), Relaxed);
+        }
+    }
 }
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
-/// page table does not have, or not for writing, and that are managed and free.
-fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot) -> u32 {
+/// page table does not have, or not for writing, and that are managed and free, as far as they are
+/// in a window of so many pages.
+fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, window: usize) -> u32 {
     let mut count = 0;
-    for index in (fault.index..PAGES).skip(1).take(AHEAD as usize) {
+    for index in (fault.index..PAGES).take(window).skip(1) {
         let is_missing = match snapshot.leaf(index) {
             Leaf::Absent => true,
             Leaf::Page { write, .. } => fault.write && !write,
@@ -311,7 +354,7 @@ fn lend(
     block.confirm(managed)?;
     let mut wanted = lendable(managed, block);
     if narrow {
-        let last = fault.index.saturating_add(AHEAD as usize);
+        let last = fault.index.saturating_add(fault_around::FIRST);
         wanted = wanted.and(Pages::range(fault.index, last));
     }
     if !wanted.has(fault.index) {
@@ -337,12 +380,17 @@ fn lend(
     if !current.pages().has(fault.index) {
         return Ok(Attempt::Again);
     }
-    let present = lent.pages.present();
-    let held = snapshot.hold(wanted.but(present), &current);
+    // What is leaving is still mapped on the bus, though nothing there changes.
+    let leaving = lent.pages.leaving(Pages::ALL);
+    if leaving.has(fault.index) {
+        return Ok(Attempt::Leaving);
+    }
+    let taken = lent.pages.present().or(leaving);
+    let held = snapshot.hold(wanted.but(taken), &current);
     drop(lent);
     let target = fault.write.then_some(fault.index);
     let mut writable = held.writable(target);
-    let is_large = present.is_empty() && is_one(&held, &mut writable, target);
+    let is_large = taken.is_empty() && is_one(&held, &mut writable, target);
     if !is_large {
         if let Err(failure) = block.make_lower(managed) {
             return is_full(failure);

@@ -183,13 +183,16 @@ impl Changes {
 
     /// Notes that a change has ended.
     fn end(&self, range: Span) {
-        let mut is_last = false;
         self.each(range, |counter| {
-            is_last |= counter.under_way.fetch_sub(1, Full) == 1;
+            counter.under_way.fetch_sub(1, Full);
         });
-        if is_last {
-            self.ended.wake_up();
-        }
+        self.ended.wake_up();
+    }
+
+    /// Waits until `condition` is true, which the end of a change makes it. `EINTR`: a fatal signal
+    /// came.
+    pub(crate) fn wait_for_end(&self, condition: impl Fn() -> bool) -> Result {
+        self.ended.wait_killable(condition)
     }
 }
 

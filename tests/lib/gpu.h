@@ -32,6 +32,9 @@ enum gpu_code {
 	GPU_ENGINE_LOST = 34
 };
 
+/* Bits of GPU_NO_ACK. */
+enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
+
 /* Registers that tests read and write behind the driver's back. */
 enum gpu_register {
 	GPU_ENGINE_RESET = 0x0120,

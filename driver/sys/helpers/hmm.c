@@ -89,9 +89,9 @@ int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int p
 }
 
 /*
- * Faults in the page at @addr, and up to @more behind it that would be alike. Unlike
- * hmm_range_fault(), fixup_user_fault() can be killed while it waits for a file or a userfaultfd,
- * in all kernels.
+ * Faults in the page at @addr, and up to @more behind it that would be alike, as long as nobody
+ * else wants the mmap lock. Unlike hmm_range_fault(), fixup_user_fault() can be killed while it
+ * waits for a file or a userfaultfd, in all kernels.
  */
 int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int more)
 {
@@ -111,7 +111,9 @@ int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsign
 	 * What the program would have from the page allocator is faulted in ahead. Files read ahead
 	 * by themselves, and a userfaultfd is asked for nothing that was not touched.
 	 */
-	while (!ret && more-- && !unlocked && !fatal_signal_pending(current)) {
+	while (!ret && more-- && !unlocked && !fatal_signal_pending(current) &&
+	       !mmap_lock_is_contended(mm)) {
+		cond_resched();
 		addr += PAGE_SIZE;
 		vma = vma_lookup(mm, addr);
 		if (!vma || !vma_is_anonymous(vma) || userfaultfd_armed(vma) ||

@@ -10,8 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
-
 /* When interrupts get lost, everything goes on, somewhat later. */
 TEST(lost_interrupts, .seconds = 30)
 {

@@ -179,6 +179,56 @@ TEST(replaced_while_served, .seconds = 120)
 	}
 }
 
+struct dropper {
+	char *page;
+	int result;
+};
+
+static void *drop_page(void *argument)
+{
+	struct dropper *dropper = argument;
+
+	dropper->result = madvise(dropper->page, PAGE, MADV_DONTNEED) ? -errno : 0;
+	return NULL;
+}
+
+/*
+ * A huge page leaves the device as a whole where one of its pages goes away. A fault on another one
+ * waits until it has left, and is served then.
+ */
+TEST(neighbour_of_what_leaves, .seconds = 60)
+{
+	char *memory = address_space(HUGE, HUGE), *far = memory + HUGE / 2;
+	struct dropper dropper = { .page = memory, .result = 1 };
+	struct gpu_queue queue;
+	pthread_t thread;
+	uint32_t flags;
+	int fd;
+
+	SYS(mmap(memory, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		 0));
+	SYS(madvise(memory, HUGE, MADV_HUGEPAGE));
+	memset(memory, 0x11, HUGE);
+	fd = open_gpu();
+	queue = queue_new(fd);
+	manage(fd, memory, HUGE);
+	fill(&queue, memory, PAGE, 0x21);
+	CHECK_OK(try_walk(fd, far, &flags));
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
+	CHECK_OK(-pthread_create(&thread, NULL, drop_page, &dropper));
+	CHECK(WAIT_FOR(1000, try_walk(fd, far, &flags) == -ENOENT));
+	/* less than the driver's patience, which is 2 s */
+	queue_push(&queue, GPU_FILL, (uintptr_t)far, PAGE, 0x31);
+	CHECK_ERR(ETIMEDOUT, try_queue_finish(&queue, 100));
+	CHECK_EQ(queue_query(&queue).out_state, PINMAP_QUEUE_READY);
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_OK(dropper.result);
+	CHECK_OK(try_queue_wait(&queue, slow(20000)));
+	CHECK(bytes_are(far, PAGE, 0x31));
+	CHECK(bytes_are(memory, PAGE, 0));
+}
+
 enum { WORDS = 512 };
 
 struct stress {
@@ -235,6 +285,17 @@ static void *disturb(void *argument)
 	return NULL;
 }
 
+static void finish(struct gpu_queue *queue)
+{
+	int result = try_queue_finish(queue, slow(60000));
+	struct pinmap_queue_query query = queue_query(queue);
+
+	if (result)
+		FAIL("%s: state %u, code %u, reason %u, access %u at %#llx", error_name(-result),
+		     query.out_state, query.out_code, query.out_reason, query.out_access,
+		     (unsigned long long)query.out_addr);
+}
+
 /*
  * CPU and device count in the same pages, which are copied, protected, swapped out and moved
  * meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes it long.
@@ -260,14 +321,14 @@ TEST(stress, .seconds = 300)
 			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)addr, WORDS,
 				   0);
 		}
-		CHECK_OK(try_queue_finish(&queue, slow(60000)));
+		finish(&queue);
 		launches++;
 	}
 	if (launches % 2) {
 		for (int page = PAGES / 2; page < PAGES; page++)
 			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32),
 				   (uintptr_t)stress.memory + page * PAGE, WORDS, 0);
-		CHECK_OK(try_queue_finish(&queue, slow(60000)));
+		finish(&queue);
 		launches++;
 	}
 	stress.stop = true;

@@ -295,17 +295,17 @@ static void check_disturbed(void *(*disturb)(void *))
 	}
 }
 
-TEST(disturbed_by_forks)
+TEST(disturbed_by_forks, .seconds = 300)
 {
 	check_disturbed(forks);
 }
 
-TEST(disturbed_by_advice)
+TEST(disturbed_by_advice, .seconds = 300)
 {
 	check_disturbed(advises);
 }
 
-TEST(disturbed_by_protection)
+TEST(disturbed_by_protection, .seconds = 300)
 {
 	check_disturbed(protects);
 }
