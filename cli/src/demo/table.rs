@@ -19,8 +19,8 @@ const LARGE: u64 = 64 << 10;
 pub(crate) fn write(rows: &[Row], info: &GpuInfo, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
-        "\n4. add 1 to floats: in host memory (zero-copy), or copied to device memory, there, and \
-         copied back (copy).\n   Host memory: {}; device memory: {}. Medians.\n",
+        "\n4. add 1 to floats: in host memory (zero-copy), or copied to the device and back \
+         (copy).\n   Host memory: {}; device memory: {}. Medians.\n",
         super::link(info.link),
         super::link(info.vram)
     )?;
