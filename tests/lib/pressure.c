@@ -109,6 +109,26 @@ void compact(void)
 		SKIP("the kernel has no compaction");
 }
 
+#define KSM "/sys/kernel/mm/ksm/"
+
+bool ksm_begin(void)
+{
+	if (access(KSM "run", F_OK))
+		return false;
+	file_write(KSM "pages_to_scan", "4000");
+	file_write(KSM "sleep_millisecs", "0");
+	/* does not leave out pages that were looked at in vain */
+	try_file_write(KSM "smart_scan", "0");
+	file_write(KSM "run", "1");
+	return true;
+}
+
+void ksm_end(void)
+{
+	file_write(KSM "run", "0");
+	file_write(KSM "sleep_millisecs", "20");
+}
+
 void memory_cgroup(uint64_t limit, bool swap)
 {
 	char text[32];

@@ -235,7 +235,7 @@ struct stress {
 	char *memory;
 	volatile bool stop;
 	unsigned int added;
-	volatile unsigned int disturbances;
+	volatile unsigned int disturbances, moves;
 };
 
 /* Counts in the second half of each page. */
@@ -263,7 +263,7 @@ static void *disturb(void *argument)
 		char *addr = stress->memory + page * PAGE;
 		pid_t pid;
 
-		switch (rand_r(&seed) % 4) {
+		switch (rand_r(&seed) % 5) {
 		case 0:
 			pid = SYS(fork());
 			if (pid == 0)
@@ -276,6 +276,10 @@ static void *disturb(void *argument)
 			break;
 		case 2:
 			SYS(madvise(addr, pages * PAGE, MADV_PAGEOUT));
+			break;
+		case 3:
+			SYS(madvise(addr, pages * PAGE,
+				    rand_r(&seed) % 2 ? MADV_MERGEABLE : MADV_UNMERGEABLE));
 			break;
 		default:
 			compact();
@@ -296,25 +300,77 @@ static void finish(struct gpu_queue *queue)
 		     (unsigned long long)query.out_addr);
 }
 
+enum { OWN = 16 };
+
+static void add_to_own(struct gpu_queue *queue, char *memory)
+{
+	for (int page = 0; page < OWN; page++)
+		queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory + page * PAGE,
+			   WORDS, 0);
+	finish(queue);
+}
+
+static void check_own(const char *memory, int first, int pages, float sum)
+{
+	for (int page = first; page < first + pages; page++)
+		for (int i = 0; i < WORDS; i++)
+			CHECK_EQ(((const float *)(memory + page * PAGE))[i], sum);
+}
+
 /*
- * CPU and device count in the same pages, which are copied, protected, swapped out and moved
- * meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes it long.
+ * Moves memory of its own, which follows, drops a part of it, which counts from 0 again, and closes
+ * the context in the midst of its work.
+ */
+static void *move(void *argument)
+{
+	struct stress *stress = argument;
+
+	while (!stress->stop) {
+		char *here = anon(OWN), *there = address_space(OWN * PAGE, PAGE);
+		int fd = open_gpu();
+		struct gpu_queue queue = queue_new(fd);
+
+		manage_all(fd);
+		add_to_own(&queue, here);
+		SYS(mremap(here, OWN * PAGE, OWN * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, there));
+		add_to_own(&queue, there);
+		check_own(there, 0, OWN, 2);
+		SYS(madvise(there, OWN / 2 * PAGE, MADV_DONTNEED));
+		add_to_own(&queue, there);
+		check_own(there, 0, OWN / 2, 1);
+		check_own(there, OWN / 2, OWN / 2, 3);
+		for (int i = 0; i < 64; i++)
+			queue_push(&queue, GPU_FILL, (uintptr_t)there, OWN * PAGE, i);
+		queue_ring(&queue);
+		queue_unmap(&queue);
+		SYS(close(fd));
+		SYS(munmap(there, OWN * PAGE));
+		stress->moves++;
+	}
+	return NULL;
+}
+
+/*
+ * CPU and device count in the same pages, which are copied, protected, merged, swapped out and
+ * moved meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes it long.
  */
 TEST(stress, .seconds = 300)
 {
 	struct stress stress = { .memory = anon(PAGES) };
 	unsigned int launches = 0, wanted = rounds(40);
-	pthread_t cpu, other;
+	pthread_t cpu, other, mover;
 	long long pins = pins_held();
 	int fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
+	bool merges = ksm_begin();
 
 	swap_begin();
 	memset(stress.memory, 0, PAGES * PAGE);
 	manage_all(fd);
 	CHECK_OK(-pthread_create(&cpu, NULL, count_by_cpu, &stress));
 	CHECK_OK(-pthread_create(&other, NULL, disturb, &stress));
-	while (launches < wanted || stress.disturbances < wanted) {
+	CHECK_OK(-pthread_create(&mover, NULL, move, &stress));
+	while (launches < wanted || stress.disturbances < wanted || stress.moves < wanted / 8) {
 		for (int page = 0; page < 32; page++) {
 			char *addr = stress.memory + (launches * 32 + page) % PAGES * PAGE;
 
@@ -334,8 +390,9 @@ TEST(stress, .seconds = 300)
 	stress.stop = true;
 	CHECK_OK(-pthread_join(cpu, NULL));
 	CHECK_OK(-pthread_join(other, NULL));
-	diag("%u launches, %u disturbances, %u rounds of the CPU", launches, stress.disturbances,
-	     stress.added);
+	CHECK_OK(-pthread_join(mover, NULL));
+	diag("%u launches, %u disturbances, %u moves, %u rounds of the CPU", launches,
+	     stress.disturbances, stress.moves, stress.added);
 	for (int page = 0; page < PAGES; page++) {
 		const char *addr = stress.memory + page * PAGE;
 
@@ -346,4 +403,6 @@ TEST(stress, .seconds = 300)
 	CHECK_PINS(pins);
 	SYS(munmap(stress.memory, PAGES * PAGE));
 	swap_end();
+	if (merges)
+		ksm_end();
 }

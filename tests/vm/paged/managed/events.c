@@ -23,8 +23,6 @@
 /* Pages that are copied one by one when they are written. */
 enum { FEW = 32 * 4096 };
 
-#define KSM "/sys/kernel/mm/ksm/"
-
 static void nothing(struct state *state)
 {
 	(void)state;
@@ -264,29 +262,23 @@ static bool is_merged(const struct state *state)
 
 static void merge(struct state *state)
 {
-	if (access(KSM "run", F_OK))
-		SKIP("the kernel has no KSM");
 	state->most = FEW;
 	memset(state->addr, 0x77, state->length);
 	memset(state->cpu, 0x77, state->length);
 	device_accesses(state);
 	/* what the device has written is the same in all pages but the first and the last */
 	SYS(madvise(state->addr, state->length, MADV_MERGEABLE));
-	file_write(KSM "pages_to_scan", "4000");
-	file_write(KSM "sleep_millisecs", "0");
-	/* does not leave out pages that were looked at in vain */
-	try_file_write(KSM "smart_scan", "0");
-	file_write(KSM "run", "1");
+	if (!ksm_begin())
+		SKIP("the kernel has no KSM");
 	if (!WAIT_FOR(10000, is_merged(state)))
 		FAIL("the kernel does not merge pages");
-	file_write(KSM "run", "0");
+	ksm_end();
 }
 
 static void unmerge(struct state *state)
 {
 	SYS(madvise(state->addr, state->length, MADV_UNMERGEABLE));
 	check_bytes(state);
-	file_write(KSM "sleep_millisecs", "20");
 }
 
 static int node_of(void *page)
