@@ -19,7 +19,7 @@ use crate::{
         span::Span,
         PAGE_SIZE,
     },
-    sys::iommu::Lender,
+    sys::{iommu::Lender, wait::WaitQueue},
 };
 use kernel::{
     new_mutex, new_spinlock,
@@ -45,6 +45,17 @@ pub(super) struct Lent {
     pub(super) lower: Option<Lower>,
 }
 
+/// The pages of the block at `block` that overlap `span`.
+pub(super) fn pages_in(block: Span, span: Span) -> Pages {
+    match span.intersection(block) {
+        Some(part) => {
+            let index = |addr: u64| (addr.saturating_sub(block.start()) / PAGE_SIZE) as usize;
+            Pages::range(index(part.start()), index(part.last()))
+        }
+        None => Pages::NONE,
+    }
+}
+
 /// A block.
 #[pin_data]
 pub(super) struct Block {
@@ -58,6 +69,9 @@ pub(super) struct Block {
     /// The lock that the notifier takes.
     #[pin]
     pub(super) lent: SpinLock<Lent>,
+    /// Signalled when a run has left.
+    #[pin]
+    left: WaitQueue,
     /// Whether the device may know entries that were cleared: nobody could wait for it.
     unconfirmed: Atomic<bool>,
     served: Atomic<u64>,
@@ -92,6 +106,7 @@ impl Block {
                 lender,
                 service <- new_mutex!(service, "pinmap_service"),
                 lent <- new_spinlock!(lent, "pinmap_lent"),
+                left <- WaitQueue::new(),
                 unconfirmed: Atomic::new(false),
                 served: Atomic::new(managed.next_served()),
             }),
@@ -125,14 +140,7 @@ impl Block {
 
     /// The pages that overlap `span`.
     pub(super) fn pages_in(&self, span: Span) -> Pages {
-        match span.intersection(self.span) {
-            Some(part) => {
-                let index =
-                    |addr: u64| (addr.saturating_sub(self.span.start()) / PAGE_SIZE) as usize;
-                Pages::range(index(part.start()), index(part.last()))
-            }
-            None => Pages::NONE,
-        }
+        pages_in(self.span, span)
     }
 
     /// Notes that a fault in the block was served.
@@ -150,10 +158,11 @@ impl Block {
         self.lent.lock().pages.is_empty()
     }
 
-    /// Whether page `index` is being taken away.
-    pub(super) fn is_leaving(&self, index: usize) -> bool {
+    /// Waits until page `index` is not being taken away. `EINTR`: a fatal signal came.
+    pub(super) fn wait_until_left(&self, index: usize) -> Result {
         let page = Pages::range(index, index);
-        self.lent.lock().pages.leaving(page).has(index)
+        self.left
+            .wait_killable(|| self.lent.lock().pages.leaving(page).is_empty())
     }
 
     /// Begins to take `pages` away: clears their entries. Returns the addresses that the device has
@@ -189,7 +198,10 @@ impl Block {
         let mut lent = self.lent.lock();
         let runs = core::iter::from_fn(|| lent.pages.take_left(pages));
         let runs = runs.filter_map(|run| self.bus_span(run));
-        self.lender.unmap(runs)
+        let result = self.lender.unmap(runs);
+        drop(lent);
+        self.left.wake_up();
+        result
     }
 
     /// Takes what overlaps `span` away from the device. Called by whoever has `service`. `EIO`: the
@@ -207,6 +219,11 @@ impl Block {
             return Err(EIO);
         }
         Ok(())
+    }
+
+    /// Whether the device may know entries that were cleared.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.unconfirmed.load(Relaxed)
     }
 
     /// Makes sure that the device knows no entry that was cleared. Called by whoever has `service`.

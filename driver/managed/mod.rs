@@ -57,7 +57,7 @@ const FEW_BLOCKS: usize = 64;
 /// Blocks that are taken away at once when something has run out.
 const EVICTED: usize = 8;
 /// Number of blocks whose fault-around windows are remembered.
-const WINDOWS: usize = 64;
+const WINDOWS: u64 = 64;
 
 /// The blocks of a context, by their numbers.
 struct Blocks {
@@ -85,7 +85,7 @@ pub(crate) struct Managed {
     /// Counts faults, to find the block that was served longest ago.
     served: Atomic<u64>,
     /// The fault-around windows of the last faults, by the lowest bits of their blocks' numbers.
-    windows: [Atomic<u64>; WINDOWS],
+    windows: [Atomic<u64>; WINDOWS as usize],
 }
 
 /// Managed memory of a context, which follows the program's memory.

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Serving a fault: see the head of `mod.rs` for the order and why it is so.
 //!
-//! A fault on a page brings the whole block along, as far as the program's page table has it and
-//! without faulting in more of it: that costs little more than the one page does.
+//! A fault on a page brings the whole block along, as far as the program's page table has it: that
+//! costs little more than the one page does. Of what is missing, only the pages right behind the
+//! one that faulted are faulted in with it (`logic/fault_around.rs`).
 
-use super::{block::Block, page_of, Managed, Managing, LONG, WINDOWS};
+use super::{
+    block::{pages_in, Block},
+    page_of, Managed, Managing, LONG, WINDOWS,
+};
 use crate::{
     failure::Failure,
     gpu::pager::{Area, Pager, Refusal, Served},
@@ -18,7 +22,7 @@ use crate::{
     sys::{
         clock::{self, MICROSECOND},
         hmm::{self, Held, Leaf, Snapshot},
-        mirror::Moment,
+        mirror::{Moment, GRANULE_PAGES},
         task, uapi,
     },
 };
@@ -146,9 +150,9 @@ impl Pager for Managing {
 fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
     let begun = clock::now();
     let mut snapshot = Snapshot::new()?;
-    let mut is_new = false;
+    let (mut is_new, mut narrow) = (false, false);
     loop {
-        let attempt = attempt(managing, fault, &mut snapshot, *retries != 0)?;
+        let attempt = attempt(managing, fault, &mut snapshot, narrow)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
             Attempt::FaultedIn if !is_new => {
@@ -158,6 +162,7 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
             Attempt::Full if !managing.make_room() => return Err(ENOSPC.into()),
             _ => {}
         }
+        narrow |= !matches!(attempt, Attempt::Leaving);
         *retries = retries.saturating_add(1);
         if task::fatal_signal_pending() {
             return Err(Failed::Stopped);
@@ -203,8 +208,8 @@ fn attempt(
                 forget_first(managing, fault, more)?;
             }
             return match hmm::fault_in(managing.mm(), fault.addr, fault.write, more) {
-                Ok(()) => {
-                    managing.note_window(fault, more, window);
+                Ok(brought) => {
+                    managing.note_window(fault, brought, window);
                     Ok(Attempt::FaultedIn)
                 }
                 Err(EINTR) => Err(Failed::Stopped),
@@ -218,8 +223,7 @@ fn attempt(
     };
     let attempt = lend(managing, &block, fault, snapshot, &moment, narrow)?;
     if let Attempt::Leaving = attempt {
-        let has_left = || !block.is_leaving(fault.index);
-        managing.all_changes().wait_for_end(has_left)?;
+        block.wait_until_left(fault.index)?;
     }
     Ok(attempt)
 }
@@ -227,7 +231,7 @@ fn attempt(
 impl Managed {
     /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
     fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
-        self.windows.get((number % WINDOWS as u64) as usize)
+        self.windows.get((number % WINDOWS) as usize)
     }
 
     /// Returns how many pages may be faulted in for `fault`, its own included.
@@ -241,7 +245,8 @@ impl Managed {
         fault_around::pages(number, fault.index, load(number), before)
     }
 
-    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in with it.
+    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in behind its
+    /// own.
     fn note_window(&self, fault: Fault, more: u32, window: usize) {
         let number = fault.addr / LARGE;
         let end = fault.index.saturating_add(more as usize).saturating_add(1);
@@ -255,23 +260,18 @@ impl Managed {
 /// page table does not have, or not for writing, and that are managed and free, as far as they are
 /// in a window of so many pages.
 fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, window: usize) -> u32 {
-    let mut count = 0;
-    for index in (fault.index..PAGES).take(window).skip(1) {
-        let is_missing = match snapshot.leaf(index) {
-            Leaf::Absent => true,
-            Leaf::Page { write, .. } => fault.write && !write,
-            Leaf::Forbidden => false,
-        };
-        let page = behind(fault, index);
-        let is_ours = page.is_some_and(|page| {
-            managed.first_range(page).is_some() && managed.space.first_taken(page).is_none()
-        });
-        if !is_ours || !is_missing {
-            break;
-        }
-        count = u32::saturating_add(count, 1);
-    }
-    count
+    let Some(block) = block_of(fault.addr) else {
+        return 0;
+    };
+    let free = lendable(managed, block);
+    let is_missing = |index| match snapshot.leaf(index) {
+        Leaf::Absent => true,
+        Leaf::Page { write, .. } => fault.write && !write,
+        Leaf::Forbidden => false,
+    };
+    let behind = (fault.index..PAGES).take(window).skip(1);
+    let more = behind.take_while(|&index| free.has(index) && is_missing(index));
+    more.count() as u32
 }
 
 /// The page `index` of the block of `fault`.
@@ -352,9 +352,9 @@ fn lend(
         return Ok(Attempt::Again);
     }
     block.confirm(managed)?;
-    let mut wanted = lendable(managed, block);
+    let mut wanted = lendable(managed, block.span());
     if narrow {
-        let last = fault.index.saturating_add(fault_around::FIRST);
+        let last = fault.index | (GRANULE_PAGES - 1);
         wanted = wanted.and(Pages::range(fault.index, last));
     }
     if !wanted.has(fault.index) {
@@ -385,6 +385,10 @@ fn lend(
     if leaving.has(fault.index) {
         return Ok(Attempt::Leaving);
     }
+    // A run may have left since `confirm`, and nobody could wait for the device.
+    if block.is_unconfirmed() {
+        return Ok(Attempt::Again);
+    }
     let taken = lent.pages.present().or(leaving);
     let held = snapshot.hold(wanted.but(taken), &current);
     drop(lent);
@@ -407,7 +411,7 @@ fn lend(
         mapped = mapped.or(run.pages());
     }
 
-    // Without some of the pages the fault can be served, if need be.
+    // What could not be mapped is left out. If anything else has changed, all begins anew.
     let mut lent = block.lent.lock();
     let current = changes.current(moment);
     let is_current = mapped.but(current.pages()).is_empty();
@@ -438,25 +442,30 @@ fn lend(
 }
 
 /// The pages of a block that are managed, and that no mapping of the context has.
-fn lendable(managed: &Managed, block: &Block) -> Pages {
+fn lendable(managed: &Managed, block: Span) -> Pages {
     let mut pages = Pages::NONE;
-    let mut rest = Some(block.span());
+    let mut rest = Some(block);
     while let Some(span) = rest {
         let Some(range) = managed.first_range(span) else {
             break;
         };
-        pages = pages.or(block.pages_in(range));
+        pages = pages.or(pages_in(block, range));
         rest = after(range, span);
     }
-    rest = Some(block.span());
+    rest = Some(block);
     while let Some(span) = rest {
         let Some(taken) = managed.space.first_taken(span) else {
             break;
         };
-        pages = pages.but(block.pages_in(taken));
+        pages = pages.but(pages_in(block, taken));
         rest = after(taken, span);
     }
     pages
+}
+
+/// The addresses of the block around `addr`.
+fn block_of(addr: u64) -> Option<Span> {
+    Span::new(addr & !(LARGE - 1), LARGE).ok()
 }
 
 /// The part of `span` behind `part`.

@@ -164,11 +164,13 @@ impl Drop for Held<'_> {
 }
 
 /// Faults in the page at `addr` of `mm`, which must be in use, as if the process had touched it,
-/// and up to `more` pages behind it that are like it. Sleeps as long as user space keeps it
-/// waiting. `EINTR`: a fatal signal came.
-pub(crate) fn fault_in(mm: &Mm, addr: u64, write: bool, more: u32) -> Result {
+/// and up to `more` pages behind it that are like it. Returns how many of them. Sleeps as long as
+/// user space keeps it waiting. `EINTR`: a fatal signal came.
+pub(crate) fn fault_in(mm: &Mm, addr: u64, write: bool, more: u32) -> Result<u32> {
     // SAFETY: The address space is in use.
-    to_result(unsafe { helpers::pinmap_fault_in(mm.as_raw(), addr as usize, write, more) })
+    let result = unsafe { helpers::pinmap_fault_in(mm.as_raw(), addr as usize, write, more) };
+    to_result(result)?;
+    Ok(result as u32)
 }
 
 /// Why a page cannot be had.

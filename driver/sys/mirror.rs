@@ -9,13 +9,13 @@
 //!
 //! The kernel's interval notifiers have a sequence number for this, and a wait for it that nothing
 //! ends (`mmu_notifier.rs`). Here the ends of changes are counted too, separately for *granules* of
-//! 64 KiB; a wait can be killed; and nothing waits in order to stop.
+//! 64 KiB; a wait can be killed; and ending it waits for callbacks that run, but for no change.
 
 use super::{
     mmu_notifier::{Change, Notified, Notifier},
     wait::WaitQueue,
 };
-use crate::logic::{block::Pages, pte::LARGE, span::Span};
+use crate::logic::{block::Pages, pte::LARGE, span::Span, PAGE_SIZE};
 use core::ops::Deref;
 use kernel::{
     mm::Mm,
@@ -31,6 +31,8 @@ const GRANULE: u64 = LARGE / PER_BLOCK as u64;
 const PER_BLOCK: usize = 32;
 /// Counters of changes: a multiple of `PER_BLOCK`. Granules share them, by their numbers.
 const COUNTERS: u64 = 1024;
+/// Pages of a granule.
+pub(crate) const GRANULE_PAGES: usize = (GRANULE / PAGE_SIZE) as usize;
 /// Blocks without two granules that share a counter.
 const BLOCKS: u64 = COUNTERS / PER_BLOCK as u64;
 
@@ -183,16 +185,13 @@ impl Changes {
 
     /// Notes that a change has ended.
     fn end(&self, range: Span) {
+        let mut is_last = false;
         self.each(range, |counter| {
-            counter.under_way.fetch_sub(1, Full);
+            is_last |= counter.under_way.fetch_sub(1, Full) == 1;
         });
-        self.ended.wake_up();
-    }
-
-    /// Waits until `condition` is true, which the end of a change makes it. `EINTR`: a fatal signal
-    /// came.
-    pub(crate) fn wait_for_end(&self, condition: impl Fn() -> bool) -> Result {
-        self.ended.wait_killable(condition)
+        if is_last {
+            self.ended.wake_up();
+        }
     }
 }
 

@@ -30,8 +30,8 @@ use kernel::{
     types::Opaque,
 };
 
-/// Whoever is told of the changes of an address space. No method may drop the last reference to the
-/// [`Notifier`].
+/// Whoever is told of the changes of an address space. `begins` and `ends` must not sleep unless
+/// the change [may](Change::may_sleep). No method may drop the last reference to the [`Notifier`].
 pub(crate) trait Notified: Send + Sync {
     /// Called before a change.
     fn begins(&self, change: &Change<'_>);
@@ -39,7 +39,8 @@ pub(crate) trait Notified: Send + Sync {
     /// Called after a change, before the call that made it returns.
     fn ends(&self, change: &Change<'_>);
 
-    /// Called before the address space ends, which is a change of `all`. May sleep.
+    /// Called once: before the address space ends, which is a change of `all`, or when the
+    /// [`Notifier`] is dropped before that. May sleep.
     fn exits(&self, all: Span);
 }
 
@@ -91,7 +92,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// An address space, of whose changes a `T` is told.
+/// An address space, of whose changes a `T` is told. Dropping it sleeps, and waits for callbacks,
+/// of whichever address space: not in a callback, and with no lock that one takes.
 ///
 /// # Invariants
 ///
@@ -231,7 +233,8 @@ impl<T: Notified> PinnedDrop for Notifier<T> {
         if self.begun.load(Relaxed) {
             // SAFETY: The notifier is registered, and `mm` kept until after this call, which waits
             // for callbacks that run: none of them is the caller, since none drops the last
-            // reference to `self`.
+            // reference to `self`. It calls `exits` itself if the address space has not ended; no
+            // field has been dropped yet, and nobody uses `self` meanwhile.
             unsafe { bindings::mmu_notifier_unregister(self.notifier.get(), self.mm.as_raw()) };
         }
     }
