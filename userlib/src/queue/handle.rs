@@ -264,9 +264,15 @@ impl Handle {
             let fault = self.ending.get().copied().flatten();
             return Ok(Some(fault.into()));
         }
-        let fault = self.fault(ioctl::queue_query);
-        let fault = fault.map_err(|errno| self.fail(Operation::Wait, "ask about", errno))?;
-        Ok(fault.map(Stopped::Faulted))
+        match self.fault(ioctl::queue_query) {
+            Ok(fault) => Ok(fault.map(Stopped::Faulted)),
+            // Another thread is destroying the queue: it has stopped when that is done.
+            Err(Errno::ENOENT | Errno::ESTALE) => {
+                self.destroy()?;
+                Ok(Some(self.ending.get().copied().flatten().into()))
+            }
+            Err(errno) => Err(self.fail(Operation::Wait, "ask about", errno)),
+        }
     }
 
     /// Fails if the queue was destroyed, in which case a system call is of no use, and inside a
