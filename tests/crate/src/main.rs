@@ -206,6 +206,7 @@ const TESTS: &[Test] = tests! {
         forgotten_memory_in_flight_stays
         scope_of_streams_waits_whatever_happens
         busy_stream_is_dropped_at_once
+        done_on_a_stream_that_is_gone
         event_never_recorded
         events_tell_order
         events_tell_time

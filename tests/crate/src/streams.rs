@@ -311,6 +311,34 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     })
 }
 
+/// Raw packets can store any fence, so the device itself is asked whether they are done. It is also
+/// answered after the queue is gone.
+pub(crate) fn done_on_a_stream_that_is_gone() -> Outcome {
+    let gpu = gpu()?;
+    // Memory that the context has for all of its streams.
+    let keeper = stream(&gpu)?;
+    let event = gpu.event()?;
+    keeper.record(&event)?;
+    keeper.synchronize()?;
+    let result = gpu.device().alloc::<u32>(1)?;
+    let stream = stream(&gpu)?;
+    let with = mappings()?;
+    let pending = stream.submit(result, |work, result| {
+        work.raw(&[Packet::nop()])?;
+        work.fill(&mut result.slice_mut(), 9)
+    })?;
+    stream.record(&event)?;
+    drop(stream);
+    // The ring goes after the queue.
+    until("the queue is gone", || {
+        mappings().is_ok_and(|now| now < with)
+    })?;
+    assert!(event.query()? && pending.query()?);
+    event.synchronize()?;
+    assert_eq!(pending.wait()?.get(0)?, 9);
+    Ok(())
+}
+
 /// An event that was never recorded is passed, and has no time.
 pub(crate) fn event_never_recorded() -> Outcome {
     let gpu = gpu()?;

@@ -48,8 +48,8 @@ pub(crate) struct Handle {
     id: u64,
     fences: Map,
     fence_addr: u64,
-    /// Set when destroying begins: the fault of the queue, if it had one. The driver forgets it.
-    ending: OnceLock<Option<Fault>>,
+    /// Set when destroying begins: what the driver knew of the queue, which it then forgets.
+    ending: OnceLock<State>,
     destroyed: AtomicBool,
     /// Held while destroying, which takes as long as the packet that runs.
     destroying: Mutex<()>,
@@ -62,6 +62,15 @@ pub(crate) struct Handle {
     fake_index: Option<std::sync::atomic::AtomicU64>,
 }
 
+/// What the driver, or a made-up one, knows of a queue.
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    /// The fault that stopped the queue, if one did.
+    fault: Option<Fault>,
+    /// How many packets are executed, as the device itself says.
+    executed: u64,
+}
+
 /// Why a queue executes nothing any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
@@ -69,12 +78,6 @@ pub(crate) enum Stopped {
     Destroyed,
     /// A packet faulted.
     Faulted(Fault),
-}
-
-impl From<Option<Fault>> for Stopped {
-    fn from(fault: Option<Fault>) -> Self {
-        fault.map_or(Self::Destroyed, Self::Faulted)
-    }
 }
 
 /// One of the ioctls that ask for the state of a queue.
@@ -217,42 +220,58 @@ impl Handle {
     }
 
     /// Asks the driver for the state of the queue.
-    fn query(&self, ask: Query) -> Result<abi::pinmap_queue_query, Errno> {
+    fn query(&self, ask: Query) -> Result<State, Errno> {
+        #[cfg(test)]
+        if let Some(index) = &self.fake_index {
+            return Ok(State {
+                fault: None,
+                executed: index.load(Ordering::SeqCst),
+            });
+        }
         let mut args = abi::pinmap_queue_query {
             queue: self.id,
             ..Default::default()
         };
-        #[cfg(test)]
-        if let Some(index) = &self.fake_index {
-            args.out_state = abi::PINMAP_QUEUE_READY;
-            args.out_index = index.load(Ordering::SeqCst);
-            return Ok(args);
-        }
         ask(self.device.as_fd(), &mut args)?;
-        Ok(args)
+        Ok(State {
+            fault: Fault::from_abi(&args),
+            executed: args.out_index,
+        })
     }
 
-    /// The fault that stopped the queue, if one did.
-    fn fault(&self, ask: Query) -> Result<Option<Fault>, Errno> {
-        self.query(ask).map(|args| Fault::from_abi(&args))
+    /// Returns the state of the queue, and whether it was destroyed. If another thread is
+    /// destroying it, waits until that is done.
+    fn state(&self, verb: &str) -> Result<(State, bool)> {
+        if !self.is_destroyed() {
+            match self.query(ioctl::queue_query) {
+                Ok(state) => return Ok((state, false)),
+                // The driver forgets a queue before the device has stopped.
+                Err(Errno::ENOENT | Errno::ESTALE) => self.destroy()?,
+                Err(errno) => return Err(self.fail(Operation::Wait, verb, errno)),
+            }
+        }
+        Ok((self.ending.get().copied().unwrap_or_default(), true))
     }
 
-    /// Whether the device itself, not its fence, says that `packets` packets are executed.
+    /// Whether the device itself, not its fence, says that `packets` packets are executed. Does not
+    /// wait.
     pub(crate) fn is_confirmed(&self, packets: u64) -> bool {
-        let found = self.query(ioctl::queue_query);
-        found.is_ok_and(|args| args.out_index >= packets)
+        let state = self.query(ioctl::queue_query).ok();
+        // The driver may have forgotten the queue.
+        let state = state.or_else(|| self.ending.get().copied());
+        state.is_some_and(|state| state.executed >= packets)
     }
 
     /// Waits until the device itself, not its fence, says that `packets` packets are executed.
     pub(crate) fn confirm(&self, packets: u64) -> Result<()> {
-        let fail = |errno| self.fail(Operation::Wait, "wait for", errno);
         loop {
-            let args = self.query(ioctl::queue_query).map_err(fail)?;
-            if Fault::from_abi(&args).is_some() {
-                return Err(fail(Errno::EIO));
-            }
-            if args.out_index >= packets {
+            let (state, destroyed) = self.state("wait for")?;
+            // The queue may stop, or be destroyed, as soon as its last packet is executed.
+            if state.executed >= packets {
                 return Ok(());
+            }
+            if destroyed || state.fault.is_some() {
+                return Err(self.fail(Operation::Wait, "wait for", Errno::EIO));
             }
             std::thread::sleep(POLL);
         }
@@ -260,19 +279,11 @@ impl Handle {
 
     /// Why the queue has stopped, if it has.
     pub(crate) fn stopped(&self) -> Result<Option<Stopped>> {
-        if self.is_destroyed() {
-            let fault = self.ending.get().copied().flatten();
-            return Ok(Some(fault.into()));
-        }
-        match self.fault(ioctl::queue_query) {
-            Ok(fault) => Ok(fault.map(Stopped::Faulted)),
-            // Another thread is destroying the queue: it has stopped when that is done.
-            Err(Errno::ENOENT | Errno::ESTALE) => {
-                self.destroy()?;
-                Ok(Some(self.ending.get().copied().flatten().into()))
-            }
-            Err(errno) => Err(self.fail(Operation::Wait, "ask about", errno)),
-        }
+        let (state, destroyed) = self.state("ask about")?;
+        Ok(match state.fault {
+            Some(fault) => Some(Stopped::Faulted(fault)),
+            None => destroyed.then_some(Stopped::Destroyed),
+        })
     }
 
     /// Fails if the queue was destroyed, in which case a system call is of no use, and inside a
@@ -294,9 +305,12 @@ impl Handle {
     pub(crate) fn fail(&self, operation: Operation, verb: &str, errno: Errno) -> Error {
         let (errno, fault) = match (errno, self.ending.get()) {
             // Another thread is destroying the queue.
-            (Errno::ENOENT | Errno::ESTALE, Some(fault)) => (Errno::EIO, *fault),
-            (_, Some(fault)) => (errno, *fault),
-            (Errno::EIO, None) => (errno, self.fault(ioctl::queue_query).ok().flatten()),
+            (Errno::ENOENT | Errno::ESTALE, Some(ending)) => (Errno::EIO, ending.fault),
+            (_, Some(ending)) => (errno, ending.fault),
+            (Errno::EIO, None) => {
+                let state = self.query(ioctl::queue_query);
+                (errno, state.ok().and_then(|state| state.fault))
+            }
             (_, None) => (errno, None),
         };
         if let Some(cause) = self.poisoned.get() {
@@ -328,9 +342,9 @@ impl Handle {
         if self.is_destroyed() {
             return Ok(());
         }
-        let fault = self.fault(ioctl::queue_query_before_destroy);
+        let state = self.query(ioctl::queue_query_before_destroy);
         // An earlier attempt that failed may have set it.
-        let _ = self.ending.set(fault.ok().flatten());
+        let _ = self.ending.set(state.unwrap_or_default());
         loop {
             let mut args = abi::pinmap_queue_destroy {
                 queue: self.id,
@@ -424,7 +438,8 @@ mod tests {
             out_addr: 0x5000,
             ..Default::default()
         });
-        handle.ending.set(fault).expect("the first");
+        let ending = State { fault, executed: 5 };
+        handle.ending.set(ending).expect("the first");
         // The driver has forgotten it already.
         for errno in [Errno::ENOENT, Errno::ESTALE, Errno::EIO] {
             let error = handle.fail(Operation::Wait, "wait for", errno);
@@ -450,10 +465,29 @@ mod tests {
     #[test]
     fn a_destroyed_queue_may_have_no_fault() {
         let handle = Handle::fake();
-        handle.ending.set(None).expect("the first");
+        handle.ending.set(State::default()).expect("the first");
         handle.destroyed.store(true, Ordering::Release);
         let stopped = handle.stopped().expect("known");
         assert_eq!(stopped, Some(Stopped::Destroyed));
+    }
+
+    /// Work that was done before its queue was destroyed is done, also if raw packets were part of
+    /// it, after which the fence proves nothing.
+    #[test]
+    fn a_destroyed_queue_confirms_what_it_executed() {
+        let handle = Handle::fake();
+        let ending = State {
+            fault: None,
+            executed: 5,
+        };
+        handle.ending.set(ending).expect("the first");
+        // No driver answers, so another thread may be about to destroy the queue.
+        assert!(handle.is_confirmed(5) && !handle.is_confirmed(6));
+        handle.destroyed.store(true, Ordering::Release);
+        handle.confirm(5).expect("it was executed");
+        let error = handle.confirm(6).expect_err("it never will be");
+        assert_eq!(error.errno(), Errno::EIO as i32);
+        assert!(handle.is_confirmed(5) && !handle.is_confirmed(6));
     }
 
     #[test]
