@@ -59,9 +59,81 @@ static const struct {
 	const char *name;
 } changes[] = { { "dontneed" }, { "mmap" } };
 
+enum { CHANGERS = 2, SUBMITTED = 100 };
+
 /*
- * While a fault brings a block along, other pages of it change, each once: the device is given none
- * that the program has no more.
+ * Who changes pages of a block, each once, from the last one down. Two of them do, each on a
+ * processor of its own: whichever the driver serves the fault on, the other one goes on.
+ */
+struct changer {
+	int cpu, file;
+	char *memory;
+	struct gpu_queue *queue;
+	_Atomic int *state;
+	int changed;
+};
+
+static void *change(void *arg)
+{
+	struct changer *it = arg;
+
+	/* asleep, it would come too late */
+	++*it->state;
+	while (*it->state < SUBMITTED)
+		;
+	for (int page = BLOCK_PAGES - 1 - it->cpu; page >= AHEAD; page -= CHANGERS) {
+		char *addr = it->memory + page * PAGE;
+
+		if (*it->queue->fences >= it->queue->fence)
+			break;
+		if (it->file >= 0) {
+			SYS(mmap(addr, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+				 it->file, HUGE + page * PAGE));
+		} else {
+			SYS(madvise(addr, PAGE, MADV_DONTNEED));
+			usleep(50);
+		}
+		it->changed++;
+	}
+	return NULL;
+}
+
+/* Has a fault at the start of a block served while its other pages change. Returns how many did. */
+static int fault_and_change(struct gpu_queue *queue, char *memory, int file)
+{
+	struct changer changers[CHANGERS];
+	pthread_t threads[CHANGERS];
+	_Atomic int state = 0;
+	int changed = 0;
+
+	queue_push(queue, GPU_FILL, (uintptr_t)memory, 8, 0x31);
+	for (int cpu = 0; cpu < CHANGERS; cpu++) {
+		pthread_attr_t attributes;
+		cpu_set_t set;
+
+		changers[cpu] = (struct changer){ cpu, file, memory, queue, &state, 0 };
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		pthread_attr_init(&attributes);
+		CHECK_OK(-pthread_attr_setaffinity_np(&attributes, sizeof(set), &set));
+		CHECK_OK(-pthread_create(&threads[cpu], &attributes, change, &changers[cpu]));
+		pthread_attr_destroy(&attributes);
+	}
+	while (state < CHANGERS)
+		sched_yield();
+	queue_submit(queue);
+	state = SUBMITTED;
+	for (int cpu = 0; cpu < CHANGERS; cpu++) {
+		CHECK_OK(-pthread_join(threads[cpu], NULL));
+		changed += changers[cpu].changed;
+	}
+	CHECK_OK(try_queue_wait(queue, slow(30000)));
+	return changed;
+}
+
+/*
+ * While a fault brings a block along, other pages of it change: the device is given none that the
+ * program has no more.
  */
 TEST_EACH(changed_while_served, changes, .seconds = 120)
 {
@@ -71,28 +143,12 @@ TEST_EACH(changed_while_served, changes, .seconds = 120)
 
 	manage_all(fd);
 	for (unsigned int i = 0; i < rounds(4); i++) {
-		int file = -1, page;
+		int file = -1;
 		char *memory = remap ? scattered_file(&file) : scattered();
 
-		queue_push(&queue, GPU_FILL, (uintptr_t)memory, 8, 0x31);
-		queue_submit(&queue);
-		for (page = BLOCK_PAGES - 1; page >= AHEAD; page--) {
-			char *addr = memory + page * PAGE;
-
-			if (*queue.fences >= queue.fence)
-				break;
-			if (remap) {
-				SYS(mmap(addr, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-					 file, HUGE + page * PAGE));
-			} else {
-				SYS(madvise(addr, PAGE, MADV_DONTNEED));
-				usleep(50);
-			}
-		}
-		during += BLOCK_PAGES - 1 - page;
-		CHECK_OK(try_queue_wait(&queue, slow(30000)));
+		during += fault_and_change(&queue, memory, file);
 		fill(&queue, memory, HUGE, 0x41 + i);
-		for (page = 0; page < BLOCK_PAGES; page++)
+		for (int page = 0; page < BLOCK_PAGES; page++)
 			if (!bytes_are(memory + page * PAGE, PAGE, 0x41 + i))
 				FAIL("round %u: the device has another page %d", i, page);
 		SYS(munmap(memory, HUGE));
