@@ -37,11 +37,16 @@ use kernel::{
 /// Pause before an access is repeated that a mapping of the context permits by now.
 const PAUSE: u64 = 50 * MICROSECOND;
 
+/// Pages that are faulted in behind the one that faulted even if others wait for the mmap lock.
+const LEAST: u32 = fault_around::FIRST as u32 - 1;
+
 /// A fault.
 #[derive(Clone, Copy)]
 struct Fault {
     addr: u64,
     write: bool,
+    /// The block of the page.
+    block: Span,
     /// The page in its block.
     index: usize,
 }
@@ -104,9 +109,11 @@ impl Pager for Managing {
     }
 
     fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal> {
+        let block = Span::new(addr & !(LARGE - 1), LARGE);
         let fault = Fault {
             addr,
             write: access == uapi::PINMAP_ACCESS_WRITE,
+            block: block.map_err(|_| refusal(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?,
             index: (addr % LARGE / PAGE_SIZE) as usize,
         };
         let mut served = Served::default();
@@ -194,8 +201,7 @@ fn attempt(
         return mapped_otherwise(managing, fault, page);
     }
     let moment = managing.all_changes().begin(fault.addr)?;
-    let start = fault.addr & !(LARGE - 1);
-    snapshot.read(managing.mm(), start)?;
+    snapshot.read(managing.mm(), fault.block.start())?;
     match snapshot.leaf(fault.index) {
         Leaf::Page { write, .. } if write || !fault.write => {}
         Leaf::Forbidden => {
@@ -207,7 +213,7 @@ fn attempt(
             if fault.write {
                 forget_first(managing, fault, more)?;
             }
-            return match hmm::fault_in(managing.mm(), fault.addr, fault.write, more) {
+            return match hmm::fault_in(managing.mm(), fault.addr, fault.write, LEAST, more) {
                 Ok(brought) => {
                     managing.note_window(fault, brought, window);
                     Ok(Attempt::FaultedIn)
@@ -260,10 +266,7 @@ impl Managed {
 /// page table does not have, or not for writing, and that are managed and free, as far as they are
 /// in a window of so many pages.
 fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, window: usize) -> u32 {
-    let Some(block) = block_of(fault.addr) else {
-        return 0;
-    };
-    let free = lendable(managed, block);
+    let free = lendable(managed, fault.block);
     let is_missing = |index| match snapshot.leaf(index) {
         Leaf::Absent => true,
         Leaf::Page { write, .. } => fault.write && !write,
@@ -274,19 +277,12 @@ fn ahead(managed: &Managed, fault: Fault, snapshot: &Snapshot, window: usize) ->
     more.count() as u32
 }
 
-/// The page `index` of the block of `fault`.
-fn behind(fault: Fault, index: usize) -> Option<Span> {
-    let start = fault.addr & !(LARGE - 1);
-    page_of(start.saturating_add((index as u64).saturating_mul(PAGE_SIZE)))
-}
-
 /// Takes the page of `fault`, and `more` behind it, from the device, which may have them for
 /// reading. They are about to be replaced, one after the other, and so the device is waited for
 /// once and not for each.
 fn forget_first(managed: &Managed, fault: Fault, more: u32) -> Result {
-    let last = fault.index.saturating_add(more as usize);
-    let first = page_of(fault.addr).ok_or(EINVAL)?;
-    let pages = behind(fault, last).map_or(first, |last| first.union(last));
+    let bytes = u64::from(more).saturating_add(1).saturating_mul(PAGE_SIZE);
+    let pages = Span::new(fault.addr & !(PAGE_SIZE - 1), bytes).map_err(|_| EINVAL)?;
     match managed.find_block(fault.addr) {
         Some(block) => managed.take_back(&block, pages, false),
         None => Ok(()),
@@ -461,11 +457,6 @@ fn lendable(managed: &Managed, block: Span) -> Pages {
         rest = after(taken, span);
     }
     pages
-}
-
-/// The addresses of the block around `addr`.
-fn block_of(addr: u64) -> Option<Span> {
-    Span::new(addr & !(LARGE - 1), LARGE).ok()
 }
 
 /// The part of `span` behind `part`.

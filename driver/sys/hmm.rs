@@ -164,11 +164,13 @@ impl Drop for Held<'_> {
 }
 
 /// Faults in the page at `addr` of `mm`, which must be in use, as if the process had touched it,
-/// and up to `more` pages behind it that are like it. Returns how many of them. Sleeps as long as
-/// user space keeps it waiting. `EINTR`: a fatal signal came.
-pub(crate) fn fault_in(mm: &Mm, addr: u64, write: bool, more: u32) -> Result<u32> {
+/// and up to `most` pages behind it that are like it: fewer, but not fewer than `least`, if others
+/// wait for the mmap lock. Returns how many of those behind it. Sleeps as long as user space keeps
+/// it waiting. `EINTR`: a fatal signal came.
+pub(crate) fn fault_in(mm: &Mm, addr: u64, write: bool, least: u32, most: u32) -> Result<u32> {
+    let addr = addr as usize;
     // SAFETY: The address space is in use.
-    let result = unsafe { helpers::pinmap_fault_in(mm.as_raw(), addr as usize, write, more) };
+    let result = unsafe { helpers::pinmap_fault_in(mm.as_raw(), addr, write, least, most) };
     to_result(result)?;
     Ok(result as u32)
 }

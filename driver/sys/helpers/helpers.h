@@ -109,7 +109,8 @@ struct pinmap_area {
 };
 int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
 		       unsigned long *leaves);
-int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int more);
+int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int least,
+		    unsigned int most);
 u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, int error,
 			 struct pinmap_area *area);
 void pinmap_hold_page(unsigned long pfn);

@@ -88,15 +88,14 @@ int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int p
 	return ret;
 }
 
-/* Pages that are faulted in together though others wait for the mmap lock. */
-#define PINMAP_FAULTED_IN_AT_LEAST 16
-
 /*
- * Faults in the page at @addr, and up to @more behind it that would be alike: fewer if others wait
- * for the mmap lock. Returns how many of @more. Unlike hmm_range_fault(), fixup_user_fault() can be
- * killed while it waits for a file or a userfaultfd, in all kernels.
+ * Faults in the page at @addr, and up to @most behind it that would be alike: fewer, but not fewer
+ * than @least, if others wait for the mmap lock. Returns how many of those behind. Unlike
+ * hmm_range_fault(), fixup_user_fault() can be killed while it waits for a file or a userfaultfd,
+ * in all kernels.
  */
-int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int more)
+int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int least,
+		    unsigned int most)
 {
 	unsigned int flags = FAULT_FLAG_REMOTE | (write ? FAULT_FLAG_WRITE : 0), done = 0;
 	struct vm_area_struct *vma;
@@ -114,8 +113,8 @@ int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsign
 	 * What the program would have from the page allocator is faulted in ahead. Files read ahead
 	 * by themselves, and a userfaultfd is asked for nothing that was not touched.
 	 */
-	while (!ret && done < more && !unlocked && !fatal_signal_pending(current)) {
-		if (done >= PINMAP_FAULTED_IN_AT_LEAST - 1 && mmap_lock_is_contended(mm))
+	while (!ret && done < most && !unlocked && !fatal_signal_pending(current)) {
+		if (done >= least && mmap_lock_is_contended(mm))
 			break;
 		cond_resched();
 		addr += PAGE_SIZE;
