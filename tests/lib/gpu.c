@@ -147,6 +147,29 @@ int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds)
 	return try_queue_wait(queue, milliseconds);
 }
 
+void queue_finish_at(const char *file, int line, struct gpu_queue *queue, uint64_t milliseconds)
+{
+	int result = try_queue_finish(queue, milliseconds);
+	struct pinmap_queue_query query;
+
+	if (!result)
+		return;
+	query = queue_query(queue);
+	test_fail(file, line, "%s: state %u, code %u, reason %u, access %u at %#llx",
+		  error_name(-result), query.out_state, query.out_code, query.out_reason,
+		  query.out_access, (unsigned long long)query.out_addr);
+}
+
+int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args)
+{
+	memset(args, 0xaa, sizeof(*args));
+	args->size = sizeof(*args);
+	args->flags = flags;
+	args->addr = (uintptr_t)addr;
+	args->length = length;
+	return try_ioctl(fd, PINMAP_MANAGE, args);
+}
+
 uint64_t gpu_launch(enum gpu_kernel kernel)
 {
 	return GPU_LAUNCH | (uint64_t)kernel << 32;

@@ -100,7 +100,14 @@ void queue_submit(struct gpu_queue *queue);
 int try_queue_wait(const struct gpu_queue *queue, uint64_t milliseconds);
 /* Submits a fence and waits for it. */
 int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds);
-#define queue_finish(queue) CHECK_OK(try_queue_finish(queue, slow(20000)))
+/* The same, and fails with the state of the queue if that takes longer, or is not to be. */
+#define queue_finish_within(queue, milliseconds) \
+	queue_finish_at(__FILE__, __LINE__, queue, milliseconds)
+#define queue_finish(queue) queue_finish_within(queue, slow(20000))
+void queue_finish_at(const char *file, int line, struct gpu_queue *queue, uint64_t milliseconds);
+
+/* Manages a range of addresses, or with PINMAP_MANAGE_ALL all of them. */
+int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args);
 
 uint64_t gpu_launch(enum gpu_kernel kernel);
 struct pinmap_queue_query queue_query(const struct gpu_queue *queue);

@@ -135,28 +135,22 @@ static int do_close(struct scene *scene)
 	return 0;
 }
 
-static int try_manage(struct scene *scene, uint32_t flags)
+static int do_manage(struct scene *scene)
 {
-	struct pinmap_manage args = { .size = sizeof(args), .flags = flags };
-	int error;
+	struct pinmap_manage args;
+	int error = try_manage(scene->fd, 0, scene->memory, PAGES * PAGE, &args);
 
-	if (!flags) {
-		args.addr = (uintptr_t)scene->memory;
-		args.length = PAGES * PAGE;
-	}
-	error = try_ioctl(scene->fd, PINMAP_MANAGE, &args);
 	scene->managed = args.out_handle;
 	return error;
 }
 
-static int do_manage(struct scene *scene)
-{
-	return try_manage(scene, 0);
-}
-
 static int do_manage_all(struct scene *scene)
 {
-	return try_manage(scene, PINMAP_MANAGE_ALL);
+	struct pinmap_manage args;
+	int error = try_manage(scene->fd, PINMAP_MANAGE_ALL, NULL, 0, &args);
+
+	scene->managed = args.out_handle;
+	return error;
 }
 
 static int do_release_managed(struct scene *scene)

@@ -286,17 +286,6 @@ static void *disturb(void *argument)
 	return NULL;
 }
 
-static void finish(struct gpu_queue *queue)
-{
-	int result = try_queue_finish(queue, slow(60000));
-	struct pinmap_queue_query query = queue_query(queue);
-
-	if (result)
-		FAIL("%s: state %u, code %u, reason %u, access %u at %#llx", error_name(-result),
-		     query.out_state, query.out_code, query.out_reason, query.out_access,
-		     (unsigned long long)query.out_addr);
-}
-
 enum { OWN = 16 };
 
 static void add_to_own(struct gpu_queue *queue, char *memory)
@@ -304,7 +293,7 @@ static void add_to_own(struct gpu_queue *queue, char *memory)
 	for (int page = 0; page < OWN; page++)
 		queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)memory + page * PAGE,
 			   WORDS, 0);
-	finish(queue);
+	queue_finish_within(queue, slow(60000));
 }
 
 static void check_own(const char *memory, int first, int pages, float sum)
@@ -374,14 +363,14 @@ TEST(stress, .seconds = 300)
 			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)addr, WORDS,
 				   0);
 		}
-		finish(&queue);
+		queue_finish_within(&queue, slow(60000));
 		launches++;
 	}
 	if (launches % 2) {
 		for (int page = PAGES / 2; page < PAGES; page++)
 			queue_push(&queue, gpu_launch(GPU_INCREMENT_F32),
 				   (uintptr_t)stress.memory + page * PAGE, WORDS, 0);
-		finish(&queue);
+		queue_finish_within(&queue, slow(60000));
 		launches++;
 	}
 	stress.stop = true;

@@ -40,10 +40,9 @@ enum { PAGES = 16 };
 
 static char *block(int protection)
 {
-	char *memory = address_space(HUGE, HUGE);
+	char *memory = small_blocks(1);
 
-	SYS(mmap(memory, HUGE, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
-	SYS(madvise(memory, HUGE, MADV_NOHUGEPAGE));
+	SYS(mprotect(memory, HUGE, protection));
 	return memory;
 }
 
@@ -166,7 +165,7 @@ static uint32_t rights(int fd, const char *addr)
 TEST(block_of_all_kinds)
 {
 	enum { READ = PINMAP_WALK_READ, BOTH = PINMAP_WALK_READ | PINMAP_WALK_WRITE };
-	char *memory = block(PROT_READ | PROT_WRITE);
+	char *memory = small_blocks(1);
 	int file = new_memfd(PAGE, 0), fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 

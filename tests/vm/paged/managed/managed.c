@@ -9,14 +9,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args)
+char *small_blocks(size_t count)
 {
-	memset(args, 0xaa, sizeof(*args));
-	args->size = sizeof(*args);
-	args->flags = flags;
-	args->addr = (uintptr_t)addr;
-	args->length = length;
-	return try_ioctl(fd, PINMAP_MANAGE, args);
+	char *memory = address_space(count * HUGE, HUGE);
+
+	SYS(mprotect(memory, count * HUGE, PROT_READ | PROT_WRITE));
+	SYS(madvise(memory, count * HUGE, MADV_NOHUGEPAGE));
+	return memory;
 }
 
 static uint64_t manage_with(int fd, uint32_t flags, const void *addr, size_t length)

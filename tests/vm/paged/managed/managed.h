@@ -8,7 +8,8 @@
 /* An address where nothing is mapped, nor will be by chance. */
 #define NOWHERE ((char *)(1ULL << 40))
 
-int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args);
+/* Maps so many blocks of 2 MiB, for pages of 4 KiB; nobody has touched them. */
+char *small_blocks(size_t count);
 
 /* Manages a range; returns the handle. */
 uint64_t manage(int fd, const void *addr, size_t length);

@@ -20,15 +20,6 @@ struct worker {
 	unsigned int rounds;
 };
 
-static char *blocks(size_t count)
-{
-	char *memory = address_space(count * HUGE, HUGE);
-
-	SYS(mprotect(memory, count * HUGE, PROT_READ | PROT_WRITE));
-	SYS(madvise(memory, count * HUGE, MADV_NOHUGEPAGE));
-	return memory;
-}
-
 static void start_all(struct worker *workers, size_t count, void *(*run)(void *argument))
 {
 	for (size_t i = 0; i < count; i++)
@@ -64,7 +55,7 @@ TEST_EACH(taken_away_at_once, sharings, .seconds = 60)
 	/* all of them have to come while the driver is patient, which is 2 s */
 	int threads = debug_kernel() ? 4 : THREADS;
 	/* a change asks each context that has something of the block, and only those */
-	char *memory = blocks(THREADS);
+	char *memory = small_blocks(THREADS);
 	struct worker workers[THREADS];
 	pthread_barrier_t start;
 	int fds[4];
@@ -108,7 +99,7 @@ static void *fault_again_and_again(void *argument)
 			page[8] = round;
 			queue_push(&worker->queue, GPU_FILL, (uintptr_t)page, 8, 1 + round % 100);
 		}
-		CHECK_OK(try_queue_finish(&worker->queue, slow(60000)));
+		queue_finish_within(&worker->queue, slow(60000));
 		for (int block = 0; block < BLOCKS; block++) {
 			CHECK(bytes_are(worker->memory + block * HUGE, 8, 1 + round % 100));
 			CHECK_EQ(worker->memory[block * HUGE + 8], (char)round);
@@ -139,7 +130,7 @@ static uint64_t time_of(struct worker *workers, size_t count, unsigned int all)
 TEST(many_threads_and_queues, .seconds = 180)
 {
 	unsigned int all = rounds(4) * THREADS;
-	char *memory = blocks(4 * THREADS);
+	char *memory = small_blocks(4 * THREADS);
 	struct worker workers[THREADS];
 	uint64_t one, many;
 	int fd = open_gpu();

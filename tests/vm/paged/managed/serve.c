@@ -29,11 +29,8 @@ static void scatter(char *memory)
 
 static char *scattered(void)
 {
-	char *memory = address_space(HUGE, HUGE);
+	char *memory = small_blocks(1);
 
-	SYS(mmap(memory, HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-		 0));
-	SYS(madvise(memory, HUGE, MADV_NOHUGEPAGE));
 	scatter(memory);
 	return memory;
 }
@@ -204,10 +201,8 @@ TEST(goes_on_when_served, .seconds = 120)
 
 	manage_all(fd);
 	for (int i = 0; i < TRIES && least >= soon; i++) {
-		char *memory = address_space(FAULTS * HUGE, HUGE);
+		char *memory = small_blocks(FAULTS);
 
-		SYS(mprotect(memory, FAULTS * HUGE, PROT_READ | PROT_WRITE));
-		SYS(madvise(memory, FAULTS * HUGE, MADV_NOHUGEPAGE));
 		for (int k = 0; k < FAULTS; k++) {
 			memory[k * HUGE] = 1;
 			queue_push(&queue, GPU_FILL, (uintptr_t)memory + k * HUGE, 8, 0x21);

@@ -470,12 +470,9 @@ TEST(nothing_is_locked)
 TEST(first_faults_of_many_queues, .seconds = 120)
 {
 	enum { QUEUES = 32, FAULTS = 4 };
-	char *memory = SYS(mmap(NULL, (QUEUES * FAULTS + 1) * HUGE, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+	char *memory = small_blocks(QUEUES * FAULTS);
 	int fd = open_gpu();
 
-	memory += HUGE - (uintptr_t)memory % HUGE;
-	SYS(madvise(memory, QUEUES * FAULTS * HUGE, MADV_NOHUGEPAGE));
 	manage(fd, memory, QUEUES * FAULTS * HUGE);
 	for (unsigned int i = 0; i < QUEUES; i++) {
 		struct gpu_queue queue = queue_new(fd);
