@@ -8,9 +8,7 @@
 //! goes through costs few faults, and where a device touches a page here and there, little is
 //! allocated that is never used.
 //!
-//! Measured on memory of 4 KiB pages, in instructions for each page that is brought: 85,900 for one
-//! page a fault, 28,500 for 4, 14,900 for 16, 12,200 for 64, 11,100 for 256. To them comes the
-//! device's way to the driver and back, once for each fault.
+//! `docs/speed.md` has what a page costs with windows of 1 to 512 pages.
 
 use super::block::PAGES;
 
