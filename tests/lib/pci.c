@@ -193,6 +193,23 @@ void pci_set_master(const char *bdf)
 	close(fd);
 }
 
+void pci_renew(void)
+{
+	DIR *driver = opendir(DRIVER);
+	struct dirent *entry;
+	char bdfs[MOST][16];
+	unsigned int count = 0;
+
+	while (driver && count < MOST && (entry = readdir(driver)))
+		if (strchr(entry->d_name, ':'))
+			snprintf(bdfs[count++], sizeof(bdfs[0]), "%.15s", entry->d_name);
+	if (driver)
+		closedir(driver);
+	while (count--)
+		if (!try_pci_unbind(bdfs[count]))
+			try_pci_bind(bdfs[count]);
+}
+
 unsigned int pci_restore(void)
 {
 	struct pci_device device;

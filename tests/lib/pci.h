@@ -61,4 +61,10 @@ void pci_set_master(const char *bdf);
 /* Gives all functions back to the driver, if it is loaded; returns how many it had lost. */
 unsigned int pci_restore(void);
 
+/*
+ * Binds the driver's functions anew. A test that fails may leave a device that is gone for the
+ * driver, though it is bound, or one that is in trouble.
+ */
+void pci_renew(void);
+
 #endif

@@ -32,7 +32,7 @@ void gate_pass(const struct gate *gate)
 	struct pollfd poller = { .fd = gate->ends[0], .events = POLLIN };
 	char byte;
 
-	if (poll(&poller, 1, slow(30000)) <= 0 || read(gate->ends[0], &byte, 1) != 1)
+	if (poll(&poller, 1, slow(120000)) <= 0 || read(gate->ends[0], &byte, 1) != 1)
 		FAIL("the other process does not come along");
 }
 
@@ -72,7 +72,7 @@ void kill_now(pid_t pid)
 	struct pollfd poller = { .fd = SYS(syscall(SYS_pidfd_open, pid, 0)), .events = POLLIN };
 
 	SYS(kill(pid, SIGKILL));
-	if (poll(&poller, 1, slow(10000)) != 1)
+	if (poll(&poller, 1, slow(60000)) != 1)
 		FAIL("SIGKILL does not end a process");
 	close(poller.fd);
 	SYS(waitpid(pid, NULL, 0));

@@ -50,7 +50,7 @@ void uffd_await(int uffd, const void *page)
 	struct pollfd poller = { .fd = uffd, .events = POLLIN };
 	struct uffd_msg message;
 
-	if (poll(&poller, 1, slow(5000)) != 1)
+	if (poll(&poller, 1, slow(60000)) != 1)
 		FAIL("nobody touches the missing page");
 	CHECK_EQ(SYS(read(uffd, &message, sizeof(message))), sizeof(message));
 	CHECK_EQ(message.event, UFFD_EVENT_PAGEFAULT);
