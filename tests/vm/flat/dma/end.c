@@ -24,14 +24,6 @@ static void check_next_owner(void)
 	CHECK_REACHES(&edu, register_memory(fd, page, PAGE, WRITE).device_addr, page, PAGE);
 }
 
-/* Waits until the device has ended its transfer, which finds no address space any more. */
-static void end_transfer(const char *bdf)
-{
-	pci_unbind(bdf);
-	edu_settle(bdf);
-	pci_bind(bdf);
-}
-
 TEST(close_in_flight)
 {
 	struct pci_device device = need_device(0);
@@ -50,7 +42,7 @@ TEST(close_in_flight)
 	close(fd);
 	CHECK(!pci_is_master(device.bdf));
 	CHECK(in_flight);
-	end_transfer(device.bdf);
+	edu_settle(device.bdf);
 	CHECK(bytes_are(memory.addr, PAGE, 0x21));
 	check_next_owner();
 }
@@ -101,7 +93,7 @@ TEST(kill_in_flight)
 		kill_now(pid);
 		CHECK(!pci_is_master(device.bdf));
 		memset(memory.alias, 0x21, PAGE);
-		end_transfer(device.bdf);
+		edu_settle(device.bdf);
 		CHECK(bytes_are(memory.alias, PAGE, 0x21));
 		CHECK_PINS_SOON(pins);
 	}
