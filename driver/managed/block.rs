@@ -45,7 +45,7 @@ pub(super) struct Lent {
     pub(super) lower: Option<Lower>,
 }
 
-/// The pages of the block at `block` that overlap `span`.
+/// The pages of the block with the addresses `block` that overlap `span`.
 pub(super) fn pages_in(block: Span, span: Span) -> Pages {
     match span.intersection(block) {
         Some(part) => {
