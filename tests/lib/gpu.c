@@ -5,43 +5,28 @@
 #include "file.h"
 #include "pci.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define DRIVER "/sys/bus/pci/drivers/" PCI_DRIVER
-
-static bool is_gpu(const char *bdf)
-{
-	return file_number(pci_path(bdf, "vendor"), 0) == GPU_VENDOR &&
-	       file_number(pci_path(bdf, "device"), 0) == GPU_DEVICE;
-}
-
 const char *need_gpu(void)
 {
-	static char bdf[16];
-	struct dirent *entry;
-	DIR *driver = opendir(DRIVER);
+	static char bdfs[PCI_MOST][16];
+	unsigned int count = pci_driven(bdfs);
 
-	bdf[0] = 0;
-	while (driver && !bdf[0] && (entry = readdir(driver)))
-		if (strchr(entry->d_name, ':') && is_gpu(entry->d_name))
-			snprintf(bdf, sizeof(bdf), "%.15s", entry->d_name);
-	if (driver)
-		closedir(driver);
-	if (!bdf[0])
-		SKIP("no test GPU is bound to " PCI_DRIVER);
-	return bdf;
+	for (unsigned int i = 0; i < count; i++)
+		if (pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE))
+			return bdfs[i];
+	SKIP("no test GPU is bound to " PCI_DRIVER);
 }
 
 int open_gpu(void)
 {
 	struct pci_device device;
 
-	snprintf(device.bdf, sizeof(device.bdf), "%s", need_gpu());
+	snprintf(device.bdf, sizeof(device.bdf), "%.15s", need_gpu());
 	pci_look(&device);
 	return SYS(open(device.node, O_RDWR | O_CLOEXEC));
 }
@@ -149,12 +134,13 @@ int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds)
 
 void queue_finish_at(const char *file, int line, struct gpu_queue *queue, uint64_t milliseconds)
 {
+	struct pinmap_queue_query query = { .size = sizeof(query), .queue = queue->args.out_queue };
 	int result = try_queue_finish(queue, milliseconds);
-	struct pinmap_queue_query query;
 
 	if (!result)
 		return;
-	query = queue_query(queue);
+	if (try_ioctl(queue->fd, PINMAP_QUEUE_QUERY, &query))
+		test_fail(file, line, "%s, and the queue cannot be asked", error_name(-result));
 	test_fail(file, line, "%s: state %u, code %u, reason %u, access %u at %#llx",
 		  error_name(-result), query.out_state, query.out_code, query.out_reason,
 		  query.out_access, (unsigned long long)query.out_addr);

@@ -100,7 +100,7 @@ void queue_submit(struct gpu_queue *queue);
 int try_queue_wait(const struct gpu_queue *queue, uint64_t milliseconds);
 /* Submits a fence and waits for it. */
 int try_queue_finish(struct gpu_queue *queue, uint64_t milliseconds);
-/* The same, and fails with the state of the queue if that takes longer, or is not to be. */
+/* Submits a fence and waits for it. If it is not reached in time, tells the state of the queue. */
 #define queue_finish_within(queue, milliseconds) \
 	queue_finish_at(__FILE__, __LINE__, queue, milliseconds)
 #define queue_finish(queue) queue_finish_within(queue, slow(20000))

@@ -20,7 +20,7 @@
  * @name: unique in its program
  * @run: what it does
  * @variant: passed to @run
- * @seconds: time limit on a quick kernel; 0: the usual one, which is also the least
+ * @seconds: what it takes at most on a quick kernel; 0: as long as most, which is also the least
  * @smoke: belongs to the few that show whether anything works at all
  * @faults: the IOMMU is expected to report faults
  * @leaks: pages that stay pinned

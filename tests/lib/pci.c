@@ -17,10 +17,9 @@
 #define DRIVER "/sys/bus/pci/drivers/" PCI_DRIVER
 
 enum { EDU_VENDOR = 0x1234, EDU_DEVICE = 0x11e8 };
-enum { MOST = 8 };
 enum { COMMAND = 0x04, COMMAND_MASTER = 1 << 2 };
 
-static char addresses[MOST][16];
+static char addresses[PCI_MOST][16];
 static unsigned int known;
 
 const char *pci_path(const char *bdf, const char *file)
@@ -31,11 +30,15 @@ const char *pci_path(const char *bdf, const char *file)
 	return path;
 }
 
+bool pci_is(const char *bdf, unsigned int vendor, unsigned int device)
+{
+	return file_number(pci_path(bdf, "vendor"), 0) == vendor &&
+	       file_number(pci_path(bdf, "device"), 0) == device;
+}
+
 static bool is(const struct dirent *entry, unsigned int vendor, unsigned int device)
 {
-	return entry->d_name[0] != '.' &&
-	       file_number(pci_path(entry->d_name, "vendor"), 0) == vendor &&
-	       file_number(pci_path(entry->d_name, "device"), 0) == device;
+	return entry->d_name[0] != '.' && pci_is(entry->d_name, vendor, device);
 }
 
 static int is_edu(const struct dirent *entry)
@@ -52,14 +55,14 @@ static int is_gpu(const struct dirent *entry)
  * Finds the addresses of the functions for which @fits. They never change, and looking for them
  * takes long.
  */
-static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[MOST][16])
+static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[PCI_MOST][16])
 {
 	struct dirent **entries;
 	int count = scandir(DEVICES, &entries, fits, alphasort);
 	unsigned int found = 0;
 
 	for (int i = 0; i < count; i++) {
-		if (found < MOST)
+		if (found < PCI_MOST)
 			snprintf(bdfs[found++], 16, "%.15s", entries[i]->d_name);
 		free(entries[i]);
 	}
@@ -73,7 +76,7 @@ static unsigned int scan(int (*fits)(const struct dirent *entry), char bdfs[MOST
 
 void pci_remember(void)
 {
-	char text[MOST * 17 + 1] = "";
+	char text[PCI_MOST * 17 + 1] = "";
 	struct pci_device any;
 
 	pci_find(0, &any);
@@ -88,7 +91,7 @@ static unsigned int recall(void)
 	unsigned int found = 0;
 	int length;
 
-	while (text && found < MOST && sscanf(text, "%15s%n", addresses[found], &length) == 1) {
+	while (text && found < PCI_MOST && sscanf(text, "%15s%n", addresses[found], &length) == 1) {
 		text += length;
 		found++;
 	}
@@ -193,21 +196,29 @@ void pci_set_master(const char *bdf)
 	close(fd);
 }
 
-void pci_renew(void)
+unsigned int pci_driven(char bdfs[PCI_MOST][16])
 {
 	DIR *driver = opendir(DRIVER);
 	struct dirent *entry;
-	char bdfs[MOST][16];
 	unsigned int count = 0;
 
-	while (driver && count < MOST && (entry = readdir(driver)))
+	while (driver && count < PCI_MOST && (entry = readdir(driver)))
 		if (strchr(entry->d_name, ':'))
 			snprintf(bdfs[count++], sizeof(bdfs[0]), "%.15s", entry->d_name);
 	if (driver)
 		closedir(driver);
+	return count;
+}
+
+bool pci_renew(void)
+{
+	char bdfs[PCI_MOST][16];
+	unsigned int count = pci_driven(bdfs);
+	bool good = true;
+
 	while (count--)
-		if (!try_pci_unbind(bdfs[count]))
-			try_pci_bind(bdfs[count]);
+		good &= !try_pci_unbind(bdfs[count]) && !try_pci_bind(bdfs[count]);
+	return good;
 }
 
 unsigned int pci_restore(void)

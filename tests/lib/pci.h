@@ -10,6 +10,9 @@
 
 #define PCI_DRIVER "pinmap"
 
+/* The most functions that a machine for tests has. */
+enum { PCI_MOST = 8 };
+
 /**
  * struct pci_device - one function
  * @bdf: domain:bus:device.function
@@ -41,6 +44,12 @@ struct pci_device need_device(unsigned int index);
 /* The path of a file of the function in sysfs; a static buffer. */
 const char *pci_path(const char *bdf, const char *file);
 
+/* Whether the function has these ids. */
+bool pci_is(const char *bdf, unsigned int vendor, unsigned int device);
+
+/* Finds the addresses of all functions that the driver has; returns how many there are. */
+unsigned int pci_driven(char bdfs[PCI_MOST][16]);
+
 int try_pci_unbind(const char *bdf);
 int try_pci_bind(const char *bdf);
 #define pci_unbind(bdf) CHECK_OK(try_pci_unbind(bdf))
@@ -62,9 +71,9 @@ void pci_set_master(const char *bdf);
 unsigned int pci_restore(void);
 
 /*
- * Binds the driver's functions anew. A test that fails may leave a device that is gone for the
- * driver, though it is bound, or one that is in trouble.
+ * Binds the driver's functions anew; returns whether that worked. A test that fails may leave a
+ * device that is gone for the driver, though it is bound, or one that is in trouble.
  */
-void pci_renew(void);
+bool pci_renew(void);
 
 #endif

@@ -17,7 +17,7 @@
  * @path: the program
  * @name: the test's name in its program; NULL: the program cannot list its tests
  * @full: "PROGRAM: NAME", the name that is printed and that patterns see
- * @seconds: time limit on a quick kernel
+ * @seconds: what it takes at most on a quick kernel
  * @smoke: belongs to the few that show whether anything works at all
  * @faults: the IOMMU is expected to report faults
  * @leaks: pages that stay pinned

@@ -275,13 +275,18 @@ fn mappings() -> Result<usize, Box<dyn AnyError>> {
     Ok(maps.lines().filter(|line| line.contains("pinmap")).count())
 }
 
-pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
-    let gpu = gpu()?;
-    // Memory that the context has for all of its streams.
-    let keeper = stream(&gpu)?;
-    let event = gpu.event()?;
+/// Returns an event that was recorded, with its stream: the context then has the memory that all of
+/// its streams share, and later mappings are those of further streams.
+fn recorded_event(gpu: &Gpu) -> Result<(Stream, Event), Error> {
+    let (keeper, event) = (stream(gpu)?, gpu.event()?);
     keeper.record(&event)?;
     keeper.synchronize()?;
+    Ok((keeper, event))
+}
+
+pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
+    let gpu = gpu()?;
+    let (_keeper, event) = recorded_event(&gpu)?;
     let before = mappings()?;
     let mut result = gpu.device().alloc::<u32>(1)?;
     let mut gate = Gate::new(&gpu)?;
@@ -311,15 +316,11 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     })
 }
 
-/// Raw packets can store any fence, so the device itself is asked whether they are done. It is also
-/// answered after the queue is gone.
+/// Raw packets can store any fence, so the device itself is asked whether they are done. The answer
+/// is the same after the queue is gone.
 pub(crate) fn done_on_a_stream_that_is_gone() -> Outcome {
     let gpu = gpu()?;
-    // Memory that the context has for all of its streams.
-    let keeper = stream(&gpu)?;
-    let event = gpu.event()?;
-    keeper.record(&event)?;
-    keeper.synchronize()?;
+    let (_keeper, event) = recorded_event(&gpu)?;
     let result = gpu.device().alloc::<u32>(1)?;
     let stream = stream(&gpu)?;
     let with = mappings()?;

@@ -135,22 +135,23 @@ static int do_close(struct scene *scene)
 	return 0;
 }
 
-static int do_manage(struct scene *scene)
+static int manage_some(struct scene *scene, uint32_t flags, const void *addr, size_t length)
 {
 	struct pinmap_manage args;
-	int error = try_manage(scene->fd, 0, scene->memory, PAGES * PAGE, &args);
+	int error = try_manage(scene->fd, flags, addr, length, &args);
 
 	scene->managed = args.out_handle;
 	return error;
 }
 
+static int do_manage(struct scene *scene)
+{
+	return manage_some(scene, 0, scene->memory, PAGES * PAGE);
+}
+
 static int do_manage_all(struct scene *scene)
 {
-	struct pinmap_manage args;
-	int error = try_manage(scene->fd, PINMAP_MANAGE_ALL, NULL, 0, &args);
-
-	scene->managed = args.out_handle;
-	return error;
+	return manage_some(scene, PINMAP_MANAGE_ALL, NULL, 0);
 }
 
 static int do_release_managed(struct scene *scene)

@@ -56,11 +56,18 @@ static const struct {
 	const char *name;
 } changes[] = { { "dontneed" }, { "mmap" } };
 
+/* Number of threads that change pages; value of their state once the fault is submitted. */
 enum { CHANGERS = 2, SUBMITTED = 100 };
 
-/*
- * Who changes pages of a block, each once, from the last one down. Two of them do, each on a
- * processor of its own: whichever the driver serves the fault on, the other one goes on.
+/**
+ * struct changer - a thread that changes pages of a block, each once, from the last one down
+ * @cpu: its processor; the other thread has the other one, so that whichever the driver serves the
+ *       fault on, one of the two goes on
+ * @file: what is mapped over the pages; -1: they are dropped
+ * @memory: the block
+ * @queue: has the fault
+ * @state: how many threads are running, then SUBMITTED
+ * @changed: pages that it has changed
  */
 struct changer {
 	int cpu, file;
@@ -74,7 +81,7 @@ static void *change(void *arg)
 {
 	struct changer *it = arg;
 
-	/* asleep, it would come too late */
+	/* a thread that sleeps would be woken too late */
 	++*it->state;
 	while (*it->state < SUBMITTED)
 		;
