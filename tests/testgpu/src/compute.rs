@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Executes the packets COPY and FILL, and the kernels.
 //!
-//! `progress` counts the bytes of results that are written. A packet that faulted resumes there.
+//! `progress` counts the bytes of results that are written, or the atomic additions that are made.
+//! A packet that faulted resumes there.
 
 use crate::crc;
 use crate::fault::{Access, Fault, Reason};
 use crate::kernel::Kernel;
-use crate::port::{Port, Stop, CHUNK};
+use crate::pacer::{Stop, CHUNK};
+use crate::port::Port;
 use std::time::{Duration, Instant};
 
 /// Scratch memory of an engine.
@@ -166,7 +168,19 @@ pub fn run(
             let end = Instant::now().checked_add(Duration::from_nanos(nanoseconds));
             // A duration too long to represent is cut off by the run time limit.
             let never = Instant::now() + Duration::from_secs(86400);
-            port.wait_until(end.unwrap_or(never))
+            port.pacer.wait_until(end.unwrap_or(never))
+        }
+        Kernel::AtomicAdd {
+            data,
+            bytes,
+            value,
+            times,
+        } => {
+            while *progress < bytes / 8 * times {
+                port.add(at(data, *progress / times * 8)?, value)?;
+                *progress += 1;
+            }
+            Ok(())
         }
     }
 }

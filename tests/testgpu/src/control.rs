@@ -66,6 +66,7 @@ pub fn run(device: &Device) {
 fn complete(state: &mut State) -> Option<Instant> {
     let now = Instant::now();
     let mut next = earliest(state.finish_unbinds(), state.posted.due());
+    next = earliest(next, state.end_copies());
     if state.knobs.no_ack & regs::NO_ACK_INVALIDATE == 0 {
         if state.invalidates.acknowledge(now) {
             state.raise(regs::INT_INVALIDATE);

@@ -6,7 +6,7 @@ use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
 use crate::posted::Write;
 use crate::regs;
-use crate::state::{kinds_in, Reset, State, WAKE_CONTROL};
+use crate::state::{kinds_in, Reset, State, WAKE_CONTROL, WAKE_PAGING};
 use crate::{control, engine, registers};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,9 @@ pub struct Device {
     state: Mutex<State>,
     copy: Condvar,
     compute: Condvar,
+    paging: Condvar,
     control: Condvar,
-    /// Engines that must abandon their packets.
+    /// Engines that must abandon what they hold.
     abandon: [AtomicBool; regs::ENGINE_COUNT],
 }
 
@@ -42,6 +43,7 @@ impl Running {
             hardware,
             copy: Condvar::new(),
             compute: Condvar::new(),
+            paging: Condvar::new(),
             control: Condvar::new(),
             abandon: Default::default(),
         });
@@ -49,19 +51,25 @@ impl Running {
             device,
             threads: Vec::new(),
         };
-        for number in 0..regs::ENGINE_COUNT {
-            let device = Arc::clone(&running.device);
-            let thread = std::thread::Builder::new().name(format!("engine-{number}"));
-            running
-                .threads
-                .push(thread.spawn(move || engine::run(&device, number))?);
+        for number in 0..regs::PACKET_ENGINE_COUNT {
+            running.spawn(format!("engine-{number}"), move |device| {
+                engine::run(device, number);
+            })?;
         }
-        let device = Arc::clone(&running.device);
-        let thread = std::thread::Builder::new().name("control".into());
-        running
-            .threads
-            .push(thread.spawn(move || control::run(&device))?);
+        running.spawn("paging".into(), engine::run_paging)?;
+        running.spawn("control".into(), control::run)?;
         Ok(running)
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        body: impl FnOnce(&Device) + Send + 'static,
+    ) -> io::Result<()> {
+        let device = Arc::clone(&self.device);
+        let thread = std::thread::Builder::new().name(name);
+        self.threads.push(thread.spawn(move || body(&device))?);
+        Ok(())
     }
 
     /// Returns the device.
@@ -77,6 +85,7 @@ impl Drop for Running {
         for condition in [
             &self.device.copy,
             &self.device.compute,
+            &self.device.paging,
             &self.device.control,
         ] {
             condition.notify_all();
@@ -221,6 +230,7 @@ impl Device {
         }
         for (bit, condition) in [
             (regs::CLASS_COMPUTE, &self.compute),
+            (WAKE_PAGING, &self.paging),
             (WAKE_CONTROL, &self.control),
         ] {
             if wake & bit != 0 {
@@ -229,11 +239,13 @@ impl Device {
         }
     }
 
-    /// Waits to be woken up as an engine of this class, or as the control thread.
+    /// Waits to be woken up as an engine of this class, as the paging engine, or as the control
+    /// thread.
     pub(crate) fn wait(&self, state: MutexGuard<'_, State>, who: u64, until: Option<Instant>) {
         let condition = match who {
             regs::CLASS_COPY => &self.copy,
             regs::CLASS_COMPUTE => &self.compute,
+            WAKE_PAGING => &self.paging,
             _ => &self.control,
         };
         match until {

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An engine. It takes a packet, executes it, and reports the outcome.
+//! An engine. It takes a packet, executes it, and reports the outcome. The paging engine does so
+//! with copies.
 
 use crate::compute::{self, Buffers};
 use crate::device::Device;
 use crate::fault::{Fault, Reason};
 use crate::kernel;
+use crate::pacer::{Pacer, Stop, CHUNK};
 use crate::packet::{decode, words, Arguments, Packet, PACKET_SIZE};
-use crate::port::{Port, Stop};
+use crate::paging::Transfer;
+use crate::port::Port;
 use crate::regs;
-use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick};
+use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick, State, WAKE_PAGING};
 use crate::sys::memory::wake_on_time;
 use std::sync::atomic::Ordering;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// How often a stuck engine checks whether it is still stuck.
 const STUCK_PERIOD: Duration = Duration::from_millis(1);
 
-/// Body of an engine's thread; returns when the device is closed.
+/// Body of the thread of an engine that executes packets; returns when the device is closed.
 pub fn run(device: &Device, engine: usize) {
     wake_on_time();
     let mut buffers = Buffers::default();
@@ -35,8 +39,42 @@ pub fn run(device: &Device, engine: usize) {
     }
 }
 
+/// Body of the paging engine's thread; returns when the device is closed.
+pub fn run_paging(device: &Device) {
+    wake_on_time();
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let mut state = device.lock();
+        if state.closed {
+            return;
+        }
+        match state.begin_copy() {
+            None => device.wait(state, WAKE_PAGING, None),
+            Some((transfer, limit)) => {
+                device.unlock(state);
+                copy(device, &transfer, limit, &mut buffer);
+            }
+        }
+    }
+}
+
+fn copy(device: &Device, transfer: &Transfer, limit: Duration, buffer: &mut [u8]) {
+    let engine = regs::PAGING_ENGINE as usize;
+    let hardware = device.hardware();
+    let outcome = hold(device, engine, || {
+        let mut pacer = Pacer::new(hardware, engine, device.abandon(engine), limit);
+        transfer.execute(hardware, &mut pacer, buffer)
+    });
+    if outcome.is_ok() {
+        let counters = &hardware.counters;
+        counters.add_engine(engine, regs::ENGINE_PACKETS, 1);
+    }
+    let mut state = device.lock();
+    state.complete_copy(outcome);
+    let_go(device, engine, state);
+}
+
 fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
-    let start = Instant::now();
     let mut execution = Execution {
         device,
         engine,
@@ -44,24 +82,42 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
         opcode: 0,
         progress: job.progress,
     };
-    let outcome = match stay_stuck(device, engine) {
-        true => Outcome::Abandoned,
-        false => execution.run(buffers).unwrap_or_else(|stop| match stop {
+    let outcome =
+        hold(device, engine, || execution.run(buffers)).unwrap_or_else(|stop| match stop {
             Stop::Fault(fault) => Outcome::Stopped(fault),
             Stop::Abandoned => Outcome::Abandoned,
-        }),
+        });
+    if let Outcome::Done { .. } = outcome {
+        let counters = &device.hardware().counters;
+        counters.add_engine(engine, regs::ENGINE_PACKETS, 1);
+    }
+    let mut state = device.lock();
+    state.complete(engine, job, execution.opcode, execution.progress, outcome);
+    let_go(device, engine, state);
+}
+
+/// Does the work that an engine holds, unless a reset ends it, and counts the time.
+fn hold<T>(
+    device: &Device,
+    engine: usize,
+    work: impl FnOnce() -> Result<T, Stop>,
+) -> Result<T, Stop> {
+    let start = Instant::now();
+    let result = match stay_stuck(device, engine) {
+        true => Err(Stop::Abandoned),
+        false => work(),
     };
-    if let Outcome::Abandoned = outcome {
+    if let Err(Stop::Abandoned) = result {
         keep_holding(device, engine);
     }
     let counters = &device.hardware().counters;
     let busy = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     counters.add_engine(engine, regs::ENGINE_BUSY_NS, busy);
-    if let Outcome::Done { .. } = outcome {
-        counters.add_engine(engine, regs::ENGINE_PACKETS, 1);
-    }
-    let mut state = device.lock();
-    state.complete(engine, job, execution.opcode, execution.progress, outcome);
+    result
+}
+
+/// Makes an engine whose outcome is recorded ready for what comes next.
+fn let_go(device: &Device, engine: usize, state: MutexGuard<'_, State>) {
     if state.resetting.is_none() {
         device.abandon(engine).store(false, Ordering::Relaxed);
     }
@@ -81,7 +137,7 @@ fn stay_stuck(device: &Device, engine: usize) -> bool {
     }
 }
 
-/// Keeps the packet while `NO_ACK_ENGINE_RESET` is set, unless the whole device is reset.
+/// Keeps the packet or copy while `NO_ACK_ENGINE_RESET` is set, unless the whole device is reset.
 fn keep_holding(device: &Device, engine: usize) {
     loop {
         let state = device.lock();
@@ -123,7 +179,7 @@ impl Execution<'_> {
             };
         }
         let outcome = self.execute(&mut port, packet, buffers)?;
-        port.settle()?;
+        port.pacer.settle()?;
         Ok(outcome)
     }
 
@@ -171,9 +227,9 @@ impl Execution<'_> {
             }
             Packet::Timestamp { va } => port.store(va, |hardware| hardware.now())?,
             Packet::Interrupt => {
-                port.settle()?;
+                port.pacer.settle()?;
                 let delay = self.device.lock().knobs.delay();
-                port.delay(delay)?;
+                port.pacer.delay(delay)?;
                 interrupt = true;
             }
         }

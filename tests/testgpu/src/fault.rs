@@ -48,6 +48,7 @@ pub enum Access {
     Read = regs::ACCESS_READ as u8,
     Write = regs::ACCESS_WRITE as u8,
     Fetch = regs::ACCESS_FETCH as u8,
+    Atomic = regs::ACCESS_ATOMIC as u8,
 }
 
 /// Level of a fault that is not the walk's: the walk succeeded, or none was made.

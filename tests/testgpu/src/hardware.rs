@@ -11,6 +11,7 @@ use crate::sys::memory::{memory_file, zero, Mapping};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Properties that are chosen when the device is made.
@@ -48,6 +49,8 @@ pub struct Hardware {
     pub vram: Mapping,
     vram_file: OwnedFd,
     bus: Box<dyn Bus>,
+    /// Held during an atomic access to host memory.
+    host_atomics: Mutex<()>,
     master: AtomicBool,
     /// Link to host memory.
     pub link: Link,
@@ -69,6 +72,7 @@ impl Hardware {
             vram: Mapping::new(&vram_file, settings.vram)?,
             vram_file,
             bus,
+            host_atomics: Mutex::default(),
             master: AtomicBool::new(false),
             link: Link::new(settings.link),
             vram_link: Link::new(settings.vram_link),
@@ -151,6 +155,20 @@ impl Hardware {
             return self.vram.store(address, value).ok_or(Reason::VramRange);
         }
         self.host(|bus| bus.store(address, value, &self.counters))
+    }
+
+    /// Adds to 8 bytes. In VRAM that is one access. In host memory it is a read and a write on the
+    /// bus, between which the device makes no other addition.
+    pub fn add(&self, host: bool, address: u64, value: u64) -> Result<(), Reason> {
+        if !host {
+            return self.vram.add(address, value).ok_or(Reason::VramRange);
+        }
+        let _alone = self
+            .host_atomics
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = self.load(true, address)?;
+        self.store(true, address, before.wrapping_add(value))
     }
 
     fn host<T>(&self, access: impl FnOnce(&dyn Bus) -> Result<T, Refused>) -> Result<T, Reason> {

@@ -9,7 +9,8 @@ const DEFINED: u64 = regs::INT_PENDING
     | regs::INT_FAULT
     | regs::INT_SLOT
     | regs::INT_INVALIDATE
-    | regs::INT_RESET;
+    | regs::INT_RESET
+    | regs::INT_PAGING;
 
 /// The interrupt registers.
 #[derive(Debug, Default)]

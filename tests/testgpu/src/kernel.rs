@@ -66,6 +66,12 @@ pub enum Kernel {
     Spin {
         nanoseconds: u64,
     },
+    AtomicAdd {
+        data: u64,
+        bytes: u64,
+        value: u64,
+        times: u64,
+    },
 }
 
 /// Checks a kernel's number and arguments.
@@ -78,7 +84,7 @@ pub fn decode(kernel: u32, arguments: [u64; 7]) -> Result<Kernel, Reason> {
         | regs::KERNEL_SUM_F32
         | regs::KERNEL_HISTOGRAM_U8
         | regs::KERNEL_CRC32C => 3,
-        regs::KERNEL_SAXPY => 4,
+        regs::KERNEL_SAXPY | regs::KERNEL_ATOMIC_ADD_U64 => 4,
         regs::KERNEL_MATMUL_F32 => 6,
         _ => return Err(Reason::BadKernel),
     };
@@ -152,6 +158,17 @@ pub fn decode(kernel: u32, arguments: [u64; 7]) -> Result<Kernel, Reason> {
                 k: side(f)?,
             }
         }
+        regs::KERNEL_ATOMIC_ADD_U64 => {
+            check_alignment(a, 8)?;
+            // Progress counts the additions.
+            b.checked_mul(d).ok_or(Reason::BadLength)?;
+            Kernel::AtomicAdd {
+                data: a,
+                bytes: length(b, 8)?,
+                value: c,
+                times: d,
+            }
+        }
         _ => Kernel::Spin { nanoseconds: a },
     })
 }
@@ -180,7 +197,7 @@ mod tests {
     fn checks() {
         let kernel = |kernel: u64, arguments| decode(kernel as u32, arguments);
         assert_eq!(kernel(0, [0; 7]), Err(Reason::BadKernel));
-        assert_eq!(kernel(10, [0; 7]), Err(Reason::BadKernel));
+        assert_eq!(kernel(11, [0; 7]), Err(Reason::BadKernel));
         assert_eq!(
             kernel(regs::KERNEL_INCREMENT_F32, [4, 5, 0, 0, 0, 0, 0]),
             Ok(Kernel::Increment { data: 4, bytes: 20 })
@@ -207,13 +224,31 @@ mod tests {
         );
         let wide = [0, 0, 1 << 32, 0, 0, 0, 0];
         assert_eq!(kernel(regs::KERNEL_FILL, wide), Err(Reason::BadField));
+        let atomic = |arguments| kernel(regs::KERNEL_ATOMIC_ADD_U64, arguments);
+        assert_eq!(
+            atomic([8, 2, u64::MAX, 1 << 62, 0, 0, 0]),
+            Ok(Kernel::AtomicAdd {
+                data: 8,
+                bytes: 16,
+                value: u64::MAX,
+                times: 1 << 62
+            })
+        );
+        for (arguments, reason) in [
+            ([4, 1, 1, 1, 0, 0, 0], Reason::BadAlignment),
+            ([8, (1 << 27) + 1, 1, 1, 0, 0, 0], Reason::BadLength),
+            ([8, 4, 1, 1 << 62, 0, 0, 0], Reason::BadLength),
+            ([8, 1, 1, 1, 1, 0, 0], Reason::BadField),
+        ] {
+            assert_eq!(atomic(arguments), Err(reason));
+        }
         let big = [0, 0, 0, 1, 1, 4097, 0];
         assert_eq!(kernel(regs::KERNEL_MATMUL_F32, big), Err(Reason::BadLength));
     }
 
     proptest! {
         #[test]
-        fn any_arguments(number in 0..12_u32, arguments: [u64; 7]) {
+        fn any_arguments(number in 0..13_u32, arguments: [u64; 7]) {
             let _ = decode(number, arguments);
             let _ = decode(number, arguments.map(|argument| (argument >> 32) & !3));
         }

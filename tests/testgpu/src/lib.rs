@@ -4,7 +4,8 @@
 //! * [`device`] is the whole device: [`registers`], the [`state`] behind them, threads for the
 //!   [`engine`]s and for [`control`].
 //! * [`port`] gives an engine access to memory: through the [`mmu`], which uses [`tlb`] and
-//!   [`pagetable`], and over a [`link`].
+//!   [`pagetable`], and over a [`link`] at the pace of [`pacer`].
+//! * [`paging`] is the engine that copies for the driver, without the MMU.
 //! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
 //! * [`server`] presents the device to QEMU, whose [`guest`] is the host of the device.
 
@@ -29,8 +30,10 @@ pub mod link;
 pub mod messenger;
 pub mod mmu;
 pub mod options;
+pub mod pacer;
 pub mod packet;
 pub mod pagetable;
+pub mod paging;
 pub mod port;
 pub mod posted;
 pub mod protocol;

@@ -152,7 +152,8 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
     })
 }
 
-fn check_length(bytes: u64) -> Result<(), Reason> {
+/// Checks the length of a copy or fill.
+pub(crate) fn check_length(bytes: u64) -> Result<(), Reason> {
     if bytes > regs::TRANSFER_LIMIT {
         return Err(Reason::BadLength);
     }

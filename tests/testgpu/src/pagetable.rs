@@ -36,12 +36,13 @@ impl Leaf {
 
     /// Returns whether the leaf permits an access.
     pub fn permits(&self, access: Access) -> bool {
-        let bit = match access {
+        let bits = match access {
             Access::Read => regs::PTE_READ,
             Access::Write => regs::PTE_WRITE,
             Access::Fetch => regs::PTE_EXECUTE,
+            Access::Atomic => regs::PTE_READ | regs::PTE_WRITE | regs::PTE_ATOMIC,
         };
-        self.permissions & bit != 0
+        self.permissions & bits == bits
     }
 
     /// Returns where `va` is, and how many bytes of the page begin there.
@@ -60,7 +61,7 @@ pub struct Failure {
     pub level: u8,
 }
 
-const PERMISSIONS: u64 = regs::PTE_READ | regs::PTE_WRITE | regs::PTE_EXECUTE;
+const PERMISSIONS: u64 = regs::PTE_READ | regs::PTE_WRITE | regs::PTE_EXECUTE | regs::PTE_ATOMIC;
 const DEFINED: u64 = regs::PTE_VALID
     | PERMISSIONS
     | regs::PTE_HOST
@@ -191,6 +192,14 @@ mod tests {
         let leaf = run(&entries, VA).unwrap();
         assert_eq!(leaf.place(VA).0, 0x40_0000 | VA & 0x1f_ffff);
         assert!(!leaf.permits(Access::Write));
+        for bits in 0..8 {
+            let of = |bit, set| if bits & bit == 0 { 0 } else { set };
+            let rights = of(1, regs::PTE_READ) | of(2, regs::PTE_WRITE) | of(4, regs::PTE_ATOMIC);
+            let (table, at, _) = entries[2];
+            let leaf = V | L | rights | 0x40_0000;
+            let leaf = run(&[entries[0], entries[1], (table, at, leaf)], VA).unwrap();
+            assert_eq!(leaf.permits(Access::Atomic), bits == 7);
+        }
         entries[2].2 |= 0x1000;
         assert_eq!(run(&entries, VA).unwrap_err().reason, Reason::ReservedBit);
     }
@@ -203,7 +212,8 @@ mod tests {
             regs::PTE_READ,
             regs::PTE_EXECUTE,
             regs::PTE_SNOOP,
-            1 << 7,
+            regs::PTE_ATOMIC,
+            1 << 8,
             1 << 11,
             1 << 52,
             1 << 63,

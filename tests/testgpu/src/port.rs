@@ -4,42 +4,12 @@
 
 use crate::fault::{Access, Fault, Reason};
 use crate::hardware::Hardware;
-use crate::link::{Direction, Link};
+use crate::link::Direction;
 use crate::mmu::Passage;
+use crate::pacer::{Pacer, Stop, CHUNK};
 use crate::regs;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// Size limit of a single access, in bytes. A refused access is repeated page by page, to find the
-/// page.
-pub const CHUNK: usize = 32 << 10;
-/// Waits shorter than this are busy waits.
-const SPIN: Duration = Duration::from_micros(60);
-/// How far accesses may run ahead of the time that the bus model gives them.
-const AHEAD: Duration = Duration::from_micros(300);
-/// How often a long wait checks whether it is still wanted.
-const SLICE: Duration = Duration::from_millis(2);
-
-/// Reason for which a packet ends early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// A fault, an error, or the time limit.
-    Fault(Fault),
-    /// A reset of the engine.
-    Abandoned,
-}
-
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Stop::Fault(fault)
-    }
-}
-
-impl From<Reason> for Stop {
-    fn from(reason: Reason) -> Self {
-        Stop::Fault(Fault::error(reason))
-    }
-}
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Location of translated bytes.
 #[derive(Clone, Copy, Debug)]
@@ -53,14 +23,9 @@ struct Run {
 #[derive(Debug)]
 pub struct Port<'a> {
     hardware: &'a Hardware,
-    engine: usize,
     vmid: usize,
-    abandon: &'a AtomicBool,
-    deadline: Instant,
-    /// Earliest begin of the next access: its inputs are there and the link is free.
-    due: Instant,
-    /// Arrival of the last byte that was transferred, in the bus model.
-    tail: Instant,
+    /// Pace of the packet.
+    pub pacer: Pacer<'a>,
     /// End of the last access to each operand. An access that continues there is pipelined.
     streams: [u64; 4],
     oldest: usize,
@@ -76,63 +41,13 @@ impl<'a> Port<'a> {
         abandon: &'a AtomicBool,
         limit: Duration,
     ) -> Self {
-        let now = Instant::now();
         Self {
             hardware,
-            engine,
             vmid,
-            abandon,
-            deadline: now + limit,
-            due: now,
-            tail: now,
+            pacer: Pacer::new(hardware, engine, abandon, limit),
             streams: [u64::MAX; 4],
             oldest: 0,
         }
-    }
-
-    /// Checks that the packet may go on, and waits if it is ahead of the bus model.
-    pub fn check(&mut self) -> Result<(), Stop> {
-        if self.due > Instant::now() + AHEAD {
-            self.wait_until(self.due)?;
-        }
-        self.may_go_on()
-    }
-
-    fn may_go_on(&self) -> Result<(), Stop> {
-        if self.abandon.load(Ordering::Relaxed) {
-            return Err(Stop::Abandoned);
-        }
-        if Instant::now() > self.deadline {
-            return Err(Reason::Timeout.into());
-        }
-        Ok(())
-    }
-
-    /// Waits until everything has been transferred in the bus model.
-    pub fn settle(&mut self) -> Result<(), Stop> {
-        self.wait_until(self.due.max(self.tail))
-    }
-
-    /// Waits, and returns early if the packet may not go on.
-    pub fn wait_until(&self, time: Instant) -> Result<(), Stop> {
-        loop {
-            let left = time.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            self.may_go_on()?;
-            if left > SPIN {
-                std::thread::sleep((left - SPIN).min(SLICE));
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-    }
-
-    /// Waits without counting the time as run time.
-    pub fn delay(&mut self, time: Duration) -> Result<(), Stop> {
-        self.deadline += time;
-        self.wait_until(Instant::now() + time)
     }
 
     /// Reads an operand.
@@ -169,7 +84,7 @@ impl<'a> Port<'a> {
     ) -> Result<(), Stop> {
         let hardware = self.hardware;
         while *progress < bytes {
-            self.check()?;
+            self.pacer.check()?;
             let left = (bytes - *progress).min(buffer.len() as u64) as usize;
             let from = source.checked_add(*progress);
             let from = from.ok_or(Fault::at(Reason::VaRange, u64::MAX, Access::Read))?;
@@ -203,12 +118,13 @@ impl<'a> Port<'a> {
         let hardware = self.hardware;
         let mut done = 0;
         while done < bytes {
-            self.check()?;
+            self.pacer.check()?;
             let at = va.checked_add(done as u64);
             let at = at.ok_or(Fault::at(Reason::VaRange, u64::MAX, access))?;
             let passage = hardware.mmu.enter();
             let mut run = self.run(&passage, at, (bytes - done).min(CHUNK), access)?;
             let mut result = piece(run);
+            // A refused access is repeated for one page, to find the page.
             let page_left = (regs::PAGE - at % regs::PAGE) as usize;
             if result == Err(Reason::Bus) && run.bytes > page_left {
                 run.bytes = page_left;
@@ -264,22 +180,16 @@ impl<'a> Port<'a> {
         access: Access,
     ) -> Result<(Run, u64), Fault> {
         let hardware = self.hardware;
-        let mut due = self.due;
+        let pacer = &mut self.pacer;
         let read = |host, address| {
             hardware.counters.add(regs::WALK_READS, 1);
-            let latency = link(hardware, host).latency();
-            // Reading the clock takes longer than reading an entry in VRAM.
-            if !latency.is_zero() {
-                due = due.max(Instant::now()) + latency;
-            }
+            pacer.latency(host);
             hardware.load(host, address)
         };
         let leaf =
             hardware
                 .mmu
-                .translate(passage, (self.vmid, va, access), &hardware.counters, read);
-        self.due = due;
-        let leaf = leaf?;
+                .translate(passage, (self.vmid, va, access), &hardware.counters, read)?;
         if leaf.host && !leaf.snoop {
             hardware.counters.add(regs::NO_SNOOP, 1);
         }
@@ -294,31 +204,38 @@ impl<'a> Port<'a> {
         ))
     }
 
+    /// Adds to the 8 bytes at `va` in one atomic access. All or nothing is done.
+    pub fn add(&mut self, va: u64, value: u64) -> Result<(), Stop> {
+        let hardware = self.hardware;
+        self.pacer.check()?;
+        let passage = hardware.mmu.enter();
+        let (run, _) = self.page(&passage, va, Access::Atomic)?;
+        let result = hardware.add(run.host, run.address, value);
+        drop(passage);
+        result.map_err(|reason| Fault::at(reason, va, Access::Atomic))?;
+        let end = va.wrapping_add(8);
+        // Another addition to the same word is pipelined like the one to the next word.
+        if !self.streams.contains(&end) {
+            self.account(va, Run { bytes: 8, ..run }, Access::Read);
+        } else {
+            self.pacer.transfer(run.host, Direction::Read, 8);
+        }
+        self.pacer.transfer(run.host, Direction::Write, 8);
+        Ok(())
+    }
+
     fn account(&mut self, va: u64, run: Run, access: Access) {
-        let link = link(self.hardware, run.host);
         let bytes = run.bytes as u64;
-        let (direction, counter) = match (access, run.host) {
-            (Access::Write, true) => (Direction::Write, regs::ENGINE_HOST_WRITTEN),
-            (Access::Write, false) => (Direction::Write, regs::ENGINE_VRAM_WRITTEN),
-            (_, true) => (Direction::Read, regs::ENGINE_HOST_READ),
-            (_, false) => (Direction::Read, regs::ENGINE_VRAM_READ),
-        };
-        self.hardware
-            .counters
-            .add_engine(self.engine, counter, bytes);
         let end = va.wrapping_add(bytes);
         match self.streams.iter_mut().find(|stream| **stream == va) {
             Some(stream) => *stream = end,
             None => {
                 self.streams[self.oldest] = end;
                 self.oldest = (self.oldest + 1) % self.streams.len();
-                self.due = self.due.max(Instant::now()) + link.latency();
+                self.pacer.latency(run.host);
             }
         }
-        if let Some(through) = link.transfer(direction, bytes) {
-            self.due = self.due.max(through);
-            self.tail = self.tail.max(through + link.latency());
-        }
+        self.pacer.transfer(run.host, direction(access), bytes);
     }
 
     /// Reads the packet at `va`, a multiple of the packet size.
@@ -341,7 +258,7 @@ impl<'a> Port<'a> {
 
     /// Writes a fence or a time stamp, after everything before it is over in the bus model.
     pub fn store(&mut self, va: u64, value: impl FnOnce(&Hardware) -> u64) -> Result<(), Stop> {
-        self.settle()?;
+        self.pacer.settle()?;
         self.hardware.counters.add(regs::SYNC_ACCESSES, 1);
         self.single((va, 8, Access::Write), |hardware, host, address| {
             hardware.store(host, address, value(hardware))
@@ -355,28 +272,21 @@ impl<'a> Port<'a> {
         make: impl FnOnce(&Hardware, bool, u64) -> Result<T, Reason>,
     ) -> Result<T, Stop> {
         let hardware = self.hardware;
-        self.check()?;
+        self.pacer.check()?;
         let passage = hardware.mmu.enter();
         let (run, _) = self.page(&passage, va, access)?;
         let result = make(hardware, run.host, run.address);
         drop(passage);
-        let link = link(hardware, run.host);
-        let direction = match access {
-            Access::Write => Direction::Write,
-            _ => Direction::Read,
-        };
-        self.due = self.due.max(Instant::now()) + link.latency();
-        if let Some(through) = link.transfer(direction, bytes as u64) {
-            self.due = self.due.max(through);
-        }
+        self.pacer.latency(run.host);
+        self.pacer
+            .reserve(run.host, direction(access), bytes as u64);
         Ok(result.map_err(|reason| Fault::at(reason, va, access))?)
     }
 }
 
-fn link(hardware: &Hardware, host: bool) -> &Link {
-    if host {
-        &hardware.link
-    } else {
-        &hardware.vram_link
+fn direction(access: Access) -> Direction {
+    match access {
+        Access::Write | Access::Atomic => Direction::Write,
+        Access::Read | Access::Fetch => Direction::Read,
     }
 }

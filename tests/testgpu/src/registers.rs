@@ -6,7 +6,7 @@ use crate::hardware::Hardware;
 use crate::link::Speed;
 use crate::regs;
 use crate::slot::Phase;
-use crate::state::{Reset, State, WAKE_CONTROL};
+use crate::state::{Reset, State, WAKE_CONTROL, WAKE_PAGING};
 
 /// Returns which element of an array contains an offset, and the offset within it; `None` if the
 /// offset is outside of the array.
@@ -101,11 +101,16 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         true => regs::FEATURE_MESSAGE,
         false => 0,
     };
-    let always =
-        regs::FEATURE_COPY | regs::FEATURE_COMPUTE | regs::FEATURE_RETRY | regs::FEATURE_KNOBS;
+    let always = regs::FEATURE_COPY
+        | regs::FEATURE_COMPUTE
+        | regs::FEATURE_RETRY
+        | regs::FEATURE_KNOBS
+        | regs::FEATURE_PAGING
+        | regs::FEATURE_ATOMIC
+        | regs::FEATURE_ZEROS;
     Some(match offset {
         regs::MAGIC => u64::from_le_bytes(*b"TESTGPU1"),
-        regs::VERSION => 1 << 16,
+        regs::VERSION => (1 << 16) | 2,
         regs::FEATURES => always | message,
         regs::VRAM_SIZE => hardware.vram.size(),
         regs::DOORBELLS => regs::QUEUE_COUNT as u64,
@@ -156,6 +161,13 @@ fn variable(state: &State, offset: u64) -> Option<u64> {
         regs::INV_SUBMIT => 0,
         regs::INV_DONE => state.invalidates.done,
         regs::INV_FREE => state.invalidates.free() as u64,
+        regs::PAGING_SOURCE => state.paging.source(),
+        regs::PAGING_TARGET => state.paging.target(),
+        regs::PAGING_BYTES => state.paging.bytes(),
+        regs::PAGING_SUBMIT => 0,
+        regs::PAGING_DONE => state.paging.done(),
+        regs::PAGING_FREE => state.paging.free() as u64,
+        regs::PAGING_ERROR => state.paging.error(),
         regs::FAULT_WRITE => state.faults.written(),
         regs::FAULT_READ => state.faults.taken(),
         regs::FAULT_DROPPED => state.faults.dropped(),
@@ -269,6 +281,7 @@ impl Write {
             return self.to(&mut state.enabled[word]);
         }
         self.control(device, state)
+            .or_else(|| self.paging(state))
             .or_else(|| self.bus_model(device.hardware()))
             .or_else(|| self.knob(state))
     }
@@ -328,6 +341,23 @@ impl Write {
                 let index = self.over(state.faults.taken());
                 return state.faults.take(index).then_some(());
             }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn paging(&self, state: &mut State) -> Option<()> {
+        let paging = &mut state.paging;
+        match self.offset {
+            regs::PAGING_SOURCE => paging.set_source(self.over(paging.source())),
+            regs::PAGING_TARGET => paging.set_target(self.over(paging.target())),
+            regs::PAGING_BYTES => paging.set_bytes(self.over(paging.bytes())),
+            regs::PAGING_SUBMIT => {
+                let sequence = self.command()?;
+                state.wake |= WAKE_PAGING;
+                return paging.submit(sequence).then_some(());
+            }
+            regs::PAGING_ERROR => paging.clear_error(self.value),
             _ => return None,
         }
         Some(())

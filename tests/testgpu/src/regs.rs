@@ -32,6 +32,9 @@ constants! {
     FEATURE_RETRY = 0x04,
     FEATURE_KNOBS = 0x08,
     FEATURE_MESSAGE = 0x10,
+    FEATURE_PAGING = 0x20,
+    FEATURE_ATOMIC = 0x40,
+    FEATURE_ZEROS = 0x80,
     // Control
     RESET = 0x0100,
     BUS_MASTER = 0x0108,
@@ -54,6 +57,7 @@ constants! {
     INT_SLOT = 0x08,
     INT_INVALIDATE = 0x10,
     INT_RESET = 0x20,
+    INT_PAGING = 0x40,
     // 4. The MMU
     ROOT = 0x1000,
     ROOT_ENABLE = 0x01,
@@ -66,6 +70,7 @@ constants! {
     PTE_HOST = 0x10,
     PTE_SNOOP = 0x20,
     PTE_LEAF = 0x40,
+    PTE_ATOMIC = 0x80,
     PTE_ADDRESS = 0x000f_ffff_ffff_f000,
     // INVALIDATE
     INV_SCOPE = 0x0400,
@@ -140,6 +145,7 @@ constants! {
     ACCESS_READ = 0,
     ACCESS_WRITE = 1,
     ACCESS_FETCH = 2,
+    ACCESS_ATOMIC = 3,
     // 8. Packets
     NOP = 1,
     COPY = 2,
@@ -162,6 +168,7 @@ constants! {
     KERNEL_CRC32C = 7,
     KERNEL_MATMUL_F32 = 8,
     KERNEL_SPIN = 9,
+    KERNEL_ATOMIC_ADD_U64 = 10,
     // 11. The bus model
     LINK_BANDWIDTH = 0x9000,
     LINK_LATENCY = 0x9008,
@@ -180,6 +187,7 @@ constants! {
     NO_ACK_INVALIDATE = 1,
     NO_ACK_UNBIND = 2,
     NO_ACK_ENGINE_RESET = 4,
+    NO_ACK_PAGING = 8,
     AFTER_UNMAP_MARKER = 0x5afe_dead_c0ff_ee01,
     // 14. Counters
     ENGINE = 0x7000,
@@ -210,6 +218,17 @@ constants! {
     DMA_MAPS = 0x8088,
     DMA_UNMAPS = 0x8090,
     MESSAGE_ACCESSES = 0x8098,
+    // 16. The paging engine
+    PAGING_SOURCE = 0x0600,
+    PAGING_TARGET = 0x0608,
+    PAGING_BYTES = 0x0610,
+    PAGING_SUBMIT = 0x0618,
+    PAGING_DONE = 0x0620,
+    PAGING_FREE = 0x0628,
+    PAGING_ERROR = 0x0630,
+    PAGING_HOST = 0x01,
+    PAGING_ZEROS = 0x02,
+    PAGING_ENGINE = 6,
 }
 
 /// Size of BAR 0 in bytes.
@@ -222,8 +241,11 @@ pub const SLOT_COUNT: usize = 32;
 pub const COPY_ENGINE_COUNT: usize = 2;
 /// Number of slots of the compute engine; these are the engines after the copy engines.
 pub const COMPUTE_SLOT_COUNT: usize = 4;
-/// Number of engines.
-pub const ENGINE_COUNT: usize = COPY_ENGINE_COUNT + COMPUTE_SLOT_COUNT;
+/// Number of engines that execute packets.
+pub const PACKET_ENGINE_COUNT: usize = COPY_ENGINE_COUNT + COMPUTE_SLOT_COUNT;
+/// Number of engines; the last is the paging engine.
+pub const ENGINE_COUNT: usize = PACKET_ENGINE_COUNT + 1;
+const _: () = assert!(PAGING_ENGINE as usize == PACKET_ENGINE_COUNT);
 /// Number of address spaces.
 pub const VMID_COUNT: usize = 16;
 /// Number of words of a bitmap with one bit for each queue.
@@ -234,9 +256,11 @@ pub const FAULT_COUNT: usize = 64;
 pub const FAULT_STRIDE: u64 = 32;
 /// Number of INVALIDATEs that can be queued.
 pub const INVALIDATE_COUNT: usize = 64;
+/// Number of copies of the paging engine that can be queued.
+pub const PAGING_COUNT: usize = 64;
 /// Number of MSI-X vectors.
 pub const VECTOR_COUNT: usize = 16;
-/// Bytes that a `COPY` or `FILL` packet may move.
+/// Bytes that a `COPY` or `FILL` packet, or a copy of the paging engine, may move.
 pub const TRANSFER_LIMIT: u64 = 64 << 20;
 /// First address beyond the device's virtual addresses.
 pub const VA_END: u64 = 1 << 48;

@@ -6,6 +6,7 @@ use crate::fault::{FaultQueue, Reason};
 use crate::hardware::Hardware;
 use crate::interrupt::Interrupts;
 use crate::invalidate::Invalidates;
+use crate::paging::Paging;
 use crate::posted::Posted;
 use crate::regs;
 use crate::slot::{Phase, Slot};
@@ -19,6 +20,8 @@ pub use schedule::{class_of, copy_kinds, kinds_in, kinds_of, Job, Outcome, Pick}
 
 /// Bit for the control thread, beside the bits of the engine classes to be woken up.
 pub const WAKE_CONTROL: u64 = 1 << 2;
+/// Likewise for the paging engine.
+pub const WAKE_PAGING: u64 = 1 << 3;
 
 const DEFAULT_MAX_RUN: u64 = 2_000_000_000;
 const SHORTEST_MAX_RUN: u64 = 1_000_000;
@@ -61,6 +64,8 @@ pub struct State {
     pub faults: FaultQueue,
     /// The INVALIDATE registers and what waits there.
     pub invalidates: Invalidates,
+    /// The registers of the paging engine and what waits there.
+    pub paging: Paging,
     /// The trouble knobs.
     pub knobs: Knobs,
     /// Posted writes (`KNOB_POST_NS`).
@@ -96,6 +101,7 @@ impl State {
             interrupts: Interrupts::default(),
             faults: FaultQueue::default(),
             invalidates: Invalidates::default(),
+            paging: Paging::default(),
             knobs: Knobs::default(),
             posted: Posted::default(),
             scratch: 0,
@@ -294,15 +300,16 @@ impl State {
         self.raise(regs::INT_SLOT);
     }
 
-    /// Returns the engines that hold a packet.
+    /// Returns the engines that hold a packet or a copy.
     pub fn busy(&self) -> u64 {
         self.slots
             .iter()
             .filter_map(|slot| slot.engine)
             .fold(0, |mask, engine| mask | (1 << engine))
+            | (u64::from(self.paging.is_busy()) << regs::PAGING_ENGINE)
     }
 
-    /// Requests that engines be reset. Returns those that must abandon their packets.
+    /// Requests that engines be reset. Returns those that must abandon what they hold.
     pub fn reset_engines(&mut self, mask: u64) -> u64 {
         let mask = mask & ((1 << regs::ENGINE_COUNT) - 1);
         self.knobs.stuck &= !mask;
@@ -314,7 +321,7 @@ impl State {
         busy
     }
 
-    /// Restores the reset values. No engine may hold a packet.
+    /// Restores the reset values. No engine may hold anything.
     pub fn reset(&mut self) {
         *self = Self {
             resetting: self.resetting,

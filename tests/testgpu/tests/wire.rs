@@ -366,6 +366,53 @@ fn while_dma_waits_for_its_answer_everything_else_is_answered() {
     assert_eq!(client.r(regs::SLOT + regs::SLOT_STATE), 0);
 }
 
+/// Tests copies of the paging engine by messages: the bytes, the sizes, and that a reset waits for
+/// the message that is on its way.
+#[test]
+fn paging_copies_by_messages() {
+    let mut client = Client::new(true);
+    client.set_up();
+    let (bytes, vram) = (0x1_1000, 0x20_0000);
+    for place in (0..bytes).step_by(8) {
+        client.guest.store(place, place ^ 0x1234).unwrap();
+    }
+    let submit = |client: &mut Client, sequence, source, target| {
+        client.w(regs::PAGING_SOURCE, source);
+        client.w(regs::PAGING_TARGET, target);
+        client.w(regs::PAGING_BYTES, bytes);
+        client.w(regs::PAGING_SUBMIT, sequence);
+    };
+    let guest = BUS | regs::PAGING_HOST;
+    submit(&mut client, 1, guest, vram);
+    submit(&mut client, 2, vram, guest + 0x2_0000);
+    submit(&mut client, 3, guest, guest + 0x4_0000);
+    while client.requests.is_empty() {
+        client.is_alive();
+    }
+    assert_eq!(client.r(regs::PAGING_DONE), 0);
+    client.answer_until(|client| client.r(regs::PAGING_DONE) == 3);
+    assert_eq!(client.r(regs::PAGING_ERROR), 0);
+    for place in (0..bytes).step_by(8) {
+        for base in [0x2_0000, 0x4_0000] {
+            assert_eq!(client.guest.load(base + place), Some(place ^ 0x1234));
+        }
+    }
+    // 32 KiB at most, so three messages for each operand in host memory.
+    assert_eq!(client.asked, 12);
+    client.allow = false;
+    submit(&mut client, 4, guest, vram);
+    client.answer_until(|client| client.r(regs::PAGING_DONE) == 4);
+    assert_eq!(client.r(regs::PAGING_ERROR), regs::BUS);
+    submit(&mut client, 5, vram, guest);
+    while client.requests.is_empty() {
+        client.is_alive();
+    }
+    client.w(regs::RESET, 1);
+    assert_eq!(client.r(regs::RESET), 1, "it waits for the access");
+    client.answer_until(|client| client.r(regs::RESET) == 0);
+    assert_eq!(client.r(regs::PAGING_DONE), 0);
+}
+
 #[test]
 fn the_end_of_the_connection_while_dma_waits() {
     let mut client = Client::new(true);

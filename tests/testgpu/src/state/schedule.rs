@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Chooses which engine executes which packet, and updates the queue afterwards.
+//! Chooses which engine executes which packet, and updates the queue afterwards. Likewise for the
+//! copies of the paging engine.
 
 use super::{bit, State, WAKE_CONTROL};
 use crate::fault::{Fault, Reason, Victim};
+use crate::pacer::Stop;
 use crate::packet::PACKET_SIZE;
+use crate::paging::Transfer;
 use crate::regs;
 use crate::slot::{Phase, Slot};
 use std::time::{Duration, Instant};
@@ -232,13 +235,59 @@ impl State {
         if self.slots[number].unbinding {
             self.stop_for_unbind(number);
         }
-        if lost {
-            self.engine_resets &= !(1 << engine);
+        self.let_go(engine);
+    }
+
+    /// Records that an engine holds nothing any more, for which a reset may have waited.
+    fn let_go(&mut self, engine: usize) {
+        let bit = 1 << engine;
+        if self.engine_resets & bit != 0 {
+            self.engine_resets &= !bit;
             self.raise(regs::INT_RESET);
         }
         if self.resetting.is_some() {
             self.wake |= WAKE_CONTROL;
         }
+    }
+
+    /// Returns the next copy for the paging engine, and how long it may take.
+    pub fn begin_copy(&mut self) -> Option<(Transfer, Duration)> {
+        if self.resetting.is_some() {
+            return None;
+        }
+        let transfer = self.paging.begin()?;
+        Some((transfer, Duration::from_nanos(self.max_run)))
+    }
+
+    /// Handles the outcome of a copy of the paging engine.
+    pub fn complete_copy(&mut self, outcome: Result<(), Stop>) {
+        let engine = regs::PAGING_ENGINE as usize;
+        let result = match outcome {
+            Ok(()) => Some(Ok(())),
+            Err(Stop::Fault(fault)) => Some(Err(fault.reason)),
+            Err(Stop::Abandoned) if self.engine_resets & (1 << engine) != 0 => {
+                Some(Err(Reason::EngineLost))
+            }
+            // The whole device is reset, and forgets the copy.
+            Err(Stop::Abandoned) => None,
+        };
+        let due = Instant::now() + self.knobs.delay();
+        self.paging.finish(result, due);
+        if self.end_copies().is_some() {
+            self.wake |= WAKE_CONTROL;
+        }
+        self.let_go(engine);
+    }
+
+    /// Ends each copy of the paging engine that is due. Returns when the next one is due.
+    pub fn end_copies(&mut self) -> Option<Instant> {
+        if self.knobs.no_ack & regs::NO_ACK_PAGING != 0 {
+            return None;
+        }
+        if self.paging.end(Instant::now()) {
+            self.raise(regs::INT_PAGING);
+        }
+        self.paging.due()
     }
 
     fn report(&mut self, victim: Victim, fault: &Fault) {

@@ -115,6 +115,15 @@ impl Mapping {
         self.word(offset)?.store(value.to_le(), Ordering::SeqCst);
         Some(())
     }
+
+    /// Adds to 8 bytes in one atomic access; the sum wraps.
+    pub fn add(&self, offset: u64, value: u64) -> Option<()> {
+        let sum = |before| Some(u64::from_le(before).wrapping_add(value).to_le());
+        let word = self.word(offset)?;
+        word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum)
+            .ok()
+            .map(drop)
+    }
 }
 
 impl Drop for Mapping {

@@ -30,7 +30,7 @@ impl Random {
 
     fn packet(&mut self) -> [u64; 8] {
         let length = self.next() % 0x2_0000;
-        let kernel = self.next() % 12;
+        let kernel = self.next() % 13;
         let number = self.next();
         let head = (self.next() % 10) | self.of(&[0, 0, 0x100, 0x200]);
         match head & 0xff {

@@ -181,7 +181,7 @@ fn addresses_that_cannot_be() {
     let end = rig.r(regs::VRAM_SIZE);
     rig.map(1, VA, RW | end);
     rig.map(1, VA + 4096, RW | HOST | (1 << 30));
-    rig.map(1, VA + 8192, RW | HOST | (1 << 7));
+    rig.map(1, VA + 8192, RW | HOST | (1 << 8));
     let last = (1 << 48) - 4096;
     rig.map(1, last, RW);
     let code = |id, packet: &[u64]| rig.stop(&mut rig.queue(id, BOTH), &[packet]);

@@ -105,6 +105,7 @@ pub(crate) struct Rig {
     pub(crate) host: Arc<Memory>,
     tables: AtomicU64,
     sequence: AtomicU64,
+    copies: AtomicU64,
 }
 
 /// A queue, as its owner sees it.
@@ -151,6 +152,7 @@ impl Rig {
             host,
             tables: AtomicU64::new(TABLES_VRAM),
             sequence: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
         };
         rig.device().hardware().set_master(true);
         rig.set_up();
@@ -161,7 +163,8 @@ impl Rig {
     pub(crate) fn set_up(&self) {
         self.tables.store(TABLES_VRAM, Ordering::SeqCst);
         self.sequence.store(0, Ordering::SeqCst);
-        self.w(regs::INT_ENABLE, 0x3f);
+        self.copies.store(0, Ordering::SeqCst);
+        self.w(regs::INT_ENABLE, 0x7f);
         for word in 0..16 {
             self.w(regs::DOORBELL_ENABLE + 8 * word, u64::MAX);
         }
@@ -263,6 +266,23 @@ impl Rig {
     pub(crate) fn invalidate(&self, scope: u64, first: u64, last: u64) {
         let sequence = self.submit_invalidate(scope, first, last);
         self.until("INVALIDATE", || self.r(regs::INV_DONE) >= sequence);
+    }
+
+    /// Submits a copy to the paging engine. Returns its sequence number.
+    pub(crate) fn submit_copy(&self, source: u64, target: u64, bytes: u64) -> u64 {
+        let sequence = self.copies.fetch_add(1, Ordering::SeqCst) + 1;
+        self.w(regs::PAGING_SOURCE, source);
+        self.w(regs::PAGING_TARGET, target);
+        self.w(regs::PAGING_BYTES, bytes);
+        self.w(regs::PAGING_SUBMIT, sequence);
+        sequence
+    }
+
+    /// Has the paging engine make a copy. Returns `PAGING_ERROR`.
+    pub(crate) fn page(&self, source: u64, target: u64, bytes: u64) -> u64 {
+        let sequence = self.submit_copy(source, target, bytes);
+        self.until("a copy", || self.r(regs::PAGING_DONE) >= sequence);
+        self.r(regs::PAGING_ERROR)
     }
 
     /// Waits until a condition is true, which must happen.

@@ -85,6 +85,36 @@ fn directions_are_independent_and_engines_share() {
     }));
 }
 
+/// Tests that paging copies have the pace of packets, and share the link with them.
+#[test]
+fn paging_copies() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let rig = rig();
+    // 4 MiB at 100 MB/s, latency once.
+    for (source, target) in [(regs::PAGING_HOST, 8 * MIB), (8 * MIB, regs::PAGING_HOST)] {
+        assert!(takes_less(Duration::from_millis(43 * 3), || {
+            let start = Instant::now();
+            assert_eq!(rig.page(source, target, 4 * MIB), 0);
+            let took = start.elapsed();
+            assert!(took >= Duration::from_millis(43), "{took:?}");
+            took
+        }));
+    }
+    let mut queue = rig.queue(1, regs::CLASS_COPY);
+    let start = Instant::now();
+    rig.submit(&mut queue, &[&[regs::COPY, DATA, VRAM, 4 * MIB]]);
+    rig.page(regs::PAGING_HOST, 8 * MIB, 4 * MIB);
+    rig.wait_idle(&queue);
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(84), "{took:?}");
+    // Within VRAM, which has no limits here.
+    assert!(takes_less(Duration::from_millis(43), || {
+        let start = Instant::now();
+        rig.page(8 * MIB, 12 * MIB, 4 * MIB);
+        start.elapsed()
+    }));
+}
+
 #[test]
 fn each_fence_costs_a_latency_and_vram_none() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
