@@ -137,7 +137,7 @@ impl AddressSpace {
             Err(NoPlace::Taken(way)) if taken.leftover(way).is_some() => {
                 Span::new(target.placement.address(), length).map_err(|_| EINVAL)?
             }
-            place => place.map_err(no_place)?,
+            place => place.map_err(|why| no_place(why, &taken))?,
         };
         drop(taken);
         Ok(match (&self.device_mmu, &self.payer) {
@@ -147,10 +147,10 @@ impl AddressSpace {
         })
     }
 
-    /// The first range that is taken and overlaps `span`.
+    /// The first range that overlaps `span` and is taken by a mapping, not by a window.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
-    pub(crate) fn first_taken(&self, span: Span) -> Option<Span> {
-        self.taken.lock().first_taken(span)
+    pub(crate) fn first_mapped(&self, span: Span) -> Option<Span> {
+        self.taken.lock().first_mapped(span)
     }
 
     /// Frees the ranges in `span` that were left, after the device has forgotten them. Returns
@@ -243,7 +243,7 @@ impl IovaRange {
         let span = space
             .space(&taken)
             .place(length, target.placement, target.address_bits)
-            .map_err(no_place)?;
+            .map_err(|why| no_place(why, &taken))?;
         let id = taken.take(space.bounds(), span, nodes);
         drop(taken);
         Ok(Self::new(space, span, id))
@@ -269,6 +269,13 @@ impl IovaRange {
         taken.leave(self.span.last(), self.id, entries.clone());
     }
 
+    /// Makes the range a window of managed memory: nothing is mapped there, but faults are served.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn make_window(&self) {
+        let mut taken = self.space.taken.lock();
+        taken.set_window(self.span.last(), self.id);
+    }
+
     /// Keeps the range taken for as long as the space exists.
     pub(crate) fn keep_forever(mut self) {
         self.forever = true;
@@ -284,12 +291,15 @@ impl Drop for IovaRange {
     }
 }
 
-fn no_place(why: NoPlace) -> Failure {
+fn no_place(why: NoPlace, taken: &Spans<Arc<Entries>>) -> Failure {
     match why {
         NoPlace::Aperture(highest) => {
             Failure::limit(ENOSPC, uapi::PINMAP_FAIL_APERTURE, 0, highest)
         }
         NoPlace::Reserved(span) => Failure::at(ENOSPC, uapi::PINMAP_FAIL_RESERVED, span.start()),
+        NoPlace::Taken(span) if taken.is_window(span) => {
+            Failure::at(EEXIST, uapi::PINMAP_FAIL_WINDOW, span.start())
+        }
         NoPlace::Taken(span) => Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, span.start()),
         NoPlace::Full => Failure::at(ENOSPC, uapi::PINMAP_FAIL_FULL, 0),
     }

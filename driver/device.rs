@@ -170,7 +170,7 @@ impl pci::Driver for Bound {
     }
 
     fn suspend(&self) -> Result {
-        if self.device.backend.is_in_use() {
+        if self.device.backend.is_in_use() || !self.device.backend.let_go() {
             return Err(EBUSY);
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Bound {
         KBox::try_pin_init(
             try_pin_init!(Self {
                 node <- Node::new("pinmap", NODE_MODE, parent, device.clone()),
-                _listing: Listing::new(&place, c"buffers", device.clone()),
+                _listing: Listing::new(&place, device.clone()),
                 device,
                 _enabled: enabled.take().ok_or(EINVAL)?,
             }? Error),

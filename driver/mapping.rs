@@ -129,7 +129,7 @@ impl Mapping {
                 }
                 let mapped = Mapped::new(space.domain(), at, space.payer())?;
                 let mapped = this.mapped.insert(mapped);
-                mapped.fill(pages, access == Access::Write, wanted)?;
+                mapped.fill(pages, access.is_write(), wanted)?;
                 pte::Memory::Host(at.start())
             }
             Memory::Vram(vram) => {

@@ -26,6 +26,8 @@ struct TakenSpan<L> {
     owner: u64,
     /// The entries that the owner left behind: see [`Spans::leave`].
     left: Option<L>,
+    /// The owner maps nothing there: it is a window of managed memory.
+    is_window: bool,
 }
 
 /// Disjoint taken spans, and the gaps between them.
@@ -189,6 +191,7 @@ impl<L: Clone> Spans<L> {
             span,
             owner,
             left: None,
+            is_window: false,
         };
         self.taken.insert(nodes.taken.into_node(span.last(), entry));
         owner
@@ -201,6 +204,7 @@ impl<L: Clone> Spans<L> {
         if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
             taken.owner = nobody;
             taken.left = None;
+            taken.is_window = false;
             self.vacant = Some(taken.span);
         }
     }
@@ -215,13 +219,27 @@ impl<L: Clone> Spans<L> {
         }
     }
 
-    /// The first span that is taken and overlaps `within`.
+    /// Makes the span of `owner` that ends at `last` a window.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
-    pub(crate) fn first_taken(&self, within: Span) -> Option<Span> {
+    pub(crate) fn set_window(&mut self, last: u64, owner: u64) {
+        if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
+            taken.is_window = true;
+        }
+    }
+
+    /// Whether `span`, which is taken, is a window.
+    pub(crate) fn is_window(&self, span: Span) -> bool {
+        let taken = self.taken.get(&span.last());
+        taken.is_some_and(|taken| taken.is_window)
+    }
+
+    /// The first span that overlaps `within` and is taken by a mapping, not by a window.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn first_mapped(&self, within: Span) -> Option<Span> {
         let mut from = within.start();
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
-            if self.vacant != Some(span) {
+            if self.vacant != Some(span) && !self.is_window(span) {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;

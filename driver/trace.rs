@@ -150,10 +150,50 @@ pub(crate) fn fault_end(
     });
 }
 
+/// Why memory has moved: its value in the record.
+#[cfg(pinmap_mirror)]
+#[derive(Clone, Copy)]
+pub(crate) enum Cause {
+    /// The side that it moved to has touched it.
+    Touched = 0,
+    /// The program has moved it.
+    Prefetched = 1,
+    /// It had to make room.
+    Evicted = 2,
+}
+
+/// Memory that has moved.
+#[cfg(pinmap_mirror)]
+pub(crate) struct Migration {
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    /// Whether it came to the host.
+    pub(crate) home: bool,
+    pub(crate) cause: Cause,
+    /// A `PINMAP_RULE_` value.
+    pub(crate) rule: u32,
+}
+
+/// Records that memory has moved. From any context.
+#[cfg(pinmap_mirror)]
+pub(crate) fn migrate(stats: &Stats, migration: impl FnOnce() -> Migration) {
+    if Tracepoint::Migrate.is_on() {
+        let migration = migration();
+        Tracepoint::Migrate.emit(&Record {
+            addr: migration.addr,
+            bytes: migration.bytes,
+            home: migration.home.into(),
+            cause: migration.cause as u32,
+            rule: migration.rule,
+            ..of(stats)
+        });
+    }
+}
+
 #[cfg(not(pinmap_flat))]
 fn about(stats: &Stats, fault: QueueFault) -> Record {
     /// The record's value for [`QueueFault::access`] where there is none.
-    const NONE: u32 = 3;
+    const NONE: u32 = 255;
 
     Record {
         handle: fault.handle,

@@ -259,6 +259,17 @@ impl Backend {
         }
     }
 
+    /// Has memory of programs that is on the device leave it. Returns whether none is left.
+    pub(crate) fn let_go(&self) -> bool {
+        match self {
+            Self::Flat(_) => true,
+            #[cfg(pinmap_mirror)]
+            Self::Paged(gpu) => gpu.send_all_home(),
+            #[cfg(not(any(pinmap_mirror, pinmap_flat)))]
+            Self::Paged(_) => true,
+        }
+    }
+
     /// Goes on after the system was asleep. No context had the device then, which may have lost its
     /// state.
     pub(crate) fn resume(&self) {

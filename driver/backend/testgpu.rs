@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The test GPU: an implementation of [`Hardware`], written from `tests/testgpu/MANUAL.md`.
 
+#[cfg(pinmap_mirror)]
+use crate::gpu::hardware::{PageCopy, Way};
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
     logic::{
@@ -61,6 +63,11 @@ pub(super) struct TestGpu {
     faults: Atomic<u64>,
     /// Number of entries of the fault queue.
     fault_entries: u64,
+    /// The bit of a leaf that permits atomic accesses; 0 if the device has none.
+    atomic: u64,
+    /// Whether the paging engine can write zeros.
+    #[cfg(pinmap_mirror)]
+    can_zero: bool,
 }
 
 /// Returns the offset of element `index` of an array of registers.
@@ -118,6 +125,8 @@ impl TestGpu {
                 KBox::pin_init(Window::new(&register_bar, Caching::Uncached), GFP_KERNEL)?;
             let limits = Self::read_limits(&registers, &doorbell_bar, &vram_bar)?;
             let fault_entries = registers.read(FAULT_ENTRIES).clamp(1, MAX_FAULTS);
+            let features = registers.read(FEATURES);
+            let has_atomics = features & FEATURE_ATOMIC != 0;
             drop(registers);
             Ok(try_pin_init!(Self {
                 registers <- Window::new(&register_bar, Caching::Uncached),
@@ -129,6 +138,9 @@ impl TestGpu {
                 enabled <- new_mutex!([0; WORDS as usize], "pinmap_doorbells"),
                 faults: Atomic::new(0),
                 fault_entries,
+                atomic: if has_atomics { PTE_ATOMIC } else { 0 },
+                #[cfg(pinmap_mirror)]
+                can_zero: features & FEATURE_ZEROS != 0,
             }? Error))
         })
     }
@@ -264,6 +276,7 @@ impl Hardware for TestGpu {
             read: PTE_READ,
             write: PTE_WRITE,
             execute: PTE_EXECUTE,
+            atomic: self.atomic,
             host: PTE_HOST,
             snoop: PTE_SNOOP,
             leaf: PTE_LEAF,
@@ -318,6 +331,60 @@ impl Hardware for TestGpu {
     fn invalidated(&self) -> Option<u64> {
         let done = self.read(INV_DONE);
         (done != u64::MAX).then_some(done)
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn copy(&self, copy: PageCopy, sequence: u64) {
+        let (source, target) = match copy.way {
+            Way::In(bus) => (bus | PAGING_HOST, copy.vram),
+            Way::Home(bus) => (copy.vram, bus | PAGING_HOST),
+            Way::Zeros => (PAGING_ZEROS, copy.vram),
+        };
+        self.write(PAGING_SOURCE, source);
+        self.write(PAGING_TARGET, target);
+        self.write(PAGING_BYTES, copy.bytes);
+        self.write(PAGING_SUBMIT, sequence);
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn can_zero(&self) -> bool {
+        self.can_zero
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn copy_room(&self) -> u64 {
+        self.known(PAGING_FREE)
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn copied(&self) -> Option<u64> {
+        let done = self.read(PAGING_DONE);
+        (done != u64::MAX).then_some(done)
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn take_copy_error(&self) -> u64 {
+        let code = self.read(PAGING_ERROR);
+        if code != 0 {
+            self.write(PAGING_ERROR, code);
+        }
+        code
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn is_prepared(&self) -> bool {
+        // A reset disables all interrupts.
+        self.read(INT_ENABLE) == ENABLED
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn reset_copier(&self) {
+        self.write(ENGINE_RESET, 1 << PAGING_ENGINE);
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn save_page(&self, offset: u64, pfn: u64) -> bool {
+        self.vram.copy_page(offset, pfn)
     }
 
     fn open_queue(&self, queue: u32) {

@@ -124,7 +124,7 @@ impl Buffer {
             .as_ref()
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
-        let access = if write { Access::Write } else { Access::Read };
+        let access = Access::all(write);
         let wanted = || {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()

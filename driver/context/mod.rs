@@ -209,7 +209,8 @@ impl Context {
         #[cfg(pinmap_mirror)]
         self.manage_no_more();
         let had_the_device = self.device.backend().is_owner(self.id);
-        self.table.lock().close();
+        let ranges = self.table.lock().close();
+        drop(ranges);
         self.events.generations().bump_all();
         SharedBuffers::leave(self);
         while let Some(entry) = self.take_any() {

@@ -2,21 +2,73 @@
 //! Managed ranges of a context, by their handles.
 //!
 //! They share the numbers of the buffers' handles, and the limit on how many there may be.
+//!
+//! A *window* has its addresses to itself. It is in the way of registrations by their user
+//! addresses, by the list here, and of mappings by their device addresses, which it has taken. Both
+//! are made before its tables are, so of two calls that want the same addresses one succeeds.
 
 use super::Context;
 #[cfg(pinmap_mirror)]
-use crate::{failure::Failure, managed::Managed, managed::Managing, stats::Stat};
-use crate::{logic::span::Span, stats::StatGuard};
-use kernel::prelude::*;
+use crate::{
+    address_space::IovaRange,
+    logic::{
+        place::Placement,
+        request::{self, Target},
+    },
+    managed::{self, range::Range as ManagedRange, Managed, Managing},
+    stats::Stat,
+};
+use crate::{failure::Failure, logic::span::Span, stats::StatGuard, sys::uapi::PINMAP_FAIL_WINDOW};
 #[cfg(pinmap_mirror)]
-use kernel::{rbtree::RBTreeNodeReservation, sync::Arc};
+use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    rbtree::{RBTree, RBTreeNodeReservation},
+};
 
 /// The entry of a managed range.
 pub(super) struct Range {
     pub(super) span: Span,
     pub(super) published: bool,
+    /// Whether it is in the list of windows.
+    is_window: bool,
+    #[cfg(pinmap_mirror)]
+    managed: Arc<ManagedRange>,
+    /// The device addresses of a window. Freed after nothing is managed there.
+    #[cfg(pinmap_mirror)]
+    taken: Option<IovaRange>,
     /// Counts the range.
     pub(super) _stat: StatGuard,
+}
+
+/// The windows of a context by their last addresses.
+pub(super) struct Windows(RBTree<u64, Span>);
+
+impl Windows {
+    pub(super) fn new() -> Self {
+        Self(RBTree::new())
+    }
+
+    /// Fails if a window overlaps `span`.
+    pub(super) fn check_way(&self, span: Span) -> Result<(), Failure> {
+        let cursor = self.0.cursor_lower_bound(&span.start());
+        let first = cursor.map(|cursor| *cursor.current().1);
+        match first.filter(|window| window.overlaps(span)) {
+            Some(window) => Err(Failure::at(EEXIST, PINMAP_FAIL_WINDOW, window.start())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn insert(&mut self, node: RBTreeNodeReservation<u64, Span>, window: Span) {
+        self.0.insert(node.into_node(window.last(), window));
+    }
+
+    /// Removes `range`, if it is a window.
+    pub(super) fn remove(&mut self, range: &Range) {
+        if range.is_window {
+            self.0.remove(&range.span.last());
+        }
+    }
 }
 
 impl Context {
@@ -46,13 +98,39 @@ impl Context {
 
     #[cfg(pinmap_mirror)]
     fn end_range(&self, range: Range) -> Result {
+        range.managed.end_notice();
         let managing = self.managing.lock().clone();
-        managing.map_or(Ok(()), |managing| managing.remove(range.span))
+        managing.map_or(Ok(()), |managing| managing.remove(&range.managed))
     }
 }
 
 #[cfg(pinmap_mirror)]
 impl Context {
+    /// The managed range that is called `handle`. `ENOENT`: there is none.
+    pub(crate) fn managed_range(&self, handle: u64) -> Result<Arc<ManagedRange>> {
+        let table = self.table.lock();
+        let range = table.ranges.get(&handle).filter(|range| range.published);
+        Ok(range.ok_or(ENOENT)?.managed.clone())
+    }
+
+    /// Finds the managed range with the lowest handle from `handle` on.
+    pub(crate) fn range_from(&self, mut handle: u64) -> Option<(u64, Arc<ManagedRange>)> {
+        let table = self.table.lock();
+        loop {
+            let cursor = table.ranges.cursor_lower_bound(&handle)?;
+            let (&found, range) = cursor.current();
+            if range.published {
+                return Some((found, range.managed.clone()));
+            }
+            handle = found.checked_add(1)?;
+        }
+    }
+
+    /// What manages memory of the context, if something does.
+    pub(crate) fn managing_now(&self) -> Option<Arc<Managing>> {
+        self.managing.lock().clone()
+    }
+
     /// What manages the context's memory; made by the first call.
     fn managing(&self) -> Result<Arc<Managing>> {
         let member = self.member.as_ref().ok_or(EINVAL)?;
@@ -60,7 +138,7 @@ impl Context {
         if let Some(managing) = &*managing {
             return Ok(managing.clone());
         }
-        let made = Managed::begin(member.vm(), &self.space, &self.account)?;
+        let made = Managed::begin(member.vm(), &self.space, &self.account, self.events.stats())?;
         member.vm().set_pager(made.clone())?;
         *managing = Some(made.clone());
         Ok(made)
@@ -72,29 +150,48 @@ impl Context {
         drop(managing);
     }
 
-    /// Manages `range` under a handle that cannot be used yet.
-    pub(crate) fn manage(self: &Arc<Self>, range: Span) -> Result<ReservedRange, Failure> {
+    /// Manages a range as `plan` says, under a handle that cannot be used yet.
+    pub(crate) fn manage(
+        self: &Arc<Self>,
+        plan: &request::Managing,
+    ) -> Result<ReservedRange, Failure> {
         let managing = self.managing()?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let window = plan
+            .is_window
+            .then(|| RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT));
+        let window = window.transpose()?;
+        let managed = ManagedRange::new(plan, &self.events)?;
         let entry = Range {
-            span: range,
+            span: plan.range,
             published: false,
-            _stat: StatGuard::new(self.events.stats(), Stat::Managed, range.length()),
+            is_window: plan.is_window,
+            managed: managed.clone(),
+            taken: None,
+            _stat: StatGuard::new(self.events.stats(), Stat::Managed, plan.range.length()),
         };
-        managing.add(range)?;
-        let reserved = self.table.lock().reserve_range(node, entry);
-        match reserved {
-            Ok(handle) => Ok(ReservedRange {
-                context: self.clone(),
-                handle,
-                published: false,
-            }),
+        let reserved = self.table.lock().reserve_range(node, window, entry);
+        let handle = match reserved {
+            Ok(handle) => handle,
             Err(failure) => {
-                // A failure was reported by the device.
-                let _ = managing.remove(range);
-                Err(failure)
+                managed.end_notice();
+                return Err(failure);
             }
+        };
+        managed.set_handle(handle);
+        // Ends the range if anything fails.
+        let reserved = ReservedRange {
+            context: self.clone(),
+            handle,
+            published: false,
+        };
+        if plan.is_window {
+            reserved.take_addresses(plan.range)?;
+            managed::window::check_mapped(managing.mm(), plan.range)?;
+            managing.furnish(plan.range)?;
         }
+        managing.add(&managed)?;
+        Ok(reserved)
     }
 }
 
@@ -110,6 +207,19 @@ pub(crate) struct ReservedRange {
 impl ReservedRange {
     pub(crate) fn handle(&self) -> u64 {
         self.handle
+    }
+
+    /// Takes the device addresses of a window.
+    fn take_addresses(&self, span: Span) -> Result<(), Failure> {
+        let target = Target {
+            placement: Placement::Fixed(span.start()),
+            address_bits: u64::BITS,
+        };
+        let taken = IovaRange::take(&self.context.space, span.length(), target)?;
+        taken.make_window();
+        let mut table = self.context.table.lock();
+        table.ranges.get_mut(&self.handle).ok_or(ENODEV)?.taken = Some(taken);
+        Ok(())
     }
 
     /// Makes the handle usable. `ENODEV`: the device is gone.

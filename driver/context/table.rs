@@ -10,7 +10,10 @@
 //! A portable buffer has a handle in each context of the process: one context is its *home*, where
 //! it was registered, and ends it; in the others it is a *guest*, which can only be let go of.
 
-use super::{ranges::Range, Context, SharedBuffers};
+use super::{
+    ranges::{Range, Windows},
+    Context, SharedBuffers,
+};
 use crate::{
     buffer::{Buffer, State},
     failure::Failure,
@@ -20,6 +23,7 @@ use crate::{
     },
     sys::{compat, miscdevice, uapi},
 };
+use core::mem;
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
@@ -95,6 +99,7 @@ pub(super) struct Table {
     guests: RBTree<usize, u64>,
     /// Managed ranges by handle.
     pub(super) ranges: RBTree<u64, Range>,
+    pub(super) windows: Windows,
     /// Memory of the handle that was removed last, for the next one.
     spare: Option<Nodes>,
 }
@@ -129,14 +134,17 @@ impl Table {
             by_last: RBTree::new(),
             guests: RBTree::new(),
             ranges: RBTree::new(),
+            windows: Windows::new(),
             spare: None,
         }
     }
 
-    /// Refuses new handles, and published ones are not found any more. Nothing is managed any more.
-    pub(super) fn close(&mut self) {
+    /// Refuses new handles, and published ones are not found any more. Nothing is managed any more;
+    /// returns the ranges, which are dropped without the table's lock.
+    pub(super) fn close(&mut self) -> RBTree<u64, Range> {
         self.gone = true;
-        self.ranges = RBTree::new();
+        self.windows = Windows::new();
+        mem::replace(&mut self.ranges, RBTree::new())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -159,17 +167,22 @@ impl Table {
         }
     }
 
-    /// Gives `range` a handle, which cannot be used yet.
+    /// Gives `range` a handle, which cannot be used yet. It is a window if there is a node for it.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(super) fn reserve_range(
         &mut self,
         node: RBTreeNodeReservation<u64, Range>,
+        window: Option<RBTreeNodeReservation<u64, Span>>,
         range: Range,
     ) -> Result<u64, Failure> {
         if self.gone {
             return Err(ENODEV.into());
         }
         self.check_count()?;
+        if let Some(window) = window {
+            self.check_way(range.span)?;
+            self.windows.insert(window, range.span);
+        }
         let handle = self.counter.take().ok_or(ENOSPC)?;
         self.ranges.insert(node.into_node(handle, range));
         self.count = self.count.saturating_add(1);
@@ -178,6 +191,9 @@ impl Table {
 
     /// Removes a managed range.
     pub(super) fn remove_range(&mut self, handle: u64) -> Option<RBTreeNode<u64, Range>> {
+        if let Some(range) = self.ranges.get(&handle) {
+            self.windows.remove(range);
+        }
         let node = self.ranges.remove_node(&handle)?;
         self.count = self.count.saturating_sub(1);
         Some(node)
@@ -212,8 +228,9 @@ impl Table {
         (needed, compat::max_registrations().into())
     }
 
-    /// Fails if a live registration overlaps `span`.
+    /// Fails if a window or a live registration overlaps `span`.
     fn check_way(&self, span: Span) -> Result<(), Failure> {
+        self.windows.check_way(span)?;
         let mut from = span.start();
         while let Some((_, buffer)) = self.first_from(from) {
             let way = buffer.span();

@@ -106,6 +106,28 @@ impl Stop {
     }
 }
 
+/// A copy between host memory and VRAM, of whole pages.
+#[cfg(pinmap_mirror)]
+#[derive(Clone, Copy)]
+pub(crate) struct PageCopy {
+    pub(crate) way: Way,
+    /// Offset into VRAM.
+    pub(crate) vram: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Where a copy comes from, and where it goes.
+#[cfg(pinmap_mirror)]
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    /// To VRAM, from an address on the bus.
+    In(u64),
+    /// From VRAM, to an address on the bus.
+    Home(u64),
+    /// Zeros, to VRAM. Only where [`can_zero`](Hardware::can_zero) says so.
+    Zeros,
+}
+
 /// A paged device: registers and memory. Accesses take effect in the order in which they are made.
 /// Once the device is revoked or removed, reads return all ones; each method says what it answers
 /// then.
@@ -164,6 +186,42 @@ pub(crate) trait Hardware: Send + Sync {
     /// Returns the number of the newest invalidation that is complete; `None` if the device was
     /// removed.
     fn invalidated(&self) -> Option<u64>;
+
+    /// Submits a copy to the engine that works for the driver alone, with number `sequence`. Copies
+    /// are carried out in the order of submission.
+    #[cfg(pinmap_mirror)]
+    fn copy(&self, copy: PageCopy, sequence: u64);
+
+    /// Returns whether that engine can write zeros.
+    #[cfg(pinmap_mirror)]
+    fn can_zero(&self) -> bool;
+
+    /// Returns how many copies can be submitted now.
+    #[cfg(pinmap_mirror)]
+    fn copy_room(&self) -> u64;
+
+    /// Returns the number of the newest copy that has ended, well or not; `None` if the device was
+    /// removed.
+    #[cfg(pinmap_mirror)]
+    fn copied(&self) -> Option<u64>;
+
+    /// Returns the code of the first copy that failed since this was asked last, or 0.
+    #[cfg(pinmap_mirror)]
+    fn take_copy_error(&self) -> u64;
+
+    /// Returns whether the device is as [`prepare`](Self::prepare) left it: nobody has reset it
+    /// since, which would have lost copies, and it was not removed.
+    #[cfg(pinmap_mirror)]
+    fn is_prepared(&self) -> bool;
+
+    /// Begins to make the engine give up the copy that runs, which then has failed.
+    #[cfg(pinmap_mirror)]
+    fn reset_copier(&self);
+
+    /// Copies a page of VRAM to the page frame `pfn`, by the CPU. Returns whether it did; not if
+    /// the device is revoked. The caller has the page.
+    #[cfg(pinmap_mirror)]
+    fn save_page(&self, offset: u64, pfn: u64) -> bool;
 
     /// Resets a queue that is in no slot, and enables its doorbell.
     fn open_queue(&self, queue: u32);

@@ -19,9 +19,12 @@ use crate::{
         span::Span,
     },
     mmu::Removal,
-    sys::clock,
+    sys::{account::Account, clock, task},
 };
-use kernel::{prelude::*, rbtree::RBTree};
+use kernel::{prelude::*, rbtree::RBTree, sync::Arc};
+
+/// Tables that are prepared for a window: for all of its blocks, before the first of them is kept.
+pub(crate) struct Supply<'a>(Stock<'a>);
 
 /// Level of the entry for a block, and of those for its pages.
 const UPPER: u32 = 1;
@@ -36,9 +39,20 @@ pub(crate) struct Upper(u64);
 pub(crate) struct Lower(u64);
 
 impl Vm {
-    /// Keeps the table of `level` for `va`: makes it and those above it, if they are missing.
-    fn keep_table(&self, level: u32, va: u64) -> Result<u64, Failure> {
-        let mut stock = Stock::new(&self.gpu, &self.share);
+    /// The device.
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Keeps the table of `level` for `va`: makes it and those above it, if they are missing, of
+    /// those in `stock`. `payer` pays for what that lacks, if there is one.
+    fn keep_table(
+        &self,
+        stock: &mut Stock<'_>,
+        payer: Option<&Arc<Account>>,
+        level: u32,
+        va: u64,
+    ) -> Result<u64, Failure> {
         let mut tables = self.tables.lock();
         loop {
             if tables.dead {
@@ -51,17 +65,18 @@ impl Vm {
                 break;
             }
             drop(tables);
-            stock.fill(None, missing)?;
+            stock.fill(payer, missing)?;
             tables = self.tables.lock();
         }
-        let offset = tables.make(&mut stock, level, va).ok_or(ENOMEM)?;
+        let offset = tables.make(stock, level, va).ok_or(ENOMEM)?;
         tables.count(level, va);
         Ok(offset)
     }
 
     /// Keeps the upper table of the block at `va`. Sleeps.
     pub(crate) fn keep_upper(&self, va: u64) -> Result<Upper, Failure> {
-        let upper = self.keep_table(UPPER, va).map(Upper)?;
+        let mut stock = Stock::new(&self.gpu, &self.share);
+        let upper = self.keep_table(&mut stock, None, UPPER, va).map(Upper)?;
         // The device is in use as long as there are entries in it.
         self.gpu.enter_use();
         Ok(upper)
@@ -70,7 +85,55 @@ impl Vm {
     /// Keeps the lower table of the block at `va`, which is linked to the upper one. There is no
     /// large leaf for the block. Sleeps.
     pub(crate) fn keep_lower(&self, va: u64) -> Result<Lower, Failure> {
-        self.keep_table(LOWER, va).map(Lower)
+        let mut stock = Stock::new(&self.gpu, &self.share);
+        self.keep_table(&mut stock, None, LOWER, va).map(Lower)
+    }
+
+    /// Prepares the tables that a window of `span` will take, which has whole blocks. The context
+    /// pays for them. `EINTR`: a fatal signal came. Sleeps.
+    pub(crate) fn supply(&self, span: Span) -> Result<Supply<'_>, Failure> {
+        let mut missing = 0_usize;
+        let tables = self.tables.lock();
+        for level in LOWER..ROOT_LEVEL {
+            let reach = 1_u64.wrapping_shl(pte::shift(level.wrapping_add(1)));
+            let mut at = Some(span.start() & !(reach.wrapping_sub(1)));
+            while let Some(va) = at.filter(|&va| va <= span.last()) {
+                if task::fatal_signal_pending() {
+                    return Err(EINTR.into());
+                }
+                if tables.find(level, va).is_none() {
+                    missing = missing.saturating_add(1);
+                }
+                at = va.checked_add(reach);
+                task::cond_resched();
+            }
+        }
+        drop(tables);
+        // Before anything is charged or zeroed for what there is no room for.
+        self.share.check_tables(missing as u64)?;
+        let mut stock = Stock::new(&self.gpu, &self.share);
+        stock.fill(Some(&self.account), missing)?;
+        Ok(Supply(stock))
+    }
+
+    /// Keeps both tables of the block at `va`, of those in `supply`. There is no large leaf for the
+    /// block. Sleeps.
+    pub(crate) fn keep_both(
+        &self,
+        supply: &mut Supply<'_>,
+        va: u64,
+    ) -> Result<(Upper, Lower), Failure> {
+        let payer = Some(&self.account);
+        let upper = self.keep_table(&mut supply.0, payer, UPPER, va)?;
+        self.gpu.enter_use();
+        match self.keep_table(&mut supply.0, payer, LOWER, va) {
+            Ok(lower) => Ok((Upper(upper), Lower(lower))),
+            Err(failure) => {
+                // A device that does not confirm is gone soon, and so are the tables.
+                let _ = self.give_tables(va, None, true);
+                Err(failure)
+            }
+        }
     }
 
     /// Gives back the lower table of the block at `va`, and the upper one too if `upper`. No entry
@@ -108,23 +171,15 @@ impl Vm {
         )
     }
 
-    fn access(write: bool) -> Access {
-        if write {
-            Access::Write
-        } else {
-            Access::Read
-        }
-    }
-
-    /// Stores the entry for the page at `va`, which leads to `bus`. From any context.
-    pub(crate) fn store_small(&self, lower: Lower, va: u64, bus: u64, write: bool) {
+    /// Stores the entry for the page at `va`, which leads to `memory`. From any context.
+    pub(crate) fn store_small(&self, lower: Lower, va: u64, memory: Memory, access: Access) {
         let leaf = Leaf {
             va,
-            memory: Memory::Host(bus),
+            memory,
             large: false,
         };
         let entry = self.gpu.hardware.format();
-        if let Some(entry) = entry.leaf(leaf, Self::access(write), true) {
+        if let Some(entry) = entry.leaf(leaf, access, true) {
             let at = lower.0.saturating_add(pte::slot(LOWER, va));
             self.gpu.hardware.store(at, entry);
         }
@@ -136,16 +191,16 @@ impl Vm {
         self.gpu.hardware.store(at, 0);
     }
 
-    /// Stores the one entry for the block at `va`, which leads to `bus`, in the place of the lower
-    /// table, none of whose entries is valid. From any context.
-    pub(crate) fn store_large(&self, upper: Upper, va: u64, bus: u64, write: bool) {
+    /// Stores the one entry for the block at `va`, which leads to `memory`, in the place of the
+    /// lower table, none of whose entries is valid. From any context.
+    pub(crate) fn store_large(&self, upper: Upper, va: u64, memory: Memory, access: Access) {
         let leaf = Leaf {
             va,
-            memory: Memory::Host(bus),
+            memory,
             large: true,
         };
         let entry = self.gpu.hardware.format();
-        if let Some(entry) = entry.leaf(leaf, Self::access(write), true) {
+        if let Some(entry) = entry.leaf(leaf, access, true) {
             let at = upper.0.saturating_add(pte::slot(UPPER, va));
             self.gpu.hardware.store(at, entry);
         }

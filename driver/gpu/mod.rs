@@ -14,12 +14,17 @@
 //! * `pager.rs`: what serves faults on managed memory; `service.rs`: the threads that have it done
 //! * `isolation.rs`: contexts that are held off after trouble
 //! * `vram.rs`: the device's memory, for page tables and for programs
+//! * `private.rs`: pages of processes in it; `moving.rs`: those that are on their way; `mover.rs`,
+//!   `window.rs`: copies of them, by the driver's own engine; `reserve.rs`: room for them, and who
+//!   has to go home for it; `budget.rs`: how much of it a context may have
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
 //! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
 //! `work_pending`, `burst`, an address space's `pager` and `trouble`, and the bitmap of VRAM are
-//! leaves. Page faults pass `vram_open`, which is no lock: faults do not wait for each other, and
-//! only taking the device away waits for them. MMU notifiers take a VMID's lock and `invalidates`,
+//! leaves, and so are `private` and `spares`. `mover` is taken where a page moves, also in a CPU
+//! fault with the mmap lock held; nobody waits for a program there. Page faults pass `vram_open`,
+//! which is no lock: faults do not wait for each other, and only taking the device away waits for
+//! them. MMU notifiers take a VMID's lock and `invalidates`,
 //! to take managed memory away, so nothing is allocated under these; and none of the locks before
 //! them, so the device may be waited for under `schedule`.
 
@@ -48,6 +53,8 @@ use kernel::{
     },
 };
 
+#[cfg(pinmap_mirror)]
+pub(crate) mod budget;
 mod contexts;
 pub(crate) mod hardware;
 mod ids;
@@ -55,8 +62,16 @@ mod isolation;
 #[cfg(pinmap_mirror)]
 pub(crate) mod leaves;
 pub(crate) mod member;
+#[cfg(pinmap_mirror)]
+mod mover;
+#[cfg(pinmap_mirror)]
+pub(crate) mod moving;
 pub(crate) mod pager;
+#[cfg(pinmap_mirror)]
+pub(crate) mod private;
 pub(crate) mod queue;
+#[cfg(pinmap_mirror)]
+pub(crate) mod reserve;
 mod room;
 mod schedule;
 mod scheduler;
@@ -65,11 +80,19 @@ mod tlb;
 pub(crate) mod vm;
 mod vmids;
 mod vram;
+#[cfg(pinmap_mirror)]
+mod window;
 
 use hardware::{Cause, Hardware, Limits};
 use ids::Ids;
 use isolation::Isolation;
 use member::Member;
+#[cfg(pinmap_mirror)]
+use mover::Mover;
+#[cfg(pinmap_mirror)]
+use moving::Spares;
+#[cfg(pinmap_mirror)]
+use private::Private;
 use queue::Queue;
 use schedule::Schedule;
 use vram::Vram;
@@ -144,6 +167,19 @@ pub(crate) struct Gpu {
     members: Mutex<RBTree<u64, Arc<Member>>>,
     #[pin]
     bus: Mutex<Option<Bus>>,
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    mover: Mutex<Option<Mover>>,
+    /// Signalled when a window of `mover` is free.
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    window_free: CondVar,
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    spares: Mutex<Spares>,
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    private: Private,
     #[pin]
     running: Mutex<Option<Running>>,
 }
@@ -179,6 +215,14 @@ impl Gpu {
                 queues_by_id <- new_spinlock!(queues_by_id, "pinmap_queues_by_id"),
                 members <- new_mutex!(RBTree::new(), "pinmap_members"),
                 bus <- new_mutex!(None, "pinmap_bus"),
+                #[cfg(pinmap_mirror)]
+                mover <- new_mutex!(None, "pinmap_mover"),
+                #[cfg(pinmap_mirror)]
+                window_free <- new_condvar!("pinmap_window_free"),
+                #[cfg(pinmap_mirror)]
+                spares <- new_mutex!(Spares::new()?, "pinmap_spares"),
+                #[cfg(pinmap_mirror)]
+                private <- Private::new(limits.vram),
                 running <- new_mutex!(None, "pinmap_running"),
             }? Error),
             GFP_KERNEL,
@@ -291,6 +335,8 @@ impl Gpu {
             this.reset()?;
         }
         let space = AddressSpace::new(domain.clone(), dma_control.clone(), None)?;
+        #[cfg(pinmap_mirror)]
+        Self::begin_private(this, &space)?;
         *this.bus.lock() = Some(Bus { dma_control, space });
         this.function.set_master(true);
         this.schedule.lock().set_epoch(this.hardware.time());
@@ -317,6 +363,12 @@ impl Gpu {
         schedule.forget_vmids();
         schedule.set_epoch(self.hardware.time());
         *self.invalidates.lock() = 0;
+        #[cfg(pinmap_mirror)]
+        if let Some(mover) = &mut *self.mover.lock() {
+            mover.forget();
+        }
+        #[cfg(pinmap_mirror)]
+        self.mark_vram();
         self.hardware.prepare();
     }
 
@@ -334,6 +386,8 @@ impl Gpu {
     pub(crate) fn leave(&self) {
         self.gone.store(true, Release);
         self.vram_open.close();
+        #[cfg(pinmap_mirror)]
+        self.end_private();
         // A second caller waits here until the first is done.
         let mut running = self.running.lock();
         let bus = self.bus.lock();

@@ -8,6 +8,8 @@
 
 use super::vm::Vm;
 use crate::logic::span::Span;
+#[cfg(pinmap_mirror)]
+use crate::sys::migrate::HomeFault;
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
@@ -33,6 +35,11 @@ pub(crate) trait Pager: Send + Sync {
     /// about to be mapped there; the addresses are taken in the context's address space, and no
     /// fault on them is served until they are free. Sleeps, and waits for the device.
     fn give_way(&self, span: Span) -> Result;
+
+    /// Tells that pages of VRAM came home for a CPU fault, which took `ns` nanoseconds. Called with
+    /// a spinlock held, for each context: the memory may be that of another one.
+    #[cfg(pinmap_mirror)]
+    fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64);
 
     /// Takes everything away from the device, and serves nothing any more: the context's queues are
     /// gone, and its page tables go next. Sleeps, and waits for the device.
@@ -86,6 +93,14 @@ impl Vm {
         match &*self.paging.lock() {
             Paging::By(pager) => Some(pager.clone()),
             Paging::Nothing | Paging::Ended => None,
+        }
+    }
+
+    /// Tells what serves faults that pages came home: see [`Pager::came_home`].
+    #[cfg(pinmap_mirror)]
+    pub(super) fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
+        if let Paging::By(pager) = &*self.paging.lock() {
+            pager.came_home(fault, pages, ns);
         }
     }
 

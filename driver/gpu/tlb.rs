@@ -62,7 +62,7 @@ impl Gpu {
     }
 
     /// Returns whether waiting for the device is useless.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.condition() != Condition::Running
     }
 }

@@ -272,7 +272,7 @@ pub(crate) struct Vm {
     pub(super) gpu: Arc<Gpu>,
     pub(super) share: Arc<Share>,
     /// Pays for the tables.
-    account: Arc<Account>,
+    pub(super) account: Arc<Account>,
     /// Offset of the root table.
     pub(super) root: u64,
     /// Nothing allocates under this lock: a task that waits for it may be reclaiming memory.

@@ -23,7 +23,8 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Atomic, Full, Relaxed},
+        lock::{mutex::MutexBackend, Guard},
         Arc, Mutex,
     },
 };
@@ -62,6 +63,13 @@ impl Free {
 pub(super) struct Vram {
     #[pin]
     free: Mutex<Free>,
+    /// The frames of pages that nobody has any more, a bit for each. Their end comes where no lock
+    /// can be taken, so whoever takes the lock next frees them.
+    freed: KVVec<Atomic<u64>>,
+    any_freed: Atomic<bool>,
+    /// The offset of the page that shows whether VRAM keeps what it has. See `mover.rs`.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for memory that moves"))]
+    mark: u64,
 }
 
 impl Vram {
@@ -69,30 +77,98 @@ impl Vram {
         pin_init::pin_init_scope(move || {
             let count = bytes / PAGE_SIZE;
             let words = usize::try_from(bitmap::words(count)).map_err(|_| ENODEV)?;
-            let frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
+            let mut frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
+            let freed = zeros(words)?;
+            // Not at the cost of programs.
+            let mark = frames.take_top().ok_or(ENODEV)?;
             let free = Free {
                 frames,
-                reserve: count / TABLES_SHARE,
+                reserve: (count / TABLES_SHARE).saturating_sub(1),
                 unused: 0,
                 beyond: 0,
                 users: KVVec::new(),
             };
             Ok(try_pin_init!(Self {
                 free <- new_mutex!(free, "pinmap_vram"),
+                freed,
+                any_freed: Atomic::new(false),
+                mark: mark.saturating_mul(PAGE_SIZE),
             }? Error))
         })
     }
 
+    /// Takes the lock, and frees the frames that were given back without it.
+    fn lock(&self) -> Guard<'_, Free, MutexBackend> {
+        let mut free = self.free.lock();
+        if self.any_freed.load(Relaxed) && self.any_freed.xchg(false, Full) {
+            for (index, word) in self.freed.iter().enumerate() {
+                let mut bits = if word.load(Relaxed) == 0 {
+                    0
+                } else {
+                    word.xchg(0, Full)
+                };
+                while bits != 0 {
+                    let first = bits.trailing_zeros();
+                    let count = bits.wrapping_shr(first).trailing_ones();
+                    let frame = (index as u64).saturating_mul(u64::BITS.into());
+                    free.frames
+                        .give(frame.saturating_add(first.into()), count.into());
+                    bits &= !mask(first, count);
+                }
+            }
+        }
+        free
+    }
+
+    /// Takes `count` frames for pages of processes, contiguous, at a multiple of `count`. Returns
+    /// the first.
+    #[cfg(pinmap_mirror)]
+    pub(super) fn take_frames(&self, count: u64) -> Option<u64> {
+        let mut free = self.lock();
+        if free.use_of().for_programs() < count {
+            return None;
+        }
+        free.frames.take(count, count)
+    }
+
+    /// The offset of the page with the mark.
+    #[cfg(pinmap_mirror)]
+    pub(super) fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Takes up to `most` single frames for pages of processes. Returns how many, and calls `each`
+    /// for them.
+    #[cfg(pinmap_mirror)]
+    pub(super) fn take_some(&self, most: u64, mut each: impl FnMut(u64)) -> u64 {
+        let mut free = self.lock();
+        let most = most.min(free.use_of().for_programs());
+        for taken in 0..most {
+            let Some(frame) = free.frames.take(1, 1) else {
+                return taken;
+            };
+            each(frame);
+        }
+        most
+    }
+
+    /// Gives frames of pages back. From any context.
+    #[cfg(pinmap_mirror)]
+    pub(super) fn give_frames(&self, first: u64, count: u64) {
+        set_bits(&self.freed, first, count, true);
+        self.any_freed.xchg(true, Full);
+    }
+
     /// Bytes that programs can allocate.
     pub(super) fn free(&self) -> u64 {
-        let free = self.free.lock().use_of();
+        let free = self.lock().use_of();
         free.for_programs().saturating_mul(PAGE_SIZE)
     }
 
     fn take(&self, bytes: u64) -> Option<u64> {
         let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
         let count = bytes / PAGE_SIZE;
-        let mut free = self.free.lock();
+        let mut free = self.lock();
         if free.use_of().for_programs() < count {
             return None;
         }
@@ -103,6 +179,51 @@ impl Vram {
     fn give(&self, span: Span) {
         let mut free = self.free.lock();
         free.frames.give(span.start() / PAGE_SIZE, span.pages());
+    }
+}
+
+/// Bits of a word of a bitmap.
+#[cfg(pinmap_mirror)]
+pub(super) const BITS: u64 = u64::BITS as u64;
+
+/// Returns `words` words of zeros.
+pub(super) fn zeros(words: usize) -> Result<KVVec<Atomic<u64>>> {
+    let mut all = KVVec::with_capacity(words, GFP_KERNEL)?;
+    for _ in 0..words {
+        all.push(Atomic::new(0), GFP_KERNEL)?;
+    }
+    Ok(all)
+}
+
+/// Returns `count` bits from `first` on.
+fn mask(first: u32, count: u32) -> u64 {
+    let ones = match 1_u64.checked_shl(count) {
+        Some(bit) => bit.wrapping_sub(1),
+        None => u64::MAX,
+    };
+    ones.wrapping_shl(first)
+}
+
+/// Sets or clears `count` bits from `first` on. From any context.
+#[cfg(pinmap_mirror)]
+pub(super) fn set_bits(words: &[Atomic<u64>], first: u64, count: u64, on: bool) {
+    let end = first.saturating_add(count);
+    let mut at = first;
+    while at < end {
+        let bit = at % BITS;
+        let here = BITS.saturating_sub(bit).min(end.saturating_sub(at));
+        let mask = mask(bit as u32, here as u32);
+        if let Some(word) = words.get((at / BITS) as usize) {
+            let mut old = word.load(Relaxed);
+            loop {
+                let new = if on { old | mask } else { old & !mask };
+                match word.cmpxchg(old, new, Full) {
+                    Ok(_) => break,
+                    Err(other) => old = other,
+                }
+            }
+        }
+        at = at.saturating_add(here);
     }
 }
 
@@ -119,13 +240,13 @@ impl Share {
     pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Self> {
         let user = account.user();
         let mut roomy = KVVec::new();
-        let mut free = gpu.vram.free.lock();
+        let mut free = gpu.vram.lock();
         while free.users.len() == free.users.capacity() {
             // Allocated outside of the lock, which programs that map memory take.
             let count = free.users.len().saturating_mul(2).max(16);
             drop(free);
             roomy = KVVec::with_capacity(count, GFP_KERNEL)?;
-            free = gpu.vram.free.lock();
+            free = gpu.vram.lock();
             roomy = list::grow(&mut free.users, roomy)?;
         }
         let others = free.users.iter().filter(|&&other| other == user).count() as u64;
@@ -145,7 +266,7 @@ impl Share {
 
     /// Takes a page for a table, which is not zeroed. `ENOSPC`: the rest is kept for others.
     pub(super) fn take_table(&self) -> Result<u64> {
-        let mut free = self.gpu.vram.free.lock();
+        let mut free = self.gpu.vram.lock();
         let tables = self.tables.load(Relaxed);
         let is_set_aside = tables < TABLES_EACH;
         if !is_set_aside && !free.use_of().has_table() {
@@ -163,7 +284,7 @@ impl Share {
 
     /// Fails with `ENOSPC` if `count` more tables cannot be had now: the rest is kept for others.
     pub(super) fn check_tables(&self, count: u64) -> Result {
-        let free = self.gpu.vram.free.lock();
+        let free = self.gpu.vram.lock();
         let left = TABLES_EACH.saturating_sub(self.tables.load(Relaxed));
         if free.use_of().has_tables(count.saturating_sub(left)) {
             Ok(())
@@ -174,7 +295,7 @@ impl Share {
 
     /// Frees a table.
     pub(super) fn give_table(&self, offset: u64) {
-        let mut free = self.gpu.vram.free.lock();
+        let mut free = self.gpu.vram.lock();
         free.frames.give(offset / PAGE_SIZE, 1);
         let tables = self.tables.load(Relaxed).saturating_sub(1);
         self.tables.store(tables, Relaxed);
@@ -189,7 +310,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let user = self.account.user();
-        let mut free = self.gpu.vram.free.lock();
+        let mut free = self.gpu.vram.lock();
         free.unused = free.unused.saturating_sub(TABLES_EACH);
         if let Some(last) = free.users.pop() {
             let place = free.users.iter_mut().find(|other| **other == user);
@@ -201,6 +322,14 @@ impl Drop for Share {
 }
 
 impl Gpu {
+    /// Takes VRAM for a program. What pages of processes have of it is theirs only until then.
+    fn take(&self, bytes: u64) -> Option<u64> {
+        let taken = self.vram.take(bytes);
+        #[cfg(pinmap_mirror)]
+        let taken = taken.or_else(|| self.make_room(u64::MAX, || self.vram.take(bytes)));
+        taken
+    }
+
     /// Allocates `bytes` of VRAM for a program: see [`Block::new`].
     pub(crate) fn allocate(this: &Arc<Self>, bytes: u64) -> Result<Arc<Block>> {
         Ok(Arc::new(Block::new(this, bytes)?, GFP_KERNEL_ACCOUNT)?)
@@ -217,7 +346,7 @@ impl Block {
     /// Allocates `bytes`, whole pages, zeroed. `ENOSPC`: not free in one piece. Sleeps; a fatal
     /// signal stops it.
     fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self> {
-        let offset = gpu.vram.take(bytes).ok_or(ENOSPC)?;
+        let offset = gpu.take(bytes).ok_or(ENOSPC)?;
         let span = Span::new(offset, bytes).map_err(|_| EINVAL)?;
         gpu.enter_use();
         let this = Self {

@@ -27,10 +27,10 @@ impl Request for pinmap_manage {
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         context.device().gpu()?;
         let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
-        let range = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        let plan = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         context.check_caller()?;
         let claim = Claim::new(context)?;
-        let range = context.manage(range)?;
+        let range = context.manage(&plan)?;
         self.out_handle = range.handle();
         let fresh = Fresh {
             range,

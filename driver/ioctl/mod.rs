@@ -15,12 +15,13 @@ use crate::{
     failure::Failure,
     logic::size::{self, Exchange},
     sys::uapi::{
-        self, pinmap_alloc, pinmap_export, pinmap_fail, pinmap_generations, pinmap_get_totals,
-        pinmap_gpu_counters, pinmap_gpu_info, pinmap_gpu_walk, pinmap_import, pinmap_info,
-        pinmap_manage, pinmap_map, pinmap_preflight, pinmap_query, pinmap_queue_create,
-        pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
-        pinmap_queue_wait, pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved,
-        pinmap_reset, pinmap_set_eventfd, pinmap_sync, pinmap_unmap,
+        self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
+        pinmap_generations, pinmap_get_totals, pinmap_gpu_counters, pinmap_gpu_info,
+        pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map, pinmap_prefetch,
+        pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
+        pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
+        pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved, pinmap_reset,
+        pinmap_residency, pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
     },
 };
 use kernel::{
@@ -42,10 +43,12 @@ mod gpu;
 mod manage;
 mod mapping;
 mod pending;
+mod prefetch;
 mod preflight;
 #[cfg(not(pinmap_flat))]
 mod queue;
 mod registration;
+mod residence;
 
 use pending::Pending;
 
@@ -130,6 +133,11 @@ const TABLE: &[Command] = &[
     command::<pinmap_preflight>(),
     command::<pinmap_generations>(),
     command::<pinmap_manage>(),
+    command::<pinmap_prefetch>(),
+    command::<pinmap_advise>(),
+    command::<pinmap_residency>(),
+    command::<pinmap_statistics>(),
+    command::<pinmap_budget>(),
 ];
 
 fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {

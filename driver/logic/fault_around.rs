@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Fault-around: how many pages are faulted in with one that a device has touched and that the
-//! program has not.
+//! program has not; and how many huge pages move to the device with one that it has touched.
 //!
 //! The window is sized as that of a file's readahead. A first fault has one of [`FIRST`] pages. A
 //! fault right behind what the last one brought has twice its window, up to a whole block; no
 //! window goes beyond the end of its block. Any other fault begins anew. So memory that a device
 //! goes through costs few faults, and where a device touches a page here and there, little is
 //! allocated that is never used.
+//!
+//! Huge pages that move are treated the same way: the first moves alone, and if the device then
+//! comes to the one behind what has moved, twice as many move with that, up to [`MOST`].
 //!
 //! `docs/speed.md` has what a page costs with windows of 1 to 512 pages.
 
@@ -73,6 +76,57 @@ pub fn pages(number: u64, index: usize, here: Window, before: Window) -> usize {
     pages.min(PAGES)
 }
 
+/// Blocks that move with one that was touched, at most.
+pub const MOST: u64 = 7;
+
+/// How a device went through blocks that moved: the block behind them, and how many they were,
+/// packed into a word as a [`Window`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Course(u64);
+
+impl Course {
+    /// No block has moved yet.
+    pub const NONE: Self = Self(0);
+
+    /// Returns the course of a device that has touched block `number`, with which `more` have
+    /// moved.
+    pub fn new(number: u64, more: u64) -> Self {
+        let blocks = more.saturating_add(1).min(MASK);
+        let next = number.saturating_add(blocks);
+        Self(next.wrapping_shl(BITS) | blocks)
+    }
+
+    /// Unpacks a word.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Returns the word.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the number of the block behind those that have moved.
+    pub const fn next(self) -> u64 {
+        self.0.wrapping_shr(BITS)
+    }
+
+    fn blocks(self) -> u64 {
+        self.0 & MASK
+    }
+}
+
+/// Returns how many blocks move with block `number`, which a device has touched. `last`: how it
+/// went through those before.
+pub fn blocks(number: u64, last: Course) -> u64 {
+    if last.next() != number || last.blocks() == 0 {
+        return 0;
+    }
+    // Twice as many, with the block itself.
+    let more = last.blocks().saturating_mul(2).saturating_sub(1);
+    more.min(MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,7 +163,34 @@ mod tests {
         assert_eq!(pages(1, 0, Window::NONE, Window::NONE), FIRST);
     }
 
+    #[test]
+    fn who_goes_through_huge_pages_has_more_of_them_each_time() {
+        let (mut last, mut at, mut moved) = (Course::NONE, 5, Vec::new());
+        for _ in 0..6 {
+            let more = blocks(at, last);
+            moved.push(more + 1);
+            last = Course::new(at, more);
+            at += more + 1;
+        }
+        assert_eq!(moved, [1, 2, 4, 8, 8, 8]);
+        // Fewer could move than were to.
+        assert_eq!(blocks(41, Course::new(40, 0)), 1);
+        assert_eq!(blocks(42, Course::new(40, 0)), 0);
+        assert_eq!(blocks(40, Course::new(40, 0)), 0);
+        assert_eq!(blocks(0, Course::NONE), 0);
+    }
+
     proptest! {
+        #[test]
+        fn a_course_is_what_was_packed(number in 0u64..1 << 43, more in 0..=MOST, other: u64) {
+            let course = Course::from_bits(Course::new(number, more).bits());
+            prop_assert_eq!(course.next(), number + more + 1);
+            prop_assert_eq!(course.blocks(), more + 1);
+            prop_assert!(blocks(number + more + 1, course) <= MOST);
+            prop_assert_eq!(blocks(number, course), 0);
+            prop_assert!(blocks(other, Course::from_bits(other)) <= MOST);
+        }
+
         #[test]
         fn a_window_is_what_was_packed(
             number in 0u64..1 << 43, end in 1..=PAGES, count in 1..=PAGES, other in 0..PAGES,

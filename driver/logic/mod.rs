@@ -7,6 +7,11 @@
 //! either would be an oops.
 #![forbid(unsafe_code)]
 
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub mod advised;
 pub mod bitmap;
 #[allow(
     dead_code,
@@ -27,6 +32,11 @@ pub mod msix;
 pub mod place;
 pub mod pte;
 pub mod request;
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub mod residence;
 pub mod ring;
 pub mod runs;
 pub mod share;

@@ -32,8 +32,26 @@ pub enum Access {
     Read,
     /// Read and write.
     Write,
+    /// Read, write, and access atomically.
+    Atomic,
     /// Read, and fetch packets from.
     Fetch,
+}
+
+impl Access {
+    /// Returns the access to memory that nothing forbids to write, or all atomic operations on it.
+    pub const fn all(write: bool) -> Self {
+        if write {
+            Self::Atomic
+        } else {
+            Self::Read
+        }
+    }
+
+    /// Whether the device may write.
+    pub const fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::Atomic)
+    }
 }
 
 /// Memory to which a leaf leads.
@@ -79,6 +97,8 @@ pub struct Format {
     pub write: u64,
     /// Whether packets may be fetched from it.
     pub execute: u64,
+    /// Set if the page may be accessed atomically; 0 if the device has no atomic accesses.
+    pub atomic: u64,
     /// Set if the address is in host memory.
     pub host: u64,
     /// Set if accesses snoop the CPU's caches; for host memory only.
@@ -107,6 +127,7 @@ impl Format {
         let may = match access {
             Access::Read => self.read,
             Access::Write => self.read | self.write,
+            Access::Atomic => self.read | self.write | self.atomic,
             Access::Fetch => self.read | self.execute,
         };
         let place = match leaf.memory {
@@ -256,6 +277,7 @@ mod tests {
         host: 0x10,
         snoop: 0x20,
         leaf: 0x40,
+        atomic: 0x80,
         address: 0x000f_ffff_ffff_f000,
     };
 
@@ -306,20 +328,39 @@ mod tests {
             memory: Memory::Host(address),
             large,
         };
+        let local = |offset| Leaf {
+            va: 0,
+            memory: Memory::Vram(offset),
+            large: false,
+        };
         assert_eq!(FORMAT.table(0x3000), Some(0x3001));
         assert_eq!(FORMAT.table(0x3001), None);
         let write = FORMAT.leaf(leaf(0x5000, false), Access::Write, true);
         assert_eq!(write, Some(0x5077));
+        let atomic = FORMAT.leaf(leaf(0x5000, false), Access::Atomic, true);
+        assert_eq!(atomic, Some(0x50f7));
+        let without = Format {
+            atomic: 0,
+            ..FORMAT
+        };
+        let plain = without.leaf(leaf(0x5000, false), Access::Atomic, true);
+        assert_eq!(plain, write);
+        for (access, writes) in [
+            (Access::all(false), false),
+            (Access::all(true), true),
+            (Access::Write, true),
+            (Access::Fetch, false),
+        ] {
+            assert_eq!(access.is_write(), writes);
+            let entry = FORMAT.leaf(local(0x7000), access, true).unwrap();
+            assert_eq!(entry & FORMAT.write != 0, writes);
+            assert_eq!(entry & FORMAT.atomic != 0, access == Access::Atomic);
+        }
         let fetch = FORMAT.leaf(leaf(0x5000, false), Access::Fetch, false);
         assert_eq!(fetch, Some(0x505b));
         assert_eq!(FORMAT.leaf(leaf(0x5000, true), Access::Read, true), None);
         assert_eq!(FORMAT.leaf(leaf(1 << 52, false), Access::Read, true), None);
-        let local = Leaf {
-            va: 0,
-            memory: Memory::Vram(0x7000),
-            large: false,
-        };
-        assert_eq!(FORMAT.leaf(local, Access::Read, true), Some(0x7043));
+        assert_eq!(FORMAT.leaf(local(0x7000), Access::Read, true), Some(0x7043));
     }
 
     proptest! {

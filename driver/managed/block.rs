@@ -10,11 +10,11 @@ use super::Managed;
 use crate::{
     address_space::IovaRange,
     failure::Failure,
-    gpu::leaves::{Lower, Upper},
+    gpu::leaves::{Lower, Supply, Upper},
     logic::{
         block::{self, Pages, Run, PAGES},
         place::Placement,
-        pte::LARGE,
+        pte::{Access, Memory, LARGE},
         request::Target,
         span::Span,
         PAGE_SIZE,
@@ -41,6 +41,8 @@ pub(super) struct Service {
 /// What the device has.
 pub(super) struct Lent {
     pub(super) pages: block::Block,
+    /// Those of them that are in VRAM: the IOMMU has nothing to do with them.
+    private: Pages,
     /// The table for single pages, once there was one.
     pub(super) lower: Option<Lower>,
 }
@@ -74,12 +76,19 @@ pub(super) struct Block {
     left: WaitQueue,
     /// Whether the device may know entries that were cleared: nobody could wait for it.
     unconfirmed: Atomic<bool>,
+    /// The block belongs to a window: it and its tables stay until that is released.
+    kept: Atomic<bool>,
     served: Atomic<u64>,
 }
 
 impl Block {
-    /// Makes the block of the 2 MiB at `va`, of which the device has nothing. Sleeps.
-    pub(super) fn new(managed: &Managed, va: u64) -> Result<Arc<Self>, Failure> {
+    /// Makes the block of the 2 MiB at `va`, of which the device has nothing. With a `supply` it is
+    /// one of a window, with all its tables. Sleeps.
+    pub(super) fn new(
+        managed: &Managed,
+        va: u64,
+        supply: Option<&mut Supply<'_>>,
+    ) -> Result<Arc<Self>, Failure> {
         let span = Span::new(va, LARGE).map_err(|_| EINVAL)?;
         // Congruent, so that large leaves are large in both tables.
         let packed = Target {
@@ -88,7 +97,14 @@ impl Block {
         };
         let range = IovaRange::take(&managed.bus, LARGE, packed)?;
         let lender = Lender::new(managed.bus.domain(), range.span())?;
-        let upper = managed.vm.keep_upper(va)?;
+        let kept = supply.is_some();
+        let (upper, lower) = match supply {
+            None => (managed.vm.keep_upper(va)?, None),
+            Some(supply) => {
+                let (upper, lower) = managed.vm.keep_both(supply, va)?;
+                (upper, Some(lower))
+            }
+        };
         let bus = range.span().start();
         let service = Service {
             dead: false,
@@ -96,7 +112,8 @@ impl Block {
         };
         let lent = Lent {
             pages: block::Block::default(),
-            lower: None,
+            private: Pages::NONE,
+            lower,
         };
         let made = Arc::pin_init(
             pin_init!(Self {
@@ -108,12 +125,13 @@ impl Block {
                 lent <- new_spinlock!(lent, "pinmap_lent"),
                 left <- WaitQueue::new(),
                 unconfirmed: Atomic::new(false),
+                kept: Atomic::new(kept),
                 served: Atomic::new(managed.next_served()),
             }),
             GFP_KERNEL_ACCOUNT,
         );
         if made.is_err() {
-            let _ = managed.vm.give_tables(va, None, true);
+            let _ = managed.vm.give_tables(va, lower, true);
         }
         Ok(made?)
     }
@@ -151,6 +169,16 @@ impl Block {
     /// The number of the last fault that was served here.
     pub(super) fn served(&self) -> u64 {
         self.served.load(Relaxed)
+    }
+
+    /// Whether the block belongs to a window.
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept.load(Relaxed)
+    }
+
+    /// Ends that the block belongs to a window.
+    pub(super) fn keep_no_more(&self) {
+        self.kept.store(false, Relaxed);
     }
 
     /// Whether the device has nothing of the block.
@@ -196,7 +224,13 @@ impl Block {
         }
         // Under the lock, so that whoever takes the same pages away waits until they are unmapped.
         let mut lent = self.lent.lock();
-        let runs = core::iter::from_fn(|| lent.pages.take_left(pages));
+        let runs = core::iter::from_fn(|| loop {
+            let run = lent.pages.take_left(pages)?;
+            if !lent.private.has(run.first) {
+                return Some(run);
+            }
+            lent.private = lent.private.but(run.pages());
+        });
         let runs = runs.filter_map(|run| self.bus_span(run));
         let result = self.lender.unmap(runs);
         drop(lent);
@@ -254,19 +288,43 @@ impl Block {
         managed.vm.give_tables(self.span.start(), lower, false)
     }
 
-    /// Enters a run of pages, which is mapped, with `lent` locked.
-    pub(super) fn enter(&self, managed: &Managed, lent: &mut Lent, run: Run, write: bool) {
+    /// Enters a run of pages, with `lent` locked: it is mapped in the IOMMU, or it is in VRAM, at
+    /// the offset `private`.
+    pub(super) fn enter(
+        &self,
+        managed: &Managed,
+        lent: &mut Lent,
+        run: Run,
+        write: bool,
+        private: Option<u64>,
+    ) {
+        if private.is_some() {
+            lent.private = lent.private.or(run.pages());
+        }
+        let memory = |index: usize| match private {
+            Some(offset) => {
+                let pages = index.saturating_sub(run.first) as u64;
+                Memory::Vram(offset.saturating_add(pages.saturating_mul(PAGE_SIZE)))
+            }
+            None => Memory::Host(self.page(index).1),
+        };
+        // On the host the CPU could come between the parts of an atomic access.
+        let access = match (write, private) {
+            (true, Some(_)) => Access::Atomic,
+            (true, None) => Access::Write,
+            (false, _) => Access::Read,
+        };
         if run.count == PAGES {
             lent.pages.enter_large(write);
-            let (va, bus) = self.page(0);
-            managed.vm.store_large(self.upper, va, bus, write);
+            let (va, _) = self.page(0);
+            managed.vm.store_large(self.upper, va, memory(0), access);
             return;
         }
         lent.pages.enter(run, write);
         if let Some(lower) = lent.lower {
             for index in run.pages().iter() {
-                let (va, bus) = self.page(index);
-                managed.vm.store_small(lower, va, bus, write);
+                let (va, _) = self.page(index);
+                managed.vm.store_small(lower, va, memory(index), access);
             }
         }
     }

@@ -31,10 +31,11 @@
 use crate::{
     address_space::AddressSpace,
     failure::Failure,
-    gpu::vm::Vm,
+    gpu::{budget::Budget, vm::Vm},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mmu::DmaControl,
-    sys::{account::Account, clock, mirror::Mirror, task, uapi},
+    stats::Stats,
+    sys::{account::Account, clock, mirror::Mirror, task},
 };
 use kernel::{
     new_spinlock,
@@ -46,11 +47,23 @@ use kernel::{
     },
 };
 
+mod advice;
+mod ahead;
 mod block;
 mod notify;
+mod past;
+mod pieces;
+mod placement;
+mod prefetch;
+pub(crate) mod range;
+mod residency;
 mod serve;
+pub(crate) mod window;
 
+use advice::AdviceBook;
 use block::Block;
+use past::Pasts;
+use range::{Range, Ranges};
 
 /// Blocks that are made before those of which the device has nothing are looked for.
 const FEW_BLOCKS: usize = 64;
@@ -73,19 +86,25 @@ struct Blocks {
 #[pin_data]
 pub(crate) struct Managed {
     vm: Arc<Vm>,
+    stats: Arc<Stats>,
     /// The addresses of the program's mappings.
     space: Arc<AddressSpace>,
     /// Addresses on the bus.
     bus: Arc<AddressSpace>,
-    /// Managed ranges, disjoint, by their last addresses.
     #[pin]
-    ranges: SpinLock<RBTree<u64, Span>>,
+    ranges: SpinLock<Ranges>,
     #[pin]
     blocks: SpinLock<Blocks>,
     /// Counts faults, to find the block that was served longest ago.
     served: Atomic<u64>,
+    #[pin]
+    advice: AdviceBook,
+    pasts: Pasts,
+    budget: Budget,
     /// The fault-around windows of the last faults, by the lowest bits of their blocks' numbers.
     windows: [Atomic<u64>; WINDOWS as usize],
+    /// How devices go through blocks that move, by the lowest bits of the next ones' numbers.
+    courses: [Atomic<u64>; WINDOWS as usize],
 }
 
 /// Managed memory of a context, which follows the program's memory.
@@ -98,6 +117,7 @@ impl Managed {
         vm: &Arc<Vm>,
         space: &Arc<AddressSpace>,
         account: &Account,
+        stats: &Arc<Stats>,
     ) -> Result<Arc<Managing>> {
         let bus = space.device_mmu().ok_or(EINVAL)?.bus.clone();
         let blocks = Blocks {
@@ -108,14 +128,24 @@ impl Managed {
         };
         let managed = try_pin_init!(Self {
             vm: vm.clone(),
+            stats: stats.clone(),
             space: space.clone(),
             bus,
-            ranges <- new_spinlock!(RBTree::new(), "pinmap_ranges"),
+            ranges <- new_spinlock!(Ranges::new(), "pinmap_ranges"),
             blocks <- new_spinlock!(blocks, "pinmap_blocks"),
             served: Atomic::new(0),
+            advice <- AdviceBook::new(),
+            pasts: Pasts::new()?,
+            budget: Budget::new(vm.gpu()),
             windows: core::array::from_fn(|_| Atomic::new(0)),
+            courses: core::array::from_fn(|_| Atomic::new(0)),
         }? Error);
         Mirror::new(account.mm(), managed)
+    }
+
+    /// What the context may have of VRAM.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 
     fn dma_control(&self) -> &Arc<dyn DmaControl> {
@@ -128,30 +158,31 @@ impl Managed {
         user.intersection(space.aperture())
     }
 
-    /// Manages `range`, which is within the bounds. `EEXIST`: a part of it is managed already.
-    pub(crate) fn add(&self, range: Span) -> Result<(), Failure> {
+    /// Manages `range`, which is within the bounds. `EEXIST`: a part of it is managed already, in
+    /// the same way.
+    pub(crate) fn add(&self, range: &Arc<Range>) -> Result<(), Failure> {
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let mut ranges = self.ranges.lock();
-        let cursor = ranges.cursor_lower_bound(&range.start());
-        let first = cursor.map(|cursor| *cursor.current().1);
-        if let Some(other) = first.filter(|other| other.overlaps(range)) {
-            drop(ranges);
-            let reason = uapi::PINMAP_FAIL_OVERLAP;
-            return Err(Failure::at(EEXIST, reason, other.start()));
+        let in_the_way = self.ranges.lock().add(node, range);
+        match in_the_way {
+            Some(other) => Err(other.in_the_way()),
+            None => Ok(()),
         }
-        ranges.insert(node.into_node(range.last(), range));
-        Ok(())
     }
 
-    /// Ends the management of `range`, which was added. When this returns, no access of the device
-    /// to it is under way. `EIO`: the device did not confirm that, and is cut off.
-    pub(crate) fn remove(&self, range: Span) -> Result {
-        let node = self.ranges.lock().remove_node(&range.last());
+    /// Ends the management of `range`, as far as it had begun. When this returns, no access of the
+    /// device to it is under way. `EIO`: the device did not confirm that, and is cut off.
+    pub(crate) fn remove(&self, range: &Arc<Range>) -> Result {
+        let node = self.ranges.lock().remove(range);
         drop(node);
+        let is_window = range.is_window();
+        if is_window {
+            self.each_block(range.span(), Block::keep_no_more);
+        }
+        let range = range.span();
         let mut result = Ok(());
         self.each_block(range, |block| {
             let is_managed = self.first_range(block.span()).is_some();
-            result = result.and(self.take_back(block, range, !is_managed));
+            result = result.and(self.take_back(block, range, is_window || !is_managed));
             task::cond_resched();
         });
         result
@@ -164,6 +195,7 @@ impl Managed {
         drop(blocks);
         if let Some(all) = Span::from_bounds(0, u64::MAX) {
             self.each_block(all, |block| {
+                block.keep_no_more();
                 // A device that does not confirm is cut off.
                 let _ = self.take_back(block, all, true);
                 task::cond_resched();
@@ -171,12 +203,14 @@ impl Managed {
         }
     }
 
-    /// The first managed range that overlaps `span`.
+    /// The addresses of the managed range that has the first managed address in `span`.
     fn first_range(&self, span: Span) -> Option<Span> {
-        let ranges = self.ranges.lock();
-        let cursor = ranges.cursor_lower_bound(&span.start())?;
-        let range = *cursor.current().1;
-        range.overlaps(span).then_some(range)
+        self.ranges.lock().first(span)
+    }
+
+    /// The managed range that `addr` is in: the window, if it is in one.
+    fn range_at(&self, addr: u64) -> Option<Arc<Range>> {
+        self.ranges.lock().at(addr)
     }
 
     /// Calls `visit` for each block that overlaps `span`, without a lock. From any context, if
@@ -223,7 +257,22 @@ impl Managed {
             self.give_up_empty();
         }
         let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let block = Block::new(self, number.saturating_mul(LARGE))?;
+        let block = Block::new(self, number.saturating_mul(LARGE), None)?;
+        match self.insert(node, &block) {
+            None => Ok(block),
+            // Somebody else was quicker.
+            Some(other) => other.ok_or_else(|| ENODEV.into()),
+        }
+    }
+
+    /// Puts a new block in the list. If there is another one, or no block can be made any more,
+    /// gives it up, and returns the other one.
+    fn insert(
+        &self,
+        node: RBTreeNodeReservation<u64, Arc<Block>>,
+        block: &Arc<Block>,
+    ) -> Option<Option<Arc<Block>>> {
+        let number = block.span().start() / LARGE;
         let mut blocks = self.blocks.lock();
         let other = blocks.by_number.get(&number).cloned();
         if let (None, false) = (&other, blocks.ended) {
@@ -231,23 +280,22 @@ impl Managed {
                 .by_number
                 .insert(node.into_node(number, block.clone()));
             blocks.count = blocks.count.saturating_add(1);
-            return Ok(block);
+            return None;
         }
         drop(blocks);
-        // Somebody else was quicker.
         let _ = block.dissolve(self);
-        other.ok_or_else(|| ENODEV.into())
+        Some(other)
     }
 
     /// Takes what overlaps `span` of a block away from the device, and gives the block up if
-    /// `wholly`. Sleeps, and waits for the device.
+    /// `wholly`, unless it belongs to a window. Sleeps, and waits for the device.
     fn take_back(&self, block: &Block, span: Span, wholly: bool) -> Result {
         let mut service = block.service.lock();
         if service.dead {
             return Ok(());
         }
         let result = block.take_back(self, span);
-        if !wholly {
+        if !wholly || block.is_kept() {
             return result;
         }
         let result = result.and(block.give_up(self, &mut service));
@@ -275,7 +323,7 @@ impl Managed {
     fn give_up_empty(&self) {
         if let Some(all) = Span::from_bounds(0, u64::MAX) {
             self.each_block(all, |block| {
-                if block.is_empty() {
+                if block.is_empty() && !block.is_kept() {
                     // It is known to the device only by tables without entries.
                     let _ = self.take_back(block, all, true);
                 }
@@ -293,7 +341,7 @@ impl Managed {
         for _ in 0..EVICTED {
             let mut oldest: Option<(u64, Arc<Block>)> = None;
             let blocks = self.blocks.lock();
-            for block in blocks.by_number.values() {
+            for block in blocks.by_number.values().filter(|it| !it.is_kept()) {
                 let served = if block.is_empty() { 0 } else { block.served() };
                 if oldest.as_ref().is_none_or(|(least, _)| served < *least) {
                     oldest = Some((served, block.clone()));
@@ -312,6 +360,11 @@ impl Managed {
     /// The number of the next fault.
     fn next_served(&self) -> u64 {
         self.served.fetch_add(1, Relaxed).saturating_add(1)
+    }
+
+    /// How many faults were served.
+    fn served_so_far(&self) -> u64 {
+        self.served.load(Relaxed)
     }
 }
 

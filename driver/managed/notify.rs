@@ -16,6 +16,9 @@ use crate::{logic::span::Span, sys::mirror::Follower};
 
 impl Follower for Managed {
     fn changes(&self, range: Span, may_sleep: bool) {
+        if self.vm.gpu().is_evicting() {
+            self.note_evicted(range);
+        }
         let mut cleared: Option<Span> = None;
         self.each_block(range, |block| {
             if let Some(span) = block.clear(self, block.pages_in(range)) {
@@ -42,5 +45,10 @@ impl Follower for Managed {
         if result.is_err() {
             self.dma_control().clone().schedule_removal();
         }
+    }
+
+    fn leaves(&self, range: Span) {
+        self.advice.leaves(range);
+        self.pasts.leaves(range);
     }
 }

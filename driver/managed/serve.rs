@@ -7,32 +7,32 @@
 
 use super::{
     block::{pages_in, Block},
-    page_of, Managed, Managing, LONG, WINDOWS,
+    page_of,
+    pieces::{self, Pieces},
+    placement::{self, Extent, Placed},
+    range::Count,
+    Managed, Managing, LONG,
 };
 use crate::{
     failure::Failure,
     gpu::pager::{Area, Pager, Refusal, Served},
     logic::{
-        block::{Pages, Run, PAGES},
-        fault_around::{self, Window},
+        block::{Pages, PAGES},
+        fault_around,
         pte::LARGE,
         span::Span,
         PAGE_SIZE,
     },
     sys::{
         clock::{self, MICROSECOND},
-        hmm::{self, Held, Leaf, Snapshot},
+        compat,
+        hmm::{self, Leaf, Snapshot},
+        migrate::HomeFault,
         mirror::{Moment, GRANULE_PAGES},
         task, uapi,
     },
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc,
-    },
-};
+use kernel::{prelude::*, sync::Arc};
 
 /// Pause before an access is repeated that a mapping of the context permits by now.
 const PAUSE: u64 = 50 * MICROSECOND;
@@ -42,14 +42,30 @@ const LEAST: u32 = fault_around::FIRST as u32 - 1;
 
 /// A fault.
 #[derive(Clone, Copy)]
-struct Fault {
-    addr: u64,
-    write: bool,
+pub(super) struct Fault {
+    pub(super) addr: u64,
+    pub(super) write: bool,
+    /// An atomic access, which also writes.
+    pub(super) atomic: bool,
     /// The block of the page.
-    block: Span,
+    pub(super) block: Span,
     /// The page in its block.
-    index: usize,
+    pub(super) index: usize,
 }
+
+/// How far the service of a fault has come.
+#[derive(Default)]
+struct Progress {
+    /// The page was faulted in.
+    is_new: bool,
+    /// Only few pages around the fault are entered, since the memory changes a lot.
+    narrow: bool,
+    /// How often it was tried to have the memory where it is to be.
+    placed: u32,
+}
+
+/// How often that is tried: once before the page is faulted in, and once after.
+const PLACED: u32 = 2;
 
 /// How an attempt to serve a fault ended.
 enum Attempt {
@@ -59,6 +75,10 @@ enum Attempt {
     Again,
     /// The page was faulted in.
     FaultedIn,
+    /// Memory has moved.
+    Moved,
+    /// Memory in which an atomic access is made did not move.
+    Busy,
     /// The page table has something that no device may have, though nothing says why.
     Strange,
     /// The page belongs to a run that is being taken away for the sake of another page.
@@ -103,6 +123,19 @@ fn refused(reason: u32, errno: Error) -> Failed {
     Failed::Refused(refusal(reason, errno))
 }
 
+/// An atomic access to memory that stays on the host.
+fn refused_atomic() -> Failed {
+    refused(uapi::PINMAP_FAULT_ATOMIC, compat::unsupported())
+}
+
+/// Whether an access, a `PINMAP_ACCESS_` value, needs a page that may be written.
+fn is_write(access: u32) -> bool {
+    matches!(
+        access,
+        uapi::PINMAP_ACCESS_WRITE | uapi::PINMAP_ACCESS_ATOMIC
+    )
+}
+
 impl Pager for Managing {
     fn manages(&self, addr: u64) -> bool {
         page_of(addr).is_some_and(|page| self.first_range(page).is_some())
@@ -112,21 +145,38 @@ impl Pager for Managing {
         let block = Span::new(addr & !(LARGE - 1), LARGE);
         let fault = Fault {
             addr,
-            write: access == uapi::PINMAP_ACCESS_WRITE,
+            write: is_write(access),
+            atomic: access == uapi::PINMAP_ACCESS_ATOMIC,
             block: block.map_err(|_| refusal(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?,
             index: (addr % LARGE / PAGE_SIZE) as usize,
         };
         let mut served = Served::default();
+        let begun = clock::now();
         match try_serve(self, fault, &mut served.retries) {
             Ok(pages) => {
                 served.pages = pages;
+                if let Some(range) = self.range_at(addr) {
+                    range.add(Count::DeviceFaults, 1);
+                    range.add(Count::DeviceNs, clock::now().saturating_sub(begun));
+                }
                 Ok(served)
             }
-            Err(Failed::Refused(refusal)) => Err(Refusal {
-                retries: served.retries,
-                ..refusal
-            }),
+            Err(Failed::Refused(refusal)) => {
+                if let Some(range) = self.range_at(addr) {
+                    range.note_refused(addr, access, refusal.reason);
+                }
+                Err(Refusal {
+                    retries: served.retries,
+                    ..refusal
+                })
+            }
             Err(Failed::Stopped) => Err(refusal(uapi::PINMAP_FAULT_NONE, EINTR)),
+        }
+    }
+
+    fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
+        if fault.is_in(self.mm()) {
+            self.note_came_home(fault, pages, ns);
         }
     }
 
@@ -142,7 +192,7 @@ impl Pager for Managing {
                 return;
             }
             result = result.and(block.take_back(self, span));
-            if span.covers(block.span()) {
+            if span.covers(block.span()) && !block.is_kept() {
                 // The mapping may want a large leaf there.
                 result = result.and(block.give_lower(self));
             }
@@ -157,19 +207,20 @@ impl Pager for Managing {
 fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
     let begun = clock::now();
     let mut snapshot = Snapshot::new()?;
-    let (mut is_new, mut narrow) = (false, false);
+    let mut progress = Progress::default();
     loop {
-        let attempt = attempt(managing, fault, &mut snapshot, narrow)?;
+        let attempt = attempt(managing, fault, &mut snapshot, &mut progress)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
-            Attempt::FaultedIn if !is_new => {
-                is_new = true;
+            Attempt::FaultedIn if !progress.is_new => {
+                progress.is_new = true;
                 continue;
             }
+            Attempt::Moved if progress.placed <= PLACED => continue,
             Attempt::Full if !managing.make_room() => return Err(ENOSPC.into()),
             _ => {}
         }
-        narrow |= !matches!(attempt, Attempt::Leaving);
+        progress.narrow |= !matches!(attempt, Attempt::Leaving);
         *retries = retries.saturating_add(1);
         if task::fatal_signal_pending() {
             return Err(Failed::Stopped);
@@ -178,6 +229,7 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
             // The device tries again, and others have a turn before.
             return match attempt {
                 Attempt::Strange => Err(refused(uapi::PINMAP_FAULT_DEVICE, EFAULT)),
+                Attempt::Busy => Err(refused_atomic()),
                 Attempt::Full => Err(ENOSPC.into()),
                 _ => Ok(0),
             };
@@ -186,23 +238,44 @@ fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64
     }
 }
 
-/// Tries to serve a fault; `narrow`: with few pages around it, since the memory changes a lot.
+/// Tries to serve a fault.
 fn attempt(
     managing: &Managing,
     fault: Fault,
     snapshot: &mut Snapshot,
-    narrow: bool,
+    progress: &mut Progress,
 ) -> Result<Attempt, Failed> {
     let page = page_of(fault.addr).ok_or(EINVAL)?;
     if managing.first_range(page).is_none() {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
     }
-    if managing.space.first_taken(page).is_some() {
+    if managing.space.first_mapped(page).is_some() {
         return mapped_otherwise(managing, fault, page);
     }
     let moment = managing.all_changes().begin(fault.addr)?;
-    snapshot.read(managing.mm(), fault.block.start())?;
-    match snapshot.leaf(fault.index) {
+    let gpu = managing.vm.gpu();
+    snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
+    let leaf = snapshot.leaf(fault.index);
+    let is_private = matches!(leaf, Leaf::Page { pfn, .. } if gpu.offset_of(pfn).is_some());
+    let mut extent = Extent::NONE;
+    if !is_private && leaf != Leaf::Forbidden {
+        extent = Extent::page(fault.index);
+        // An atomic access is made nowhere else, however often the CPU takes the page back.
+        if progress.placed < PLACED || fault.atomic {
+            progress.placed = progress.placed.saturating_add(1);
+            match placement::place(managing, fault, snapshot) {
+                Ok(Placed::Moved) => return Ok(Attempt::Moved),
+                Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
+                    return Ok(Attempt::Busy);
+                }
+                Ok(Placed::Stays(all) | Placed::Busy(all)) => extent = all,
+                Err(EINTR) => return Err(Failed::Stopped),
+                // It is used where it is.
+                Err(_) => {}
+            }
+        }
+    }
+    match leaf {
         Leaf::Page { write, .. } if write || !fault.write => {}
         Leaf::Forbidden => {
             return refuse(managing, fault, None).map(|()| Attempt::Strange);
@@ -223,43 +296,26 @@ fn attempt(
             };
         }
     }
+    if fault.atomic && !is_private {
+        return Err(refused_atomic());
+    }
     let block = match managing.block_at(fault.addr) {
         Ok(block) => block,
         Err(failure) => return is_full(failure),
     };
-    let attempt = lend(managing, &block, fault, snapshot, &moment, narrow)?;
+    let attempt = lend(
+        managing,
+        &block,
+        fault,
+        snapshot,
+        &moment,
+        progress.narrow,
+        extent,
+    )?;
     if let Attempt::Leaving = attempt {
         block.wait_until_left(fault.index)?;
     }
     Ok(attempt)
-}
-
-impl Managed {
-    /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
-    fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
-        self.windows.get((number % WINDOWS) as usize)
-    }
-
-    /// Returns how many pages may be faulted in for `fault`, its own included.
-    fn window(&self, fault: Fault) -> usize {
-        let number = fault.addr / LARGE;
-        let load = |number| {
-            let word = self.window_of(number).map_or(0, |word| word.load(Relaxed));
-            Window::from_bits(word)
-        };
-        let before = load(number.wrapping_sub(1));
-        fault_around::pages(number, fault.index, load(number), before)
-    }
-
-    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in behind its
-    /// own.
-    fn note_window(&self, fault: Fault, more: u32, window: usize) {
-        let number = fault.addr / LARGE;
-        let end = fault.index.saturating_add(more as usize).saturating_add(1);
-        if let Some(word) = self.window_of(number) {
-            word.store(Window::new(number, end, window).bits(), Relaxed);
-        }
-    }
 }
 
 /// Returns how many pages behind the one of `fault` are to be faulted in with it: those that the
@@ -333,7 +389,8 @@ fn mapped_otherwise(managed: &Managed, fault: Fault, page: Span) -> Result<Attem
     }
 }
 
-/// Gives the device what `snapshot` has of the block, if nothing has changed since `moment`.
+/// Gives the device what `snapshot` has of the block, if nothing has changed since `moment`: what
+/// is in VRAM, and of the host's memory that in `extent`.
 fn lend(
     managing: &Managing,
     block: &Arc<Block>,
@@ -341,14 +398,24 @@ fn lend(
     snapshot: &Snapshot,
     moment: &Moment,
     narrow: bool,
+    extent: Extent,
 ) -> Result<Attempt, Failed> {
     let managed: &Managed = managing;
+    let gpu = managed.vm.gpu();
     let service = block.service.lock();
     if service.dead {
         return Ok(Attempt::Again);
     }
     block.confirm(managed)?;
     let mut wanted = lendable(managed, block.span());
+    if extent.pages != Pages::ALL {
+        let mut here = extent.pages;
+        for index in wanted.but(here).iter() {
+            let offset = snapshot.pfn(index).and_then(|pfn| gpu.offset_of(pfn));
+            here.set(index, offset.is_some());
+        }
+        wanted = wanted.and(here);
+    }
     if narrow {
         let last = fault.index | (GRANULE_PAGES - 1);
         wanted = wanted.and(Pages::range(fault.index, last));
@@ -390,22 +457,26 @@ fn lend(
     drop(lent);
     let target = fault.write.then_some(fault.index);
     let mut writable = held.writable(target);
-    let is_large = taken.is_empty() && is_one(&held, &mut writable, target);
+    if extent.read_only {
+        writable = writable.but(extent.pages);
+    }
+    let is_large = taken.is_empty() && pieces::is_one(&held, &mut writable, target);
     if !is_large {
         if let Err(failure) = block.make_lower(managed) {
             return is_full(failure);
         }
     }
-    let runs = Runs::new(&held, writable);
+    let pieces = Pieces::new(managed, &held, writable);
     let mut mapped = Pages::NONE;
     let mut result = Ok(());
-    for run in runs {
-        result = map(block, &held, run, writable);
+    for piece in pieces {
+        result = piece.map(block);
         if result.is_err() {
             break;
         }
-        mapped = mapped.or(run.pages());
+        mapped = mapped.or(piece.run.pages());
     }
+    let done = || Pieces::new(managed, &held, writable).filter(|piece| mapped.has(piece.run.first));
 
     // What could not be mapped is left out. If anything else has changed, all begins anew.
     let mut lent = block.lent.lock();
@@ -414,10 +485,10 @@ fn lend(
     if !is_current || !mapped.has(fault.index) {
         drop(lent);
         // Nothing leads there, so the device has nothing to forget.
-        let runs = Runs::new(&held, writable).filter(|run| mapped.has(run.first));
+        let on_bus = done().filter(|piece| piece.private.is_none());
         let unmapped = block
             .lender
-            .unmap(runs.filter_map(|run| block.bus_span(run)));
+            .unmap(on_bus.filter_map(|piece| block.bus_span(piece.run)));
         if unmapped.is_err() {
             managed.dma_control().clone().block_dma();
         }
@@ -425,8 +496,11 @@ fn lend(
         return Ok(Attempt::Again);
     }
     held.mark_modified(writable.and(mapped), &current);
-    for run in Runs::new(&held, writable).filter(|run| mapped.has(run.first)) {
-        block.enter(managed, &mut lent, run, writable.has(run.first));
+    for piece in done() {
+        block.enter(managed, &mut lent, piece.run, piece.write, piece.private);
+        if let Some(offset) = piece.private {
+            gpu.note_given(offset);
+        }
     }
     managed.vm.order();
     drop(lent);
@@ -438,7 +512,7 @@ fn lend(
 }
 
 /// The pages of a block that are managed, and that no mapping of the context has.
-fn lendable(managed: &Managed, block: Span) -> Pages {
+pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
     let mut pages = Pages::NONE;
     let mut rest = Some(block);
     while let Some(span) = rest {
@@ -450,11 +524,11 @@ fn lendable(managed: &Managed, block: Span) -> Pages {
     }
     rest = Some(block);
     while let Some(span) = rest {
-        let Some(taken) = managed.space.first_taken(span) else {
+        let Some(mapped) = managed.space.first_mapped(span) else {
             break;
         };
-        pages = pages.but(pages_in(block, taken));
-        rest = after(taken, span);
+        pages = pages.but(pages_in(block, mapped));
+        rest = after(mapped, span);
     }
     pages
 }
@@ -462,72 +536,4 @@ fn lendable(managed: &Managed, block: Span) -> Pages {
 /// The part of `span` behind `part`.
 fn after(part: Span, span: Span) -> Option<Span> {
     Span::from_bounds(part.last().checked_add(1)?, span.last())
-}
-
-/// Whether all pages of a block are held and can be one entry. If they are all writable but not
-/// all counted as modified, they are made one entry that can only be read, unless the target is to
-/// be written to.
-fn is_one(held: &Held<'_>, writable: &mut Pages, target: Option<usize>) -> bool {
-    let Some(first) = held.pfn(0) else {
-        return false;
-    };
-    let is_contiguous =
-        (0..PAGES).all(|index| held.pfn(index) == Some(first.saturating_add(index as u64)));
-    if !is_contiguous {
-        return false;
-    }
-    if *writable == Pages::ALL {
-        return true;
-    }
-    if target.is_none() {
-        *writable = Pages::NONE;
-    }
-    writable.is_empty()
-}
-
-/// Maps a run on the bus.
-fn map(block: &Block, held: &Held<'_>, run: Run, writable: Pages) -> Result {
-    let span = block.bus_span(run).ok_or(EINVAL)?;
-    let pfn = held.pfn(run.first).ok_or(EINVAL)?;
-    block.lender.map(span, pfn, writable.has(run.first))
-}
-
-/// The runs of pages that are held: contiguous in memory, and alike.
-struct Runs<'a> {
-    held: &'a Held<'a>,
-    writable: Pages,
-    next: usize,
-}
-
-impl<'a> Runs<'a> {
-    fn new(held: &'a Held<'a>, writable: Pages) -> Self {
-        Self {
-            held,
-            writable,
-            next: 0,
-        }
-    }
-}
-
-impl Iterator for Runs<'_> {
-    type Item = Run;
-
-    fn next(&mut self) -> Option<Run> {
-        let first = self.held.pages().next(self.next)?;
-        let pfn = self.held.pfn(first)?;
-        let is_next = |index: usize| {
-            let offset = index.saturating_sub(first) as u64;
-            self.held.pfn(index) == Some(pfn.saturating_add(offset))
-                && self.writable.has(index) == self.writable.has(first)
-        };
-        let mut end = first.saturating_add(1);
-        while end < PAGES && is_next(end) {
-            end = end.saturating_add(1);
-        }
-        self.next = end;
-        Some(Run {
-            first,
-            count: end.saturating_sub(first),
-        })
-    }
 }

@@ -29,52 +29,70 @@ impl Drop for Root {
     }
 }
 
-/// Content of a file.
-pub(crate) trait Show: Send + Sync + 'static {
+/// The list of buffers.
+pub(crate) const BUFFERS: usize = 0;
+/// The list of managed memory.
+pub(crate) const MANAGED: usize = 1;
+/// The list of managed ranges.
+pub(crate) const RANGES: usize = 2;
+
+/// Content of the file `FILE`.
+pub(crate) trait Show<const FILE: usize>: Send + Sync + 'static {
     /// Writes the content. May sleep; can be called several times for one reader.
     fn show(&self, out: &SeqFile);
 }
 
-/// A directory with one file. Dropping it waits for running reads, then removes both. A file that
-/// is still open then holds the module, but cannot be read any more.
+/// What has all files of a directory.
+pub(crate) trait ShowAll: Show<BUFFERS> + Show<MANAGED> + Show<RANGES> {}
+
+impl<T: Show<BUFFERS> + Show<MANAGED> + Show<RANGES>> ShowAll for T {}
+
+/// A directory with its files. Dropping it waits for running reads, then removes them all. A file
+/// that is still open then holds the module, but cannot be read any more.
 ///
 /// # Invariants
 ///
-/// `directory` is what debugfs returned for the directory. Its file shows `_what`.
-pub(crate) struct Listing<T: Show> {
+/// `directory` is what debugfs returned for the directory. Its files show `what`.
+pub(crate) struct Listing<T: ShowAll> {
     directory: *mut bindings::dentry,
-    _what: Arc<T>,
+    what: Arc<T>,
 }
 
 // SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
-unsafe impl<T: Show> Send for Listing<T> {}
+unsafe impl<T: ShowAll> Send for Listing<T> {}
 // SAFETY: The pointer is only ever handed to debugfs, which does its own locking.
-unsafe impl<T: Show> Sync for Listing<T> {}
+unsafe impl<T: ShowAll> Sync for Listing<T> {}
 
-impl<T: Show> Listing<T> {
-    /// Makes `directory` in the [`Root`], and in it a file `name` that shows `what`. If debugfs
-    /// fails, there is no file; nothing else depends on it.
-    pub(crate) fn new(directory: &CStr, name: &CStr, what: Arc<T>) -> Self {
-        let data = Arc::as_ptr(&what).cast_mut().cast::<ffi::c_void>();
-        // SAFETY: The strings are copied. The operations are static, and `data` stays until the
-        // file is removed.
-        let directory = unsafe {
-            helpers::pinmap_debug_files(
-                directory.as_char_ptr(),
+impl<T: ShowAll> Listing<T> {
+    /// Makes `directory` in the [`Root`], and in it the files that show `what`. If debugfs fails,
+    /// there are none; nothing else depends on them.
+    pub(crate) fn new(directory: &CStr, what: Arc<T>) -> Self {
+        // SAFETY: The string is copied.
+        let directory = unsafe { helpers::pinmap_debug_directory(directory.as_char_ptr()) };
+        // INVARIANT: debugfs returned `directory` just now. Its files are made for `what`.
+        let this = Self { directory, what };
+        this.add(c"buffers", Operations::<T, BUFFERS>::TABLE);
+        this.add(c"managed", Operations::<T, MANAGED>::TABLE);
+        this.add(c"ranges", Operations::<T, RANGES>::TABLE);
+        this
+    }
+
+    fn add(&self, name: &CStr, table: &'static Table) {
+        let data = Arc::as_ptr(&self.what).cast_mut().cast::<ffi::c_void>();
+        // SAFETY: The string is copied. The operations are static, and `data` stays until the file
+        // is removed with the directory, which is ours by the type invariants.
+        unsafe {
+            helpers::pinmap_debug_file(
+                self.directory,
                 name.as_char_ptr(),
                 data,
-                &raw const Operations::<T>::TABLE.0,
-            )
-        };
-        // INVARIANT: debugfs returned `directory` just now, for a file that shows `_what`.
-        Self {
-            directory,
-            _what: what,
+                &raw const table.0,
+            );
         }
     }
 }
 
-impl<T: Show> Drop for Listing<T> {
+impl<T: ShowAll> Drop for Listing<T> {
     fn drop(&mut self) {
         // SAFETY: `directory` is ours by the type invariants. The call waits for running reads.
         unsafe { bindings::debugfs_remove(self.directory) };
@@ -86,9 +104,9 @@ struct Table(bindings::file_operations);
 // SAFETY: Never written to.
 unsafe impl Sync for Table {}
 
-struct Operations<T>(PhantomData<T>);
+struct Operations<T, const FILE: usize>(PhantomData<T>);
 
-impl<T: Show> Operations<T> {
+impl<T: Show<FILE>, const FILE: usize> Operations<T, FILE> {
     /// The operations. Their owner makes each open file hold the module, for a file can be released
     /// after it was removed.
     const TABLE: &'static Table = &Table(bindings::file_operations {

@@ -8,7 +8,7 @@
 //!
 //! C header: [`include/linux/hmm.h`](srctree/include/linux/hmm.h).
 
-use super::{helpers, mirror::Current};
+use super::{device_private::Token, helpers, migrate::Areas, mirror::Current};
 use crate::logic::{
     block::{Pages, PAGES},
     span::Span,
@@ -43,14 +43,30 @@ impl Snapshot {
     }
 
     /// Reads the page table of `mm`, which must be in use, from `start` on. Faults nothing in.
-    /// `EINTR`: a fatal signal came.
-    pub(crate) fn read(&mut self, mm: &Mm, start: u64) -> Result {
+    /// Pages on the device of `owner` are told as others are. `EINTR`: a fatal signal came.
+    pub(crate) fn read(&mut self, mm: &Mm, start: u64, owner: Token) -> Result {
         // SAFETY: The address space is in use. There is room for so many entries.
         to_result(unsafe {
             helpers::pinmap_read_leaves(
                 mm.as_raw(),
                 start as usize,
                 self.0.len() as u32,
+                owner.as_ptr(),
+                self.0.as_mut_ptr(),
+            )
+        })
+    }
+
+    /// The same for the memory of `areas`, whose lock is held already.
+    pub(crate) fn read_locked(&mut self, areas: &Areas<'_>, start: u64, owner: Token) -> Result {
+        // SAFETY: The address space is in use, and its lock is held. There is room for so many
+        // entries.
+        to_result(unsafe {
+            helpers::pinmap_read_leaves_locked(
+                areas.mm().as_raw(),
+                start as usize,
+                self.0.len() as u32,
+                owner.as_ptr(),
                 self.0.as_mut_ptr(),
             )
         })

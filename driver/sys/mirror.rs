@@ -12,7 +12,7 @@
 //! 64 KiB; a wait can be killed; and ending it waits for callbacks that run, but for no change.
 
 use super::{
-    mmu_notifier::{Change, Notified, Notifier},
+    mmu_notifier::{Change, Event, Notified, Notifier},
     wait::WaitQueue,
 };
 use crate::logic::{block::Pages, pte::LARGE, span::Span, PAGE_SIZE};
@@ -202,6 +202,10 @@ pub(crate) trait Follower: Send + Sync {
     /// [`Changes::current`] is asked, and must neither allocate nor wait for long. Must not sleep
     /// unless `may_sleep`.
     fn changes(&self, range: Span, may_sleep: bool);
+
+    /// Tells that `range` leaves the address space: its memory is freed, or moved elsewhere. Called
+    /// before [`changes`](Self::changes), under the same conditions; must not sleep.
+    fn leaves(&self, range: Span);
 }
 
 /// An address space that is followed.
@@ -239,6 +243,9 @@ impl<T: Follower> Following<T> {
 impl<T: Follower> Notified for Following<T> {
     fn begins(&self, change: &Change<'_>) {
         self.changes.start(change.span);
+        if change.event() == Event::Gone {
+            self.follower.leaves(change.span);
+        }
         self.follower.changes(change.span, change.may_sleep());
     }
 

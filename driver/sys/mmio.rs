@@ -8,6 +8,8 @@
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
 use super::{helpers, pci::Bar};
+#[cfg(pinmap_mirror)]
+use crate::logic::PAGE_SIZE;
 use core::ptr::NonNull;
 use kernel::{bindings, ffi, prelude::*, revocable::Revocable};
 
@@ -119,6 +121,21 @@ impl Window {
                 unsafe { bindings::memset_io(address, 0, bytes as usize) };
             }
         }
+    }
+
+    /// Copies the page at `offset` to the page frame `pfn`, of which the caller has the page.
+    /// Returns whether it did: not after [`revoke`](Self::revoke).
+    #[cfg(pinmap_mirror)]
+    pub(crate) fn copy_page(&self, offset: u64, pfn: u64) -> bool {
+        let Some(mapping) = self.mapping.try_access() else {
+            return false;
+        };
+        let Some(address) = mapping.at(offset, PAGE_SIZE) else {
+            return false;
+        };
+        // SAFETY: So many bytes are mapped there, and the caller has the page.
+        unsafe { helpers::pinmap_copy_page_from_io(pfn as usize, address) };
+        true
     }
 
     /// Orders all earlier stores before all later ones, through any `Window` of the function.

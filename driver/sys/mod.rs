@@ -7,11 +7,17 @@
 
 pub(crate) mod account;
 pub(crate) mod attributes;
+#[cfg(pinmap_mirror)]
+pub(crate) mod bounce;
 pub(crate) mod cache;
+#[cfg(pinmap_mirror)]
+pub(crate) mod cgroup;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod clock;
 pub(crate) mod compat;
 pub(crate) mod debugfs;
+#[cfg(pinmap_mirror)]
+pub(crate) mod device_private;
 pub(crate) mod dmabuf;
 pub(crate) mod eventfd;
 pub(crate) mod folios;
@@ -27,6 +33,8 @@ pub(crate) mod irq_thread;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod killable;
 pub(crate) mod memfd;
+#[cfg(pinmap_mirror)]
+pub(crate) mod migrate;
 #[cfg(pinmap_mirror)]
 pub(crate) mod mirror;
 pub(crate) mod miscdevice;

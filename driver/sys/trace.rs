@@ -23,6 +23,8 @@ pub(crate) enum Tracepoint {
     FaultServed,
     #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for paged devices"))]
     FaultFailed,
+    #[cfg_attr(not(pinmap_mirror), expect(dead_code, reason = "for managed memory"))]
+    Migrate,
 }
 
 impl Tracepoint {
@@ -37,6 +39,7 @@ impl Tracepoint {
             Self::FaultBegin => helpers::PINMAP_TRACE_FAULT_BEGIN,
             Self::FaultServed => helpers::PINMAP_TRACE_FAULT_SERVED,
             Self::FaultFailed => helpers::PINMAP_TRACE_FAULT_FAILED,
+            Self::Migrate => helpers::PINMAP_TRACE_MIGRATE,
         }
     }
 

@@ -34,7 +34,9 @@ macro_rules! plain {
 }
 
 plain! {
+    pinmap_advise: 64,
     pinmap_alloc: 72,
+    pinmap_budget: 40,
     pinmap_event: 32,
     pinmap_export: 24,
     pinmap_generations: 24,
@@ -46,6 +48,7 @@ plain! {
     pinmap_info: 344,
     pinmap_manage: 64,
     pinmap_map: 64,
+    pinmap_prefetch: 96,
     pinmap_preflight: 104,
     pinmap_query: 88,
     pinmap_queue_create: 64,
@@ -59,7 +62,10 @@ plain! {
     pinmap_release: 16,
     pinmap_reserved: 32,
     pinmap_reset: 8,
+    pinmap_residency: 104,
+    pinmap_run: 32,
     pinmap_set_eventfd: 24,
+    pinmap_statistics: 128,
     pinmap_sync: 32,
     pinmap_unmap: 24,
 }

@@ -105,8 +105,8 @@
  *  ``ENOENT``       no such handle, address, vector or range
  *  ``ESTALE``       the handle was released, or its memory went away
  *  ``EBUSY``        another context owns the device
- *  ``EEXIST``       overlaps a live registration of this context, or the
- *                   demanded device address is taken
+ *  ``EEXIST``       overlaps a live registration or a window of this context,
+ *                   or the demanded device address is taken
  *  ``ENOSPC``       no room left in the device's address space, or too many
  *                   objects in this context
  *  ``ENOMEM``       over RLIMIT_MEMLOCK, or the kernel is out of memory;
@@ -148,8 +148,13 @@ enum {
 	PINMAP_CMD_PREFLIGHT = 0x15,
 	PINMAP_CMD_GENERATIONS = 0x16,
 	PINMAP_CMD_MANAGE = 0x17,
+	PINMAP_CMD_PREFETCH = 0x18,
 	PINMAP_CMD_GET_TOTALS = 0x19,
+	PINMAP_CMD_ADVISE = 0x1a,
+	PINMAP_CMD_RESIDENCY = 0x1b,
 	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
+	PINMAP_CMD_STATISTICS = 0x1d,
+	PINMAP_CMD_BUDGET = 0x1e,
 	PINMAP_CMD_GPU_WALK = 0x20,
 };
 
@@ -349,7 +354,8 @@ struct pinmap_total {
  * @out_mapped: memory that devices can reach
  * @out_stale: buffers whose memory went away and that were not released yet
  * @out_managed: managed ranges, and their bytes; a context that manages all
- *               addresses counts all that the device can translate
+ *               addresses counts all that the device can translate. A window in
+ *               another range counts, too
  * @out_faults_served: faults of queues on managed memory that were served
  * @out_faults_failed: faults that stopped a queue, on any memory
  * @out_fault_pages: pages of 4096 bytes that the device was given by faults
@@ -433,6 +439,8 @@ struct pinmap_get_totals {
  *                       ``allowed`` are numbers of them (ENOSPC)
  * @PINMAP_FAIL_STALE: the memory at ``addr`` was unmapped or replaced while
  *                     it was being registered (ESTALE)
+ * @PINMAP_FAIL_WINDOW: a window (%PINMAP_MANAGE_WINDOW) of this context is in
+ *                      the way; ``addr`` is its start (EEXIST)
  */
 enum pinmap_fail_reason {
 	PINMAP_FAIL_NONE = 0,
@@ -450,6 +458,7 @@ enum pinmap_fail_reason {
 	PINMAP_FAIL_FULL = 12,
 	PINMAP_FAIL_OBJECTS = 13,
 	PINMAP_FAIL_STALE = 14,
+	PINMAP_FAIL_WINDOW = 15,
 };
 
 /**
@@ -556,9 +565,9 @@ enum pinmap_register_flags {
  *
  * Anonymous, memfd, tmpfs, hugetlb and private file memory can be registered
  * for reading and writing, shared mappings of files on disk only for reading.
- * A range that touches a live registration of the same context, or host memory
- * that the driver allocated for it, is refused (``EEXIST``). Stale
- * registrations are not in the way.
+ * A range that touches a live registration of the same context, one of its
+ * windows (%PINMAP_MANAGE_WINDOW), or host memory that the driver allocated for
+ * it, is refused (``EEXIST``). Stale registrations are not in the way.
  *
  * Registered memory goes *stale* when it leaves the address space or its file:
  * by munmap(), mremap(), MADV_DONTNEED of private memory, truncation, hole
@@ -764,9 +773,16 @@ struct pinmap_generations {
  * @PINMAP_MANAGE_ALL: every address of the program that the device can
  *                     translate; @addr and @length of &struct pinmap_manage
  *                     must be 0 then
+ * @PINMAP_MANAGE_HOST: memory stays where it is when the device touches it, as
+ *                      by %PINMAP_ADVICE_PREFER_HOST, where nothing else is
+ *                      advised
+ * @PINMAP_MANAGE_WINDOW: make a window, see below; not with
+ *                        %PINMAP_MANAGE_ALL (``EINVAL``)
  */
 enum pinmap_manage_flags {
 	PINMAP_MANAGE_ALL = 1 << 0,
+	PINMAP_MANAGE_HOST = 1 << 1,
+	PINMAP_MANAGE_WINDOW = 1 << 2,
 };
 
 /**
@@ -793,6 +809,14 @@ enum pinmap_manage_flags {
  * by the old rights any more. After fork() the device sees what the parent
  * sees. Pages of files that the device has written reach the file.
  *
+ * Private anonymous memory *moves*: what the device touches goes to the
+ * device's memory, and comes back when the CPU touches it. Where it goes is
+ * decided by enum pinmap_rule, from what the program has advised
+ * (%PINMAP_ADVISE), what happened before, and the room there is. All other
+ * memory is used where it is. An atomic access of the device is made only in
+ * the device's memory, so that it loses nothing that the CPU adds to the same
+ * word: memory that cannot be there refuses it (%PINMAP_FAULT_ATOMIC).
+ *
  * What cannot be served stops the queue, as any other fault does, and no other
  * queue: enum pinmap_fault_reason says why. That some addresses of the range
  * are not mapped is no error of this call.
@@ -807,6 +831,34 @@ enum pinmap_manage_flags {
  * %PINMAP_BUFFER_MANAGED. The range ends with the context, and has no effect
  * once the address space has ended. It is not moved by mremap().
  *
+ * A *window* (%PINMAP_MANAGE_WINDOW) is a managed range that has its addresses
+ * to itself, in the program and on the device. @addr and @length are multiples
+ * of 2 MiB (``EINVAL``), and the program has something mapped at every address
+ * when the call is made. The window differs from another range in this:
+ *
+ *  - The device's page tables for all of it are made by the call, so no fault
+ *    in it fails for want of them later. They stay until the window is
+ *    released, also where the program has unmapped its memory, and are charged
+ *    as locked pages: one for each 2 MiB, and one for each GiB and each 512 GiB
+ *    that the window touches, unless the context has that table already. What
+ *    runs short elsewhere is not taken from a window.
+ *  - Nothing else is made there: %PINMAP_REGISTER of the memory,
+ *    %PINMAP_PREFLIGHT of that, and mappings at these device addresses, of
+ *    portable and imported memory too, are refused with ``EEXIST``
+ *    (%PINMAP_FAIL_WINDOW). Where the driver chooses an address, it is not in a
+ *    window.
+ *
+ * A window is refused, and nothing changes, if something is there already: with
+ * ``EEXIST``, for %PINMAP_FAIL_WINDOW if that is a window, and otherwise for
+ * %PINMAP_FAIL_OVERLAP, which is a live registration or a mapping. Other managed
+ * ranges are not in its way, nor is it in theirs: what happens in the window is
+ * then counted for the window. To choose addresses that are free in the program, map the memory
+ * with MAP_FIXED_NOREPLACE. What the program does with its memory afterwards is
+ * as free as in any managed range: it may unmap parts of it, map others in
+ * their place, mprotect() them, and fork(). In a child, the addresses are as in
+ * the parent, and its memory is its own; it may open the device and make the
+ * same window there.
+ *
  * A program whose queues stop by faults again and again may be held off: for a
  * while none of its context's queues is given a turn. The administrator sets
  * how often is too often, by attributes of the device in sysfs.
@@ -814,10 +866,15 @@ enum pinmap_manage_flags {
  * ``EOPNOTSUPP``: a flat device, or a kernel that lets no driver follow the
  * memory of programs (see %PINMAP_INFO_MANAGED). ``EINVAL``: not whole pages,
  * length 0, or addresses outside of the program's or of the device's.
- * ``EEXIST`` (%PINMAP_FAIL_OVERLAP): touches a managed range of this context.
+ * ``EEXIST`` (%PINMAP_FAIL_OVERLAP): touches a managed range of this context;
+ * for windows see above.
  * ``EPERM``: the caller has another address space than the opener's.
  * ``ENOSPC`` (%PINMAP_FAIL_OBJECTS): too many objects. ``ENOMEM``
- * (%PINMAP_FAIL_MEMORY): the kernel is out of memory.
+ * (%PINMAP_FAIL_MEMORY): the kernel is out of memory. For a window also:
+ * ``EFAULT`` (%PINMAP_FAIL_HOLE): nothing is mapped at an address of it.
+ * ``ENOMEM`` (%PINMAP_FAIL_MEMLOCK): over the limit for its page tables.
+ * ``ENOSPC`` (no reason): the device has no room for its page tables.
+ * ``EINTR``: a fatal signal arrived.
  */
 struct pinmap_manage {
 	__u32 size;
@@ -828,6 +885,373 @@ struct pinmap_manage {
 	struct pinmap_fail fail;
 };
 #define PINMAP_MANAGE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_MANAGE)
+
+/**
+ * enum pinmap_prefetch_flags - where memory is to go
+ * @PINMAP_PREFETCH_HOST: to the host's memory, and not to the device's
+ */
+enum pinmap_prefetch_flags {
+	PINMAP_PREFETCH_HOST = 1 << 0,
+};
+
+/**
+ * struct pinmap_prefetch - ioctl(PINMAP_PREFETCH)
+ * @size: sizeof(struct pinmap_prefetch)
+ * @flags: enum pinmap_prefetch_flags; 0: to the device
+ * @addr: user address of the range; on a page boundary
+ * @length: bytes; whole pages
+ * @out_moved: bytes that moved
+ * @out_there: bytes that were there already
+ * @out_no_room: bytes for which there was no room: not in VRAM, or not in the
+ *               host's memory
+ * @out_busy: bytes that stay where they are because somebody has the pages
+ *            pinned, shares them since fork(), or is using them at this moment
+ * @out_fixed: bytes that never move: what is no private anonymous memory, is
+ *             locked (mlock()) or may be merged (MADV_MERGEABLE), and addresses
+ *             where nothing is mapped
+ * @fail: out: what failed
+ *
+ * Moves managed memory (%PINMAP_MANAGE) of the program to the memory of the
+ * device, or back. The addresses stay the same. Each byte of the range is
+ * counted once, in one of the five numbers.
+ *
+ * What is on the device is reached there by its queues, at the speed of VRAM.
+ * Each context of any program can reach it that manages the memory. When the
+ * CPU touches a page that is there, or somebody pins it, it comes home first,
+ * with some of its neighbours. Pages that go to the device and that nobody has
+ * touched yet are made there, filled with zeros; coming home, pages that do not
+ * exist are not made and count as being there.
+ *
+ * What is swapped out, or on another device, comes from there by the host's
+ * memory. %PINMAP_PREFETCH_HOST leaves it there.
+ *
+ * Only private anonymous memory moves: heap, stack, MAP_PRIVATE. Memory of
+ * files, shared memory and hugetlb is used where it is. Pages on the device are
+ * charged to the program's memory cgroup as they were before; reclaim does not
+ * reach them.
+ *
+ * The memory belongs to the program and not to the context: it stays on the
+ * device when the context is closed. Before the device goes away, by unbinding,
+ * reset or removal, all of it comes home.
+ *
+ * The device may be at work meanwhile: a queue that touches a page on its way
+ * waits for it. A fatal signal ends the call; what has moved by then stays
+ * where it is.
+ *
+ * ``ENOENT``: some of the range is not managed by this context. ``EINVAL``: not
+ * whole pages, length 0, or addresses outside of the program's. ``EOPNOTSUPP``:
+ * as for %PINMAP_MANAGE. ``EPERM``: the caller has another address space than
+ * the opener's. ``EIO``: the device did not copy the pages, which stay where
+ * they were. ``ENODEV``: the device is gone. ``EINTR``: see above.
+ */
+struct pinmap_prefetch {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 out_moved;
+	__aligned_u64 out_there;
+	__aligned_u64 out_no_room;
+	__aligned_u64 out_busy;
+	__aligned_u64 out_fixed;
+	struct pinmap_fail fail;
+};
+#define PINMAP_PREFETCH _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_PREFETCH)
+
+/**
+ * enum pinmap_advice - what is known about how memory will be used
+ * @PINMAP_ADVICE_PREFER_HOST: the host's memory is the preferred location: the
+ *                             device reaches it there, over the bus
+ * @PINMAP_ADVICE_PREFER_DEVICE: the device's memory is the preferred location:
+ *                               it goes there whenever the device touches it,
+ *                               however often the CPU took it back
+ * @PINMAP_ADVICE_ACCESSED_BY: the device is to reach it where it is; a fault
+ *                             does not move it
+ * @PINMAP_ADVICE_READ_MOSTLY: both sides read it, and seldom write: a read by
+ *                             the device does not move it, a write does what
+ *                             it does without this advice
+ *
+ * The two preferred locations exclude each other. With PREFER_DEVICE,
+ * ACCESSED_BY has no effect. The kernel has no means to keep one page in two
+ * memories, so READ_MOSTLY makes no second copy.
+ */
+enum pinmap_advice {
+	PINMAP_ADVICE_PREFER_HOST = 1 << 0,
+	PINMAP_ADVICE_PREFER_DEVICE = 1 << 1,
+	PINMAP_ADVICE_ACCESSED_BY = 1 << 2,
+	PINMAP_ADVICE_READ_MOSTLY = 1 << 3,
+};
+
+/**
+ * struct pinmap_advise - ioctl(PINMAP_ADVISE)
+ * @size: sizeof(struct pinmap_advise)
+ * @flags: must be 0
+ * @addr: user address of the range; on a page boundary
+ * @length: bytes; whole pages
+ * @advice: enum pinmap_advice; 0: none
+ * @__reserved: must be 0
+ * @fail: out: what failed
+ *
+ * Advises how managed memory (%PINMAP_MANAGE) will be used. It replaces what
+ * was advised for these addresses before. Nothing moves by the call itself; the
+ * advice counts when the device faults there next. What it reaches without a
+ * fault (see enum pinmap_run_access) it goes on reaching where it is. The call
+ * takes no longer for a large range than for a small one, unless parts of it
+ * were moved by mremap(), and waits for no work of the device. %PINMAP_PREFETCH
+ * moves memory whatever is advised.
+ *
+ * Advice belongs to the memory: munmap() ends it, and mremap() takes it along
+ * to the new addresses, if the memory was touched before and is not moved back
+ * to where it was. It ends with the context.
+ *
+ * ``ENOENT``: some of the range is not managed by this context. ``EINVAL``: not
+ * whole pages, length 0, addresses outside of the program's, or two preferred
+ * locations. ``EOPNOTSUPP``: as for %PINMAP_MANAGE, or unknown advice.
+ * ``EPERM``: the caller has another address space than the opener's.
+ * ``ENOMEM``: the kernel is out of memory.
+ */
+struct pinmap_advise {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__u32 advice;
+	__u32 __reserved;
+	struct pinmap_fail fail;
+};
+#define PINMAP_ADVISE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_ADVISE)
+
+/**
+ * enum pinmap_rule - why memory is where it is
+ * @PINMAP_RULE_NONE: nothing was decided: neither the device nor a call has
+ *                    asked for it yet
+ * @PINMAP_RULE_FIXED: it cannot move: no private anonymous memory, locked,
+ *                     mergeable, pinned, shared since fork(), or in use at that
+ *                     moment
+ * @PINMAP_RULE_ADVISED: it stays on the host by advice
+ * @PINMAP_RULE_THRASHING: it stays on the host because CPU and device, or two
+ *                         devices, have taken it from each other again and
+ *                         again
+ * @PINMAP_RULE_NO_ROOM: it stays on the host because there was no room in the
+ *                       device's memory
+ * @PINMAP_RULE_PREFERRED: the device has touched it, and the device's memory is
+ *                         its preferred location
+ * @PINMAP_RULE_TOUCHED: the device has touched it, and nothing spoke against
+ *                       its moving there
+ * @PINMAP_RULE_PREFETCHED: %PINMAP_PREFETCH has moved it
+ * @PINMAP_RULE_HOME: the CPU or another device has touched it, or somebody has
+ *                    pinned it
+ * @PINMAP_RULE_EVICTED: it had to make room for other memory
+ * @PINMAP_RULE_CROWDED: it stays on the host because it had to make room again
+ *                       and again
+ * @PINMAP_RULE_ATOMIC: the device has accessed it atomically, which it does
+ *                      only where the CPU cannot come between
+ *
+ * The rules for what the device touches are tried in this order: FIXED; ATOMIC,
+ * if there is room; ADVISED; CROWDED; THRASHING, unless the device's memory is
+ * the preferred location and no other device has taken it as often; NO_ROOM;
+ * PREFERRED; TOUCHED. A block of 2 MiB thrashes, or is crowded out, when it has
+ * gone to the device and home again 4 times, whole or in part, while the context
+ * had 1,024 faults served; it stays on the host until 1,024 more were served. So
+ * the same history gives the same decision, however long it took.
+ */
+enum pinmap_rule {
+	PINMAP_RULE_NONE = 0,
+	PINMAP_RULE_FIXED = 1,
+	PINMAP_RULE_ADVISED = 2,
+	PINMAP_RULE_THRASHING = 3,
+	PINMAP_RULE_NO_ROOM = 4,
+	PINMAP_RULE_PREFERRED = 5,
+	PINMAP_RULE_TOUCHED = 6,
+	PINMAP_RULE_PREFETCHED = 7,
+	PINMAP_RULE_HOME = 8,
+	PINMAP_RULE_EVICTED = 9,
+	PINMAP_RULE_CROWDED = 10,
+	PINMAP_RULE_ATOMIC = 11,
+};
+
+/**
+ * enum pinmap_place - where memory is
+ * @PINMAP_PLACE_ABSENT: nowhere yet, swapped out, on another device, or nothing
+ *                       is mapped at the address
+ * @PINMAP_PLACE_HOST: in the host's memory
+ * @PINMAP_PLACE_DEVICE: in the device's memory
+ */
+enum pinmap_place {
+	PINMAP_PLACE_ABSENT = 0,
+	PINMAP_PLACE_HOST = 1,
+	PINMAP_PLACE_DEVICE = 2,
+};
+
+/**
+ * struct pinmap_run - neighbouring pages that are alike
+ * @addr: address of the first page
+ * @length: bytes
+ * @place: enum pinmap_place
+ * @access: what the device can do there without a fault: enum
+ *          pinmap_run_access
+ * @advice: enum pinmap_advice
+ * @rule: enum pinmap_rule
+ */
+struct pinmap_run {
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__u32 place;
+	__u32 access;
+	__u32 advice;
+	__u32 rule;
+};
+
+/**
+ * enum pinmap_run_access - what the device can do without a fault
+ * @PINMAP_RUN_READ: read
+ * @PINMAP_RUN_WRITE: write
+ */
+enum pinmap_run_access {
+	PINMAP_RUN_READ = 1 << 0,
+	PINMAP_RUN_WRITE = 1 << 1,
+};
+
+/**
+ * struct pinmap_residency - ioctl(PINMAP_RESIDENCY)
+ * @size: sizeof(struct pinmap_residency)
+ * @flags: must be 0
+ * @addr: user address of the range; on a page boundary
+ * @length: bytes; whole pages
+ * @runs: user address of an array of &struct pinmap_run; on an 8-byte boundary
+ * @capacity: number of entries of the array; 0: only the sums are wanted
+ * @out_count: entries that were written
+ * @out_end: the address behind the last one that is told of; @addr + @length
+ *           if all is told, and before if the array is full
+ * @out_absent: bytes up to @out_end that are %PINMAP_PLACE_ABSENT
+ * @out_host: bytes up to @out_end that are %PINMAP_PLACE_HOST
+ * @out_device: bytes up to @out_end that are %PINMAP_PLACE_DEVICE
+ * @fail: out: what failed
+ *
+ * Tells where managed memory is, in runs by rising addresses, without holes and
+ * without overlaps. Nothing is faulted in and nothing waits for the device. The
+ * answer is of one moment for each 2 MiB, and may have changed since.
+ *
+ * With @capacity 0 all of the range is told of by the sums.
+ *
+ * ``ENOENT``, ``EINVAL``, ``EOPNOTSUPP``, ``EPERM``: as for %PINMAP_PREFETCH.
+ * ``EINVAL`` also: @runs is not on an 8-byte boundary. ``EFAULT``: @runs cannot
+ * be written. ``EINTR``: a fatal signal arrived.
+ */
+struct pinmap_residency {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 runs;
+	__u32 capacity;
+	__u32 out_count;
+	__aligned_u64 out_end;
+	__aligned_u64 out_absent;
+	__aligned_u64 out_host;
+	__aligned_u64 out_device;
+	struct pinmap_fail fail;
+};
+#define PINMAP_RESIDENCY _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RESIDENCY)
+
+/**
+ * struct pinmap_statistics - ioctl(PINMAP_STATISTICS)
+ * @size: sizeof(struct pinmap_statistics)
+ * @flags: must be 0
+ * @handle: the managed range
+ * @out_device_faults: faults of the device that were served
+ * @out_host_faults: faults of the CPU that brought memory home; pins, and faults
+ *                   of other devices, count too
+ * @out_in_touched: bytes that moved to the device because it touched them
+ * @out_in_prefetched: bytes that moved to the device by %PINMAP_PREFETCH
+ * @out_home_touched: bytes that came home because of faults of the CPU
+ * @out_home_prefetched: bytes that came home by %PINMAP_PREFETCH
+ * @out_home_evicted: bytes that came home to make room, or because the device
+ *                    was about to go away
+ * @out_refaults: bytes of @out_in_touched in blocks of 2 MiB that had been
+ *                evicted before
+ * @out_thrashing: blocks of 2 MiB that began to thrash, each time that they did
+ * @out_device_ns: how long queues waited for the service of faults
+ * @out_host_ns: how long CPU faults took
+ * @out_refused: faults of the device that were not served, each of which
+ *               stopped a queue
+ * @out_last_addr: the address of the last of them
+ * @out_last_access: its kind of access: enum pinmap_access; 0: there was none
+ * @out_last_reason: why it was not served: enum pinmap_fault_reason
+ *
+ * Tells what happened to a managed range since it was managed. What forked
+ * children touch is not counted, nor is what happened before. The file
+ * ``ranges`` of the device's directory in debugfs tells the most important of
+ * it for all ranges of all programs.
+ *
+ * ``ENOENT``: no such handle, or not that of a managed range. ``EOPNOTSUPP``:
+ * as for %PINMAP_MANAGE.
+ */
+struct pinmap_statistics {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handle;
+	__aligned_u64 out_device_faults;
+	__aligned_u64 out_host_faults;
+	__aligned_u64 out_in_touched;
+	__aligned_u64 out_in_prefetched;
+	__aligned_u64 out_home_touched;
+	__aligned_u64 out_home_prefetched;
+	__aligned_u64 out_home_evicted;
+	__aligned_u64 out_refaults;
+	__aligned_u64 out_thrashing;
+	__aligned_u64 out_device_ns;
+	__aligned_u64 out_host_ns;
+	__aligned_u64 out_refused;
+	__aligned_u64 out_last_addr;
+	__u32 out_last_access;
+	__u32 out_last_reason;
+};
+#define PINMAP_STATISTICS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_STATISTICS)
+
+/**
+ * enum pinmap_budget_flags - what to do with the budget
+ * @PINMAP_BUDGET_SET: sets it to @bytes; without it, @bytes must be 0
+ */
+enum pinmap_budget_flags {
+	PINMAP_BUDGET_SET = 1 << 0,
+};
+
+/**
+ * struct pinmap_budget - ioctl(PINMAP_BUDGET)
+ * @size: sizeof(struct pinmap_budget)
+ * @flags: enum pinmap_budget_flags
+ * @bytes: bytes of the device's memory that this context's managed memory may
+ *         take; all bits set: there is no limit, as at first
+ * @out_bytes: the budget
+ * @out_used: bytes that memory has there which this context moved, and that
+ *            somebody has still
+ * @out_room: bytes that can move there now at most, within the budget: what is
+ *            free, and what could go home to make room
+ *
+ * Limits, and tells, how much of the device's memory the context takes for
+ * managed memory. What is there when the budget is made smaller stays. Memory
+ * beyond the budget stays on the host (%PINMAP_RULE_NO_ROOM), where the device
+ * reaches it. A range needs as much room as its %PINMAP_RESIDENCY has bytes
+ * that are not on the device.
+ *
+ * Memory on the device stays charged to the program's memory cgroup, but
+ * nothing can reclaim it there. So the room is also limited to half of what the
+ * cgroup, and those above it, may have (memory.max).
+ *
+ * ``ENOENT``: the context manages nothing. ``EINVAL``: @bytes without
+ * %PINMAP_BUDGET_SET. ``EOPNOTSUPP``: as for %PINMAP_MANAGE. ``EPERM``: the
+ * caller has another address space than the opener's.
+ */
+struct pinmap_budget {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 bytes;
+	__aligned_u64 out_bytes;
+	__aligned_u64 out_used;
+	__aligned_u64 out_room;
+};
+#define PINMAP_BUDGET _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_BUDGET)
 
 /**
  * struct pinmap_release - ioctl(PINMAP_RELEASE)
@@ -1089,30 +1513,36 @@ struct pinmap_reset {
  * @PINMAP_EVENT_GONE: the device is gone, and everything with it; always last
  * @PINMAP_EVENT_FAULT: the queue @handle stopped; &struct pinmap_queue_query
  *                      tells why
+ * @PINMAP_EVENT_THRASHING: CPU and device, or two devices, take memory of the
+ *                          managed range @handle from each other again and
+ *                          again, so that it stays on the host; told once for
+ *                          each range
  */
 enum pinmap_event_type {
 	PINMAP_EVENT_STALE = 1,
 	PINMAP_EVENT_GONE = 2,
 	PINMAP_EVENT_FAULT = 3,
+	PINMAP_EVENT_THRASHING = 4,
 };
 
 /**
  * struct pinmap_event - what read() returns
  * @type: enum pinmap_event_type
  * @access: for a fault, the kind of access: enum pinmap_access; otherwise 0
- * @handle: the registration or the queue; otherwise 0
+ * @handle: the registration, the queue or the managed range; otherwise 0
  * @addr: user address of the registration's first byte; for a fault, the
- *        device address that could not be accessed; otherwise 0
+ *        device address that could not be accessed; of the block of 2 MiB that
+ *        thrashes; otherwise 0
  * @length: bytes of the registration; for a fault, the index of the packet;
- *          otherwise 0
+ *          bytes of the block; otherwise 0
  *
  * read() returns as many whole events as there are and as fit. If there is
  * none, it waits for one, or fails with ``EAGAIN`` if the file is O_NONBLOCK.
  * Once the device is gone and %PINMAP_EVENT_GONE was read, it returns 0.
  * ``EINVAL``: not even one event fits.
  *
- * No event is lost: each registration and each queue has at most one, and room
- * for it is set aside when the registration or queue is made. Releasing or
+ * No event is lost: each registration, each queue and each managed range has at
+ * most one, and room for it is set aside when it is made. Releasing or
  * destroying it withdraws an event that was not read yet.
  *
  * poll() reports POLLIN when there is something to read, and POLLHUP when the
@@ -1655,11 +2085,13 @@ enum pinmap_queue_state {
  * @PINMAP_ACCESS_READ: read
  * @PINMAP_ACCESS_WRITE: write
  * @PINMAP_ACCESS_FETCH: fetch of a packet
+ * @PINMAP_ACCESS_ATOMIC: atomic operation, which reads and writes
  */
 enum pinmap_access {
 	PINMAP_ACCESS_READ = 0,
 	PINMAP_ACCESS_WRITE = 1,
 	PINMAP_ACCESS_FETCH = 2,
+	PINMAP_ACCESS_ATOMIC = 3,
 };
 
 /**
@@ -1681,6 +2113,9 @@ enum pinmap_access {
  * @PINMAP_FAULT_USERFAULTFD: userfaultfd is to serve the page, and this kernel
  *                            does not let a driver wait for it
  * @PINMAP_FAULT_EXITED: the program's address space has ended
+ * @PINMAP_FAULT_ATOMIC: an atomic access to managed memory that cannot be in the
+ *                       device's memory, where no access of the CPU could come
+ *                       between: it cannot move, or there is no room
  */
 enum pinmap_fault_reason {
 	PINMAP_FAULT_NONE = 0,
@@ -1695,6 +2130,7 @@ enum pinmap_fault_reason {
 	PINMAP_FAULT_MEMORY = 9,
 	PINMAP_FAULT_USERFAULTFD = 10,
 	PINMAP_FAULT_EXITED = 11,
+	PINMAP_FAULT_ATOMIC = 12,
 };
 
 /**

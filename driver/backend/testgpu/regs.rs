@@ -25,6 +25,7 @@ macro_rules! numbers {
 numbers! {
     MAGIC = 0x0000;
     VERSION = 0x0008;
+    FEATURES = 0x0010;
     VRAM_SIZE = 0x0018;
     DOORBELLS = 0x0020;
     SLOTS = 0x0028;
@@ -36,6 +37,7 @@ numbers! {
     FAULT_ENTRIES = 0x0068;
     VECTORS = 0x0070;
     TIME = 0x0078;
+    FEATURE_ATOMIC = 0x40;
     RESET = 0x0100;
     MAX_RUN_NS = 0x0110;
 }
@@ -68,6 +70,7 @@ numbers! {
     PTE_HOST = 0x10;
     PTE_SNOOP = 0x20;
     PTE_LEAF = 0x40;
+    PTE_ATOMIC = 0x80;
     PTE_ADDRESS = 0x000f_ffff_ffff_f000;
     INV_SCOPE = 0x0400;
     INV_FIRST = 0x0408;
@@ -123,11 +126,29 @@ numbers! {
     FAULT_INDEX = 0x10;
     ACCESS_WRITE = 1;
     ACCESS_FETCH = 2;
+    ACCESS_ATOMIC = 3;
 }
 /// Value of `SLOT_ENGINE` if no engine holds the slot's packet.
 pub(super) const NO_ENGINE: u64 = 0xff;
 /// Bytes of an entry of the fault queue.
 pub(super) const FAULT_STRIDE: u64 = 32;
+
+// Sections 2 and 16: the paging engine.
+#[cfg(pinmap_mirror)]
+numbers! {
+    FEATURE_ZEROS = 0x80;
+    ENGINE_RESET = 0x0120;
+    PAGING_SOURCE = 0x0600;
+    PAGING_TARGET = 0x0608;
+    PAGING_BYTES = 0x0610;
+    PAGING_SUBMIT = 0x0618;
+    PAGING_DONE = 0x0620;
+    PAGING_FREE = 0x0628;
+    PAGING_ERROR = 0x0630;
+    PAGING_HOST = 0x01;
+    PAGING_ZEROS = 0x02;
+    PAGING_ENGINE = 6;
+}
 
 // Sections 11 and 14: the bus model, counters.
 numbers! {

@@ -28,6 +28,7 @@ pub(super) fn access(access: u64) -> u32 {
     match access {
         ACCESS_WRITE => uapi::PINMAP_ACCESS_WRITE,
         ACCESS_FETCH => uapi::PINMAP_ACCESS_FETCH,
+        ACCESS_ATOMIC => uapi::PINMAP_ACCESS_ATOMIC,
         _ => uapi::PINMAP_ACCESS_READ,
     }
 }

@@ -14,15 +14,14 @@ void pinmap_debug_end(void)
 	debugfs_remove(pinmap_debug_root);
 }
 
-/*
- * Makes a directory with one file that root may read. debugfs takes an error pointer for a
- * directory.
- */
-struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
-				  const struct file_operations *operations)
+struct dentry *pinmap_debug_directory(const char *name)
 {
-	struct dentry *dir = debugfs_create_dir(directory, pinmap_debug_root);
+	return debugfs_create_dir(name, pinmap_debug_root);
+}
 
-	debugfs_create_file(name, 0400, dir, data, operations);
-	return dir;
+/* Makes a file that root may read. debugfs takes an error pointer for a directory. */
+void pinmap_debug_file(struct dentry *directory, const char *name, void *data,
+		       const struct file_operations *operations)
+{
+	debugfs_create_file(name, 0400, directory, data, operations);
 }

@@ -65,8 +65,30 @@ unsigned long pinmap_ns_to_jiffies(u64 ns);
 /* debugfs.rs */
 void pinmap_debug_begin(void);
 void pinmap_debug_end(void);
-struct dentry *pinmap_debug_files(const char *directory, const char *name, void *data,
-				  const struct file_operations *operations);
+struct dentry *pinmap_debug_directory(const char *name);
+void pinmap_debug_file(struct dentry *directory, const char *name, void *data,
+		       const struct file_operations *operations);
+
+/* cgroup.rs */
+u64 pinmap_memory_limit(struct mm_struct *mm);
+
+/* device_private.rs */
+enum {
+	PINMAP_VM_FAULT_OOM = VM_FAULT_OOM,
+};
+struct pinmap_device_pages;
+struct pinmap_device_pages_ops {
+	void (*freed)(void *data, unsigned long first, unsigned long count);
+	vm_fault_t (*bring_home)(void *data, struct vm_fault *vmf);
+};
+struct pinmap_device_pages *pinmap_device_pages_add(u64 bytes, int node,
+						    const struct pinmap_device_pages_ops *ops,
+						    void *data);
+void pinmap_device_pages_remove(struct pinmap_device_pages *pages);
+unsigned long pinmap_device_pages_first(const struct pinmap_device_pages *pages);
+void pinmap_take_device_page(struct pinmap_device_pages *pages, unsigned long index,
+			     unsigned int order);
+void pinmap_tell_lost(struct device *dev, unsigned long start, unsigned long last);
 
 /* dmabuf.rs */
 void pinmap_sg_set_run(struct scatterlist *sg, unsigned long pfn, unsigned int bytes);
@@ -107,7 +129,9 @@ struct pinmap_area {
 	__u64 end;
 	__u32 flags;
 };
-int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
+int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigned int pages,
+			      void *owner, unsigned long *leaves);
+int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages, void *owner,
 		       unsigned long *leaves);
 int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsigned int least,
 		    unsigned int most);
@@ -172,6 +196,50 @@ unsigned long pinmap_folio_pfn(const struct folio *folio);
 unsigned long pinmap_folio_pages(const struct folio *folio);
 unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
 
+/* migrate.rs */
+enum { PINMAP_BATCH_PAGES = 512 };
+struct pinmap_batch;
+struct pinmap_batch_item {
+	bool moves, huge, write, empty;
+	unsigned long pfn;
+};
+struct pinmap_home_fault {
+	struct vm_area_struct *vma;
+	struct page *page;
+	unsigned long addr, start, end;
+	bool huge, by_device;
+};
+struct pinmap_batch *pinmap_batch_new(void);
+void pinmap_batch_free(struct pinmap_batch *batch);
+unsigned long pinmap_migratable(struct mm_struct *mm, unsigned long addr, unsigned long end,
+				struct vm_area_struct **vma);
+bool pinmap_area_at(struct mm_struct *mm, unsigned long addr, struct pinmap_area *area,
+		    struct vm_area_struct **vma);
+bool pinmap_asks_user_space(struct vm_area_struct *vma);
+bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_area *area);
+unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long addr);
+bool pinmap_next_moved(struct mm_struct *mm, unsigned long from, struct pinmap_area *area,
+		       u64 *linear);
+int pinmap_mmap_lock_killable(struct mm_struct *mm);
+bool pinmap_mmap_is_contended(struct mm_struct *mm);
+void pinmap_mmap_unlock(struct mm_struct *mm);
+int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
+		       unsigned long end, bool home, void *owner, struct page *fault_page);
+int pinmap_batch_begin_pages(struct pinmap_batch *batch, const unsigned long *pfns,
+			     unsigned int count);
+unsigned int pinmap_batch_count(const struct pinmap_batch *batch);
+struct pinmap_batch_item pinmap_batch_item(const struct pinmap_batch *batch, unsigned int index);
+void pinmap_batch_to(struct pinmap_batch *batch, unsigned int index, unsigned long pfn, bool huge);
+void pinmap_batch_commit(struct pinmap_batch *batch);
+void pinmap_batch_end(struct pinmap_batch *batch);
+unsigned long pinmap_bounce_new(unsigned int pages);
+void pinmap_bounce_free(unsigned long pfn, unsigned int pages);
+int pinmap_copy_page(unsigned long to, unsigned long from);
+unsigned long pinmap_alloc_home(struct vm_area_struct *vma, unsigned long addr, bool huge);
+void pinmap_drop_page(unsigned long pfn);
+struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf);
+bool pinmap_home_fault_is_in(const struct pinmap_home_fault *fault, const struct mm_struct *mm);
+
 /* miscdevice.rs */
 unsigned long pinmap_get_unmapped_area(struct file *file, unsigned long addr, unsigned long length,
 				       unsigned long pgoff, unsigned long flags);
@@ -179,6 +247,7 @@ int pinmap_take_number(void);
 void pinmap_return_number(int number);
 
 /* mmio.rs */
+void pinmap_copy_page_from_io(unsigned long pfn, const void __iomem *from);
 void pinmap_wmb(void);
 
 /* mmu_notifier.rs */
@@ -305,6 +374,7 @@ enum pinmap_trace_what {
 	PINMAP_TRACE_FAULT_BEGIN = 6,
 	PINMAP_TRACE_FAULT_SERVED = 7,
 	PINMAP_TRACE_FAULT_FAILED = 8,
+	PINMAP_TRACE_MIGRATE = 9,
 };
 struct pinmap_trace {
 	__u64 context;
@@ -323,9 +393,12 @@ struct pinmap_trace {
 	__u32 access;
 	__u32 code;
 	__u32 reason;
+	__u32 cause;
+	__u32 rule;
 	__s32 error;
 	__u8 bus;
 	__u8 devfn;
+	__u8 home;
 };
 bool pinmap_trace_enabled(u32 what);
 void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/fs.h>
 #include <linux/hmm.h>
+#include <linux/hugetlb.h>
 #include <linux/magic.h>
 #include <linux/memremap.h>
 #include <linux/mm.h>
@@ -55,35 +56,65 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
 }
 
 /*
- * Reads the page table of @mm from @start on, for @pages pages: one of @leaves for each. Faults
- * nothing in. What is read is true only if an MMU notifier tells of no change since. Only a fatal
- * signal ends the wait for the mmap lock.
+ * HMM reports a huge page on another device as something that no device may have, where it reports
+ * small ones as missing. It is missing, too: faulted in, it comes from there.
+ */
+static void pinmap_admit_huge(struct mm_struct *mm, unsigned long start, unsigned int pages,
+			      unsigned long *leaves)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, start);
+	unsigned int at = 0;
+
+	while (at < pages && leaves[at] == HMM_PFN_ERROR)
+		at++;
+	if (at != pages || !vma || start + pages * PAGE_SIZE > vma->vm_end)
+		return;
+	if (vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) && (vma->vm_flags & VM_READ) &&
+	    !(vma->vm_flags & VM_SPECIAL))
+		memset(leaves, 0, pages * sizeof(*leaves));
+}
+
+/*
+ * With the mmap lock of @mm held, reads its page table from @start on, for @pages pages: one of
+ * @leaves for each. Faults nothing in. What is read is true only if an MMU notifier tells of no
+ * change since. The block is read as a whole, as HMM counts wrongly from the middle of a huge page
+ * on a device. @owner has the device whose pages are told.
  *
  * HMM uses the interval notifier that it is given to stop early if the range changes. This one
  * never changes, because the caller asks its own notifier.
  */
-int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages,
-		       unsigned long *leaves)
+int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigned int pages,
+			      void *owner, unsigned long *leaves)
 {
-	static char nobody;
 	struct mmu_interval_notifier constant = { .mm = mm };
 	struct hmm_range range = {
 		.notifier = &constant,
 		.start = start,
 		.end = start + pages * PAGE_SIZE,
 		.hmm_pfns = leaves,
-		/* Pages on another device are not those of this owner, and so not reported. */
-		.dev_private_owner = &nobody,
+		/* pages on another device are not reported */
+		.dev_private_owner = owner,
 	};
 	int ret;
 
 	memset(leaves, 0, pages * sizeof(*leaves));
-	ret = mmap_read_lock_killable(mm);
+	ret = hmm_range_fault(&range);
+	if (!ret) {
+		pinmap_admit_huge(mm, range.start, pages, leaves);
+		pinmap_censor(mm, range.start, range.end, leaves);
+	}
+	return ret;
+}
+
+/* The same without the lock. Only a fatal signal ends the wait for it. */
+int pinmap_read_leaves(struct mm_struct *mm, unsigned long start, unsigned int pages, void *owner,
+		       unsigned long *leaves)
+{
+	int ret = mmap_read_lock_killable(mm);
+
 	if (ret)
 		return ret;
-	ret = hmm_range_fault(&range);
-	if (!ret)
-		pinmap_censor(mm, range.start, range.end, leaves);
+	ret = pinmap_read_leaves_locked(mm, start, pages, owner, leaves);
 	mmap_read_unlock(mm);
 	return ret;
 }

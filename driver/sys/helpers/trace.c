@@ -14,7 +14,8 @@
 	each(PINMAP_TRACE_FAULT, pinmap_fault)						\
 	each(PINMAP_TRACE_FAULT_BEGIN, pinmap_fault_begin)				\
 	each(PINMAP_TRACE_FAULT_SERVED, pinmap_fault_served)				\
-	each(PINMAP_TRACE_FAULT_FAILED, pinmap_fault_failed)
+	each(PINMAP_TRACE_FAULT_FAILED, pinmap_fault_failed)				\
+	each(PINMAP_TRACE_MIGRATE, pinmap_migrate)
 
 /* Whether anybody listens: a jump that is patched in where somebody does. */
 bool pinmap_trace_enabled(u32 what)

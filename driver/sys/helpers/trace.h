@@ -83,12 +83,13 @@ PINMAP_BUFFER_EVENT(pinmap_unmap);
 PINMAP_BUFFER_EVENT(pinmap_stale);
 
 #define PINMAP_ACCESS(access)								\
-	__print_symbolic(access, { 0, "read" }, { 1, "write" }, { 2, "fetch" }, { 3, "none" })
+	__print_symbolic(access, { 0, "read" }, { 1, "write" }, { 2, "fetch" },			\
+			 { 3, "atomic" }, { 255, "none" })
 #define PINMAP_REASON(reason)								\
 	__print_symbolic(reason, { 0, "none" }, { 1, "unmapped" }, { 2, "hole" },		\
 			 { 3, "permission" }, { 4, "device" }, { 5, "secret" }, { 6, "guard" },	\
 			 { 7, "file" }, { 8, "poison" }, { 9, "memory" }, { 10, "userfaultfd" },	\
-			 { 11, "exited" })
+			 { 11, "exited" }, { 12, "atomic" })
 
 DECLARE_EVENT_CLASS(pinmap_access,
 	TP_PROTO(const struct pinmap_trace *trace),
@@ -173,6 +174,43 @@ TRACE_EVENT(pinmap_fault_failed,
 		  "device_addr=%#llx access=%s ns=%llu reason=%s error=%d retries=%llu",
 		  PINMAP_TRACE_VALUES, __entry->device_addr, PINMAP_ACCESS(__entry->access),
 		  __entry->ns, PINMAP_REASON(__entry->reason), __entry->error, __entry->retries)
+);
+
+#define PINMAP_CAUSE(cause)								\
+	__print_symbolic(cause, { 0, "touched" }, { 1, "prefetched" }, { 2, "evicted" })
+#define PINMAP_RULE(rule)								\
+	__print_symbolic(rule, { 0, "none" }, { 1, "fixed" }, { 2, "advised" },		\
+			 { 3, "thrashing" }, { 4, "no_room" }, { 5, "preferred" },		\
+			 { 6, "touched" }, { 7, "prefetched" }, { 8, "home" },			\
+			 { 9, "evicted" }, { 10, "crowded" }, { 11, "atomic" })
+
+/*
+ * Managed memory has moved to the device, or home. For an eviction @addr is where a context had it
+ * that follows the memory.
+ */
+TRACE_EVENT(pinmap_migrate,
+	TP_PROTO(const struct pinmap_trace *trace),
+	TP_ARGS(trace),
+	TP_STRUCT__entry(
+		PINMAP_TRACE_CONTEXT
+		__field(u64, addr)
+		__field(u64, bytes)
+		__field(u8, home)
+		__field(u32, cause)
+		__field(u32, rule)
+	),
+	TP_fast_assign(
+		PINMAP_TRACE_ASSIGN;
+		__entry->addr = trace->addr;
+		__entry->bytes = trace->bytes;
+		__entry->home = trace->home;
+		__entry->cause = trace->cause;
+		__entry->rule = trace->rule;
+	),
+	TP_printk(PINMAP_TRACE_FORMAT "addr=%#llx bytes=%llu to=%s cause=%s rule=%s",
+		  PINMAP_TRACE_VALUES, __entry->addr, __entry->bytes,
+		  __entry->home ? "host" : "device", PINMAP_CAUSE(__entry->cause),
+		  PINMAP_RULE(__entry->rule))
 );
 
 #endif

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0
+//! How much of VRAM is taken by pages that a context has moved there, and how much may be.
+//!
+//! Pages outlive the context that moved them. So each page of VRAM has the number of an *owner*,
+//! and each owner a count. A context that manages memory is an owner; its number can be another
+//! context's once that one is closed and the last of its pages is gone.
+//!
+//! Pages on the device stay charged to the memory cgroup of their process, where nothing can
+//! reclaim them. So that its limit does not end the process while other memory could still be
+//! reclaimed, a context's pages are at most half of the smallest limit that holds for it.
+
+use super::{vram::zeros, Gpu};
+use crate::{logic::PAGE_SIZE, sys::cgroup};
+use kernel::{
+    mm::Mm,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
+};
+
+/// Owners that are told apart, and the number that stands for all others.
+const OWNERS: usize = 1024;
+const OTHERS: u32 = 0;
+
+/// All owners of a device.
+#[pin_data]
+pub(super) struct Owners {
+    /// Which numbers contexts have.
+    #[pin]
+    taken: Mutex<KVVec<bool>>,
+    /// The pages of each.
+    pages: KVVec<Atomic<u64>>,
+    /// The owner of each page of VRAM.
+    of_page: KVVec<Atomic<u32>>,
+}
+
+impl Owners {
+    pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
+        pin_init::pin_init_scope(move || {
+            let count = usize::try_from(vram / PAGE_SIZE).map_err(|_| ENODEV)?;
+            let mut of_page = KVVec::with_capacity(count, GFP_KERNEL)?;
+            for _ in 0..count {
+                of_page.push(Atomic::new(OTHERS), GFP_KERNEL)?;
+            }
+            let taken = KVVec::from_elem(false, OWNERS, GFP_KERNEL)?;
+            let pages = zeros(OWNERS)?;
+            Ok(try_pin_init!(Self {
+                taken <- new_mutex!(taken, "pinmap_owners"),
+                pages,
+                of_page,
+            }? Error))
+        })
+    }
+
+    fn pages_of(&self, owner: u32) -> Option<&Atomic<u64>> {
+        self.pages.get(owner as usize)
+    }
+
+    /// Gives `count` pages of VRAM from `first` on to `owner`.
+    pub(super) fn take(&self, first: u64, count: u64, owner: u32) {
+        let pages = self.of_page.iter().skip(first as usize);
+        for page in pages.take(count as usize) {
+            page.store(owner, Relaxed);
+        }
+        if let Some(pages) = self.pages_of(owner) {
+            pages.fetch_add(count, Relaxed);
+        }
+    }
+
+    /// Takes `count` pages of VRAM from `first` on from their owners. From any context.
+    pub(super) fn give(&self, first: u64, count: u64) {
+        let pages = self.of_page.iter().skip(first as usize);
+        for page in pages.take(count as usize) {
+            if let Some(pages) = self.pages_of(page.load(Relaxed)) {
+                pages.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// What a context may have of VRAM for pages that it moves there.
+pub(crate) struct Budget {
+    gpu: Arc<Gpu>,
+    pub(super) owner: u32,
+    /// Bytes.
+    limit: Atomic<u64>,
+}
+
+impl Budget {
+    /// Makes the budget of a context, without a limit. Sleeps.
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
+        let owners = &gpu.private.owners;
+        let mut taken = owners.taken.lock();
+        let mut owner = OTHERS;
+        for (number, taken) in taken.iter_mut().enumerate().skip(1) {
+            let pages = owners.pages.get(number);
+            if !*taken && pages.is_some_and(|pages| pages.load(Relaxed) == 0) {
+                *taken = true;
+                owner = number as u32;
+                break;
+            }
+        }
+        drop(taken);
+        Self {
+            gpu: gpu.clone(),
+            owner,
+            limit: Atomic::new(u64::MAX),
+        }
+    }
+
+    /// Bytes of VRAM that the context's pages have; 0 if there are too many contexts to tell.
+    pub(crate) fn used(&self) -> u64 {
+        if self.owner == OTHERS {
+            return 0;
+        }
+        let pages = self.gpu.private.owners.pages_of(self.owner);
+        pages.map_or(0, |pages| pages.load(Relaxed).saturating_mul(PAGE_SIZE))
+    }
+
+    /// The limit in bytes; `u64::MAX`: none.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
+    }
+
+    /// Sets the limit. What is there already stays.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// Pages that the context, whose memory is `mm`, can have at most beyond those that it has:
+    /// for which there is room, or for which others can go home.
+    pub(crate) fn room(&self, mm: &Mm) -> u64 {
+        let limit = self.limit().min(cgroup::memory_limit(mm) / 2);
+        let left = limit.saturating_sub(self.used()) / PAGE_SIZE;
+        left.min(self.gpu.room())
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        let mut taken = self.gpu.private.owners.taken.lock();
+        if let Some(taken) = taken.get_mut(self.owner as usize) {
+            *taken = false;
+        }
+    }
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Pages of a block on their way to VRAM, or home.
+//!
+//! [`Moving`] begins with pages that are collected, and with the copies that the engine is told to
+//! make. It ends when the copies have: the new pages take the place of the old ones. In between the
+//! caller can begin with the next block, so that the engine always has something to do.
+
+use super::{
+    mover::{Copies, Jobs, Move},
+    reserve::Reserved,
+    Gpu,
+};
+use crate::{
+    logic::{block::PAGES, span::Span, PAGE_SIZE},
+    sys::{
+        migrate::{Area, Batch, Collected, HomeFault, Item, To},
+        task,
+    },
+};
+use kernel::prelude::*;
+
+/// Lists that are kept for the next blocks.
+const SPARE: usize = 4;
+
+/// What became of some pages that were to move.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Outcome {
+    /// Pages that moved.
+    pub(crate) moved: u64,
+    /// Pages for which there was no room, in VRAM or in the host's memory.
+    pub(crate) no_room: u64,
+    /// Pages that somebody has pinned, or is using at this moment.
+    pub(crate) busy: u64,
+}
+
+/// A page that is to move, and the one it is to move to.
+struct Pair {
+    item: Item,
+    /// The first page number in VRAM.
+    number: u64,
+    /// The new page; that of an item that is split has one for each of its pages.
+    pfn: u64,
+}
+
+/// Room for the lists of a block.
+struct Lists {
+    pairs: KVec<Pair>,
+    jobs: Jobs,
+}
+
+impl Lists {
+    fn new() -> Result<Self> {
+        Ok(Self {
+            pairs: KVec::with_capacity(PAGES, GFP_KERNEL)?,
+            jobs: Jobs::new()?,
+        })
+    }
+}
+
+/// Room for what is under way, of blocks that have moved.
+pub(super) struct Spares(KVec<(Batch, Lists)>);
+
+impl Spares {
+    pub(super) fn new() -> Result<Self> {
+        Ok(Self(KVec::with_capacity(SPARE, GFP_KERNEL)?))
+    }
+}
+
+/// Pages of a block on their way. Dropping it is the same as [`finish`](Self::finish).
+///
+/// Who has several finishes them in the order in which they were made, and makes none while one has
+/// not [begun](Self::has_begun): nobody waits for others with something that others wait for.
+pub(crate) struct Moving<'a> {
+    gpu: &'a Gpu,
+    /// `None`: it is over.
+    under_way: Option<UnderWay<'a>>,
+    outcome: Outcome,
+}
+
+/// The copies come first, since they have to end before the pages are let go.
+struct UnderWay<'a> {
+    copies: Copies<'a>,
+    collected: Collected<'a>,
+    pairs: KVec<Pair>,
+    home: bool,
+}
+
+impl<'a> Moving<'a> {
+    /// Waits until the pages have moved. `EIO`: the device did not copy them to VRAM, and they are
+    /// where they were; `ENODEV`: VRAM cannot be read any more, and its pages stay.
+    pub(crate) fn finish(mut self) -> Result<Outcome> {
+        self.complete()?;
+        Ok(self.outcome)
+    }
+
+    /// Whether the engine was told to copy; otherwise it waits for others to end.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.under_way
+            .as_ref()
+            .is_none_or(|this| this.copies.has_begun())
+    }
+
+    fn complete(&mut self) -> Result {
+        let Some(mut this) = self.under_way.take() else {
+            return Ok(());
+        };
+        let gpu = self.gpu;
+        let mut copied = this.copies.wait();
+        if this.home {
+            copied = copied.or_else(|_| gpu.save_pages(&this.copies.jobs().moves));
+        }
+        if !this.pairs.is_empty() {
+            copied = copied.and_then(|()| gpu.check_vram());
+        }
+        let is_copied = copied.is_ok();
+        for pair in &this.pairs {
+            if is_copied {
+                let huge = pair.item.huge;
+                this.collected.set(pair.item.index, pair.pfn, huge);
+            } else {
+                this.collected.drop_page(pair.pfn);
+            }
+        }
+        this.collected.commit();
+        for pair in &this.pairs {
+            let pages = pages_of(pair.item);
+            if is_copied && this.collected.moves(pair.item.index) {
+                self.outcome.moved = self.outcome.moved.saturating_add(pages);
+            } else {
+                self.outcome.busy = self.outcome.busy.saturating_add(pages);
+            }
+        }
+        let batch = this.collected.end();
+        let lists = Lists {
+            pairs: this.pairs,
+            jobs: this.copies.into_jobs(),
+        };
+        gpu.keep_lists(batch, lists);
+        copied
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        let _ = self.complete();
+    }
+}
+
+impl Gpu {
+    /// Room for a block, which `collect` is called with.
+    fn lists(&self) -> Result<(Batch, Lists)> {
+        let spare = self.spares.lock().0.pop();
+        match spare {
+            Some(spare) => Ok(spare),
+            None => Ok((Batch::new()?, Lists::new()?)),
+        }
+    }
+
+    fn keep_lists(&self, batch: Batch, mut lists: Lists) {
+        lists.pairs.clear();
+        lists.jobs.clear();
+        // More than that are not kept.
+        let _ = self.spares.lock().0.push_within_capacity((batch, lists));
+    }
+
+    /// Begins to move the pages of `part`, in one block of 2 MiB, to VRAM, as far as they are not
+    /// there and frames are `reserved`. Addresses without a page get one, of zeros.
+    pub(crate) fn begin_in<'a>(
+        &'a self,
+        area: Area<'a>,
+        part: Span,
+        reserved: &mut Reserved<'_>,
+    ) -> Result<Moving<'a>> {
+        let (batch, mut lists) = self.lists()?;
+        let collected = batch.collect(area, part, To::Device, self.token())?;
+        let mut outcome = Outcome::default();
+        let pairs = &mut lists.pairs;
+        collected.each(|item| {
+            if let Some((number, pfn)) = self.take_page(reserved, item.huge) {
+                let _ = pairs.push_within_capacity(Pair { item, number, pfn });
+            } else if !item.huge || !self.take_in_pieces(&collected, reserved, item, pairs) {
+                outcome.no_room = outcome.no_room.saturating_add(pages_of(item));
+            }
+        });
+        for pair in &*pairs {
+            let offset = pair.number.saturating_mul(PAGE_SIZE);
+            let pages = pages_of(pair.item);
+            let (list, pfn) = match pair.item.pfn {
+                Some(pfn) => (&mut lists.jobs.moves, pfn),
+                None => (&mut lists.jobs.zeros, 0),
+            };
+            let _ = list.push_within_capacity(Move { pfn, offset, pages });
+        }
+        if !self.can_zero() {
+            self.zero_pages(&lists.jobs.zeros);
+            lists.jobs.zeros.clear();
+        }
+        Ok(self.begin(lists, collected, false, outcome))
+    }
+
+    /// Begins to move the pages of `part`, in one block of 2 MiB, home, as far as they are in VRAM.
+    pub(crate) fn begin_home<'a>(&'a self, area: Area<'a>, part: Span) -> Result<Moving<'a>> {
+        let (batch, lists) = self.lists()?;
+        let collected = batch.collect(area, part, To::Home, self.token())?;
+        Ok(self.send_home(lists, collected))
+    }
+
+    /// The same for the memory of a CPU fault.
+    pub(super) fn begin_for<'a>(
+        &'a self,
+        fault: &'a HomeFault<'a>,
+        part: Span,
+    ) -> Result<Moving<'a>> {
+        let (batch, lists) = self.lists()?;
+        let collected = batch.collect_for(fault, part, self.token())?;
+        Ok(self.send_home(lists, collected))
+    }
+
+    /// The same for the pages of VRAM with these frame numbers, wherever they are mapped.
+    pub(super) fn begin_pages(&self, pfns: &[usize]) -> Result<Moving<'_>> {
+        let (batch, lists) = self.lists()?;
+        let collected = self.as_evictor(|| batch.collect_pages(pfns))?;
+        Ok(self.send_home(lists, collected))
+    }
+
+    fn begin<'a>(
+        &'a self,
+        lists: Lists,
+        collected: Collected<'a>,
+        home: bool,
+        outcome: Outcome,
+    ) -> Moving<'a> {
+        let under_way = UnderWay {
+            copies: self.copy_pages(lists.jobs, !home),
+            collected,
+            pairs: lists.pairs,
+            home,
+        };
+        Moving {
+            gpu: self,
+            under_way: Some(under_way),
+            outcome,
+        }
+    }
+
+    /// Has collected pages of VRAM go home.
+    fn send_home<'a>(&'a self, mut lists: Lists, collected: Collected<'a>) -> Moving<'a> {
+        let mut outcome = Outcome::default();
+        let mut add = |item: Item, number: u64, pfn| {
+            let (offset, pages) = (number.saturating_mul(PAGE_SIZE), pages_of(item));
+            let _ = lists.pairs.push_within_capacity(Pair { item, number, pfn });
+            let moves = &mut lists.jobs.moves;
+            let _ = moves.push_within_capacity(Move { pfn, offset, pages });
+        };
+        collected.each(|item| {
+            let offset = item.pfn.and_then(|pfn| self.offset_of(pfn));
+            let Some(number) = offset.map(|offset| offset / PAGE_SIZE) else {
+                return;
+            };
+            if let Some(pfn) = collected.allocate_home(item.index, item.huge) {
+                add(item, number, pfn);
+                return;
+            }
+            let mut without = pages_of(item);
+            if item.huge && collected.can_split() {
+                // With small pages in its place it is split.
+                for page in 0..PAGES {
+                    let index = item.index.saturating_add(page);
+                    let Some(pfn) = collected.allocate_home(index, false) else {
+                        break;
+                    };
+                    add(item.piece(page), number.saturating_add(page as u64), pfn);
+                    without = without.saturating_sub(1);
+                }
+            }
+            outcome.no_room = outcome.no_room.saturating_add(without);
+        });
+        self.begin(lists, collected, true, outcome)
+    }
+
+    /// Takes a page of VRAM for each page of a huge `item`, since there is no huge one. Returns
+    /// whether there were enough: they move together.
+    fn take_in_pieces(
+        &self,
+        collected: &Collected<'_>,
+        reserved: &mut Reserved<'_>,
+        item: Item,
+        pairs: &mut KVec<Pair>,
+    ) -> bool {
+        let before = pairs.len();
+        for page in 0..PAGES {
+            let Some((number, pfn)) = self.take_page(reserved, false) else {
+                while pairs.len() > before {
+                    if let Some(pair) = pairs.pop() {
+                        collected.drop_page(pair.pfn);
+                    }
+                }
+                return false;
+            };
+            let item = item.piece(page);
+            let _ = pairs.push_within_capacity(Pair { item, number, pfn });
+        }
+        true
+    }
+
+    /// Zeroes pages of VRAM by the CPU.
+    fn zero_pages(&self, zeros: &[Move]) {
+        for zeros in zeros {
+            for page in 0..zeros.pages {
+                let at = page.saturating_mul(PAGE_SIZE);
+                self.hardware
+                    .zero(zeros.offset.saturating_add(at), PAGE_SIZE);
+                task::cond_resched();
+            }
+        }
+        self.hardware.order();
+    }
+
+    /// Copies pages of VRAM to the host by the CPU. `ENODEV`: it cannot reach them any more.
+    fn save_pages(&self, moves: &[Move]) -> Result {
+        for all in moves {
+            for page in 0..all.pages {
+                let offset = all.offset.saturating_add(page.saturating_mul(PAGE_SIZE));
+                if !self
+                    .hardware
+                    .save_page(offset, all.pfn.saturating_add(page))
+                {
+                    return Err(ENODEV);
+                }
+                task::cond_resched();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pages of an item.
+fn pages_of(item: Item) -> u64 {
+    if item.huge {
+        PAGES as u64
+    } else {
+        1
+    }
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Windows: addresses on the bus where the driver's engine reaches pages of the host.
+//!
+//! Pages of a copy are contiguous in a window, whatever they are in memory. They are mapped there
+//! for as long as the copy takes. To map and unmap single pages costs more than to copy them, so
+//! scattered ones are copied by the CPU, to or from a *bounce buffer* that stays mapped.
+
+use super::mover::{in_host, joined, Move};
+use crate::{
+    address_space::{AddressSpace, IovaRange},
+    logic::{block::PAGES, place::Placement, pte::LARGE, request::Target, span::Span, PAGE_SIZE},
+    sys::{bounce::Bounce, iommu::Lender, task},
+};
+use core::{iter, mem};
+use kernel::{
+    prelude::*,
+    sync::{atomic::Atomic, Arc},
+};
+
+/// How many blocks can be copied, or wait for that, at the same time.
+pub(super) const WINDOWS: usize = 4;
+/// Pages of a run, on average, from which on runs are mapped.
+const MAPPED: u64 = 8;
+
+/// What all windows have in common.
+pub(super) struct Bus {
+    range: IovaRange,
+    lender: Lender,
+    /// Copies up to this number may have failed, if they were not looked at before.
+    pub(super) failed: Atomic<u64>,
+    /// Copies up to this number are not made any more, whatever the device says.
+    pub(super) given_up: Atomic<u64>,
+}
+
+/// A bounce buffer, mapped at its addresses.
+struct Mapped {
+    bus: Arc<Bus>,
+    span: Span,
+    buffer: Bounce,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // If it cannot be unmapped, the domain blocks all DMA.
+        let _ = self.bus.lender.unmap(iter::once(self.span));
+    }
+}
+
+/// How the engine reaches the pages of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// So many runs of them are mapped.
+    Runs(usize),
+    Bounce,
+}
+
+/// A window, of the size of a block of managed memory.
+pub(super) struct Window {
+    pub(super) bus: Arc<Bus>,
+    /// The first page of it, counted in all windows.
+    first: u64,
+    /// Made when it is needed first.
+    bounce: Option<Mapped>,
+    reach: Reach,
+}
+
+impl Window {
+    /// Makes all windows. Sleeps.
+    pub(super) fn all(space: &Arc<AddressSpace>) -> Result<KVec<Self>> {
+        let packed = Target {
+            placement: Placement::Packed(0),
+            address_bits: u64::BITS,
+        };
+        // Each has a second block, for its bounce buffer.
+        let bytes = LARGE.saturating_mul(2).saturating_mul(WINDOWS as u64);
+        let range = IovaRange::take(space, bytes, packed).map_err(|failure| failure.errno)?;
+        let bus = Arc::new(
+            Bus {
+                lender: Lender::new(space.domain(), range.span())?,
+                range,
+                failed: Atomic::new(0),
+                given_up: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?;
+        let mut windows = KVec::with_capacity(WINDOWS, GFP_KERNEL)?;
+        for first in (0..).step_by(2 * PAGES).take(WINDOWS) {
+            let window = Self {
+                bus: bus.clone(),
+                first,
+                bounce: None,
+                reach: Reach::Runs(0),
+            };
+            windows.push_within_capacity(window).map_err(|_| ENOMEM)?;
+        }
+        Ok(windows)
+    }
+
+    /// Returns the address of page `page` of the copy that the window is open for.
+    pub(super) fn address(&self, page: u64) -> u64 {
+        let bounce = match self.reach {
+            Reach::Bounce => PAGES as u64,
+            Reach::Runs(_) => 0,
+        };
+        let pages = self.first.saturating_add(bounce).saturating_add(page);
+        let offset = pages.saturating_mul(PAGE_SIZE);
+        self.bus.range.span().start().saturating_add(offset)
+    }
+
+    /// Returns the addresses of `pages` pages of it.
+    fn part(&self, page: u64, pages: u64) -> Option<Span> {
+        let bytes = pages.checked_mul(PAGE_SIZE)?;
+        let part = Span::new(self.address(page), bytes).ok()?;
+        self.bus.range.span().covers(part).then_some(part)
+    }
+
+    /// Has the engine reach the pages of `moves`: to read them if they go to VRAM, else to write
+    /// them. [`close`](Self::close) it in any case.
+    pub(super) fn open(&mut self, moves: &[Move], to_vram: bool) -> Result {
+        self.reach = Reach::Runs(0);
+        let pages = moves.iter().map(|run| run.pages);
+        let pages = pages.fold(0, u64::saturating_add);
+        let runs = joined(moves, in_host).count() as u64;
+        if pages < runs.saturating_mul(MAPPED) && self.make_bounce() {
+            self.reach = Reach::Bounce;
+            return if to_vram {
+                self.each_page(moves, Bounce::fill)
+            } else {
+                Ok(())
+            };
+        }
+        let mut mapped = 0_usize;
+        for (first, run) in joined(moves, in_host) {
+            let span = self.part(first, run.pages).ok_or(EINVAL)?;
+            self.bus.lender.map(span, run.pfn, !to_vram)?;
+            mapped = mapped.saturating_add(1);
+            self.reach = Reach::Runs(mapped);
+        }
+        Ok(())
+    }
+
+    /// Ends what [`open`](Self::open) began, when the engine is not at it any more. `copied`: it
+    /// has copied everything, which is passed on to the pages.
+    pub(super) fn close(&mut self, moves: &[Move], to_vram: bool, copied: bool) -> Result {
+        match mem::replace(&mut self.reach, Reach::Runs(0)) {
+            Reach::Bounce if copied && !to_vram => self.each_page(moves, Bounce::empty),
+            Reach::Bounce => Ok(()),
+            Reach::Runs(mapped) => {
+                let runs = joined(moves, in_host).take(mapped);
+                let runs = runs.filter_map(|(first, run)| self.part(first, run.pages));
+                self.bus.lender.unmap(runs)
+            }
+        }
+    }
+
+    /// Returns whether it has a bounce buffer.
+    fn make_bounce(&mut self) -> bool {
+        if self.bounce.is_none() {
+            self.bounce = self.map_bounce().ok();
+        }
+        self.bounce.is_some()
+    }
+
+    fn map_bounce(&self) -> Result<Mapped> {
+        let page = PAGES as u64;
+        let span = self.part(page, page).ok_or(EINVAL)?;
+        let buffer = Bounce::new()?;
+        self.bus.lender.map(span, buffer.pfn(), true)?;
+        Ok(Mapped {
+            bus: self.bus.clone(),
+            span,
+            buffer,
+        })
+    }
+
+    /// Calls `copy` for the pages of `moves`: with their places in the bounce buffer, and their
+    /// page frames.
+    fn each_page(&self, moves: &[Move], copy: fn(&Bounce, u64, u64) -> Result) -> Result {
+        let bounce = self.bounce.as_ref().ok_or(EINVAL)?;
+        let pages = moves
+            .iter()
+            .flat_map(|run| (0..run.pages).map(|page| run.pfn.saturating_add(page)));
+        for (place, pfn) in (0..PAGES as u64).zip(pages) {
+            copy(&bounce.buffer, place, pfn)?;
+            task::cond_resched();
+        }
+        Ok(())
+    }
+}

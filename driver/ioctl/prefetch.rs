@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+//! PREFETCH.
+
+#[cfg(pinmap_mirror)]
+use super::pending::errno;
+use super::{pending::Pending, Request};
+#[cfg(not(pinmap_mirror))]
+use crate::sys::compat;
+use crate::{
+    context::Context,
+    failure::Failure,
+    sys::uapi::{self, pinmap_fail, pinmap_prefetch},
+};
+#[cfg(pinmap_mirror)]
+use crate::{logic::request, managed::Managed};
+use kernel::{prelude::*, sync::Arc};
+
+impl Request for pinmap_prefetch {
+    const NR: u32 = uapi::PINMAP_CMD_PREFETCH;
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let (range, home) =
+            request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        context.check_caller()?;
+        let managing = context.managing_now().ok_or(ENOENT)?;
+        let done = managing.prefetch(managing.mm(), range, home)?;
+        self.out_moved = done.moved;
+        self.out_there = done.there;
+        self.out_no_room = done.no_room;
+        self.out_busy = done.busy;
+        self.out_fixed = done.fixed;
+        Ok(Pending::Done)
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}

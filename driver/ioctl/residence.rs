@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+//! ADVISE, BUDGET, RESIDENCY and STATISTICS: where managed memory is to be, where it is, and why.
+
+#[cfg(pinmap_mirror)]
+use super::pending::errno;
+use super::{pending::Pending, Request};
+#[cfg(not(pinmap_mirror))]
+use crate::sys::compat;
+use crate::{
+    context::Context,
+    failure::Failure,
+    sys::uapi::{
+        self, pinmap_advise, pinmap_budget, pinmap_fail, pinmap_residency, pinmap_statistics,
+    },
+};
+#[cfg(pinmap_mirror)]
+use crate::{
+    logic::{request, PAGE_SIZE},
+    managed::{Managed, Managing},
+    sys::uapi::pinmap_run,
+};
+use core::mem::offset_of;
+#[cfg(pinmap_mirror)]
+use kernel::uaccess::{UserPtr, UserSlice};
+use kernel::{prelude::*, sync::Arc};
+
+/// What manages the memory of `context`, whose program is the caller.
+#[cfg(pinmap_mirror)]
+fn managing(context: &Context) -> Result<Arc<Managing>> {
+    context.check_caller()?;
+    context.managing_now().ok_or(ENOENT)
+}
+
+impl Request for pinmap_advise {
+    const NR: u32 = uapi::PINMAP_CMD_ADVISE;
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let (range, advice) = request::advise(
+            self.flags,
+            self.__reserved,
+            self.addr,
+            self.length,
+            self.advice,
+            bounds,
+        )
+        .map_err(errno)?;
+        let managing = managing(context)?;
+        managing.advise(managing.mm(), range, advice)?;
+        Ok(Pending::Done)
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for pinmap_residency {
+    const NR: u32 = uapi::PINMAP_CMD_RESIDENCY;
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let range = request::residency(self.flags, self.addr, self.length, self.runs, bounds)
+            .map_err(errno)?;
+        let managing = managing(context)?;
+        let bytes = (self.capacity as usize).saturating_mul(size_of::<pinmap_run>());
+        let mut out = UserSlice::new(UserPtr::from_addr(self.runs as usize), bytes).writer();
+        let told = managing.residency(managing.mm(), range, self.capacity, |run| out.write(run))?;
+        self.out_count = told.count;
+        self.out_end = told.end;
+        self.out_absent = told.absent;
+        self.out_host = told.host;
+        self.out_device = told.device;
+        Ok(Pending::Done)
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+impl Request for pinmap_statistics {
+    const NR: u32 = uapi::PINMAP_CMD_STATISTICS;
+    const FIRST_SIZE: usize = offset_of!(Self, out_refused);
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        if self.flags != 0 {
+            return Err(crate::sys::compat::unsupported().into());
+        }
+        context.managed_range(self.handle)?.describe(self);
+        Ok(Pending::Done)
+    }
+}
+
+impl Request for pinmap_budget {
+    const NR: u32 = uapi::PINMAP_CMD_BUDGET;
+
+    #[cfg(not(pinmap_mirror))]
+    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+        Err(compat::unsupported().into())
+    }
+
+    #[cfg(pinmap_mirror)]
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        context.device().gpu()?;
+        let limit = request::budget(self.flags, self.bytes).map_err(errno)?;
+        let managing = managing(context)?;
+        let budget = managing.budget();
+        if let Some(limit) = limit {
+            budget.set_limit(limit);
+        }
+        self.out_bytes = budget.limit();
+        self.out_used = budget.used();
+        self.out_room = budget.room(managing.mm()).saturating_mul(PAGE_SIZE);
+        Ok(Pending::Done)
+    }
+}

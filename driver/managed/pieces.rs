@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Pages of a block that the page table has, in pieces that are mapped and entered as one.
+
+use super::{block::Block, Managed};
+use crate::{
+    logic::block::{Pages, Run, PAGES},
+    sys::hmm::Held,
+};
+use kernel::prelude::*;
+
+/// Whether all pages of a block are held and can be one entry. If they are all writable but not
+/// all counted as modified, they are made one entry that can only be read, unless the target is to
+/// be written to.
+pub(super) fn is_one(held: &Held<'_>, writable: &mut Pages, target: Option<usize>) -> bool {
+    let Some(first) = held.pfn(0) else {
+        return false;
+    };
+    let is_contiguous =
+        (0..PAGES).all(|index| held.pfn(index) == Some(first.saturating_add(index as u64)));
+    if !is_contiguous {
+        return false;
+    }
+    if *writable == Pages::ALL {
+        return true;
+    }
+    if target.is_none() {
+        *writable = Pages::NONE;
+    }
+    writable.is_empty()
+}
+
+/// Pages of a block that are held: contiguous in memory, and alike.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) run: Run,
+    /// The frame number of the first page.
+    pfn: u64,
+    pub(super) write: bool,
+    /// The offset into VRAM, if they are there.
+    pub(super) private: Option<u64>,
+}
+
+impl Piece {
+    /// Maps it on the bus, unless it is in VRAM.
+    pub(super) fn map(self, block: &Block) -> Result {
+        if self.private.is_some() {
+            return Ok(());
+        }
+        let span = block.bus_span(self.run).ok_or(EINVAL)?;
+        block.lender.map(span, self.pfn, self.write)
+    }
+}
+
+/// All pieces of a block.
+pub(super) struct Pieces<'a> {
+    managed: &'a Managed,
+    held: &'a Held<'a>,
+    writable: Pages,
+    next: usize,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(managed: &'a Managed, held: &'a Held<'a>, writable: Pages) -> Self {
+        Self {
+            managed,
+            held,
+            writable,
+            next: 0,
+        }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let first = self.held.pages().next(self.next)?;
+        let pfn = self.held.pfn(first)?;
+        let write = self.writable.has(first);
+        // The frame numbers of pages in VRAM are not those of other memory, nor next to them.
+        let is_next = |index: usize| {
+            let offset = index.saturating_sub(first) as u64;
+            self.held.pfn(index) == Some(pfn.saturating_add(offset))
+                && self.writable.has(index) == write
+        };
+        let mut end = first.saturating_add(1);
+        while end < PAGES && is_next(end) {
+            end = end.saturating_add(1);
+        }
+        self.next = end;
+        Some(Piece {
+            run: Run {
+                first,
+                count: end.saturating_sub(first),
+            },
+            pfn,
+            write,
+            private: self.managed.vm.gpu().offset_of(pfn),
+        })
+    }
+}

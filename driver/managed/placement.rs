@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Deciding where memory is to be that the device has touched, and moving it there.
+//!
+//! What moves at once is what is faulted in at once (`logic/fault_around.rs`), and a page of 2 MiB
+//! as a whole. Memory that stays on the host, by whichever rule of `logic/residence.rs`, is entered
+//! there. What is tried in vain is not tried again before the device has touched it once more, and
+//! what was tried in vain again and again, as memory of a program that forks all the time, is not
+//! tried for as long as memory that thrashes.
+
+use super::{
+    ahead::Line,
+    past::Past,
+    range::Count,
+    serve::{lendable, Fault},
+    Managed, Managing, WINDOWS,
+};
+use crate::{
+    gpu::{moving::Outcome, Gpu},
+    logic::{
+        block::{Pages, PAGES},
+        fault_around::{self, Window},
+        pte::LARGE,
+        residence::{self, Facts, Place, Rule},
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::{
+        hmm::{Leaf, Snapshot},
+        migrate::{Areas, HomeFault},
+    },
+    trace,
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{Atomic, Relaxed},
+};
+
+/// Where memory is that the device has touched.
+pub(super) enum Placed {
+    /// Some of it has moved: the page table has changed.
+    Moved,
+    /// It stays on the host.
+    Stays(Extent),
+    /// It was to move, but nothing of it did: somebody has it pinned, or uses it at this moment.
+    Busy(Extent),
+}
+
+/// Pages of a block that stay on the host, as one of them does.
+#[derive(Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) pages: Pages,
+    /// A write is to be decided anew.
+    pub(super) read_only: bool,
+}
+
+impl Extent {
+    /// Nothing but page `index`.
+    pub(super) fn page(index: usize) -> Self {
+        Self {
+            pages: Pages::range(index, index),
+            read_only: false,
+        }
+    }
+
+    /// No page.
+    pub(super) const NONE: Self = Self {
+        pages: Pages::NONE,
+        read_only: false,
+    };
+}
+
+/// The bits of a frame number that are 0 for the first of 2 MiB.
+const IN_HUGE: u64 = PAGES as u64 - 1;
+
+/// Whether the page table has a block as 2 MiB that are contiguous, and begin on a boundary.
+fn is_huge(snapshot: &Snapshot) -> bool {
+    let Leaf::Page { pfn: first, .. } = snapshot.leaf(0) else {
+        return false;
+    };
+    let is_next = |index: usize| snapshot.pfn(index) == Some(first.saturating_add(index as u64));
+    first & IN_HUGE == 0 && (1..PAGES).all(is_next)
+}
+
+/// Decides where the memory of `fault` is to be, of which the page table has `snapshot`, and moves
+/// it. `EINTR`: a fatal signal came.
+pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> Result<Placed> {
+    let managed: &Managed = managing;
+    let gpu = managed.vm.gpu();
+    let page = Extent::page(fault.index);
+    let Some(past) = managed.pasts.get(fault.addr / LARGE) else {
+        return Ok(Placed::Stays(page));
+    };
+    if managed.is_for_host(fault.addr) && !fault.atomic {
+        past.stays(Rule::Advised);
+        return Ok(Placed::Stays(Extent {
+            pages: Pages::ALL,
+            read_only: false,
+        }));
+    }
+    let areas = Areas::lock(managing.mm())?;
+    let Some(plan) = Plan::new(managing, &areas, fault, snapshot, past) else {
+        return Ok(Placed::Stays(page));
+    };
+    drop(areas);
+    if plan.place == Place::Host {
+        return Ok(plan.stays(managed, past, plan.rule));
+    }
+    let mut reserved = gpu.reserve(&managed.budget, plan.part.pages(), u64::MAX)?;
+    if reserved.is_empty() {
+        return Ok(plan.stays(managed, past, Rule::NoRoom));
+    }
+    let areas = Areas::lock(managing.mm())?;
+    let Some((now_there, Some(area))) = areas.at(fault.addr) else {
+        return Ok(Placed::Moved);
+    };
+    if !now_there.covers(plan.part) {
+        return Ok(Placed::Moved);
+    }
+    let mut line = Line::new(managing)?;
+    let outcome = match gpu.begin_in(area, plan.part, &mut reserved) {
+        Ok(moving) if plan.part == fault.block => line.move_ahead(&areas, fault, moving),
+        Ok(moving) => moving.finish(),
+        Err(error) => Err(error),
+    };
+    // A copy that failed leaves the pages where they are.
+    let outcome = outcome.unwrap_or_default();
+    drop(line);
+    drop(areas);
+    if outcome.moved == 0 {
+        // What is swapped out, or on another device, can move when it was faulted in.
+        if snapshot.leaf(fault.index) != Leaf::Absent {
+            past.note_stuck(plan.now);
+        }
+        return Ok(Placed::Busy(Extent {
+            pages: super::block::pages_in(fault.block, plan.part),
+            read_only: false,
+        }));
+    }
+    let more = plan.part.pages().saturating_sub(1) as u32;
+    managed.note_window(fault, more, plan.window);
+    managed.note_moved_in(past, plan.part, outcome, plan.rule);
+    Ok(Placed::Moved)
+}
+
+/// What is to become of the memory around a fault.
+pub(super) struct Plan {
+    pub(super) place: Place,
+    pub(super) rule: Rule,
+    /// What moves, if it does.
+    pub(super) part: Span,
+    /// The pages of the block to which the same applies.
+    alike: Pages,
+    read_only: bool,
+    window: usize,
+    now: u64,
+}
+
+impl Plan {
+    /// Decides about the memory of `fault`, of which the page table has `snapshot`. `None`: nothing
+    /// is mapped there.
+    pub(super) fn new(
+        managing: &Managing,
+        areas: &Areas<'_>,
+        fault: Fault,
+        snapshot: &Snapshot,
+        past: &Past,
+    ) -> Option<Self> {
+        let managed: &Managed = managing;
+        let (all, area) = areas.at(fault.addr)?;
+        let all = all.intersection(fault.block).unwrap_or(fault.block);
+        let (advice, all) = match area {
+            Some(area) => managed.advice_at(area, fault.addr, all),
+            None => (residence::Advice::NONE, all),
+        };
+        let now = managed.served_so_far();
+        let alike = super::block::pages_in(fault.block, all);
+        let free = lendable(managed, fault.block).and(alike);
+        let window = managed.window(fault);
+        let part = part_to_move(managed.vm.gpu(), fault, snapshot, free, window);
+        let (place, rule) = residence::decide(Facts {
+            advice,
+            write: fault.write,
+            atomic: fault.atomic,
+            touched: past.touched(),
+            taken: past.taken(),
+            evicted: past.evicted(),
+            can_move: area.is_some() && (fault.atomic || !past.is_stuck(now)),
+            room: managed.budget.room(managing.mm()),
+            needed: part.pages(),
+            now,
+        });
+        Some(Self {
+            place,
+            rule,
+            part,
+            alike,
+            read_only: !fault.write && advice.is_read_mostly(),
+            window,
+            now,
+        })
+    }
+
+    /// The memory stays on the host, by `rule`.
+    fn stays(&self, managed: &Managed, past: &Past, rule: Rule) -> Placed {
+        past.stays(rule);
+        if rule == Rule::Thrashing {
+            if let Some(range) = managed.range_at(self.part.start()) {
+                range.tell_thrashing(self.part.start());
+            }
+        }
+        Placed::Stays(Extent {
+            pages: self.alike,
+            read_only: self.read_only,
+        })
+    }
+}
+
+impl Managed {
+    /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
+    fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
+        self.windows.get((number % WINDOWS) as usize)
+    }
+
+    /// Returns how many pages may be faulted in for `fault`, its own included.
+    pub(super) fn window(&self, fault: Fault) -> usize {
+        let number = fault.addr / LARGE;
+        let load = |number| {
+            let word = self.window_of(number).map_or(0, |word| word.load(Relaxed));
+            Window::from_bits(word)
+        };
+        let before = load(number.wrapping_sub(1));
+        fault_around::pages(number, fault.index, load(number), before)
+    }
+
+    /// Notes that for `fault`, with a window of so many pages, `more` were faulted in behind its
+    /// own.
+    pub(super) fn note_window(&self, fault: Fault, more: u32, window: usize) {
+        let number = fault.addr / LARGE;
+        let end = fault.index.saturating_add(more as usize).saturating_add(1);
+        if let Some(word) = self.window_of(number) {
+            word.store(Window::new(number, end, window).bits(), Relaxed);
+        }
+    }
+}
+
+/// The addresses that move with those of `fault`: the window behind it, as far as `free` and not in
+/// VRAM as far as is known, or the whole block if it is one page.
+fn part_to_move(gpu: &Gpu, fault: Fault, snapshot: &Snapshot, free: Pages, window: usize) -> Span {
+    if free == Pages::ALL && is_huge(snapshot) {
+        return fault.block;
+    }
+    let behind = (fault.index..PAGES).take(window).skip(1);
+    let is_private = |index| gpu.offset_of(snapshot.pfn(index)?).map(|_| ());
+    let more = behind.take_while(|&index| free.has(index) && is_private(index).is_none());
+    let more = more.count() as u64;
+    let bytes = more.saturating_add(1).saturating_mul(PAGE_SIZE);
+    Span::new(fault.addr & !(PAGE_SIZE - 1), bytes).unwrap_or(fault.block)
+}
+
+impl Managed {
+    /// Counts pages of `part` that moved to the device because it touched them.
+    pub(super) fn note_moved_in(&self, past: &Past, part: Span, outcome: Outcome, rule: Rule) {
+        let is_refault = past.evicted().is_some();
+        past.moves(rule);
+        self.add_to_ranges(Count::InTouched, part, outcome.moved);
+        if is_refault {
+            self.add_to_ranges(Count::Refaults, part, outcome.moved);
+        }
+        self.trace_move(part, outcome.moved, false, trace::Cause::Touched, rule);
+    }
+
+    /// Counts `pages` of `span` in the ranges that have them. Which pages they are is known only if
+    /// they are all: otherwise those of the first range count first. From any context.
+    pub(super) fn add_to_ranges(&self, count: Count, span: Span, pages: u64) {
+        let mut left = pages;
+        let mut addr = span.start();
+        while left != 0 && addr <= span.last() {
+            let Some(range) = self.range_at(addr) else {
+                return;
+            };
+            let last = range.span().last().min(span.last());
+            let there = Span::from_bounds(addr, last).map_or(0, Span::pages);
+            range.add(count, there.min(left));
+            left = left.saturating_sub(there);
+            addr = last.saturating_add(1);
+        }
+    }
+
+    /// Records that `pages` of `part` have moved.
+    pub(super) fn trace_move(
+        &self,
+        part: Span,
+        pages: u64,
+        home: bool,
+        cause: trace::Cause,
+        rule: Rule,
+    ) {
+        trace::migrate(&self.stats, || trace::Migration {
+            addr: part.start(),
+            bytes: pages.saturating_mul(PAGE_SIZE),
+            home,
+            cause,
+            rule: rule as u32,
+        });
+    }
+
+    /// Counts pages that came home for a CPU fault. With a spinlock held.
+    pub(super) fn note_came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
+        let addr = fault.addr();
+        let Some(range) = self.range_at(addr) else {
+            return;
+        };
+        range.add(Count::HostFaults, 1);
+        range.add(Count::HostNs, ns);
+        if pages == 0 {
+            return;
+        }
+        range.add(Count::HomeTouched, pages);
+        if let Some(past) = self.pasts.get(addr / LARGE) {
+            if past.note_touched(self.served_so_far(), fault.is_by_device()) {
+                range.add(Count::Thrashing, 1);
+            }
+        }
+        if let Some(page) = super::page_of(addr) {
+            self.trace_move(page, pages, true, trace::Cause::Touched, Rule::Home);
+        }
+    }
+
+    /// Counts pages of `span` that are evicted. From any context.
+    pub(super) fn note_evicted(&self, span: Span) {
+        self.add_to_ranges(Count::HomeEvicted, span, span.pages());
+        if let Some(past) = self.pasts.find(span.start() / LARGE) {
+            past.note_evicted(self.served_so_far());
+        }
+        let pages = span.pages();
+        self.trace_move(span, pages, true, trace::Cause::Evicted, Rule::Evicted);
+    }
+}

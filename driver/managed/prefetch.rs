@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Moving managed memory where the program wants it.
+//!
+//! A range is moved block by block, and each block area by area. While the device copies one part,
+//! the CPU collects the next. After some blocks, and when others wait for the mmap lock, everything
+//! that is under way ends, and others have a turn. It also ends when something could not move: what
+//! is swapped out, or on another device, is faulted in, and has a second try.
+
+use super::{block::pages_in, range::Count, Managed};
+use crate::{
+    gpu::{moving::Moving, reserve::Reserved},
+    logic::{
+        block::{Pages, PAGES},
+        pte::LARGE,
+        residence::Rule,
+        span::Span,
+        PAGE_SIZE,
+    },
+    sys::{
+        hmm::{self, Leaf, Snapshot},
+        migrate::{Area, Areas},
+        task,
+    },
+    trace,
+};
+use kernel::{mm::Mm, prelude::*};
+
+/// What became of a range, in bytes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Prefetched {
+    pub(crate) moved: u64,
+    pub(crate) there: u64,
+    pub(crate) no_room: u64,
+    pub(crate) busy: u64,
+    pub(crate) fixed: u64,
+}
+
+impl Prefetched {
+    fn add(&mut self, more: Self) {
+        let sum = u64::saturating_add;
+        self.moved = sum(self.moved, more.moved);
+        self.there = sum(self.there, more.there);
+        self.no_room = sum(self.no_room, more.no_room);
+        self.busy = sum(self.busy, more.busy);
+        self.fixed = sum(self.fixed, more.fixed);
+    }
+}
+
+fn add(bytes: &mut u64, pages: u64) {
+    *bytes = bytes.saturating_add(pages.saturating_mul(PAGE_SIZE));
+}
+
+/// Parts that are under way at the same time.
+const TOGETHER: usize = 3;
+/// Blocks between two turns of others.
+const BLOCKS: usize = 16;
+
+/// A part of a block that is under way.
+struct Part<'a> {
+    span: Span,
+    /// Pages of it that were there before.
+    there: u64,
+    moving: Moving<'a>,
+}
+
+/// What is under way, the first part first.
+struct Line<'a> {
+    managed: &'a Managed,
+    home: bool,
+    parts: KVec<Part<'a>>,
+    done: Prefetched,
+    /// Parts of which something could not move, and what became of the rest.
+    missed: Missed,
+}
+
+type Missed = KVec<(Span, Prefetched)>;
+
+impl<'a> Line<'a> {
+    fn new(managed: &'a Managed, home: bool) -> Result<Self> {
+        Ok(Self {
+            managed,
+            home,
+            parts: KVec::with_capacity(TOGETHER, GFP_KERNEL)?,
+            done: Prefetched::default(),
+            missed: KVec::with_capacity(2 * TOGETHER, GFP_KERNEL)?,
+        })
+    }
+
+    /// Makes room for one more part. The first ones end, if there are too many, or if the last one
+    /// has not begun.
+    fn make_room(&mut self) -> Result {
+        while self.parts.len() == TOGETHER || !self.has_begun() {
+            self.end_first()?;
+        }
+        Ok(())
+    }
+
+    fn has_begun(&self) -> bool {
+        self.parts.last().is_none_or(|part| part.moving.has_begun())
+    }
+
+    fn end_first(&mut self) -> Result {
+        let Ok(part) = self.parts.remove(0) else {
+            return Ok(());
+        };
+        let outcome = part.moving.finish()?;
+        self.managed
+            .note_prefetched(part.span, outcome.moved, self.home);
+        let mut done = Prefetched::default();
+        add(&mut done.moved, outcome.moved);
+        add(&mut done.no_room, outcome.no_room);
+        let others = outcome.moved.saturating_add(outcome.no_room);
+        let rest = part.span.pages().saturating_sub(others);
+        // What was not collected was there, or cannot be moved.
+        let there = part.there.min(rest);
+        add(&mut done.there, there);
+        add(&mut done.busy, rest.saturating_sub(there));
+        let missed = !self.home && done.busy != 0;
+        if !missed || self.missed.push_within_capacity((part.span, done)).is_err() {
+            self.done.add(done);
+        }
+        Ok(())
+    }
+
+    /// Ends everything. Returns what became of it, and the parts that are not counted there.
+    fn end(mut self) -> Result<(Prefetched, Missed)> {
+        while !self.parts.is_empty() {
+            self.end_first()?;
+        }
+        Ok((self.done, self.missed))
+    }
+}
+
+/// What a call moves.
+struct Course<'a> {
+    managed: &'a Managed,
+    mm: &'a Mm,
+    home: bool,
+    /// What the device was given before this moment may make room.
+    until: u64,
+    snapshot: Snapshot,
+}
+
+impl Managed {
+    /// Moves `range` of `mm`, the current task's memory, to the device, or home. `ENOENT`: not all
+    /// of it is managed; `EIO`: the device did not copy; `EINTR`: a fatal signal came.
+    pub(crate) fn prefetch(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
+        self.check_managed(range)?;
+        let mut course = Course {
+            managed: self,
+            mm,
+            home,
+            // What this call moves does not make room for what it moves next.
+            until: self.vm.gpu().moment(),
+            snapshot: Snapshot::new()?,
+        };
+        let mut rest = Some(range);
+        let mut done = Prefetched::default();
+        while rest.is_some() {
+            let (some, missed) = course.advance(&mut rest)?;
+            done.add(some);
+            for (part, first) in missed {
+                done.add(course.try_again(part, first)?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Fails with `ENOENT` unless all of `range` is managed.
+    pub(super) fn check_managed(&self, range: Span) -> Result {
+        let mut rest = Some(range);
+        while let Some(span) = rest {
+            let found = self.first_range(span).ok_or(ENOENT)?;
+            if found.start() > span.start() {
+                return Err(ENOENT);
+            }
+            rest = found
+                .last()
+                .checked_add(1)
+                .and_then(|next| Span::from_bounds(next, range.last()));
+        }
+        Ok(())
+    }
+
+    /// Counts `pages` of `part` that were moved.
+    fn note_prefetched(&self, part: Span, pages: u64, home: bool) {
+        if pages == 0 {
+            return;
+        }
+        let (count, rule) = if home {
+            (Count::HomePrefetched, Rule::Prefetched)
+        } else {
+            (Count::InPrefetched, Rule::Prefetched)
+        };
+        self.add_to_ranges(count, part, pages);
+        if let Some(past) = self.pasts.get(part.start() / LARGE) {
+            if home {
+                past.stays(rule);
+            } else {
+                past.moves(rule);
+            }
+        }
+        self.trace_move(part, pages, home, trace::Cause::Prefetched, rule);
+    }
+}
+
+impl<'a> Course<'a> {
+    /// Moves some blocks of `rest`, and takes them from it.
+    fn advance(&mut self, rest: &mut Option<Span>) -> Result<(Prefetched, Missed)> {
+        let gpu = self.managed.vm.gpu();
+        gpu.check_here()?;
+        if task::fatal_signal_pending() {
+            return Err(EINTR);
+        }
+        let (missing, mut ended) = self.group(rest, None)?;
+        let Some(pages) = missing else {
+            return Ok(ended);
+        };
+        // Nobody who has the mmap lock may wait for others to make room.
+        let reserved = gpu.reserve(&self.managed.budget, pages, self.until)?;
+        let (_, (done, missed)) = self.group(rest, Some(reserved))?;
+        ended.0.add(done);
+        for part in missed {
+            ended.1.push(part, GFP_KERNEL)?;
+        }
+        Ok(ended)
+    }
+
+    /// Moves some blocks with the mmap lock held, as [`move_blocks`](Self::move_blocks) does.
+    fn group(
+        &mut self,
+        rest: &mut Option<Span>,
+        reserved: Option<Reserved<'a>>,
+    ) -> Result<(Option<u64>, (Prefetched, Missed))> {
+        task::cond_resched();
+        let areas = Areas::lock(self.mm)?;
+        let mut line = Line::new(self.managed, self.home)?;
+        let missing = self.move_blocks(&areas, rest, reserved, &mut line)?;
+        Ok((missing, line.end()?))
+    }
+
+    /// Moves a part of which something could not move: after it was faulted in, if that helps.
+    fn try_again(&mut self, part: Span, first: Prefetched) -> Result<Prefetched> {
+        if !self.fetch(part)? {
+            return Ok(first);
+        }
+        let mut rest = Some(part);
+        let mut second = Prefetched::default();
+        while rest.is_some() {
+            let (some, missed) = self.advance(&mut rest)?;
+            second.add(some);
+            for (_, some) in missed {
+                second.add(some);
+            }
+        }
+        // What moved the first time is there the second time.
+        let moved = first.moved.min(second.there);
+        second.moved = second.moved.saturating_add(moved);
+        second.there = second.there.saturating_sub(moved);
+        Ok(second)
+    }
+
+    /// Begins to move some blocks of `rest`, and takes them from it. `reserved` is for the first.
+    /// Returns the number of pages for which frames are missing, if it stops for that.
+    fn move_blocks<'b>(
+        &mut self,
+        areas: &'b Areas<'_>,
+        rest: &mut Option<Span>,
+        mut reserved: Option<Reserved<'a>>,
+        line: &mut Line<'b>,
+    ) -> Result<Option<u64>>
+    where
+        'a: 'b,
+    {
+        let gpu = self.managed.vm.gpu();
+        for _ in 0..BLOCKS {
+            let Some(range) = *rest else { break };
+            let block = Span::new(range.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+            let part = range.intersection(block).ok_or(EINVAL)?;
+            self.snapshot
+                .read_locked(areas, block.start(), gpu.token())?;
+            if !self.home && reserved.is_none() {
+                let wanted = self.wanted(areas, part)?;
+                reserved = gpu.reserve_free(&self.managed.budget, wanted)?;
+                if reserved.is_none() {
+                    return Ok(Some(wanted));
+                }
+            }
+            self.move_block(areas, part, reserved.take(), line)?;
+            let next = block.last().checked_add(1);
+            *rest = next.and_then(|next| Span::from_bounds(next, range.last()));
+            if areas.is_contended() || !line.missed.is_empty() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Pages of `part`, in one block, for which frames are to be reserved.
+    fn wanted(&self, areas: &Areas<'_>, part: Span) -> Result<u64> {
+        let mut movable = 0_u64;
+        areas.each(part, |part, area| {
+            movable = movable.saturating_add(area.map_or(0, |_| part.pages()));
+            Ok(())
+        })?;
+        let wanted = movable.saturating_sub(self.count_there(part));
+        Ok(wanted.min(self.managed.budget.room(self.mm)))
+    }
+
+    /// Pages of `part`, in one block, that are where they are to go.
+    fn count_there(&self, part: Span) -> u64 {
+        let gpu = self.managed.vm.gpu();
+        let is_there = |index: &usize| match self.snapshot.leaf(*index) {
+            Leaf::Page { pfn, .. } => gpu.offset_of(pfn).is_none() == self.home,
+            Leaf::Absent | Leaf::Forbidden => self.home,
+        };
+        let first = (part.start() % LARGE / PAGE_SIZE) as usize;
+        let pages = first..first.saturating_add(part.pages() as usize).min(PAGES);
+        pages.filter(is_there).count() as u64
+    }
+
+    /// Begins to move a part of one block: to frames that are `reserved`, or home.
+    fn move_block<'b>(
+        &self,
+        areas: &'b Areas<'_>,
+        part: Span,
+        mut reserved: Option<Reserved<'_>>,
+        line: &mut Line<'b>,
+    ) -> Result
+    where
+        'a: 'b,
+    {
+        let gpu = self.managed.vm.gpu();
+        areas.each(part, |span, area: Option<Area<'b>>| {
+            let Some(area) = area else {
+                add(&mut line.done.fixed, span.pages());
+                return Ok(());
+            };
+            line.make_room()?;
+            let moving = match &mut reserved {
+                None => gpu.begin_home(area, span)?,
+                Some(reserved) => gpu.begin_in(area, span, reserved)?,
+            };
+            let part = Part {
+                span,
+                there: self.count_there(span),
+                moving,
+            };
+            line.parts.push_within_capacity(part).map_err(|_| EINVAL)
+        })
+    }
+
+    /// Faults in what of `part`, in one block, could move if it were there: it is swapped out, or
+    /// on another device. Returns whether there was anything. `EINTR`: a fatal signal came.
+    fn fetch(&mut self, part: Span) -> Result<bool> {
+        let block = Span::new(part.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+        let (mm, snapshot) = (self.mm, &mut self.snapshot);
+        snapshot.read(mm, block.start(), self.managed.vm.gpu().token())?;
+        let mut missing = Pages::NONE;
+        Areas::lock(mm)?.each(part, |part, area| {
+            // A userfaultfd is asked for nothing that was not touched.
+            if area.is_some_and(|area| !area.asks_user_space()) {
+                for index in pages_in(block, part).iter() {
+                    missing.set(index, snapshot.leaf(index) == Leaf::Absent);
+                }
+            }
+            Ok(())
+        })?;
+        let mut next = missing.next(0);
+        while let Some(index) = next {
+            let behind = (index..PAGES).skip(1);
+            let more = behind.take_while(|&index| missing.has(index)).count();
+            let addr = (index as u64).saturating_mul(PAGE_SIZE);
+            let addr = block.start().saturating_add(addr);
+            let brought = match hmm::fault_in(mm, addr, false, more as u32, more as u32) {
+                Err(EINTR) => return Err(EINTR),
+                brought => brought.unwrap_or(0),
+            };
+            let done = index.saturating_add(brought as usize).saturating_add(1);
+            next = missing.next(done);
+        }
+        Ok(!missing.is_empty())
+    }
+}
