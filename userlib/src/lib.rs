@@ -90,6 +90,12 @@
 //! and nothing is pinned ([`Gpu::manage`]). For any other device the crate registers the memory
 //! until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
 //!
+//! Managed memory *moves* to the device that touches it, and home when the CPU does.
+//! [`Gpu::prefetch`] and [`Gpu::advise`] steer that, [`Gpu::residency`] tells where memory is and
+//! why, and [`Gpu::alloc_managed`] allocates memory for it: a [`Managed`] is a slice of the program
+//! as long as no work of the device borrows it. A [`Window`] has addresses that the program
+//! chooses, and nothing else is there on either side.
+//!
 //! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
 //! host functions, and files that tell when work is done.
 //!
@@ -101,13 +107,14 @@
 //!
 //! - A device reaches only memory that is registered and mapped, or managed. It writes only to
 //!   memory that was registered with [`Access::ReadWrite`], or managed memory that the program
-//!   itself may write. It reaches nothing after [`Registration::release`], a drop, or the end of
-//!   what was [`Managed`]. The driver and the IOMMU enforce that, whatever the device does.
+//!   itself may write. It reaches nothing after [`Registration::release`], a drop, or the end of a
+//!   [`ManagedRange`]. The driver and the IOMMU enforce that, whatever the device does.
 //! - Safe code gets no reference to memory that a device may be writing, not even by
 //!   [`std::mem::forget`]: forgotten memory stays registered and allocated until the process ends.
 //! - Memory that is borrowed for the work of a queue stays borrowed until the device is done with
 //!   it, however the [scope](Queue::scope) ends. If the device cannot be stopped and there would be
 //!   references to memory on which it works, the process is aborted.
+//! - That memory moves changes neither its addresses nor its contents, nor who may use it.
 //! - Work names only memory that is borrowed for it. Submitting [packets](Packet) that a program
 //!   makes itself is unsafe, because they can name any memory that the device reaches.
 //! - After `fork()`, the registrations and what is managed belong to the parent, and the device
@@ -380,8 +387,16 @@ pub use memory::cache::{Cache, CacheStatistics, Cached};
 pub use memory::dmabuf::DmaBuf;
 pub use memory::element::Element;
 pub use memory::file::FileRegistration;
-pub use memory::lent::managed::Managed;
+pub use memory::lent::managed::{ManageOptions, ManagedRange};
 pub use memory::lent::Reach;
+pub use memory::managed::advice::Advice;
+pub use memory::managed::alloc::ManagedAlloc;
+pub use memory::managed::budget::Budget;
+pub use memory::managed::owned::Managed;
+pub use memory::managed::prefetch::Prefetched;
+pub use memory::managed::residency::{ParseRuleError, Residency, ResidencySums, Rule, Run};
+pub use memory::managed::statistics::{ManagedStatistics, RefusedAccess};
+pub use memory::managed::window::{Window, WindowOptions};
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};
 pub use memory::preflight::Preflight;

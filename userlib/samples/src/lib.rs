@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod edu;
+pub mod moving;
 pub mod overlap;
 pub mod pagemap;
 pub mod pins;

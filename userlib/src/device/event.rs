@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Events: what the driver tells a program that has not asked.
 
+use std::fmt;
 use std::io::{self, Read};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -44,6 +45,17 @@ pub enum Event {
         /// Index of the packet that stopped the queue.
         packet: u64,
     },
+    /// CPU and device take memory of a managed range from each other again and again. So it stays
+    /// on the host for a while, and the device reaches it there. Told once for each range. Memory
+    /// with a preferred location ([`Advice::prefer`](crate::Advice::prefer)) does not thrash.
+    Thrashing {
+        /// Handle of the range: see [`ManagedRange::handle`](crate::ManagedRange::handle).
+        range: u64,
+        /// Address of the block of memory that thrashes.
+        addr: usize,
+        /// Length of the block in bytes.
+        len: usize,
+    },
     /// The device is gone. This is the last event.
     Gone,
     /// An event that this crate does not know, by the driver's number.
@@ -70,8 +82,34 @@ impl Event {
                 addr,
                 packet: length,
             },
+            abi::PINMAP_EVENT_THRASHING => Self::Thrashing {
+                range: handle,
+                addr: addr as usize,
+                len: length as usize,
+            },
             abi::PINMAP_EVENT_GONE => Self::Gone,
             other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Stale { addr, len, .. } => write!(
+                f,
+                "{len} bytes at {addr:#x} are not registered any more, because the memory went away"
+            ),
+            Self::Fault { queue, packet, .. } => {
+                write!(f, "queue {queue} has stopped at packet {packet}")
+            }
+            Self::Thrashing { addr, len, .. } => write!(
+                f,
+                "CPU and device take {len} bytes at {addr:#x} from each other again and again, so \
+                 they stay on the host for a while; advise where that memory is to be"
+            ),
+            Self::Gone => f.write_str("the device is gone"),
+            Self::Other(number) => write!(f, "event {number}, which is newer than this program"),
         }
     }
 }
@@ -172,6 +210,16 @@ mod tests {
             packet: 17,
         };
         assert_eq!(Event::from_bytes(&bytes(3, [3, 0xdead_0000, 17])), fault);
+        let thrashing = Event::Thrashing {
+            range: 9,
+            addr: 0x7f00_0020_0000,
+            len: 2 << 20,
+        };
+        let read = Event::from_bytes(&bytes(4, [9, 0x7f00_0020_0000, 2 << 20]));
+        assert_eq!(read, thrashing);
+        let words = thrashing.to_string();
+        assert!(words.contains("2097152 bytes at 0x7f0000200000"), "{words}");
+        assert!(words.contains("stay on the host"), "{words}");
         assert_eq!(Event::from_bytes(&bytes(77, [0; 3])), Event::Other(77));
     }
 }

@@ -40,6 +40,8 @@ pub enum Reason {
     Objects,
     /// The memory at the address was unmapped or replaced while it was being registered.
     Stale,
+    /// A [window](crate::Window) is in the way, which starts at the address.
+    Window,
     /// A reason that this crate does not know, by the driver's number.
     Other(u32),
 }
@@ -78,6 +80,7 @@ impl Failure {
             abi::PINMAP_FAIL_FULL => Reason::Full,
             abi::PINMAP_FAIL_OBJECTS => Reason::Objects,
             abi::PINMAP_FAIL_STALE => Reason::Stale,
+            abi::PINMAP_FAIL_WINDOW => Reason::Window,
             other => Reason::Other(other),
         };
         let &abi::pinmap_fail {
@@ -156,6 +159,9 @@ impl fmt::Display for Failure {
                     "the memory at {addr:#x} was unmapped or replaced meanwhile"
                 )
             }
+            Reason::Window => {
+                write!(f, "it overlaps with the window that starts at {addr:#x}")
+            }
             Reason::Other(number) => {
                 write!(f, "reason {number} of a newer driver, at {addr:#x}")
             }
@@ -185,13 +191,13 @@ mod tests {
 
     #[test]
     fn every_reason_has_its_own_text() {
-        let texts: Vec<_> = (1..=15)
+        let texts: Vec<_> = (1..=16)
             .map(|reason| text(reason).expect("a reason"))
             .collect();
         for (i, one) in texts.iter().enumerate() {
             assert!(!texts[..i].contains(one), "{one}");
         }
-        assert!(texts[14].contains("newer driver"));
+        assert!(texts[15].contains("newer driver"));
     }
 
     #[test]

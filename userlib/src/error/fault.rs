@@ -104,12 +104,15 @@ pub enum FaultReason {
     Userfaultfd,
     /// The program's address space has ended.
     Exited,
+    /// An atomic access to managed memory that cannot be in the device's memory: it cannot move, or
+    /// there is no room.
+    Atomic,
     /// A reason that this crate does not know, by the driver's number.
     Other(u32),
 }
 
 impl FaultReason {
-    fn from_abi(reason: u32) -> Option<Self> {
+    pub(crate) fn from_abi(reason: u32) -> Option<Self> {
         Some(match reason {
             abi::PINMAP_FAULT_NONE => return None,
             abi::PINMAP_FAULT_UNMAPPED => Self::Unmapped,
@@ -123,6 +126,7 @@ impl FaultReason {
             abi::PINMAP_FAULT_MEMORY => Self::Memory,
             abi::PINMAP_FAULT_USERFAULTFD => Self::Userfaultfd,
             abi::PINMAP_FAULT_EXITED => Self::Exited,
+            abi::PINMAP_FAULT_ATOMIC => Self::Atomic,
             other => Self::Other(other),
         })
     }
@@ -144,6 +148,7 @@ impl fmt::Display for FaultReason {
                 "userfaultfd is to fill that page, and this kernel lets no driver wait for it"
             }
             Self::Exited => "the program's memory is gone",
+            Self::Atomic => "the memory cannot be on the device, where the CPU cannot come between",
             Self::Other(number) => return write!(f, "reason {number} of a newer driver"),
         })
     }
@@ -199,6 +204,8 @@ pub enum FaultAccess {
     Write,
     /// Fetching a packet.
     Fetch,
+    /// An atomic operation on an operand, which reads and writes.
+    Atomic,
     /// An access that this crate does not know, by the driver's number.
     Other(u32),
 }
@@ -209,6 +216,7 @@ impl FaultAccess {
             abi::PINMAP_ACCESS_READ => Self::Read,
             abi::PINMAP_ACCESS_WRITE => Self::Write,
             abi::PINMAP_ACCESS_FETCH => Self::Fetch,
+            abi::PINMAP_ACCESS_ATOMIC => Self::Atomic,
             other => Self::Other(other),
         }
     }
@@ -220,6 +228,7 @@ impl fmt::Display for FaultAccess {
             Self::Read => "it could not read at",
             Self::Write => "it could not write at",
             Self::Fetch => "no packet could be fetched from",
+            Self::Atomic => "it could make no atomic access at",
             Self::Other(_) => "it could not access",
         })
     }
@@ -358,13 +367,13 @@ mod tests {
         );
         let fault = refused(abi::PINMAP_FAULT_UNMAPPED, 0);
         assert!(fault.to_string().ends_with("(NOT_PRESENT)"), "{fault}");
-        let texts: Vec<_> = (1..=12)
+        let texts: Vec<_> = (1..=13)
             .map(|reason| FaultReason::from_abi(reason).expect("a reason").to_string())
             .collect();
         for (number, text) in texts.iter().enumerate() {
             assert!(!texts[..number].contains(text), "{text}");
         }
-        assert!(texts[11].contains("newer driver"));
+        assert!(texts[12].contains("newer driver"));
     }
 
     #[test]

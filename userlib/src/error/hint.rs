@@ -25,15 +25,40 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
             "only the process that opened the device can map what the driver allocates"
         }
-        (Operation::Cache | Operation::Manage, Errno::ENOTTY) => {
-            "the driver is older than this crate"
-        }
+        (
+            Operation::Cache
+            | Operation::Manage
+            | Operation::Prefetch
+            | Operation::Advise
+            | Operation::Residency
+            | Operation::Statistics
+            | Operation::Budget,
+            Errno::ENOTTY,
+        ) => "the driver is older than this crate",
         (Operation::Manage, Errno::EPERM) => {
             "memory can be managed only for the process that opened the device"
         }
-        (Operation::Manage, Errno::EOPNOTSUPP) => {
-            "the device cannot fault, or the kernel lets no driver follow the memory of programs"
+        (Operation::Prefetch | Operation::Advise | Operation::Residency, Errno::ENOENT) => {
+            "some of it is not managed"
         }
+        (Operation::Budget, Errno::ENOENT) => "nothing is managed",
+        (Operation::Advise | Operation::Residency | Operation::Budget, Errno::EPERM) => {
+            "only the process that opened the device can do that with its memory"
+        }
+        (Operation::Prefetch, Errno::EIO) => "the device did not copy it",
+        (Operation::Prefetch, Errno::EPERM) => {
+            "memory can be moved only by the process that opened the device"
+        }
+        (
+            Operation::Manage
+            | Operation::Prefetch
+            | Operation::Advise
+            | Operation::Residency
+            | Operation::Statistics
+            | Operation::Budget,
+            Errno::EOPNOTSUPP,
+        ) => "the device cannot fault, or the kernel lets no driver follow the memory of programs",
+        (Operation::Manage, Errno::EEXIST) => "some of it is managed already",
         (Operation::Register, Errno::EACCES) => "the file is not open for that",
         (Operation::Map, Errno::EACCES) => "it was registered for reading only",
         (Operation::Export | Operation::Import, Errno::EPERM) => {
@@ -94,11 +119,28 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "set huge pages aside with `sysctl vm.nr_hugepages=N` if it is to have them"
         }
         (
-            Operation::Register | Operation::Allocate | Operation::Queue | Operation::Manage,
+            Operation::Register
+            | Operation::Allocate
+            | Operation::Queue
+            | Operation::Manage
+            | Operation::Prefetch
+            | Operation::Advise
+            | Operation::Residency
+            | Operation::Budget,
             Errno::EPERM,
         ) => "open the device again in this process, for instance after fork()",
         (Operation::Manage, Errno::EOPNOTSUPP) => {
             "register the memory; slices as operands are registered by themselves"
+        }
+        (Operation::Manage, Errno::EEXIST) => {
+            "drop what manages it, or manage all addresses before ranges: ranges can lie in that"
+        }
+        (
+            Operation::Prefetch | Operation::Advise | Operation::Residency | Operation::Budget,
+            Errno::ENOENT,
+        ) => {
+            "have it managed before (`Gpu::manage`, `Gpu::manage_all`), or allocate it with \
+             `Gpu::alloc_managed`"
         }
         (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
         (Operation::Reset, Errno::EAGAIN) => "try again",
@@ -163,6 +205,9 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
         }
         Reason::Secret | Reason::Device => "use ordinary memory",
         Reason::Overlap => "release that first, or demand another device address",
+        Reason::Window => {
+            "use memory of the window as it is, which the device reaches, or release the window"
+        }
         Reason::Aperture | Reason::Reserved => {
             "demand another device address, or let the driver choose one"
         }
@@ -194,6 +239,10 @@ pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
         }
         FaultReason::Userfaultfd => {
             "touch the memory before the device does, or use Linux 7.3 or newer"
+        }
+        FaultReason::Atomic => {
+            "use private anonymous memory that is not locked or pinned, or register it and keep \
+             the CPU away meanwhile"
         }
         FaultReason::Poison | FaultReason::Exited | FaultReason::Other(_) => return None,
     })
@@ -252,6 +301,7 @@ mod tests {
             Reason::Full,
             Reason::Objects,
             Reason::Stale,
+            Reason::Window,
         ] {
             assert!(hint(reason).is_some(), "{reason:?}");
         }
@@ -291,6 +341,18 @@ mod tests {
                 .expect("a hint")
                 .contains("fuser"));
         }
+    }
+
+    #[test]
+    fn what_is_not_managed_says_so() {
+        for operation in [Operation::Prefetch, Operation::Advise, Operation::Residency] {
+            assert!(cause(operation, Errno::ENOENT).contains("not managed"));
+            assert!(cause(operation, Errno::EOPNOTSUPP).contains("cannot fault"));
+            assert!(cause(operation, Errno::ENOTTY).contains("older"));
+            let hint = hint(operation, Errno::ENOENT).expect("a hint");
+            assert!(hint.contains("Gpu::manage"), "{hint}");
+        }
+        assert!(cause(Operation::Manage, Errno::EEXIST).contains("already"));
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub enum Operation {
     Cache,
     /// Having addresses of the program managed.
     Manage,
+    /// Moving managed memory to the device, or home.
+    Prefetch,
+    /// Advising how managed memory will be used.
+    Advise,
+    /// Asking where managed memory is.
+    Residency,
+    /// Asking what happened to managed memory.
+    Statistics,
+    /// Limiting, or asking, how much of the device's memory managed memory takes.
+    Budget,
     /// Releasing a registration.
     Release,
     /// Mapping a registration at one more device address.

@@ -6,7 +6,7 @@
 //! of the driver is an [`allocation`], in host memory or in the device's. All of it can be changed
 //! by the device at any time, so there are no references to it: the CPU copies through a [`view`],
 //! and work for the device takes a [`slice`]. Ordinary slices are [`lent`] for as long as the work
-//! takes.
+//! takes. Where the device can fault, their pages move between host and device ([`managed`]).
 
 pub(crate) mod alloc_options;
 pub(crate) mod allocation;
@@ -17,6 +17,7 @@ pub(crate) mod element;
 pub(crate) mod file;
 mod generations;
 pub(crate) mod lent;
+pub(crate) mod managed;
 pub(crate) mod mapping;
 pub(crate) mod options;
 pub(crate) mod preflight;

@@ -77,6 +77,40 @@ impl<'scope> Scope<'scope, '_> {
         self.queue.borrow_mut().copy(from, to, when_full)
     }
 
+    /// Has the device wait until one element is at least `value`, before it executes what is
+    /// submitted next. The CPU does not wait. It may store the value itself, by a
+    /// [`DeviceSliceMut`], or other work does.
+    ///
+    /// The end of the scope waits for it, too, and no limit of time ends that.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: there is no such element, or the memory belongs to another context; `EIO`: the
+    /// queue has stopped; `ENODEV`: the device is gone.
+    pub fn wait_value(
+        &self,
+        of: impl Into<DeviceSlice<'scope, u64>>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        self.queue.borrow_mut().wait_value(&of.into(), index, value)
+    }
+
+    /// Has the device store `value` in one element, when everything before is done. The CPU sees it
+    /// by [`DeviceSliceMut::get`], also while the device goes on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait_value`](Self::wait_value).
+    pub fn write_value<'b: 'scope>(
+        &self,
+        to: &mut DeviceSliceMut<'b, u64>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        self.queue.borrow_mut().write_value(to, index, value)
+    }
+
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
     /// full.
     ///
@@ -185,13 +219,41 @@ impl Queue {
 
     /// Submits a packet that stores the device's clock in one element.
     pub(crate) fn timestamp(&mut self, to: &DeviceSliceMut<'_, u64>, index: usize) -> Result<()> {
-        let one = index.checked_add(1).map_or_else(
-            || to.as_slice().part(index..),
-            |end| to.as_slice().part(index..end),
-        )?;
-        let device = self.handle().device();
-        let addr = Operands::new(device, "a timestamp", 8).read(&one)?;
+        let addr = self.word("a timestamp", &to.as_slice(), index)?;
         self.submit(1, std::iter::once(Packet::timestamp(addr)), WhenFull::Wait)
+    }
+
+    /// Submits a packet that waits until one element is at least `value`.
+    pub(crate) fn wait_value(
+        &mut self,
+        of: &DeviceSlice<'_, u64>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        let addr = self.word("a wait", of, index)?;
+        let packet = Packet::fence_wait(addr, value);
+        self.submit(1, std::iter::once(packet), WhenFull::Wait)
+    }
+
+    /// Submits a packet that stores `value` in one element.
+    pub(crate) fn write_value(
+        &mut self,
+        to: &DeviceSliceMut<'_, u64>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        let addr = self.word("a store", &to.as_slice(), index)?;
+        let packet = Packet::fence_write(addr, value);
+        self.submit(1, std::iter::once(packet), WhenFull::Wait)
+    }
+
+    /// The device address of one element, as the operand of a packet.
+    fn word(&self, what: &'static str, of: &DeviceSlice<'_, u64>, index: usize) -> Result<u64> {
+        let one = match index.checked_add(1) {
+            Some(end) => of.part(index..end)?,
+            None => of.part(index..)?,
+        };
+        Operands::new(self.handle().device(), what, 8).read(&one)
     }
 }
 
@@ -211,6 +273,37 @@ fn pieces(bytes: u64, most: u64) -> (u64, impl Iterator<Item = (u64, u64)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::slice::tests::Fake;
+
+    const ADDR: u64 = 0x10_0000;
+
+    #[test]
+    fn values_are_single_words() {
+        let mut queue = Queue::fake_with_index();
+        queue.handle().execute(u64::MAX);
+        let mut memory = Fake::of(queue.handle().device(), ADDR);
+        queue
+            .scope(|scope| -> Result<()> {
+                let mut words = memory.slice_mut::<u64>();
+                scope.wait_value(&words, 2, 7)?;
+                scope.write_value(&mut words, 3, 8)?;
+                for index in [words.len(), usize::MAX] {
+                    assert!(scope.wait_value(&words, index, 1).is_err());
+                    assert!(scope.write_value(&mut words, index, 1).is_err());
+                }
+                Ok(())
+            })
+            .expect("done");
+        let expected = [
+            Packet::fence_wait(ADDR + 16, 7),
+            Packet::fence_write(ADDR + 24, 8),
+        ];
+        assert_eq!(queue.packets()[..2], expected);
+        let mut foreign = Fake::new(ADDR);
+        let error = queue.scope(|scope| scope.write_value(&mut foreign.slice_mut(), 0, 1));
+        let error = error.expect_err("another context").to_string();
+        assert!(error.contains("another context"), "{error}");
+    }
 
     #[test]
     fn what_is_too_long_for_a_packet_is_split() {

@@ -223,9 +223,18 @@ impl Core {
         handle.poison(KEPT);
     }
 
-    pub(super) fn call(&self, function: Box<dyn FnOnce() + Send>) -> Result<()> {
+    /// Submits a host function, and returns the point behind it. Fails if the stream was reset
+    /// since it had this queue.
+    pub(super) fn call(
+        &self,
+        queue: Option<u64>,
+        function: Box<dyn FnOnce() + Send>,
+    ) -> Result<Point> {
         self.check_outside()?;
-        let mut state = self.lock();
+        let mut state = match queue {
+            Some(queue) => self.lock_of(queue)?,
+            None => self.lock(),
+        };
         let calls = state.calls + 1;
         let queue = state.queue_mut();
         queue.handle().check(Operation::Submit, "add to")?;
@@ -233,9 +242,11 @@ impl Core {
         let packet = Packet::fence_wait(point.handle().callbacks_addr(), calls);
         queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
         state.calls = calls;
+        let behind = state.queue_mut().point();
         // Unlocked first: a failure drops the function, which may use the stream.
         drop(state);
-        callbacks::when(point, Action::Call(calls, function))
+        callbacks::when(point, Action::Call(calls, function))?;
+        behind
     }
 
     pub(super) fn reset(&self) -> Result<()> {

@@ -188,6 +188,7 @@ mod options;
 mod parked;
 mod pending;
 mod pool;
+mod prefetch;
 mod scope;
 mod shared;
 mod work;
@@ -196,6 +197,7 @@ pub use completion::Completion;
 pub use event::Event;
 pub use options::{StreamOptions, Unregistered};
 pub use pending::Pending;
+pub use prefetch::Prefetching;
 pub use scope::{scope, Scope};
 pub use work::Work;
 
@@ -341,7 +343,7 @@ impl Stream {
     ///
     /// `EIO`: the stream has failed; `EDEADLK`: this is a host function.
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.core.call(Box::new(function))
+        self.core.call(None, Box::new(function)).map(drop)
     }
 
     /// Whether everything that was submitted is done. If it is, this makes no system call, and

@@ -8,16 +8,20 @@ use std::sync::{Arc, MutexGuard};
 use nix::errno::Errno;
 
 use crate::error::{Error, Operation, Result};
+use crate::memory::allocation::Place;
 use crate::memory::element::Element;
 use crate::memory::lent::Loans;
+use crate::memory::raw::outwards;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::queue::handle::Handle;
 use crate::queue::WhenFull;
+use crate::sys::map::page_size;
 use crate::testgpu::kernel::Kernel;
 use crate::testgpu::packet::Packet;
 
 use super::core::{Core, State};
 use super::options::Unregistered;
+use super::prefetch::{self, Prefetching};
 
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
 /// done.
@@ -188,6 +192,69 @@ impl<'w> Work<'w> {
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
     pub fn timestamp<'b: 'w>(&self, to: &mut DeviceSliceMut<'b, u64>, index: usize) -> Result<()> {
         self.lock()?.queue_mut().timestamp(to, index)
+    }
+
+    /// Has managed memory moved to the memory of the device, or to that of the host, when
+    /// everything before is done, and before what is submitted next: the whole pages around
+    /// `memory`. Returns at once. [`Gpu::prefetch`](crate::Gpu::prefetch) does it now.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::call`](super::Stream::call); `EINVAL`: the memory belongs to another
+    /// context, or is none; `EIO`: the stream was reset since the work began.
+    /// [`Prefetching::wait`] has the errors of moving, of which `ENOENT` says that the memory is
+    /// not managed.
+    pub fn prefetch<T: Element>(
+        &self,
+        memory: impl Into<DeviceSlice<'w, T>>,
+        to: Place,
+    ) -> Result<Prefetching> {
+        let (memory, device) = (memory.into(), self.core.device());
+        let refuse = |cause| {
+            let attempt = format!("move memory in the order of queue {}", self.queue);
+            Error::refused(Operation::Submit, attempt, Errno::EINVAL, cause)
+        };
+        if !memory.is_of(device) {
+            return Err(refuse(
+                "the memory belongs to another context than the queue",
+            ));
+        }
+        let (addr, len) = (memory.device_addr() as usize, memory.bytes() as usize);
+        let pages = outwards(addr, len, page_size()).filter(|&(_, len)| len != 0);
+        let pages = pages.ok_or_else(|| refuse("there is no element"))?;
+        let (function, result) = prefetch::function(device, pages, to, ());
+        let point = self.core.call(Some(self.queue), function)?;
+        Ok(Prefetching::new(point, result))
+    }
+
+    /// Has the device wait until one element is at least `value`, before it executes what is
+    /// submitted next: see [`Scope::wait_value`](crate::Scope::wait_value).
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
+    pub fn wait_value(
+        &self,
+        of: impl Into<DeviceSlice<'w, u64>>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        let of = of.into();
+        self.lock()?.queue_mut().wait_value(&of, index, value)
+    }
+
+    /// Has the device store `value` in one element, when everything before is done.
+    ///
+    /// # Errors
+    ///
+    /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
+    pub fn write_value<'b: 'w>(
+        &self,
+        to: &mut DeviceSliceMut<'b, u64>,
+        index: usize,
+        value: u64,
+    ) -> Result<()> {
+        self.lock()?.queue_mut().write_value(to, index, value)
     }
 
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is

@@ -34,8 +34,13 @@ pub const PINMAP_CMD_REGISTER_FD: _bindgen_ty_1 = 20;
 pub const PINMAP_CMD_PREFLIGHT: _bindgen_ty_1 = 21;
 pub const PINMAP_CMD_GENERATIONS: _bindgen_ty_1 = 22;
 pub const PINMAP_CMD_MANAGE: _bindgen_ty_1 = 23;
+pub const PINMAP_CMD_PREFETCH: _bindgen_ty_1 = 24;
 pub const PINMAP_CMD_GET_TOTALS: _bindgen_ty_1 = 25;
+pub const PINMAP_CMD_ADVISE: _bindgen_ty_1 = 26;
+pub const PINMAP_CMD_RESIDENCY: _bindgen_ty_1 = 27;
 pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
+pub const PINMAP_CMD_STATISTICS: _bindgen_ty_1 = 29;
+pub const PINMAP_CMD_BUDGET: _bindgen_ty_1 = 30;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
@@ -270,6 +275,7 @@ pub const PINMAP_FAIL_RESERVED: pinmap_fail_reason = 11;
 pub const PINMAP_FAIL_FULL: pinmap_fail_reason = 12;
 pub const PINMAP_FAIL_OBJECTS: pinmap_fail_reason = 13;
 pub const PINMAP_FAIL_STALE: pinmap_fail_reason = 14;
+pub const PINMAP_FAIL_WINDOW: pinmap_fail_reason = 15;
 pub type pinmap_fail_reason = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -445,6 +451,8 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_generations, out_length) - 16usize];
 };
 pub const PINMAP_MANAGE_ALL: pinmap_manage_flags = 1;
+pub const PINMAP_MANAGE_HOST: pinmap_manage_flags = 2;
+pub const PINMAP_MANAGE_WINDOW: pinmap_manage_flags = 4;
 pub type pinmap_manage_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -470,6 +478,257 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_manage, out_handle) - 24usize];
     ["Offset of field: pinmap_manage::fail"]
         [::core::mem::offset_of!(pinmap_manage, fail) - 32usize];
+};
+pub const PINMAP_PREFETCH_HOST: pinmap_prefetch_flags = 1;
+pub type pinmap_prefetch_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_prefetch {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub out_moved: __u64,
+    pub out_there: __u64,
+    pub out_no_room: __u64,
+    pub out_busy: __u64,
+    pub out_fixed: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_prefetch"][::core::mem::size_of::<pinmap_prefetch>() - 96usize];
+    ["Alignment of pinmap_prefetch"][::core::mem::align_of::<pinmap_prefetch>() - 8usize];
+    ["Offset of field: pinmap_prefetch::size"]
+        [::core::mem::offset_of!(pinmap_prefetch, size) - 0usize];
+    ["Offset of field: pinmap_prefetch::flags"]
+        [::core::mem::offset_of!(pinmap_prefetch, flags) - 4usize];
+    ["Offset of field: pinmap_prefetch::addr"]
+        [::core::mem::offset_of!(pinmap_prefetch, addr) - 8usize];
+    ["Offset of field: pinmap_prefetch::length"]
+        [::core::mem::offset_of!(pinmap_prefetch, length) - 16usize];
+    ["Offset of field: pinmap_prefetch::out_moved"]
+        [::core::mem::offset_of!(pinmap_prefetch, out_moved) - 24usize];
+    ["Offset of field: pinmap_prefetch::out_there"]
+        [::core::mem::offset_of!(pinmap_prefetch, out_there) - 32usize];
+    ["Offset of field: pinmap_prefetch::out_no_room"]
+        [::core::mem::offset_of!(pinmap_prefetch, out_no_room) - 40usize];
+    ["Offset of field: pinmap_prefetch::out_busy"]
+        [::core::mem::offset_of!(pinmap_prefetch, out_busy) - 48usize];
+    ["Offset of field: pinmap_prefetch::out_fixed"]
+        [::core::mem::offset_of!(pinmap_prefetch, out_fixed) - 56usize];
+    ["Offset of field: pinmap_prefetch::fail"]
+        [::core::mem::offset_of!(pinmap_prefetch, fail) - 64usize];
+};
+pub const PINMAP_ADVICE_PREFER_HOST: pinmap_advice = 1;
+pub const PINMAP_ADVICE_PREFER_DEVICE: pinmap_advice = 2;
+pub const PINMAP_ADVICE_ACCESSED_BY: pinmap_advice = 4;
+pub const PINMAP_ADVICE_READ_MOSTLY: pinmap_advice = 8;
+pub type pinmap_advice = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_advise {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub advice: __u32,
+    pub __reserved: __u32,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_advise"][::core::mem::size_of::<pinmap_advise>() - 64usize];
+    ["Alignment of pinmap_advise"][::core::mem::align_of::<pinmap_advise>() - 8usize];
+    ["Offset of field: pinmap_advise::size"][::core::mem::offset_of!(pinmap_advise, size) - 0usize];
+    ["Offset of field: pinmap_advise::flags"]
+        [::core::mem::offset_of!(pinmap_advise, flags) - 4usize];
+    ["Offset of field: pinmap_advise::addr"][::core::mem::offset_of!(pinmap_advise, addr) - 8usize];
+    ["Offset of field: pinmap_advise::length"]
+        [::core::mem::offset_of!(pinmap_advise, length) - 16usize];
+    ["Offset of field: pinmap_advise::advice"]
+        [::core::mem::offset_of!(pinmap_advise, advice) - 24usize];
+    ["Offset of field: pinmap_advise::__reserved"]
+        [::core::mem::offset_of!(pinmap_advise, __reserved) - 28usize];
+    ["Offset of field: pinmap_advise::fail"]
+        [::core::mem::offset_of!(pinmap_advise, fail) - 32usize];
+};
+pub const PINMAP_RULE_NONE: pinmap_rule = 0;
+pub const PINMAP_RULE_FIXED: pinmap_rule = 1;
+pub const PINMAP_RULE_ADVISED: pinmap_rule = 2;
+pub const PINMAP_RULE_THRASHING: pinmap_rule = 3;
+pub const PINMAP_RULE_NO_ROOM: pinmap_rule = 4;
+pub const PINMAP_RULE_PREFERRED: pinmap_rule = 5;
+pub const PINMAP_RULE_TOUCHED: pinmap_rule = 6;
+pub const PINMAP_RULE_PREFETCHED: pinmap_rule = 7;
+pub const PINMAP_RULE_HOME: pinmap_rule = 8;
+pub const PINMAP_RULE_EVICTED: pinmap_rule = 9;
+pub const PINMAP_RULE_CROWDED: pinmap_rule = 10;
+pub const PINMAP_RULE_ATOMIC: pinmap_rule = 11;
+pub type pinmap_rule = ::core::ffi::c_uint;
+pub const PINMAP_PLACE_ABSENT: pinmap_place = 0;
+pub const PINMAP_PLACE_HOST: pinmap_place = 1;
+pub const PINMAP_PLACE_DEVICE: pinmap_place = 2;
+pub type pinmap_place = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_run {
+    pub addr: __u64,
+    pub length: __u64,
+    pub place: __u32,
+    pub access: __u32,
+    pub advice: __u32,
+    pub rule: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_run"][::core::mem::size_of::<pinmap_run>() - 32usize];
+    ["Alignment of pinmap_run"][::core::mem::align_of::<pinmap_run>() - 8usize];
+    ["Offset of field: pinmap_run::addr"][::core::mem::offset_of!(pinmap_run, addr) - 0usize];
+    ["Offset of field: pinmap_run::length"][::core::mem::offset_of!(pinmap_run, length) - 8usize];
+    ["Offset of field: pinmap_run::place"][::core::mem::offset_of!(pinmap_run, place) - 16usize];
+    ["Offset of field: pinmap_run::access"][::core::mem::offset_of!(pinmap_run, access) - 20usize];
+    ["Offset of field: pinmap_run::advice"][::core::mem::offset_of!(pinmap_run, advice) - 24usize];
+    ["Offset of field: pinmap_run::rule"][::core::mem::offset_of!(pinmap_run, rule) - 28usize];
+};
+pub const PINMAP_RUN_READ: pinmap_run_access = 1;
+pub const PINMAP_RUN_WRITE: pinmap_run_access = 2;
+pub type pinmap_run_access = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_residency {
+    pub size: __u32,
+    pub flags: __u32,
+    pub addr: __u64,
+    pub length: __u64,
+    pub runs: __u64,
+    pub capacity: __u32,
+    pub out_count: __u32,
+    pub out_end: __u64,
+    pub out_absent: __u64,
+    pub out_host: __u64,
+    pub out_device: __u64,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_residency"][::core::mem::size_of::<pinmap_residency>() - 104usize];
+    ["Alignment of pinmap_residency"][::core::mem::align_of::<pinmap_residency>() - 8usize];
+    ["Offset of field: pinmap_residency::size"]
+        [::core::mem::offset_of!(pinmap_residency, size) - 0usize];
+    ["Offset of field: pinmap_residency::flags"]
+        [::core::mem::offset_of!(pinmap_residency, flags) - 4usize];
+    ["Offset of field: pinmap_residency::addr"]
+        [::core::mem::offset_of!(pinmap_residency, addr) - 8usize];
+    ["Offset of field: pinmap_residency::length"]
+        [::core::mem::offset_of!(pinmap_residency, length) - 16usize];
+    ["Offset of field: pinmap_residency::runs"]
+        [::core::mem::offset_of!(pinmap_residency, runs) - 24usize];
+    ["Offset of field: pinmap_residency::capacity"]
+        [::core::mem::offset_of!(pinmap_residency, capacity) - 32usize];
+    ["Offset of field: pinmap_residency::out_count"]
+        [::core::mem::offset_of!(pinmap_residency, out_count) - 36usize];
+    ["Offset of field: pinmap_residency::out_end"]
+        [::core::mem::offset_of!(pinmap_residency, out_end) - 40usize];
+    ["Offset of field: pinmap_residency::out_absent"]
+        [::core::mem::offset_of!(pinmap_residency, out_absent) - 48usize];
+    ["Offset of field: pinmap_residency::out_host"]
+        [::core::mem::offset_of!(pinmap_residency, out_host) - 56usize];
+    ["Offset of field: pinmap_residency::out_device"]
+        [::core::mem::offset_of!(pinmap_residency, out_device) - 64usize];
+    ["Offset of field: pinmap_residency::fail"]
+        [::core::mem::offset_of!(pinmap_residency, fail) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_statistics {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handle: __u64,
+    pub out_device_faults: __u64,
+    pub out_host_faults: __u64,
+    pub out_in_touched: __u64,
+    pub out_in_prefetched: __u64,
+    pub out_home_touched: __u64,
+    pub out_home_prefetched: __u64,
+    pub out_home_evicted: __u64,
+    pub out_refaults: __u64,
+    pub out_thrashing: __u64,
+    pub out_device_ns: __u64,
+    pub out_host_ns: __u64,
+    pub out_refused: __u64,
+    pub out_last_addr: __u64,
+    pub out_last_access: __u32,
+    pub out_last_reason: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_statistics"][::core::mem::size_of::<pinmap_statistics>() - 128usize];
+    ["Alignment of pinmap_statistics"][::core::mem::align_of::<pinmap_statistics>() - 8usize];
+    ["Offset of field: pinmap_statistics::size"]
+        [::core::mem::offset_of!(pinmap_statistics, size) - 0usize];
+    ["Offset of field: pinmap_statistics::flags"]
+        [::core::mem::offset_of!(pinmap_statistics, flags) - 4usize];
+    ["Offset of field: pinmap_statistics::handle"]
+        [::core::mem::offset_of!(pinmap_statistics, handle) - 8usize];
+    ["Offset of field: pinmap_statistics::out_device_faults"]
+        [::core::mem::offset_of!(pinmap_statistics, out_device_faults) - 16usize];
+    ["Offset of field: pinmap_statistics::out_host_faults"]
+        [::core::mem::offset_of!(pinmap_statistics, out_host_faults) - 24usize];
+    ["Offset of field: pinmap_statistics::out_in_touched"]
+        [::core::mem::offset_of!(pinmap_statistics, out_in_touched) - 32usize];
+    ["Offset of field: pinmap_statistics::out_in_prefetched"]
+        [::core::mem::offset_of!(pinmap_statistics, out_in_prefetched) - 40usize];
+    ["Offset of field: pinmap_statistics::out_home_touched"]
+        [::core::mem::offset_of!(pinmap_statistics, out_home_touched) - 48usize];
+    ["Offset of field: pinmap_statistics::out_home_prefetched"]
+        [::core::mem::offset_of!(pinmap_statistics, out_home_prefetched) - 56usize];
+    ["Offset of field: pinmap_statistics::out_home_evicted"]
+        [::core::mem::offset_of!(pinmap_statistics, out_home_evicted) - 64usize];
+    ["Offset of field: pinmap_statistics::out_refaults"]
+        [::core::mem::offset_of!(pinmap_statistics, out_refaults) - 72usize];
+    ["Offset of field: pinmap_statistics::out_thrashing"]
+        [::core::mem::offset_of!(pinmap_statistics, out_thrashing) - 80usize];
+    ["Offset of field: pinmap_statistics::out_device_ns"]
+        [::core::mem::offset_of!(pinmap_statistics, out_device_ns) - 88usize];
+    ["Offset of field: pinmap_statistics::out_host_ns"]
+        [::core::mem::offset_of!(pinmap_statistics, out_host_ns) - 96usize];
+    ["Offset of field: pinmap_statistics::out_refused"]
+        [::core::mem::offset_of!(pinmap_statistics, out_refused) - 104usize];
+    ["Offset of field: pinmap_statistics::out_last_addr"]
+        [::core::mem::offset_of!(pinmap_statistics, out_last_addr) - 112usize];
+    ["Offset of field: pinmap_statistics::out_last_access"]
+        [::core::mem::offset_of!(pinmap_statistics, out_last_access) - 120usize];
+    ["Offset of field: pinmap_statistics::out_last_reason"]
+        [::core::mem::offset_of!(pinmap_statistics, out_last_reason) - 124usize];
+};
+pub const PINMAP_BUDGET_SET: pinmap_budget_flags = 1;
+pub type pinmap_budget_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_budget {
+    pub size: __u32,
+    pub flags: __u32,
+    pub bytes: __u64,
+    pub out_bytes: __u64,
+    pub out_used: __u64,
+    pub out_room: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_budget"][::core::mem::size_of::<pinmap_budget>() - 40usize];
+    ["Alignment of pinmap_budget"][::core::mem::align_of::<pinmap_budget>() - 8usize];
+    ["Offset of field: pinmap_budget::size"][::core::mem::offset_of!(pinmap_budget, size) - 0usize];
+    ["Offset of field: pinmap_budget::flags"]
+        [::core::mem::offset_of!(pinmap_budget, flags) - 4usize];
+    ["Offset of field: pinmap_budget::bytes"]
+        [::core::mem::offset_of!(pinmap_budget, bytes) - 8usize];
+    ["Offset of field: pinmap_budget::out_bytes"]
+        [::core::mem::offset_of!(pinmap_budget, out_bytes) - 16usize];
+    ["Offset of field: pinmap_budget::out_used"]
+        [::core::mem::offset_of!(pinmap_budget, out_used) - 24usize];
+    ["Offset of field: pinmap_budget::out_room"]
+        [::core::mem::offset_of!(pinmap_budget, out_room) - 32usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -642,6 +901,7 @@ const _: () = {
 pub const PINMAP_EVENT_STALE: pinmap_event_type = 1;
 pub const PINMAP_EVENT_GONE: pinmap_event_type = 2;
 pub const PINMAP_EVENT_FAULT: pinmap_event_type = 3;
+pub const PINMAP_EVENT_THRASHING: pinmap_event_type = 4;
 pub type pinmap_event_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -1040,6 +1300,7 @@ pub type pinmap_queue_state = ::core::ffi::c_uint;
 pub const PINMAP_ACCESS_READ: pinmap_access = 0;
 pub const PINMAP_ACCESS_WRITE: pinmap_access = 1;
 pub const PINMAP_ACCESS_FETCH: pinmap_access = 2;
+pub const PINMAP_ACCESS_ATOMIC: pinmap_access = 3;
 pub type pinmap_access = ::core::ffi::c_uint;
 pub const PINMAP_FAULT_NONE: pinmap_fault_reason = 0;
 pub const PINMAP_FAULT_UNMAPPED: pinmap_fault_reason = 1;
@@ -1053,6 +1314,7 @@ pub const PINMAP_FAULT_POISON: pinmap_fault_reason = 8;
 pub const PINMAP_FAULT_MEMORY: pinmap_fault_reason = 9;
 pub const PINMAP_FAULT_USERFAULTFD: pinmap_fault_reason = 10;
 pub const PINMAP_FAULT_EXITED: pinmap_fault_reason = 11;
+pub const PINMAP_FAULT_ATOMIC: pinmap_fault_reason = 12;
 pub type pinmap_fault_reason = ::core::ffi::c_uint;
 pub const PINMAP_VMA_READ: pinmap_vma_flags = 1;
 pub const PINMAP_VMA_WRITE: pinmap_vma_flags = 2;

@@ -118,6 +118,13 @@ ioctls! {
         // Memory is then reached by what packets name: operands that are borrowed, or whatever raw
         // packets say, which are unsafe to submit.
         manage = PINMAP_CMD_MANAGE(pinmap_manage);
+        // Contents and addresses stay the same.
+        prefetch = PINMAP_CMD_PREFETCH(pinmap_prefetch);
+        // Made by host functions of the crate. The driver's copies wait for no stream.
+        prefetch_inside = PINMAP_CMD_PREFETCH(pinmap_prefetch) allowed_inside;
+        advise = PINMAP_CMD_ADVISE(pinmap_advise);
+        statistics = PINMAP_CMD_STATISTICS(pinmap_statistics);
+        budget = PINMAP_CMD_BUDGET(pinmap_budget);
     }
     unsafe {
         /// Makes memory of this process reachable for the device.
@@ -142,7 +149,31 @@ ioctls! {
         ///
         /// `packets` must point to `count` packets that can be read during the call.
         submit = PINMAP_CMD_QUEUE_SUBMIT(pinmap_queue_submit);
+        /// Asks where managed memory is.
+        ///
+        /// # Safety
+        ///
+        /// `runs` must point to `capacity` structs that nobody else uses during the call.
+        residency_at = PINMAP_CMD_RESIDENCY(pinmap_residency);
     }
+}
+
+/// Asks where managed memory is. The runs are written to `room`; if that is empty, only the sums
+/// are told.
+pub(crate) fn residency(
+    file: BorrowedFd<'_>,
+    args: &mut abi::pinmap_residency,
+    room: &mut [abi::pinmap_run],
+) -> Result<(), Errno> {
+    args.capacity = u32::try_from(room.len()).map_err(|_| Errno::EINVAL)?;
+    // Exposed, because the driver gets the address as a number.
+    args.runs = match room {
+        [] => 0,
+        room => room.as_mut_ptr().expose_provenance() as u64,
+    };
+    // SAFETY: The room is borrowed exclusively for the time of the call, and a run can be any
+    // bytes.
+    unsafe { residency_at(file, args) }
 }
 
 /// Submits packets to a queue whose ring is not mapped, and returns the queue's new index. Where

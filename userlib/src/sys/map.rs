@@ -49,6 +49,11 @@ impl Map {
         self.0.len()
     }
 
+    /// The first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.0.as_mut_ptr()
+    }
+
     /// The memory as bytes.
     ///
     /// # Safety

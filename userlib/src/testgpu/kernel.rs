@@ -33,6 +33,7 @@ mod number {
     pub(super) const CRC32C: u32 = 7;
     pub(super) const MATMUL_F32: u32 = 8;
     pub(super) const SPIN: u32 = 9;
+    pub(super) const ATOMIC_ADD_U64: u32 = 10;
 }
 
 /// A kernel with its operands, which live as long as the scope in which it is launched. Sealed: the
@@ -142,6 +143,19 @@ pub struct MatmulF32<'r, 'a> {
 pub struct Spin {
     /// How long the kernel runs.
     pub time: Duration,
+}
+
+/// A kernel that adds a value to each element several times, each time in an atomic access. The
+/// sums wrap. What the device and others do to the same elements meanwhile does not get lost, as
+/// far as the device's manual says so.
+#[derive(Debug)]
+pub struct AtomicAddU64<'r, 'a> {
+    /// The elements to which is added.
+    pub data: &'r mut DeviceSliceMut<'a, u64>,
+    /// The value.
+    pub value: u64,
+    /// How often it is added to each element.
+    pub times: u64,
 }
 
 /// Makes the packet of a kernel. Unused arguments are 0.
@@ -276,6 +290,22 @@ impl sealed::Kernel for Spin {
     }
 }
 
+impl<'s, 'a: 's> Kernel<'s> for AtomicAddU64<'_, 'a> {}
+
+impl sealed::Kernel for AtomicAddU64<'_, '_> {
+    const NAME: &'static str = "the kernel atomic_add_u64";
+
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+        let count = self.data.len() as u64;
+        if count.checked_mul(self.times).is_none() {
+            return Err(operands.refuse("so many additions cannot be counted"));
+        }
+        let data = operands.write(self.data)?;
+        let arguments = [data, count, self.value, self.times];
+        Ok(launch(number::ATOMIC_ADD_U64, arguments))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +384,12 @@ mod tests {
             time: Duration::from_micros(3),
         };
         assert_eq!(words(&device, spin), [word(9), 3000, 0, 0, 0, 0, 0, 0]);
+        let add = AtomicAddU64 {
+            data: &mut output.slice_mut(),
+            value: 5,
+            times: 6,
+        };
+        assert_eq!(words(&device, add), [word(10), z, 1024, 5, 6, 0, 0, 0]);
     }
 
     #[test]
@@ -397,6 +433,12 @@ mod tests {
             time: Duration::MAX,
         };
         assert!(refused(encode(&device, spin)).contains("for that long"));
+        let add = AtomicAddU64 {
+            data: &mut output.slice_mut(),
+            value: 5,
+            times: 1 << 54,
+        };
+        assert!(refused(encode(&device, add)).contains("cannot be counted"));
     }
 
     #[test]
@@ -415,6 +457,7 @@ mod tests {
             (number::CRC32C, "KERNEL_CRC32C"),
             (number::MATMUL_F32, "KERNEL_MATMUL_F32"),
             (number::SPIN, "KERNEL_SPIN"),
+            (number::ATOMIC_ADD_U64, "KERNEL_ATOMIC_ADD_U64"),
         ] {
             let row = format!("| `{number}` | `{name}` |");
             assert!(section.contains(&row), "{row}");

@@ -17,6 +17,7 @@ use nix::libc;
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::{Device, Gpu};
 
+use crate::pages::Pages;
 use crate::sys;
 
 const PAGE: u64 = 4096;
@@ -55,6 +56,11 @@ struct State {
     faults: bool,
     /// The managed ranges, as address and length, by handle.
     managed: BTreeMap<u64, (u64, u64)>,
+    /// Managed ranges whose memory stays on the host, by handle.
+    on_host: Vec<u64>,
+    /// Managed ranges that are windows, by handle.
+    windows: Vec<u64>,
+    pages: Pages,
     /// Queues cannot be destroyed, nor waited for.
     stuck: bool,
 }
@@ -116,6 +122,32 @@ impl Fake {
         self.with(|state| state.managed.values().copied().collect())
     }
 
+    /// Has a window be in the way of every other one.
+    pub(crate) fn refuse_windows(&self) {
+        self.with(|state| {
+            let handle = state.handle();
+            state.managed.insert(handle, (0, u64::MAX));
+            state.windows.push(handle);
+        });
+    }
+
+    /// How many managed ranges have memory that stays on the host.
+    pub(crate) fn on_host(&self) -> usize {
+        self.with(|state| {
+            let managed = &state.managed;
+            state
+                .on_host
+                .iter()
+                .filter(|handle| managed.contains_key(handle))
+                .count()
+        })
+    }
+
+    /// How many calls have asked where managed memory is.
+    pub(crate) fn asked(&self) -> usize {
+        self.with(|state| state.pages.asked())
+    }
+
     /// Makes destroying queues, and waiting for them, fail from now on.
     pub(crate) fn get_stuck(&self) {
         self.with(|state| state.stuck = true);
@@ -174,17 +206,45 @@ impl State {
         if !self.faults {
             return Err(Errno::EOPNOTSUPP);
         }
-        let range = match args.flags {
-            sys::PINMAP_MANAGE_ALL => (0, u64::MAX),
-            _ => (args.addr, args.length),
+        let range = match args.flags & sys::PINMAP_MANAGE_ALL {
+            0 => (args.addr, args.length),
+            _ => (0, u64::MAX),
         };
-        let mut others = self.managed.values();
-        if others.any(|&(start, len)| range.0 < start + len && start < range.0 + range.1) {
+        // Windows are in the way of windows, and other ranges in that of other ranges.
+        let is_window = args.flags & sys::PINMAP_MANAGE_WINDOW != 0;
+        let alike = |handle| self.windows.contains(handle) == is_window;
+        let mut others = self.managed.iter().filter(|(handle, _)| alike(handle));
+        if others.any(|(_, &(start, len))| range.0 < start + len && start < range.0 + range.1) {
+            args.fail.reason = match is_window {
+                true => sys::PINMAP_FAIL_WINDOW,
+                false => sys::PINMAP_FAIL_OVERLAP,
+            };
             return Err(Errno::EEXIST);
         }
         args.out_handle = self.handle();
         self.managed.insert(args.out_handle, range);
+        if is_window {
+            self.windows.push(args.out_handle);
+        }
+        if args.flags & sys::PINMAP_MANAGE_HOST != 0 {
+            self.on_host.push(args.out_handle);
+        }
         Ok(())
+    }
+
+    /// Fails unless a range is managed.
+    fn check_managed(&self, addr: u64, length: u64) -> Result<(), Errno> {
+        let mut ranges = self.managed.values();
+        let inside = |&(start, len): &(u64, u64)| {
+            start <= addr
+                && addr
+                    .checked_add(length)
+                    .is_some_and(|end| end - start <= len)
+        };
+        match ranges.any(inside) {
+            true => Ok(()),
+            false => Err(Errno::ENOENT),
+        }
     }
 
     fn release(&mut self, handle: u64) -> Result<(), Errno> {
@@ -320,6 +380,38 @@ unsafe fn answer(
         sys::PINMAP_CMD_MANAGE => {
             // SAFETY: As above.
             state.manage(unsafe { take::<sys::pinmap_manage>(arg) })?;
+        }
+        sys::PINMAP_CMD_PREFETCH => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_prefetch>(arg) };
+            state.check_managed(args.addr, args.length)?;
+            state.pages.prefetch(args)?;
+        }
+        sys::PINMAP_CMD_ADVISE => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_advise>(arg) };
+            state.check_managed(args.addr, args.length)?;
+            state.pages.advise(args)?;
+        }
+        sys::PINMAP_CMD_RESIDENCY => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_residency>(arg) };
+            state.check_managed(args.addr, args.length)?;
+            state.pages.residency(args)?;
+        }
+        sys::PINMAP_CMD_BUDGET => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_budget>(arg) };
+            if state.managed.is_empty() {
+                return Err(Errno::ENOENT);
+            }
+            state.pages.budget(args)?;
+        }
+        sys::PINMAP_CMD_STATISTICS => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_statistics>(arg) };
+            state.managed.get(&args.handle).ok_or(Errno::ENOENT)?;
+            state.pages.statistics(args);
         }
         sys::PINMAP_CMD_RELEASE => {
             // SAFETY: As above.

@@ -291,6 +291,18 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
                 });
                 println!("the scope has returned: {result:?}");
             }
+            Some("managed") => {
+                fake.let_fault();
+                let mut queue = queue(&gpu);
+                let mut managed = gpu.alloc_managed::<f32>(10).expect("memory");
+                let result = queue.scope(|scope| {
+                    fake.get_stuck();
+                    scope.launch(kernel::IncrementF32 {
+                        data: &mut managed.slice_mut(),
+                    })
+                });
+                println!("the scope has returned: {result:?}");
+            }
             // Memory that was registered by the program has no references anyway.
             _ => {
                 let mut queue = queue(&gpu);
@@ -306,7 +318,12 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
         }
         std::process::exit(0);
     }
-    for (case, aborts) in [("queue", true), ("stream", true), ("registered", false)] {
+    for (case, aborts) in [
+        ("queue", true),
+        ("stream", true),
+        ("managed", true),
+        ("registered", false),
+    ] {
         let program = std::env::current_exe().expect("this program");
         let child = Command::new(program)
             .args(["--exact", "--nocapture"])

@@ -10,4 +10,7 @@ mod forged;
 mod lent;
 mod locks;
 mod lost;
+mod moving;
+mod pages;
+mod reserved;
 mod windows;

@@ -23,7 +23,30 @@ use super::{Lender, Loan, Part, State};
 pub(super) struct Range {
     last: usize,
     handle: u64,
+    /// Its memory stays where it is.
+    on_host: bool,
     loans: usize,
+}
+
+/// Options for managing memory, for [`Gpu::manage_with`] and [`Gpu::manage_all_with`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ManageOptions {
+    on_host: bool,
+}
+
+impl ManageOptions {
+    /// No options: memory moves to the device when the device touches it.
+    pub const fn new() -> Self {
+        Self { on_host: false }
+    }
+
+    /// Memory stays where it is when the device touches it, where nothing else is
+    /// [advised](Gpu::advise).
+    #[must_use]
+    pub const fn on_host(mut self) -> Self {
+        self.on_host = true;
+        self
+    }
 }
 
 impl Range {
@@ -39,13 +62,12 @@ impl Range {
 /// Addresses of the program that the queues of a context reach without registration.
 ///
 /// Made by [`Gpu::manage`] and [`Gpu::manage_all`]. When it is dropped, the addresses are not
-/// managed any more, unless something else of the context still needs that: another `Managed`, work
-/// that is not done, or a queue that was lent memory. A forgotten one ([`std::mem::forget`]) lasts
-/// until the context is closed.
+/// managed any more, unless something else of the context still needs that: another
+/// `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that was lent
+/// memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
 #[must_use = "dropped, the addresses are not managed any more"]
-pub struct Managed {
-    /// Kept for its drop.
-    _loan: Loan,
+pub struct ManagedRange {
+    loan: Loan,
     /// Address and length; `None`: all addresses.
     range: Option<(usize, usize)>,
 }
@@ -92,32 +114,33 @@ impl Gpu {
     /// without lying in it; `EPERM`: another process opened the device; `ENOSPC`: too many objects;
     /// `ENOMEM`: out of memory; `ENOTTY`: the driver is older than this crate; `ENODEV`: the device
     /// is gone; `EDEADLK`: this is a host function.
-    pub fn manage<T>(&self, memory: *const [T]) -> Result<Managed> {
-        let device = self.device();
+    pub fn manage<T>(&self, memory: *const [T]) -> Result<ManagedRange> {
+        self.manage_with(memory, ManageOptions::new())
+    }
+
+    /// Has memory managed as [`manage`](Self::manage) does, with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`manage`](Self::manage); `EEXIST`: it is managed already, without
+    /// [`ManageOptions::on_host`].
+    pub fn manage_with<T>(
+        &self,
+        memory: *const [T],
+        options: ManageOptions,
+    ) -> Result<ManagedRange> {
         let (start, count) = (memory.cast::<T>().addr(), memory.len());
-        let attempt = || format!("manage {count} elements at {start:#x} with {device}");
         let bytes = count.checked_mul(size_of::<T>());
         let range = bytes.and_then(|bytes| outwards(start, bytes, page_size()));
         let range = range.filter(|&(_, len)| len != 0);
-        let (addr, len) =
-            range.ok_or_else(|| Error::new(Operation::Manage, attempt(), Errno::EINVAL))?;
-        let lender = Lender::of(device);
-        let loan = {
-            let mut state = lender.lock();
-            let last = addr + (len - 1);
-            match state.cover(addr, last) {
-                Some(first) => lender.loan(device, Part::Range(first)),
-                None => {
-                    device.note_lending();
-                    state.manage(device, Some((addr, len)))?;
-                    lender.loan(device, Part::Range(addr))
-                }
-            }
-        };
-        Ok(Managed {
-            _loan: loan,
-            range: Some((addr, len)),
-        })
+        let (addr, len) = range.ok_or_else(|| {
+            let attempt = format!(
+                "manage {count} elements at {start:#x} with {}",
+                self.device()
+            );
+            Error::new(Operation::Manage, attempt, Errno::EINVAL)
+        })?;
+        self.manage_if(Some((addr, len)), options, true)
     }
 
     /// Has all addresses of the program managed that the device can translate, as
@@ -126,75 +149,206 @@ impl Gpu {
     /// # Errors
     ///
     /// As for [`manage`](Self::manage); `EEXIST`: a range of this context is managed already.
-    pub fn manage_all(&self) -> Result<Managed> {
+    pub fn manage_all(&self) -> Result<ManagedRange> {
+        self.manage_all_with(ManageOptions::new())
+    }
+
+    /// Has all addresses managed as [`manage_all`](Self::manage_all) does, with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`manage_all`](Self::manage_all); `EEXIST`: all are managed already, without
+    /// [`ManageOptions::on_host`].
+    pub fn manage_all_with(&self, options: ManageOptions) -> Result<ManagedRange> {
+        self.manage_if(None, options, true)
+    }
+
+    /// Has pages managed for a value that owns them, given as address and length: by a range of
+    /// their own, or with all addresses, as for slices, unless the program has chosen ranges.
+    pub(crate) fn manage_owned(
+        &self,
+        addr: usize,
+        len: usize,
+        apart: bool,
+    ) -> Result<ManagedRange> {
+        let options = ManageOptions::new();
+        let chosen = !Lender::of(self.device()).lock().ranges.is_empty();
+        if apart || chosen {
+            return self.manage_if(Some((addr, len)), options, !apart);
+        }
+        match self.manage_all() {
+            Ok(mut all) => {
+                all.range = Some((addr, len));
+                Ok(all)
+            }
+            // Another thread, or code beside this crate, has managed a range.
+            Err(error) if error.errno() == Errno::EEXIST as i32 => {
+                self.manage_if(Some((addr, len)), options, true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has pages that were mapped for it managed as a window, given as address and length.
+    pub(crate) fn manage_window(
+        &self,
+        addr: usize,
+        len: usize,
+        options: ManageOptions,
+    ) -> Result<ManagedRange> {
         let device = self.device();
         let lender = Lender::of(device);
+        device.note_lending();
+        let range = Some((addr, len));
+        let window = manage(device, range, options, abi::PINMAP_MANAGE_WINDOW)?;
+        lender.lock().windows.insert(addr, window);
+        let loan = lender.loan(device, Part::Window(addr));
+        Ok(ManagedRange { loan, range })
+    }
+
+    /// Has a range managed, given as address and length, or all addresses. `shared`: a range in
+    /// which it lies will do.
+    fn manage_if(
+        &self,
+        range: Option<(usize, usize)>,
+        options: ManageOptions,
+        shared: bool,
+    ) -> Result<ManagedRange> {
+        let device = self.device();
+        let lender = Lender::of(device);
+        let (addr, last) = range.map_or((0, usize::MAX), |(addr, len)| (addr, addr + (len - 1)));
         let loan = {
             let mut state = lender.lock();
-            if state.cover(0, usize::MAX).is_none() {
-                device.note_lending();
-                state.manage(device, None)?;
-            }
-            lender.loan(device, Part::Range(0))
+            let first = match covering(&mut state.ranges, addr, last) {
+                Some((_, known)) if !shared || (options.on_host && !known.on_host) => {
+                    let cause = match shared {
+                        true => "it is managed already, and moves",
+                        false => "it lies in a range that is managed already",
+                    };
+                    let attempt = attempt(device, range);
+                    let errno = Errno::EEXIST;
+                    return Err(Error::refused(Operation::Manage, attempt, errno, cause));
+                }
+                Some((first, known)) => {
+                    known.loans += 1;
+                    first
+                }
+                None => {
+                    device.note_lending();
+                    state.manage(device, range, options)?;
+                    addr
+                }
+            };
+            lender.loan(device, Part::Range(first))
         };
-        Ok(Managed {
-            _loan: loan,
-            range: None,
-        })
+        Ok(ManagedRange { loan, range })
     }
 }
 
-impl Managed {
+/// The attempt to manage a range, given as address and length, or all addresses.
+fn attempt(device: &Device, range: Option<(usize, usize)>) -> String {
+    match range {
+        Some((addr, len)) => format!("manage {len} bytes at {addr:#x} with {device}"),
+        None => format!("manage all addresses with {device}"),
+    }
+}
+
+impl ManagedRange {
     /// The addresses that are managed: the first one, and the length in bytes. `None`: all.
     pub fn range(&self) -> Option<(usize, usize)> {
         self.range
     }
+
+    /// The device whose queues reach the addresses.
+    pub fn device(&self) -> &Device {
+        &self.loan.device
+    }
+
+    /// The handle of the managed range in which this one lies, unique in its context. Events name
+    /// it ([`Event::Thrashing`](crate::Event::Thrashing)).
+    pub fn handle(&self) -> u64 {
+        self.loan.handle()
+    }
 }
 
-impl fmt::Debug for Managed {
+impl fmt::Debug for ManagedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.range {
-            Some((addr, len)) => write!(f, "Managed({addr:#x}+{len:#x})"),
-            None => f.write_str("Managed(all)"),
+            Some((addr, len)) => write!(f, "ManagedRange({addr:#x}+{len:#x})"),
+            None => f.write_str("ManagedRange(all)"),
         }
     }
 }
 
+/// Finds the range, of some that do not overlap, that contains these addresses, and its first
+/// address.
+fn covering(
+    ranges: &mut BTreeMap<usize, Range>,
+    addr: usize,
+    last: usize,
+) -> Option<(usize, &mut Range)> {
+    let (&first, range) = ranges.range_mut(..=addr).next_back()?;
+    range.covers(last).then_some((first, range))
+}
+
+/// Has the driver manage a range, given as address and length, or all addresses. There is one loan
+/// of it.
+fn manage(
+    device: &Device,
+    range: Option<(usize, usize)>,
+    options: ManageOptions,
+    flags: u32,
+) -> Result<Range> {
+    let (addr, len) = range.unwrap_or((0, 0));
+    let on_host = match options.on_host {
+        true => abi::PINMAP_MANAGE_HOST,
+        false => 0,
+    };
+    let mut args = abi::pinmap_manage {
+        flags: range.map_or(abi::PINMAP_MANAGE_ALL, |_| flags) | on_host,
+        addr: addr as u64,
+        length: len as u64,
+        ..Default::default()
+    };
+    ioctl::manage(device.as_fd(), &mut args).map_err(|errno| {
+        let attempt = match flags & abi::PINMAP_MANAGE_WINDOW {
+            0 => attempt(device, range),
+            _ => format!("make a window of {len} bytes at {addr:#x} with {device}"),
+        };
+        Error::new(Operation::Manage, attempt, errno).with_failure(Failure::from_abi(&args.fail))
+    })?;
+    Ok(Range {
+        last: range.map_or(usize::MAX, |_| addr + (len - 1)),
+        handle: args.out_handle,
+        on_host: options.on_host,
+        loans: 1,
+    })
+}
+
 impl State {
-    /// Takes a loan of the managed range that contains these addresses, if there is one: returns
-    /// the first address of the range.
-    fn cover(&mut self, addr: usize, last: usize) -> Option<usize> {
-        let (&first, range) = self.ranges.range_mut(..=addr).next_back()?;
-        range.covers(last).then(|| {
-            range.loans += 1;
-            first
-        })
+    /// Takes a loan of the window or the managed range that contains these addresses, if there is
+    /// one.
+    fn cover(&mut self, addr: usize, last: usize) -> Option<Part> {
+        if let Some((first, window)) = covering(&mut self.windows, addr, last) {
+            window.loans += 1;
+            return Some(Part::Window(first));
+        }
+        let (first, range) = covering(&mut self.ranges, addr, last)?;
+        range.loans += 1;
+        Some(Part::Range(first))
     }
 
     /// Has the driver manage a range, given as address and length, or all addresses. There is one
     /// loan of it.
-    fn manage(&mut self, device: &Device, range: Option<(usize, usize)>) -> Result<()> {
-        let (addr, len) = range.unwrap_or((0, 0));
-        let mut args = abi::pinmap_manage {
-            flags: range.map_or(abi::PINMAP_MANAGE_ALL, |_| 0),
-            addr: addr as u64,
-            length: len as u64,
-            ..Default::default()
-        };
-        ioctl::manage(device.as_fd(), &mut args).map_err(|errno| {
-            let attempt = match range {
-                Some(_) => format!("manage {len} bytes at {addr:#x} with {device}"),
-                None => format!("manage all addresses with {device}"),
-            };
-            Error::new(Operation::Manage, attempt, errno)
-                .with_failure(Failure::from_abi(&args.fail))
-        })?;
-        let range = Range {
-            last: range.map_or(usize::MAX, |_| addr + (len - 1)),
-            handle: args.out_handle,
-            loans: 1,
-        };
-        self.ranges.insert(addr, range);
+    fn manage(
+        &mut self,
+        device: &Device,
+        range: Option<(usize, usize)>,
+        options: ManageOptions,
+    ) -> Result<()> {
+        let first = range.map_or(0, |(addr, _)| addr);
+        self.ranges
+            .insert(first, manage(device, range, options, 0)?);
         Ok(())
     }
 }
@@ -210,12 +364,12 @@ impl Lender {
     ) -> Result<Option<(Loan, bool)>> {
         let mut state = self.lock();
         // A slice ends inside of the address space.
-        let first = match state.cover(addr, addr + (len - 1)) {
-            Some(first) => first,
+        let part = match state.cover(addr, addr + (len - 1)) {
+            Some(part) => part,
             // The program has chosen other ranges.
             None if state.unmanageable || !state.ranges.is_empty() => return Ok(None),
-            None => match state.manage(device, None) {
-                Ok(()) => 0,
+            None => match state.manage(device, None, ManageOptions::new()) {
+                Ok(()) => Part::Range(0),
                 Err(error) => {
                     // `EEXIST`: a process that was forked, or code beside this crate, has managed
                     // something by the same file.
@@ -228,30 +382,46 @@ impl Lender {
                 }
             },
         };
-        let all = state.ranges.get(&first).is_some_and(Range::is_all);
+        let all = match part {
+            Part::Range(first) => state.ranges.get(&first).is_some_and(Range::is_all),
+            Part::Window(_) | Part::Pages(_) => false,
+        };
         drop(state);
-        Ok(Some((self.loan(device, Part::Range(first)), all)))
+        Ok(Some((self.loan(device, part), all)))
     }
 }
 
 impl Loan {
-    /// Whether both are loans of the same managed range of the same context.
+    /// Whether both are loans of the same managed range, or window, of the same context.
     pub(super) fn is_same_range(&self, other: &Self) -> bool {
         match (self.part, other.part) {
-            (Some(Part::Range(one)), Some(Part::Range(two))) => {
+            (Some(Part::Range(one)), Some(Part::Range(two)))
+            | (Some(Part::Window(one)), Some(Part::Window(two))) => {
                 one == two && Arc::ptr_eq(&self.lender, &other.lender)
             }
             _ => false,
         }
     }
 
+    /// Does something to the managed range, or the window. `None`: it is a loan of something else.
+    fn with_range<R>(&self, what: impl FnOnce(&mut Range) -> R) -> Option<R> {
+        let mut state = self.lender.lock();
+        let range = match self.part? {
+            Part::Range(first) => state.ranges.get_mut(&first),
+            Part::Window(first) => state.windows.get_mut(&first),
+            Part::Pages(_) => None,
+        };
+        range.map(what)
+    }
+
+    /// The handle of the managed range, or 0 of anything else.
+    fn handle(&self) -> u64 {
+        self.with_range(|range| range.handle).unwrap_or(0)
+    }
+
     /// One more loan of the same managed range.
     pub(super) fn again(&self) -> Self {
-        if let Some(Part::Range(first)) = self.part {
-            if let Some(range) = self.lender.lock().ranges.get_mut(&first) {
-                range.loans += 1;
-            }
-        }
+        self.with_range(|range| range.loans += 1);
         Self {
             lender: Arc::clone(&self.lender),
             device: self.device.clone(),

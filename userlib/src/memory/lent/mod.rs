@@ -4,8 +4,8 @@
 //! A scope, or work that memory is handed over to, *lends* a slice to the device until the work is
 //! done. A device that can fault reaches the slice because the program's addresses are *managed*:
 //! for as long as a queue exists that was lent memory, all of them are, unless the program has
-//! chosen ranges itself ([`Managed`](managed::Managed)). For any other device the pages around the
-//! slice are *registered* at their own addresses for as long as the loan lasts.
+//! chosen ranges itself ([`ManagedRange`](managed::ManagedRange)). For any other device the pages
+//! around the slice are *registered* at their own addresses for as long as the loan lasts.
 //!
 //! A page at the end of a slice may also hold the end of another one. So such a page is registered
 //! by itself and shared by all loans that need it, for reading and writing where that is possible.
@@ -84,6 +84,8 @@ pub(crate) struct Lender(Mutex<State>);
 struct State {
     /// Managed ranges by first address. They do not overlap.
     ranges: BTreeMap<usize, Range>,
+    /// Windows by first address. They do not overlap; they may lie in managed ranges.
+    windows: BTreeMap<usize, Range>,
     /// Registered pages by first address. They do not overlap.
     pages: BTreeMap<usize, Pages>,
     /// The driver has said that nothing can be managed here.
@@ -102,6 +104,7 @@ pub(crate) struct Loan {
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Range(usize),
+    Window(usize),
     Pages(usize),
 }
 
@@ -141,6 +144,10 @@ impl Loan {
         match part {
             Part::Range(first) => {
                 managed::give_back(&mut state.ranges, &self.device, first);
+                Ok(())
+            }
+            Part::Window(first) => {
+                managed::give_back(&mut state.windows, &self.device, first);
                 Ok(())
             }
             Part::Pages(first) => pages::give_back(&mut state.pages, first),
@@ -316,6 +323,6 @@ mod tests {
         fn check<T: Send + Sync>() {}
         check::<Loans>();
         check::<Lending>();
-        check::<managed::Managed>();
+        check::<managed::ManagedRange>();
     }
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The budget: how much of the device's memory a context takes for managed memory.
+
+use std::os::fd::AsFd;
+
+use crate::device::gpu::Gpu;
+use crate::error::{Error, Operation, Result};
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+
+/// How much of the device's memory a context may take for managed memory, and takes. Returned by
+/// [`Gpu::budget`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Budget {
+    /// The most that it may take, in bytes. `None`: there is no limit, as at first.
+    pub limit: Option<u64>,
+    /// Bytes that memory has there which this context moved, and that somebody has still.
+    pub used: u64,
+    /// Bytes that can move there now at most: what is free, and what could go home to make room.
+    /// Managed memory needs as much of it as its [residency](Gpu::residency_sums) has bytes that
+    /// are not on the device.
+    pub room: u64,
+}
+
+impl Gpu {
+    /// Tells how much of the device's memory this context may take for
+    /// [managed](Self::manage) memory, how much it takes, and how much more can move there now. The
+    /// room is also limited to half of what the program's memory cgroup may have (`memory.max`).
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: the context manages nothing; `EOPNOTSUPP`: as for [`manage`](Self::manage);
+    /// `EPERM`: another process opened the device; `ENOTTY`: the driver is older than this crate;
+    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    pub fn budget(&self) -> Result<Budget> {
+        self.ask_budget("ask for", abi::pinmap_budget::default())
+    }
+
+    /// Limits how much of the device's memory this context takes for managed memory, in bytes.
+    /// `None`: no limit. What is there already stays; memory beyond the limit stays on the host,
+    /// where the device reaches it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`budget`](Self::budget).
+    pub fn set_budget(&self, limit: impl Into<Option<u64>>) -> Result<Budget> {
+        let args = abi::pinmap_budget {
+            flags: abi::PINMAP_BUDGET_SET,
+            bytes: limit.into().unwrap_or(u64::MAX),
+            ..Default::default()
+        };
+        self.ask_budget("set", args)
+    }
+
+    fn ask_budget(&self, verb: &str, mut args: abi::pinmap_budget) -> Result<Budget> {
+        let device = self.device();
+        ioctl::budget(device.as_fd(), &mut args).map_err(|errno| {
+            let attempt = format!("{verb} the budget of managed memory on {device}");
+            Error::new(Operation::Budget, attempt, errno)
+        })?;
+        Ok(Budget {
+            limit: (args.out_bytes != u64::MAX).then_some(args.out_bytes),
+            used: args.out_used,
+            room: args.out_room,
+        })
+    }
+}

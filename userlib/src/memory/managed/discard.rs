@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Discarding: contents that are not needed any more are given up, and not moved.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use nix::sys::mman::{madvise, MmapAdvise};
+
+use crate::device::gpu::Gpu;
+use crate::memory::element::Element;
+use crate::sys::map::page_size;
+
+impl Gpu {
+    /// Gives up the contents of memory, without copying them: all elements become zero. Pages that
+    /// are on the device are freed there. Returns how many bytes were given up so; the rest, in
+    /// pages that `memory` shares with something else, is set to zero one by one.
+    ///
+    /// To be called on private anonymous memory: the heap, the stack, a
+    /// [`Managed`](crate::Managed). Memory that is locked (`mlock()`) or of huge pages that were
+    /// set aside is set to zero instead, and 0 is returned. Memory of a file gets the contents of
+    /// the file back.
+    ///
+    /// Nothing is asked of the driver, which sees the pages go.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Gpu, scratch: &mut Vec<f32>) {
+    /// // What the device computed there is not needed: do not bring it home.
+    /// gpu.discard(scratch);
+    /// assert_eq!(scratch[0], 0.0);
+    /// # }
+    /// ```
+    pub fn discard<T: Element>(&self, memory: &mut [T]) -> usize {
+        let page = page_size();
+        let (start, bytes) = (memory.as_ptr().addr(), size_of_val(memory));
+        let Some((head, inner)) = inwards(start, bytes, page) else {
+            memory.fill(T::ZERO);
+            return 0;
+        };
+        // Pages begin and end with an element, because the size of an element divides that of a
+        // page and elements are aligned.
+        let (head, inner) = (head / size_of::<T>(), inner / size_of::<T>());
+        let (before, rest) = memory.split_at_mut(head);
+        let (pages, after) = rest.split_at_mut(inner);
+        // First, so that setting the ends does not bring the rest of a huge page home.
+        let given_up = give_up(pages);
+        before.fill(T::ZERO);
+        after.fill(T::ZERO);
+        if !given_up {
+            pages.fill(T::ZERO);
+            return 0;
+        }
+        size_of_val(pages)
+    }
+}
+
+/// The whole pages inside of memory: how many bytes come before them, and how many they have.
+fn inwards(start: usize, bytes: usize, page: usize) -> Option<(usize, usize)> {
+    let head = start.checked_next_multiple_of(page)? - start;
+    let inner = bytes.checked_sub(head)?;
+    let inner = inner - inner % page;
+    (inner != 0).then_some((head, inner))
+}
+
+/// Gives up whole pages. Returns false if they are of a kind that cannot be given up.
+fn give_up<T: Element>(pages: &mut [T]) -> bool {
+    let bytes = size_of_val(pages);
+    let start = NonNull::from(&mut *pages).cast();
+    // SAFETY: The pages are borrowed exclusively and contain nothing else. Their bytes become
+    // zeros, or those of a file, and elements can be any bytes.
+    unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapMut;
+
+    #[test]
+    fn only_whole_pages_are_given_up() {
+        assert_eq!(inwards(0x1000, 0x2000, 0x1000), Some((0, 0x2000)));
+        assert_eq!(inwards(0x1008, 0x2000, 0x1000), Some((0xff8, 0x1000)));
+        assert_eq!(inwards(0x1ff8, 0x1008, 0x1000), Some((8, 0x1000)));
+        assert_eq!(inwards(0x1008, 0x1fef, 0x1000), None);
+        assert_eq!(inwards(0x1008, 8, 0x1000), None);
+        assert_eq!(inwards(0x1000, 0, 0x1000), None);
+        assert_eq!(inwards(usize::MAX - 7, 7, 0x1000), None);
+    }
+
+    #[test]
+    fn what_is_discarded_is_zero_and_nothing_else() {
+        let (gpu, page) = (Gpu::fake(), page_size());
+        let mut map = MmapMut::map_anon(4 * page).expect("memory");
+        map.fill(7);
+        // SAFETY: Aligned, because pages are, and of this mapping, which is not used meanwhile.
+        let all =
+            unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr().cast::<u64>(), page / 2) };
+        let words = page / 8;
+        let given = gpu.discard(&mut all[3..3 * words + 5]);
+        assert_eq!(given, 2 * page);
+        assert!(all[..3].iter().all(|&word| word == 0x0707_0707_0707_0707));
+        assert!(all[3..3 * words + 5].iter().all(|&word| word == 0));
+        assert!(all[3 * words + 5..].iter().all(|&word| word != 0));
+        assert_eq!(gpu.discard(&mut all[..3]), 0);
+        assert_eq!(gpu.discard::<u64>(&mut []), 0);
+        assert!(all[..3].iter().all(|&word| word == 0));
+    }
+}

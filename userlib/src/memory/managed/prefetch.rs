@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Moving memory of the program to a device, and home.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+
+use crate::device::gpu::Gpu;
+use crate::device::Device;
+use crate::error::{Error, Operation, Result};
+use crate::memory::allocation::Place;
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+
+use super::{pages_around, words};
+
+/// What became of memory that was to move, in bytes. Each byte counts in one of these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prefetched {
+    /// Bytes that moved.
+    pub moved: u64,
+    /// Bytes that were there already.
+    pub there: u64,
+    /// Bytes for which there was no room.
+    pub no_room: u64,
+    /// Bytes that stay where they are because somebody has the pages pinned, shares them since
+    /// `fork()`, or is using them at this moment.
+    pub busy: u64,
+    /// Bytes that never move: memory of files, shared memory, what is locked (`mlock()`) or may be
+    /// merged (`MADV_MERGEABLE`), and addresses where nothing is.
+    pub fixed: u64,
+}
+
+impl Gpu {
+    /// Moves memory that is [managed](Self::manage) to the memory of the device, or to that of the
+    /// host. The whole pages around `memory` move; addresses and contents stay the same.
+    ///
+    /// The device reaches what is in its memory at the speed of that memory. When the CPU touches a
+    /// page there, the page comes home first, with some of its neighbours. So does what somebody
+    /// pins. Pages that nobody has touched yet are made where they are to go, filled with zeros.
+    ///
+    /// Only private anonymous memory moves: heap, stack, `MAP_PRIVATE`. What moved belongs to the
+    /// program: it stays where it is when the device is closed, and comes home before the device
+    /// goes away.
+    ///
+    /// ```no_run
+    /// use pinmap::{kernel, Gpu, Place, QueueOptions};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let gpu = Gpu::find()?;
+    /// let mut queue = gpu.queue(QueueOptions::new())?;
+    /// let mut numbers = vec![0.0f32; 1 << 20];
+    /// let _managed = gpu.manage_all()?;
+    /// gpu.prefetch(&numbers[..], Place::Vram)?;
+    /// queue.scope(|scope| {
+    ///     let mut data = scope.slice_mut(&mut numbers)?;
+    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    /// })?;
+    /// gpu.prefetch(&numbers[..], Place::Host)?;
+    /// assert_eq!(numbers[0], 1.0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT`: some of it is not managed by this context; `EINVAL`: the range is empty, or
+    /// outside of the program's addresses; `EOPNOTSUPP`: as for [`manage`](Self::manage); `EPERM`:
+    /// another process opened the device; `EIO`: the device did not copy the pages, which stay
+    /// where they were; `ENOMEM`: out of memory; `ENOTTY`: the driver is older than this crate;
+    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    pub fn prefetch<T>(&self, memory: *const [T], to: Place) -> Result<Prefetched> {
+        let attempt = || format!("move {} by {}", words(memory), self.device());
+        match pages_around(memory) {
+            Some(pages) => move_pages(self.device(), pages, to, ioctl::prefetch, attempt),
+            None => Err(Error::new(Operation::Prefetch, attempt(), Errno::EINVAL)),
+        }
+    }
+}
+
+/// An ioctl with which pages are moved.
+type Ioctl = fn(BorrowedFd<'_>, &mut abi::pinmap_prefetch) -> Result<(), Errno>;
+
+/// Moves whole pages, given as address and length.
+pub(crate) fn move_pages(
+    device: &Device,
+    (addr, len): (usize, usize),
+    to: Place,
+    ioctl: Ioctl,
+    attempt: impl FnOnce() -> String,
+) -> Result<Prefetched> {
+    let mut args = abi::pinmap_prefetch {
+        flags: match to {
+            Place::Host => abi::PINMAP_PREFETCH_HOST,
+            Place::Vram => 0,
+        },
+        addr: addr as u64,
+        length: len as u64,
+        ..Default::default()
+    };
+    ioctl(device.as_fd(), &mut args)
+        .map_err(|errno| Error::new(Operation::Prefetch, attempt(), errno))?;
+    Ok(Prefetched {
+        moved: args.out_moved,
+        there: args.out_there,
+        no_room: args.out_no_room,
+        busy: args.out_busy,
+        fixed: args.out_fixed,
+    })
+}

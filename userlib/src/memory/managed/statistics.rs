@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Statistics: what happened to the memory of a managed range.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use crate::error::fault::{FaultAccess, FaultReason};
+use crate::error::{Error, Operation, Result};
+use crate::memory::lent::managed::ManagedRange;
+use crate::sys::bindings as abi;
+use crate::sys::ioctl;
+
+/// What happened to a managed range since it was managed. Returned by
+/// [`ManagedRange::statistics`].
+///
+/// What forked children touch is not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub struct ManagedStatistics {
+    /// Faults of the device that were served.
+    pub device_faults: u64,
+    /// Faults of the CPU that brought memory home. Pins count, too.
+    pub host_faults: u64,
+    /// Bytes that moved to the device because it touched them.
+    pub in_touched: u64,
+    /// Bytes that moved to the device by [`Gpu::prefetch`](crate::Gpu::prefetch).
+    pub in_prefetched: u64,
+    /// Bytes that came home because of faults of the CPU.
+    pub home_touched: u64,
+    /// Bytes that came home by [`Gpu::prefetch`](crate::Gpu::prefetch).
+    pub home_prefetched: u64,
+    /// Bytes that came home to make room, or because the device was about to go away.
+    pub home_evicted: u64,
+    /// Bytes of `in_touched` in blocks of 2 MiB that had been evicted before.
+    pub refaults: u64,
+    /// Blocks of 2 MiB that began to thrash, each time that they did.
+    pub thrashing: u64,
+    /// How long queues waited for the service of faults.
+    pub device_time: Duration,
+    /// How long faults of the CPU took.
+    pub host_time: Duration,
+    /// Accesses of the device that were refused, each of which stopped a queue.
+    pub refused: u64,
+    /// The last of them.
+    pub last_refused: Option<RefusedAccess>,
+}
+
+/// An access of a device to managed memory that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct RefusedAccess {
+    /// The address.
+    pub addr: u64,
+    /// What the device wanted to do.
+    pub access: FaultAccess,
+    /// Why it could not. `None`: an older driver does not tell.
+    pub reason: Option<FaultReason>,
+}
+
+impl ManagedRange {
+    /// Tells what happened to the range since it was managed. Ranges that lie in another managed
+    /// range of the same context have their statistics in common with that one.
+    ///
+    /// # Errors
+    ///
+    /// `ENOTTY`: the driver is older than this crate; `ENODEV`: the device is gone; `EDEADLK`: this
+    /// is a host function.
+    pub fn statistics(&self) -> Result<ManagedStatistics> {
+        let mut args = abi::pinmap_statistics {
+            handle: self.handle(),
+            ..Default::default()
+        };
+        ioctl::statistics(self.device().as_fd(), &mut args).map_err(|errno| {
+            let attempt = format!("ask {} about {self:?}", self.device());
+            Error::new(Operation::Statistics, attempt, errno)
+        })?;
+        Ok(ManagedStatistics {
+            device_faults: args.out_device_faults,
+            host_faults: args.out_host_faults,
+            in_touched: args.out_in_touched,
+            in_prefetched: args.out_in_prefetched,
+            home_touched: args.out_home_touched,
+            home_prefetched: args.out_home_prefetched,
+            home_evicted: args.out_home_evicted,
+            refaults: args.out_refaults,
+            thrashing: args.out_thrashing,
+            device_time: Duration::from_nanos(args.out_device_ns),
+            host_time: Duration::from_nanos(args.out_host_ns),
+            refused: args.out_refused,
+            last_refused: (args.out_refused != 0).then(|| RefusedAccess {
+                addr: args.out_last_addr,
+                access: FaultAccess::from_abi(args.out_last_access),
+                reason: FaultReason::from_abi(args.out_last_reason),
+            }),
+        })
+    }
+}
