@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Find out what is missing.
     Doctor(DoctorOptions),
+    /// Tell where a page of managed memory is, and why.
+    Explain(ExplainOptions),
 }
 
 /// Options of `info`.
@@ -74,6 +76,17 @@ pub(crate) struct DoctorOptions {
     pub(crate) need: Option<u64>,
     /// Look only at this function, whether or not the driver has it.
     pub(crate) function: Option<PciAddress>,
+}
+
+/// Options of `explain`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExplainOptions {
+    /// Print JSON.
+    pub(crate) json: bool,
+    /// The process.
+    pub(crate) pid: u32,
+    /// An address of it.
+    pub(crate) addr: u64,
 }
 
 /// Options of `demo`.
@@ -158,7 +171,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Err
     let mut parser = Parser::from_args(args.collect::<Vec<_>>());
     match parser.next()? {
         None => Err(Error(
-            "which command? info, doctor, bind, unbind, copy-test or demo".into(),
+            "which command? info, doctor, bind, unbind, copy-test, demo or explain".into(),
         )),
         Some(Arg::Value(name)) => command(&name.string()?, &mut parser),
         Some(option) => {
@@ -177,6 +190,7 @@ fn command(name: &str, parser: &mut Parser) -> Result<Command, Error> {
         "unbind" => function(parser, Topic::Unbind, Command::Unbind),
         "copy-test" => copy_test(parser),
         "demo" => demo(parser),
+        "explain" => explain(parser),
         other => Err(Error(format!("there is no command `{other}`"))),
     }
 }
@@ -265,6 +279,29 @@ fn demo(parser: &mut Parser) -> Result<Command, Error> {
     Ok(Command::Demo(options))
 }
 
+fn explain(parser: &mut Parser) -> Result<Command, Error> {
+    let (mut pid, mut addr, mut json) = (None, None, false);
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Long("json") => json = true,
+            Arg::Value(word) if pid.is_none() => set_once(&mut pid, word, "PID")?,
+            Arg::Value(word) => set_once(&mut addr, word, "ADDR")?,
+            other => return common(other, Topic::Explain),
+        }
+    }
+    let (Some(pid), Some(addr)) = (pid, addr) else {
+        return Err(Error("which process and which address?".into()));
+    };
+    let number = pid.parse().ok().filter(|&pid| pid != 0);
+    let pid = number.ok_or_else(|| Error(format!("`{pid}` is not the id of a process")))?;
+    let number = match addr.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => addr.parse().ok(),
+    };
+    let addr = number.ok_or_else(|| Error(format!("`{addr}` is not an address such as 0x1000")))?;
+    Ok(Command::Explain(ExplainOptions { json, pid, addr }))
+}
+
 /// The options that every command has.
 fn common(option: Arg<'_>, topic: Topic) -> Result<Command, Error> {
     match option {
@@ -349,6 +386,7 @@ mod tests {
             ("copy-test", Topic::CopyTest),
             ("demo", Topic::Demo),
             ("doctor", Topic::Doctor),
+            ("explain", Topic::Explain),
         ] {
             assert_eq!(parsed(&format!("{name} --help")), Ok(Command::Help(topic)));
             assert_eq!(parsed(&format!("{name} -V")), Ok(Command::Version));
@@ -428,6 +466,26 @@ mod tests {
             device: Some(Target::Pci(pci())),
         };
         assert_eq!(parsed("demo --device=00:10.0"), Ok(Command::Demo(options)));
+    }
+
+    #[test]
+    fn explain_has_its_options() {
+        for (line, json) in [
+            ("explain 12 0x1000", false),
+            ("explain --json 12 4096", true),
+        ] {
+            let options = ExplainOptions {
+                json,
+                pid: 12,
+                addr: 4096,
+            };
+            assert_eq!(parsed(line), Ok(Command::Explain(options)));
+        }
+        assert!(refused("explain 12").contains("which address"));
+        assert!(refused("explain x 1").contains("not the id of a process"));
+        assert!(refused("explain 0 1").contains("not the id of a process"));
+        assert!(refused("explain 1 y").contains("not an address"));
+        assert!(refused("explain 1 2 3").contains("only one ADDR"));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(crate) enum Topic {
     Demo,
     /// `pinmap doctor`.
     Doctor,
+    /// `pinmap explain`.
+    Explain,
 }
 
 /// The text about a topic.
@@ -30,6 +32,7 @@ pub(crate) fn text(topic: Topic) -> &'static str {
         Topic::CopyTest => COPY_TEST,
         Topic::Demo => DEMO,
         Topic::Doctor => DOCTOR,
+        Topic::Explain => EXPLAIN,
     }
 }
 
@@ -42,6 +45,7 @@ usage: pinmap info [--json] [--need SIZE] [DEVICE]
        pinmap unbind BDF
        pinmap copy-test [--device DEVICE] [--size SIZE] [--address-bits N] [--identity]
        pinmap demo [--device DEVICE]
+       pinmap explain [--json] PID ADDR
        pinmap COMMAND --help
        pinmap --help | --version
 
@@ -52,6 +56,7 @@ Commands:
   unbind     takes a PCI function away from the driver (as root)
   copy-test  has QEMU's device edu copy memory, and checks every byte
   demo       has a device with queues work on memory of the program, and measures what that is worth
+  explain    tells where a page of managed memory is, who has it mapped, and why (as root)
 
 Arguments:
   DEVICE     a node (/dev/pinmap0), its name (pinmap0), or the BDF of its function
@@ -164,13 +169,29 @@ Exit status: 0, all checks are right; 1, not all are, or there is no such device
 line is wrong.
 ";
 
+const EXPLAIN: &str = "\
+Tells where a page of managed memory is, as root: on the host, on the device, or nowhere yet; what
+the device and the CPU can do there without a fault; what the program has advised; and which rule of
+the driver put it there. Of each context that manages the page. Moves nothing.
+
+usage: pinmap explain [--json] PID ADDR
+
+Options:
+  PID     the process that has opened the device
+  ADDR    an address of that process (0x7f1234567890)
+  --json  print JSON: a list with an object for each context; addresses are strings
+
+Exit status: 0, told; 1, the page is not managed, or the driver's list cannot be read; 2, the
+command line is wrong.
+";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn help_fits_a_terminal() {
-        for text in [ALL, INFO, DOCTOR, BIND, UNBIND, COPY_TEST, DEMO] {
+        for text in [ALL, INFO, DOCTOR, BIND, UNBIND, COPY_TEST, DEMO, EXPLAIN] {
             assert!(text.ends_with(".\n"));
             for line in text.lines() {
                 assert!(line.chars().count() <= 100, "{line}");

@@ -9,6 +9,7 @@ mod copy_test;
 mod demo;
 mod details;
 mod doctor;
+mod explain;
 mod help;
 mod info;
 mod limit;
@@ -41,6 +42,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::CopyTest(options) => copy_test::run(&options, out)?,
         Command::Demo(options) => demo::run(&options, out)?,
         Command::Doctor(options) => doctor::run(&options, out)?,
+        Command::Explain(options) => explain::run(&options, out)?,
     }
     Ok(out.flush()?)
 }

@@ -3,6 +3,7 @@
 //! worth.
 
 mod checks;
+mod moving;
 mod rows;
 mod streams;
 mod table;
@@ -10,7 +11,7 @@ mod table;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use pinmap::{Gpu, GpuInfo, Kind, Link, QueueOptions, Reach};
+use pinmap::{Gpu, GpuInfo, Kind, Link, ManageOptions, QueueOptions, Reach};
 use pinmap_samples::{pagemap as frame, zero_copy as programs};
 
 use crate::args::{DemoOptions, Target};
@@ -34,6 +35,7 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     let rows = rows::measure(&gpu, started)?;
     table::write(&rows, &info, out)?;
     table::check(&rows, &mut checks, out)?;
+    moving::run(&gpu, &mut checks, out)?;
     writeln!(
         out,
         "\nall of it took {:.0} s",
@@ -91,7 +93,9 @@ fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()>
         programs::FLOATS
     )?;
     let managed = gpu.device().info()?.managed;
-    let all = managed.then(|| gpu.manage_all()).transpose()?;
+    // It stays where it is.
+    let all = managed.then(|| gpu.manage_all_with(ManageOptions::new().on_host()));
+    let all = all.transpose()?;
     let mut floats = programs::floats();
     // Only root can see the page frame. For others it is `None` before and after.
     let page = frame::frame(frame::entry(floats.as_ptr().addr())?);

@@ -69,7 +69,7 @@ fn winner(row: &Row, by: fn(&Times) -> Duration) -> &'static str {
 }
 
 /// A time with three digits and a unit.
-fn time(time: Duration) -> String {
+pub(super) fn time(time: Duration) -> String {
     let micros = time.as_nanos() as f64 / 1e3;
     let (value, unit) = if micros < 1e3 {
         (micros, "µs")

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part about memory that moves: managed memory against zero-copy against copies, and a
+//! timeline of pages moving.
+
+use std::io::Write;
+use std::time::Duration;
+
+use pinmap::{Advice, Gpu, Place};
+use pinmap_samples::moving::{self, Load, System};
+
+use super::checks::Checks;
+use super::table::time;
+use crate::size;
+use crate::Result;
+
+/// The loads, with what they are called.
+const LOADS: [(&str, Load); 3] = [
+    ("by the device once", Load { turns: 1, uses: 1 }),
+    ("by the device ten times", Load { turns: 1, uses: 10 }),
+    ("by both, six times in turn", Load { turns: 6, uses: 1 }),
+];
+/// How often each is measured. The number is odd, so that the median is one of the times.
+const RUNS: usize = 3;
+/// How often to measure all at most. Other load on the processor delays what is measured.
+const TRIES: usize = 3;
+/// How many columns the timeline has.
+const COLUMNS: usize = 72;
+
+/// The times of a load, in the order of [`System::ALL`]. They are medians.
+type Times = [Duration; System::ALL.len()];
+
+/// Measures, and draws a timeline.
+pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+    let bytes = size::format((moving::COUNT * size_of::<f32>()) as u64);
+    writeln!(
+        out,
+        "\n5. {bytes} of floats are used, and then read and written by the CPU. They move when \
+         touched (managed)\n   or are moved (prefetched); stay in host memory (zero-copy); or are \
+         copied there and back (copy).\n"
+    )?;
+    if !gpu.device().info()?.managed {
+        writeln!(
+            out,
+            "   the kernel lets no driver follow the memory of programs"
+        )?;
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:>29} {:>12}{:>12}{:>12}{:>12}   {:>10}",
+        "used", "managed", "prefetched", "zero-copy", "copy", "winner"
+    )?;
+    let (mut rows, mut right) = measure_all(gpu)?;
+    for _ in 1..TRIES {
+        if verdicts(&rows).iter().all(|(good, _)| *good) {
+            break;
+        }
+        let again = measure_all(gpu)?;
+        rows = again.0;
+        right &= again.1;
+    }
+    for ((name, _), times) in LOADS.iter().zip(&rows) {
+        write!(out, "{name:>29} ")?;
+        for system in times {
+            write!(out, "{:>12}", time(*system))?;
+        }
+        writeln!(out, "   {:>10}", winner(times))?;
+    }
+    writeln!(out)?;
+    checks.add(out, right, "every float is right, whoever used it last")?;
+    for (good, what) in verdicts(&rows) {
+        checks.add(out, good, what)?;
+    }
+    draw(gpu, checks, out)
+}
+
+/// Measures all loads. Returns also whether all results are right.
+fn measure_all(gpu: &Gpu) -> Result<(Vec<Times>, bool)> {
+    let mut rows = Vec::new();
+    let mut right = true;
+    for (_, load) in LOADS {
+        let (times, good) = measure(gpu, load)?;
+        rows.push(times);
+        right &= good;
+    }
+    Ok((rows, right))
+}
+
+/// Measures a load in all ways. Returns also whether all results are right.
+fn measure(gpu: &Gpu, load: Load) -> Result<(Times, bool)> {
+    let mut all = [const { Vec::new() }; System::ALL.len()];
+    let mut right = true;
+    // In turns, so that other load on the computer affects all alike.
+    for _ in 0..RUNS {
+        for (times, system) in all.iter_mut().zip(System::ALL) {
+            let outcome = moving::measure(gpu, system, load)?;
+            right &= outcome.right;
+            times.push(outcome.time);
+        }
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
+    };
+    Ok((all.map(median), right))
+}
+
+/// Names the quickest.
+fn winner(times: &Times) -> &'static str {
+    let names = ["managed", "prefetched", "zero-copy", "copy"];
+    let quickest = names.iter().zip(times).min_by_key(|(_, time)| **time);
+    quickest.map_or("", |(name, _)| *name)
+}
+
+/// Returns each claim that the measurement is to show, and whether it does.
+fn verdicts(rows: &[Times]) -> Vec<(bool, &'static str)> {
+    let [once, often, turns] = rows else {
+        return Vec::new();
+    };
+    let [once, often, turns] = [once, often, turns].map(|row| (row[2], row[3]));
+    vec![
+        (
+            once.0 < once.1,
+            "used once: zero-copy is faster than copying",
+        ),
+        (
+            often.1 < often.0,
+            "used ten times: copying is faster than zero-copy",
+        ),
+        (
+            turns.0 < turns.1,
+            "used by both in turn: zero-copy is faster than copying",
+        ),
+    ]
+}
+
+/// Draws how pages move while both sides take turns.
+fn draw(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+    let turns = LOADS[2].1.turns;
+    let mut runs = Vec::new();
+    for (name, advice) in [
+        ("no advice", Advice::new()),
+        ("to be on the device", Advice::new().prefer(Place::Vram)),
+        ("to be on the host", Advice::new().prefer(Place::Host)),
+    ] {
+        runs.push((name, moving::watch(gpu, turns, advice)?));
+    }
+    let ends = runs.iter().filter_map(|(_, moments)| moments.last());
+    let longest = ends.map(|last| last.time).max().unwrap_or_default();
+    writeln!(
+        out,
+        "\n   both in turn, {turns} times, in {longest:.0?}: > pages move to the device, < home, x \
+         both, . neither"
+    )?;
+    for (name, moments) in &runs {
+        let last = moments.last().copied().unwrap_or_default();
+        writeln!(
+            out,
+            "   {name}: {} there and {} home, in {:.0?}",
+            size::format(last.there),
+            size::format(last.home),
+            last.time
+        )?;
+        writeln!(out, "     {}", moving::timeline(moments, longest, COLUMNS))?;
+    }
+    let there: Vec<_> = runs
+        .iter()
+        .map(|(_, moments)| moments.last().map_or(0, |last| last.there))
+        .collect();
+    let [none, vram, host] = there[..] else {
+        return Ok(());
+    };
+    checks.add(
+        out,
+        host == 0 && vram > 0,
+        "advice decides whether the memory moves",
+    )?;
+    checks.add(
+        out,
+        0 < none && none < vram,
+        "without advice it stays on the host when both have taken it from each other often",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(millis: [u64; 4]) -> Times {
+        millis.map(Duration::from_millis)
+    }
+
+    fn failures(rows: &[Times]) -> usize {
+        let verdicts = verdicts(rows);
+        assert_eq!(verdicts.len(), 3);
+        verdicts.iter().filter(|(good, _)| !good).count()
+    }
+
+    #[test]
+    fn what_must_be_seen_is_checked() {
+        let good = [
+            row([30, 20, 10, 18]),
+            row([40, 30, 80, 28]),
+            row([90, 120, 60, 110]),
+        ];
+        assert_eq!(failures(&good), 0);
+        for (load, way) in [(0, 2), (1, 3), (2, 2)] {
+            let mut bad = good;
+            bad[load][way] = Duration::from_secs(1);
+            assert_eq!(failures(&bad), 1, "{load}");
+        }
+    }
+
+    #[test]
+    fn the_quickest_is_named() {
+        assert_eq!(winner(&row([4, 3, 2, 5])), "zero-copy");
+        assert_eq!(winner(&row([1, 3, 2, 5])), "managed");
+    }
+}
