@@ -22,13 +22,34 @@ const char *need_gpu(void)
 	SKIP("no test GPU is bound to " PCI_DRIVER);
 }
 
-int open_gpu(void)
+static int open_at(const char *bdf)
 {
 	struct pci_device device;
 
-	snprintf(device.bdf, sizeof(device.bdf), "%.15s", need_gpu());
+	snprintf(device.bdf, sizeof(device.bdf), "%.15s", bdf);
 	pci_look(&device);
 	return SYS(open(device.node, O_RDWR | O_CLOEXEC));
+}
+
+int open_gpu(void)
+{
+	return open_at(need_gpu());
+}
+
+int open_second_gpu(void)
+{
+	char bdfs[PCI_MOST][16];
+	unsigned int count = pci_driven(bdfs);
+	bool first = true;
+
+	for (unsigned int i = 0; i < count; i++) {
+		if (!pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE))
+			continue;
+		if (!first)
+			return open_at(bdfs[i]);
+		first = false;
+	}
+	SKIP("there is only one test GPU");
 }
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args)
@@ -101,6 +122,15 @@ void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_
 	packet[3] = word3;
 }
 
+void queue_push_add(struct gpu_queue *queue, const volatile void *words, uint64_t count,
+		    uint64_t value, uint64_t times)
+{
+	uint64_t *packet = queue->ring[queue->written % GPU_PACKETS];
+
+	queue_push(queue, gpu_launch(GPU_ATOMIC_ADD_U64), (uintptr_t)words, count, value);
+	packet[4] = times;
+}
+
 void queue_ring(struct gpu_queue *queue)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -154,6 +184,17 @@ int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct p
 	args->addr = (uintptr_t)addr;
 	args->length = length;
 	return try_ioctl(fd, PINMAP_MANAGE, args);
+}
+
+int try_prefetch(int fd, uint32_t flags, const void *addr, size_t length,
+		 struct pinmap_prefetch *args)
+{
+	memset(args, 0xaa, sizeof(*args));
+	args->size = sizeof(*args);
+	args->flags = flags;
+	args->addr = (uintptr_t)addr;
+	args->length = length;
+	return try_ioctl(fd, PINMAP_PREFETCH, args);
 }
 
 uint64_t gpu_launch(enum gpu_kernel kernel)

@@ -22,7 +22,13 @@ enum gpu_opcode {
 	GPU_INTERRUPT = 8,
 };
 
-enum gpu_kernel { GPU_INCREMENT_F32 = 3, GPU_SPIN = 9 };
+enum gpu_kernel {
+	GPU_COPY_BYTES = 1,
+	GPU_INCREMENT_F32 = 3,
+	GPU_SUM_F32 = 5,
+	GPU_SPIN = 9,
+	GPU_ATOMIC_ADD_U64 = 10,
+};
 
 enum gpu_code {
 	GPU_NOT_PRESENT = 1,
@@ -33,13 +39,25 @@ enum gpu_code {
 };
 
 /* Bits of GPU_NO_ACK. */
-enum { NO_ACK_INVALIDATE = 1, NO_ACK_UNBIND = 2, NO_ACK_ENGINE_RESET = 4 };
+enum {
+	NO_ACK_INVALIDATE = 1,
+	NO_ACK_UNBIND = 2,
+	NO_ACK_ENGINE_RESET = 4,
+	NO_ACK_PAGING = 8,
+};
+
+/* The engine that copies for the driver. */
+enum { GPU_PAGING_ENGINE = 6 };
 
 /* Registers that tests read and write behind the driver's back. */
 enum gpu_register {
+	GPU_RESET = 0x0100,
+	GPU_VRAM_SIZE = 0x0018,
+	GPU_TIME = 0x0078,
 	GPU_ENGINE_RESET = 0x0120,
 	GPU_ENGINE_BUSY = 0x0128,
 	GPU_INV_DONE = 0x0420,
+	GPU_PAGING_DONE = 0x0620,
 	GPU_LOSE_INTERRUPTS = 0xa000,
 	GPU_DELAY_NS = 0xa008,
 	GPU_STUCK = 0xa028,
@@ -49,6 +67,7 @@ enum gpu_register {
 	GPU_DOORBELL_WRITES = 0x8050,
 	GPU_IGNORED_DOORBELLS = 0x8058,
 	GPU_BAD_ACCESSES = 0x8060,
+	GPU_LINK_BANDWIDTH = 0x9000,
 };
 
 enum { GPU_PACKETS = 64, GPU_BOTH = PINMAP_QUEUE_COPY | PINMAP_QUEUE_COMPUTE };
@@ -78,6 +97,8 @@ const char *need_gpu(void);
 
 /* Opens the test GPU. */
 int open_gpu(void);
+/* Opens the second one; skips the test if there is only one. */
+int open_second_gpu(void);
 
 /* Maps memory at an offset that a call returned. */
 void *map_at(int fd, uint64_t offset, size_t length);
@@ -93,6 +114,9 @@ int try_queue_notify(int fd, uint64_t queue, uint32_t fence, uint64_t value, int
 /* Write a packet; ring the doorbell for all that were written. */
 void queue_push(struct gpu_queue *queue, uint64_t word0, uint64_t word1, uint64_t word2,
 		uint64_t word3);
+/* Writes a packet that adds @value to each of @count words, so many times, atomically. */
+void queue_push_add(struct gpu_queue *queue, const volatile void *words, uint64_t count,
+		    uint64_t value, uint64_t times);
 void queue_ring(struct gpu_queue *queue);
 
 /* Asks for a fence and an interrupt behind what was pushed, and rings. */
@@ -108,6 +132,10 @@ void queue_finish_at(const char *file, int line, struct gpu_queue *queue, uint64
 
 /* Manages a range of addresses, or with PINMAP_MANAGE_ALL all of them. */
 int try_manage(int fd, uint32_t flags, const void *addr, size_t length, struct pinmap_manage *args);
+
+/* Moves managed memory to the device, or with PINMAP_PREFETCH_HOST home. */
+int try_prefetch(int fd, uint32_t flags, const void *addr, size_t length,
+		 struct pinmap_prefetch *args);
 
 uint64_t gpu_launch(enum gpu_kernel kernel);
 struct pinmap_queue_query queue_query(const struct gpu_queue *queue);

@@ -140,6 +140,14 @@ bool fail_page_end(void)
 	return struck;
 }
 
+void fail_huge_pages(bool fail)
+{
+	set("fail_page_alloc", "task-filter", "N");
+	set("fail_page_alloc", "min-order", fail ? "9" : "0");
+	set("fail_page_alloc", "times", fail ? "-1" : "1");
+	set("fail_page_alloc", "probability", fail ? "100" : "0");
+}
+
 void need_injection(void)
 {
 	static const char *const settings[][2] = {

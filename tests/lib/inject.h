@@ -53,4 +53,7 @@ void fail_page_below(const char *function);
 /* Returns whether an allocation failed. */
 bool fail_page_end(void);
 
+/* Lets each allocation of 2 MiB fail, until it is called again with false. */
+void fail_huge_pages(bool fail);
+
 #endif

@@ -9,6 +9,7 @@ use pinmap::{Access, Buffer};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
+use crate::lent::faulting;
 use crate::setup::{become_user, device, devices, is_slow, pattern, PAGE};
 use crate::stale::while_unbound;
 
@@ -283,6 +284,28 @@ pub(crate) fn example_pipeline() -> Outcome {
     std::fs::write(path, pattern(3, (chunks << 20) + 12_345))?;
     example("pipeline /tmp/pipeline", &["100 %", "the two are equal"])?;
     Ok(std::fs::remove_file(path)?)
+}
+
+pub(crate) fn examples_of_managed_memory() -> Outcome {
+    faulting()?;
+    let small = if is_slow() { 4 } else { 32 };
+    let size = format!(
+        "{} MiB in two arrays, on a device with {small} MiB",
+        3 * small
+    );
+    example(
+        &format!("oversubscribe 3 {small}"),
+        &[&size, "by faults", "prefetched", "numbers are right"],
+    )?;
+    example(
+        "turns 6",
+        &[
+            "advice: none",
+            "advice: prefer the host",
+            "all numbers are right",
+        ],
+    )?;
+    example("flag 8", &["8 rounds", "[8, 8]", "all numbers are right"])
 }
 
 pub(crate) fn example_stream_costs() -> Outcome {

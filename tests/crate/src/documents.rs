@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs in README.md, run as they stand there. Each checks its own results.
+//! The programs in README.md and docs/using.md, run as they stand there. Each checks its own
+//! results.
 #![allow(clippy::all)]
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::lent::faulting;
 use crate::setup::{device_content, edu};
 
 include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 
-pub(crate) fn readme_has_these_programs() -> Outcome {
-    assert_eq!(README.len(), 3);
+pub(crate) fn documents_have_these_programs() -> Outcome {
+    assert_eq!((README.len(), USING.len()), (3, 3));
     Ok(())
 }
 
@@ -30,4 +32,9 @@ pub(crate) fn readme_works_in_place() -> Outcome {
 pub(crate) fn readme_uses_a_stream() -> Outcome {
     drop(gpu()?);
     README[2]()
+}
+
+pub(crate) fn using_moves_memory() -> Outcome {
+    drop(faulting()?);
+    USING.iter().try_for_each(|program| program())
 }

@@ -22,6 +22,7 @@ mod lost;
 mod managed;
 mod mapping;
 mod memory;
+mod moving;
 mod queues;
 mod raw;
 mod registration;
@@ -38,6 +39,7 @@ mod stream_turns;
 mod streams;
 mod submission;
 mod syscalls;
+mod windows;
 
 use std::process::ExitCode;
 
@@ -128,13 +130,15 @@ const TESTS: &[Test] = tests! {
         example_edu
         examples_of_queues
         examples_of_streams
+        examples_of_managed_memory
         example_pipeline
         example_stream_costs;
     documents:
-        readme_has_these_programs
+        documents_have_these_programs
         readme_drives_a_device
         readme_works_in_place
-        readme_uses_a_stream;
+        readme_uses_a_stream
+        using_moves_memory;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -233,9 +237,27 @@ const TESTS: &[Test] = tests! {
         lent_file_gets_the_results;
     managed:
         managed_ranges_are_what_the_program_chose
+        managed_memory_moves_where_it_is_wanted
         managed_memory_says_why_not
         managed_fault_leaves_others_alone
         managed_memory_of_a_child_is_refused;
+    moving:
+        managed_value_is_where_it_is_used
+        managed_advice_decides_where_memory_is
+        managed_memory_moves_in_the_order_of_a_stream
+        managed_memory_is_discarded_where_it_is
+        managed_memory_that_is_locked
+        managed_memory_stays_on_the_host_by_option
+        managed_memory_keeps_its_budget
+        managed_thrashing_is_told
+        allocator_grows_what_is_on_the_device
+        command_explains_where_a_page_is;
+    windows:
+        window_is_the_same_for_both
+        window_keeps_its_addresses
+        window_tells_its_last_fault
+        window_of_a_child
+        window_beside_lent_memory;
     stream_calls:
         host_functions_run_in_order
         host_functions_cannot_wait

@@ -8,7 +8,9 @@ use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
 use pinmap::stream::StreamOptions;
-use pinmap::{kernel, Error, FaultAccess, FaultReason, Gpu, Packet, QueueOptions, Reach, Stream};
+use pinmap::{
+    kernel, Error, FaultAccess, FaultReason, Gpu, Packet, Place, QueueOptions, Reach, Stream,
+};
 
 use crate::harness::Outcome;
 use crate::lent::{check, faulting, increment, numbers};
@@ -36,6 +38,36 @@ pub(crate) fn managed_ranges_are_what_the_program_chose() -> Outcome {
     assert_eq!(increment(&mut queue, &mut outside)?, Reach::Managed);
     drop((all, queue));
     assert_eq!(gpu.device().own_totals()?.managed.number, 0);
+    Ok(())
+}
+
+/// A program moves its memory to the device, has it worked on there, and reads it.
+pub(crate) fn managed_memory_moves_where_it_is_wanted() -> Outcome {
+    let gpu = faulting()?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let mut data = numbers(60_000);
+    let error = gpu
+        .prefetch(&data[..], Place::Vram)
+        .expect_err("nothing is managed");
+    assert_eq!(error.errno(), libc::ENOENT, "{error}");
+    let _managed = gpu.manage_all()?;
+    let error = gpu
+        .prefetch(&data[..0], Place::Vram)
+        .expect_err("it is empty");
+    assert_eq!(error.errno(), libc::EINVAL, "{error}");
+    let bytes = size_of_val(&data[..]) as u64;
+    let free = gpu.info()?.vram_free;
+    let there = gpu.prefetch(&data[..], Place::Vram)?;
+    assert!(
+        there.moved + there.busy >= bytes && there.moved > bytes / 2,
+        "{there:?}"
+    );
+    assert!(gpu.info()?.vram_free <= free - there.moved);
+    assert_eq!(increment(&mut queue, &mut data)?, Reach::Managed);
+    let home = gpu.prefetch(&data[..], Place::Host)?;
+    assert_eq!(home.moved, there.moved, "{home:?}");
+    assert_eq!(gpu.info()?.vram_free, free);
+    check(&data, 1.0);
     Ok(())
 }
 

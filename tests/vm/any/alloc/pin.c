@@ -4,10 +4,10 @@
 #include "alloc.h"
 #include "edu.h"
 #include "memory.h"
+#include "ring.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <linux/io_uring.h>
 #include <linux/iommufd.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,58 +58,22 @@ TEST_EACH(o_direct, kinds)
 	edu_close(&edu);
 }
 
-/* Makes one read or write of a registered buffer, by a ring of one entry. */
-static void ring_transfer(int ring, const struct io_uring_params *params, uint8_t opcode, int file,
-			  char *addr, uint32_t length)
-{
-	size_t ring_length = params->sq_off.array + params->sq_entries * 4;
-	char *sq = SYS(mmap(NULL, ring_length, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
-			    IORING_OFF_SQ_RING));
-	char *cq = SYS(mmap(NULL,
-			    params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe),
-			    PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_CQ_RING));
-	struct io_uring_sqe *sqes =
-		SYS(mmap(NULL, params->sq_entries * sizeof(*sqes), PROT_READ | PROT_WRITE,
-			 MAP_SHARED, ring, IORING_OFF_SQES));
-	uint32_t *tail = (uint32_t *)(sq + params->sq_off.tail),
-		 *head = (uint32_t *)(cq + params->cq_off.head);
-	uint32_t index = *tail & *(uint32_t *)(sq + params->sq_off.ring_mask);
-	struct io_uring_cqe *entry;
-
-	sqes[index] = (struct io_uring_sqe){
-		.opcode = opcode, .fd = file, .addr = (uintptr_t)addr, .len = length, .buf_index = 0
-	};
-	((uint32_t *)(sq + params->sq_off.array))[index] = index;
-	__atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
-	CHECK_EQ(SYS(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0)), 1);
-	entry = (struct io_uring_cqe *)(cq + params->cq_off.cqes) +
-		(*head & *(uint32_t *)(cq + params->cq_off.ring_mask));
-	CHECK_EQ(entry->res, length);
-	__atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
-}
-
 TEST_EACH(io_uring, kinds)
 {
-	int fd = open_device(0), file = direct_file(), ring;
+	int fd = open_device(0), file = direct_file();
 	struct registration memory = alloc_memory(fd, row->flags, LENGTH);
-	struct iovec buffer = { .iov_base = memory.addr, .iov_len = LENGTH };
-	struct io_uring_params params = { 0 };
+	struct ring ring = ring_new(memory.addr, LENGTH);
 
-	ring = syscall(SYS_io_uring_setup, 1, &params);
-	if (ring < 0 && errno == ENOSYS)
-		SKIP("the kernel has no io_uring");
-	SYS(ring);
 	pattern_fill(memory.addr, LENGTH, 8);
-	SYS(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1));
-	ring_transfer(ring, &params, IORING_OP_WRITE_FIXED, file, memory.addr, LENGTH);
+	ring_write(&ring, file, memory.addr, LENGTH);
 	memset(memory.addr, 0, LENGTH);
-	ring_transfer(ring, &params, IORING_OP_READ_FIXED, file, memory.addr, LENGTH);
+	ring_read(&ring, file, memory.addr, LENGTH);
 	CHECK(pattern_is(memory.addr, LENGTH, 8));
 	/* the ring keeps the pages longer than this process */
 	SYS(munmap(memory.addr, LENGTH));
 	release(fd, memory.handle);
-	ring_transfer(ring, &params, IORING_OP_READ_FIXED, file, memory.addr, LENGTH);
-	close(ring);
+	ring_read(&ring, file, memory.addr, LENGTH);
+	ring_close(&ring);
 }
 
 TEST_EACH(iommufd, kinds)

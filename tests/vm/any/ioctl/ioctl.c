@@ -41,6 +41,8 @@ static int answer(const struct context *context, const struct command *command)
 		return info.out_nr_reserved ? 0 : ENOENT;
 	if (command->number == PINMAP_RESET)
 		return info.out_flags & PINMAP_INFO_RESET ? 0 : EOPNOTSUPP;
+	if (command->mirror && !(info.out_flags & PINMAP_INFO_MANAGED))
+		return EOPNOTSUPP;
 	return command->paged && !context->paged ? EOPNOTSUPP : 0;
 }
 

@@ -114,6 +114,30 @@ static void fill_manage(const struct context *context, union argument *argument)
 	argument->manage.length = 5 * PAGE;
 }
 
+static void fill_prefetch(const struct context *context, union argument *argument)
+{
+	argument->prefetch.addr = (uintptr_t)context->managed;
+	argument->prefetch.length = 5 * PAGE;
+}
+
+static void fill_advise(const struct context *context, union argument *argument)
+{
+	argument->advise.addr = (uintptr_t)context->managed;
+	argument->advise.length = 5 * PAGE;
+	argument->advise.advice = PINMAP_ADVICE_PREFER_HOST;
+}
+
+static void fill_residency(const struct context *context, union argument *argument)
+{
+	argument->residency.addr = (uintptr_t)context->managed;
+	argument->residency.length = 5 * PAGE;
+}
+
+static void fill_statistics(const struct context *context, union argument *argument)
+{
+	argument->statistics.handle = context->range;
+}
+
 static void fill_queue_query(const struct context *context, union argument *argument)
 {
 	argument->queue_query.queue = context->queue;
@@ -175,8 +199,20 @@ const struct command commands[NR_COMMANDS] = {
 	COMMAND("import", PINMAP_IMPORT, pinmap_import, .writes_back = true,
 		.fill = fill_import),
 	COMMAND("sync", PINMAP_SYNC, pinmap_sync, .flags = 7, .fill = fill_sync),
-	COMMAND("manage", PINMAP_MANAGE, pinmap_manage, .flags = PINMAP_MANAGE_ALL,
-		.writes_back = true, .paged = true, .fill = fill_manage),
+	COMMAND("manage", PINMAP_MANAGE, pinmap_manage,
+		.flags = PINMAP_MANAGE_ALL | PINMAP_MANAGE_HOST | PINMAP_MANAGE_WINDOW,
+		.writes_back = true, .paged = true, .mirror = true, .fill = fill_manage),
+	COMMAND("prefetch", PINMAP_PREFETCH, pinmap_prefetch, .flags = PINMAP_PREFETCH_HOST,
+		.writes_back = true, .paged = true, .mirror = true, .fill = fill_prefetch),
+	COMMAND("advise", PINMAP_ADVISE, pinmap_advise, RESERVED(pinmap_advise),
+		.writes_back = true, .paged = true, .mirror = true, .fill = fill_advise),
+	COMMAND("residency", PINMAP_RESIDENCY, pinmap_residency, .writes_back = true,
+		.paged = true, .mirror = true, .fill = fill_residency),
+	COMMAND("statistics", PINMAP_STATISTICS, pinmap_statistics,
+		.first = offsetof(struct pinmap_statistics, out_refused), .writes_back = true,
+		.paged = true, .mirror = true, .fill = fill_statistics),
+	COMMAND("budget", PINMAP_BUDGET, pinmap_budget, .flags = PINMAP_BUDGET_SET,
+		.writes_back = true, .paged = true, .mirror = true, .fill = fill_nothing),
 	COMMAND("gpu_info", PINMAP_GPU_INFO, pinmap_gpu_info, .writes_back = true,
 		.paged = true, .fill = fill_nothing),
 	COMMAND("gpu_counters", PINMAP_GPU_COUNTERS, pinmap_gpu_counters,
@@ -221,6 +257,13 @@ struct context context_new(void)
 		CHECK_OK(try_queue_create(context.fd, GPU_BOTH, GPU_PACKETS, &queue));
 		context.queue = queue.out_queue;
 	}
+	context.managed = anon(5);
+	if (get_info(context.fd).out_flags & PINMAP_INFO_MANAGED) {
+		struct pinmap_manage range;
+
+		CHECK_OK(try_manage(context.fd, 0, context.managed, 5 * PAGE, &range));
+		context.range = range.out_handle;
+	}
 	return context;
 }
 
@@ -231,4 +274,5 @@ void context_end(struct context *context)
 	close(context->dma_buf);
 	close(context->eventfd);
 	munmap(context->page, 5 * PAGE);
+	munmap(context->managed, 5 * PAGE);
 }

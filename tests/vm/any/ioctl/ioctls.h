@@ -28,6 +28,11 @@ union argument {
 	struct pinmap_import import;
 	struct pinmap_sync sync;
 	struct pinmap_manage manage;
+	struct pinmap_prefetch prefetch;
+	struct pinmap_advise advise;
+	struct pinmap_residency residency;
+	struct pinmap_statistics statistics;
+	struct pinmap_budget budget;
 	struct pinmap_gpu_info gpu_info;
 	struct pinmap_gpu_counters gpu_counters;
 	struct pinmap_gpu_walk gpu_walk;
@@ -50,6 +55,8 @@ union argument {
  * @dma_buf: @pinned, exported
  * @eventfd: an eventfd
  * @queue: a queue, on a paged device
+ * @managed: five more pages, which are managed if the device and the kernel allow that
+ * @range: the handle of them; 0: nothing can be managed
  */
 struct context {
 	int fd;
@@ -61,6 +68,8 @@ struct context {
 	int dma_buf;
 	int eventfd;
 	uint64_t queue;
+	char *managed;
+	uint64_t range;
 };
 
 struct context context_new(void);
@@ -76,6 +85,7 @@ void context_end(struct context *context);
  * @reserved: offset of its reserved field; 0: it has none
  * @writes_back: its struct is written when it succeeds
  * @paged: it is for paged devices only
+ * @mirror: it is for managed memory, which some kernels cannot have
  * @fill: makes a zeroed argument a good one
  */
 struct command {
@@ -87,10 +97,11 @@ struct command {
 	size_t reserved;
 	bool writes_back;
 	bool paged;
+	bool mirror;
 	void (*fill)(const struct context *context, union argument *argument);
 };
 
-enum { NR_COMMANDS = 27 };
+enum { NR_COMMANDS = 32 };
 extern const struct command commands[NR_COMMANDS];
 
 #endif

@@ -321,3 +321,49 @@ TEST(trace_fault_failed)
 	CHECK(strstr(line, "reason=hole"));
 	CHECK_EQ(queue_query(&queue).out_reason, PINMAP_FAULT_HOLE);
 }
+
+/* Memory that moves is traced each time, with how much, where to, why and by which rule. */
+TEST(trace_migrate)
+{
+	enum { AROUND = 16 };
+	char *memory = address_space(HUGE, HUGE), line[512];
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct pinmap_prefetch moved;
+
+	SYS(mprotect(memory, HUGE, PROT_READ | PROT_WRITE));
+	SYS(madvise(memory, HUGE, MADV_NOHUGEPAGE));
+	memset(memory, 1, HUGE);
+	manage(fd);
+	trace_begin();
+	queue_push(&queue, GPU_FILL, (uintptr_t)memory, 8, 2);
+	queue_finish(&queue);
+	trace_end();
+	CHECK_EQ(trace_lines("migrate", line), 1);
+	diag("pinmap_migrate: %s", line);
+	CHECK_EQ(value(line, "addr"), (uintptr_t)memory);
+	CHECK_EQ(value(line, "bytes"), AROUND * PAGE);
+	CHECK(strstr(line, " to=device cause=touched rule=touched"));
+
+	trace_begin();
+	CHECK_EQ(memory[0], 2);
+	trace_end();
+	CHECK_EQ(trace_lines("migrate", line), 1);
+	CHECK_EQ(value(line, "addr"), (uintptr_t)memory);
+	CHECK_EQ(value(line, "bytes"), AROUND * PAGE);
+	CHECK(strstr(line, " to=host cause=touched rule=home"));
+
+	trace_begin();
+	CHECK_OK(try_prefetch(fd, 0, memory, 4 * PAGE, &moved));
+	trace_end();
+	CHECK_EQ(trace_lines("migrate", line), 1);
+	CHECK_EQ(value(line, "bytes"), 4 * PAGE);
+	CHECK(strstr(line, " to=device cause=prefetched rule=prefetched"));
+
+	trace_begin();
+	CHECK_OK(try_prefetch(fd, PINMAP_PREFETCH_HOST, memory, 4 * PAGE, &moved));
+	CHECK_OK(try_prefetch(fd, PINMAP_PREFETCH_HOST, memory, 4 * PAGE, &moved));
+	trace_end();
+	CHECK_EQ(trace_lines("migrate", line), 1);
+	CHECK(strstr(line, " to=host cause=prefetched rule=prefetched"));
+}

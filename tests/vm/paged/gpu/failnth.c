@@ -32,6 +32,7 @@ struct scene {
 	uint64_t vram_left;
 	int fd;
 	char *memory;
+	char *blocks; /* whole blocks of 2 MiB */
 	struct registration pinned;
 	uint64_t mapped;
 	struct pinmap_alloc host;
@@ -154,6 +155,11 @@ static int do_manage_all(struct scene *scene)
 	return manage_some(scene, PINMAP_MANAGE_ALL, NULL, 0);
 }
 
+static int do_manage_window(struct scene *scene)
+{
+	return manage_some(scene, PINMAP_MANAGE_WINDOW, scene->blocks, 2 * HUGE);
+}
+
 static int do_release_managed(struct scene *scene)
 {
 	return try_release(scene->fd, scene->managed);
@@ -184,6 +190,7 @@ static const struct scenario {
 	{ "munmap", PINNED | MAPPED | QUEUE, do_munmap },
 	{ "manage", NOTHING, do_manage },
 	{ "manage_all", QUEUE, do_manage_all },
+	{ "manage_window", QUEUE, do_manage_window },
 	{ "release_managed", MANAGED | QUEUE, do_release_managed },
 	{ "munmap_managed", MANAGED | QUEUE, do_munmap },
 	{ "register_managed", MANAGED | QUEUE, do_register },
@@ -207,6 +214,7 @@ static void set(void *data)
 
 	scene->fd = SYS(open(scene->node, O_RDWR | O_CLOEXEC));
 	scene->memory = anon(PAGES);
+	scene->blocks = address_space(2 * HUGE, HUGE);
 	scene->tells = -1;
 	scene->view = NULL;
 	if (scenario->before & PINNED)
@@ -223,7 +231,8 @@ static void set(void *data)
 		scene->queue = queue.args;
 		scene->tells = SYS(eventfd(0, EFD_CLOEXEC));
 		if (scenario->before & MANAGED) {
-			CHECK_OK(do_manage(scene));
+			CHECK_OK(manage_some(scene, PINMAP_MANAGE_HOST, scene->memory,
+					     PAGES * PAGE));
 			queue_push(&queue, GPU_FILL, (uintptr_t)scene->memory, PAGES * PAGE, 1);
 		}
 		queue_finish(&queue);
@@ -268,6 +277,7 @@ static void strike_set(void *data, int result)
 	if (scene->tells >= 0)
 		close(scene->tells);
 	munmap(scene->memory, PAGES * PAGE);
+	munmap(scene->blocks, 2 * HUGE);
 	CHECK_PINS_SOON(scene->pins);
 	CHECK(WAIT_FOR(2000, vram_free(scene->other) == scene->vram));
 }

@@ -247,6 +247,38 @@ TEST(alloc_mmap)
 	CHECK_EQ(memory.addr[0], 1);
 }
 
+/* Atomic additions to VRAM and to registered memory, where the program may ask for them. */
+TEST(atomic, .smoke = true)
+{
+	struct memory memory = memory_new(ANON, 2 * PAGE);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct gpu_memory vram = gpu_alloc(fd, PINMAP_ALLOC_VRAM, PAGE);
+	uint64_t *places[] = { (uint64_t *)memory.addr, (uint64_t *)vram.addr };
+	struct pinmap_event event;
+
+	memset(memory.addr, 0, 2 * PAGE);
+	register_memory(fd, memory.addr, PAGE, WRITE);
+	register_memory(fd, memory.addr + PAGE, PAGE, 0);
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+		places[i][511] = 7;
+		queue_push_add(&queue, places[i] + 1, 511, 3, 2);
+		queue_finish(&queue);
+		CHECK_EQ(places[i][0], 0);
+		CHECK_EQ(places[i][1], 6);
+		CHECK_EQ(places[i][511], 7 + 6);
+	}
+	queue_push_add(&queue, memory.addr + PAGE + 8, 1, 1, 1);
+	CHECK_ERR(EIO, try_queue_finish(&queue, slow(10000)));
+	CHECK_EQ(queue_stopped(&queue), GPU_PERMISSION);
+	CHECK_EQ(queue_query(&queue).out_addr, (uintptr_t)memory.addr + PAGE + 8);
+	CHECK_EQ(queue_query(&queue).out_access, PINMAP_ACCESS_ATOMIC);
+	event = next_event(fd);
+	CHECK_EQ(event.type, PINMAP_EVENT_FAULT);
+	CHECK_EQ(event.access, PINMAP_ACCESS_ATOMIC);
+	CHECK_EQ(((uint64_t *)memory.addr)[PAGE / 8 + 1], 0);
+}
+
 /* Another context's work cannot reach this memory. */
 TEST(isolation, .smoke = true)
 {

@@ -78,6 +78,11 @@ TEST_EACH(while_busy, ways)
 	} else if (!strcmp(row->name, "dontneed")) {
 		/* the pages that the device writes are those that the program has */
 		SYS(madvise(memory, length, MADV_DONTNEED));
+		queue_push(&queue, GPU_FILL, (uintptr_t)memory, length, 0x41 + PACKETS);
+		queue_submit(&queue);
+		CHECK_OK(try_queue_wait(&queue, slow(60000)));
+		CHECK(bytes_are(memory, length, 0x41 + PACKETS));
+		return;
 	} else {
 		pid = fork();
 		if (pid == 0) {
@@ -211,7 +216,7 @@ TEST(neighbour_of_what_leaves, .seconds = 60)
 	memset(memory, 0x11, HUGE);
 	fd = open_gpu();
 	queue = queue_new(fd);
-	manage(fd, memory, HUGE);
+	manage_host(fd, memory, HUGE);
 	fill(&queue, memory, PAGE, 0x21);
 	CHECK_OK(try_walk(fd, far, &flags));
 	/* so long it takes to leave, which is less than the driver's patience */
@@ -229,10 +234,11 @@ TEST(neighbour_of_what_leaves, .seconds = 60)
 enum { WORDS = 512 };
 
 struct stress {
+	int fd;
 	char *memory;
 	volatile bool stop;
 	unsigned int added;
-	volatile unsigned int disturbances, moves;
+	volatile unsigned int disturbances, moves, went;
 };
 
 /* Counts in the second half of each page. */
@@ -258,9 +264,10 @@ static void *disturb(void *argument)
 	while (!stress->stop) {
 		size_t page = rand_r(&seed) % PAGES, pages = 1 + rand_r(&seed) % (PAGES - page);
 		char *addr = stress->memory + page * PAGE;
+		struct pinmap_prefetch args;
 		pid_t pid;
 
-		switch (rand_r(&seed) % 5) {
+		switch (rand_r(&seed) % 8) {
 		case 0:
 			pid = SYS(fork());
 			if (pid == 0)
@@ -278,8 +285,16 @@ static void *disturb(void *argument)
 			SYS(madvise(addr, pages * PAGE,
 				    rand_r(&seed) % 2 ? MADV_MERGEABLE : MADV_UNMERGEABLE));
 			break;
-		default:
+		case 4:
 			compact();
+			break;
+		case 5:
+			CHECK_OK(try_prefetch(stress->fd, PINMAP_PREFETCH_HOST, addr,
+					      pages * PAGE, &args));
+			break;
+		default:
+			CHECK_OK(try_prefetch(stress->fd, 0, addr, pages * PAGE, &args));
+			stress->went += args.out_moved / PAGE;
 		}
 		stress->disturbances++;
 	}
@@ -337,8 +352,9 @@ static void *move(void *argument)
 }
 
 /*
- * CPU and device count in the same pages, which are copied, protected, merged, swapped out and
- * moved meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes it long.
+ * CPU and device count in the same pages, which are copied, protected, merged, swapped out, and
+ * moved to the device and home meanwhile: no increment of either gets lost. PINMAP_TEST_SCALE makes
+ * it long.
  */
 TEST(stress, .seconds = 300)
 {
@@ -350,13 +366,15 @@ TEST(stress, .seconds = 300)
 	struct gpu_queue queue = queue_new(fd);
 	bool merges = ksm_begin();
 
+	stress.fd = fd;
 	swap_begin();
 	memset(stress.memory, 0, PAGES * PAGE);
 	manage_all(fd);
 	CHECK_OK(-pthread_create(&cpu, NULL, count_by_cpu, &stress));
 	CHECK_OK(-pthread_create(&other, NULL, disturb, &stress));
 	CHECK_OK(-pthread_create(&mover, NULL, move, &stress));
-	while (launches < wanted || stress.disturbances < wanted || stress.moves < wanted / 8) {
+	while (launches < wanted || stress.disturbances < wanted || stress.moves < wanted / 8 ||
+	       !stress.went) {
 		for (int page = 0; page < 32; page++) {
 			char *addr = stress.memory + (launches * 32 + page) % PAGES * PAGE;
 
@@ -377,8 +395,9 @@ TEST(stress, .seconds = 300)
 	CHECK_OK(-pthread_join(cpu, NULL));
 	CHECK_OK(-pthread_join(other, NULL));
 	CHECK_OK(-pthread_join(mover, NULL));
-	diag("%u launches, %u disturbances, %u moves, %u rounds of the CPU", launches,
-	     stress.disturbances, stress.moves, stress.added);
+	diag("%u launches, %u disturbances, %u moves, %u rounds of the CPU; %u pages went to VRAM",
+	     launches, stress.disturbances, stress.moves, stress.added, stress.went);
+	CHECK(stress.went != 0);
 	for (int page = 0; page < PAGES; page++) {
 		const char *addr = stress.memory + page * PAGE;
 

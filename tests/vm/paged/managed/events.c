@@ -268,6 +268,8 @@ static void merge(struct state *state)
 	device_accesses(state);
 	/* what the device has written is the same in all pages but the first and the last */
 	SYS(madvise(state->addr, state->length, MADV_MERGEABLE));
+	/* what is on the device is not merged */
+	check_bytes(state);
 	if (!ksm_begin())
 		SKIP("the kernel has no KSM");
 	if (!WAIT_FOR(10000, is_merged(state)))

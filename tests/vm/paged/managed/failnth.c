@@ -83,11 +83,24 @@ static const struct scenario {
 	void (*make)(struct scene *scene);
 	/* What fails is the thread that serves, or the one that makes it. */
 	bool starts;
+	uint32_t flags;
 } scenarios[] = {
-	{ "absent", absent, false },  { "present", present, false },
-	{ "zeros", of_zeros, false }, { "huge", huge, false },
-	{ "file", of_a_file, false }, { "start", present, true },
+	{ "absent", absent, false },
+	{ "present", present, false },
+	{ "zeros", of_zeros, false },
+	{ "huge", huge, false },
+	{ "file", of_a_file, false },
+	{ "start", present, true },
+	{ "window", absent, false, PINMAP_MANAGE_WINDOW },
 };
+
+static void manage_it(struct scene *scene)
+{
+	struct pinmap_manage args;
+
+	CHECK_OK(try_manage(scene->fd, scene->scenario->flags, scene->memory, HUGE, &args));
+	scene->managed = args.out_handle;
+}
 
 /* The thread that serves the faults of the queue: the only one, once those of others are gone. */
 static int server(void)
@@ -118,13 +131,13 @@ static void begin(void *data)
 	int task = KTHREADD;
 
 	scene->memory = address_space(HUGE, HUGE);
-	scene->managed = manage(scene->fd, scene->memory, HUGE);
+	manage_it(scene);
 	if (!scene->scenario->starts) {
 		/* it has its thread after its first fault */
 		absent(scene);
 		fill(&scene->queue, scene->memory + 64 * PAGE, 8, 1);
 		release(scene->fd, scene->managed);
-		scene->managed = manage(scene->fd, scene->memory, HUGE);
+		manage_it(scene);
 		CHECK(WAIT_FOR(5000, (task = server())));
 	}
 	scene->scenario->make(scene);
@@ -172,6 +185,8 @@ TEST_EACH(fail_served, scenarios, .seconds = 300)
 	uint64_t used;
 
 	need_injection();
+	if (!(get_info(scene.fd).out_flags & PINMAP_INFO_MANAGED))
+		SKIP("the kernel lets no driver follow the memory of programs");
 	scene.own = gpu_alloc(scene.fd, 0, 2 * PAGE);
 	scene.queue = queue_new(scene.fd);
 	used = get_info(scene.fd).out_memlock_used;

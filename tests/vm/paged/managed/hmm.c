@@ -22,8 +22,8 @@
  *   hmm_gup_test                    registration_inside, direct_io
  *   userfaultfd_read                userfaultfd_*
  *
- * The others are about memory of a device (migrate*, hmm_cow_in_device) or about access that is
- * exclusive (exclusive*), which pinmap does not have.
+ * Those about memory of a device (migrate*, hmm_cow_in_device) are in hmm_move.c. The others are
+ * about access that is exclusive (exclusive*), which pinmap does not have.
  */
 #define _GNU_SOURCE
 #include "managed.h"
@@ -169,7 +169,7 @@ TEST(block_of_all_kinds)
 	int file = new_memfd(PAGE, 0), fd = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
 
-	manage_all(fd);
+	manage_all_host(fd);
 	memset(memory, 1, 8 * PAGE);
 	SYS(munmap(memory + PAGE, PAGE));
 	SYS(madvise(memory + 2 * PAGE, PAGE, MADV_DONTNEED));

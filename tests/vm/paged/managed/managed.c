@@ -38,6 +38,16 @@ uint64_t manage_all(int fd)
 	return manage_with(fd, PINMAP_MANAGE_ALL, NULL, 0);
 }
 
+uint64_t manage_host(int fd, const void *addr, size_t length)
+{
+	return manage_with(fd, PINMAP_MANAGE_HOST, addr, length);
+}
+
+uint64_t manage_all_host(int fd)
+{
+	return manage_with(fd, PINMAP_MANAGE_ALL | PINMAP_MANAGE_HOST, NULL, 0);
+}
+
 int try_fill(struct gpu_queue *queue, const void *addr, size_t length, unsigned char byte)
 {
 	queue_push(queue, GPU_FILL, (uintptr_t)addr, length, byte);

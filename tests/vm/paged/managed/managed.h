@@ -17,6 +17,9 @@ uint64_t manage(int fd, const void *addr, size_t length);
  * Manages all addresses of the program; returns the handle. Skips the test if that is impossible.
  */
 uint64_t manage_all(int fd);
+/* The same, but the memory stays on the host where the device touches it. */
+uint64_t manage_host(int fd, const void *addr, size_t length);
+uint64_t manage_all_host(int fd);
 
 /* The device fills memory, or copies it; 0, or what try_queue_finish() says. */
 int try_fill(struct gpu_queue *queue, const void *addr, size_t length, unsigned char byte);

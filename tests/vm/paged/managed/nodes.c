@@ -73,7 +73,7 @@ TEST_EACH(bound_to_a_node, rows)
 	fd = open_gpu();
 	queue = queue_new(fd);
 	result = gpu_alloc(fd, 0, row->length);
-	manage_all(fd);
+	manage_all_host(fd);
 	for (int i = 0; i < 4; i++) {
 		unsigned int most = 0;
 
@@ -102,7 +102,7 @@ TEST(program_moves)
 	need_nodes();
 	fd = open_gpu();
 	queue = queue_new(fd);
-	manage_all(fd);
+	manage_all_host(fd);
 	for (int i = 0; i < 4; i++) {
 		fill(&queue, memory, PAGES * PAGE, 0x41 + i);
 		CHECK(syscall(SYS_migrate_pages, 0, 64UL, &nodes[i % 2], &nodes[!(i % 2)]) >= 0);

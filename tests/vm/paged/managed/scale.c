@@ -62,7 +62,7 @@ TEST_EACH(taken_away_at_once, sharings, .seconds = 60)
 
 	for (unsigned int i = 0; i < row->contexts; i++) {
 		fds[i] = open_gpu();
-		manage_all(fds[i]);
+		manage_all_host(fds[i]);
 	}
 	CHECK_OK(-pthread_barrier_init(&start, NULL, threads + 1));
 	for (int i = 0; i < threads; i++) {

@@ -173,7 +173,7 @@ TEST(entered_when_it_can_be_reached, .seconds = 60)
 	struct gpu_queue first = queue_new(fd), second = queue_new(fd);
 	struct gpu_memory own = gpu_alloc(fd, 0, PAGE);
 
-	manage_all(fd);
+	manage_all_host(fd);
 	for (unsigned int i = 0; i < rounds(4); i++) {
 		char *memory = scattered(), *last = memory + HUGE - PAGE;
 		uint32_t flags;

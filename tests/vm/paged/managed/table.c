@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * The table of tests: each row is a test, KIND_EVENT_reads or KIND_EVENT_writes.
+ * The table of tests: each row is a test, KIND_EVENT_reads or KIND_EVENT_writes. Memory that could
+ * move to the device has a third one, KIND_EVENT_writes_host, in which it is used where it is.
  *
  * The device accesses the memory, something happens to it, and the device accesses it again; then
  * the program writes it, and the device accesses it once more. Each time all bytes are looked at:
@@ -23,6 +24,7 @@ struct row {
 	const struct kind *kind;
 	const struct event *event;
 	bool writes;
+	bool on_host;
 };
 
 static void compare(const char *whose, const void *found, const unsigned char *wanted,
@@ -112,7 +114,10 @@ static void run_row(const struct row *row, char *stack)
 	};
 
 	state.queue = queue_new(state.gpu);
-	manage_all(state.gpu);
+	if (row->on_host)
+		manage_all_host(state.gpu);
+	else
+		manage_all(state.gpu);
 	row->kind->make(&state);
 	state.result = gpu_alloc(state.gpu, 0, state.length);
 	device_accesses(&state);
@@ -142,22 +147,32 @@ static bool fits(const struct kind *kind, const struct event *event)
 	return !(kind->traits & event->not) && (!event->needs || kind->traits & event->needs);
 }
 
+static void add_row(struct row row, const char *access)
+{
+	struct row *kept = malloc(sizeof(*kept));
+	char name[64];
+
+	if (!kept)
+		abort();
+	*kept = row;
+	snprintf(name, sizeof(name), "%s_%s", row.event->name, access);
+	test_add(&(struct test){ .run = each_row, .variant = kept }, row.kind->name, name);
+}
+
 __attribute__((constructor)) static void add_rows(void)
 {
 	for (size_t i = 0; i < nr_kinds; i++) {
 		for (size_t j = 0; j < nr_events; j++) {
-			for (int writes = 0; writes < 2 && fits(&kinds[i], &events[j]); writes++) {
-				struct row *row = malloc(sizeof(*row));
-				char name[64];
+			struct row row = { &kinds[i], &events[j] };
 
-				if (!row)
-					abort();
-				*row = (struct row){ &kinds[i], &events[j], writes };
-				snprintf(name, sizeof(name), "%s_%s", events[j].name,
-					 writes ? "writes" : "reads");
-				test_add(&(struct test){ .run = each_row, .variant = row },
-					 kinds[i].name, name);
-			}
+			if (!fits(row.kind, row.event))
+				continue;
+			add_row(row, "reads");
+			row.writes = true;
+			add_row(row, "writes");
+			row.on_host = true;
+			if (row.kind->traits & ANONYMOUS)
+				add_row(row, "writes_host");
 		}
 	}
 }

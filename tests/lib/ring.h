@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* An io_uring with one registered buffer, of which one transfer is made at a time. */
+#ifndef TESTS_RING_H
+#define TESTS_RING_H
+
+#include "harness.h"
+
+#include <linux/io_uring.h>
+
+struct ring {
+	int fd;
+	struct io_uring_params params;
+	char *submissions, *completions;
+	struct io_uring_sqe *entries;
+};
+
+/*
+ * Makes a ring and registers the buffer, which pins it until ring_close(). Skips the test if the
+ * kernel has no io_uring.
+ */
+struct ring ring_new(void *buffer, size_t length);
+void ring_close(struct ring *ring);
+
+/* Transfers a part of the buffer, from or to the beginning of a file. */
+void ring_read(struct ring *ring, int file, void *addr, uint32_t length);
+void ring_write(struct ring *ring, int file, const void *addr, uint32_t length);
+
+#endif

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#define _GNU_SOURCE
+#include "moving.h"
+
+#include "memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+const struct page_size page_sizes[2] = { { "small", false }, { "huge", true } };
+
+struct pinmap_prefetch prefetch(int fd, uint32_t flags, const void *addr, size_t length)
+{
+	struct pinmap_prefetch args;
+
+	CHECK_OK(try_prefetch(fd, flags, addr, length, &args));
+	CHECK_EQ(args.out_moved + args.out_there + args.out_no_room + args.out_busy +
+			 args.out_fixed,
+		 length);
+	return args;
+}
+
+/* The kernel may have some of the pages in its hands, to compact memory: then once more. */
+static bool is_moved(int fd, uint32_t flags, const void *addr, size_t length,
+		     struct pinmap_prefetch *args)
+{
+	*args = prefetch(fd, flags, addr, length);
+	return args->out_moved + args->out_there == length;
+}
+
+void check_moves(const char *file, int line, int fd, uint32_t flags, const void *addr,
+		 size_t length)
+{
+	struct pinmap_prefetch args;
+
+	if (WAIT_FOR(5000, is_moved(fd, flags, addr, length, &args)))
+		return;
+	test_fail(file, line,
+		  "of %zu bytes %llu move, %llu are there, %llu find no room, %llu are busy, "
+		  "%llu fixed",
+		  length, (unsigned long long)args.out_moved, (unsigned long long)args.out_there,
+		  (unsigned long long)args.out_no_room, (unsigned long long)args.out_busy,
+		  (unsigned long long)args.out_fixed);
+}
+
+size_t pages_away(const void *addr, size_t length)
+{
+	enum { MOST = 512 };
+	int fd = SYS(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+	size_t pages = length / PAGE, away = 0;
+
+	for (size_t done = 0; done < pages; done += MOST) {
+		size_t count = pages - done < MOST ? pages - done : MOST;
+		uint64_t entries[MOST];
+
+		CHECK_EQ(pread(fd, entries, count * 8, ((uintptr_t)addr / PAGE + done) * 8),
+			 count * 8);
+		/* bit 63: present; bit 62: elsewhere */
+		for (size_t i = 0; i < count; i++)
+			away += entries[i] >> 62 == 1;
+	}
+	close(fd);
+	return away;
+}
+
+uint64_t vram_free(int fd)
+{
+	struct pinmap_gpu_info info = { .size = sizeof(info) };
+
+	CHECK_OK(try_ioctl(fd, PINMAP_GPU_INFO, &info));
+	return info.out_vram_free;
+}
+
+void leave_room(int fd, uint64_t bytes)
+{
+	uint64_t left = vram_free(fd);
+
+	while (left > bytes + HUGE) {
+		struct pinmap_alloc args = {
+			.size = sizeof(args),
+			.flags = PINMAP_ALLOC_VRAM,
+			.length = (left - bytes) / HUGE * HUGE,
+		};
+
+		while (try_ioctl(fd, PINMAP_ALLOC, &args) && args.length > HUGE)
+			args.length = args.length / 2 / HUGE * HUGE;
+		left = vram_free(fd);
+	}
+	CHECK(left <= bytes + HUGE);
+}
+
+void write_pattern(void *memory, size_t length, uint32_t seed)
+{
+	uint32_t *words = memory;
+
+	for (size_t i = 0; i < length / 4; i++)
+		words[i] = seed + i * 2654435761u;
+}
+
+bool has_pattern(const void *memory, size_t length, uint32_t seed)
+{
+	const uint32_t *words = memory;
+
+	for (size_t i = 0; i < length / 4; i++)
+		if (words[i] != (uint32_t)(seed + i * 2654435761u))
+			return false;
+	return true;
+}
+
+char *block_of(bool huge)
+{
+	char *memory = small_blocks(1);
+
+	SYS(madvise(memory, HUGE, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+	return memory;
+}

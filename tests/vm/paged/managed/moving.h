@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Memory that moves: calls, and what can be seen of where it is. */
+#ifndef TESTS_MANAGED_MOVING_H
+#define TESTS_MANAGED_MOVING_H
+
+#include "managed.h"
+
+/*
+ * Moves memory to the device, or with PINMAP_PREFETCH_HOST home, and asserts that each byte is
+ * counted once.
+ */
+struct pinmap_prefetch prefetch(int fd, uint32_t flags, const void *addr, size_t length);
+
+/* Moves memory to the device, or home, and asserts that all of it did. */
+#define MOVE_THERE(fd, addr, length) \
+	check_moves(__FILE__, __LINE__, fd, 0, addr, length)
+#define MOVE_HOME(fd, addr, length) \
+	check_moves(__FILE__, __LINE__, fd, PINMAP_PREFETCH_HOST, addr, length)
+void check_moves(const char *file, int line, int fd, uint32_t flags, const void *addr,
+		 size_t length);
+
+/*
+ * How many of these pages of this process are on a device, from /proc/self/pagemap. Not while there
+ * is swap, which looks the same there.
+ */
+size_t pages_away(const void *addr, size_t length);
+
+/* Bytes of VRAM that a program could allocate. */
+uint64_t vram_free(int fd);
+
+/*
+ * Allocates VRAM until no more than @bytes are left, or 2 MiB more, as long as the context lives.
+ */
+void leave_room(int fd, uint64_t bytes);
+
+/* Words that are different everywhere, and with each seed. */
+void write_pattern(void *memory, size_t length, uint32_t seed);
+bool has_pattern(const void *memory, size_t length, uint32_t seed);
+
+/* A block of 2 MiB that nobody has touched: for one huge page, or for small ones. */
+char *block_of(bool huge);
+
+/* What tests of both are made for. */
+extern const struct page_size {
+	const char *name;
+	bool huge;
+} page_sizes[2];
+
+#endif
