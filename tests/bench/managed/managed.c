@@ -3,31 +3,22 @@
  * The part of the bench that is about managed memory: what it costs the driver to serve a fault,
  * and what faults cost a kernel that runs over memory which nobody registered.
  *
- * usage: bench-managed LABEL ROUNDS, as root in the VM, with the test GPU bound to pinmap. Prints
- * one JSON record a measurement. A failure ends it.
+ * usage: bench-managed LABEL ROUNDS [--count|--moving], as root in the VM, with the test GPU bound
+ * to pinmap. Prints one JSON record a measurement. A failure ends it.
  */
 #define _GNU_SOURCE
-#include "gpu.h"
-#include "memory.h"
+#include "bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { MAX_ROUNDS = 64 };
 static const size_t whole = 64 << 20;
 
 static const char *label;
-/* Of instructions that are counted the least is taken: interrupts only add to them. */
-static bool least;
-/* How often each thing is measured. */
-static unsigned int times;
-
-struct samples {
-	uint64_t values[MAX_ROUNDS];
-	unsigned int count;
-};
+bool least;
+unsigned int times;
 
 static int compare(const void *left, const void *right)
 {
@@ -36,18 +27,26 @@ static int compare(const void *left, const void *right)
 	return (a > b) - (a < b);
 }
 
-static void report(const char *operation, const char *size, const char *kind, const char *system,
-		   struct samples *samples)
+void report(const char *name, const char *system, struct samples *samples)
 {
+	CHECK(samples->count);
 	qsort(samples->values, samples->count, sizeof(*samples->values), compare);
 #define QUARTER(n) ((unsigned long long)samples->values[(samples->count - 1) * (n) / 4])
-	printf("{\"case\": \"%s/%s/%s/%s\", \"system\": \"%s\", \"median_ns\": %llu, "
+	printf("{\"case\": \"%s\", \"system\": \"%s\", \"median_ns\": %llu, "
 	       "\"q1_ns\": %llu, \"q3_ns\": %llu, \"rounds\": %u}\n",
-	       operation, size, kind, label, system, QUARTER(least ? 0 : 2), QUARTER(1), QUARTER(3),
-	       samples->count);
+	       name, system, QUARTER(least ? 0 : 2), QUARTER(1), QUARTER(3), samples->count);
 }
 
-static void sample(struct samples *samples, uint64_t value)
+static void report_kind(const char *operation, const char *size, const char *kind,
+			const char *system, struct samples *samples)
+{
+	char name[128];
+
+	snprintf(name, sizeof(name), "%s/%s/%s/%s", operation, size, kind, label);
+	report(name, system, samples);
+}
+
+void sample(struct samples *samples, uint64_t value)
 {
 	if (samples->count < MAX_ROUNDS)
 		samples->values[samples->count++] = value;
@@ -64,8 +63,7 @@ static struct pinmap_get_totals totals(int fd)
 	return totals;
 }
 
-/* New memory on a boundary of 2 MiB. */
-static char *fresh(size_t length, int advice)
+char *fresh(size_t length, int advice)
 {
 	char *all = mmap(NULL, length + HUGE, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,7 +101,7 @@ static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const
 		if (i)
 			sample(&served, after.out_fault_ns - before.out_fault_ns);
 	}
-	report("fault", size, kind, "pinmap", &served);
+	report_kind("fault", size, kind, "pinmap", &served);
 }
 
 /* The device's time for a kernel that adds 1 to each float. */
@@ -162,20 +160,21 @@ static void bench_kernel(int fd, struct gpu_queue *queue, const char *kind, int 
 		"of %llu pages\n",
 		kind, (unsigned long long)made, (unsigned long long)faults,
 		(unsigned long long)pages);
-	report("kernel", "64MiB", kind, "registered", &registered);
-	report("kernel", "64MiB", kind, "managed-untouched", &untouched);
-	report("kernel", "64MiB", kind, "managed", &first);
-	report("kernel", "64MiB", kind, "managed-again", &again);
+	report_kind("kernel", "64MiB", kind, "registered", &registered);
+	report_kind("kernel", "64MiB", kind, "managed-untouched", &untouched);
+	report_kind("kernel", "64MiB", kind, "managed", &first);
+	report_kind("kernel", "64MiB", kind, "managed-again", &again);
 }
 
 bool helper_main(int argc, char **argv)
 {
 	struct pinmap_manage all = { .size = sizeof(all), .flags = PINMAP_MANAGE_ALL };
+	bool moving = argc > 3 && !strcmp(argv[3], "--moving");
 	struct gpu_queue queue;
 	int fd;
 
 	if (argc < 3) {
-		fprintf(stderr, "usage: bench-managed LABEL ROUNDS [--count]\n");
+		fprintf(stderr, "usage: bench-managed LABEL ROUNDS [--count|--moving]\n");
 		return false;
 	}
 	label = argv[1];
@@ -183,8 +182,18 @@ bool helper_main(int argc, char **argv)
 	times = strtoul(argv[2], NULL, 10);
 	CHECK(times && times < MAX_ROUNDS);
 	fd = open_gpu();
+	/* What faults cost by themselves is measured where nothing moves. */
+	if (!moving)
+		all.flags |= PINMAP_MANAGE_HOST;
 	CHECK_OK(try_ioctl(fd, PINMAP_MANAGE, &all));
 	queue = queue_new(fd);
+	if (moving) {
+		bench_moving(fd, &queue);
+		fflush(stdout);
+		return true;
+	}
+	if (least)
+		bench_counts(fd, &queue);
 	bench_fault(fd, &queue, "4KiB", "present", MADV_NOHUGEPAGE, true);
 	bench_fault(fd, &queue, "4KiB", "absent", MADV_NOHUGEPAGE, false);
 	bench_fault(fd, &queue, "2MiB", "thp", MADV_HUGEPAGE, true);

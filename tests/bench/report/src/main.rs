@@ -5,6 +5,7 @@
 //! `bench-report --counts RECORDED [--record] RECORDS...` for instructions a page.
 
 mod counts;
+mod moving;
 mod plot;
 mod record;
 mod table;
@@ -74,6 +75,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         table::ways(&records),
         table::slopes(&records),
         table::goals(&records),
+        moving::table(&records),
     ];
     // A part without a line below its heading is left out.
     for part in parts.iter().filter(|part| part.trim().lines().count() > 1) {

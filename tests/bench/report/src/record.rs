@@ -15,7 +15,7 @@ pub(crate) struct Record {
     pub(crate) rounds: u64,
 }
 
-/// A case: `operation/size/kind/label`.
+/// A case: `operation/size/kind/label`, or `managed/kind/size`, whose label is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) operation: String,
@@ -46,6 +46,9 @@ impl fmt::Display for Case {
             kind,
             label,
         } = self;
+        if label.is_empty() {
+            return write!(f, "{operation}/{kind}/{size}");
+        }
         write!(f, "{operation}/{size}/{kind}/{label}")
     }
 }
@@ -55,8 +58,10 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split('/').collect();
-        let [operation, size, kind, label] = parts[..] else {
-            return Err(format!("'{text}' is not operation/size/kind/label"));
+        let [operation, size, kind, label] = match parts[..] {
+            ["managed", kind, size] => ["managed", size, kind, ""],
+            [operation, size, kind, label] => [operation, size, kind, label],
+            _ => return Err(format!("'{text}' is not operation/size/kind/label")),
         };
         Ok(Self {
             operation: operation.into(),
@@ -131,6 +136,13 @@ mod tests {
         let record: Record = line.parse().unwrap();
         assert_eq!(record.to_string(), line);
         assert_eq!(record.case.bytes(), 64 << 20);
+        let line = line.replace("register/64MiB/thp/cm-on", "managed/to-host/64MiB");
+        let record: Record = line.parse().unwrap();
+        assert_eq!(record.to_string(), line);
+        assert_eq!(
+            (&*record.case.kind, record.case.bytes()),
+            ("to-host", 64 << 20)
+        );
         assert!("{\"case\": \"register/64MiB\"}".parse::<Record>().is_err());
     }
 }

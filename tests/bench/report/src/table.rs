@@ -8,7 +8,7 @@ use crate::record::{median, Case, Record};
 const SYSTEMS: [&str; 5] = ["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
 
 /// Formats a time with three significant digits.
-fn time(ns: u64) -> String {
+pub(crate) fn time(ns: u64) -> String {
     let ns = ns as f64;
     let (value, unit) = match ns {
         ns if ns < 1e3 => (ns, "ns"),
@@ -47,7 +47,7 @@ pub(crate) fn table(records: &[Record]) -> String {
     out.push_str("   iommufd/x   vfio/x   x/floor     q1..q3 of pinmap\n");
     let beside_peers = |case: &&Case| {
         let mut all = records.iter().filter(|record| record.case == **case);
-        all.all(|record| SYSTEMS.contains(&&*record.system))
+        all.all(|record| SYSTEMS.contains(&&*record.system) && record.case.operation != "managed")
     };
     for case in cases(records).into_iter().filter(beside_peers) {
         let ours = records
@@ -83,7 +83,7 @@ pub(crate) fn table(records: &[Record]) -> String {
 pub(crate) fn ways(records: &[Record]) -> String {
     let mut out = String::new();
     for record in records {
-        if SYSTEMS.contains(&&*record.system) {
+        if SYSTEMS.contains(&&*record.system) || record.case.operation == "managed" {
             continue;
         }
         if out.is_empty() {

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What the parts of the bench of managed memory share. */
+#ifndef BENCH_MANAGED_H
+#define BENCH_MANAGED_H
+
+#include "gpu.h"
+#include "memory.h"
+
+enum { MAX_ROUNDS = 64 };
+
+/* The values of one system in one case. */
+struct samples {
+	uint64_t values[MAX_ROUNDS];
+	unsigned int count;
+};
+
+/* Of instructions that are counted the least is taken: interrupts only add to them. */
+extern bool least;
+/* How often each thing is measured. */
+extern unsigned int times;
+
+void sample(struct samples *samples, uint64_t value);
+/* Prints the record of a case. */
+void report(const char *name, const char *system, struct samples *samples);
+
+/* New memory on a boundary of 2 MiB. */
+char *fresh(size_t length, int advice);
+
+/* Measures memory that moves; by instructions. */
+void bench_moving(int fd, struct gpu_queue *queue);
+void bench_counts(int fd, struct gpu_queue *queue);
+
+#endif
