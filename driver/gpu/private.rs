@@ -116,7 +116,11 @@ impl Owner for Gpu {
     }
 
     fn bring_home(&self, fault: &HomeFault<'_>) -> Brought {
-        let around = if fault.is_huge() { LARGE } else { AROUND };
+        let around = match (fault.is_huge(), fault.is_alone()) {
+            (true, _) => LARGE,
+            (_, true) => PAGE_SIZE,
+            _ => AROUND,
+        };
         let around = Span::new(fault.addr() & !around.wrapping_sub(1), around).ok();
         let part = around.and_then(|around| around.intersection(fault.area()?));
         let Some(part) = part else {

@@ -190,6 +190,12 @@ impl HomeFault<'_> {
     pub(crate) fn is_huge(&self) -> bool {
         self.raw.huge
     }
+
+    /// Whether the page has to come home alone, since it is split off a huge one first. It may take
+    /// a second fault then.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.raw.alone
+    }
 }
 
 /// A page of a batch.

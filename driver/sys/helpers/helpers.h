@@ -207,7 +207,7 @@ struct pinmap_home_fault {
 	struct vm_area_struct *vma;
 	struct page *page;
 	unsigned long addr, start, end;
-	bool huge, by_device;
+	bool huge, alone, by_device;
 };
 struct pinmap_batch *pinmap_batch_new(void);
 void pinmap_batch_free(struct pinmap_batch *batch);

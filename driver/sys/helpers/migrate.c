@@ -218,6 +218,20 @@ int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, u
 }
 
 /*
+ * Leaves pages where they are that were taken for memory and did not become it, and whose last
+ * reference goes right after their lock. They belong to no address and to no cgroup.
+ */
+static void pinmap_leave_unused(struct pinmap_batch *batch)
+{
+	for (unsigned int i = 0; i < batch->count; i++) {
+		struct page *page = migrate_pfn_to_page(batch->source[i]);
+
+		if (page && !folio_test_anon(page_folio(page)))
+			batch->source[i] &= ~MIGRATE_PFN_MIGRATE;
+	}
+}
+
+/*
  * The same for device pages wherever they are mapped: @count small folios, or if the first is a
  * large one, that one.
  */
@@ -234,8 +248,10 @@ int pinmap_batch_begin_pages(struct pinmap_batch *batch, const unsigned long *pf
 	batch->count = is_large ? HPAGE_PMD_NR : count;
 	/* One more reference does not keep pages on a device from being collected. */
 	ret = migrate_device_pfns(batch->source, batch->count);
-	if (!ret)
+	if (!ret) {
+		pinmap_leave_unused(batch);
 		pinmap_guard(batch);
+	}
 	if (has)
 		folio_put(folio);
 	return ret;
@@ -356,7 +372,15 @@ void pinmap_drop_page(unsigned long pfn)
 	folio_put(folio);
 }
 
-/* What a CPU fault on a device page is about. */
+/*
+ * What a CPU fault on a device page is about.
+ *
+ * A huge page whose mapping is split is split itself when pages of it are collected. The fault's
+ * lock is on the whole before, and on the page that was touched afterwards, but the kernel goes on
+ * to take the first page for locked (migrate_vma_collect_pmd() does not look again for the folio of
+ * the fault), and unlocks it in the end. So the page that was touched is collected alone then,
+ * unless it is the first: it is split off, and moves when it is touched again.
+ */
 struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 {
 	struct folio *folio = page_folio(vmf->page);
@@ -373,6 +397,7 @@ struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 		.by_device = (current->flags & PF_KTHREAD) && PageAnonExclusive(vmf->page),
 		/* A huge folio may also be mapped by entries for single pages. */
 		.huge = !vmf->pte && folio_test_large(folio),
+		.alone = vmf->pte && vmf->page != folio_page(folio, 0),
 	};
 
 	return fault;

@@ -65,7 +65,7 @@ TEST_EACH(budget_prefetch, page_sizes)
 	manage_all(fd);
 	memset(memory, 0x71, 4 * HUGE);
 	set_budget(fd, 2 * HUGE);
-	moved = prefetch(fd, 0, memory, 4 * HUGE);
+	moved = prefetch_all(fd, memory, 4 * HUGE, 0);
 	CHECK_EQ(moved.out_moved, 2 * HUGE);
 	CHECK_EQ(moved.out_no_room, 2 * HUGE);
 	CHECK_EQ(budget(fd).out_used, 2 * HUGE);

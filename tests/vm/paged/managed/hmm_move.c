@@ -78,7 +78,7 @@ TEST_EACH(moved_half_home, page_sizes)
 	check_device_reads(&queue, memory, HUGE, 1);
 	CHECK(has_pattern(memory, HUGE / 2, 1));
 	CHECK_EQ(pages_away(memory, HUGE), row->huge ? 0 : HUGE / 2 / PAGE);
-	again = prefetch(fd, 0, memory, HUGE);
+	again = prefetch_all(fd, memory, HUGE, 0);
 	CHECK_EQ(again.out_there, row->huge ? 0 : HUGE / 2);
 	CHECK_EQ(again.out_moved + again.out_there, HUGE);
 	check_device_reads(&queue, memory, HUGE, 1);
@@ -128,7 +128,7 @@ TEST(moved_mixed)
 	memset(memory + 6 * PAGE, 0x36, PAGE);
 	SYS(mprotect(memory + 7 * PAGE, PAGE, PROT_READ | PROT_WRITE));
 
-	args = prefetch(fd, 0, memory + PAGE, (PAGES - 1) * PAGE);
+	args = prefetch_all(fd, memory + PAGE, (PAGES - 1) * PAGE, 0);
 	CHECK_EQ(args.out_moved, 5 * PAGE);
 	CHECK_EQ(args.out_fixed, 2 * PAGE);
 	CHECK_EQ(pages_away(memory, PAGES * PAGE), 5);

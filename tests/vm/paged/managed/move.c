@@ -25,7 +25,7 @@ TEST_EACH(moved_there_and_back, page_sizes)
 	manage_all(fd);
 	before = vram_free(fd);
 	write_pattern(memory, HUGE, 7);
-	moved = prefetch(fd, 0, memory, HUGE);
+	moved = prefetch_all(fd, memory, HUGE, 0);
 	CHECK_EQ(moved.out_moved, HUGE);
 	CHECK(vram_free(fd) <= before - HUGE);
 	moved = prefetch(fd, 0, memory, HUGE);
@@ -50,7 +50,7 @@ TEST_EACH(moved_untouched, page_sizes)
 
 	manage_all(fd);
 	CHECK_EQ(prefetch(fd, PINMAP_PREFETCH_HOST, memory, HUGE).out_there, HUGE);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	copy(&queue, memory, seen, HUGE);
 	CHECK(bytes_are(seen, HUGE, 0));
 	CHECK(bytes_are(memory, HUGE, 0));
@@ -66,9 +66,9 @@ TEST_EACH(moved_home_by_call, page_sizes)
 
 	manage_all(fd);
 	write_pattern(memory, HUGE, 3);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, PAGE, 0x51);
-	CHECK_EQ(prefetch(fd, PINMAP_PREFETCH_HOST, memory, HUGE).out_moved, HUGE);
+	MOVE_HOME(fd, memory, HUGE);
 	CHECK(bytes_are(memory, PAGE, 0x51));
 	for (size_t i = PAGE / 4; i < HUGE / 4; i++)
 		CHECK_EQ(((uint32_t *)memory)[i], (uint32_t)(3 + i * 2654435761u));
@@ -97,7 +97,7 @@ TEST_EACH(moved_freed, ends)
 
 	manage_all(fd);
 	memset(memory, 0x21, HUGE);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x22);
 	SYS(madvise(memory, length, MADV_DONTNEED));
 	copy(&queue, memory, seen, HUGE);
@@ -118,7 +118,7 @@ TEST_EACH(moved_forked, page_sizes)
 
 	manage_all(fd);
 	memset(memory, 0x31, HUGE);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x32);
 	pid = fork();
 	if (pid == 0) {
@@ -153,7 +153,7 @@ TEST_EACH(moved_outlives, goings)
 	struct gpu_queue queue = queue_new(fd);
 
 	manage_all(fd);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x41);
 	queue_unmap(&queue);
 	close(fd);
@@ -175,8 +175,7 @@ TEST(moved_pinned)
 	manage_all(fd);
 	memset(memory, 0x61, HUGE);
 	registration = register_memory(other, memory, 4 * PAGE, WRITE);
-	moved = prefetch(fd, 0, memory, HUGE);
-	CHECK_EQ(moved.out_busy, 4 * PAGE);
+	moved = prefetch_all(fd, memory, HUGE, 4 * PAGE);
 	CHECK_EQ(moved.out_moved, HUGE - 4 * PAGE);
 	release(other, registration.handle);
 	CHECK(WAIT_FOR(5000, prefetch(fd, 0, memory, 4 * PAGE).out_busy == 0));
@@ -241,18 +240,49 @@ TEST(moved_part_of_huge)
 
 	manage_all(fd);
 	memset(memory, 0x71, HUGE);
-	CHECK_EQ(prefetch(fd, 0, memory + 8 * PAGE, 8 * PAGE).out_moved, 8 * PAGE);
+	MOVE_THERE(fd, memory + 8 * PAGE, 8 * PAGE);
 	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_there, 8 * PAGE);
 	fill(&queue, memory, HUGE, 0x72);
-	CHECK_EQ(prefetch(fd, PINMAP_PREFETCH_HOST, memory + 64 * PAGE, PAGE).out_moved, PAGE);
+	MOVE_HOME(fd, memory + 64 * PAGE, PAGE);
 	CHECK(bytes_are(memory, HUGE, 0x72));
 
 	memset(memory, 0x73, HUGE);
 	madvise(memory, HUGE, MADV_COLLAPSE);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
-	CHECK_EQ(prefetch(fd, PINMAP_PREFETCH_HOST, memory + 64 * PAGE, PAGE).out_moved, PAGE);
+	MOVE_THERE(fd, memory, HUGE);
+	MOVE_HOME(fd, memory + 64 * PAGE, PAGE);
 	fill(&queue, memory, HUGE, 0x74);
 	CHECK(bytes_are(memory, HUGE, 0x74));
+}
+
+static const struct touched {
+	const char *name;
+	size_t page;
+} touched_pages[] = { { "first", 0 }, { "second", 1 }, { "before", 4 }, { "behind", 5 },
+		      { "last", 511 } };
+
+/*
+ * The mapping of a huge page is split, but the page itself is not: two areas have parts of it. The
+ * CPU touches it anywhere.
+ */
+TEST_EACH(moved_split, touched_pages)
+{
+	char *memory = block_of(true), *touched = memory + row->page * PAGE;
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	manage_all_host(fd);
+	memset(memory, 0x75, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
+	fill(&queue, memory, HUGE, 0x76);
+	SYS(mprotect(memory + 5 * PAGE, HUGE - 5 * PAGE, PROT_READ));
+	CHECK_EQ(pages_away(memory, HUGE), HUGE / PAGE);
+	CHECK_EQ(*(volatile char *)touched, 0x76);
+	CHECK_EQ(pages_away(touched, PAGE), 0);
+	CHECK(bytes_are(memory, HUGE, 0x76));
+	SYS(mprotect(memory + 5 * PAGE, HUGE - 5 * PAGE, PROT_READ | PROT_WRITE));
+	MOVE_THERE(fd, memory, HUGE);
+	fill(&queue, memory, HUGE, 0x77);
+	CHECK(bytes_are(memory, HUGE, 0x77));
 }
 
 /*
@@ -268,7 +298,7 @@ TEST(moved_with_engine_stuck, .seconds = 60)
 
 	manage_all_host(fd);
 	memset(memory, 0x11, HUGE);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE / 2).out_moved, HUGE / 2);
+	MOVE_THERE(fd, memory, HUGE / 2);
 	fill(&queue, memory, HUGE, 0x12);
 	gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
 	CHECK_ERR(EIO, try_prefetch(fd, 0, memory + HUGE / 2, HUGE / 2, &args));
@@ -277,7 +307,7 @@ TEST(moved_with_engine_stuck, .seconds = 60)
 	CHECK(bytes_are(memory, 16 * PAGE, 0x12));
 	gpu_set_register(GPU_STUCK, 0);
 	CHECK(bytes_are(memory, HUGE / 2, 0x12));
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	CHECK(bytes_are(memory, HUGE, 0x12));
 }
 
@@ -289,7 +319,7 @@ TEST(moved_without_acknowledgement, .seconds = 60, .faults = true)
 	struct gpu_queue queue = queue_new(fd);
 
 	manage_all(fd);
-	CHECK_EQ(prefetch(fd, 0, memory, HUGE).out_moved, HUGE);
+	MOVE_THERE(fd, memory, HUGE);
 	fill(&queue, memory, HUGE, 0x13);
 	gpu_set_register(GPU_NO_ACK, NO_ACK_PAGING);
 	CHECK(bytes_are(memory, HUGE, 0x13));

@@ -21,6 +21,26 @@ struct pinmap_prefetch prefetch(int fd, uint32_t flags, const void *addr, size_t
 	return args;
 }
 
+static bool move_rest(int fd, const void *addr, size_t length, struct pinmap_prefetch *all)
+{
+	struct pinmap_prefetch next = prefetch(fd, 0, addr, length);
+
+	all->out_moved += next.out_moved;
+	all->out_no_room = next.out_no_room;
+	all->out_busy = next.out_busy;
+	all->out_fixed = next.out_fixed;
+	return true;
+}
+
+struct pinmap_prefetch prefetch_all(int fd, const void *addr, size_t length, size_t busy)
+{
+	struct pinmap_prefetch all = prefetch(fd, 0, addr, length);
+
+	CHECK(WAIT_FOR(5000, all.out_busy == busy ||
+				     (move_rest(fd, addr, length, &all) && all.out_busy == busy)));
+	return all;
+}
+
 /* The kernel may have some of the pages in its hands, to compact memory: then once more. */
 static bool is_moved(int fd, uint32_t flags, const void *addr, size_t length,
 		     struct pinmap_prefetch *args)

@@ -11,6 +11,13 @@
  */
 struct pinmap_prefetch prefetch(int fd, uint32_t flags, const void *addr, size_t length);
 
+/*
+ * Moves memory to the device until only @busy bytes stay behind because somebody has their pages:
+ * the kernel has some for a moment, to compact memory. What moved is of all calls, what was there
+ * of the first.
+ */
+struct pinmap_prefetch prefetch_all(int fd, const void *addr, size_t length, size_t busy);
+
 /* Moves memory to the device, or home, and asserts that all of it did. */
 #define MOVE_THERE(fd, addr, length) \
 	check_moves(__FILE__, __LINE__, fd, 0, addr, length)

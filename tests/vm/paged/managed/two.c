@@ -207,7 +207,7 @@ TEST_EACH(two_gpus_prefetch, page_sizes)
 	for (int i = 0; i < ROUNDS; i++) {
 		int there = two.fds[i % 2], other = two.fds[1 - i % 2];
 
-		moved = prefetch(there, 0, memory, HUGE);
+		moved = prefetch_all(there, memory, HUGE, 0);
 		CHECK_EQ(moved.out_moved, HUGE);
 		CHECK_EQ(on_device(there, memory, HUGE), HUGE);
 		CHECK_PLACE(there, memory, HUGE, ON_DEVICE, PREFETCHED);
@@ -229,7 +229,7 @@ TEST(two_gpus_prefetch_mixed)
 	write_pattern(memory, 3 * PART, 4);
 	MOVE_THERE(two.fds[0], memory, PART);
 	MOVE_THERE(two.fds[1], memory + PART, PART);
-	moved = prefetch(two.fds[1], 0, memory, HUGE);
+	moved = prefetch_all(two.fds[1], memory, HUGE, 0);
 	CHECK_EQ(moved.out_moved, 3 * PART);
 	CHECK_EQ(moved.out_there, PART);
 	CHECK_EQ(on_device(two.fds[1], memory, HUGE), HUGE);

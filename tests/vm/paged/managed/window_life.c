@@ -70,11 +70,21 @@ static void check_last(int fd, uint64_t handle, uint64_t count, const void *addr
 	CHECK_EQ(seen.out_last_reason, reason);
 }
 
+static const struct part {
+	const char *name;
+	bool huge;
+	size_t begins;
+} parts[] = {
+	{ "small", false, HUGE },
+	{ "huge", true, HUGE },
+	{ "inside_huge", true, HUGE + 5 * PAGE },
+};
+
 /* Rights change, of all or of a part, and hold for the device; the last fault is told. */
-TEST_EACH(window_and_mprotect, page_sizes)
+TEST_EACH(window_and_mprotect, parts)
 {
 	int fd = open_gpu();
-	char *memory = memory_at(CHOSEN, LENGTH, row->huge), *part = memory + HUGE;
+	char *memory = memory_at(CHOSEN, LENGTH, row->huge), *part = memory + row->begins;
 	struct gpu_queue queue = queue_new(fd);
 	uint64_t handle = window(fd, memory, LENGTH);
 
