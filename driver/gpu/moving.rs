@@ -21,6 +21,8 @@ use kernel::prelude::*;
 
 /// Lists that are kept for the next blocks.
 const SPARE: usize = 4;
+/// Blocks, or parts of them, that one task has under way at the same time.
+const TOGETHER: usize = 3;
 
 /// What became of some pages that were to move.
 #[derive(Clone, Copy, Default)]
@@ -66,10 +68,8 @@ impl Spares {
     }
 }
 
-/// Pages of a block on their way. Dropping it is the same as [`finish`](Self::finish).
-///
-/// Who has several finishes them in the order in which they were made, and makes none while one has
-/// not [begun](Self::has_begun): nobody waits for others with something that others wait for.
+/// Pages of a block on their way. Dropping it is the same as [`finish`](Self::finish). Who has
+/// several keeps them in a [`Line`].
 pub(crate) struct Moving<'a> {
     gpu: &'a Gpu,
     /// `None`: it is over.
@@ -94,7 +94,7 @@ impl<'a> Moving<'a> {
     }
 
     /// Whether the engine was told to copy; otherwise it waits for others to end.
-    pub(crate) fn has_begun(&self) -> bool {
+    fn has_begun(&self) -> bool {
         self.under_way
             .as_ref()
             .is_none_or(|this| this.copies.has_begun())
@@ -146,8 +146,41 @@ impl Drop for Moving<'_> {
     }
 }
 
+/// What one task has under way, the first begun first, each with what the caller knows about it.
+///
+/// They are finished in the order in which they were begun, and none is begun while the last has
+/// not: nobody waits for others with something that others wait for.
+pub(crate) struct Line<'a, T>(KVec<(T, Moving<'a>)>);
+
+impl<'a, T> Line<'a, T> {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self(KVec::with_capacity(TOGETHER, GFP_KERNEL)?))
+    }
+
+    /// Takes the first one, for the caller to finish, if there is no room for another one. To be
+    /// called until it returns `None`, before one is begun.
+    pub(crate) fn take_if_full(&mut self) -> Option<(T, Moving<'a>)> {
+        let waits = self.0.last().is_some_and(|(_, last)| !last.has_begun());
+        if waits || self.0.len() == TOGETHER {
+            self.take_first()
+        } else {
+            None
+        }
+    }
+
+    /// Takes the first one, for the caller to finish.
+    pub(crate) fn take_first(&mut self) -> Option<(T, Moving<'a>)> {
+        self.0.remove(0).ok()
+    }
+
+    /// Adds what was begun. There is room for it.
+    pub(crate) fn add(&mut self, what: T, moving: Moving<'a>) -> Result {
+        Ok(self.0.push_within_capacity((what, moving))?)
+    }
+}
+
 impl Gpu {
-    /// Room for a block, which `collect` is called with.
+    /// Room for a block.
     fn lists(&self) -> Result<(Batch, Lists)> {
         let spare = self.spares.lock().0.pop();
         match spare {

@@ -8,14 +8,17 @@
 //! tried for as long as memory that thrashes.
 
 use super::{
-    ahead::Line,
+    ahead,
     past::Past,
     range::Count,
     serve::{lendable, Fault},
     Managed, Managing, WINDOWS,
 };
 use crate::{
-    gpu::{moving::Outcome, Gpu},
+    gpu::{
+        moving::{Line, Outcome},
+        Gpu,
+    },
     logic::{
         block::{Pages, PAGES},
         fault_around::{self, Window},
@@ -116,9 +119,11 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     if !now_there.covers(plan.part) {
         return Ok(Placed::Moved);
     }
-    let mut line = Line::new(managing)?;
+    let mut line = Line::new()?;
     let outcome = match gpu.begin_in(area, plan.part, &mut reserved) {
-        Ok(moving) if plan.part == fault.block => line.move_ahead(&areas, fault, moving),
+        Ok(moving) if plan.part == fault.block => {
+            ahead::move_ahead(managing, &areas, fault, moving, &mut line)
+        }
         Ok(moving) => moving.finish(),
         Err(error) => Err(error),
     };

@@ -8,7 +8,10 @@
 
 use super::{block::pages_in, range::Count, Managed};
 use crate::{
-    gpu::{moving::Moving, reserve::Reserved},
+    gpu::{
+        moving::{Line, Moving},
+        reserve::Reserved,
+    },
     logic::{
         block::{Pages, PAGES},
         pte::LARGE,
@@ -50,24 +53,23 @@ fn add(bytes: &mut u64, pages: u64) {
     *bytes = bytes.saturating_add(pages.saturating_mul(PAGE_SIZE));
 }
 
-/// Parts that are under way at the same time.
-const TOGETHER: usize = 3;
 /// Blocks between two turns of others.
 const BLOCKS: usize = 16;
+/// Parts of which something did not move, after which a turn ends.
+const MISSED: usize = 6;
 
 /// A part of a block that is under way.
-struct Part<'a> {
+struct Part {
     span: Span,
     /// Pages of it that were there before.
     there: u64,
-    moving: Moving<'a>,
 }
 
-/// What is under way, the first part first.
-struct Line<'a> {
+/// One turn: what is under way, and what became of what was.
+struct Turn<'a> {
     managed: &'a Managed,
     home: bool,
-    parts: KVec<Part<'a>>,
+    line: Line<'a, Part>,
     done: Prefetched,
     /// Parts of which something could not move, and what became of the rest.
     missed: Missed,
@@ -75,35 +77,27 @@ struct Line<'a> {
 
 type Missed = KVec<(Span, Prefetched)>;
 
-impl<'a> Line<'a> {
+impl<'a> Turn<'a> {
     fn new(managed: &'a Managed, home: bool) -> Result<Self> {
         Ok(Self {
             managed,
             home,
-            parts: KVec::with_capacity(TOGETHER, GFP_KERNEL)?,
+            line: Line::new()?,
             done: Prefetched::default(),
-            missed: KVec::with_capacity(2 * TOGETHER, GFP_KERNEL)?,
+            missed: KVec::with_capacity(MISSED, GFP_KERNEL)?,
         })
     }
 
-    /// Makes room for one more part. The first ones end, if there are too many, or if the last one
-    /// has not begun.
+    /// Makes room for one more part.
     fn make_room(&mut self) -> Result {
-        while self.parts.len() == TOGETHER || !self.has_begun() {
-            self.end_first()?;
+        while let Some((part, moving)) = self.line.take_if_full() {
+            self.finish(part, moving)?;
         }
         Ok(())
     }
 
-    fn has_begun(&self) -> bool {
-        self.parts.last().is_none_or(|part| part.moving.has_begun())
-    }
-
-    fn end_first(&mut self) -> Result {
-        let Ok(part) = self.parts.remove(0) else {
-            return Ok(());
-        };
-        let outcome = part.moving.finish()?;
+    fn finish(&mut self, part: Part, moving: Moving<'_>) -> Result {
+        let outcome = moving.finish()?;
         self.managed
             .note_prefetched(part.span, outcome.moved, self.home);
         let mut done = Prefetched::default();
@@ -124,8 +118,8 @@ impl<'a> Line<'a> {
 
     /// Ends everything. Returns what became of it, and the parts that are not counted there.
     fn end(mut self) -> Result<(Prefetched, Missed)> {
-        while !self.parts.is_empty() {
-            self.end_first()?;
+        while let Some((part, moving)) = self.line.take_first() {
+            self.finish(part, moving)?;
         }
         Ok((self.done, self.missed))
     }
@@ -234,9 +228,9 @@ impl<'a> Course<'a> {
     ) -> Result<(Option<u64>, (Prefetched, Missed))> {
         task::cond_resched();
         let areas = Areas::lock(self.mm)?;
-        let mut line = Line::new(self.managed, self.home)?;
-        let missing = self.move_blocks(&areas, rest, reserved, &mut line)?;
-        Ok((missing, line.end()?))
+        let mut turn = Turn::new(self.managed, self.home)?;
+        let missing = self.move_blocks(&areas, rest, reserved, &mut turn)?;
+        Ok((missing, turn.end()?))
     }
 
     /// Moves a part of which something could not move: after it was faulted in, if that helps.
@@ -267,7 +261,7 @@ impl<'a> Course<'a> {
         areas: &'b Areas<'_>,
         rest: &mut Option<Span>,
         mut reserved: Option<Reserved<'a>>,
-        line: &mut Line<'b>,
+        turn: &mut Turn<'b>,
     ) -> Result<Option<u64>>
     where
         'a: 'b,
@@ -286,10 +280,10 @@ impl<'a> Course<'a> {
                     return Ok(Some(wanted));
                 }
             }
-            self.move_block(areas, part, reserved.take(), line)?;
+            self.move_block(areas, part, reserved.take(), turn)?;
             let next = block.last().checked_add(1);
             *rest = next.and_then(|next| Span::from_bounds(next, range.last()));
-            if areas.is_contended() || !line.missed.is_empty() {
+            if areas.is_contended() || !turn.missed.is_empty() {
                 break;
             }
         }
@@ -325,7 +319,7 @@ impl<'a> Course<'a> {
         areas: &'b Areas<'_>,
         part: Span,
         mut reserved: Option<Reserved<'_>>,
-        line: &mut Line<'b>,
+        turn: &mut Turn<'b>,
     ) -> Result
     where
         'a: 'b,
@@ -333,20 +327,16 @@ impl<'a> Course<'a> {
         let gpu = self.managed.vm.gpu();
         areas.each(part, |span, area: Option<Area<'b>>| {
             let Some(area) = area else {
-                add(&mut line.done.fixed, span.pages());
+                add(&mut turn.done.fixed, span.pages());
                 return Ok(());
             };
-            line.make_room()?;
+            turn.make_room()?;
             let moving = match &mut reserved {
                 None => gpu.begin_home(area, span)?,
                 Some(reserved) => gpu.begin_in(area, span, reserved)?,
             };
-            let part = Part {
-                span,
-                there: self.count_there(span),
-                moving,
-            };
-            line.parts.push_within_capacity(part).map_err(|_| EINVAL)
+            let there = self.count_there(span);
+            turn.line.add(Part { span, there }, moving)
         })
     }
 
