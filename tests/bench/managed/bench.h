@@ -28,6 +28,6 @@ char *fresh(size_t length, int advice);
 
 /* Measures memory that moves; by instructions. */
 void bench_moving(int fd, struct gpu_queue *queue);
-void bench_counts(int fd, struct gpu_queue *queue);
+void bench_counts(int fd);
 
 #endif

@@ -193,7 +193,7 @@ bool helper_main(int argc, char **argv)
 		return true;
 	}
 	if (least)
-		bench_counts(fd, &queue);
+		bench_counts(fd);
 	bench_fault(fd, &queue, "4KiB", "present", MADV_NOHUGEPAGE, true);
 	bench_fault(fd, &queue, "4KiB", "absent", MADV_NOHUGEPAGE, false);
 	bench_fault(fd, &queue, "2MiB", "thp", MADV_HUGEPAGE, true);
