@@ -27,11 +27,14 @@ impl Request for pinmap_prefetch {
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         context.device().gpu()?;
         let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
-        let (range, home) =
-            request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
+        let plan = request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         context.check_caller()?;
         let managing = context.managing_now().ok_or(ENOENT)?;
-        let done = managing.prefetch(managing.mm(), range, home)?;
+        let done = if plan.preflight {
+            managing.preflight(managing.mm(), plan.range, plan.home)?
+        } else {
+            managing.prefetch(managing.mm(), plan.range, plan.home)?
+        };
         self.out_moved = done.moved;
         self.out_there = done.there;
         self.out_no_room = done.no_room;

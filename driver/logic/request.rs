@@ -9,10 +9,10 @@ use super::{
 use crate::sys::uapi::{
     PINMAP_ALLOC_NODE, PINMAP_ALLOC_PORTABLE, PINMAP_ALLOC_VRAM, PINMAP_ALLOC_WRITE_COMBINED,
     PINMAP_BUDGET_SET, PINMAP_MANAGE_ALL, PINMAP_MANAGE_HOST, PINMAP_MANAGE_WINDOW,
-    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_PREFETCH_HOST, PINMAP_REGISTER_FIXED,
-    PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE, PINMAP_REGISTER_NO_MAP,
-    PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU, PINMAP_SYNC_FOR_DEVICE,
-    PINMAP_SYNC_NO_SNOOP,
+    PINMAP_MAP_FIXED, PINMAP_MAP_WRITE, PINMAP_PREFETCH_HOST, PINMAP_PREFETCH_PREFLIGHT,
+    PINMAP_REGISTER_FIXED, PINMAP_REGISTER_IDENTITY, PINMAP_REGISTER_INTERRUPTIBLE,
+    PINMAP_REGISTER_NO_MAP, PINMAP_REGISTER_PORTABLE, PINMAP_REGISTER_WRITE, PINMAP_SYNC_FOR_CPU,
+    PINMAP_SYNC_FOR_DEVICE, PINMAP_SYNC_NO_SNOOP,
 };
 
 /// The flags that REGISTER knows.
@@ -377,7 +377,21 @@ pub fn residency(
     Ok(range)
 }
 
-/// Checks the arguments of PREFETCH. Returns the range, and whether it is to go to the host.
+/// What PREFETCH is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub struct PrefetchPlan {
+    pub range: Span,
+    /// To the host, and not to the device.
+    pub home: bool,
+    /// Nothing moves; it is only told what would.
+    pub preflight: bool,
+}
+
+/// Checks the arguments of PREFETCH.
 #[allow(
     dead_code,
     reason = "for managed memory, which some kernels cannot have"
@@ -387,12 +401,15 @@ pub fn prefetch(
     address: u64,
     length: u64,
     bounds: Span,
-) -> Result<(Span, bool), Refusal> {
-    if flags & !PINMAP_PREFETCH_HOST != 0 {
+) -> Result<PrefetchPlan, Refusal> {
+    if flags & !(PINMAP_PREFETCH_HOST | PINMAP_PREFETCH_PREFLIGHT) != 0 {
         return Err(Refusal::Unsupported);
     }
-    let range = managed_range(address, length, bounds)?;
-    Ok((range, flags & PINMAP_PREFETCH_HOST != 0))
+    Ok(PrefetchPlan {
+        range: managed_range(address, length, bounds)?,
+        home: flags & PINMAP_PREFETCH_HOST != 0,
+        preflight: flags & PINMAP_PREFETCH_PREFLIGHT != 0,
+    })
 }
 
 /// Checks a number of address bits. 0 stands for all bits; fewer bits than a page offset has are

@@ -160,6 +160,55 @@ impl Managed {
         Ok(done)
     }
 
+    /// Tells what [`prefetch`](Self::prefetch) would do now. Moves nothing.
+    pub(crate) fn preflight(&self, mm: &Mm, range: Span, home: bool) -> Result<Prefetched> {
+        self.check_managed(range)?;
+        let gpu = self.vm.gpu();
+        let mut course = Course {
+            managed: self,
+            mm,
+            home,
+            until: 0,
+            snapshot: Snapshot::new()?,
+        };
+        let mut told = Prefetched::default();
+        let mut rest = Some(range);
+        while let Some(span) = rest {
+            gpu.check_here()?;
+            if task::fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            let block = Span::new(span.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+            let part = span.intersection(block).ok_or(EINVAL)?;
+            let areas = Areas::lock(mm)?;
+            course
+                .snapshot
+                .read_locked(&areas, block.start(), gpu.token())?;
+            areas.each(part, |part, area| {
+                if area.is_none() {
+                    add(&mut told.fixed, part.pages());
+                    return Ok(());
+                }
+                let there = course.count_there(part);
+                add(&mut told.there, there);
+                add(&mut told.moved, part.pages().saturating_sub(there));
+                Ok(())
+            })?;
+            drop(areas);
+            task::cond_resched();
+            let next = block.last().checked_add(1);
+            rest = next.and_then(|next| Span::from_bounds(next, range.last()));
+        }
+        if !home {
+            // What the range has there itself does not make room for it.
+            let others = gpu.room().saturating_sub(told.there / PAGE_SIZE);
+            let room = self.budget.room(mm).min(others).saturating_mul(PAGE_SIZE);
+            told.no_room = told.moved.saturating_sub(room);
+            told.moved = told.moved.min(room);
+        }
+        Ok(told)
+    }
+
     /// Fails with `ENOENT` unless all of `range` is managed.
     pub(super) fn check_managed(&self, range: Span) -> Result {
         let mut rest = Some(range);

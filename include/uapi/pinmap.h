@@ -889,9 +889,11 @@ struct pinmap_manage {
 /**
  * enum pinmap_prefetch_flags - where memory is to go
  * @PINMAP_PREFETCH_HOST: to the host's memory, and not to the device's
+ * @PINMAP_PREFETCH_PREFLIGHT: nothing moves; the call only tells what would
  */
 enum pinmap_prefetch_flags {
 	PINMAP_PREFETCH_HOST = 1 << 0,
+	PINMAP_PREFETCH_PREFLIGHT = 1 << 1,
 };
 
 /**
@@ -921,6 +923,14 @@ enum pinmap_prefetch_flags {
  * with some of its neighbours. Pages that go to the device and that nobody has
  * touched yet are made there, filled with zeros; coming home, pages that do not
  * exist are not made and count as being there.
+ *
+ * With %PINMAP_PREFETCH_PREFLIGHT the numbers are those of a call that would
+ * move the range now, except that @out_busy is 0: whether a page is in use is
+ * known only when it is to move. Then @out_moved and @out_no_room together are
+ * what the range needs of the device's memory beyond what it has there, and
+ * @out_no_room what it cannot have: for want of VRAM, even if all that other
+ * ranges have there went home, or for the budget of the context
+ * (%PINMAP_BUDGET). Nothing is reserved, so another program may be quicker.
  *
  * What is swapped out, or on another device, comes from there by the host's
  * memory. %PINMAP_PREFETCH_HOST leaves it there.

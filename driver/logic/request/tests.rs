@@ -432,10 +432,15 @@ fn ranges_that_are_managed() {
         assert_eq!(advised.map(|(range, _)| ends(range)), want, "{name}");
         let told = residency(0, address, length, 0, bounds());
         assert_eq!(told.map(ends), want, "{name}");
-        for (flags, home) in [(0, false), (PINMAP_PREFETCH_HOST, true)] {
-            let moved = prefetch(flags, address, length, bounds());
-            let moved = moved.map(|(range, home)| (ends(range), home));
-            assert_eq!(moved, want.map(|ends| (ends, home)), "{name}");
+        for (flags, home, preflight) in [
+            (0, false, false),
+            (PINMAP_PREFETCH_HOST, true, false),
+            (PINMAP_PREFETCH_PREFLIGHT, false, true),
+            (PINMAP_PREFETCH_HOST | PINMAP_PREFETCH_PREFLIGHT, true, true),
+        ] {
+            let plan = prefetch(flags, address, length, bounds());
+            let plan = plan.map(|plan| (ends(plan.range), plan.home, plan.preflight));
+            assert_eq!(plan, want.map(|ends| (ends, home, preflight)), "{name}");
         }
         // Whatever the addresses.
         assert_eq!(
@@ -447,7 +452,7 @@ fn ranges_that_are_managed() {
             Err(Refusal::Unsupported)
         );
         assert_eq!(
-            prefetch(2, address, length, bounds()),
+            prefetch(4, address, length, bounds()),
             Err(Refusal::Unsupported)
         );
     }

@@ -480,6 +480,7 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_manage, fail) - 32usize];
 };
 pub const PINMAP_PREFETCH_HOST: pinmap_prefetch_flags = 1;
+pub const PINMAP_PREFETCH_PREFLIGHT: pinmap_prefetch_flags = 2;
 pub type pinmap_prefetch_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

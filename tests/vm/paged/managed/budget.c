@@ -26,14 +26,6 @@ static struct pinmap_budget budget(int fd)
 	return args;
 }
 
-static void set_budget(int fd, uint64_t bytes)
-{
-	struct pinmap_budget args;
-
-	CHECK_OK(try_budget(fd, PINMAP_BUDGET_SET, bytes, &args));
-	CHECK_EQ(args.out_bytes, bytes);
-}
-
 /* At first there is no limit; what moves is used, and what is freed is not any more. */
 TEST_EACH(budget_used, page_sizes)
 {

@@ -226,7 +226,7 @@ TEST(moved_arguments)
 	CHECK_ERR(ENOENT, try_prefetch(fd, 0, memory, 2 * PAGE, &args));
 	CHECK_ERR(EINVAL, try_prefetch(fd, 0, memory, 0, &args));
 	CHECK_ERR(EINVAL, try_prefetch(fd, 0, memory + 1, PAGE, &args));
-	CHECK_ERR(EOPNOTSUPP, try_prefetch(fd, 2, memory, PAGE, &args));
+	CHECK_ERR(EOPNOTSUPP, try_prefetch(fd, 4, memory, PAGE, &args));
 	CHECK_OK(try_prefetch(fd, 0, memory, PAGE, &args));
 	CHECK_EQ(args.out_moved, PAGE);
 }

@@ -92,6 +92,18 @@ uint64_t vram_free(int fd)
 	return info.out_vram_free;
 }
 
+void set_budget(int fd, uint64_t bytes)
+{
+	struct pinmap_budget args = {
+		.size = sizeof(args),
+		.flags = PINMAP_BUDGET_SET,
+		.bytes = bytes,
+	};
+
+	CHECK_OK(try_ioctl(fd, PINMAP_BUDGET, &args));
+	CHECK_EQ(args.out_bytes, bytes);
+}
+
 void leave_room(int fd, uint64_t bytes)
 {
 	uint64_t left = vram_free(fd);

@@ -40,6 +40,9 @@ uint64_t vram_free(int fd);
  */
 void leave_room(int fd, uint64_t bytes);
 
+/* Limits the VRAM that the context's pages may have. */
+void set_budget(int fd, uint64_t bytes);
+
 /* Words that are different everywhere, and with each seed. */
 void write_pattern(void *memory, size_t length, uint32_t seed);
 bool has_pattern(const void *memory, size_t length, uint32_t seed);

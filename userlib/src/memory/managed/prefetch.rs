@@ -75,6 +75,41 @@ impl Gpu {
             None => Err(Error::new(Operation::Prefetch, attempt(), Errno::EINVAL)),
         }
     }
+
+    /// Tells what [`prefetch`](Self::prefetch) would do now, and moves nothing. For
+    /// [`Place::Vram`], `moved` and `no_room` together are what the memory needs of the device's
+    /// memory beyond what it has there. `no_room` is what it cannot have, even if everything else
+    /// that programs moved there went home: there is too little of it, or the
+    /// [budget](Self::set_budget) of this context is too small.
+    ///
+    /// Nothing is reserved, so another program may be quicker. `busy` is 0: whether a page is in
+    /// use is known only when it is to move.
+    ///
+    /// ```no_run
+    /// use pinmap::{Gpu, Place};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let gpu = Gpu::find()?;
+    /// let _managed = gpu.manage_all()?;
+    /// let numbers = vec![1.0f32; 64 << 20];
+    /// let needs = gpu.preflight_prefetch(&numbers[..], Place::Vram)?;
+    /// println!("{} bytes fit, {} do not", needs.there + needs.moved, needs.no_room);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`prefetch`](Self::prefetch), but for `EIO`.
+    pub fn preflight_prefetch<T>(&self, memory: *const [T], to: Place) -> Result<Prefetched> {
+        let attempt = || format!("ask what {} on {} needs", words(memory), self.device());
+        let ioctl: Ioctl = |fd, args| {
+            args.flags |= abi::PINMAP_PREFETCH_PREFLIGHT;
+            ioctl::prefetch(fd, args)
+        };
+        match pages_around(memory) {
+            Some(pages) => move_pages(self.device(), pages, to, ioctl, attempt),
+            None => Err(Error::new(Operation::Prefetch, attempt(), Errno::EINVAL)),
+        }
+    }
 }
 
 /// An ioctl with which pages are moved.

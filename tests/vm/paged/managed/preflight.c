@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/* What PREFETCH would do, told before it does anything. */
+#define _GNU_SOURCE
+#include "told.h"
+
+#include "memory.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+static struct pinmap_prefetch preflight(int fd, uint32_t flags, const void *addr, size_t length)
+{
+	return prefetch(fd, flags | PINMAP_PREFETCH_PREFLIGHT, addr, length);
+}
+
+/* What is told is what then happens, and the telling moves nothing. */
+TEST_EACH(preflight_moves_nothing, page_sizes)
+{
+	char *memory = small_blocks(2);
+	int fd = open_gpu();
+	struct pinmap_prefetch told;
+	uint64_t free;
+
+	SYS(madvise(memory, 2 * HUGE, row->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+	manage_all(fd);
+	/* the second block has no pages yet */
+	write_pattern(memory, HUGE, 1);
+	free = vram_free(fd);
+	told = preflight(fd, 0, memory, 2 * HUGE);
+	CHECK_EQ(told.out_moved, 2 * HUGE);
+	CHECK_EQ(on_device(fd, memory, 2 * HUGE), 0);
+	CHECK_EQ(vram_free(fd), free);
+	CHECK_EQ(preflight(fd, PINMAP_PREFETCH_HOST, memory, 2 * HUGE).out_there, 2 * HUGE);
+
+	MOVE_THERE(fd, memory, HUGE);
+	told = preflight(fd, 0, memory, 2 * HUGE);
+	CHECK_EQ(told.out_there, HUGE);
+	CHECK_EQ(told.out_moved, HUGE);
+	told = preflight(fd, PINMAP_PREFETCH_HOST, memory, 2 * HUGE);
+	CHECK_EQ(told.out_moved, HUGE);
+	CHECK_EQ(told.out_there, HUGE);
+	CHECK_EQ(on_device(fd, memory, 2 * HUGE), HUGE);
+	CHECK(has_pattern(memory, HUGE, 1));
+}
+
+/* A range that is larger than VRAM, or than the budget, is told to lack the difference. */
+TEST(preflight_lacks_room)
+{
+	enum { ROOM = 4 * HUGE, BUDGET = HUGE };
+	char *memory = small_blocks(2 * ROOM / HUGE);
+	int fd = open_gpu(), other = open_gpu();
+	struct pinmap_prefetch told;
+	uint64_t room;
+
+	manage_all(fd);
+	leave_room(other, ROOM);
+	room = vram_free(fd);
+	told = preflight(fd, 0, memory, 2 * ROOM);
+	CHECK_EQ(told.out_moved, room);
+	CHECK_EQ(told.out_no_room, 2 * ROOM - room);
+	/* what others have there would go home, and what the range has there would not */
+	MOVE_THERE(fd, memory, HUGE);
+	told = preflight(fd, 0, memory + HUGE, 2 * ROOM - HUGE);
+	CHECK_EQ(told.out_moved, room);
+	told = preflight(fd, 0, memory, 2 * ROOM);
+	CHECK_EQ(told.out_there, HUGE);
+	CHECK_EQ(told.out_moved, room - HUGE);
+	CHECK_EQ(told.out_no_room, 2 * ROOM - room);
+	set_budget(fd, HUGE + BUDGET);
+	told = preflight(fd, 0, memory, 2 * ROOM);
+	CHECK_EQ(told.out_moved, BUDGET);
+	CHECK_EQ(told.out_there + told.out_no_room, 2 * ROOM - BUDGET);
+}
+
+/* What never moves is told as such; what is not managed is refused. */
+TEST(preflight_of_others)
+{
+	char *file = SYS(mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			      -1, 0));
+	char *memory = anon(4), *stranger = anon(1);
+	struct pinmap_prefetch args;
+	int fd = open_gpu();
+
+	manage(fd, memory, 4 * PAGE);
+	manage(fd, file, 4 * PAGE);
+	CHECK_EQ(preflight(fd, 0, file, 4 * PAGE).out_fixed, 4 * PAGE);
+	CHECK_EQ(preflight(fd, 0, memory, 4 * PAGE).out_moved, 4 * PAGE);
+	CHECK_ERR(ENOENT, try_prefetch(fd, PINMAP_PREFETCH_PREFLIGHT, stranger, PAGE, &args));
+	CHECK_ERR(EINVAL, try_prefetch(fd, PINMAP_PREFETCH_PREFLIGHT, memory, 1, &args));
+}
