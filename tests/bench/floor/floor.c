@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The floor of the bench: the time of pinning and mapping when nothing else is done.
+ * The floor of the bench: the time of pinning and mapping when nothing else is done. move.c has that
+ * of moving.
  *
  * Pins as gup_test's PIN_FAST_BENCHMARK does with the flags 0x101, but tells nanoseconds. It keeps
  * no account, watches nothing and answers to root only: a measuring device, not a driver.
@@ -18,6 +19,7 @@
 #include <linux/uaccess.h>
 
 #include "floor.h"
+#include "move.h"
 
 static DEFINE_MUTEX(floor_lock);
 static struct iommu_domain *floor_domain;
@@ -108,11 +110,28 @@ static int floor_run(struct bench_floor *floor)
 	return ret;
 }
 
+static long floor_ioctl_move(void __user *arg)
+{
+	struct bench_floor_move move;
+	int ret;
+
+	if (copy_from_user(&move, arg, sizeof(move)))
+		return -EFAULT;
+	mutex_lock(&floor_lock);
+	ret = floor_move(&move);
+	mutex_unlock(&floor_lock);
+	if (!ret && copy_to_user(arg, &move, sizeof(move)))
+		ret = -EFAULT;
+	return ret;
+}
+
 static long floor_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct bench_floor floor;
 	int ret;
 
+	if (cmd == BENCH_FLOOR_MOVE)
+		return floor_ioctl_move((void __user *)arg);
 	if (cmd != BENCH_FLOOR_RUN)
 		return -ENOTTY;
 	if (copy_from_user(&floor, (void __user *)arg, sizeof(floor)))
@@ -189,13 +208,22 @@ static struct pci_driver floor_driver = {
 
 static int __init floor_init(void)
 {
-	int ret = misc_register(&floor_misc);
+	int ret = floor_move_init();
 
 	if (ret)
 		return ret;
+	ret = misc_register(&floor_misc);
+	if (ret)
+		goto out_move;
 	ret = pci_register_driver(&floor_driver);
 	if (ret)
-		misc_deregister(&floor_misc);
+		goto out_misc;
+	return 0;
+
+out_misc:
+	misc_deregister(&floor_misc);
+out_move:
+	floor_move_exit();
 	return ret;
 }
 module_init(floor_init);
@@ -204,6 +232,7 @@ static void __exit floor_exit(void)
 {
 	misc_deregister(&floor_misc);
 	pci_unregister_driver(&floor_driver);
+	floor_move_exit();
 }
 module_exit(floor_exit);
 

@@ -30,6 +30,27 @@ struct bench_floor {
 	__u64 out_unmap_ns;
 	__u64 out_unpin_ns;
 };
+/* Bytes that BENCH_FLOOR_MOVE takes at most. */
+#define BENCH_FLOOR_MOVE_MOST (128 << 20)
+
+/**
+ * struct bench_floor_move - moves anonymous memory to a device that is none, and back, without its
+ *                           contents
+ * @addr: where it begins
+ * @length: bytes; whole pages
+ * @out_moved: bytes that went there
+ * @out_there_ns: the way there
+ * @out_back_ns: the way back, with taking new pages
+ */
+struct bench_floor_move {
+	__u64 addr;
+	__u64 length;
+	__u64 out_moved;
+	__u64 out_there_ns;
+	__u64 out_back_ns;
+};
+
 #define BENCH_FLOOR_RUN _IOWR('B', 0, struct bench_floor)
+#define BENCH_FLOOR_MOVE _IOWR('B', 1, struct bench_floor_move)
 
 #endif

@@ -4,13 +4,17 @@
  * in the same round, by the device's clock.
  */
 #define _GNU_SOURCE
+#include "../floor/floor.h"
 #include "bench.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 static const size_t whole = 64 << 20;
 enum { LINE = 64, TURNS = 10 };
@@ -166,6 +170,32 @@ static void bench_floor(const char *name, int advice)
 			sample(&floor, start);
 	}
 	report(name, "floor", &floor);
+}
+
+/* What the kernel takes to move the same memory when nothing is copied, there and back. */
+static void bench_bare(const char *there, const char *back, int advice)
+{
+	static struct samples floors[2];
+	int fd = SYS(open("/dev/" BENCH_FLOOR_NODE, O_RDWR | O_CLOEXEC));
+
+	floors[0].count = floors[1].count = 0;
+	for (unsigned int round = 0; round <= times; round++) {
+		char *memory = touched(whole, advice);
+		struct bench_floor_move move = { .addr = (uintptr_t)memory, .length = whole };
+
+		SYS(ioctl(fd, BENCH_FLOOR_MOVE, &move));
+		/* A page that is in use at that moment stays where it is. */
+		if (move.out_moved < whole - whole / 100)
+			FAIL("%llu of %zu bytes have moved", move.out_moved, whole);
+		munmap(memory, whole);
+		if (round) {
+			sample(&floors[0], move.out_there_ns);
+			sample(&floors[1], move.out_back_ns);
+		}
+	}
+	close(fd);
+	report(there, "floor", &floors[0]);
+	report(back, "floor", &floors[1]);
 }
 
 /*
@@ -472,8 +502,10 @@ void bench_moving(int fd, struct gpu_queue *queue)
 
 	bench_prefetch(fd, queue, words, huge, MADV_HUGEPAGE);
 	bench_floor("managed/cpu-reads/64MiB", MADV_HUGEPAGE);
+	bench_bare("managed/to-device/64MiB", "managed/to-host/64MiB", MADV_HUGEPAGE);
 	bench_prefetch(fd, queue, words, small, MADV_NOHUGEPAGE);
 	bench_floor("managed/4k-cpu-reads/64MiB", MADV_NOHUGEPAGE);
+	bench_bare("managed/4k-to-device/64MiB", "managed/4k-to-host/64MiB", MADV_NOHUGEPAGE);
 	bench_kernels(fd, queue, words, kernels, MADV_HUGEPAGE);
 	bench_kernels(fd, queue, words, small_kernels, MADV_NOHUGEPAGE);
 	bench_turns(fd, queue, words);
