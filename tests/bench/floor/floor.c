@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The floor of the bench: the time of pinning and mapping when nothing else is done. move.c has that
- * of moving.
+ * The floor of the bench: the time of pinning and mapping when nothing else is done. move.c has
+ * that of moving.
  *
  * Pins as gup_test's PIN_FAST_BENCHMARK does with the flags 0x101, but tells nanoseconds. It keeps
  * no account, watches nothing and answers to root only: a measuring device, not a driver.

@@ -149,7 +149,8 @@ int floor_move_init(void)
 	move_pagemap = kzalloc(sizeof(*move_pagemap), GFP_KERNEL);
 	if (!move_pagemap)
 		return -ENOMEM;
-	move_frames = request_free_mem_region(&iomem_resource, BENCH_FLOOR_MOVE_MOST, "bench-floor");
+	move_frames = request_free_mem_region(&iomem_resource, BENCH_FLOOR_MOVE_MOST,
+					      BENCH_FLOOR_NODE);
 	ret = move_frames;
 	if (IS_ERR(ret))
 		goto free;
