@@ -133,7 +133,12 @@ impl Budget {
     /// Pages that the context, whose memory is `mm`, can have at most beyond those that it has:
     /// for which there is room, or for which others can go home.
     pub(crate) fn room(&self, mm: &Mm) -> u64 {
-        let limit = self.limit().min(cgroup::memory_limit(mm) / 2);
+        let memory_limit = cgroup::memory_limit(mm);
+        if self.owner == OTHERS && (self.limit() != u64::MAX || memory_limit != u64::MAX) {
+            // What it has cannot be told, nor then be limited.
+            return 0;
+        }
+        let limit = self.limit().min(memory_limit / 2);
         let left = limit.saturating_sub(self.used()) / PAGE_SIZE;
         left.min(self.gpu.room())
     }

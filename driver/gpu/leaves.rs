@@ -26,6 +26,9 @@ use kernel::{prelude::*, rbtree::RBTree, sync::Arc};
 /// Tables that are prepared for a window: for all of its blocks, before the first of them is kept.
 pub(crate) struct Supply<'a>(Stock<'a>);
 
+/// Tables that are looked for before others have a turn.
+const TURN: u32 = 4096;
+
 /// Level of the entry for a block, and of those for its pages.
 const UPPER: u32 = 1;
 const LOWER: u32 = 0;
@@ -93,7 +96,8 @@ impl Vm {
     /// pays for them. `EINTR`: a fatal signal came. Sleeps.
     pub(crate) fn supply(&self, span: Span) -> Result<Supply<'_>, Failure> {
         let mut missing = 0_usize;
-        let tables = self.tables.lock();
+        let mut seen = 0_u32;
+        let mut tables = self.tables.lock();
         for level in LOWER..ROOT_LEVEL {
             let reach = 1_u64.wrapping_shl(pte::shift(level.wrapping_add(1)));
             let mut at = Some(span.start() & !(reach.wrapping_sub(1)));
@@ -105,7 +109,13 @@ impl Vm {
                     missing = missing.saturating_add(1);
                 }
                 at = va.checked_add(reach);
-                task::cond_resched();
+                seen = seen.wrapping_add(1);
+                if seen % TURN == 0 {
+                    // Others wait for the lock, also some that reclaim memory.
+                    drop(tables);
+                    task::cond_resched();
+                    tables = self.tables.lock();
+                }
             }
         }
         drop(tables);

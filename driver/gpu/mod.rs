@@ -16,17 +16,20 @@
 //! * `vram.rs`: the device's memory, for page tables and for programs
 //! * `private.rs`: pages of processes in it; `moving.rs`: those that are on their way; `mover.rs`,
 //!   `window.rs`: copies of them, by the driver's own engine; `reserve.rs`: room for them, and who
-//!   has to go home for it; `budget.rs`: how much of it a context may have
+//!   has to go home for it; `budget.rs`: how much of it a context may have; `held.rs`: frames that
+//!   nobody gets before the device has forgotten them
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
 //! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
 //! `work_pending`, `burst`, an address space's `pager` and `trouble`, and the bitmap of VRAM are
-//! leaves, and so are `private` and `spares`. `mover` is taken where a page moves, also in a CPU
-//! fault with the mmap lock held; nobody waits for a program there. Page faults pass `vram_open`,
-//! which is no lock: faults do not wait for each other, and only taking the device away waits for
-//! them. MMU notifiers take a VMID's lock and `invalidates`,
-//! to take managed memory away, so nothing is allocated under these; and none of the locks before
-//! them, so the device may be waited for under `schedule`.
+//! leaves, and so are `private`, `spares` and the numbers of owners. `members` is taken by CPU
+//! faults, too, with the mmap lock held; under it only `held.rs` waits for the device, and not for
+//! long. The lock of evictors is taken before all others. `mover` is taken where a page moves, also
+//! in a CPU fault with the mmap lock held; nobody waits for a program there. Page faults pass
+//! `vram_open`, which is no lock: faults do not wait for each other, and only taking the device
+//! away waits for them. MMU notifiers take a VMID's lock and `invalidates`, to take managed memory
+//! away, so nothing is allocated under these; and none of the locks before them, so the device may
+//! be waited for under `schedule`.
 
 use crate::{
     address_space::AddressSpace,
@@ -57,6 +60,8 @@ use kernel::{
 pub(crate) mod budget;
 mod contexts;
 pub(crate) mod hardware;
+#[cfg(pinmap_mirror)]
+mod held;
 mod ids;
 mod isolation;
 #[cfg(pinmap_mirror)]
@@ -84,6 +89,8 @@ mod vram;
 mod window;
 
 use hardware::{Cause, Hardware, Limits};
+#[cfg(pinmap_mirror)]
+use held::Held;
 use ids::Ids;
 use isolation::Isolation;
 use member::Member;
@@ -180,6 +187,9 @@ pub(crate) struct Gpu {
     #[cfg(pinmap_mirror)]
     #[pin]
     private: Private,
+    #[cfg(pinmap_mirror)]
+    #[pin]
+    held: Held,
     #[pin]
     running: Mutex<Option<Running>>,
 }
@@ -223,6 +233,8 @@ impl Gpu {
                 spares <- new_mutex!(Spares::new()?, "pinmap_spares"),
                 #[cfg(pinmap_mirror)]
                 private <- Private::new(limits.vram),
+                #[cfg(pinmap_mirror)]
+                held <- Held::new(limits.vram),
                 running <- new_mutex!(None, "pinmap_running"),
             }? Error),
             GFP_KERNEL,

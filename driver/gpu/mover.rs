@@ -309,8 +309,9 @@ impl Copies<'_> {
         mem::replace(&mut self.jobs, none)
     }
 
-    /// Begins, unless that has been done. With `may_wait`, it waits until a window is free: the
-    /// caller must have none.
+    /// Begins, unless that has been done. With `may_wait`, it waits until a window is free, but not
+    /// for ever: the caller has no window, but those who have may wait for a page that the caller
+    /// has locked.
     fn begin(&mut self, may_wait: bool) {
         if !matches!(self.state, State::Waits) {
             return;
@@ -334,14 +335,21 @@ impl Copies<'_> {
     }
 
     fn take_window(&self, may_wait: bool) -> Result<Option<Window>> {
-        let mut guard = self.gpu.mover.lock();
-        loop {
-            let window = Mover::that_works(&mut guard)?.windows.pop();
-            if window.is_some() || !may_wait {
-                return Ok(window);
+        let take = || {
+            let mut guard = self.gpu.mover.lock();
+            Ok(Mover::that_works(&mut guard)?.windows.pop())
+        };
+        let mut taken = take();
+        if may_wait && matches!(taken, Ok(None)) {
+            let is_free = clock::poll_closely(PATIENCE, || {
+                taken = take();
+                !matches!(taken, Ok(None))
+            });
+            if !is_free {
+                return Err(EIO);
             }
-            self.gpu.window_free.wait(&mut guard);
         }
+        taken
     }
 
     /// Submits everything. Returns the number of the last copy.

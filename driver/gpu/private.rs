@@ -35,7 +35,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
-        Arc, Mutex,
+        Arc, Mutex, UniqueArc,
     },
 };
 
@@ -73,10 +73,15 @@ struct Lost(DevicePages<Gpu>);
 impl Lost {
     /// Keeps the descriptions until nobody has a page.
     fn keep(pages: DevicePages<Gpu>) {
-        let lost = Arc::new(Self(pages), GFP_KERNEL);
-        let kept = lost.map(|lost| Killable::start(c"pinmap-lost", lost));
-        if !matches!(kept, Ok(Ok(_))) {
-            pr_err!("the descriptions of lost pages could not be kept\n");
+        // To drop them would wait, so without memory or a thread they stay for ever.
+        let Ok(room) = UniqueArc::<Self>::new_uninit(GFP_KERNEL) else {
+            pr_err!("nothing waits for the end of pages that are lost\n");
+            return core::mem::forget(pages);
+        };
+        let lost = Arc::from(room.write(Self(pages)));
+        if Killable::start(c"pinmap-lost", lost.clone()).is_err() {
+            pr_err!("nothing waits for the end of pages that are lost\n");
+            core::mem::forget(lost);
         }
     }
 }
@@ -111,7 +116,7 @@ impl Owner for Gpu {
     fn freed(&self, first: u64, count: u64) {
         set_bits(&self.private.used, first, count, false);
         self.private.owners.give(first, count);
-        self.vram.give_frames(first, count);
+        self.free_frames(first, count);
         self.private.count.fetch_sub(count, Relaxed);
     }
 

@@ -341,6 +341,8 @@ impl Gpu {
 impl Body for Gpu {
     fn run(&self) {
         while !thread::should_stop() {
+            #[cfg(pinmap_mirror)]
+            self.release_held();
             let pause = self.pass();
             let mut pending = self.work_pending.lock();
             if !*pending && !thread::should_stop() {

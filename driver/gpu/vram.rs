@@ -101,21 +101,8 @@ impl Vram {
     fn lock(&self) -> Guard<'_, Free, MutexBackend> {
         let mut free = self.free.lock();
         if self.any_freed.load(Relaxed) && self.any_freed.xchg(false, Full) {
-            for (index, word) in self.freed.iter().enumerate() {
-                let mut bits = if word.load(Relaxed) == 0 {
-                    0
-                } else {
-                    word.xchg(0, Full)
-                };
-                while bits != 0 {
-                    let first = bits.trailing_zeros();
-                    let count = bits.wrapping_shr(first).trailing_ones();
-                    let frame = (index as u64).saturating_mul(u64::BITS.into());
-                    free.frames
-                        .give(frame.saturating_add(first.into()), count.into());
-                    bits &= !mask(first, count);
-                }
-            }
+            let free = &mut *free;
+            drain(&self.freed, |first, count| free.frames.give(first, count));
         }
         free
     }
@@ -193,6 +180,23 @@ pub(super) fn zeros(words: usize) -> Result<KVVec<Atomic<u64>>> {
         all.push(Atomic::new(0), GFP_KERNEL)?;
     }
     Ok(all)
+}
+
+/// Clears all bits that are set, and calls `each` for runs of them: the first, and how many.
+pub(super) fn drain(words: &[Atomic<u64>], mut each: impl FnMut(u64, u64)) {
+    for (index, word) in words.iter().enumerate() {
+        if word.load(Relaxed) == 0 {
+            continue;
+        }
+        let mut bits = word.xchg(0, Full);
+        while bits != 0 {
+            let first = bits.trailing_zeros();
+            let count = bits.wrapping_shr(first).trailing_ones();
+            let before = (index as u64).saturating_mul(u64::BITS.into());
+            each(before.saturating_add(first.into()), count.into());
+            bits &= !mask(first, count);
+        }
+    }
 }
 
 /// Returns `count` bits from `first` on.
@@ -324,6 +328,8 @@ impl Drop for Share {
 impl Gpu {
     /// Takes VRAM for a program. What pages of processes have of it is theirs only until then.
     fn take(&self, bytes: u64) -> Option<u64> {
+        #[cfg(pinmap_mirror)]
+        self.release_held();
         let taken = self.vram.take(bytes);
         #[cfg(pinmap_mirror)]
         let taken = taken.or_else(|| self.make_room(u64::MAX, || self.vram.take(bytes)));

@@ -6,7 +6,7 @@
 //! allocated.
 
 use super::{residence::Advice, span::Span};
-use core::ops::DerefMut;
+use core::ops::{DerefMut, Range};
 
 /// A span, and what is advised for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,76 +90,104 @@ impl<S: DerefMut<Target = [Entry]>> Advised<S> {
         (Advice::NONE, gap.unwrap_or(Entry::UNUSED.span))
     }
 
-    /// Puts `entry` at `index`. If there is no place, it is dropped.
-    fn insert(&mut self, index: usize, entry: Entry) {
-        let end = self.used.saturating_add(1);
-        let Some(places) = self.places.get_mut(index..end) else {
+    /// Returns the indices of the entries that overlap `span`.
+    fn within(&self, span: Span) -> Range<usize> {
+        let first = self.first(span.start());
+        let is_in = |entry: &Entry| entry.span.start() <= span.last();
+        first..self.entries().partition_point(is_in).max(first)
+    }
+
+    /// Returns the parts of `span` that something is advised for, in order.
+    fn parts(&self, span: Span) -> impl Iterator<Item = Entry> + '_ {
+        let entries = self.entries().get(self.within(span)).unwrap_or_default();
+        entries.iter().filter_map(move |entry| {
+            Some(Entry {
+                span: entry.span.intersection(span)?,
+                advice: entry.advice,
+            })
+        })
+    }
+
+    /// Puts `count` entries `new` in the place of everything in `span`: parts of it, in order. What
+    /// there is no place for is dropped, from the end. Moves what is behind `span` once.
+    fn splice(&mut self, span: Span, count: usize, new: impl Iterator<Item = Entry>) {
+        let range = self.within(span);
+        let mut ends = [None; 2];
+        let outer = self.entries().get(range.clone()).unwrap_or_default();
+        if let (Some(&first), Some(&last)) = (outer.first(), outer.last()) {
+            let before = span.start().checked_sub(1);
+            let before = before.and_then(|end| Span::from_bounds(first.span.start(), end));
+            let behind = span.last().checked_add(1);
+            let behind = behind.and_then(|start| Span::from_bounds(start, last.span.last()));
+            let rest = |(span, entry): (Option<Span>, Entry)| {
+                let advice = entry.advice;
+                span.map(|span| Entry { span, advice })
+            };
+            ends = [(before, first), (behind, last)].map(rest);
+        }
+        let [before, behind] = ends;
+        let left = self.used.saturating_sub(range.end);
+        let room = self.places.len();
+        let room = room.saturating_sub(range.start.saturating_add(left));
+        let fixed = usize::from(before.is_some()).saturating_add(usize::from(behind.is_some()));
+        let middle = count.saturating_add(fixed).min(room);
+        let target = range.start.saturating_add(middle);
+        if range.end <= self.used && target.saturating_add(left) <= self.places.len() {
+            self.places.copy_within(range.end..self.used, target);
+        }
+        let mut put = range.start;
+        let new = new.take(count);
+        for entry in before.into_iter().chain(new).chain(behind) {
+            if put == target {
+                break;
+            }
+            if let Some(place) = self.places.get_mut(put) {
+                *place = entry;
+            }
+            put = put.saturating_add(1);
+        }
+        self.used = target.saturating_add(left);
+        self.join(target.saturating_sub(usize::from(behind.is_some())));
+        self.join(range.start.saturating_add(usize::from(before.is_some())));
+    }
+
+    /// Makes the entry at `index` and the one before it one, if they can be.
+    fn join(&mut self, index: usize) {
+        let before = index.checked_sub(1);
+        let (Some(before), Some(&next)) = (before, self.entries().get(index)) else {
             return;
         };
-        places.rotate_right(1);
-        if let Some(place) = places.first_mut() {
-            *place = entry;
-        }
-        self.used = end;
-    }
-
-    fn remove(&mut self, index: usize) {
-        if let Some(places) = self.places.get_mut(index..self.used) {
-            places.rotate_left(1);
-            self.used = self.used.saturating_sub(1);
-        }
-    }
-
-    /// Takes `span` out. Calls `removed` for each part of it that something was advised for. If an
-    /// entry becomes two and there is no place for the second, that is taken out too.
-    pub fn cut(&mut self, span: Span, mut removed: impl FnMut(Entry)) {
-        let mut index = self.first(span.start());
-        while let Some(&Entry { span: old, advice }) = self.entries().get(index) {
-            let Some(part) = old.intersection(span) else {
-                return;
-            };
-            removed(Entry { span: part, advice });
-            self.remove(index);
-            let before = part.start().checked_sub(1);
-            if let Some(rest) = before.and_then(|last| Span::from_bounds(old.start(), last)) {
-                self.insert(index, Entry { span: rest, advice });
-                index = index.saturating_add(1);
-            }
-            let behind = part.last().checked_add(1);
-            if let Some(rest) = behind.and_then(|start| Span::from_bounds(start, old.last())) {
-                self.insert(index, Entry { span: rest, advice });
-                return;
+        let Some(first) = self.places.get_mut(before) else {
+            return;
+        };
+        let touch = first.span.last().checked_add(1) == Some(next.span.start());
+        if touch && first.advice == next.advice {
+            first.span = first.span.union(next.span);
+            let behind = index.saturating_add(1)..self.used;
+            if behind.start <= behind.end {
+                self.places.copy_within(behind, index);
+                self.used = self.used.saturating_sub(1);
             }
         }
+    }
+
+    /// Takes `span` out. If an entry becomes two and there is no place for the second, that is
+    /// taken out too.
+    pub fn cut(&mut self, span: Span) {
+        self.splice(span, 0, core::iter::empty());
+    }
+
+    /// Takes what `other` has for `span`, in place of what was advised before.
+    pub fn take_from(&mut self, other: &mut Self, span: Span) {
+        self.splice(span, other.within(span).len(), other.parts(span));
+        other.cut(span);
     }
 
     /// Advises for `span`, in place of what was advised before. The list was not
     /// [full](Self::is_full).
     pub fn set(&mut self, span: Span, advice: Advice) {
-        self.cut(span, |_| {});
-        if advice == Advice::NONE {
-            return;
-        }
-        let mut index = self.first(span.start());
-        let mut all = span;
-        let is_alike = |entry: &&Entry| entry.advice == advice;
-        let before = index.checked_sub(1);
-        let before = before.and_then(|index| Some((index, *self.entries().get(index)?)));
-        if let Some((previous, entry)) = before {
-            if is_alike(&&entry) && entry.span.last().checked_add(1) == Some(span.start()) {
-                all = all.union(entry.span);
-                self.remove(previous);
-                index = previous;
-            }
-        }
-        let next = self.entries().get(index).filter(is_alike).copied();
-        if let Some(entry) = next {
-            if span.last().checked_add(1) == Some(entry.span.start()) {
-                all = all.union(entry.span);
-                self.remove(index);
-            }
-        }
-        self.insert(index, Entry { span: all, advice });
+        let entry = (advice != Advice::NONE).then_some(Entry { span, advice });
+        self.splice(span, usize::from(entry.is_some()), entry.into_iter());
     }
 
     /// Drops the entries that `is_kept` does not want.
@@ -220,26 +248,57 @@ mod tests {
         let all = Span::from_bounds(0, u64::MAX).unwrap();
         advised.set(all, Advice::HOST);
         assert_eq!(advised.at(u64::MAX), (Advice::HOST, all));
-        advised.cut(all, |entry| assert_eq!(entry.span, all));
+        assert_eq!(
+            advised.parts(all).map(|part| part.span).collect::<Vec<_>>(),
+            [all]
+        );
+        advised.cut(all);
         assert_eq!(advised.at(0), (Advice::NONE, all));
     }
 
     #[test]
     fn hole_without_a_place() {
         let mut advised = empty(1);
-        advised.insert(
-            0,
-            Entry {
-                span: span(0, 10),
-                advice: Advice::HOST,
-            },
-        );
-        advised.cut(span(4, 2), |_| {});
+        advised.set(span(0, 10), Advice::HOST);
+        advised.cut(span(4, 2));
         let left = [Entry {
             span: span(0, 4),
             advice: Advice::HOST,
         }];
         assert_eq!(advised.entries(), left);
+    }
+
+    /// What was advised page by page is taken by one pass, however much it is.
+    #[test]
+    fn many_at_once() {
+        const MANY: u64 = 100_000;
+        let (mut home, mut away) = (empty(MANY as usize + MORE), empty(MANY as usize + MORE));
+        for page in 0..MANY {
+            home.set(span(2 * page, 1), Advice::HOST);
+        }
+        away.set(span(2 * MANY, 1), Advice::HOST);
+        away.take_from(&mut home, span(1, 2 * MANY - 1));
+        assert_eq!(home.entries().len(), 1);
+        assert_eq!(away.entries().len(), MANY as usize);
+        assert_eq!(away.at(2 * MANY - 2), (Advice::HOST, span(2 * MANY - 2, 1)));
+    }
+
+    /// Where there are too few places the rest is dropped, and what is behind stays.
+    #[test]
+    fn taken_without_places() {
+        let (mut home, mut away) = (empty(16), empty(3));
+        for page in 0..4 {
+            home.set(span(2 * page, 1), Advice::HOST);
+        }
+        away.set(span(20, 1), Advice::HOST);
+        away.take_from(&mut home, span(0, 10));
+        assert!(home.entries().is_empty());
+        let starts: Vec<_> = away
+            .entries()
+            .iter()
+            .map(|entry| entry.span.start())
+            .collect();
+        assert_eq!(starts, [0, 2, 20]);
     }
 
     proptest! {
@@ -248,7 +307,8 @@ mod tests {
             changes in prop::collection::vec((0..PAGES, 1..PAGES, 0_u32..4, any::<bool>()), 0..40),
         ) {
             let mut advised = empty(2);
-            let mut model = vec![0; PAGES as usize];
+            let mut away = empty(4 * PAGES as usize);
+            let (mut model, mut gone) = (vec![0; PAGES as usize], vec![0; PAGES as usize]);
             for (first, pages, bits, cut) in changes {
                 let pages = pages.min(PAGES - first);
                 let range = first as usize..(first + pages) as usize;
@@ -258,14 +318,10 @@ mod tests {
                     prop_assert!(left.len() < advised.places.len());
                 }
                 if cut {
-                    let mut removed = vec![0; PAGES as usize];
-                    advised.cut(span(first, pages), |entry| {
-                        for page in entry.span.start()..=entry.span.last() {
-                            removed[page as usize] = entry.advice.bits();
-                        }
-                    });
-                    prop_assert_eq!(&removed[range.clone()], &model[range.clone()]);
+                    away.take_from(&mut advised, span(first, pages));
+                    gone[range.clone()].copy_from_slice(&model[range.clone()]);
                     model[range].fill(0);
+                    check(&away, &gone);
                 } else {
                     advised.set(span(first, pages), Advice::from_bits(bits).unwrap());
                     model[range].fill(bits);

@@ -384,6 +384,7 @@ pub fn residency(
     reason = "for managed memory, which some kernels cannot have"
 )]
 pub struct PrefetchPlan {
+    /// The memory.
     pub range: Span,
     /// To the host, and not to the device.
     pub home: bool,

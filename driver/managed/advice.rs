@@ -18,7 +18,10 @@ use crate::{
         residence::Advice,
         span::Span,
     },
-    sys::migrate::{Area, Areas},
+    sys::{
+        migrate::{Area, Areas},
+        sort,
+    },
 };
 use kernel::{
     mm::Mm,
@@ -33,6 +36,9 @@ use kernel::{
 /// Entries that each list has room for at first, and those of memory that is away before it is
 /// found out which of them are needed.
 const FEW: usize = 16;
+
+/// Entries that a context may have. The time in which a notifier changes the lists grows with it.
+const MOST: usize = 1 << 16;
 
 type List = Advised<KVVec<Entry>>;
 
@@ -111,6 +117,9 @@ impl AdviceBook {
             }
             let is_home = lists.home.is_full();
             drop(lists);
+            if both >= MOST {
+                return Err(ENOSPC);
+            }
             let more = places(needed.saturating_mul(2))?;
             let mut lists = self.lists.lock();
             let list = if is_home {
@@ -129,11 +138,8 @@ impl AdviceBook {
     pub(super) fn leaves(&self, span: Span) {
         let mut lists = self.lists.lock();
         let Lists { home, away, .. } = &mut *lists;
-        home.cut(span, |entry| {
-            if !away.is_full() {
-                away.set(entry.span, entry.advice);
-            }
-        });
+        // What was away with these linear addresses cannot be told from what leaves now.
+        away.take_from(home, span);
     }
 
     /// Advises for `span` of `mm`.
@@ -172,16 +178,44 @@ impl AdviceBook {
         };
         areas.each_moved(all, |part, linear| {
             let there = Span::new(linear, part.length());
+            let there = there.map(|there| [there.start(), there.last()]);
             is_complete &= there.is_ok_and(|there| moved.push(there, GFP_KERNEL).is_ok());
         });
         if !is_complete {
             return;
         }
+        let moved = disjoint(&mut moved);
         let mut lists = self.lists.lock();
-        let is_needed = |entry: &Entry| moved.iter().any(|span| span.overlaps(entry.span));
-        lists.away.retain(is_needed);
+        lists.away.retain(|entry| {
+            let next = moved.partition_point(|&[_, last]| last < entry.span.start());
+            moved
+                .get(next)
+                .is_some_and(|&[start, _]| start <= entry.span.last())
+        });
         lists.many = lists.away.entries().len().saturating_mul(2).max(FEW);
     }
+}
+
+/// Sorts spans, given as first and last address, and makes one of those that overlap.
+fn disjoint(spans: &mut [[u64; 2]]) -> &[[u64; 2]] {
+    sort::by_first(spans);
+    let mut kept = 0_usize;
+    for index in 0..spans.len() {
+        let Some(&[start, end]) = spans.get(index) else {
+            break;
+        };
+        let before = kept.checked_sub(1).and_then(|last| spans.get_mut(last));
+        match before.filter(|before| before[1] >= start) {
+            Some(before) => before[1] = before[1].max(end),
+            None => {
+                if let Some(place) = spans.get_mut(kept) {
+                    *place = [start, end];
+                }
+                kept = kept.saturating_add(1);
+            }
+        }
+    }
+    spans.get(..kept).unwrap_or_default()
 }
 
 impl Managed {

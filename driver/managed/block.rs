@@ -6,13 +6,13 @@
 //! always at page N of them. So nothing is looked for when a page is entered or taken away, and
 //! leaves are large in the tables of both the device and the IOMMU.
 
-use super::Managed;
+use super::{pieces::Piece, Managed};
 use crate::{
     address_space::IovaRange,
     failure::Failure,
     gpu::leaves::{Lower, Supply, Upper},
     logic::{
-        block::{self, Pages, Run, PAGES},
+        block::{self, Pages, Run},
         place::Placement,
         pte::{Access, Memory, LARGE},
         request::Target,
@@ -288,16 +288,15 @@ impl Block {
         managed.vm.give_tables(self.span.start(), lower, false)
     }
 
-    /// Enters a run of pages, with `lent` locked: it is mapped in the IOMMU, or it is in VRAM, at
-    /// the offset `private`.
-    pub(super) fn enter(
-        &self,
-        managed: &Managed,
-        lent: &mut Lent,
-        run: Run,
-        write: bool,
-        private: Option<u64>,
-    ) {
+    /// Enters a piece, with `lent` locked: it is mapped in the IOMMU, or in VRAM. `large`: it is
+    /// all of the block, as one entry.
+    pub(super) fn enter(&self, managed: &Managed, lent: &mut Lent, piece: Piece, large: bool) {
+        let Piece {
+            run,
+            write,
+            private,
+            ..
+        } = piece;
         if private.is_some() {
             lent.private = lent.private.or(run.pages());
         }
@@ -314,7 +313,7 @@ impl Block {
             (true, None) => Access::Write,
             (false, _) => Access::Read,
         };
-        if run.count == PAGES {
+        if large {
             lent.pages.enter_large(write);
             let (va, _) = self.page(0);
             managed.vm.store_large(self.upper, va, memory(0), access);

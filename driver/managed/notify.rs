@@ -5,7 +5,7 @@
 //! permission is taken, since nothing else tells of `fork()` and `mprotect()`. When the callback
 //! returns, the device has forgotten the pages, and all accesses that it made by what it knew are
 //! done; and the IOMMU does not lead to them any more. A device that does not confirm in time is
-//! given up; the IOMMU is then what protects the memory.
+//! given up; the IOMMU is then what protects the host's memory, and `gpu/held.rs` protects VRAM.
 //!
 //! The callback runs with locks of the memory management held, and possibly on behalf of a task
 //! that reclaims memory. It allocates nothing, and takes no lock under which anything is allocated.
@@ -29,7 +29,7 @@ impl Follower for Managed {
             return;
         };
         // Only the OOM reaper may not sleep: its process is as good as dead. The device forgets
-        // before anything is entered in these blocks again.
+        // before anything is entered in these blocks again, and before VRAM of theirs is given out.
         let forgotten = if may_sleep {
             self.vm.forget(cleared)
         } else {
@@ -37,6 +37,9 @@ impl Follower for Managed {
             Ok(())
         };
         let confirmed = may_sleep && forgotten.is_ok();
+        if !confirmed {
+            self.vm.gpu().note_hasty();
+        }
         let mut result = forgotten;
         self.each_block(range, |block| {
             let unmapped = block.unmap(block.pages_in(range), confirmed);

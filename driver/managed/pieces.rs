@@ -3,7 +3,10 @@
 
 use super::{block::Block, Managed};
 use crate::{
-    logic::block::{Pages, Run, PAGES},
+    logic::{
+        block::{Pages, Run, PAGES},
+        pte::LARGE,
+    },
     sys::hmm::Held,
 };
 use kernel::prelude::*;
@@ -11,10 +14,21 @@ use kernel::prelude::*;
 /// Whether all pages of a block are held and can be one entry. If they are all writable but not
 /// all counted as modified, they are made one entry that can only be read, unless the target is to
 /// be written to.
-pub(super) fn is_one(held: &Held<'_>, writable: &mut Pages, target: Option<usize>) -> bool {
+pub(super) fn is_one(
+    managed: &Managed,
+    held: &Held<'_>,
+    writable: &mut Pages,
+    target: Option<usize>,
+) -> bool {
     let Some(first) = held.pfn(0) else {
         return false;
     };
+    // On the bus the pages are aligned wherever they are. In VRAM they may be neighbours that do
+    // not begin where an entry can begin.
+    let private = managed.vm.gpu().offset_of(first);
+    if private.is_some_and(|offset| offset % LARGE != 0) {
+        return false;
+    }
     let is_contiguous =
         (0..PAGES).all(|index| held.pfn(index) == Some(first.saturating_add(index as u64)));
     if !is_contiguous {

@@ -460,7 +460,7 @@ fn lend(
     if extent.read_only {
         writable = writable.but(extent.pages);
     }
-    let is_large = taken.is_empty() && pieces::is_one(&held, &mut writable, target);
+    let is_large = taken.is_empty() && pieces::is_one(managed, &held, &mut writable, target);
     if !is_large {
         if let Err(failure) = block.make_lower(managed) {
             return is_full(failure);
@@ -497,7 +497,7 @@ fn lend(
     }
     held.mark_modified(writable.and(mapped), &current);
     for piece in done() {
-        block.enter(managed, &mut lent, piece.run, piece.write, piece.private);
+        block.enter(managed, &mut lent, piece, is_large);
         if let Some(offset) = piece.private {
             gpu.note_given(offset);
         }

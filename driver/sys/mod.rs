@@ -49,6 +49,8 @@ pub(crate) mod presence;
 pub(crate) mod process;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod reclaim;
+#[cfg(pinmap_mirror)]
+pub(crate) mod sort;
 pub(crate) mod task;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod thread;

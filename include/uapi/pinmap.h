@@ -1018,7 +1018,8 @@ enum pinmap_advice {
  * whole pages, length 0, addresses outside of the program's, or two preferred
  * locations. ``EOPNOTSUPP``: as for %PINMAP_MANAGE, or unknown advice.
  * ``EPERM``: the caller has another address space than the opener's.
- * ``ENOMEM``: the kernel is out of memory.
+ * ``ENOMEM``: the kernel is out of memory. ``ENOSPC``: the context has 65536
+ * ranges with advice; neighbours that are advised alike are one.
  */
 struct pinmap_advise {
 	__u32 size;

@@ -29,6 +29,7 @@
 #include "presence.c"
 #include "process.c"
 #include "reclaim.c"
+#include "sort.c"
 #include "task.c"
 #include "thread.c"
 #include "vma.c"

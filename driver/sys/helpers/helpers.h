@@ -316,6 +316,9 @@ bool pinmap_process_memlock(struct pid *process, u64 *limit);
 void pinmap_reclaim_begin(void);
 void pinmap_reclaim_end(void);
 
+/* sort.rs */
+void pinmap_sort_pairs(u64 (*pairs)[2], size_t count);
+
 /* task.rs */
 bool pinmap_signal_pending(void);
 bool pinmap_fatal_signal_pending(void);

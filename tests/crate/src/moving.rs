@@ -280,7 +280,10 @@ pub(crate) fn managed_memory_keeps_its_budget() -> Outcome {
     assert!(sums.device <= limit && sums.host >= 2 * limit, "{sums:?}");
     assert_eq!(gpu.budget()?.used, sums.device);
     let needs = gpu.preflight_prefetch(&numbers[..], Place::Vram)?;
-    assert_eq!((needs.there, needs.moved), (sums.device, limit - sums.device));
+    assert_eq!(
+        (needs.there, needs.moved),
+        (sums.device, limit - sums.device)
+    );
     assert_eq!(needs.no_room, bytes(&numbers) - limit);
     check(&numbers, 1.0);
     let all = bytes(&numbers);

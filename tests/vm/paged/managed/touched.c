@@ -272,6 +272,29 @@ TEST(touched_at_end_of_range)
 	CHECK_PLACE(fd, memory + PAGE, 4 * PAGE, ON_DEVICE, TOUCHED);
 }
 
+/*
+ * Pages of a block are neighbours in VRAM, but not where one entry can begin: each has its own.
+ */
+TEST(touched_neighbours, .seconds = 60)
+{
+	enum { STEP = 16 * PAGE };
+	char *first = small_blocks(1), *memory = small_blocks(1);
+	int fd = open_gpu(), other = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	manage_all(fd);
+	leave_room(other, 2 * HUGE);
+	write_pattern(first, STEP, 3);
+	write_pattern(memory, HUGE, 4);
+	MOVE_THERE(fd, first, STEP);
+	for (size_t at = 0; at < HUGE; at += STEP)
+		MOVE_THERE(fd, memory + at, STEP);
+	fill(&queue, memory + PAGE, HUGE - PAGE, 0x63);
+	copy(&queue, memory, first, PAGE);
+	CHECK(has_pattern(first, PAGE, 4));
+	CHECK(bytes_are(memory + PAGE, HUGE - PAGE, 0x63));
+}
+
 /* Both sides in turn, each somewhere else: every byte is right in the end. */
 TEST(touched_in_turn)
 {
