@@ -389,35 +389,52 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Faults in what of `part`, in one block, could move if it were there: it is swapped out, or
-    /// on another device. Returns whether there was anything. `EINTR`: a fatal signal came.
+    /// Faults in what of `part`, in one block, could move then: it is swapped out, or on another
+    /// device, or it can only be read at the moment, as the balancing of NUMA nodes leaves pages,
+    /// and so is taken for one that a child has too. Returns whether there was anything. `EINTR`: a
+    /// fatal signal came.
     fn fetch(&mut self, part: Span) -> Result<bool> {
         let block = Span::new(part.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
-        let (mm, snapshot) = (self.mm, &mut self.snapshot);
-        snapshot.read(mm, block.start(), self.managed.vm.gpu().token())?;
-        let mut missing = Pages::NONE;
-        Areas::lock(mm)?.each(part, |part, area| {
+        let (gpu, snapshot) = (self.managed.vm.gpu(), &mut self.snapshot);
+        snapshot.read(self.mm, block.start(), gpu.token())?;
+        let (mut missing, mut read_only) = (Pages::NONE, Pages::NONE);
+        Areas::lock(self.mm)?.each(part, |part, area| {
             // A userfaultfd is asked for nothing that was not touched.
-            if area.is_some_and(|area| !area.asks_user_space()) {
-                for index in pages_in(block, part).iter() {
-                    missing.set(index, snapshot.leaf(index) == Leaf::Absent);
+            let Some(area) = area.filter(|area| !area.asks_user_space()) else {
+                return Ok(());
+            };
+            let is_unshared = area.is_unshared();
+            for index in pages_in(block, part).iter() {
+                match snapshot.leaf(index) {
+                    Leaf::Absent => missing.set(index, true),
+                    Leaf::Page { pfn, write: false } if gpu.offset_of(pfn).is_none() => {
+                        read_only.set(index, is_unshared);
+                    }
+                    _ => {}
                 }
             }
             Ok(())
         })?;
-        let mut next = missing.next(0);
+        self.fault_in(block, missing, false)?;
+        self.fault_in(block, read_only, true)?;
+        Ok(!missing.is_empty() || !read_only.is_empty())
+    }
+
+    /// Faults in `pages` of `block`, as far as they can be.
+    fn fault_in(&self, block: Span, pages: Pages, write: bool) -> Result {
+        let mut next = pages.next(0);
         while let Some(index) = next {
             let behind = (index..PAGES).skip(1);
-            let more = behind.take_while(|&index| missing.has(index)).count();
+            let more = behind.take_while(|&index| pages.has(index)).count();
             let addr = (index as u64).saturating_mul(PAGE_SIZE);
             let addr = block.start().saturating_add(addr);
-            let brought = match hmm::fault_in(mm, addr, false, more as u32, more as u32) {
+            let brought = match hmm::fault_in(self.mm, addr, write, more as u32, more as u32) {
                 Err(EINTR) => return Err(EINTR),
                 brought => brought.unwrap_or(0),
             };
             let done = index.saturating_add(brought as usize).saturating_add(1);
-            next = missing.next(done);
+            next = pages.next(done);
         }
-        Ok(!missing.is_empty())
+        Ok(())
     }
 }

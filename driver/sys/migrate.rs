@@ -135,6 +135,12 @@ impl Area<'_> {
         unsafe { helpers::pinmap_asks_user_space(self.0.as_ptr()) }
     }
 
+    /// Whether it may be written to, and none of its pages is another process's too.
+    pub(crate) fn is_unshared(&self) -> bool {
+        // SAFETY: The area stays as it is.
+        unsafe { helpers::pinmap_is_unshared(self.0.as_ptr()) }
+    }
+
     /// The linear address of `addr`: where the memory was when it was first touched. mremap() does
     /// not change it.
     pub(crate) fn linear(&self, addr: u64) -> u64 {

@@ -215,6 +215,7 @@ unsigned long pinmap_migratable(struct mm_struct *mm, unsigned long addr, unsign
 				struct vm_area_struct **vma);
 bool pinmap_area_at(struct mm_struct *mm, unsigned long addr, struct pinmap_area *area,
 		    struct vm_area_struct **vma);
+bool pinmap_is_unshared(struct vm_area_struct *vma);
 bool pinmap_asks_user_space(struct vm_area_struct *vma);
 bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_area *area);
 unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long addr);

@@ -7,6 +7,7 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/pagemap.h>
+#include <linux/rmap.h>
 #include <linux/slab.h>
 #include <linux/userfaultfd_k.h>
 #include "helpers.h"
@@ -142,6 +143,19 @@ bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_ar
 unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long addr)
 {
 	return linear_page_index(vma, addr) << PAGE_SHIFT;
+}
+
+/*
+ * Whether @vma may be written to, and nothing in it is shared since fork(): it is in the process
+ * that made the memory, and that has no children any more. With the mmap lock held.
+ */
+bool pinmap_is_unshared(struct vm_area_struct *vma)
+{
+	struct anon_vma *anon = vma->anon_vma;
+
+	/* The first of a family counts itself among its children. */
+	return (vma->vm_flags & VM_WRITE) && anon && anon->root == anon &&
+	       READ_ONCE(anon->num_children) <= 1;
 }
 
 bool pinmap_asks_user_space(struct vm_area_struct *vma)
