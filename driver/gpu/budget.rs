@@ -7,7 +7,8 @@
 //!
 //! Pages on the device stay charged to the memory cgroup of their process, where nothing can
 //! reclaim them. So that its limit does not end the process while other memory could still be
-//! reclaimed, a context's pages are at most half of the smallest limit that holds for it.
+//! reclaimed, the pages of each context are at most half of the smallest limit that holds for it.
+//! Several contexts of one cgroup can have more together.
 
 use super::{vram::zeros, Gpu};
 use crate::{logic::PAGE_SIZE, sys::cgroup};

@@ -177,8 +177,12 @@ impl<S: DerefMut<Target = [Entry]>> Advised<S> {
         self.splice(span, 0, core::iter::empty());
     }
 
-    /// Takes what `other` has for `span`, in place of what was advised before.
+    /// Takes what `other` has for `span`, in place of what was advised before. If it has nothing
+    /// there, nothing changes.
     pub fn take_from(&mut self, other: &mut Self, span: Span) {
+        if other.within(span).is_empty() {
+            return;
+        }
         self.splice(span, other.within(span).len(), other.parts(span));
         other.cut(span);
     }
@@ -319,7 +323,9 @@ mod tests {
                 }
                 if cut {
                     away.take_from(&mut advised, span(first, pages));
-                    gone[range.clone()].copy_from_slice(&model[range.clone()]);
+                    if model[range.clone()].iter().any(|&bits| bits != 0) {
+                        gone[range.clone()].copy_from_slice(&model[range.clone()]);
+                    }
                     model[range].fill(0);
                     check(&away, &gone);
                 } else {

@@ -138,7 +138,7 @@ impl AdviceBook {
     pub(super) fn leaves(&self, span: Span) {
         let mut lists = self.lists.lock();
         let Lists { home, away, .. } = &mut *lists;
-        // What was away with these linear addresses cannot be told from what leaves now.
+        // It may be told more than once that the same memory leaves.
         away.take_from(home, span);
     }
 

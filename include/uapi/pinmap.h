@@ -848,16 +848,15 @@ enum pinmap_manage_flags {
  *    (%PINMAP_FAIL_WINDOW). Where the driver chooses an address, it is not in a
  *    window.
  *
- * A window is refused, and nothing changes, if something is there already: with
- * ``EEXIST``, for %PINMAP_FAIL_WINDOW if that is a window, and otherwise for
- * %PINMAP_FAIL_OVERLAP, which is a live registration or a mapping. Other managed
- * ranges are not in its way, nor is it in theirs: what happens in the window is
- * then counted for the window. To choose addresses that are free in the program, map the memory
- * with MAP_FIXED_NOREPLACE. What the program does with its memory afterwards is
- * as free as in any managed range: it may unmap parts of it, map others in
- * their place, mprotect() them, and fork(). In a child, the addresses are as in
- * the parent, and its memory is its own; it may open the device and make the
- * same window there.
+ * The call fails, and nothing changes, if the device has something at these
+ * addresses already: with ``EEXIST``, for %PINMAP_FAIL_WINDOW if that is a
+ * window, and for %PINMAP_FAIL_OVERLAP if it is a live registration or a
+ * mapping. Other managed ranges do not matter; where they overlap, the window
+ * counts what happens. The memory itself must be mapped before the call. To
+ * choose addresses that are free, map it with MAP_FIXED_NOREPLACE. Afterwards
+ * the program may unmap parts of it, map others in their place, mprotect()
+ * them, and fork(). In a child, the addresses are as in the parent, and its
+ * memory is its own; it may open the device and make the same window there.
  *
  * A program whose queues stop by faults again and again may be held off: for a
  * while none of its context's queues is given a turn. The administrator sets
@@ -917,8 +916,8 @@ enum pinmap_prefetch_flags {
  * device, or back. The addresses stay the same. Each byte of the range is
  * counted once, in one of the five numbers.
  *
- * What is on the device is reached there by its queues, at the speed of VRAM.
- * Each context of any program can reach it that manages the memory. When the
+ * What is on the device is reached there by its queues, at the speed of VRAM,
+ * in each context that manages the memory, of any program. When the
  * CPU touches a page that is there, or somebody pins it, it comes home first,
  * with some of its neighbours. Pages that go to the device and that nobody has
  * touched yet are made there, filled with zeros; coming home, pages that do not
@@ -932,8 +931,8 @@ enum pinmap_prefetch_flags {
  * ranges have there went home, or for the budget of the context
  * (%PINMAP_BUDGET). Nothing is reserved, so another program may be quicker.
  *
- * What is swapped out, or on another device, comes from there by the host's
- * memory. %PINMAP_PREFETCH_HOST leaves it there.
+ * What is swapped out, or on another device, reaches this device by way of the
+ * host's memory. %PINMAP_PREFETCH_HOST does not move it.
  *
  * Only private anonymous memory moves: heap, stack, MAP_PRIVATE. Memory of
  * files, shared memory and hugetlb is used where it is. Pages on the device are
@@ -1003,16 +1002,16 @@ enum pinmap_advice {
  * @fail: out: what failed
  *
  * Advises how managed memory (%PINMAP_MANAGE) will be used. It replaces what
- * was advised for these addresses before. Nothing moves by the call itself; the
- * advice counts when the device faults there next. What it reaches without a
- * fault (see enum pinmap_run_access) it goes on reaching where it is. The call
+ * was advised for these addresses before. The call itself moves nothing: advice
+ * counts when the device faults there next. Pages that it reaches without a
+ * fault (see enum pinmap_run_access) stay where they are until then. The call
  * takes no longer for a large range than for a small one, unless parts of it
  * were moved by mremap(), and waits for no work of the device. %PINMAP_PREFETCH
  * moves memory whatever is advised.
  *
- * Advice belongs to the memory: munmap() ends it, and mremap() takes it along
- * to the new addresses, if the memory was touched before and is not moved back
- * to where it was. It ends with the context.
+ * Advice belongs to the memory, and ends with it (munmap()) or with the
+ * context. mremap() takes it along, with two exceptions: memory that nobody has
+ * touched yet, and memory that is moved back to where it was before.
  *
  * ``ENOENT``: some of the range is not managed by this context. ``EINVAL``: not
  * whole pages, length 0, addresses outside of the program's, or two preferred
@@ -1058,13 +1057,14 @@ struct pinmap_advise {
  * @PINMAP_RULE_ATOMIC: the device has accessed it atomically, which it does
  *                      only where the CPU cannot come between
  *
- * The rules for what the device touches are tried in this order: FIXED; ATOMIC,
- * if there is room; ADVISED; CROWDED; THRASHING, unless the device's memory is
- * the preferred location and no other device has taken it as often; NO_ROOM;
- * PREFERRED; TOUCHED. A block of 2 MiB thrashes, or is crowded out, when it has
- * gone to the device and home again 4 times, whole or in part, while the context
- * had 1,024 faults served; it stays on the host until 1,024 more were served. So
- * the same history gives the same decision, however long it took.
+ * When the device touches memory, the first of these that applies decides:
+ * FIXED; ATOMIC, if there is room; ADVISED; CROWDED; THRASHING; NO_ROOM;
+ * PREFERRED; TOUCHED. A block of 2 MiB is THRASHING (CROWDED) if it went to the
+ * device, and was taken back by the CPU or another device (was evicted), 4
+ * times while 1,024 faults of the context were served. It then stays on the
+ * host until 1,024 more were served. If the device's memory is the preferred
+ * location, only what other devices took counts as thrashing. The same history
+ * gives the same decision, however long it took.
  */
 enum pinmap_rule {
 	PINMAP_RULE_NONE = 0,
@@ -1171,8 +1171,8 @@ struct pinmap_residency {
  * @flags: must be 0
  * @handle: the managed range
  * @out_device_faults: faults of the device that were served
- * @out_host_faults: faults of the CPU that brought memory home; pins, and faults
- *                   of other devices, count too
+ * @out_host_faults: faults of the CPU that brought memory home; pins, and
+ *                   faults of other devices, count too
  * @out_in_touched: bytes that moved to the device because it touched them
  * @out_in_prefetched: bytes that moved to the device by %PINMAP_PREFETCH
  * @out_home_touched: bytes that came home because of faults of the CPU
@@ -1235,20 +1235,20 @@ enum pinmap_budget_flags {
  * @bytes: bytes of the device's memory that this context's managed memory may
  *         take; all bits set: there is no limit, as at first
  * @out_bytes: the budget
- * @out_used: bytes that memory has there which this context moved, and that
- *            somebody has still
- * @out_room: bytes that can move there now at most, within the budget: what is
- *            free, and what could go home to make room
+ * @out_used: bytes of the device's memory that hold pages which this context
+ *            moved there and which have not been freed; 0 if the device has too
+ *            many contexts to tell
+ * @out_room: how many more bytes can move there now, within the budget: what is
+ *            free, and what could be evicted
  *
  * Limits, and tells, how much of the device's memory the context takes for
  * managed memory. What is there when the budget is made smaller stays. Memory
  * beyond the budget stays on the host (%PINMAP_RULE_NO_ROOM), where the device
- * reaches it. A range needs as much room as its %PINMAP_RESIDENCY has bytes
- * that are not on the device.
+ * reaches it. %PINMAP_PREFETCH_PREFLIGHT tells how much room a range needs.
  *
  * Memory on the device stays charged to the program's memory cgroup, but
- * nothing can reclaim it there. So the room is also limited to half of what the
- * cgroup, and those above it, may have (memory.max).
+ * nothing can reclaim it there. So the room of each context is also limited to
+ * half of what the cgroup, and those above it, may have (memory.max).
  *
  * ``ENOENT``: the context manages nothing. ``EINVAL``: @bytes without
  * %PINMAP_BUDGET_SET. ``EOPNOTSUPP``: as for %PINMAP_MANAGE. ``EPERM``: the
@@ -2124,9 +2124,9 @@ enum pinmap_access {
  * @PINMAP_FAULT_USERFAULTFD: userfaultfd is to serve the page, and this kernel
  *                            does not let a driver wait for it
  * @PINMAP_FAULT_EXITED: the program's address space has ended
- * @PINMAP_FAULT_ATOMIC: an atomic access to managed memory that cannot be in the
- *                       device's memory, where no access of the CPU could come
- *                       between: it cannot move, or there is no room
+ * @PINMAP_FAULT_ATOMIC: an atomic access to managed memory that cannot be in
+ *                       the device's memory, where no access of the CPU could
+ *                       come between: it cannot move, or there is no room
  */
 enum pinmap_fault_reason {
 	PINMAP_FAULT_NONE = 0,

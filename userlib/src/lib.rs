@@ -99,9 +99,10 @@
 //! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
 //! host functions, and files that tell when work is done.
 //!
-//! Read-modify-write operations of the device and of the CPU are not atomic with each other: if
-//! both add to the same number, additions can be lost. Only aligned loads and stores of 8 bytes are
-//! indivisible. A program and its kernels take turns by waiting.
+//! If the device and the CPU both add to the same number, nothing is lost where the memory is
+//! managed and the kernel adds atomically ([`kernel::AtomicAddU64`]): such an access is made in the
+//! device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of 8
+//! bytes are indivisible: there a program and its kernels take turns by waiting.
 //!
 //! # What is guaranteed
 //!

@@ -45,9 +45,10 @@ pub enum Event {
         /// Index of the packet that stopped the queue.
         packet: u64,
     },
-    /// CPU and device take memory of a managed range from each other again and again. So it stays
-    /// on the host for a while, and the device reaches it there. Told once for each range. Memory
-    /// with a preferred location ([`Advice::prefer`](crate::Advice::prefer)) does not thrash.
+    /// CPU and device, or two devices, take memory of a managed range from each other again and
+    /// again. So it stays on the host for a while, and the device reaches it there. Told once for
+    /// each range. Where the device is preferred ([`Advice::prefer`](crate::Advice::prefer)), only
+    /// another device can cause it.
     Thrashing {
         /// Handle of the range: see [`ManagedRange::handle`](crate::ManagedRange::handle).
         range: u64,

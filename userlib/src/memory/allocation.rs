@@ -23,13 +23,13 @@ use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
 
-/// The place of an [`Allocation`].
+/// Where memory is, or is to be: an [`Allocation`], or managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// Pinned host memory.
+    /// The host's memory: pinned for an [`Allocation`], not pinned for managed memory.
     Host,
-    /// The device's own memory. The CPU reaches it, too, write-combined: writes are fast, reads are
-    /// slow.
+    /// The device's own memory. The CPU reaches an [`Allocation`] there, write-combined: writes are
+    /// fast, reads are slow. Managed memory comes home instead when the CPU touches it.
     Vram,
 }
 

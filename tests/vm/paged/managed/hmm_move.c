@@ -32,6 +32,7 @@
 #include "pressure.h"
 #include "process.h"
 
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -435,4 +436,25 @@ TEST_EACH(moved_in_pieces, pieces, .seconds = 120)
 	CHECK(bytes_are(memory, HUGE, 0x4c));
 	SYS(munmap(memory, HUGE));
 	CHECK(WAIT_FOR(5000, vram_free(fd) + 8 * PAGE >= before));
+}
+
+/*
+ * Pages that can only be read at the moment, although nobody shares them, move: as the balancing of
+ * NUMA nodes leaves them, and as a program has them whose changes are watched.
+ */
+TEST_EACH(moved_write_protected, page_sizes)
+{
+	char *memory = block_of(row->huge);
+	int fd = open_gpu(), watch = SYS(open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC));
+	struct gpu_queue queue = queue_new(fd);
+
+	manage_all(fd);
+	write_pattern(memory, HUGE, 6);
+	/* 4: all pages count as unchanged, and are write-protected to find changes */
+	if (write(watch, "4", 1) != 1)
+		SKIP("the kernel does not watch changes");
+	MOVE_THERE(fd, memory, HUGE);
+	check_device_reads(&queue, memory, HUGE, 6);
+	fill(&queue, memory, HUGE, 0x4f);
+	CHECK(bytes_are(memory, HUGE, 0x4f));
 }

@@ -15,11 +15,11 @@ use crate::sys::ioctl;
 pub struct Budget {
     /// The most that it may take, in bytes. `None`: there is no limit, as at first.
     pub limit: Option<u64>,
-    /// Bytes that memory has there which this context moved, and that somebody has still.
+    /// Bytes of the device's memory that hold pages which this context moved there and which have
+    /// not been freed.
     pub used: u64,
-    /// Bytes that can move there now at most: what is free, and what could go home to make room.
-    /// Managed memory needs as much of it as its [residency](Gpu::residency_sums) has bytes that
-    /// are not on the device.
+    /// How many more bytes can move there now, within the budget: what is free, and what could be
+    /// evicted. [`Gpu::preflight_prefetch`] tells how much memory needs.
     pub room: u64,
 }
 

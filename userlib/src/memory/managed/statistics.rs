@@ -58,8 +58,8 @@ pub struct RefusedAccess {
 }
 
 impl ManagedRange {
-    /// Tells what happened to the range since it was managed. Ranges that lie in another managed
-    /// range of the same context have their statistics in common with that one.
+    /// Tells what happened to the range since it was managed. A range that lies in another one of
+    /// the same context has its statistics in common with that one; a window has its own.
     ///
     /// # Errors
     ///
