@@ -61,7 +61,7 @@ impl Held {
 
 impl Gpu {
     /// Notes that entries were cleared for which nobody has waited until the device has forgotten
-    /// them, before their pages are freed. From any context.
+    /// them, before their pages are freed. Does not sleep.
     pub(crate) fn note_hasty(&self) {
         self.held.hasty.fetch_add(1, Full);
         self.wake_scheduler();
