@@ -219,12 +219,15 @@ TEST(neighbour_of_what_leaves, .seconds = 60)
 	manage_host(fd, memory, HUGE);
 	fill(&queue, memory, PAGE, 0x21);
 	CHECK_OK(try_walk(fd, far, &flags));
-	/* so long it takes to leave, which is less than the driver's patience */
-	gpu_set_register(GPU_DELAY_NS, 1000000000);
+	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
 	CHECK_OK(-pthread_create(&thread, NULL, drop_page, &dropper));
 	CHECK(WAIT_FOR(slow(10000), try_walk(fd, far, &flags) == -ENOENT));
-	fill(&queue, far, PAGE, 0x31);
-	gpu_set_register(GPU_DELAY_NS, 0);
+	queue_push(&queue, GPU_FILL, (uintptr_t)far, PAGE, 0x31);
+	queue_submit(&queue);
+	/* for so long it leaves, which is less than the driver's patience */
+	CHECK_ERR(ETIMEDOUT, try_queue_wait(&queue, 500));
+	gpu_set_register(GPU_NO_ACK, 0);
+	CHECK_OK(try_queue_wait(&queue, slow(20000)));
 	CHECK_OK(-pthread_join(thread, NULL));
 	CHECK_OK(dropper.result);
 	CHECK(bytes_are(far, PAGE, 0x31));

@@ -29,6 +29,7 @@ enum { PAGES = 64, LENGTH = PAGES * 4096 };
  * @length: what is to move
  * @args: what the call says
  * @error: 0 or -errno
+ * @ended: the call has returned
  */
 struct call {
 	pthread_t thread;
@@ -38,6 +39,7 @@ struct call {
 	size_t length;
 	struct pinmap_prefetch args;
 	int error;
+	volatile bool ended;
 };
 
 static void *make_call(void *argument)
@@ -45,6 +47,7 @@ static void *make_call(void *argument)
 	struct call *call = argument;
 
 	call->error = try_prefetch(call->fd, call->flags, call->memory, call->length, &call->args);
+	call->ended = true;
 	return NULL;
 }
 
@@ -146,7 +149,7 @@ static const struct {
 	{ "home_huge", true, true, false },   { "touched_huge", true, true, true },
 };
 
-/* The engine begins a copy late: nobody takes the pages for copied before. */
+/* The engine begins a copy late: nobody takes the pages for copied before, and who waits waits. */
 TEST_EACH(moved_late, ways, .seconds = 120)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE), *next = block_of(row->huge);
@@ -168,12 +171,14 @@ TEST_EACH(moved_late, ways, .seconds = 120)
 		}
 		CHECK(WAIT_FOR(1000, gpu_register(GPU_ENGINE_BUSY) >> GPU_PAGING_ENGINE & 1));
 		sleep_ms(300);
+		CHECK_EQ(waitpid(pid, NULL, WNOHANG), 0);
 		gpu_set_register(GPU_STUCK, 0);
 		join(pid);
 	} else {
 		call = begin_call(fd, row->home ? PINMAP_PREFETCH_HOST : 0, memory, HUGE);
 		CHECK(WAIT_FOR(1000, gpu_register(GPU_ENGINE_BUSY) >> GPU_PAGING_ENGINE & 1));
 		sleep_ms(300);
+		CHECK(!call->ended);
 		gpu_set_register(GPU_STUCK, 0);
 		CHECK_OK(end_call(call));
 		CHECK_EQ(call->args.out_moved, HUGE);
