@@ -107,8 +107,8 @@ pub(crate) struct Flat {
 /// The pages of `bar` that contain the MSI-X table or its pending bits, as offsets into the BAR.
 fn hole(bar: &Bar) -> Option<Span> {
     let msix = bar.msix?;
-    let start = msix.start() & !(PAGE_SIZE - 1);
-    Span::from_bounds(start, msix.last() | (PAGE_SIZE - 1))
+    let page = |at| Span::aligned(at, PAGE_SIZE);
+    Some(page(msix.start()).union(page(msix.last())))
 }
 
 impl Flat {

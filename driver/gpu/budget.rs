@@ -47,7 +47,7 @@ impl Owners {
                 of_page.push(Atomic::new(OTHERS), GFP_KERNEL)?;
             }
             let taken = KVVec::from_elem(false, OWNERS, GFP_KERNEL)?;
-            let pages = zeros(OWNERS)?;
+            let pages = zeros(OWNERS as u64)?;
             Ok(try_pin_init!(Self {
                 taken <- new_mutex!(taken, "pinmap_owners"),
                 pages,

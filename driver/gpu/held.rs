@@ -8,7 +8,7 @@
 //! every address space was invalidated after it. The scheduler's thread does that.
 
 use super::{
-    vram::{drain, set_bits, zeros},
+    vram::{drain, frame_bits, set_bits},
     Gpu,
 };
 use kernel::{
@@ -39,9 +39,7 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
-            let words = (vram / crate::logic::PAGE_SIZE).div_ceil(u64::BITS.into());
-            let words = usize::try_from(words).map_err(|_| ENODEV)?;
-            let (frames, settling) = (zeros(words)?, zeros(words)?);
+            let (frames, settling) = (frame_bits(vram)?, frame_bits(vram)?);
             Ok(try_pin_init!(Self {
                 frames,
                 settling,

@@ -100,7 +100,7 @@ impl Vm {
         let mut tables = self.tables.lock();
         for level in LOWER..ROOT_LEVEL {
             let reach = 1_u64.wrapping_shl(pte::shift(level.wrapping_add(1)));
-            let mut at = Some(span.start() & !(reach.wrapping_sub(1)));
+            let mut at = Some(Span::aligned(span.start(), reach).start());
             while let Some(va) = at.filter(|&va| va <= span.last()) {
                 if task::fatal_signal_pending() {
                     return Err(EINTR.into());

@@ -16,7 +16,7 @@ use super::{
     mover::Mover,
     moving::Outcome,
     reserve::{Ages, Reserved},
-    vram::{set_bits, zeros, BITS},
+    vram::{frame_bits, set_bits, BITS},
     Gpu,
 };
 use crate::{
@@ -98,8 +98,7 @@ impl Errand for Lost {
 impl Private {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
-            let words = (vram / PAGE_SIZE).div_ceil(u64::BITS.into());
-            let used = zeros(usize::try_from(words).map_err(|_| ENODEV)?)?;
+            let used = frame_bits(vram)?;
             Ok(try_pin_init!(Self {
                 pages <- new_mutex!(None, "pinmap_private"),
                 first: Atomic::new(u64::MAX),

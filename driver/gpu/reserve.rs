@@ -44,8 +44,7 @@ pub(super) struct Ages {
 impl Ages {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
-            let blocks = (vram / PAGE_SIZE).div_ceil(EACH);
-            let given = zeros(usize::try_from(blocks).map_err(|_| ENODEV)?)?;
+            let given = zeros((vram / PAGE_SIZE).div_ceil(EACH))?;
             Ok(try_pin_init!(Self {
                 now: Atomic::new(1),
                 given,

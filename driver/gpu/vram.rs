@@ -78,7 +78,7 @@ impl Vram {
             let count = bytes / PAGE_SIZE;
             let words = usize::try_from(bitmap::words(count)).map_err(|_| ENODEV)?;
             let mut frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
-            let freed = zeros(words)?;
+            let freed = frame_bits(bytes)?;
             // Not at the cost of programs.
             let mark = frames.take_top().ok_or(ENODEV)?;
             let free = Free {
@@ -173,8 +173,14 @@ impl Vram {
 #[cfg(pinmap_mirror)]
 pub(super) const BITS: u64 = u64::BITS as u64;
 
+/// Returns a bit for each frame of `bytes` of VRAM, all of them 0.
+pub(super) fn frame_bits(bytes: u64) -> Result<KVVec<Atomic<u64>>> {
+    zeros(bitmap::words(bytes / PAGE_SIZE))
+}
+
 /// Returns `words` words of zeros.
-pub(super) fn zeros(words: usize) -> Result<KVVec<Atomic<u64>>> {
+pub(super) fn zeros(words: u64) -> Result<KVVec<Atomic<u64>>> {
+    let words = usize::try_from(words).map_err(|_| ENODEV)?;
     let mut all = KVVec::with_capacity(words, GFP_KERNEL)?;
     for _ in 0..words {
         all.push(Atomic::new(0), GFP_KERNEL)?;

@@ -7,13 +7,32 @@ use super::{pending::Pending, Request};
 #[cfg(not(pinmap_mirror))]
 use crate::sys::compat;
 #[cfg(pinmap_mirror)]
-use crate::{claim::Claim, context::ReservedRange, logic::request, managed::Managed};
+use crate::{
+    claim::Claim,
+    context::ReservedRange,
+    logic::{request, span::Span},
+    managed::{Managed, Managing},
+};
 use crate::{
     context::Context,
     failure::Failure,
     sys::uapi::{self, pinmap_fail, pinmap_manage},
 };
 use kernel::{prelude::*, sync::Arc};
+
+/// Returns the addresses that `context` can manage; fails unless its device is paged.
+#[cfg(pinmap_mirror)]
+pub(super) fn bounds(context: &Context) -> Result<Span> {
+    context.device().gpu()?;
+    Managed::bounds(context.space()).ok_or(EINVAL)
+}
+
+/// What manages the memory of `context`, whose program is the caller.
+#[cfg(pinmap_mirror)]
+pub(super) fn managing(context: &Context) -> Result<Arc<Managing>> {
+    context.check_caller()?;
+    context.managing_now().ok_or(ENOENT)
+}
 
 impl Request for pinmap_manage {
     const NR: u32 = uapi::PINMAP_CMD_MANAGE;
@@ -25,8 +44,7 @@ impl Request for pinmap_manage {
 
     #[cfg(pinmap_mirror)]
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        context.device().gpu()?;
-        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let bounds = bounds(context)?;
         let plan = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         context.check_caller()?;
         let claim = Claim::new(context)?;

@@ -2,8 +2,13 @@
 //! PREFETCH.
 
 #[cfg(pinmap_mirror)]
-use super::pending::errno;
+use super::{
+    manage::{bounds, managing},
+    pending::errno,
+};
 use super::{pending::Pending, Request};
+#[cfg(pinmap_mirror)]
+use crate::logic::request;
 #[cfg(not(pinmap_mirror))]
 use crate::sys::compat;
 use crate::{
@@ -11,8 +16,6 @@ use crate::{
     failure::Failure,
     sys::uapi::{self, pinmap_fail, pinmap_prefetch},
 };
-#[cfg(pinmap_mirror)]
-use crate::{logic::request, managed::Managed};
 use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_prefetch {
@@ -25,11 +28,9 @@ impl Request for pinmap_prefetch {
 
     #[cfg(pinmap_mirror)]
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        context.device().gpu()?;
-        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let bounds = bounds(context)?;
         let plan = request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
-        context.check_caller()?;
-        let managing = context.managing_now().ok_or(ENOENT)?;
+        let managing = managing(context)?;
         let done = if plan.preflight {
             managing.preflight(managing.mm(), plan.range, plan.home)?
         } else {

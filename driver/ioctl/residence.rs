@@ -2,7 +2,10 @@
 //! ADVISE, BUDGET, RESIDENCY and STATISTICS: where managed memory is to be, where it is, and why.
 
 #[cfg(pinmap_mirror)]
-use super::pending::errno;
+use super::{
+    manage::{bounds, managing},
+    pending::errno,
+};
 use super::{pending::Pending, Request};
 #[cfg(not(pinmap_mirror))]
 use crate::sys::compat;
@@ -16,20 +19,12 @@ use crate::{
 #[cfg(pinmap_mirror)]
 use crate::{
     logic::{request, PAGE_SIZE},
-    managed::{Managed, Managing},
     sys::uapi::pinmap_run,
 };
 use core::mem::offset_of;
 #[cfg(pinmap_mirror)]
 use kernel::uaccess::{UserPtr, UserSlice};
 use kernel::{prelude::*, sync::Arc};
-
-/// What manages the memory of `context`, whose program is the caller.
-#[cfg(pinmap_mirror)]
-fn managing(context: &Context) -> Result<Arc<Managing>> {
-    context.check_caller()?;
-    context.managing_now().ok_or(ENOENT)
-}
 
 impl Request for pinmap_advise {
     const NR: u32 = uapi::PINMAP_CMD_ADVISE;
@@ -41,8 +36,7 @@ impl Request for pinmap_advise {
 
     #[cfg(pinmap_mirror)]
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        context.device().gpu()?;
-        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let bounds = bounds(context)?;
         let (range, advice) = request::advise(
             self.flags,
             self.__reserved,
@@ -72,8 +66,7 @@ impl Request for pinmap_residency {
 
     #[cfg(pinmap_mirror)]
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
-        context.device().gpu()?;
-        let bounds = Managed::bounds(context.space()).ok_or(EINVAL)?;
+        let bounds = bounds(context)?;
         let range = request::residency(self.flags, self.addr, self.length, self.runs, bounds)
             .map_err(errno)?;
         let managing = managing(context)?;

@@ -115,10 +115,8 @@ impl<S: DerefMut<Target = [Entry]>> Advised<S> {
         let mut ends = [None; 2];
         let outer = self.entries().get(range.clone()).unwrap_or_default();
         if let (Some(&first), Some(&last)) = (outer.first(), outer.last()) {
-            let before = span.start().checked_sub(1);
-            let before = before.and_then(|end| Span::from_bounds(first.span.start(), end));
-            let behind = span.last().checked_add(1);
-            let behind = behind.and_then(|start| Span::from_bounds(start, last.span.last()));
+            let before = first.span.before(span);
+            let behind = last.span.behind(span);
             let rest = |(span, entry): (Option<Span>, Entry)| {
                 let advice = entry.advice;
                 span.map(|span| Entry { span, advice })

@@ -106,8 +106,7 @@ impl<'a> Bounds<'a> {
             return;
         };
         book.remove(gap);
-        let (left, right) = sides(gap, part);
-        for side in [left, right].into_iter().flatten() {
+        for side in [gap.before(part), gap.behind(part)].into_iter().flatten() {
             book.put(side);
         }
     }
@@ -117,8 +116,7 @@ impl<'a> Bounds<'a> {
         let Some((part, gap)) = self.part(book, span) else {
             return;
         };
-        let (left, right) = sides(gap, part);
-        for side in [left, right].into_iter().flatten() {
+        for side in [gap.before(part), gap.behind(part)].into_iter().flatten() {
             book.remove(side);
         }
         book.put(gap);
@@ -129,16 +127,6 @@ impl<'a> Bounds<'a> {
         let part = self.usable?.intersection(span)?;
         Some((part, self.around(part, book)?))
     }
-}
-
-/// Returns what is left of `gap` on both sides of `part`.
-fn sides(gap: Span, part: Span) -> (Option<Span>, Option<Span>) {
-    let before = part.start().checked_sub(1);
-    let behind = part.last().checked_add(1);
-    (
-        before.and_then(|last| Span::from_bounds(gap.start(), last)),
-        behind.and_then(|start| Span::from_bounds(start, gap.last())),
-    )
 }
 
 #[cfg(test)]

@@ -30,6 +30,17 @@ impl Span {
         }
     }
 
+    /// Makes the span of `size` bytes, a power of two, that begins at a multiple of `size` and has
+    /// `address` in it.
+    pub const fn aligned(address: u64, size: u64) -> Self {
+        let below = size.wrapping_sub(1);
+        // INVARIANT: all bits that `start` has are in `last`, too.
+        Self {
+            start: address & !below,
+            last: address | below,
+        }
+    }
+
     /// Makes a span from `start` to `last`, both inclusive; `None` if that is empty.
     pub const fn from_bounds(start: u64, last: u64) -> Option<Self> {
         if start <= last {
@@ -96,6 +107,24 @@ impl Span {
         Self::from_bounds(start, last)
     }
 
+    /// Returns the part of the span that lies below `other`.
+    pub const fn before(self, other: Self) -> Option<Self> {
+        match other.start.checked_sub(1) {
+            Some(below) if below < self.last => Self::from_bounds(self.start, below),
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
+    /// Returns the part of the span that lies above `other`.
+    pub const fn behind(self, other: Self) -> Option<Self> {
+        match other.last.checked_add(1) {
+            Some(above) if above > self.start => Self::from_bounds(above, self.last),
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
     /// Returns the last `length` bytes of the span; `None` if that is none, or more than it has.
     pub const fn tail(self, length: u64) -> Option<Self> {
         let Some(minus_one) = length.checked_sub(1) else {
@@ -150,6 +179,12 @@ mod tests {
                 "{start:#x} {length:#x}"
             );
         }
+    }
+
+    #[test]
+    fn nothing_is_before_the_first_address_or_behind_the_last() {
+        let all = Span::from_bounds(0, u64::MAX).unwrap();
+        assert_eq!((all.before(all), all.behind(all)), (None, None));
     }
 
     #[test]
@@ -217,6 +252,25 @@ mod tests {
             prop_assert_eq!(a.overlaps(b), b.overlaps(a));
             prop_assert_eq!(a.intersection(b).map_or(0, Span::length), shared);
             prop_assert_eq!(a.covers(b), shared == b.length());
+        }
+
+        #[test]
+        fn a_span_is_what_is_before_in_and_behind(a in near_span(), b in near_span()) {
+            for address in 0..60 {
+                let is_in = |part: Option<Span>| part.is_some_and(|part| part.contains(address));
+                let wanted = a.contains(address);
+                prop_assert_eq!(is_in(a.before(b)), wanted && address < b.start());
+                prop_assert_eq!(is_in(a.behind(b)), wanted && address > b.last());
+            }
+        }
+
+        #[test]
+        fn aligned_spans_have_their_address(address: u64, shift in 0_u32..64) {
+            let size = 1 << shift;
+            let span = Span::aligned(address, size);
+            prop_assert!(span.contains(address));
+            prop_assert_eq!(span.start() % size, 0);
+            prop_assert_eq!(span.length(), size);
         }
 
         /// The span may end at the last address of all.

@@ -369,8 +369,13 @@ impl Managed {
 }
 
 /// Returns the page of `addr`.
-fn page_of(addr: u64) -> Option<Span> {
-    Span::new(addr & !(PAGE_SIZE - 1), PAGE_SIZE).ok()
+fn page_of(addr: u64) -> Span {
+    Span::aligned(addr, PAGE_SIZE)
+}
+
+/// Returns the block of `addr`: what a huge page has.
+fn block_of(addr: u64) -> Span {
+    Span::aligned(addr, LARGE)
 }
 
 /// How long a fault is tried to be served while the memory changes all the time.

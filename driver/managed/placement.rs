@@ -8,7 +8,7 @@
 //! tried for as long as memory that thrashes.
 
 use super::{
-    ahead,
+    ahead, page_of,
     past::Past,
     range::Count,
     serve::{lendable, Fault},
@@ -326,9 +326,13 @@ impl Managed {
                 range.add(Count::Thrashing, 1);
             }
         }
-        if let Some(page) = super::page_of(addr) {
-            self.trace_move(page, pages, true, trace::Cause::Touched, Rule::Home);
-        }
+        self.trace_move(
+            page_of(addr),
+            pages,
+            true,
+            trace::Cause::Touched,
+            Rule::Home,
+        );
     }
 
     /// Counts pages of `span` that are evicted. From any context.

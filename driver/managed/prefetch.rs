@@ -6,7 +6,7 @@
 //! that is under way ends, and others have a turn. It also ends when something could not move: what
 //! is swapped out, or on another device, is faulted in, and has a second try.
 
-use super::{block::pages_in, range::Count, Managed};
+use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
     gpu::{
         moving::{Line, Moving},
@@ -178,7 +178,7 @@ impl Managed {
             if task::fatal_signal_pending() {
                 return Err(EINTR);
             }
-            let block = Span::new(span.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+            let block = block_of(span.start());
             let part = span.intersection(block).ok_or(EINVAL)?;
             let areas = Areas::lock(mm)?;
             course
@@ -196,8 +196,7 @@ impl Managed {
             })?;
             drop(areas);
             task::cond_resched();
-            let next = block.last().checked_add(1);
-            rest = next.and_then(|next| Span::from_bounds(next, range.last()));
+            rest = range.behind(block);
         }
         if !home {
             // What the range has there itself does not make room for it.
@@ -217,10 +216,7 @@ impl Managed {
             if found.start() > span.start() {
                 return Err(ENOENT);
             }
-            rest = found
-                .last()
-                .checked_add(1)
-                .and_then(|next| Span::from_bounds(next, range.last()));
+            rest = range.behind(found);
         }
         Ok(())
     }
@@ -230,11 +226,12 @@ impl Managed {
         if pages == 0 {
             return;
         }
-        let (count, rule) = if home {
-            (Count::HomePrefetched, Rule::Prefetched)
+        let count = if home {
+            Count::HomePrefetched
         } else {
-            (Count::InPrefetched, Rule::Prefetched)
+            Count::InPrefetched
         };
+        let rule = Rule::Prefetched;
         self.add_to_ranges(count, part, pages);
         if let Some(past) = self.pasts.get(part.start() / LARGE) {
             if home {
@@ -318,7 +315,7 @@ impl<'a> Course<'a> {
         let gpu = self.managed.vm.gpu();
         for _ in 0..BLOCKS {
             let Some(range) = *rest else { break };
-            let block = Span::new(range.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+            let block = block_of(range.start());
             let part = range.intersection(block).ok_or(EINVAL)?;
             self.snapshot
                 .read_locked(areas, block.start(), gpu.token())?;
@@ -330,8 +327,7 @@ impl<'a> Course<'a> {
                 }
             }
             self.move_block(areas, part, reserved.take(), turn)?;
-            let next = block.last().checked_add(1);
-            *rest = next.and_then(|next| Span::from_bounds(next, range.last()));
+            *rest = range.behind(block);
             if areas.is_contended() || !turn.missed.is_empty() {
                 break;
             }
@@ -394,7 +390,7 @@ impl<'a> Course<'a> {
     /// and so is taken for one that a child has too. Returns whether there was anything. `EINTR`: a
     /// fatal signal came.
     fn fetch(&mut self, part: Span) -> Result<bool> {
-        let block = Span::new(part.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+        let block = block_of(part.start());
         let (gpu, snapshot) = (self.managed.vm.gpu(), &mut self.snapshot);
         snapshot.read(self.mm, block.start(), gpu.token())?;
         let (mut missing, mut read_only) = (Pages::NONE, Pages::NONE);

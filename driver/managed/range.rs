@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! A managed range: its addresses, and what has happened to it.
 
+use super::block_of;
 use crate::{
     event::{EventId, EventQueue, EventSlot},
     failure::Failure,
@@ -280,7 +281,7 @@ impl Range {
                 let event = pinmap_event {
                     type_: uapi::PINMAP_EVENT_THRASHING,
                     handle: self.handle.load(Relaxed),
-                    addr: addr & !(LARGE - 1),
+                    addr: block_of(addr).start(),
                     length: LARGE,
                     ..pinmap_event::default()
                 };

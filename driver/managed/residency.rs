@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Telling where managed memory is: see `struct pinmap_residency` of the ABI.
 
-use super::Managed;
+use super::{block_of, Managed};
 use crate::{
     logic::{block::PAGES, pte::LARGE, residence::Advice, span::Span, PAGE_SIZE},
     sys::{
@@ -77,7 +77,7 @@ impl Managed {
             if task::fatal_signal_pending() {
                 return Err(EINTR);
             }
-            let block = Span::new(span.start() & !(LARGE - 1), LARGE).map_err(|_| EINVAL)?;
+            let block = block_of(span.start());
             let part = span.intersection(block).ok_or(EINVAL)?;
             runs.clear();
             self.look(mm, part, &mut snapshot, &mut runs)?;
@@ -95,8 +95,7 @@ impl Managed {
                 }
             }
             task::cond_resched();
-            let next = block.last().checked_add(1);
-            rest = next.and_then(|next| Span::from_bounds(next, range.last()));
+            rest = range.behind(block);
         }
         close(&mut told, open, capacity, &mut tell)?;
         Ok(told)
@@ -121,8 +120,7 @@ impl Managed {
                 if let Some(part) = range.intersection(span) {
                     self.residency(mm, part, u32::MAX, &mut tell)?;
                 }
-                let next = range.last().checked_add(1);
-                rest = next.and_then(|next| Span::from_bounds(next, area.last()));
+                rest = area.behind(range);
             }
             let Some(next) = area.last().checked_add(1) else {
                 return Ok(());
@@ -140,7 +138,7 @@ impl Managed {
         runs: &mut KVec<pinmap_run>,
     ) -> Result {
         let gpu = self.vm.gpu();
-        let start = part.start() & !(LARGE - 1);
+        let start = block_of(part.start()).start();
         let number = part.start() / LARGE;
         snapshot.read(mm, start, gpu.token())?;
         let (present, writable) = self
@@ -215,8 +213,7 @@ impl Managed {
                         }
                     }
                 }
-                let next = all.last().checked_add(1);
-                rest = next.and_then(|next| Span::from_bounds(next, part.last()));
+                rest = part.behind(all);
             }
             Ok(())
         })

@@ -7,7 +7,7 @@
 
 use super::{
     block::{pages_in, Block},
-    page_of,
+    block_of, page_of,
     pieces::{self, Pieces},
     placement::{self, Extent, Placed},
     range::Count,
@@ -138,16 +138,15 @@ fn is_write(access: u32) -> bool {
 
 impl Pager for Managing {
     fn manages(&self, addr: u64) -> bool {
-        page_of(addr).is_some_and(|page| self.first_range(page).is_some())
+        self.first_range(page_of(addr)).is_some()
     }
 
     fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal> {
-        let block = Span::new(addr & !(LARGE - 1), LARGE);
         let fault = Fault {
             addr,
             write: is_write(access),
             atomic: access == uapi::PINMAP_ACCESS_ATOMIC,
-            block: block.map_err(|_| refusal(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?,
+            block: block_of(addr),
             index: (addr % LARGE / PAGE_SIZE) as usize,
         };
         let mut served = Served::default();
@@ -245,7 +244,7 @@ fn attempt(
     snapshot: &mut Snapshot,
     progress: &mut Progress,
 ) -> Result<Attempt, Failed> {
-    let page = page_of(fault.addr).ok_or(EINVAL)?;
+    let page = page_of(fault.addr);
     if managing.first_range(page).is_none() {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
     }
@@ -433,7 +432,7 @@ fn lend(
             return Ok(Attempt::Done(0));
         }
         // Old permissions may be cached.
-        let page = page_of(fault.addr).ok_or(EINVAL)?;
+        let page = page_of(fault.addr);
         block.take_back(managed, page)?;
     }
 
@@ -520,7 +519,7 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
             break;
         };
         pages = pages.or(pages_in(block, range));
-        rest = after(range, span);
+        rest = span.behind(range);
     }
     rest = Some(block);
     while let Some(span) = rest {
@@ -528,12 +527,7 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
             break;
         };
         pages = pages.but(pages_in(block, mapped));
-        rest = after(mapped, span);
+        rest = span.behind(mapped);
     }
     pages
-}
-
-/// The part of `span` behind `part`.
-fn after(part: Span, span: Span) -> Option<Span> {
-    Span::from_bounds(part.last().checked_add(1)?, span.last())
 }
