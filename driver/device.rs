@@ -10,7 +10,7 @@
 use crate::gpu::Gpu;
 use crate::{
     address_space::AddressSpace,
-    backend::{Backend, Flat, Member},
+    backend::{Backend, Flat, Gpus, Member},
     context::{Context, Processes},
     mmu::DmaControl,
     stats::{self, Stat, Stats, Totals},
@@ -58,8 +58,24 @@ impl kernel::InPlaceModule for Module {
         try_pin_init!(Self {
             queues: Queues::new()?,
             debug: Root::new(),
-            driver <- pci::Registration::new(Processes::new()?),
+            driver <- pci::Registration::new(Common::new()?),
         }? Error)
+    }
+}
+
+/// What all functions of the driver have in common.
+pub(crate) struct Common {
+    processes: Arc<Processes>,
+    gpus: Arc<Gpus>,
+}
+
+impl Common {
+    fn new() -> Result<Arc<Self>> {
+        let common = Self {
+            processes: Processes::new()?,
+            gpus: Gpus::new()?,
+        };
+        Ok(Arc::new(common, GFP_KERNEL)?)
     }
 }
 
@@ -84,7 +100,7 @@ pub(crate) struct Device {
     identity: pinmap_info,
     domain: Arc<Domain>,
     backend: Backend,
-    processes: Arc<Processes>,
+    common: Arc<Common>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
     /// Statistics of all contexts.
@@ -110,12 +126,12 @@ pub(crate) struct Device {
 impl pci::Driver for Bound {
     const NAME: &'static CStr = c"pinmap";
 
-    type Shared = Processes;
+    type Shared = Common;
 
     fn probe(
         function: Function,
         locked: &pci::Locked<'_>,
-        processes: &Arc<Processes>,
+        common: &Arc<Common>,
     ) -> Result<Pin<KBox<Self>>> {
         let dev: &device::Device = function.as_ref();
         let Some(group) = Group::of(&function) else {
@@ -125,8 +141,10 @@ impl pci::Driver for Bound {
         let allow_unsafe = compat::allow_unsafe_interrupts();
         let attachment = Attachment::new(&function, group, allow_unsafe)
             .map_err(|(unfit, group)| refuse(&function, Some(&group), unfit))?;
-        let device = Device::new(&function, attachment, processes.clone())?;
-        let started = device.backend.start(locked, &device.domain, device.clone());
+        let device = Device::new(&function, attachment, common.clone())?;
+        let started = device
+            .backend
+            .start(locked, &device.domain, device.clone(), &common.gpus);
         // The function stays switched on until the device has left.
         let bound = started.and_then(|()| Self::publish(&device, dev, &mut enabled));
         if bound.is_err() {
@@ -166,7 +184,7 @@ impl pci::Driver for Bound {
     }
 
     fn shutdown(&self) {
-        self.device.backend.leave();
+        self.device.backend.leave(&self.device.common.gpus);
     }
 
     fn suspend(&self) -> Result {
@@ -247,11 +265,7 @@ fn refuse(function: &Function, group: Option<&Group>, unfit: Unfit) -> Error {
 }
 
 impl Device {
-    fn new(
-        function: &Function,
-        attachment: Attachment,
-        processes: Arc<Processes>,
-    ) -> Result<Arc<Self>> {
+    fn new(function: &Function, attachment: Attachment, common: Arc<Common>) -> Result<Arc<Self>> {
         let backend = Backend::choose(function)?;
         let mut identity = pinmap_info::default();
         function.identify(&mut identity);
@@ -263,7 +277,7 @@ impl Device {
                 identity,
                 domain: attachment.domain().clone(),
                 backend,
-                processes,
+                common,
                 gone: Atomic::new(false),
                 opened: Atomic::new(0),
                 totals,
@@ -289,7 +303,7 @@ impl Device {
 
     /// The processes that have a device open.
     pub(crate) fn processes(&self) -> &Processes {
-        &self.processes
+        &self.common.processes
     }
 
     /// The device, by its kind.
@@ -398,7 +412,7 @@ impl Device {
     fn leave(&self) {
         let _one_at_a_time = self.leaving.lock();
         self.gone.store(true, Release);
-        self.backend.leave();
+        self.backend.leave(&self.common.gpus);
         self.zap_views();
         let mut from = 0;
         while let Some(context) = self.context_from(from) {

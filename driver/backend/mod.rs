@@ -45,6 +45,19 @@ pub(crate) use crate::gpu::member::Member;
 #[cfg(pinmap_flat)]
 pub(crate) enum Member {}
 
+/// The paged devices, which share memory that moves.
+#[cfg(pinmap_mirror)]
+pub(crate) use crate::gpu::peers::Gpus;
+#[cfg(not(pinmap_mirror))]
+pub(crate) struct Gpus;
+
+#[cfg(not(pinmap_mirror))]
+impl Gpus {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(Self, GFP_KERNEL)?)
+    }
+}
+
 /// The address space of a context of a paged device, and its part of the device.
 #[cfg_attr(pinmap_flat, allow(dead_code, reason = "for paged devices"))]
 pub(crate) struct Own {
@@ -117,18 +130,28 @@ impl Backend {
     }
 
     /// Starts a function that was bound, whose DMA goes through `domain`, and that cannot be opened
-    /// yet. [`leave`](Self::leave) undoes this, also after a failure.
-    #[cfg_attr(pinmap_flat, expect(unused_variables))]
+    /// yet. [`leave`](Self::leave) undoes this, also after a failure. `gpus` are those that are
+    /// bound.
+    #[cfg_attr(
+        not(pinmap_mirror),
+        allow(unused_variables, reason = "for memory that moves")
+    )]
     pub(crate) fn start(
         &self,
         locked: &Locked<'_>,
         domain: &Arc<Domain>,
         dma_control: Arc<dyn DmaControl>,
+        gpus: &Gpus,
     ) -> Result {
         match self {
             Self::Flat(_) => Ok(()),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => Gpu::start(gpu, locked, domain, dma_control),
+            Self::Paged(gpu) => {
+                Gpu::start(gpu, locked, domain, dma_control)?;
+                #[cfg(pinmap_mirror)]
+                gpus.join(gpu)?;
+                Ok(())
+            }
         }
     }
 
@@ -199,11 +222,16 @@ impl Backend {
 
     /// Takes the device away from everybody: from now on calls fail with `ENODEV`, and no page of
     /// device memory is given out.
-    pub(crate) fn leave(&self) {
+    #[cfg_attr(not(pinmap_mirror), expect(unused_variables))]
+    pub(crate) fn leave(&self, gpus: &Gpus) {
         match self {
             Self::Flat(flat) => flat.leave(),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => gpu.leave(),
+            Self::Paged(gpu) => {
+                #[cfg(pinmap_mirror)]
+                gpus.leave(gpu);
+                gpu.leave();
+            }
         }
     }
 

@@ -73,6 +73,8 @@ mod mover;
 pub(crate) mod moving;
 pub(crate) mod pager;
 #[cfg(pinmap_mirror)]
+pub(crate) mod peers;
+#[cfg(pinmap_mirror)]
 pub(crate) mod private;
 pub(crate) mod queue;
 #[cfg(pinmap_mirror)]
@@ -98,6 +100,8 @@ use member::Member;
 use mover::Mover;
 #[cfg(pinmap_mirror)]
 use moving::Spares;
+#[cfg(pinmap_mirror)]
+use peers::Peers;
 #[cfg(pinmap_mirror)]
 use private::Private;
 use queue::Queue;
@@ -189,6 +193,9 @@ pub(crate) struct Gpu {
     private: Private,
     #[cfg(pinmap_mirror)]
     #[pin]
+    peers: Peers,
+    #[cfg(pinmap_mirror)]
+    #[pin]
     held: Held,
     #[pin]
     running: Mutex<Option<Running>>,
@@ -233,6 +240,8 @@ impl Gpu {
                 spares <- new_mutex!(Spares::new()?, "pinmap_spares"),
                 #[cfg(pinmap_mirror)]
                 private <- Private::new(limits.vram),
+                #[cfg(pinmap_mirror)]
+                peers <- Peers::new(),
                 #[cfg(pinmap_mirror)]
                 held <- Held::new(limits.vram),
                 running <- new_mutex!(None, "pinmap_running"),

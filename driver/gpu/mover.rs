@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Copies of pages between host memory and VRAM, by an engine that works for the driver alone.
+//! Copies of pages between host memory and VRAM, by an engine that works for the driver alone. In
+//! place of the host's memory, the VRAM of another device can be read (`peers.rs`).
 //!
 //! The engine uses physical addresses: offsets into VRAM, and addresses on the bus, which are those
 //! of a *window* (`window.rs`). No context takes part, and so pages can be brought home after the
@@ -19,6 +20,7 @@
 
 use super::{
     hardware::{PageCopy, Way},
+    peers::Reading,
     window::{Bus, Window, WINDOWS},
     Gpu, PATIENCE,
 };
@@ -39,8 +41,10 @@ const MARK: u64 = 0x7069_6e6d_6170_2e2e;
 /// Some pages to be copied, contiguous in both memories.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
-    /// Frame number of the first page of the host.
+    /// Frame number of the first page of the host, or of the peer on the bus.
     pub(super) pfn: u64,
+    /// Whether they are pages of a peer, to be read.
+    pub(super) peer: bool,
     /// Offset into VRAM.
     pub(super) offset: u64,
     pub(super) pages: u64,
@@ -110,9 +114,9 @@ pub(super) fn joined(
     })
 }
 
-/// Whether `next` continues `this` in the host's memory.
-pub(super) fn in_host(this: Move, next: Move) -> bool {
-    this.pfn.saturating_add(this.pages) == next.pfn
+/// Whether `next` continues `this` on the bus.
+pub(super) fn on_bus(this: Move, next: Move) -> bool {
+    this.peer == next.peer && this.pfn.saturating_add(this.pages) == next.pfn
 }
 
 /// Whether `next` continues `this` in VRAM.
@@ -154,6 +158,7 @@ impl Gpu {
             jobs,
             to_vram,
             window: None,
+            reading: None,
             state: State::Waits,
         };
         copies.begin(false);
@@ -247,6 +252,8 @@ pub(super) struct Jobs {
     pub(super) zeros: KVec<Move>,
     /// Pages to be copied, thereafter.
     pub(super) moves: KVec<Move>,
+    /// The peer that pages are read from.
+    pub(super) peer: Option<Arc<Gpu>>,
 }
 
 impl Jobs {
@@ -255,12 +262,14 @@ impl Jobs {
         Ok(Self {
             zeros: KVec::with_capacity(PAGES, GFP_KERNEL)?,
             moves: KVec::with_capacity(PAGES, GFP_KERNEL)?,
+            peer: None,
         })
     }
 
     pub(super) fn clear(&mut self) {
         self.zeros.clear();
         self.moves.clear();
+        self.peer = None;
     }
 
     fn are_none(&self) -> bool {
@@ -285,6 +294,8 @@ pub(super) struct Copies<'a> {
     jobs: Jobs,
     to_vram: bool,
     window: Option<Window>,
+    /// As long as pages of a peer are mapped in the window.
+    reading: Option<Reading>,
     state: State,
 }
 
@@ -305,6 +316,7 @@ impl Copies<'_> {
         let none = Jobs {
             zeros: KVec::new(),
             moves: KVec::new(),
+            peer: None,
         };
         mem::replace(&mut self.jobs, none)
     }
@@ -355,6 +367,9 @@ impl Copies<'_> {
     /// Submits everything. Returns the number of the last copy.
     fn submit(&mut self, window: Window) -> Result<u64> {
         let window = self.window.insert(window);
+        if let Some(peer) = &self.jobs.peer {
+            self.reading = Some(Reading::begin(peer)?);
+        }
         window.open(&self.jobs.moves, self.to_vram)?;
         let mut guard = self.gpu.mover.lock();
         let mover = Mover::that_works(&mut guard)?;
@@ -418,6 +433,7 @@ impl Copies<'_> {
             return Ok(());
         };
         let closed = window.close(&self.jobs.moves, self.to_vram, copied);
+        self.reading = None;
         let mut guard = self.gpu.mover.lock();
         // There is a mover as long as a window is in use.
         if let Some(mover) = &mut *guard {

@@ -13,11 +13,11 @@ use super::{
 use crate::{
     logic::{block::PAGES, span::Span, PAGE_SIZE},
     sys::{
-        migrate::{Area, Batch, Collected, HomeFault, Item, To},
+        migrate::{Area, Batch, Collected, HomeFault, Item, Source},
         task,
     },
 };
-use kernel::prelude::*;
+use kernel::{prelude::*, sync::Arc};
 
 /// Lists that are kept for the next blocks.
 const SPARE: usize = 4;
@@ -33,6 +33,8 @@ pub(crate) struct Outcome {
     pub(crate) no_room: u64,
     /// Pages that somebody has pinned, or is using at this moment.
     pub(crate) busy: u64,
+    /// Those of `moved` that came from a peer.
+    pub(crate) from_peer: u64,
 }
 
 /// A page that is to move, and the one it is to move to.
@@ -83,6 +85,14 @@ struct UnderWay<'a> {
     collected: Collected<'a>,
     pairs: KVec<Pair>,
     home: bool,
+    peer: Option<FromPeer<'a>>,
+}
+
+/// Where pages of a peer come from.
+struct FromPeer<'a> {
+    gpu: Arc<Gpu>,
+    area: Area<'a>,
+    part: Span,
 }
 
 impl<'a> Moving<'a> {
@@ -109,6 +119,9 @@ impl<'a> Moving<'a> {
         if this.home {
             copied = copied.or_else(|_| gpu.save_pages(&this.copies.jobs().moves));
         }
+        if let Some(peer) = &this.peer {
+            copied = copied.and_then(|()| peer.gpu.check_vram());
+        }
         if !this.pairs.is_empty() {
             copied = copied.and_then(|()| gpu.check_vram());
         }
@@ -126,11 +139,21 @@ impl<'a> Moving<'a> {
             let pages = pages_of(pair.item);
             if is_copied && this.collected.moves(pair.item.index) {
                 self.outcome.moved = self.outcome.moved.saturating_add(pages);
+                let from = this.peer.as_ref().and_then(|peer| {
+                    let pfn = pair.item.pfn?;
+                    peer.gpu.offset_of(pfn)
+                });
+                if from.is_some() {
+                    self.outcome.from_peer = self.outcome.from_peer.saturating_add(pages);
+                }
             } else {
                 self.outcome.busy = self.outcome.busy.saturating_add(pages);
             }
         }
         let batch = this.collected.end();
+        if let Some(FromPeer { gpu, area, part }) = this.peer {
+            gpu.tell_taken(&area, part, self.outcome.from_peer);
+        }
         let lists = Lists {
             pairs: this.pairs,
             jobs: this.copies.into_jobs(),
@@ -196,16 +219,22 @@ impl Gpu {
         let _ = self.spares.lock().0.push_within_capacity((batch, lists));
     }
 
-    /// Begins to move the pages of `part`, in one block of 2 MiB, to VRAM, as far as they are not
-    /// there and frames are `reserved`. Addresses without a page get one, of zeros.
+    /// Begins to move the pages of `part`, in one block of 2 MiB, to VRAM, as far as they are the
+    /// host's or the `peer`'s, and frames are `reserved`. Addresses without a page get one, of
+    /// zeros.
     pub(crate) fn begin_in<'a>(
         &'a self,
         area: Area<'a>,
         part: Span,
         reserved: &mut Reserved<'_>,
+        peer: Option<&Arc<Self>>,
     ) -> Result<Moving<'a>> {
         let (batch, mut lists) = self.lists()?;
-        let collected = batch.collect(area, part, To::Device, self.token())?;
+        let source = match peer {
+            Some(peer) => Source::SystemAndDevice(peer.token()),
+            None => Source::System,
+        };
+        let collected = batch.collect(area, part, source)?;
         let mut outcome = Outcome::default();
         let pairs = &mut lists.pairs;
         collected.each(|item| {
@@ -218,23 +247,41 @@ impl Gpu {
         for pair in &*pairs {
             let offset = pair.number.saturating_mul(PAGE_SIZE);
             let pages = pages_of(pair.item);
-            let (list, pfn) = match pair.item.pfn {
-                Some(pfn) => (&mut lists.jobs.moves, pfn),
-                None => (&mut lists.jobs.zeros, 0),
+            let list = match pair.item.pfn {
+                Some(_) => &mut lists.jobs.moves,
+                None => &mut lists.jobs.zeros,
             };
-            let _ = list.push_within_capacity(Move { pfn, offset, pages });
+            let pfn = pair.item.pfn.unwrap_or(0);
+            let on_bus = peer.and_then(|peer| peer.bus_frame(pfn));
+            let _ = list.push_within_capacity(Move {
+                pfn: on_bus.unwrap_or(pfn),
+                peer: on_bus.is_some(),
+                offset,
+                pages,
+            });
+        }
+        if lists.jobs.moves.iter().any(|pages| pages.peer) {
+            lists.jobs.peer = peer.cloned();
         }
         if !self.can_zero() {
             self.zero_pages(&lists.jobs.zeros);
             lists.jobs.zeros.clear();
         }
-        Ok(self.begin(lists, collected, false, outcome))
+        let mut moving = self.begin(lists, collected, false, outcome);
+        if let (Some(peer), Some(under_way)) = (peer, &mut moving.under_way) {
+            under_way.peer = Some(FromPeer {
+                gpu: peer.clone(),
+                area,
+                part,
+            });
+        }
+        Ok(moving)
     }
 
     /// Begins to move the pages of `part`, in one block of 2 MiB, home, as far as they are in VRAM.
     pub(crate) fn begin_home<'a>(&'a self, area: Area<'a>, part: Span) -> Result<Moving<'a>> {
         let (batch, lists) = self.lists()?;
-        let collected = batch.collect(area, part, To::Home, self.token())?;
+        let collected = batch.collect(area, part, Source::Device(self.token()))?;
         Ok(self.send_home(lists, collected))
     }
 
@@ -268,6 +315,7 @@ impl Gpu {
             collected,
             pairs: lists.pairs,
             home,
+            peer: None,
         };
         Moving {
             gpu: self,
@@ -283,7 +331,12 @@ impl Gpu {
             let (offset, pages) = (number.saturating_mul(PAGE_SIZE), pages_of(item));
             let _ = lists.pairs.push_within_capacity(Pair { item, number, pfn });
             let moves = &mut lists.jobs.moves;
-            let _ = moves.push_within_capacity(Move { pfn, offset, pages });
+            let _ = moves.push_within_capacity(Move {
+                pfn,
+                peer: false,
+                offset,
+                pages,
+            });
         };
         collected.each(|item| {
             let offset = item.pfn.and_then(|pfn| self.offset_of(pfn));

@@ -9,7 +9,7 @@
 use super::vm::Vm;
 use crate::logic::span::Span;
 #[cfg(pinmap_mirror)]
-use crate::sys::migrate::HomeFault;
+use crate::sys::migrate::{self, HomeFault};
 use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
@@ -40,6 +40,11 @@ pub(crate) trait Pager: Send + Sync {
     /// a spinlock held, for each context: the memory may be that of another one.
     #[cfg(pinmap_mirror)]
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64);
+
+    /// Tells that another device took `pages` of VRAM that are in `part` of `area`, in one block,
+    /// without the host. Called under the same conditions.
+    #[cfg(pinmap_mirror)]
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64);
 
     /// Takes everything away from the device, and serves nothing any more: the context's queues are
     /// gone, and its page tables go next. Sleeps, and waits for the device.
@@ -101,6 +106,14 @@ impl Vm {
     pub(super) fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
         if let Paging::By(pager) = &*self.paging.lock() {
             pager.came_home(fault, pages, ns);
+        }
+    }
+
+    /// Tells what serves faults that another device took pages: see [`Pager::was_taken`].
+    #[cfg(pinmap_mirror)]
+    pub(super) fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64) {
+        if let Paging::By(pager) = &*self.paging.lock() {
+            pager.was_taken(area, part, pages);
         }
     }
 

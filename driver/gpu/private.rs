@@ -26,7 +26,7 @@ use crate::{
         clock::{self, MILLISECOND},
         device_private::{tell_lost, Brought, DevicePages, Owner, Token},
         killable::{Errand, Killable},
-        migrate::HomeFault,
+        migrate::{Area, HomeFault},
         task,
     },
 };
@@ -210,6 +210,16 @@ impl Gpu {
         }
     }
 
+    /// Tells contexts that another device took `pages` of `part` of an area.
+    pub(super) fn tell_taken(&self, area: &Area<'_>, part: Span, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        for member in self.members.lock().values() {
+            member.vm().was_taken(area, part, pages);
+        }
+    }
+
     /// Has all pages go home that can at this moment. Returns whether none is left.
     pub(crate) fn send_all_home(&self) -> bool {
         let _ = self.send_home_all();
@@ -217,7 +227,7 @@ impl Gpu {
     }
 
     /// Whether processes have pages in VRAM.
-    fn has_private(&self) -> bool {
+    pub(super) fn has_private(&self) -> bool {
         self.private_pages() != 0
     }
 

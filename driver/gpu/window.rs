@@ -3,9 +3,10 @@
 //!
 //! Pages of a copy are contiguous in a window, whatever they are in memory. They are mapped there
 //! for as long as the copy takes. To map and unmap single pages costs more than to copy them, so
-//! scattered ones are copied by the CPU, to or from a *bounce buffer* that stays mapped.
+//! scattered ones are copied by the CPU, to or from a *bounce buffer* that stays mapped. Pages of a
+//! peer are always mapped.
 
-use super::mover::{in_host, joined, Move};
+use super::mover::{joined, on_bus, Move};
 use crate::{
     address_space::{AddressSpace, IovaRange},
     logic::{block::PAGES, place::Placement, pte::LARGE, request::Target, span::Span, PAGE_SIZE},
@@ -120,8 +121,9 @@ impl Window {
         self.reach = Reach::Runs(0);
         let pages = moves.iter().map(|run| run.pages);
         let pages = pages.fold(0, u64::saturating_add);
-        let runs = joined(moves, in_host).count() as u64;
-        if pages < runs.saturating_mul(MAPPED) && self.make_bounce() {
+        let runs = joined(moves, on_bus).count() as u64;
+        let is_scattered = pages < runs.saturating_mul(MAPPED);
+        if is_scattered && !moves.iter().any(|run| run.peer) && self.make_bounce() {
             self.reach = Reach::Bounce;
             return if to_vram {
                 self.each_page(moves, Bounce::fill)
@@ -130,9 +132,13 @@ impl Window {
             };
         }
         let mut mapped = 0_usize;
-        for (first, run) in joined(moves, in_host) {
+        for (first, run) in joined(moves, on_bus) {
             let span = self.part(first, run.pages).ok_or(EINVAL)?;
-            self.bus.lender.map(span, run.pfn, !to_vram)?;
+            if run.peer {
+                self.bus.lender.map_peer(span, run.pfn)?;
+            } else {
+                self.bus.lender.map(span, run.pfn, !to_vram)?;
+            }
             mapped = mapped.saturating_add(1);
             self.reach = Reach::Runs(mapped);
         }
@@ -146,7 +152,7 @@ impl Window {
             Reach::Bounce if copied && !to_vram => self.each_page(moves, Bounce::empty),
             Reach::Bounce => Ok(()),
             Reach::Runs(mapped) => {
-                let runs = joined(moves, in_host).take(mapped);
+                let runs = joined(moves, on_bus).take(mapped);
                 let runs = runs.filter_map(|(first, run)| self.part(first, run.pages));
                 self.bus.lender.unmap(runs)
             }

@@ -5,7 +5,12 @@
 //! How many is decided by `logic/fault_around.rs`. About each of them it is decided as if it had
 //! been touched by itself, and nothing is evicted for it.
 
-use super::{past::Past, placement::Plan, serve::Fault, Managed, Managing, WINDOWS};
+use super::{
+    past::Past,
+    placement::{self, Plan},
+    serve::Fault,
+    Managed, Managing, WINDOWS,
+};
 use crate::{
     gpu::moving::{Line, Moving, Outcome},
     logic::{
@@ -98,7 +103,9 @@ fn begin<'a>(
     let mut snapshot = Snapshot::new()?;
     snapshot.read_locked(areas, start, gpu.token())?;
     let there = snapshot.pfn(0).and_then(|pfn| gpu.offset_of(pfn));
-    let plan = Plan::new(managing, areas, fault, &snapshot, past);
+    let holder = placement::holder(gpu, areas, fault, &snapshot)?;
+    let seen = holder.as_ref().map_or(&snapshot, |holder| &holder.snapshot);
+    let plan = Plan::new(managing, areas, fault, seen, past);
     let plan =
         plan.filter(|plan| plan.place == Place::Device && plan.part == block && there.is_none());
     let (Some(plan), Some((all, Some(area)))) = (plan, areas.at(start)) else {
@@ -113,7 +120,9 @@ fn begin<'a>(
         block,
         rule: plan.rule,
     };
-    Ok(Some((step, gpu.begin_in(area, block, &mut reserved)?)))
+    let peer = holder.as_ref().map(|holder| &holder.gpu);
+    let moving = gpu.begin_in(area, block, &mut reserved, peer)?;
+    Ok(Some((step, moving)))
 }
 
 impl Managed {

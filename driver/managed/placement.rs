@@ -17,6 +17,7 @@ use super::{
 use crate::{
     gpu::{
         moving::{Line, Outcome},
+        peers::Holder,
         Gpu,
     },
     logic::{
@@ -101,7 +102,9 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
         }));
     }
     let areas = Areas::lock(managing.mm())?;
-    let Some(plan) = Plan::new(managing, &areas, fault, snapshot, past) else {
+    let holder = holder(gpu, &areas, fault, snapshot)?;
+    let seen = holder.as_ref().map_or(snapshot, |holder| &holder.snapshot);
+    let Some(plan) = Plan::new(managing, &areas, fault, seen, past) else {
         return Ok(Placed::Stays(page));
     };
     drop(areas);
@@ -120,7 +123,8 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
         return Ok(Placed::Moved);
     }
     let mut line = Line::new()?;
-    let outcome = match gpu.begin_in(area, plan.part, &mut reserved) {
+    let peer = holder.as_ref().map(|holder| &holder.gpu);
+    let outcome = match gpu.begin_in(area, plan.part, &mut reserved, peer) {
         Ok(moving) if plan.part == fault.block => {
             ahead::move_ahead(managing, &areas, fault, moving, &mut line)
         }
@@ -132,7 +136,8 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     drop(line);
     drop(areas);
     if outcome.moved == 0 {
-        // What is swapped out, or on another device, can move when it was faulted in.
+        // What is swapped out, or on a device that is out of reach, can move when it was faulted
+        // in.
         if snapshot.leaf(fault.index) != Leaf::Absent {
             past.note_stuck(plan.now);
         }
@@ -145,6 +150,19 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     managed.note_window(fault, more, plan.window);
     managed.note_moved_in(past, plan.part, outcome, plan.rule);
     Ok(Placed::Moved)
+}
+
+/// The peer that has the page of `fault`, of which the page table has `snapshot`.
+pub(super) fn holder(
+    gpu: &Gpu,
+    areas: &Areas<'_>,
+    fault: Fault,
+    snapshot: &Snapshot,
+) -> Result<Option<Holder>> {
+    match snapshot.leaf(fault.index) {
+        Leaf::Absent => gpu.holder(areas, fault.block, Pages::range(fault.index, fault.index)),
+        _ => Ok(None),
+    }
 }
 
 /// What is to become of the memory around a fault.
@@ -268,6 +286,7 @@ impl Managed {
         let is_refault = past.evicted().is_some();
         past.moves(rule);
         self.add_to_ranges(Count::InTouched, part, outcome.moved);
+        self.add_to_ranges(Count::FromPeers, part, outcome.from_peer);
         if is_refault {
             self.add_to_ranges(Count::Refaults, part, outcome.moved);
         }
@@ -333,6 +352,19 @@ impl Managed {
             trace::Cause::Touched,
             Rule::Home,
         );
+    }
+
+    /// Counts `pages` of `part`, in one block, that another device took directly. With a spinlock
+    /// held.
+    pub(super) fn note_taken(&self, part: Span, pages: u64) {
+        self.add_to_ranges(Count::ToPeers, part, pages);
+        let range = self.range_at(part.start());
+        let past = self.pasts.get(part.start() / LARGE);
+        if let (Some(range), Some(past)) = (range, past) {
+            if past.note_touched(self.served_so_far(), true) {
+                range.add(Count::Thrashing, 1);
+            }
+        }
     }
 
     /// Counts pages of `span` that are evicted. From any context.

@@ -9,7 +9,7 @@
 use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
     gpu::{
-        moving::{Line, Moving},
+        moving::{Line, Moving, Outcome},
         reserve::Reserved,
     },
     logic::{
@@ -98,8 +98,7 @@ impl<'a> Turn<'a> {
 
     fn finish(&mut self, part: Part, moving: Moving<'_>) -> Result {
         let outcome = moving.finish()?;
-        self.managed
-            .note_prefetched(part.span, outcome.moved, self.home);
+        self.managed.note_prefetched(part.span, outcome, self.home);
         let mut done = Prefetched::default();
         add(&mut done.moved, outcome.moved);
         add(&mut done.no_room, outcome.no_room);
@@ -221,8 +220,9 @@ impl Managed {
         Ok(())
     }
 
-    /// Counts `pages` of `part` that were moved.
-    fn note_prefetched(&self, part: Span, pages: u64, home: bool) {
+    /// Counts pages of `part` that were moved.
+    fn note_prefetched(&self, part: Span, outcome: Outcome, home: bool) {
+        let pages = outcome.moved;
         if pages == 0 {
             return;
         }
@@ -233,6 +233,7 @@ impl Managed {
         };
         let rule = Rule::Prefetched;
         self.add_to_ranges(count, part, pages);
+        self.add_to_ranges(Count::FromPeers, part, outcome.from_peer);
         if let Some(past) = self.pasts.get(part.start() / LARGE) {
             if home {
                 past.stays(rule);
@@ -370,6 +371,17 @@ impl<'a> Course<'a> {
         'a: 'b,
     {
         let gpu = self.managed.vm.gpu();
+        let holder = if self.home {
+            None
+        } else {
+            let block = block_of(part.start());
+            let mut absent = Pages::NONE;
+            for index in pages_in(block, part).iter() {
+                absent.set(index, self.snapshot.leaf(index) == Leaf::Absent);
+            }
+            gpu.holder(areas, block, absent)?
+        };
+        let peer = holder.as_ref().map(|holder| &holder.gpu);
         areas.each(part, |span, area: Option<Area<'b>>| {
             let Some(area) = area else {
                 add(&mut turn.done.fixed, span.pages());
@@ -378,7 +390,7 @@ impl<'a> Course<'a> {
             turn.make_room()?;
             let moving = match &mut reserved {
                 None => gpu.begin_home(area, span)?,
-                Some(reserved) => gpu.begin_in(area, span, reserved)?,
+                Some(reserved) => gpu.begin_in(area, span, reserved, peer)?,
             };
             let there = self.count_there(span);
             turn.line.add(Part { span, there }, moving)

@@ -43,10 +43,14 @@ pub(super) enum Count {
     DeviceNs,
     /// Nanoseconds that faults of the CPU took.
     HostNs,
+    /// Those of `InTouched` and `InPrefetched` that came from another device directly.
+    FromPeers,
+    /// Pages that other devices took directly.
+    ToPeers,
 }
 
 impl Count {
-    const NUMBER: usize = Self::HostNs as usize + 1;
+    const NUMBER: usize = Self::ToPeers as usize + 1;
 }
 
 /// The event that a range may send once.
@@ -265,6 +269,8 @@ impl Range {
         answer.out_thrashing = self.get(Count::Thrashing);
         answer.out_device_ns = self.get(Count::DeviceNs);
         answer.out_host_ns = self.get(Count::HostNs);
+        answer.out_from_peers = bytes(Count::FromPeers);
+        answer.out_to_peers = bytes(Count::ToPeers);
         let refused = self.refused();
         answer.out_refused = refused.count;
         answer.out_last_addr = refused.addr;

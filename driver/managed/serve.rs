@@ -27,7 +27,7 @@ use crate::{
         clock::{self, MICROSECOND},
         compat,
         hmm::{self, Leaf, Snapshot},
-        migrate::HomeFault,
+        migrate::{self, HomeFault},
         mirror::{Moment, GRANULE_PAGES},
         task, uapi,
     },
@@ -176,6 +176,12 @@ impl Pager for Managing {
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
         if fault.is_in(self.mm()) {
             self.note_came_home(fault, pages, ns);
+        }
+    }
+
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64) {
+        if area.is_in(self.mm()) {
+            self.note_taken(part, pages);
         }
     }
 

@@ -15,16 +15,35 @@
 use super::{device_private::Token, helpers};
 use crate::logic::{span::Span, PAGE_SIZE};
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
-use kernel::{bindings, error::to_result, mm::Mm, prelude::*};
+use kernel::{bindings, error::to_result, ffi, mm::Mm, prelude::*};
 
 /// Pages of the largest batch.
 pub(crate) const MOST: usize = helpers::PINMAP_BATCH_PAGES as usize;
 
-/// Where the pages of a batch are to go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum To {
-    Device,
-    Home,
+/// Which pages are collected.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    /// Those of the system.
+    System,
+    /// Those on the device of this owner.
+    Device(Token),
+    /// Both.
+    SystemAndDevice(Token),
+}
+
+impl Source {
+    /// The bits that say it, and the owner.
+    fn as_raw(self) -> (u32, *mut ffi::c_void) {
+        let (system, device) = (
+            helpers::PINMAP_PAGES_OF_SYSTEM,
+            helpers::PINMAP_PAGES_OF_DEVICE,
+        );
+        match self {
+            Self::System => (system, core::ptr::null_mut()),
+            Self::Device(owner) => (device, owner.as_ptr()),
+            Self::SystemAndDevice(owner) => (system | device, owner.as_ptr()),
+        }
+    }
 }
 
 /// The memory of a process, whose areas stay as they are as long as this exists.
@@ -133,6 +152,12 @@ impl Area<'_> {
     pub(crate) fn asks_user_space(&self) -> bool {
         // SAFETY: The area stays as it is.
         unsafe { helpers::pinmap_asks_user_space(self.0.as_ptr()) }
+    }
+
+    /// Whether it is an area of `mm`.
+    pub(crate) fn is_in(&self, mm: &Mm) -> bool {
+        // SAFETY: The area stays as it is. The address space is only compared.
+        unsafe { helpers::pinmap_area_is_in(self.0.as_ptr(), mm.as_raw()) }
     }
 
     /// Whether it may be written to, and none of its pages is another process's too.
@@ -249,17 +274,16 @@ impl Batch {
         })
     }
 
-    /// Collects the pages of `part`, in one block of 2 MiB, that are not where they are to go.
-    /// `owner`: that of the device's pages.
+    /// Collects the pages of `part`, in one block of 2 MiB, that are at `source`. Where the system
+    /// is one, addresses without a page count too.
     pub(crate) fn collect(
         self,
         area: Area<'_>,
         part: Span,
-        to: To,
-        owner: Token,
+        source: Source,
     ) -> Result<Collected<'_>> {
         // SAFETY: The area is valid, with the mmap lock held.
-        unsafe { self.begin(area.0.as_ptr(), part, to, owner, core::ptr::null_mut()) }
+        unsafe { self.begin(area.0.as_ptr(), part, source, core::ptr::null_mut()) }
     }
 
     /// Collects device pages of `part`, in one block and in the area of `fault`, with the page that
@@ -271,7 +295,7 @@ impl Batch {
         owner: Token,
     ) -> Result<Collected<'a>> {
         // SAFETY: The area is valid during a fault in it.
-        unsafe { self.begin(fault.raw.vma, part, To::Home, owner, fault.raw.page) }
+        unsafe { self.begin(fault.raw.vma, part, Source::Device(owner), fault.raw.page) }
     }
 
     /// # Safety
@@ -281,10 +305,10 @@ impl Batch {
         self,
         area: *mut bindings::vm_area_struct,
         part: Span,
-        to: To,
-        owner: Token,
+        source: Source,
         page: *mut bindings::page,
     ) -> Result<Collected<'a>> {
+        let (sources, owner) = source.as_raw();
         // SAFETY: The area is valid. There is room for a block.
         to_result(unsafe {
             helpers::pinmap_batch_begin(
@@ -292,8 +316,8 @@ impl Batch {
                 area,
                 part.start() as usize,
                 part.last().saturating_add(1) as usize,
-                to == To::Home,
-                owner.as_ptr(),
+                sources,
+                owner,
                 page,
             )
         })?;

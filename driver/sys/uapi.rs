@@ -65,7 +65,7 @@ plain! {
     pinmap_residency: 104,
     pinmap_run: 32,
     pinmap_set_eventfd: 24,
-    pinmap_statistics: 128,
+    pinmap_statistics: 144,
     pinmap_sync: 32,
     pinmap_unmap: 24,
 }

@@ -1189,6 +1189,10 @@ struct pinmap_residency {
  * @out_last_addr: the address of the last of them
  * @out_last_access: its kind of access: enum pinmap_access; 0: there was none
  * @out_last_reason: why it was not served: enum pinmap_fault_reason
+ * @out_from_peers: bytes of @out_in_touched and @out_in_prefetched that came
+ *                  from the memory of another device, without the host's
+ * @out_to_peers: bytes that left the device for the memory of another one,
+ *                without the host's
  *
  * Tells what happened to a managed range since it was managed. What forked
  * children touch is not counted, nor is what happened before. The file
@@ -1217,6 +1221,8 @@ struct pinmap_statistics {
 	__aligned_u64 out_last_addr;
 	__u32 out_last_access;
 	__u32 out_last_reason;
+	__aligned_u64 out_from_peers;
+	__aligned_u64 out_to_peers;
 };
 #define PINMAP_STATISTICS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_STATISTICS)
 

@@ -11,6 +11,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Offsets in the configuration space, and bits there. */
+enum {
+	COMMAND = 0x04,
+	CAPABILITIES = 0x34,
+	EXPRESS = 0x10,
+	DEVICE_CONTROL = 8,
+	FUNCTION_RESET = 1 << 15
+};
+
 const char *need_gpu(void)
 {
 	static char bdfs[PCI_MOST][16];
@@ -36,9 +45,9 @@ int open_gpu(void)
 	return open_at(need_gpu());
 }
 
-int open_second_gpu(void)
+const char *need_second_gpu(void)
 {
-	char bdfs[PCI_MOST][16];
+	static char bdfs[PCI_MOST][16];
 	unsigned int count = pci_driven(bdfs);
 	bool first = true;
 
@@ -46,10 +55,15 @@ int open_second_gpu(void)
 		if (!pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE))
 			continue;
 		if (!first)
-			return open_at(bdfs[i]);
+			return bdfs[i];
 		first = false;
 	}
 	SKIP("there is only one test GPU");
+}
+
+int open_second_gpu(void)
+{
+	return open_at(need_second_gpu());
 }
 
 int try_queue_create(int fd, uint32_t flags, uint32_t packets, struct pinmap_queue_create *args)
@@ -229,16 +243,30 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length)
 	return memory;
 }
 
+static volatile uint64_t *map_registers(const char *bdf)
+{
+	int fd = SYS(open(pci_path(bdf, "resource0"), O_RDWR | O_CLOEXEC));
+	void *bar = SYS(mmap(NULL, 0x10000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+
+	close(fd);
+	return bar;
+}
+
 static volatile uint64_t *registers(void)
 {
 	static volatile uint64_t *bar;
-	int fd;
 
-	if (!bar) {
-		fd = SYS(open(pci_path(need_gpu(), "resource0"), O_RDWR | O_CLOEXEC));
-		bar = SYS(mmap(NULL, 0x10000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-		close(fd);
-	}
+	if (!bar)
+		bar = map_registers(need_gpu());
+	return bar;
+}
+
+static volatile uint64_t *second_registers(void)
+{
+	static volatile uint64_t *bar;
+
+	if (!bar)
+		bar = map_registers(need_second_gpu());
 	return bar;
 }
 
@@ -253,10 +281,42 @@ void gpu_set_register(enum gpu_register offset, uint64_t value)
 	(void)registers()[offset / 8];
 }
 
+uint64_t second_gpu_register(enum gpu_register offset)
+{
+	return second_registers()[offset / 8];
+}
+
+void second_gpu_set_register(enum gpu_register offset, uint64_t value)
+{
+	second_registers()[offset / 8] = value;
+	(void)second_registers()[offset / 8];
+}
+
 void gpu_rebind(void)
 {
 	const char *bdf = need_gpu();
 
 	pci_unbind(bdf);
 	pci_bind(bdf);
+}
+
+void gpu_reset_behind(void)
+{
+	int config = SYS(open(pci_path(need_gpu(), "config"), O_RDWR | O_CLOEXEC));
+	uint8_t at = CAPABILITIES, id = 0;
+	uint16_t control, command;
+
+	while (id != EXPRESS) {
+		CHECK_EQ(pread(config, &at, 1, id ? at + 1 : at), 1);
+		CHECK(at != 0);
+		CHECK_EQ(pread(config, &id, 1, at), 1);
+	}
+	CHECK_EQ(pread(config, &control, 2, at + DEVICE_CONTROL), 2);
+	control |= FUNCTION_RESET;
+	CHECK_EQ(pread(config, &command, 2, COMMAND), 2);
+	CHECK_EQ(pwrite(config, &control, 2, at + DEVICE_CONTROL), 2);
+	/* as PCI Express demands */
+	sleep_ms(100);
+	CHECK_EQ(pwrite(config, &command, 2, COMMAND), 2);
+	close(config);
 }

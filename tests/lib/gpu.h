@@ -97,6 +97,9 @@ const char *need_gpu(void);
 
 /* Opens the test GPU. */
 int open_gpu(void);
+/* The PCI address of the second one; skips the test if there is only one. */
+const char *need_second_gpu(void);
+
 /* Opens the second one; skips the test if there is only one. */
 int open_second_gpu(void);
 
@@ -159,7 +162,17 @@ struct gpu_memory gpu_alloc(int fd, uint32_t flags, size_t length);
 uint64_t gpu_register(enum gpu_register offset);
 void gpu_set_register(enum gpu_register offset, uint64_t value);
 
+/* The same for the second test GPU. */
+uint64_t second_gpu_register(enum gpu_register offset);
+void second_gpu_set_register(enum gpu_register offset, uint64_t value);
+
 /* Binds the device anew; called by tests that broke it. */
 void gpu_rebind(void);
+
+/*
+ * Resets the function and switches it on again, but nobody is told: what is in VRAM is zeros then,
+ * and otherwise the device works.
+ */
+void gpu_reset_behind(void);
 
 #endif

@@ -198,6 +198,8 @@ unsigned long pinmap_unpin_folio_of(unsigned long pfn, bool dirty);
 
 /* migrate.rs */
 enum { PINMAP_BATCH_PAGES = 512 };
+/* Which pages are collected. */
+enum { PINMAP_PAGES_OF_SYSTEM = 1, PINMAP_PAGES_OF_DEVICE = 2 };
 struct pinmap_batch;
 struct pinmap_batch_item {
 	bool moves, huge, write, empty;
@@ -216,6 +218,7 @@ unsigned long pinmap_migratable(struct mm_struct *mm, unsigned long addr, unsign
 bool pinmap_area_at(struct mm_struct *mm, unsigned long addr, struct pinmap_area *area,
 		    struct vm_area_struct **vma);
 bool pinmap_is_unshared(struct vm_area_struct *vma);
+bool pinmap_area_is_in(const struct vm_area_struct *vma, const struct mm_struct *mm);
 bool pinmap_asks_user_space(struct vm_area_struct *vma);
 bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_area *area);
 unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long addr);
@@ -225,7 +228,8 @@ int pinmap_mmap_lock_killable(struct mm_struct *mm);
 bool pinmap_mmap_is_contended(struct mm_struct *mm);
 void pinmap_mmap_unlock(struct mm_struct *mm);
 int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
-		       unsigned long end, bool home, void *owner, struct page *fault_page);
+		       unsigned long end, unsigned int sources, void *owner,
+		       struct page *fault_page);
 int pinmap_batch_begin_pages(struct pinmap_batch *batch, const unsigned long *pfns,
 			     unsigned int count);
 unsigned int pinmap_batch_count(const struct pinmap_batch *batch);
@@ -293,6 +297,7 @@ void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out);
 int pinmap_pci_combine(struct pci_dev *pdev, u32 bar, bool on);
 int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix);
 bool pinmap_pci_can_reset(struct pci_dev *pdev);
+bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer);
 int pinmap_pci_vectors(struct pci_dev *pdev);
 int pinmap_pci_alloc_vectors(struct pci_dev *pdev, unsigned int wanted);
 void pinmap_pci_ids(struct pci_dev *pdev, struct pinmap_info *info);

@@ -158,6 +158,12 @@ bool pinmap_is_unshared(struct vm_area_struct *vma)
 	       READ_ONCE(anon->num_children) <= 1;
 }
 
+/* Whether @vma is of @mm, which is only compared. */
+bool pinmap_area_is_in(const struct vm_area_struct *vma, const struct mm_struct *mm)
+{
+	return vma->vm_mm == mm;
+}
+
 bool pinmap_asks_user_space(struct vm_area_struct *vma)
 {
 	return userfaultfd_armed(vma);
@@ -201,12 +207,14 @@ void pinmap_mmap_unlock(struct mm_struct *mm)
 
 /*
  * Collects the pages from @start to @end, in one block: takes them from all page tables, also those
- * of devices, and locks them. @home: pages that are on the device of @owner, else those of the
- * system. The mmap lock is held until pinmap_batch_end().
+ * of devices, and locks them. @sources are those of the system, those on the device of @owner, or
+ * both. The mmap lock is held until pinmap_batch_end().
  */
 int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
-		       unsigned long end, bool home, void *owner, struct page *fault_page)
+		       unsigned long end, unsigned int sources, void *owner,
+		       struct page *fault_page)
 {
+	bool system = sources & PINMAP_PAGES_OF_SYSTEM, device = sources & PINMAP_PAGES_OF_DEVICE;
 	int ret;
 
 	memset(batch, 0, sizeof(*batch));
@@ -218,12 +226,13 @@ int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, u
 		.start = start,
 		.end = end,
 		.pgmap_owner = owner,
-		.flags = home ? MIGRATE_VMA_SELECT_DEVICE_PRIVATE : MIGRATE_VMA_SELECT_SYSTEM,
+		.flags = (system ? MIGRATE_VMA_SELECT_SYSTEM : 0) |
+			 (device ? MIGRATE_VMA_SELECT_DEVICE_PRIVATE : 0),
 		.fault_page = fault_page,
 	};
 	/* A program that wants no huge pages has none on the device either. */
 	if (end - start == HPAGE_PMD_SIZE && IS_ALIGNED(start, HPAGE_PMD_SIZE) &&
-	    (home || !(vma->vm_flags & VM_NOHUGEPAGE)))
+	    (!system || !(vma->vm_flags & VM_NOHUGEPAGE)))
 		batch->args.flags |= MIGRATE_VMA_SELECT_COMPOUND;
 	ret = migrate_vma_setup(&batch->args);
 	if (!ret)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/io.h>
 #include <linux/pci.h>
+#include <linux/pci-p2pdma.h>
 #include "helpers.h"
 
 void pinmap_pci_bar(struct pci_dev *pdev, u32 bar, struct pinmap_pci_bar *out)
@@ -59,6 +60,17 @@ int pinmap_pci_msix(struct pci_dev *pdev, struct pinmap_pci_msix *msix)
 		.pending_offset = pending & PCI_MSIX_PBA_OFFSET,
 	};
 	return 0;
+}
+
+/*
+ * Whether @pdev reaches the memory of @peer on the bus. Devices that the IOMMU tells apart do so
+ * through the host bridge, and with addresses that the IOMMU translates.
+ */
+bool pinmap_pci_reaches(struct pci_dev *pdev, struct pci_dev *peer)
+{
+	struct device *client = &pdev->dev;
+
+	return pci_p2pdma_distance_many(peer, &client, 1, false) >= 0;
 }
 
 bool pinmap_pci_can_reset(struct pci_dev *pdev)

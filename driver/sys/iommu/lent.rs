@@ -40,7 +40,19 @@ impl Lender {
         if self.0.domain.coherent {
             prot |= bindings::IOMMU_CACHE;
         }
-        // SAFETY: The page table is valid by the invariants of `Use`; the pages are held.
+        self.map_as(span, pfn, prot)
+    }
+
+    /// Maps memory of another device, its page frames from `pfn` on, at `span`, where nothing is
+    /// mapped, for reading. On failure nothing is. The other device is there as long as it is
+    /// mapped. Sleeps.
+    pub(crate) fn map_peer(&self, span: Span, pfn: u64) -> Result {
+        self.map_as(span, pfn, bindings::IOMMU_READ | bindings::IOMMU_MMIO)
+    }
+
+    fn map_as(&self, span: Span, pfn: u64, prot: u32) -> Result {
+        // SAFETY: The page table is valid by the invariants of `Use`. The callers of the public
+        // methods have what is mapped.
         to_result(unsafe {
             bindings::iommu_map(
                 self.0.table.as_ptr(),

@@ -661,10 +661,12 @@ pub struct pinmap_statistics {
     pub out_last_addr: __u64,
     pub out_last_access: __u32,
     pub out_last_reason: __u32,
+    pub out_from_peers: __u64,
+    pub out_to_peers: __u64,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of pinmap_statistics"][::core::mem::size_of::<pinmap_statistics>() - 128usize];
+    ["Size of pinmap_statistics"][::core::mem::size_of::<pinmap_statistics>() - 144usize];
     ["Alignment of pinmap_statistics"][::core::mem::align_of::<pinmap_statistics>() - 8usize];
     ["Offset of field: pinmap_statistics::size"]
         [::core::mem::offset_of!(pinmap_statistics, size) - 0usize];
@@ -702,6 +704,10 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_statistics, out_last_access) - 120usize];
     ["Offset of field: pinmap_statistics::out_last_reason"]
         [::core::mem::offset_of!(pinmap_statistics, out_last_reason) - 124usize];
+    ["Offset of field: pinmap_statistics::out_from_peers"]
+        [::core::mem::offset_of!(pinmap_statistics, out_from_peers) - 128usize];
+    ["Offset of field: pinmap_statistics::out_to_peers"]
+        [::core::mem::offset_of!(pinmap_statistics, out_to_peers) - 136usize];
 };
 pub const PINMAP_BUDGET_SET: pinmap_budget_flags = 1;
 pub type pinmap_budget_flags = ::core::ffi::c_uint;

@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct pinmap_prefetch) == 96, "prefetch");
 _Static_assert(sizeof(struct pinmap_advise) == 64, "advise");
 _Static_assert(sizeof(struct pinmap_run) == 32, "run");
 _Static_assert(sizeof(struct pinmap_residency) == 104, "residency");
-_Static_assert(sizeof(struct pinmap_statistics) == 128, "statistics");
+_Static_assert(sizeof(struct pinmap_statistics) == 144, "statistics");
 _Static_assert(sizeof(struct pinmap_budget) == 40, "budget");
 _Static_assert(sizeof(struct pinmap_queue_query) == 72, "queue_query");
 _Static_assert(sizeof(struct pinmap_register_fd) == 88, "register_fd");

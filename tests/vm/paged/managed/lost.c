@@ -21,40 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Offsets in the configuration space, and bits there. */
-enum {
-	COMMAND = 0x04,
-	CAPABILITIES = 0x34,
-	EXPRESS = 0x10,
-	DEVICE_CONTROL = 8,
-	FUNCTION_RESET = 1 << 15
-};
-
-/*
- * Resets the function and switches it on again, but nobody is told: what is in VRAM is zeros then,
- * and otherwise the device works.
- */
-static void reset_behind(void)
-{
-	int config = SYS(open(pci_path(need_gpu(), "config"), O_RDWR | O_CLOEXEC));
-	uint8_t at = CAPABILITIES, id = 0;
-	uint16_t control, command;
-
-	while (id != EXPRESS) {
-		CHECK_EQ(pread(config, &at, 1, id ? at + 1 : at), 1);
-		CHECK(at != 0);
-		CHECK_EQ(pread(config, &id, 1, at), 1);
-	}
-	CHECK_EQ(pread(config, &control, 2, at + DEVICE_CONTROL), 2);
-	control |= FUNCTION_RESET;
-	CHECK_EQ(pread(config, &command, 2, COMMAND), 2);
-	CHECK_EQ(pwrite(config, &control, 2, at + DEVICE_CONTROL), 2);
-	/* as PCI Express demands */
-	sleep_ms(100);
-	CHECK_EQ(pwrite(config, &command, 2, COMMAND), 2);
-	close(config);
-}
-
 /* Asserts that the log tells, by now, that these pages are lost. */
 static void check_told(int kmsg, const void *addr, size_t length)
 {
@@ -106,7 +72,7 @@ TEST_EACH(moved_lost, page_sizes, .faults = true)
 			CHECK_EQ(touch_read(memory + 32 * PAGE), SIGBUS);
 		_exit(0);
 	}
-	reset_behind();
+	gpu_reset_behind();
 	CHECK_EQ(touch_read(memory), SIGBUS);
 	check_told(kmsg, memory, around);
 	CHECK_EQ(touch_write(memory), SIGBUS);

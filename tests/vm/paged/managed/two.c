@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Memory that two devices manage. It moves from one to the other through the host; each context
- * tells what the other device has as absent.
+ * Memory that two devices manage. It moves from one to the other, directly or by way of the host;
+ * each context tells what the other device has as absent.
  */
 #define _GNU_SOURCE
-#include "told.h"
+#include "two.h"
 
 #include "edu.h"
 #include "file.h"
@@ -19,19 +19,7 @@
 
 enum { BLOCK_PAGES = HUGE / PAGE, FLOATS = PAGE / 4, LIMIT = 4, ROUNDS = 12 };
 
-/**
- * struct two - a context of each of two devices, which manage the same memory
- * @fds: the contexts
- * @queues: a queue in each
- * @handles: of what they manage
- */
-struct two {
-	int fds[2];
-	struct gpu_queue queues[2];
-	uint64_t handles[2];
-};
-
-static struct two two_new(const void *addr, size_t length)
+struct two two_new(const void *addr, size_t length)
 {
 	struct two two = { .fds = { open_gpu(), open_second_gpu() } };
 
@@ -48,13 +36,13 @@ static void push_increment(struct gpu_queue *queue, const void *addr, size_t len
 	queue_push(queue, gpu_launch(GPU_INCREMENT_F32), (uintptr_t)addr, length / 4, 0);
 }
 
-static void increment(struct gpu_queue *queue, const void *addr, size_t length)
+void increment(struct gpu_queue *queue, const void *addr, size_t length)
 {
 	push_increment(queue, addr, length);
 	queue_finish(queue);
 }
 
-static void check_floats(const void *addr, size_t length, float value)
+void check_floats(const void *addr, size_t length, float value)
 {
 	const float *floats = addr;
 
