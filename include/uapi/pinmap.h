@@ -931,8 +931,9 @@ enum pinmap_prefetch_flags {
  * ranges have there went home, or for the budget of the context
  * (%PINMAP_BUDGET). Nothing is reserved, so another program may be quicker.
  *
- * What is swapped out, or on another device, reaches this device by way of the
- * host's memory. %PINMAP_PREFETCH_HOST does not move it.
+ * What is swapped out reaches this device by way of the host's memory, and so
+ * does what is on another device, unless the two reach each other's memory on
+ * the bus: then it moves directly. %PINMAP_PREFETCH_HOST does not move it.
  *
  * Only private anonymous memory moves: heap, stack, MAP_PRIVATE. Memory of
  * files, shared memory and hugetlb is used where it is. Pages on the device are
@@ -1172,7 +1173,8 @@ struct pinmap_residency {
  * @handle: the managed range
  * @out_device_faults: faults of the device that were served
  * @out_host_faults: faults of the CPU that brought memory home; pins, and
- *                   faults of other devices, count too
+ *                   faults of devices that take it by way of the host, count
+ *                   too
  * @out_in_touched: bytes that moved to the device because it touched them
  * @out_in_prefetched: bytes that moved to the device by %PINMAP_PREFETCH
  * @out_home_touched: bytes that came home because of faults of the CPU

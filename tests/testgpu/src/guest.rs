@@ -250,8 +250,10 @@ impl Guest {
         if done > 0 {
             return Way::Direct(done, unverified);
         }
-        let page_left = regs::PAGE - at % regs::PAGE;
-        Way::Message(left.min(page_left as usize))
+        // Memory of another device is mapped, but has no file.
+        let mapped = places.find(at).map_or(0, |(_, _, rest)| rest);
+        let most = mapped.max(regs::PAGE - at % regs::PAGE);
+        Way::Message(left.min(usize::try_from(most).unwrap_or(usize::MAX)))
     }
 
     /// Checks that the guest has the content of its file at `address`. With memory that is not

@@ -118,12 +118,17 @@ TEST_EACH(moved_copy_fails, failures, .seconds = 120)
 	manage_all(fd);
 	memory = scattered(fd, row->home, 11);
 	before = gpu_register(GPU_PAGING_DONE);
-	gpu_set_register(GPU_LINK_BANDWIDTH, 200000);
+	if (row->copies == 0)
+		gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
+	else
+		gpu_set_register(GPU_LINK_BANDWIDTH, 200000);
 	call = begin_call(fd, row->home ? PINMAP_PREFETCH_HOST : 0, memory, LENGTH);
 	await_copies(before, row->copies);
-	/* the one that runs does not end before the reset, which clears this */
+	/* the one that runs ends, and the next one does not before the reset, which clears this */
 	gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
-	await_copies(before, row->copies);
+	gpu_set_register(GPU_LINK_BANDWIDTH, 1000000000);
+	sleep_ms(300);
+	CHECK(gpu_register(GPU_ENGINE_BUSY) >> GPU_PAGING_ENGINE & 1);
 	gpu_set_register(GPU_ENGINE_RESET, 1 << GPU_PAGING_ENGINE);
 	if (row->home) {
 		CHECK_OK(end_call(call));
@@ -131,7 +136,6 @@ TEST_EACH(moved_copy_fails, failures, .seconds = 120)
 	} else {
 		CHECK_ERR(EIO, end_call(call));
 	}
-	gpu_set_register(GPU_LINK_BANDWIDTH, 1000000000);
 	CHECK_EQ(pages_away(memory, LENGTH), 0);
 	CHECK(has_pattern(memory, LENGTH, 11));
 	MOVE_THERE(fd, memory, LENGTH);

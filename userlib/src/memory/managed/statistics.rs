@@ -43,6 +43,11 @@ pub struct ManagedStatistics {
     pub refused: u64,
     /// The last of them.
     pub last_refused: Option<RefusedAccess>,
+    /// Bytes of `in_touched` and `in_prefetched` that came from the memory of another device,
+    /// without the host's.
+    pub from_peers: u64,
+    /// Bytes that left the device for the memory of another one, without the host's.
+    pub to_peers: u64,
 }
 
 /// An access of a device to managed memory that was refused.
@@ -92,6 +97,8 @@ impl ManagedRange {
                 access: FaultAccess::from_abi(args.out_last_access),
                 reason: FaultReason::from_abi(args.out_last_reason),
             }),
+            from_peers: args.out_from_peers,
+            to_peers: args.out_to_peers,
         })
     }
 }
