@@ -80,7 +80,14 @@ impl Managed {
             let block = block_of(span.start());
             let part = span.intersection(block).ok_or(EINVAL)?;
             runs.clear();
-            self.look(mm, part, &mut snapshot, &mut runs)?;
+            let mut seen = part;
+            match hole(mm, span, open.as_ref())?.filter(|hole| hole.covers(part)) {
+                Some(hole) => {
+                    runs.push_within_capacity(absent(hole))?;
+                    seen = hole;
+                }
+                None => self.look(mm, part, &mut snapshot, &mut runs)?,
+            }
             for run in &runs {
                 match &mut open {
                     Some(last) if continues(last, run) => {
@@ -95,7 +102,7 @@ impl Managed {
                 }
             }
             task::cond_resched();
-            rest = range.behind(block);
+            rest = range.behind(seen);
         }
         close(&mut told, open, capacity, &mut tell)?;
         Ok(told)
@@ -217,6 +224,30 @@ impl Managed {
             }
             Ok(())
         })
+    }
+}
+
+/// Returns the addresses at the beginning of `span` where nothing is mapped, up to the end of a
+/// block. It is not looked for behind memory, of which `last` is a run.
+fn hole(mm: &Mm, span: Span, last: Option<&pinmap_run>) -> Result<Option<Span>> {
+    if last.is_some_and(|last| last.place != uapi::PINMAP_PLACE_ABSENT) {
+        return Ok(None);
+    }
+    Ok(match Areas::lock(mm)?.next(span.start()) {
+        Some(area) => span.before(block_of(area.start())),
+        None => Some(span),
+    })
+}
+
+/// What is told of addresses where nothing is mapped.
+fn absent(hole: Span) -> pinmap_run {
+    pinmap_run {
+        addr: hole.start(),
+        length: hole.length(),
+        place: uapi::PINMAP_PLACE_ABSENT,
+        access: 0,
+        advice: Advice::NONE.bits(),
+        rule: uapi::PINMAP_RULE_NONE,
     }
 }
 

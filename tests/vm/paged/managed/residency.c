@@ -253,6 +253,27 @@ TEST(residency_holes)
 	CHECK_PLACE(fd, memory + HUGE, HUGE, ABSENT, NONE);
 }
 
+/* Terabytes where nothing is mapped, but for one page, are told of at once. */
+TEST(residency_of_terabytes, .seconds = 20)
+{
+	char *begin = (char *)(16ul << 40), *page = begin + (9ul << 40) + 5 * PAGE;
+	const size_t length = 32ul << 40;
+	int fd = open_gpu();
+	const struct told *told;
+
+	manage_all(fd);
+	SYS(mmap(page, PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+	*page = 1;
+	told = tell(fd, begin, length);
+	CHECK_EQ(told->args.out_count, 3);
+	CHECK_EQ(told->runs[1].addr, (uintptr_t)page);
+	CHECK_EQ(told->runs[1].length, PAGE);
+	CHECK_EQ(told->runs[1].place, ON_HOST);
+	CHECK_EQ(told->args.out_absent, length - PAGE);
+	CHECK_EQ(on_device(fd, begin, length), 0);
+}
+
 /* Memory that may not be touched at all is where it was. */
 TEST(residency_forbidden)
 {
