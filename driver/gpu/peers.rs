@@ -14,7 +14,10 @@
 use super::Gpu;
 use crate::{
     logic::{block::Pages, span::Span},
-    sys::{hmm::Snapshot, migrate::Areas},
+    sys::{
+        hmm::{Leaf, Snapshot},
+        migrate::Areas,
+    },
 };
 use core::ptr;
 use kernel::{
@@ -138,7 +141,10 @@ pub(crate) struct Holder {
 }
 
 impl Gpu {
-    /// Finds a peer that has any of `pages`, in `block` of the memory of `areas`.
+    /// Finds a peer that has any of `pages`, in `block` of the memory of `areas`, which the process
+    /// can write to as they are. The others may be another process's too: they come home, which
+    /// gives each process its own. To put a huge one back where it was is not possible without a
+    /// warning of the kernel's (CONFIG_DEBUG_VM, remove_migration_pmd()).
     pub(crate) fn holder(
         &self,
         areas: &Areas<'_>,
@@ -157,8 +163,11 @@ impl Gpu {
             }
             let mut snapshot = Snapshot::new()?;
             snapshot.read_locked(areas, block.start(), gpu.token())?;
-            let mut pfns = pages.iter().filter_map(|index| snapshot.pfn(index));
-            if pfns.any(|pfn| gpu.offset_of(pfn).is_some()) {
+            let is_there = |index| match snapshot.leaf(index) {
+                Leaf::Page { pfn, write } => write && gpu.offset_of(pfn).is_some(),
+                Leaf::Absent | Leaf::Forbidden => false,
+            };
+            if pages.iter().any(is_there) {
                 return Ok(Some(Holder { gpu, snapshot }));
             }
         }

@@ -122,6 +122,11 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     if !now_there.covers(plan.part) {
         return Ok(Placed::Moved);
     }
+    // The process may have forked meanwhile.
+    let holder = match holder {
+        Some(_) => self::holder(gpu, &areas, fault, snapshot)?,
+        None => None,
+    };
     let mut line = Line::new()?;
     let peer = holder.as_ref().map(|holder| &holder.gpu);
     let outcome = match gpu.begin_in(area, plan.part, &mut reserved, peer) {

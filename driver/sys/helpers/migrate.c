@@ -2,6 +2,7 @@
 #include <linux/gfp.h>
 #include <linux/hugetlb.h>
 #include <linux/ksm.h>
+#include <linux/memcontrol.h>
 #include <linux/memremap.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
@@ -241,15 +242,26 @@ int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, u
 }
 
 /*
- * Leaves pages where they are that were taken for memory and did not become it, and whose last
- * reference goes right after their lock. They belong to no address and to no cgroup.
+ * Whether a device page belongs to no address and to no cgroup: it was taken for memory and did not
+ * become it, or its memory has moved elsewhere. The last reference of such a page goes right after
+ * its lock, and somebody may look at it in between.
  */
+static bool pinmap_is_unused(struct folio *folio)
+{
+#ifdef CONFIG_MEMCG
+	if (!mem_cgroup_disabled() && !folio_memcg_charged(folio))
+		return true;
+#endif
+	return !folio_test_anon(folio);
+}
+
+/* Leaves unused pages where they are. */
 static void pinmap_leave_unused(struct pinmap_batch *batch)
 {
 	for (unsigned int i = 0; i < batch->count; i++) {
 		struct page *page = migrate_pfn_to_page(batch->source[i]);
 
-		if (page && !folio_test_anon(page_folio(page)))
+		if (page && pinmap_is_unused(page_folio(page)))
 			batch->source[i] &= ~MIGRATE_PFN_MIGRATE;
 	}
 }
