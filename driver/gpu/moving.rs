@@ -7,6 +7,7 @@
 
 use super::{
     mover::{Copies, Jobs, Move},
+    peers::PeerSource,
     reserve::Reserved,
     Gpu,
 };
@@ -91,13 +92,15 @@ struct UnderWay<'a> {
 /// Where pages of a peer come from.
 struct FromPeer<'a> {
     gpu: Arc<Gpu>,
+    touched: bool,
     area: Area<'a>,
     part: Span,
 }
 
 impl<'a> Moving<'a> {
     /// Waits until the pages have moved. `EIO`: the device did not copy them to VRAM, and they are
-    /// where they were; `ENODEV`: VRAM cannot be read any more, and its pages stay.
+    /// where they were; if some are a peer's they count as busy instead. `ENODEV`: VRAM cannot be
+    /// read any more, and its pages stay.
     pub(crate) fn finish(mut self) -> Result<Outcome> {
         self.complete()?;
         Ok(self.outcome)
@@ -119,8 +122,14 @@ impl<'a> Moving<'a> {
         if this.home {
             copied = copied.or_else(|_| gpu.save_pages(&this.copies.jobs().moves));
         }
+        // What could not be read in a peer is tried by way of the host.
+        let mut is_forgiven = false;
         if let Some(peer) = &this.peer {
             copied = copied.and_then(|()| peer.gpu.check_vram());
+            if let Err(error) = copied {
+                gpu.forget_peer(&peer.gpu, error);
+                is_forgiven = true;
+            }
         }
         if !this.pairs.is_empty() {
             copied = copied.and_then(|()| gpu.check_vram());
@@ -151,14 +160,19 @@ impl<'a> Moving<'a> {
             }
         }
         let batch = this.collected.end();
-        if let Some(FromPeer { gpu, area, part }) = this.peer {
-            gpu.tell_taken(&area, part, self.outcome.from_peer);
+        if let Some(peer) = &this.peer {
+            let pages = self.outcome.from_peer;
+            peer.gpu
+                .tell_taken(&peer.area, peer.part, pages, peer.touched);
         }
         let lists = Lists {
             pairs: this.pairs,
             jobs: this.copies.into_jobs(),
         };
         gpu.keep_lists(batch, lists);
+        if is_forgiven {
+            return Ok(());
+        }
         copied
     }
 }
@@ -220,18 +234,17 @@ impl Gpu {
     }
 
     /// Begins to move the pages of `part`, in one block of 2 MiB, to VRAM, as far as they are the
-    /// host's or the `peer`'s, and frames are `reserved`. Addresses without a page get one, of
-    /// zeros.
+    /// host's or a `peer`'s, and frames are `reserved`. Addresses without a page get one, of zeros.
     pub(crate) fn begin_in<'a>(
         &'a self,
         area: Area<'a>,
         part: Span,
         reserved: &mut Reserved<'_>,
-        peer: Option<&Arc<Self>>,
+        peer: Option<PeerSource<'_>>,
     ) -> Result<Moving<'a>> {
         let (batch, mut lists) = self.lists()?;
         let source = match peer {
-            Some(peer) => Source::SystemAndDevice(peer.token()),
+            Some(peer) => Source::SystemAndDevice(peer.gpu.token()),
             None => Source::System,
         };
         let collected = batch.collect(area, part, source)?;
@@ -252,7 +265,7 @@ impl Gpu {
                 None => &mut lists.jobs.zeros,
             };
             let pfn = pair.item.pfn.unwrap_or(0);
-            let on_bus = peer.and_then(|peer| peer.bus_frame(pfn));
+            let on_bus = peer.and_then(|peer| peer.gpu.bus_frame(pfn));
             let _ = list.push_within_capacity(Move {
                 pfn: on_bus.unwrap_or(pfn),
                 peer: on_bus.is_some(),
@@ -260,9 +273,8 @@ impl Gpu {
                 pages,
             });
         }
-        if lists.jobs.moves.iter().any(|pages| pages.peer) {
-            lists.jobs.peer = peer.cloned();
-        }
+        let peer = peer.filter(|_| lists.jobs.moves.iter().any(|pages| pages.peer));
+        lists.jobs.peer = peer.map(|peer| peer.gpu.clone());
         if !self.can_zero() {
             self.zero_pages(&lists.jobs.zeros);
             lists.jobs.zeros.clear();
@@ -270,7 +282,8 @@ impl Gpu {
         let mut moving = self.begin(lists, collected, false, outcome);
         if let (Some(peer), Some(under_way)) = (peer, &mut moving.under_way) {
             under_way.peer = Some(FromPeer {
-                gpu: peer.clone(),
+                gpu: peer.gpu.clone(),
+                touched: peer.touched,
                 area,
                 part,
             });

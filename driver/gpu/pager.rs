@@ -42,9 +42,10 @@ pub(crate) trait Pager: Send + Sync {
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64);
 
     /// Tells that another device took `pages` of VRAM that are in `part` of `area`, in one block,
-    /// without the host. Called under the same conditions.
+    /// without the host: because it has `touched` them, or its program has moved them. Called under
+    /// the same conditions.
     #[cfg(pinmap_mirror)]
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64);
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, touched: bool);
 
     /// Takes everything away from the device, and serves nothing any more: the context's queues are
     /// gone, and its page tables go next. Sleeps, and waits for the device.
@@ -111,9 +112,15 @@ impl Vm {
 
     /// Tells what serves faults that another device took pages: see [`Pager::was_taken`].
     #[cfg(pinmap_mirror)]
-    pub(super) fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64) {
+    pub(super) fn was_taken(
+        &self,
+        area: &migrate::Area<'_>,
+        part: Span,
+        pages: u64,
+        touched: bool,
+    ) {
         if let Paging::By(pager) = &*self.paging.lock() {
-            pager.was_taken(area, part, pages);
+            pager.was_taken(area, part, pages, touched);
         }
     }
 

@@ -7,7 +7,10 @@
 //! knows whether the bus lets such accesses through; where it does not, memory moves by way of the
 //! host.
 //!
-//! A device that leaves lets nobody begin to read its VRAM any more, and waits for those that do.
+//! A device that leaves no longer lets anybody begin to read its VRAM, and waits for those that do.
+//!
+//! What the kernel knows of the bus may be wrong, in a virtual machine above all. So a peer from
+//! which a copy has failed is a peer no more, and its memory moves by way of the host.
 //!
 //! Source: `Documentation/driver-api/pci/p2pdma.rst`.
 
@@ -21,7 +24,7 @@ use crate::{
 };
 use core::ptr;
 use kernel::{
-    new_condvar, new_mutex,
+    device, new_condvar, new_mutex,
     prelude::*,
     sync::{Arc, CondVar, Mutex},
 };
@@ -134,10 +137,28 @@ impl Drop for Reading {
     }
 }
 
-/// A peer that has pages of a block, and the block's page table as it has it.
+/// A peer that has pages of a block, and the block's page table as the peer sees it.
 pub(crate) struct Holder {
-    pub(crate) gpu: Arc<Gpu>,
+    gpu: Arc<Gpu>,
     pub(crate) snapshot: Snapshot,
+}
+
+impl Holder {
+    /// Has pages taken from the peer, because the device has `touched` them or because the program
+    /// wants it.
+    pub(crate) fn source(&self, touched: bool) -> PeerSource<'_> {
+        PeerSource {
+            gpu: &self.gpu,
+            touched,
+        }
+    }
+}
+
+/// A peer from which pages move.
+#[derive(Clone, Copy)]
+pub(crate) struct PeerSource<'a> {
+    pub(super) gpu: &'a Arc<Gpu>,
+    pub(super) touched: bool,
 }
 
 impl Gpu {
@@ -151,7 +172,11 @@ impl Gpu {
         block: Span,
         pages: Pages,
     ) -> Result<Option<Holder>> {
+        if pages.is_empty() {
+            return Ok(None);
+        }
         let mut number = 0_usize;
+        let mut spare = None;
         loop {
             let peer = self.peers.reached.lock().get(number).cloned();
             let Some(gpu) = peer else {
@@ -161,7 +186,10 @@ impl Gpu {
             if !gpu.has_private() {
                 continue;
             }
-            let mut snapshot = Snapshot::new()?;
+            let mut snapshot = match spare.take() {
+                Some(snapshot) => snapshot,
+                None => Snapshot::new()?,
+            };
             snapshot.read_locked(areas, block.start(), gpu.token())?;
             let is_there = |index| match snapshot.leaf(index) {
                 Leaf::Page { pfn, write } => write && gpu.offset_of(pfn).is_some(),
@@ -170,6 +198,24 @@ impl Gpu {
             if pages.iter().any(is_there) {
                 return Ok(Some(Holder { gpu, snapshot }));
             }
+            spare = Some(snapshot);
+        }
+    }
+
+    /// Takes nothing from `peer` directly any more: a copy has failed.
+    pub(super) fn forget_peer(&self, peer: &Arc<Self>, error: Error) {
+        let mut reached = self.peers.reached.lock();
+        let before = reached.len();
+        reached.retain(|other| !Arc::ptr_eq(other, peer));
+        let is_new = reached.len() != before;
+        drop(reached);
+        if is_new {
+            let dev: &device::Device = self.function.as_ref();
+            dev_warn!(
+                dev,
+                "a copy from another device has failed ({}): the next go by way of the host\n",
+                error.to_errno()
+            );
         }
     }
 

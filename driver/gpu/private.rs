@@ -7,7 +7,8 @@
 //! a context.
 //!
 //! A page *moves in* when the caller asks for it, and *goes home* when the CPU touches it, when
-//! somebody pins it, when the caller asks for it, and when the device leaves. Whoever moves a page
+//! somebody pins it, when the caller asks for it, and when the device leaves. It may also move to
+//! another device (`peers.rs`). Whoever moves a page
 //! has it locked and taken from all page tables, those of the device included: see
 //! `sys/migrate.rs`. It is entered in a device's page table later, by a fault, as any other page.
 
@@ -210,13 +211,14 @@ impl Gpu {
         }
     }
 
-    /// Tells contexts that another device took `pages` of `part` of an area.
-    pub(super) fn tell_taken(&self, area: &Area<'_>, part: Span, pages: u64) {
+    /// Tells contexts that another device took `pages` of `part` of an area, which it has `touched`
+    /// or its program has moved.
+    pub(super) fn tell_taken(&self, area: &Area<'_>, part: Span, pages: u64, touched: bool) {
         if pages == 0 {
             return;
         }
         for member in self.members.lock().values() {
-            member.vm().was_taken(area, part, pages);
+            member.vm().was_taken(area, part, pages, touched);
         }
     }
 

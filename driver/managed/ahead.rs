@@ -104,8 +104,7 @@ fn begin<'a>(
     snapshot.read_locked(areas, start, gpu.token())?;
     let there = snapshot.pfn(0).and_then(|pfn| gpu.offset_of(pfn));
     let holder = placement::holder(gpu, areas, fault, &snapshot)?;
-    let seen = holder.as_ref().map_or(&snapshot, |holder| &holder.snapshot);
-    let plan = Plan::new(managing, areas, fault, seen, past);
+    let plan = Plan::new(managing, areas, fault, &snapshot, holder.as_ref(), past);
     let plan =
         plan.filter(|plan| plan.place == Place::Device && plan.part == block && there.is_none());
     let (Some(plan), Some((all, Some(area)))) = (plan, areas.at(start)) else {
@@ -120,7 +119,7 @@ fn begin<'a>(
         block,
         rule: plan.rule,
     };
-    let peer = holder.as_ref().map(|holder| &holder.gpu);
+    let peer = holder.as_ref().map(|holder| holder.source(true));
     let moving = gpu.begin_in(area, block, &mut reserved, peer)?;
     Ok(Some((step, moving)))
 }

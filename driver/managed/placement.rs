@@ -103,8 +103,7 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     }
     let areas = Areas::lock(managing.mm())?;
     let holder = holder(gpu, &areas, fault, snapshot)?;
-    let seen = holder.as_ref().map_or(snapshot, |holder| &holder.snapshot);
-    let Some(plan) = Plan::new(managing, &areas, fault, seen, past) else {
+    let Some(plan) = Plan::new(managing, &areas, fault, snapshot, holder.as_ref(), past) else {
         return Ok(Placed::Stays(page));
     };
     drop(areas);
@@ -128,7 +127,7 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
         None => None,
     };
     let mut line = Line::new()?;
-    let peer = holder.as_ref().map(|holder| &holder.gpu);
+    let peer = holder.as_ref().map(|holder| holder.source(true));
     let outcome = match gpu.begin_in(area, plan.part, &mut reserved, peer) {
         Ok(moving) if plan.part == fault.block => {
             ahead::move_ahead(managing, &areas, fault, moving, &mut line)
@@ -184,13 +183,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Decides about the memory of `fault`, of which the page table has `snapshot`. `None`: nothing
-    /// is mapped there.
+    /// Decides about the memory of `fault`, of which the page table has `snapshot` and `holder` may
+    /// have some. `None`: nothing is mapped there.
     pub(super) fn new(
         managing: &Managing,
         areas: &Areas<'_>,
         fault: Fault,
         snapshot: &Snapshot,
+        holder: Option<&Holder>,
         past: &Past,
     ) -> Option<Self> {
         let managed: &Managed = managing;
@@ -204,7 +204,7 @@ impl Plan {
         let alike = super::block::pages_in(fault.block, all);
         let free = lendable(managed, fault.block).and(alike);
         let window = managed.window(fault);
-        let part = part_to_move(managed.vm.gpu(), fault, snapshot, free, window);
+        let part = part_to_move(managed.vm.gpu(), fault, snapshot, holder, free, window);
         let (place, rule) = residence::decide(Facts {
             advice,
             write: fault.write,
@@ -273,8 +273,15 @@ impl Managed {
 
 /// The addresses that move with those of `fault`: the window behind it, as far as `free` and not in
 /// VRAM as far as is known, or the whole block if it is one page.
-fn part_to_move(gpu: &Gpu, fault: Fault, snapshot: &Snapshot, free: Pages, window: usize) -> Span {
-    if free == Pages::ALL && is_huge(snapshot) {
+fn part_to_move(
+    gpu: &Gpu,
+    fault: Fault,
+    snapshot: &Snapshot,
+    holder: Option<&Holder>,
+    free: Pages,
+    window: usize,
+) -> Span {
+    if free == Pages::ALL && is_huge(holder.map_or(snapshot, |holder| &holder.snapshot)) {
         return fault.block;
     }
     let behind = (fault.index..PAGES).take(window).skip(1);
@@ -359,14 +366,18 @@ impl Managed {
         );
     }
 
-    /// Counts `pages` of `part`, in one block, that another device took directly. With a spinlock
-    /// held.
-    pub(super) fn note_taken(&self, part: Span, pages: u64) {
+    /// Counts `pages` of `part`, in one block, that another device took directly: because it has
+    /// `touched` them, or its program has moved them. With a spinlock held.
+    pub(super) fn note_taken(&self, part: Span, pages: u64, touched: bool) {
+        let managed = self.first_range(part);
+        let Some(part) = managed.and_then(|managed| managed.intersection(part)) else {
+            return;
+        };
         self.add_to_ranges(Count::ToPeers, part, pages);
         let range = self.range_at(part.start());
         let past = self.pasts.get(part.start() / LARGE);
         if let (Some(range), Some(past)) = (range, past) {
-            if past.note_touched(self.served_so_far(), true) {
+            if past.note_touched(self.served_so_far(), touched) {
                 range.add(Count::Thrashing, 1);
             }
         }

@@ -4,7 +4,7 @@
 //! A range is moved block by block, and each block area by area. While the device copies one part,
 //! the CPU collects the next. After some blocks, and when others wait for the mmap lock, everything
 //! that is under way ends, and others have a turn. It also ends when something could not move: what
-//! is swapped out, or on another device, is faulted in, and has a second try.
+//! is swapped out, or on a device that is out of reach, is faulted in, and has a second try.
 
 use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
@@ -381,7 +381,7 @@ impl<'a> Course<'a> {
             }
             gpu.holder(areas, block, absent)?
         };
-        let peer = holder.as_ref().map(|holder| &holder.gpu);
+        let peer = holder.as_ref().map(|holder| holder.source(false));
         areas.each(part, |span, area: Option<Area<'b>>| {
             let Some(area) = area else {
                 add(&mut turn.done.fixed, span.pages());
@@ -397,10 +397,10 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Faults in what of `part`, in one block, could move then: it is swapped out, or on another
-    /// device, or it can only be read at the moment, as the balancing of NUMA nodes leaves pages,
-    /// and so is taken for one that a child has too. Returns whether there was anything. `EINTR`: a
-    /// fatal signal came.
+    /// Faults in what of `part`, in one block, could move then: it is swapped out, or on a device
+    /// that is out of reach, or it can only be read at the moment, as the balancing of NUMA nodes
+    /// leaves pages, and so is taken for one that a child has too. Returns whether there was
+    /// anything. `EINTR`: a fatal signal came.
     fn fetch(&mut self, part: Span) -> Result<bool> {
         let block = block_of(part.start());
         let (gpu, snapshot) = (self.managed.vm.gpu(), &mut self.snapshot);

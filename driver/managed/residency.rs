@@ -228,7 +228,8 @@ impl Managed {
 }
 
 /// Returns the addresses at the beginning of `span` where nothing is mapped, up to the end of a
-/// block. It is not looked for behind memory, of which `last` is a run.
+/// block. It is not looked for right behind memory, of which `last` is the last run: there is
+/// likely to be more.
 fn hole(mm: &Mm, span: Span, last: Option<&pinmap_run>) -> Result<Option<Span>> {
     if last.is_some_and(|last| last.place != uapi::PINMAP_PLACE_ABSENT) {
         return Ok(None);

@@ -179,9 +179,9 @@ impl Pager for Managing {
         }
     }
 
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64) {
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, touched: bool) {
         if area.is_in(self.mm()) {
-            self.note_taken(part, pages);
+            self.note_taken(part, pages, touched);
         }
     }
 

@@ -32,9 +32,10 @@ struct pinmap_batch {
  * The kernel has a fault in zap_huge_pmd(). When it clears a migration entry for 2 MiB, it looks at
  * the folio: if that is on a device it takes the entry for one of the device, and drops a mapping
  * and a reference of the folio that the entry no longer has. Whoever frees memory while a huge page
- * of it comes home, and be it a forked child that ends, so frees the folio too early; then it is
- * freed twice, and CPU faults find it gone. So such a folio has more references as long as it is
- * collected, and what was dropped too much is put back.
+ * of it leaves its device, and be it a forked child that ends, so frees the folio too early; then
+ * it is freed twice, and CPU faults find it gone. So such a folio has more references as long as it
+ * is collected, and what was dropped too much is put back. It has none of them while
+ * migrate_vma_pages() runs, which compares their number.
  */
 enum { GUARD = 1 << 16 };
 
@@ -299,7 +300,7 @@ unsigned int pinmap_batch_count(const struct pinmap_batch *batch)
 
 /*
  * Whether the page of @entry may be another process's too, after fork(): it could be written to,
- * but is not as it is. Such a page stays on the host. To move it would give both processes a page
+ * but is not as it is. Such a page stays where it is. To move it would give both processes a page
  * that the CPU brings home at once; and for a huge one a check of the kernel's (CONFIG_DEBUG_VM,
  * remove_migration_pmd()) takes its entry for one of memory, and warns.
  */

@@ -3,7 +3,8 @@
 //!
 //! A [`Mapped`](super::Mapped) keeps its pages: while one exists, no page of it is freed. Pages
 //! that are lent are not kept. Whoever lends them has references while they are mapped, and drops
-//! these only once an MMU notifier would unmap them before they can be freed (`managed/`).
+//! these only once an MMU notifier would unmap them before they can be freed (`managed/`). Memory
+//! of another device is there until that device leaves, which waits (`gpu/peers.rs`).
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
@@ -52,7 +53,7 @@ impl Lender {
 
     fn map_as(&self, span: Span, pfn: u64, prot: u32) -> Result {
         // SAFETY: The page table is valid by the invariants of `Use`. The callers of the public
-        // methods have what is mapped.
+        // methods keep what is mapped.
         to_result(unsafe {
             bindings::iommu_map(
                 self.0.table.as_ptr(),
