@@ -206,6 +206,7 @@ TEST(neighbour_of_what_leaves, .seconds = 60)
 	char *memory = address_space(HUGE, HUGE), *far = memory + HUGE / 2;
 	struct dropper dropper = { .page = memory, .result = 1 };
 	struct gpu_queue queue;
+	uint64_t forgotten;
 	pthread_t thread;
 	uint32_t flags;
 	int fd;
@@ -219,9 +220,12 @@ TEST(neighbour_of_what_leaves, .seconds = 60)
 	manage_host(fd, memory, HUGE);
 	fill(&queue, memory, PAGE, 0x21);
 	CHECK_OK(try_walk(fd, far, &flags));
+	forgotten = gpu_register(GPU_INVALIDATES);
 	gpu_set_register(GPU_NO_ACK, NO_ACK_INVALIDATE);
 	CHECK_OK(-pthread_create(&thread, NULL, drop_page, &dropper));
+	/* the device does not know it any more, and has not said so */
 	CHECK(WAIT_FOR(slow(10000), try_walk(fd, far, &flags) == -ENOENT));
+	CHECK(WAIT_FOR(slow(10000), gpu_register(GPU_INVALIDATES) > forgotten));
 	queue_push(&queue, GPU_FILL, (uintptr_t)far, PAGE, 0x31);
 	queue_submit(&queue);
 	/* for so long it leaves, which is less than the driver's patience */
