@@ -162,19 +162,17 @@ pub(crate) struct PeerSource<'a> {
 }
 
 impl Gpu {
-    /// Finds a peer that has any of `pages`, in `block` of the memory of `areas`, which the process
-    /// can write to as they are. The others may be another process's too: they come home, which
-    /// gives each process its own. To put a huge one back where it was is not possible without a
-    /// warning of the kernel's (CONFIG_DEBUG_VM, remove_migration_pmd()).
+    /// Finds a peer that has any of the `pages`, in `block` of the memory of `areas`, which the
+    /// process can write to as they are. The others may be another process's too: they come home,
+    /// which gives each process its own. To put a huge one back where it was is not possible
+    /// without a warning of the kernel's (CONFIG_DEBUG_VM, remove_migration_pmd()).
     pub(crate) fn holder(
         &self,
         areas: &Areas<'_>,
         block: Span,
-        pages: Pages,
+        pages: impl Fn() -> Pages,
     ) -> Result<Option<Holder>> {
-        if pages.is_empty() {
-            return Ok(None);
-        }
+        let mut wanted = None;
         let mut number = 0_usize;
         let mut spare = None;
         loop {
@@ -186,6 +184,10 @@ impl Gpu {
             if !gpu.has_private() {
                 continue;
             }
+            let wanted = *wanted.get_or_insert_with(&pages);
+            if wanted.is_empty() {
+                return Ok(None);
+            }
             let mut snapshot = match spare.take() {
                 Some(snapshot) => snapshot,
                 None => Snapshot::new()?,
@@ -195,7 +197,7 @@ impl Gpu {
                 Leaf::Page { pfn, write } => write && gpu.offset_of(pfn).is_some(),
                 Leaf::Absent | Leaf::Forbidden => false,
             };
-            if pages.iter().any(is_there) {
+            if wanted.iter().any(is_there) {
                 return Ok(Some(Holder { gpu, snapshot }));
             }
             spare = Some(snapshot);

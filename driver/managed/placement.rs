@@ -164,7 +164,9 @@ pub(super) fn holder(
     snapshot: &Snapshot,
 ) -> Result<Option<Holder>> {
     match snapshot.leaf(fault.index) {
-        Leaf::Absent => gpu.holder(areas, fault.block, Pages::range(fault.index, fault.index)),
+        Leaf::Absent => gpu.holder(areas, fault.block, || {
+            Pages::range(fault.index, fault.index)
+        }),
         _ => Ok(None),
     }
 }

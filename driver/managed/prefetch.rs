@@ -375,11 +375,13 @@ impl<'a> Course<'a> {
             None
         } else {
             let block = block_of(part.start());
-            let mut absent = Pages::NONE;
-            for index in pages_in(block, part).iter() {
-                absent.set(index, self.snapshot.leaf(index) == Leaf::Absent);
-            }
-            gpu.holder(areas, block, absent)?
+            gpu.holder(areas, block, || {
+                let mut absent = Pages::NONE;
+                for index in pages_in(block, part).iter() {
+                    absent.set(index, self.snapshot.leaf(index) == Leaf::Absent);
+                }
+                absent
+            })?
         };
         let peer = holder.as_ref().map(|holder| holder.source(false));
         areas.each(part, |span, area: Option<Area<'b>>| {
