@@ -20,15 +20,25 @@ enum {
 	FUNCTION_RESET = 1 << 15
 };
 
-const char *need_gpu(void)
+/* The PCI address of a test GPU that the driver is bound to, by its number; NULL: there is none. */
+static const char *find_gpu(unsigned int number)
 {
 	static char bdfs[PCI_MOST][16];
 	unsigned int count = pci_driven(bdfs);
 
 	for (unsigned int i = 0; i < count; i++)
-		if (pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE))
+		if (pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE) && number-- == 0)
 			return bdfs[i];
-	SKIP("no test GPU is bound to " PCI_DRIVER);
+	return NULL;
+}
+
+const char *need_gpu(void)
+{
+	const char *bdf = find_gpu(0);
+
+	if (!bdf)
+		SKIP("no test GPU is bound to " PCI_DRIVER);
+	return bdf;
 }
 
 static int open_at(const char *bdf)
@@ -47,18 +57,11 @@ int open_gpu(void)
 
 const char *need_second_gpu(void)
 {
-	static char bdfs[PCI_MOST][16];
-	unsigned int count = pci_driven(bdfs);
-	bool first = true;
+	const char *bdf = find_gpu(1);
 
-	for (unsigned int i = 0; i < count; i++) {
-		if (!pci_is(bdfs[i], GPU_VENDOR, GPU_DEVICE))
-			continue;
-		if (!first)
-			return bdfs[i];
-		first = false;
-	}
-	SKIP("there is only one test GPU");
+	if (!bdf)
+		SKIP("there is only one test GPU");
+	return bdf;
 }
 
 int open_second_gpu(void)

@@ -21,51 +21,6 @@
 
 enum { PAGES = 64, LENGTH = PAGES * 4096 };
 
-/**
- * struct call - a PREFETCH in a thread of its own
- * @fd: the context
- * @flags: of the call
- * @memory: and
- * @length: what is to move
- * @args: what the call says
- * @error: 0 or -errno
- * @ended: the call has returned
- */
-struct call {
-	pthread_t thread;
-	int fd;
-	uint32_t flags;
-	char *memory;
-	size_t length;
-	struct pinmap_prefetch args;
-	int error;
-	volatile bool ended;
-};
-
-static void *make_call(void *argument)
-{
-	struct call *call = argument;
-
-	call->error = try_prefetch(call->fd, call->flags, call->memory, call->length, &call->args);
-	call->ended = true;
-	return NULL;
-}
-
-static struct call *begin_call(int fd, uint32_t flags, char *memory, size_t length)
-{
-	static struct call call;
-
-	call = (struct call){ .fd = fd, .flags = flags, .memory = memory, .length = length };
-	CHECK_OK(-pthread_create(&call.thread, NULL, make_call, &call));
-	return &call;
-}
-
-static int end_call(struct call *call)
-{
-	CHECK_OK(-pthread_join(call->thread, NULL));
-	return call->error;
-}
-
 /*
  * Makes memory of which no two pages that follow each other do so in VRAM, so that each is a copy
  * of its own, and writes the pattern there. It is on the device then if @there.
@@ -74,10 +29,7 @@ static char *scattered(int fd, bool there, uint32_t seed)
 {
 	char *memory = small_blocks(1), *other = small_blocks(1);
 
-	for (int page = 0; page < PAGES; page++) {
-		MOVE_THERE(fd, memory + page * PAGE, PAGE);
-		MOVE_THERE(fd, other + page * PAGE, PAGE);
-	}
+	scatter(fd, memory, other, PAGES);
 	write_pattern(memory, LENGTH, seed);
 	if (there)
 		for (int page = 0; page < PAGES; page++)
@@ -153,7 +105,7 @@ static const struct {
 	{ "home_huge", true, true, false },   { "touched_huge", true, true, true },
 };
 
-/* The engine begins a copy late: nobody takes the pages for copied before, and who waits waits. */
+/* The engine begins a copy late: until then nobody takes the pages for copied, or goes on. */
 TEST_EACH(moved_late, ways, .seconds = 120)
 {
 	char *memory = block_of(row->huge), *seen = anon(HUGE / PAGE), *next = block_of(row->huge);

@@ -385,22 +385,6 @@ TEST_EACH(moved_remapped, remaps)
 	}
 }
 
-/* Fills VRAM with blocks of 1 MiB, of which each second one is free again. */
-static void break_up_vram(int fd)
-{
-	enum { MOST = 4096 };
-	static uint64_t handles[MOST];
-	struct pinmap_alloc args;
-	int count = 0, error;
-
-	while (!(error = try_alloc(fd, PINMAP_ALLOC_VRAM, MIB, &args)) && count < MOST)
-		handles[count++] = args.out_handle;
-	CHECK_EQ(error, -ENOSPC);
-	CHECK(count > 4);
-	for (int i = 0; i < count; i += 2)
-		release(fd, handles[i]);
-}
-
 static const struct {
 	const char *name;
 	/* what the block has */
@@ -413,16 +397,18 @@ TEST_EACH(moved_in_pieces, pieces, .seconds = 120)
 	char *memory = block_of(true), *seen = anon(HUGE / PAGE);
 	int fd = open_gpu(), other = open_gpu();
 	struct gpu_queue queue = queue_new(fd);
-	uint64_t before;
+	uint64_t before, copies;
 
 	manage_all(fd);
-	break_up_vram(other);
+	break_up_vram(other, gpu_register);
 	before = vram_free(fd);
 	if (row->of == WRITTEN)
 		write_pattern(memory, HUGE, 9);
 	else if (row->of == ZERO_PAGE)
 		CHECK_EQ(*(volatile char *)memory, 0);
+	copies = gpu_register(GPU_PAGING_DONE);
 	MOVE_THERE(fd, memory, HUGE);
+	CHECK(gpu_register(GPU_PAGING_DONE) > copies + 1);
 	CHECK_EQ(pages_away(memory, HUGE), HUGE / PAGE);
 	copy(&queue, memory, seen, HUGE);
 	if (row->of == WRITTEN)

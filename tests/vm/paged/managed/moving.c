@@ -4,7 +4,9 @@
 
 #include "memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -146,4 +148,61 @@ char *block_of(bool huge)
 
 	SYS(madvise(memory, HUGE, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
 	return memory;
+}
+
+static void *make_call(void *argument)
+{
+	struct call *call = argument;
+
+	call->error = try_prefetch(call->fd, call->flags, call->memory, call->length, &call->args);
+	call->ended = true;
+	return NULL;
+}
+
+struct call *begin_call(int fd, uint32_t flags, char *memory, size_t length)
+{
+	static struct call call;
+
+	call = (struct call){ .fd = fd, .flags = flags, .memory = memory, .length = length };
+	CHECK_OK(-pthread_create(&call.thread, NULL, make_call, &call));
+	return &call;
+}
+
+int end_call(struct call *call)
+{
+	CHECK_OK(-pthread_join(call->thread, NULL));
+	return call->error;
+}
+
+void scatter(int fd, char *memory, char *other, unsigned int pages)
+{
+	for (unsigned int page = 0; page < pages; page++) {
+		MOVE_THERE(fd, memory + page * PAGE, PAGE);
+		MOVE_THERE(fd, other + page * PAGE, PAGE);
+	}
+}
+
+void break_up_vram(int fd, uint64_t (*read)(enum gpu_register offset))
+{
+	enum { MOST = 4096 };
+	static uint64_t handles[MOST];
+	struct pinmap_alloc args;
+	int count = 0, error;
+	uint64_t copies;
+
+	while (!(error = try_alloc(fd, PINMAP_ALLOC_VRAM, MIB, &args)) && count < MOST)
+		handles[count++] = args.out_handle;
+	CHECK_EQ(error, -ENOSPC);
+	CHECK(count > 4);
+	for (int i = 0; i < count; i += 2)
+		release(fd, handles[i]);
+	/* Programs cannot allocate what is kept for page tables, and that is in one piece. */
+	manage_all(fd);
+	do {
+		char *filler = block_of(true);
+
+		memset(filler, 1, HUGE);
+		copies = read(GPU_PAGING_DONE);
+		MOVE_THERE(fd, filler, HUGE);
+	} while (read(GPU_PAGING_DONE) == copies + 1);
 }

@@ -5,6 +5,8 @@
 
 #include "managed.h"
 
+#include <pthread.h>
+
 /*
  * Moves memory to the device, or with PINMAP_PREFETCH_HOST home, and asserts that each byte is
  * counted once.
@@ -42,6 +44,44 @@ void leave_room(int fd, uint64_t bytes);
 
 /* Limits the VRAM that the context's pages may have. */
 void set_budget(int fd, uint64_t bytes);
+
+/**
+ * struct call - a PREFETCH in a thread of its own
+ * @fd: the context
+ * @flags: of the call
+ * @memory: and
+ * @length: what is to move
+ * @args: what the call says
+ * @error: 0 or -errno
+ * @ended: the call has returned
+ */
+struct call {
+	pthread_t thread;
+	int fd;
+	uint32_t flags;
+	char *memory;
+	size_t length;
+	struct pinmap_prefetch args;
+	int error;
+	volatile bool ended;
+};
+
+/* Begins the call: one at a time. */
+struct call *begin_call(int fd, uint32_t flags, char *memory, size_t length);
+/* Waits until it has returned; returns its error. */
+int end_call(struct call *call);
+
+/*
+ * Moves pages of @memory and @other to the device by turns, so that no two pages of either that
+ * follow each other do so in VRAM.
+ */
+void scatter(int fd, char *memory, char *other, unsigned int pages);
+
+/*
+ * Leaves no 2 MiB of VRAM in one piece: fills it with blocks of 1 MiB, of which each second one is
+ * free again. @fd is a context for this alone; @read reads registers of its device.
+ */
+void break_up_vram(int fd, uint64_t (*read)(enum gpu_register offset));
 
 /* Words that are different everywhere, and with each seed. */
 void write_pattern(void *memory, size_t length, uint32_t seed);

@@ -127,10 +127,7 @@ TEST(peers_scattered)
 	struct two two = two_new(memory, LENGTH);
 
 	manage(two.fds[0], other, LENGTH);
-	for (int page = 0; page < PAGES; page++) {
-		MOVE_THERE(two.fds[0], memory + page * PAGE, PAGE);
-		MOVE_THERE(two.fds[0], other + page * PAGE, PAGE);
-	}
+	scatter(two.fds[0], memory, other, PAGES);
 	write_pattern(memory, LENGTH, 43);
 	for (int page = 0; page < PAGES; page++)
 		MOVE_THERE(two.fds[0], memory + page * PAGE, PAGE);
@@ -139,21 +136,19 @@ TEST(peers_scattered)
 	CHECK(has_pattern(memory, LENGTH, 43));
 }
 
-/* What is in pieces on the other device, and is to be one page here; and the other way round. */
+/* What is one page of 2 MiB on the other device goes into pieces here. */
 TEST(peers_no_huge_page)
 {
 	char *memory = block_of(true);
 	struct two two = two_new(memory, HUGE);
-	uint64_t room = vram_free(two.fds[1]) / HUGE * HUGE;
+	uint64_t copies;
 
 	write_pattern(memory, HUGE, 44);
 	MOVE_THERE(two.fds[0], memory, HUGE);
-	/* no 2 MiB are left in one piece */
-	for (uint64_t taken = 0; taken < room; taken += HUGE) {
-		gpu_alloc(two.fds[1], PINMAP_ALLOC_VRAM, HUGE / 2);
-		gpu_alloc(two.fds[1], PINMAP_ALLOC_VRAM, PAGE);
-	}
+	break_up_vram(open_second_gpu(), second_gpu_register);
+	copies = second_gpu_register(GPU_PAGING_DONE);
 	prefetch_all(two.fds[1], memory, HUGE, 0);
+	CHECK(second_gpu_register(GPU_PAGING_DONE) > copies + 1);
 	CHECK_EQ(on_device(two.fds[1], memory, HUGE), HUGE);
 	check_went(&two, HUGE);
 	CHECK(has_pattern(memory, HUGE, 44));
@@ -167,6 +162,7 @@ TEST_EACH(peers_of_a_closed_context, page_sizes)
 
 	write_pattern(memory, HUGE, 45);
 	MOVE_THERE(two.fds[0], memory, HUGE);
+	queue_unmap(&two.queues[0]);
 	close(two.fds[0]);
 	MOVE_THERE(two.fds[1], memory, HUGE);
 	CHECK_EQ(came(&two, 1), reach_each_other() ? HUGE : 0);
@@ -193,29 +189,6 @@ TEST_EACH(peers_forked, page_sizes)
 	gate_open(&end);
 	join(pid);
 	check_floats(memory, HUGE, 1);
-}
-
-/**
- * struct call - a PREFETCH in a thread of its own
- * @fd: the context
- * @memory: HUGE bytes
- * @args: what the call says
- * @error: 0 or -errno
- */
-struct call {
-	pthread_t thread;
-	int fd;
-	char *memory;
-	struct pinmap_prefetch args;
-	int error;
-};
-
-static void *make_call(void *argument)
-{
-	struct call *call = argument;
-
-	call->error = try_prefetch(call->fd, 0, call->memory, HUGE, &call->args);
-	return NULL;
 }
 
 static const struct {
@@ -266,9 +239,10 @@ TEST_EACH(peers, troubles, .seconds = 120, .faults = true)
 {
 	char *memory = block_of(row->huge);
 	struct two two = two_new(memory, HUGE);
-	struct call call = { .fd = two.fds[1], .memory = memory };
 	struct unbinding first = { .begins = false };
+	struct call *call;
 	pthread_t thread;
+	int error;
 
 	need_peers();
 	snprintf(first.bdf, sizeof(first.bdf), "%.15s", need_gpu());
@@ -277,7 +251,7 @@ TEST_EACH(peers, troubles, .seconds = 120, .faults = true)
 	if (row->what == UNBOUND)
 		CHECK_OK(-pthread_create(&thread, NULL, unbind, &first));
 	second_gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
-	CHECK_OK(-pthread_create(&call.thread, NULL, make_call, &call));
+	call = begin_call(two.fds[1], 0, memory, HUGE);
 	await_reading();
 	switch (row->what) {
 	case FAILS:
@@ -293,11 +267,11 @@ TEST_EACH(peers, troubles, .seconds = 120, .faults = true)
 		break;
 	}
 	second_gpu_set_register(GPU_STUCK, 0);
-	CHECK_OK(-pthread_join(call.thread, NULL));
+	error = end_call(call);
 	switch (row->what) {
 	case FAILS:
-		CHECK_OK(call.error);
-		CHECK_EQ(call.args.out_moved, HUGE);
+		CHECK_OK(error);
+		CHECK_EQ(call->args.out_moved, HUGE);
 		CHECK_EQ(on_device(two.fds[1], memory, HUGE), HUGE);
 		CHECK(has_pattern(memory, HUGE, 46));
 		MOVE_THERE(two.fds[0], memory, HUGE);
@@ -309,12 +283,14 @@ TEST_EACH(peers, troubles, .seconds = 120, .faults = true)
 		break;
 	case UNBOUND:
 		CHECK_OK(-pthread_join(thread, NULL));
-		CHECK_OK(call.error);
+		CHECK_OK(error);
+		CHECK_EQ(call->args.out_moved, HUGE);
+		CHECK_EQ(came(&two, 1), HUGE);
 		CHECK(has_pattern(memory, HUGE, 46));
 		pci_bind(first.bdf);
 		break;
 	case LOST:
-		CHECK_EQ(call.args.out_moved, 0);
+		CHECK_EQ(call->args.out_moved, 0);
 		CHECK_EQ(on_device(two.fds[1], memory, HUGE), 0);
 		CHECK_EQ(touch_read(memory), SIGBUS);
 		SYS(munmap(memory, HUGE));
