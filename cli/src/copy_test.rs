@@ -78,7 +78,7 @@ fn register(
     access: Access,
     content: impl Fn(usize) -> u8,
 ) -> Result<Registration> {
-    let mut buffer = Buffer::new(options.size)?;
+    let mut buffer = Buffer::<u8>::new(options.size)?;
     for (i, byte) in buffer.iter_mut().enumerate() {
         *byte = content(i);
     }

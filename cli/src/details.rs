@@ -3,7 +3,8 @@
 
 use memmap2::MmapOptions;
 use pinmap::{
-    Access, Device, GpuInfo, Info, Kind, PciAddress, Preflight, RegisterOptions, Reserved, Totals,
+    AcceleratorInfo, Access, Device, Info, Kind, PciAddress, Preflight, RegisterOptions, Reserved,
+    Totals,
 };
 
 use crate::sysfs::Sysfs;
@@ -27,7 +28,7 @@ pub(crate) struct Details {
     pub(crate) info: Info,
     pub(crate) reserved: Vec<Reserved>,
     /// The properties of a paged device.
-    pub(crate) gpu: Option<GpuInfo>,
+    pub(crate) gpu: Option<AcceleratorInfo>,
     /// The memory that all contexts have in use. An older driver does not tell.
     pub(crate) totals: Option<Totals>,
     /// Whether the needed bytes could be registered, if somebody asks.
@@ -39,7 +40,7 @@ impl Details {
     pub(crate) fn of(device: &Device, need: Option<u64>) -> pinmap::Result<Self> {
         let info = device.info()?;
         let gpu = match info.kind {
-            Kind::Paged => Some(device.gpu()?.info()?),
+            Kind::Paged => Some(device.accelerator()?.info()?),
             _ => None,
         };
         Ok(Self {

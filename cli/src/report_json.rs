@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use pinmap::{BarInfo, GpuInfo, Link, Preflight, Reserved, Total, Totals};
+use pinmap::{AcceleratorInfo, BarInfo, Link, Preflight, Reserved, Total, Totals};
 use serde::Serialize;
 
 use crate::details::{Details, Entry};
@@ -280,7 +280,7 @@ fn reserved(reserved: &Reserved) -> ReservedJson {
     }
 }
 
-fn gpu(info: &GpuInfo) -> GpuJson {
+fn gpu(info: &AcceleratorInfo) -> GpuJson {
     let link = |link: Link| LinkJson {
         bytes_per_second: link.bandwidth,
         latency_ns: nanos(link.latency),

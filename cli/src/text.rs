@@ -3,7 +3,9 @@
 
 use std::io::{self, Write};
 
-use pinmap::{BarInfo, FaultTotals, GpuInfo, Info, Memlock, Preflight, Reserved, Total, Totals};
+use pinmap::{
+    AcceleratorInfo, BarInfo, FaultTotals, Info, Memlock, Preflight, Reserved, Total, Totals,
+};
 
 use crate::details::{Details, Entry};
 use crate::limit::COMFORT;
@@ -146,7 +148,7 @@ fn details(info: &Info, ranges: &[Reserved], out: &mut impl Write) -> io::Result
     Ok(())
 }
 
-fn engines(info: &GpuInfo, out: &mut impl Write) -> io::Result<()> {
+fn engines(info: &AcceleratorInfo, out: &mut impl Write) -> io::Result<()> {
     line(
         out,
         "  queues",

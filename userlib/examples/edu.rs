@@ -27,7 +27,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     println!("{number}! = {}", edu.factorial(number)?);
 
     // The message to send, which the device only reads.
-    let mut message = Buffer::new(Edu::MEMORY_LEN)?;
+    let mut message = Buffer::<u8>::new(Edu::MEMORY_LEN)?;
     for (i, byte) in message.iter_mut().enumerate() {
         *byte = (i * 7) as u8;
     }
@@ -40,7 +40,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     edu.fetch(message.device_addr()?, 0, Edu::MEMORY_LEN)?;
 
     // Memory for the reply, which the device writes.
-    let reply = Buffer::new(Edu::MEMORY_LEN)?.register(edu.device(), Access::ReadWrite)?;
+    let reply = Buffer::<u8>::new(Edu::MEMORY_LEN)?.register(edu.device(), Access::ReadWrite)?;
     edu.store(reply.device_addr()?, 0, Edu::MEMORY_LEN)?;
 
     // After releasing them, both are slices again.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pinmap::stream::{Completion, Pending, StreamOptions};
-use pinmap::{kernel, Allocation, Gpu, Stream};
+use pinmap::{testgpu, Accelerator, Allocation, Stream};
 
 /// How many rounds each stream does.
 const ROUNDS: u32 = 4;
@@ -35,7 +35,7 @@ impl Task {
     ) -> Result<(), Box<dyn Error>> {
         let pending = self.stream.submit(memory, |work, memory| {
             let data = &mut memory.slice_mut();
-            work.launch(kernel::IncrementF32 { data })
+            work.launch(testgpu::IncrementF32 { data })
         })?;
         let completion = self.stream.completion()?;
         // Dropping the completion, after the round, removes it from epoll.
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let count = std::env::args()
         .nth(1)
         .map_or(Ok(200), |text| text.parse::<u64>())?;
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let mut tasks = Vec::new();
     for number in 0..count {

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-use pinmap::{kernel, Advice, Gpu, Place, QueueOptions};
+use pinmap::{testgpu, Accelerator, Advice, Place, QueueOptions};
 
 /// The flags, by their indices.
 const GO: usize = 0;
@@ -22,19 +22,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds = std::env::args()
         .nth(1)
         .map_or(Ok(16), |text| text.parse::<u64>())?;
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let mut queue = gpu.queue(QueueOptions::new())?;
     let mut flags = gpu.alloc_managed::<u64>(2)?;
     let mut numbers = gpu.alloc_managed::<f32>(1024)?;
     // Both sides look at them all the time. So they stay where they are.
     flags.advise(Advice::new().prefer(Place::Host))?;
     let start = Instant::now();
-    queue.scope(|scope| -> Result<(), Box<dyn Error>> {
+    queue.try_scope(|scope| -> Result<(), Box<dyn Error>> {
         let (mut flags, mut numbers) = (flags.slice_mut(), numbers.slice_mut());
         // All of it is submitted before the device may begin.
         for round in 1..=rounds {
             scope.wait_value(&flags, GO, round)?;
-            scope.launch(kernel::IncrementF32 { data: &mut numbers })?;
+            scope.launch(testgpu::IncrementF32 { data: &mut numbers })?;
             scope.write_value(&mut flags, DONE, round)?;
         }
         scope.fence()?;

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use pinmap::stream::{self, StreamOptions};
-use pinmap::{kernel, Allocation, Gpu, Managed, Place, Stream};
+use pinmap::{testgpu, Accelerator, Allocation, Managed, Place, Stream};
 
 /// Numbers of a chunk: 2 MiB, as one page of the device.
 const CHUNK: usize = (2 << 20) / 4;
@@ -62,7 +62,7 @@ fn stencil(
             let first = usize::from(start == 0);
             let (edge, mut inner) = to.split_at(first)?;
             let x = from.part(start + first - 1..end - 1)?;
-            work.launch(kernel::Saxpy {
+            work.launch(testgpu::Saxpy {
                 a: 0.5,
                 x,
                 y: &mut inner,
@@ -70,14 +70,14 @@ fn stencil(
             let last = usize::from(end == count);
             let inner = inner.part(..end - start - first - last)?;
             let x = from.part(start + first + 1..end + 1 - last)?;
-            work.launch(kernel::Saxpy {
+            work.launch(testgpu::Saxpy {
                 a: 0.5,
                 x,
                 y: &mut { inner },
             })?;
             if first == 1 {
                 let x = from.part(1..2)?;
-                work.launch(kernel::Saxpy {
+                work.launch(testgpu::Saxpy {
                     a: 0.5,
                     x,
                     y: &mut { edge },
@@ -91,7 +91,7 @@ fn stencil(
 }
 
 /// Takes memory of the device away until so much of it is free.
-fn leave(gpu: &Gpu, bytes: u64) -> Result<Vec<Allocation<u8>>, Box<dyn Error>> {
+fn leave(gpu: &Accelerator, bytes: u64) -> Result<Vec<Allocation<u8>>, Box<dyn Error>> {
     let mut taken = Vec::new();
     loop {
         let more = gpu.info()?.vram_free.saturating_sub(bytes).min(8 << 20);
@@ -106,7 +106,7 @@ fn leave(gpu: &Gpu, bytes: u64) -> Result<Vec<Allocation<u8>>, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let times = numbers.next().unwrap_or(Ok(3))?;
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let stream = gpu.stream(StreamOptions::new())?;
     let room = match numbers.next().transpose()? {
         Some(mib) => mib << 20,

@@ -9,7 +9,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use pinmap::stream::StreamOptions;
-use pinmap::{kernel, Gpu, Packet};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Accelerator};
 use pinmap_samples::overlap::{pipeline, CHUNKS};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -69,7 +70,7 @@ fn main() -> Result<()> {
         ["--json", path] => Some(File::create(path)?),
         _ => return Err("usage: stream_costs [--json FILE]".into()),
     };
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let link = gpu.info()?.link;
     let mut records = Vec::new();
     submission(&gpu, &mut records)?;
@@ -115,15 +116,15 @@ fn main() -> Result<()> {
 }
 
 /// Measures how long the CPU takes to submit a packet: alone, and as one of many.
-fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
-    let packets = vec![Packet::nop(); BATCH];
+    let packets = vec![packet::nop(); BATCH];
     for (way, packets) in [("alone", &packets[..1]), ("64-at-once", &packets[..])] {
         let mut times = Vec::new();
         for _ in 0..TIMES {
             let start = Instant::now();
             // SAFETY: They write nothing.
-            let pending = stream.submit((), |work, ()| unsafe { work.packets(packets) })?;
+            let pending = stream.submit((), |work, ()| unsafe { work.submit_packets(packets) })?;
             times.push(start.elapsed() / packets.len() as u32);
             drop(pending);
         }
@@ -134,7 +135,7 @@ fn submission(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
 }
 
 /// Measures how long the CPU takes to record an event, and to make a stream wait for one.
-fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+fn record(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new().packets(65536);
     let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
     let mut events = Vec::new();
@@ -144,7 +145,7 @@ fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     let (mut recorded, mut waited) = (Vec::new(), Vec::new());
     // The events must not be complete before they are waited for.
     let time = Duration::from_millis(300);
-    drop(stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
+    drop(stream.submit((), |work, ()| work.launch(testgpu::Spin { time }))?);
     for event in &events {
         let start = Instant::now();
         stream.record(event)?;
@@ -161,7 +162,7 @@ fn record(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
 }
 
 /// Measures the time from an event in one stream to the work that waits for it in another.
-fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+fn event_wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new();
     let (first, second) = (gpu.stream(options)?, gpu.stream(options)?);
     let (event, after) = (gpu.event()?, gpu.event()?);
@@ -169,7 +170,7 @@ fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
     for _ in 0..TIMES {
         // Long enough that the other stream is waiting.
         let time = Duration::from_micros(300);
-        drop(first.submit((), |work, ()| work.launch(kernel::Spin { time }))?);
+        drop(first.submit((), |work, ()| work.launch(testgpu::Spin { time }))?);
         first.record(&event)?;
         second.wait_event(&event)?;
         second.record(&after)?;
@@ -182,7 +183,7 @@ fn event_wait(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
 }
 
 /// Measures how long a host function takes, there and back.
-fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+fn call(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
     let mut times = Vec::new();
     for _ in 0..TIMES {
@@ -197,7 +198,7 @@ fn call(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
 }
 
 /// Measures the time that streams save when copies and kernels take equally long.
-fn overlap(gpu: &Gpu, records: &mut Vec<Record>) -> Result<()> {
+fn overlap(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let mut all = [const { Vec::new() }; 4];
     let mut size = 0;
     for _ in 0..RUNS {

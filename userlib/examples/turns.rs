@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use pinmap::{kernel, Advice, Gpu, Managed, Place, Queue, QueueOptions, Residency};
+use pinmap::{testgpu, Accelerator, Advice, Managed, Place, Queue, QueueOptions, Residency};
 
 /// Numbers of the array: 4 MiB.
 const COUNT: usize = 1 << 20;
@@ -28,14 +28,14 @@ fn describe(residency: &Residency) -> String {
 
 fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
     queue.scope(|scope| {
-        scope.launch(kernel::IncrementF32 {
+        scope.launch(testgpu::IncrementF32 {
             data: &mut numbers.slice_mut(),
         })
     })
 }
 
 /// Lets the device and the CPU add 1 to each number in turn.
-fn take_turns(gpu: &Gpu, turns: u16, advice: Advice) -> Result<(), Box<dyn Error>> {
+fn take_turns(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<(), Box<dyn Error>> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     // A range of its own, so that the statistics are those of these numbers.
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
@@ -69,7 +69,7 @@ fn take_turns(gpu: &Gpu, turns: u16, advice: Advice) -> Result<(), Box<dyn Error
         statistics.thrashing,
     );
     // What has happened without a call: memory without advice may thrash. The event goes with it.
-    while let Some(event) = gpu.device().try_event()? {
+    while let Some(event) = gpu.device().try_next_event()? {
         println!("  {event}");
     }
     Ok(())
@@ -77,7 +77,7 @@ fn take_turns(gpu: &Gpu, turns: u16, advice: Advice) -> Result<(), Box<dyn Error
 
 fn main() -> Result<(), Box<dyn Error>> {
     let turns = std::env::args().nth(1).map_or(Ok(8), |text| text.parse())?;
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     for advice in [
         Advice::new(),
         Advice::new().prefer(Place::Vram),

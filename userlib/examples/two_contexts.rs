@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use pinmap::{kernel, Access, Buffer, Device, Gpu, Packet, Queue, QueueOptions, Registration};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Accelerator, Access, Buffer, Device, Queue, QueueOptions, Registration};
 
 /// How many floats each context works on.
 const FLOATS: usize = 1 << 18;
@@ -22,16 +23,16 @@ const ROUNDS: u16 = 20;
 /// A context with a queue and some memory.
 struct Context {
     name: &'static str,
-    gpu: Gpu,
+    gpu: Accelerator,
     queue: Queue,
     memory: Registration,
 }
 
 impl Context {
     fn new(name: &'static str, device: Device) -> Result<Self, Box<dyn Error>> {
-        let gpu = device.gpu()?;
+        let gpu = device.accelerator()?;
         let queue = gpu.queue(QueueOptions::new())?;
-        let memory = Buffer::new(4 * FLOATS)?.register(&device, Access::ReadWrite)?;
+        let memory = Buffer::<u8>::new(4 * FLOATS)?.register(&device, Access::ReadWrite)?;
         println!("{name}: its floats are at {:#x}", memory.device_addr()?);
         Ok(Self {
             name,
@@ -44,7 +45,7 @@ impl Context {
     /// Whether the queue of the context executes packets.
     fn works(&mut self) -> pinmap::Result<bool> {
         let fence = self.queue.scope(|scope| {
-            scope.launch(kernel::Spin {
+            scope.launch(testgpu::Spin {
                 time: Duration::ZERO,
             })?;
             scope.fence()
@@ -58,7 +59,7 @@ impl Context {
         self.queue.scope(|scope| {
             let mut data = memory.slice_mut::<f32>()?;
             for _ in 0..ROUNDS {
-                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             }
             scope.wait()?;
             Ok(data.to_vec().iter().all(|&float| float == ROUNDS.into()))
@@ -67,7 +68,7 @@ impl Context {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let first = Gpu::find()?.device().clone();
+    let first = Accelerator::find()?.device().clone();
     let second = Device::open(first.path())?;
     let (mut a, mut b) = (Context::new("A", first)?, Context::new("B", second)?);
 
@@ -86,10 +87,13 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     // B knows the address of A's memory, and tells the device to write there.
     let target = a.memory.device_addr()?;
-    let write = Packet::fill(target, 4096, 0xbad, 2);
+    let write = packet::fill(target, 4096, 0xbad, 2);
     // SAFETY: B's context reaches nothing there, and A's memory is accessed by atomics and devices
     // only, so nothing could go wrong even if it did.
-    let Err(error) = b.queue.scope(|scope| unsafe { scope.submit(&[write]) }) else {
+    let Err(error) = b
+        .queue
+        .scope(|scope| unsafe { scope.submit_packets(&[write]) })
+    else {
         return Err("B wrote where only A has memory".into());
     };
     let fault = error.fault().ok_or("B's queue stopped without a fault")?;

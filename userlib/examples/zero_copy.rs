@@ -11,11 +11,11 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use pinmap::{Gpu, QueueOptions};
+use pinmap::{Accelerator, QueueOptions};
 use pinmap_samples::zero_copy as programs;
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let mut queue = gpu.queue(QueueOptions::new())?;
 
     // A `Vec` as any other. A device that can fault reaches it because all of the program's

@@ -40,7 +40,7 @@
 //!     registers.write(0x98, go)?;
 //!
 //!     // 6. Wait for the interrupt that tells the end of the copy, and acknowledge it.
-//!     interrupt.wait(Duration::from_secs(5))?.ok_or("no interrupt")?;
+//!     interrupt.wait_timeout(Duration::from_secs(5))?;
 //!     registers.write(0x64, registers.read::<u32>(0x24)?)?;
 //! }
 //!
@@ -59,25 +59,25 @@
 //! # Devices with queues
 //!
 //! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
-//! ([`Gpu::queue`]), to which it submits work without a system call. The operands of the work are
+//! ([`Accelerator::queue`]), to which it submits work without a system call. The operands of the work are
 //! [`DeviceSlice`]s: of ordinary memory ([`Scope::slice`]), of registered memory, of host memory
 //! that the driver allocates ([`Device::alloc`]), or of the device's own memory
-//! ([`Gpu::alloc_vram`]). Each operand has the same address for the program and for the device. The
+//! ([`Accelerator::alloc_vram`]). Each operand has the same address for the program and for the device. The
 //! [kernels](mod@kernel) and the [packets](Packet) are those of the test GPU, which comes with the
 //! driver's tests.
 //!
 //! ```no_run
-//! use pinmap::{kernel, Device, QueueOptions};
+//! use pinmap::{testgpu, Device, QueueOptions};
 //!
 //! # fn main() -> pinmap::Result<()> {
 //! let device = Device::open("/dev/pinmap0")?;
-//! let mut queue = device.gpu()?.queue(QueueOptions::new())?;
+//! let mut queue = device.accelerator()?.queue(QueueOptions::new())?;
 //!
 //! // Ordinary memory, on which the device works in place.
 //! let mut numbers = vec![0.0f32; 1024];
 //! queue.scope(|scope| {
 //!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
 //! })?;
 //!
 //! // The end of the scope has waited: the memory can be used again, and holds the results.
@@ -87,12 +87,12 @@
 //! ```
 //!
 //! A device that can fault uses such memory as the program does, page by page when it touches them,
-//! and nothing is pinned ([`Gpu::manage`]). For any other device the crate registers the memory
+//! and nothing is pinned ([`Accelerator::manage`]). For any other device the crate registers the memory
 //! until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
 //!
 //! Managed memory *moves* to the device that touches it, and home when the CPU does.
-//! [`Gpu::prefetch`] and [`Gpu::advise`] steer that, [`Gpu::residency`] tells where memory is and
-//! why, and [`Gpu::alloc_managed`] allocates memory for it: a [`Managed`] is a slice of the program
+//! [`Accelerator::prefetch`] and [`Accelerator::advise`] steer that, [`Accelerator::residency`] tells where memory is and
+//! why, and [`Accelerator::alloc_managed`] allocates memory for it: a [`Managed`] is a slice of the program
 //! as long as no work of the device borrows it. A [`Window`] has addresses that the program
 //! chooses, and nothing else is there on either side.
 //!
@@ -100,7 +100,7 @@
 //! host functions, and files that tell when work is done.
 //!
 //! If the device and the CPU both add to the same number, nothing is lost where the memory is
-//! managed and the kernel adds atomically ([`kernel::AtomicAddU64`]): such an access is made in the
+//! managed and the kernel adds atomically ([`testgpu::AtomicAddU64`]): such an access is made in the
 //! device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of 8
 //! bytes are indivisible: there a program and its kernels take turns by waiting.
 //!
@@ -191,7 +191,7 @@
 //! # fn f(queue: &mut Queue, mut numbers: Registration) -> Result<()> {
 //! queue.scope(|scope| {
 //!     let mut data = numbers.slice_mut::<f32>()?;
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     drop(numbers.release()?);
 //!     scope.wait()
 //! }) }
@@ -204,7 +204,7 @@
 //! # fn f(queue: &mut Queue, numbers: &mut Allocation<f32>) -> Result<()> {
 //! queue.scope(|scope| {
 //!     let mut data = numbers.slice_mut();
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     assert_eq!(numbers.get(0)?, 1.0);
 //!     scope.wait()
 //! }) }
@@ -218,7 +218,7 @@
 //! queue.scope(|scope| {
 //!     let mut numbers = device.alloc::<f32>(1024)?;
 //!     let mut data = numbers.slice_mut();
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
 //! }) }
 //! ```
 //!
@@ -230,7 +230,7 @@
 //! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
 //! queue.scope(|scope| {
 //!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     assert_eq!(numbers[0], 1.0);
 //!     Ok(())
 //! }) }
@@ -241,7 +241,7 @@
 //! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
 //! queue.scope(|scope| {
 //!     let (mut y, x) = (scope.slice_mut(numbers)?, scope.slice(numbers)?);
-//!     scope.launch(kernel::Saxpy { a: 1.0, x, y: &mut y })
+//!     scope.launch(testgpu::Saxpy { a: 1.0, x, y: &mut y })
 //! }) }
 //! ```
 //!
@@ -271,7 +271,7 @@
 //! # fn f(queue: &mut Queue, mut numbers: Vec<f32>) -> Result<()> {
 //! queue.scope(|scope| {
 //!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })?;
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     numbers.push(1.0);
 //!     Ok(())
 //! }) }
@@ -285,7 +285,7 @@
 //! queue.scope(|scope| {
 //!     let mut numbers = vec![0.0; 1024];
 //!     let mut data = scope.slice_mut(&mut numbers)?;
-//!     scope.launch(kernel::IncrementF32 { data: &mut data })
+//!     scope.launch(testgpu::IncrementF32 { data: &mut data })
 //! }) }
 //! ```
 //!
@@ -310,7 +310,7 @@
 //! ```compile_fail,E0133
 //! # use pinmap::*;
 //! # fn f(queue: &mut Queue) -> Result<()> {
-//! queue.scope(|scope| scope.submit(&[Packet::fill(0x1000, 4096, 0, 0)]))
+//! queue.scope(|scope| scope.submit(&[packet::fill(0x1000, 4096, 0, 0)]))
 //! # }
 //! ```
 //!
@@ -343,7 +343,7 @@
 //! ```compile_fail,E0308
 //! # use pinmap::*;
 //! # fn f(scope: &Scope<'_, '_>, words: &mut DeviceSliceMut<'_, u32>) -> Result<()> {
-//! scope.launch(kernel::IncrementF32 { data: words })
+//! scope.launch(testgpu::IncrementF32 { data: words })
 //! # }
 //! ```
 #![deny(unsafe_code)]
@@ -369,24 +369,26 @@ mod memory;
 mod queue;
 pub mod stream;
 mod sys;
-mod testgpu;
+pub mod testgpu;
 
+pub use device::accelerator::{
+    Accelerator, AcceleratorInfo, Counters, EngineCounters, Link, Target, Walk,
+};
 pub use device::bar::Bar;
-pub use device::event::Event;
-pub use device::gpu::{Counters, EngineCounters, Gpu, GpuInfo, Link, Target, Walk};
+pub use device::event::DeviceEvent;
 pub use device::info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
 pub use device::interrupt::Interrupt;
 pub use device::totals::{FaultTotals, Total, Totals};
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
 pub use error::fault::{Fault, FaultAccess, FaultCode, FaultReason, MemoryArea};
-pub use error::{Error, ErrorWith, Operation, Result};
+pub use error::{Error, ErrorKind, ErrorWith, Operation, Result};
 pub use memory::alloc_options::AllocOptions;
 pub use memory::allocation::{Allocation, Place};
 pub use memory::buffer::{Buffer, Pages};
 pub use memory::cache::{Cache, CacheStatistics, Cached};
 pub use memory::dmabuf::DmaBuf;
-pub use memory::element::Element;
+pub use memory::element::{Element, Number};
 pub use memory::file::FileRegistration;
 pub use memory::lent::managed::{ManageOptions, ManagedRange};
 pub use memory::lent::Reach;
@@ -400,19 +402,37 @@ pub use memory::managed::statistics::{ManagedStatistics, RefusedAccess};
 pub use memory::managed::window::{Window, WindowOptions};
 pub use memory::mapping::Mapping;
 pub use memory::options::{Access, MapOptions, RegisterOptions};
+pub use memory::pinned::Pinned;
 pub use memory::preflight::Preflight;
 pub use memory::progress::Progress;
 pub use memory::query::{BufferKind, RegistrationInfo, State};
 pub use memory::raw::RawRegistration;
+pub use memory::registered::{Memory, MemoryMut, Registered};
 pub use memory::registration::Registration;
 pub use memory::slice::{DeviceSlice, DeviceSliceMut};
 pub use queue::fence::Fence;
+pub use queue::format::{Direction, Kernel, Packet, PacketFormat};
+pub use queue::operand::Operands;
 pub use queue::options::{Engines, QueueOptions};
-pub use queue::scope::{Batch, Scope};
+pub use queue::scope::{Batch, QueueScope};
 pub use queue::Queue;
-pub use stream::Stream;
+pub use stream::{Stream, StreamOptions};
 pub use sys::pci::{ParsePciAddressError, PciAddress};
 pub use sys::sysfs::DeviceNode;
 pub use sys::word::Word;
-pub use testgpu::kernel;
-pub use testgpu::packet::Packet;
+
+/// What the macros of this crate need.
+#[doc(hidden)]
+pub mod __private {
+    /// Compiles for elements only.
+    pub const fn is_element<T: crate::Element>() {}
+
+    /// Compiles for types that have what an element needs by the crate zerocopy.
+    #[cfg(feature = "zerocopy")]
+    pub const fn is_zerocopy<T>()
+    where
+        T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable,
+        T: Copy + Send + Sync + 'static,
+    {
+    }
+}

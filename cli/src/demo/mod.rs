@@ -11,7 +11,7 @@ mod table;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use pinmap::{Gpu, GpuInfo, Kind, Link, ManageOptions, QueueOptions, Reach};
+use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, ManageOptions, QueueOptions, Reach};
 use pinmap_samples::{pagemap as frame, zero_copy as programs};
 
 use crate::args::{DemoOptions, Target};
@@ -25,7 +25,7 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     let started = Instant::now();
     let gpu = match &options.device {
         Some(target) => open(target)?,
-        None => Gpu::find()?,
+        None => Accelerator::find()?,
     };
     let info = gpu.info()?;
     describe(&gpu, &info, out)?;
@@ -44,15 +44,15 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     checks.verdict()
 }
 
-fn open(target: &Target) -> Result<Gpu> {
+fn open(target: &Target) -> Result<Accelerator> {
     let device = target.open()?;
     match device.kind()? {
         Kind::Flat => Err(format!("{target} has no queues: it is a flat device").into()),
-        _ => Ok(device.gpu()?),
+        _ => Ok(device.accelerator()?),
     }
 }
 
-fn describe(gpu: &Gpu, info: &GpuInfo, out: &mut impl Write) -> Result<()> {
+fn describe(gpu: &Accelerator, info: &AcceleratorInfo, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "device: {}, {} copy engines, {} kernels at once, {} of memory of its own",
@@ -83,7 +83,7 @@ fn link(link: Link) -> String {
 }
 
 /// Runs the two programs, and checks the results and the counters of the device.
-fn zero_copy(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+fn zero_copy(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let before = gpu.counters()?;
 

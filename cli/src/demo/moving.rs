@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::{Advice, Gpu, Place};
+use pinmap::{Accelerator, Advice, Place};
 use pinmap_samples::moving::{self, Load, System};
 
 use super::checks::Checks;
@@ -30,7 +30,7 @@ const COLUMNS: usize = 72;
 type Times = [Duration; System::ALL.len()];
 
 /// Measures, and draws a timeline.
-pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
     let bytes = size::format((moving::COUNT * size_of::<f32>()) as u64);
     writeln!(
         out,
@@ -75,7 +75,7 @@ pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Resul
 }
 
 /// Measures all loads. Returns also whether all results are right.
-fn measure_all(gpu: &Gpu) -> Result<(Vec<Times>, bool)> {
+fn measure_all(gpu: &Accelerator) -> Result<(Vec<Times>, bool)> {
     let mut rows = Vec::new();
     let mut right = true;
     for (_, load) in LOADS {
@@ -87,7 +87,7 @@ fn measure_all(gpu: &Gpu) -> Result<(Vec<Times>, bool)> {
 }
 
 /// Measures a load in all ways. Returns also whether all results are right.
-fn measure(gpu: &Gpu, load: Load) -> Result<(Times, bool)> {
+fn measure(gpu: &Accelerator, load: Load) -> Result<(Times, bool)> {
     let mut all = [const { Vec::new() }; System::ALL.len()];
     let mut right = true;
     // In turns, so that other load on the computer affects all alike.
@@ -135,7 +135,7 @@ fn verdicts(rows: &[Times]) -> Vec<(bool, &'static str)> {
 }
 
 /// Draws how pages move while both sides take turns.
-fn draw(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+fn draw(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
     let turns = LOADS[2].1.turns;
     let mut runs = Vec::new();
     for (name, advice) in [

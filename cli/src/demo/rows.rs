@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::{Allocation, Gpu};
+use pinmap::{Accelerator, Allocation};
 use pinmap_samples::work::{Times, Work};
 
 use crate::Result;
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 }
 
 /// Measures all rows, ordered by uses and then by size.
-pub(crate) fn measure(gpu: &Gpu, started: Instant) -> Result<Vec<Row>> {
+pub(crate) fn measure(gpu: &Accelerator, started: Instant) -> Result<Vec<Row>> {
     let mut work = Work::new(gpu, elements(*SIZES.end()))?;
     let mut rows = Vec::new();
     for uses in USES {

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use pinmap::Gpu;
+use pinmap::Accelerator;
 use pinmap_samples::overlap::{self, Pipeline};
 
 use super::checks::Checks;
@@ -16,7 +16,7 @@ const TRIES: usize = 3;
 const COLUMNS: usize = 72;
 
 /// Measures, and draws a timeline.
-pub(crate) fn run(gpu: &Gpu, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "\n3. {} chunks are copied in, worked on for as long, and copied out:",

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::GpuInfo;
+use pinmap::AcceleratorInfo;
 use pinmap_samples::work::Times;
 
 use super::checks::Checks;
@@ -16,7 +16,7 @@ use crate::Result;
 const LARGE: u64 = 64 << 10;
 
 /// Writes the table.
-pub(crate) fn write(rows: &[Row], info: &GpuInfo, out: &mut impl Write) -> Result<()> {
+pub(crate) fn write(rows: &[Row], info: &AcceleratorInfo, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "\n4. add 1 to floats: in host memory (zero-copy), or copied to the device and back \

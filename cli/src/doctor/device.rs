@@ -91,7 +91,7 @@ fn registering(device: &Device) -> Finding {
     let register = || -> pinmap::Result<u32> {
         let info = device.info()?;
         let options = RegisterOptions::new(Access::ReadWrite).unmapped();
-        let memory = Buffer::new(1)?;
+        let memory = Buffer::<u8>::new(1)?;
         memory
             .register(device, options)
             .map_err(|refused| refused.error)?

@@ -86,7 +86,7 @@ pub(crate) fn command_info_asks_the_driver() -> Outcome {
     let device = device()?;
     let node = device.path().display().to_string();
     let most = device.info()?.max_registrations;
-    let _owned = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let _owned = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     let (status, out, err) = run(&format!("pinmap info --need 5000 {node}"))?;
     assert_eq!((status, &*err), (Some(0), ""), "{out}");
     let says = format!(

@@ -63,7 +63,7 @@ pub(crate) fn doctor_all_is_well() -> Outcome {
     assert_eq!(out.matches("registers memory").count(), 1, "{out}");
 
     // An ordinary user has a limit, and may use it while somebody else owns the device.
-    let _owned = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let _owned = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     setrlimit(Resource::RLIMIT_MEMLOCK, 8 << 20, 8 << 20)?;
     become_user(Some(device.path()))?;
     let (status, out, err) = run("pinmap doctor")?;

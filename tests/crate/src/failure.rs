@@ -73,7 +73,7 @@ pub(crate) fn failure_names_aperture_and_reserved() -> Outcome {
     let device = device()?;
     let write = RegisterOptions::new(Access::ReadWrite);
     let last = *device.info()?.aperture.end();
-    let mut memory = Buffer::new(PAGE)?;
+    let mut memory = Buffer::<u8>::new(PAGE)?;
     if let Some(behind) = last.checked_add(1) {
         let refused = memory
             .register(&device, write.at(behind))
@@ -129,14 +129,14 @@ pub(crate) fn failure_names_memlock() -> Outcome {
     assert_eq!(*refused.value, content[..]);
 
     // Registered memory counts against the limit; released memory does not.
-    let half = Buffer::new(LIMIT / 2)?.register(&device, Access::Read)?;
+    let half = Buffer::<u8>::new(LIMIT / 2)?.register(&device, Access::Read)?;
     assert_eq!(device.info()?.memlock.used, LIMIT as u64 / 2);
     assert_eq!(device.info()?.memlock.available(), Some(LIMIT as u64 / 2));
-    assert!(Buffer::new(LIMIT / 2 + PAGE)?
+    assert!(Buffer::<u8>::new(LIMIT / 2 + PAGE)?
         .register(&device, Access::Read)
         .is_err());
     drop(half);
-    Buffer::new(LIMIT)?
+    Buffer::<u8>::new(LIMIT)?
         .register(&device, Access::Read)?
         .release()?;
     Ok(())
@@ -148,7 +148,8 @@ pub(crate) fn failure_names_other_process() -> Outcome {
     // this process has one thread.
     match unsafe { nix::unistd::fork()? } {
         nix::unistd::ForkResult::Child => {
-            let refused = Buffer::new(PAGE).map(|memory| memory.register(&device, Access::Read));
+            let refused =
+                Buffer::<u8>::new(PAGE).map(|memory| memory.register(&device, Access::Read));
             let good = matches!(refused, Ok(Err(with)) if with.error.errno() == libc::EPERM
                 && with.error.hint().is_some_and(|hint| hint.contains("fork")));
             // SAFETY: Ends the child without what the parent would do at its end.
@@ -164,14 +165,14 @@ pub(crate) fn failure_names_other_process() -> Outcome {
 
 pub(crate) fn owned_device_says_what_to_do() -> Outcome {
     let first = device()?;
-    let owner = Buffer::new(PAGE)?.register(&first, Access::Read)?;
+    let owner = Buffer::<u8>::new(PAGE)?.register(&first, Access::Read)?;
     let second = Device::open(first.path())?;
     let info = second.info()?;
     assert!(info.owned && !info.owner && first.info()?.owner);
 
     let unmapped = RegisterOptions::new(Access::Read).unmapped();
-    let pinned = Buffer::new(PAGE)?.register(&second, unmapped)?;
-    let registered = Buffer::new(PAGE)?.register(&second, Access::Read);
+    let pinned = Buffer::<u8>::new(PAGE)?.register(&second, unmapped)?;
+    let registered = Buffer::<u8>::new(PAGE)?.register(&second, Access::Read);
     let mut refused = vec![
         registered.map(drop).map_err(|with| with.error),
         pinned.map(Access::Read).map(drop),

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use nix::libc;
+use pinmap::testgpu::packet;
 use pinmap::{
-    kernel, Access, Buffer, Device, Error, Event, Fault, FaultAccess, FaultCode, Gpu, Packet,
-    QueueOptions,
+    testgpu, Accelerator, Access, Buffer, Device, DeviceEvent, Error, Fault, FaultAccess,
+    FaultCode, Packet, QueueOptions,
 };
 
 use crate::gpu::{gpu, gpu_and_queue};
@@ -16,7 +17,7 @@ use crate::setup::{buffer, pattern, PAGE};
 use crate::streams::{spin, stream};
 
 /// Submits packets that stop a new queue; returns the queue's error, after the event.
-fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
+fn fault(gpu: &Accelerator, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Error>> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let id = queue.id();
     let mut event = None;
@@ -24,14 +25,14 @@ fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Err
         scope.raw(packets)?;
         let waited = scope.wait();
         // Destroying the queue, at the end, withdraws the event.
-        event = gpu.device().wait_event(Duration::from_secs(10))?;
+        event = Some(gpu.device().next_event_timeout(Duration::from_secs(10))?);
         waited
     });
     let error = result.expect_err("the queue stopped");
     assert_eq!(error.errno(), libc::EIO, "{error}");
     let fault = *error.fault().ok_or("no fault")?;
     assert_eq!((fault.queue, fault.packet), (id, packets.len() as u64 - 1));
-    let expected = Event::Fault {
+    let expected = DeviceEvent::Fault {
         queue: id,
         access: fault.access.unwrap_or(FaultAccess::Read),
         addr: fault.addr.unwrap_or(0),
@@ -43,22 +44,22 @@ fn fault(gpu: &Gpu, packets: &[Packet]) -> Result<Fault, Box<dyn std::error::Err
 
 pub(crate) fn fault_names_what_was_missing() -> Outcome {
     let gpu = gpu()?;
-    let memory = Buffer::new(4 * PAGE)?.register(gpu.device(), Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(4 * PAGE)?.register(gpu.device(), Access::ReadWrite)?;
     let end = memory.device_addr()? + 4 * PAGE as u64;
     let before = gpu.counters()?.faults;
     // A copy that runs out of the memory's end: it faults exactly there.
     let source = memory.device_addr()?;
     let packets = [
-        Packet::nop(),
-        Packet::nop(),
-        Packet::fill(end - 64, 128, 7, 0),
+        packet::nop(),
+        packet::nop(),
+        packet::fill(end - 64, 128, 7, 0),
     ];
     let write = fault(&gpu, &packets)?;
     assert_eq!(write.access, Some(FaultAccess::Write));
     assert_eq!(write.code, FaultCode::NotPresent);
     assert_eq!(write.addr, Some(end), "{write}");
     // The first page of the address space is never mapped.
-    let read = fault(&gpu, &[Packet::copy(0x10, source, 8)])?;
+    let read = fault(&gpu, &[packet::copy(0x10, source, 8)])?;
     assert_eq!(read.access, Some(FaultAccess::Read));
     assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(0x10)));
     assert_eq!(gpu.counters()?.faults, before + 2);
@@ -67,11 +68,11 @@ pub(crate) fn fault_names_what_was_missing() -> Outcome {
 
 pub(crate) fn fault_after_release() -> Outcome {
     let gpu = gpu()?;
-    let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(PAGE)?.register(gpu.device(), Access::ReadWrite)?;
     let addr = memory.device_addr()?;
     // The TLB has the translation.
     let mut queue = gpu.queue(QueueOptions::new())?;
-    let write = Packet::fill(addr, PAGE as u64, 1, 2);
+    let write = packet::fill(addr, PAGE as u64, 1, 2);
     queue.scope(|scope| scope.raw(&[write]))?;
     let memory = memory.release()?;
     let fault = fault(&gpu, &[write])?;
@@ -92,7 +93,7 @@ pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
     let refused = memory.slice_mut::<u8>().expect_err("read-only");
     assert_eq!(refused.errno(), libc::EACCES);
     let addr = memory.device_addr()?;
-    let fault = fault(&gpu, &[Packet::fill(addr, PAGE as u64, 0, 0)])?;
+    let fault = fault(&gpu, &[packet::fill(addr, PAGE as u64, 0, 0)])?;
     assert_eq!(fault.code, FaultCode::Permission, "{fault}");
     assert_eq!(
         (fault.access, fault.addr),
@@ -115,9 +116,9 @@ pub(crate) fn error_names_bad_packets() -> Outcome {
         (raw(0), FaultCode::BadOpcode),
         (raw(0xff), FaultCode::BadOpcode),
         (raw(1 | (1 << 16)), FaultCode::BadField),
-        (Packet::timestamp(addr + 4), FaultCode::BadAlignment),
-        (Packet::copy(addr, addr, 1 << 30), FaultCode::BadLength),
-        (Packet::launch(77, [0; 7]), FaultCode::BadKernel),
+        (packet::timestamp(addr + 4), FaultCode::BadAlignment),
+        (packet::copy(addr, addr, 1 << 30), FaultCode::BadLength),
+        (packet::launch(77, [0; 7]), FaultCode::BadKernel),
     ] {
         let fault = fault(&gpu, &[packet])?;
         assert_eq!((fault.code, fault.access), (code, None), "{fault}");
@@ -128,7 +129,7 @@ pub(crate) fn error_names_bad_packets() -> Outcome {
 pub(crate) fn error_when_it_runs_for_too_long() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
     let time = gpu.info()?.max_run + Duration::from_secs(5);
-    let result = queue.scope(|scope| scope.launch(kernel::Spin { time }));
+    let result = queue.scope(|scope| scope.launch(testgpu::Spin { time }));
     let error = result.expect_err("it was stopped");
     let fault = error.fault().ok_or("no fault")?;
     assert_eq!(fault.code, FaultCode::Timeout, "{error}");
@@ -137,7 +138,7 @@ pub(crate) fn error_when_it_runs_for_too_long() -> Outcome {
 
 pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
     let (ours, mut queue) = gpu_and_queue()?;
-    let theirs = Device::open(ours.device().path())?.gpu()?;
+    let theirs = Device::open(ours.device().path())?.accelerator()?;
     let content = pattern(4, 4 * PAGE);
     let registered = buffer(&content)?.register(ours.device(), Access::ReadWrite)?;
     let mut host = ours.device().alloc::<u8>(PAGE)?;
@@ -150,19 +151,19 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
         host.device_addr(),
         vram.device_addr(),
     ] {
-        let write = fault(&theirs, &[Packet::fill(addr, 64, 0xff, 0)])?;
+        let write = fault(&theirs, &[packet::fill(addr, 64, 0xff, 0)])?;
         assert_eq!(
             (write.code, write.addr),
             (FaultCode::NotPresent, Some(addr))
         );
-        let read = fault(&theirs, &[Packet::copy(addr, own.device_addr(), 64)])?;
+        let read = fault(&theirs, &[packet::copy(addr, own.device_addr(), 64)])?;
         assert_eq!((read.code, read.addr), (FaultCode::NotPresent, Some(addr)));
     }
     assert!(own.to_vec().iter().all(|&byte| byte == 0));
     assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);
     // The owner works on, and was told of no fault.
     queue.scope(|scope| scope.copy(host.slice(), &mut vram.slice_mut()))?;
-    assert_eq!(ours.device().try_event()?, None);
+    assert_eq!(ours.device().try_next_event()?, None);
     assert_eq!(*registered.release()?, content[..]);
     // The crate refuses before the device has to.
     let refused = queue.scope(|scope| scope.copy(own.slice(), &mut vram.slice_mut()));
@@ -176,18 +177,18 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
 
 pub(crate) fn same_memory_in_two_contexts() -> Outcome {
     let (first, mut one) = gpu_and_queue()?;
-    let second = Device::open(first.device().path())?.gpu()?;
+    let second = Device::open(first.device().path())?.accelerator()?;
     let mut two = second.queue(QueueOptions::new())?;
     let memory = crate::setup::RawMemory::new(PAGE)?;
     memory.fill(&[0; PAGE]);
-    let add = |gpu: &Gpu, queue: &mut pinmap::Queue| -> Outcome {
+    let add = |gpu: &Accelerator, queue: &mut pinmap::Queue| -> Outcome {
         // SAFETY: The memory is accessed by raw pointers only, and not meanwhile.
         let raw = unsafe {
             gpu.device()
                 .register_raw(memory.start(), PAGE, Access::ReadWrite)?
         };
         let arguments = [raw.device_addr()?, PAGE as u64 / 4, 0, 0, 0, 0, 0];
-        queue.scope(|scope| scope.raw(&[Packet::launch(3, arguments)]))?;
+        queue.scope(|scope| scope.raw(&[packet::launch(3, arguments)]))?;
         raw.release().map_err(|with| with.error)?;
         Ok(())
     };
@@ -208,17 +209,19 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     let mut host = device.alloc::<u8>(PAGE)?;
     host.set(0, 7)?;
     let time = Duration::from_millis(1500);
-    let result = queue.scope(|scope| -> Outcome {
-        scope.launch(kernel::Spin { time })?;
+    let result = queue.try_scope(|scope| -> Outcome {
+        scope.launch(testgpu::Spin { time })?;
         let data = &mut memory.slice_mut::<f32>()?;
-        scope.launch(kernel::IncrementF32 { data })?;
+        scope.launch(testgpu::IncrementF32 { data })?;
         let fence = scope.fence()?;
         crate::stale::while_unbound(&device, || {
             // The device was told of all work before: nothing touches its doorbell now.
-            let error = fence.wait(Duration::from_secs(20)).expect_err("gone");
+            let error = fence
+                .wait_timeout(Duration::from_secs(20))
+                .expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             // System calls can be tried without danger.
-            let nop = [Packet::nop()];
+            let nop = [packet::nop()];
             let error = calls.scope(|scope| scope.raw(&nop)).expect_err("gone");
             assert_eq!(error.errno(), libc::ENODEV, "{error}");
             let refused = device.alloc::<u8>(1).map(drop);
@@ -234,8 +237,8 @@ pub(crate) fn gone_device_ends_a_scope() -> Outcome {
     assert_eq!(memory.release()?.len(), PAGE);
     assert_eq!(host.get(0)?, 7);
     drop((queue, calls, host));
-    let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
-    queue.scope(|scope| scope.raw(&[Packet::nop()]))?;
+    let mut queue = Accelerator::find()?.queue(QueueOptions::new())?;
+    queue.scope(|scope| scope.raw(&[packet::nop()]))?;
     Ok(())
 }
 
@@ -247,13 +250,13 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     let device = gpu.device().clone();
     let (dropped, kept) = (stream(&gpu)?, stream(&gpu)?);
     let (never, event) = (gpu.event()?, gpu.event()?);
-    let nop = [Packet::nop()];
+    let nop = [packet::nop()];
     let is_gone = |error: &Error| error.errno() == libc::ENODEV;
     // The device is not told of the work yet, or not asked to tell when it is done.
     spin(&kept, Duration::from_millis(300))?;
     kept.record(&never)?;
     dropped.wait_event(&never)?;
-    let result = queue.scope(|scope| -> Outcome {
+    let result = queue.try_scope(|scope| -> Outcome {
         scope.raw(&nop)?;
         let batch = scope.batch();
         scope.raw(&nop)?;
@@ -280,7 +283,7 @@ pub(crate) fn gone_device_kills_no_program() -> Outcome {
     assert!(is_gone(&error), "{error}");
     drop((queue, idle, event, gpu));
     // The program goes on.
-    let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    let mut queue = Accelerator::find()?.queue(QueueOptions::new())?;
     queue.scope(|scope| scope.raw(&nop))?;
     Ok(())
 }

@@ -77,7 +77,7 @@ pub(crate) fn file_errors_say_what_to_do() -> Outcome {
 
 pub(crate) fn preflight_says_what_registering_would() -> Outcome {
     let device = device()?;
-    let buffer = Buffer::new(4 * PAGE)?;
+    let buffer = Buffer::<u8>::new(4 * PAGE)?;
     let before = device.info()?;
     let found = buffer.preflight(&device, Access::ReadWrite)?;
     assert_eq!(found.memlock_allowed, None);
@@ -104,12 +104,12 @@ pub(crate) fn preflight_names_the_limit() -> Outcome {
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, limit, limit)?;
     become_user(Some(&path))?;
     let device = Device::open(&path)?;
-    let found = Buffer::new(8 * PAGE)?.preflight(&device, Access::Read)?;
+    let found = Buffer::<u8>::new(8 * PAGE)?.preflight(&device, Access::Read)?;
     assert_eq!(
         (found.memlock_needed, found.memlock_allowed),
         (limit, Some(limit))
     );
-    let error = Buffer::new(9 * PAGE)?
+    let error = Buffer::<u8>::new(9 * PAGE)?
         .preflight(&device, Access::Read)
         .expect_err("over the limit");
     let failure = error.failure().ok_or("no failure")?;
@@ -127,7 +127,7 @@ pub(crate) fn progress_is_reported() -> Outcome {
     let device = device()?;
     let (reports, last) = (AtomicU64::new(0), AtomicU64::new(0));
     // Memory that was never touched, so that each page is made and zeroed.
-    let buffer = Buffer::with_pages(192 << 20, Pages::Normal)?;
+    let buffer = Buffer::<u8>::with_pages(192 << 20, Pages::Normal)?;
     let addr = buffer.addr();
     assert_eq!(device.progress(addr)?, None);
     let every = Duration::from_micros(500);
@@ -151,7 +151,7 @@ pub(crate) fn query_knows_every_kind() -> Outcome {
         return skip("there is no device");
     };
     let device = Device::open(&node.path)?;
-    let registered = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let registered = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     let info = device.query(registered.addr() + 5)?.ok_or("not found")?;
     assert_eq!(
         (info.kind, info.handle),
@@ -179,7 +179,7 @@ pub(crate) fn query_knows_every_kind() -> Outcome {
 pub(crate) fn portable_memory_is_on_all_devices() -> Outcome {
     let mut edu = edu()?;
     let options = RegisterOptions::new(Access::ReadWrite).portable();
-    let memory = Buffer::new(2 * PAGE)?.register(edu.device(), options)?;
+    let memory = Buffer::<u8>::new(2 * PAGE)?.register(edu.device(), options)?;
     let Some(other) = crate::setup::devices()?.into_iter().nth(1) else {
         return skip("there is only one edu");
     };

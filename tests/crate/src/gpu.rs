@@ -4,14 +4,14 @@
 use std::error::Error;
 
 use nix::libc;
-use pinmap::{Device, Engines, Gpu, Kind, Operation, Place, Queue, QueueOptions, Reason};
+use pinmap::{Accelerator, Device, Engines, Kind, Operation, Place, Queue, QueueOptions, Reason};
 
 use crate::harness::{skip, Outcome};
 use crate::setup::{device, device_content, edu, is_slow, pattern, PAGE};
 
 /// Opens the first device with queues, or skips the test.
-pub(crate) fn gpu() -> Result<Gpu, Box<dyn Error>> {
-    match Gpu::find() {
+pub(crate) fn gpu() -> Result<Accelerator, Box<dyn Error>> {
+    match Accelerator::find() {
         Err(error) if error.operation() == Operation::Find => {
             skip("there is no device with queues bound to pinmap")
         }
@@ -20,7 +20,7 @@ pub(crate) fn gpu() -> Result<Gpu, Box<dyn Error>> {
 }
 
 /// Opens the first device with queues, and makes a queue.
-pub(crate) fn gpu_and_queue() -> Result<(Gpu, Queue), Box<dyn Error>> {
+pub(crate) fn gpu_and_queue() -> Result<(Accelerator, Queue), Box<dyn Error>> {
     let gpu = gpu()?;
     let queue = gpu.queue(QueueOptions::new())?;
     Ok((gpu, queue))
@@ -60,13 +60,13 @@ pub(crate) fn gpu_info_is_plausible() -> Outcome {
 pub(crate) fn flat_device_has_no_queues() -> Outcome {
     let device = device()?;
     assert_eq!(device.kind()?, Kind::Flat);
-    let error = device.gpu().expect_err("no queues");
+    let error = device.accelerator().expect_err("no queues");
     // A driver without queues answers ENOTTY.
     assert!(
         [libc::EOPNOTSUPP, libc::ENOTTY].contains(&error.errno()),
         "{error}"
     );
-    assert_eq!(error.operation(), Operation::Gpu);
+    assert_eq!(error.operation(), Operation::Accelerator);
     Ok(())
 }
 
@@ -183,7 +183,7 @@ pub(crate) fn queues_run_out_and_come_back() -> Outcome {
     );
     assert!(queues.len() > 100, "only {} queues", queues.len());
     drop(queues);
-    let again = Device::open(gpu.device().path())?.gpu()?;
+    let again = Device::open(gpu.device().path())?.accelerator()?;
     again.queue(options)?;
     gpu.queue(options)?;
     Ok(())

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pinmap::{kernel, Access, Allocation, Buffer, DeviceSlice, Element, Gpu};
+use pinmap::{testgpu, Accelerator, Access, Allocation, Buffer, DeviceSlice, Element, Number};
 
 use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
@@ -13,7 +13,7 @@ use crate::setup::pattern;
 const LENGTHS: [usize; 4] = [1, 7, 1000, 70_001];
 
 /// Makes host memory and VRAM with the same content.
-fn both<T: Element>(gpu: &Gpu, content: &[T]) -> pinmap::Result<[Allocation<T>; 2]> {
+fn both<T: Element>(gpu: &Accelerator, content: &[T]) -> pinmap::Result<[Allocation<T>; 2]> {
     let mut places = [
         gpu.device().alloc(content.len())?,
         gpu.alloc_vram(content.len())?,
@@ -69,7 +69,11 @@ pub(crate) fn copy_engines_copy_and_fill() -> Outcome {
     Ok(())
 }
 
-fn fill<T: Element + PartialEq>(gpu: &Gpu, len: usize, value: T) -> pinmap::Result<()> {
+fn fill<T: Number + PartialEq + std::fmt::Debug>(
+    gpu: &Accelerator,
+    len: usize,
+    value: T,
+) -> pinmap::Result<()> {
     let mut queue = gpu.queue(Default::default())?;
     let places = [gpu.device().alloc(len)?, gpu.alloc_vram(len)?];
     for mut memory in places {
@@ -87,7 +91,7 @@ pub(crate) fn kernel_copy_and_fill() -> Outcome {
         for from in both(&gpu, &content)? {
             for mut to in both(&gpu, &vec![0.0; len])? {
                 queue.scope(|scope| {
-                    scope.launch(kernel::Copy {
+                    scope.launch(testgpu::CopyElements {
                         from: from.slice(),
                         to: &mut to.slice_mut(),
                     })
@@ -99,7 +103,7 @@ pub(crate) fn kernel_copy_and_fill() -> Outcome {
             let value = 0xfeed_beef;
             queue.scope(|scope| {
                 let to = &mut to.slice_mut();
-                scope.launch(kernel::Fill { to, value })
+                scope.launch(testgpu::Fill { to, value })
             })?;
             assert!(to.to_vec().iter().all(|&word| word == value), "{to:?}");
         }
@@ -115,7 +119,7 @@ pub(crate) fn kernel_increment() -> Outcome {
         for mut memory in both(&gpu, &content)? {
             queue.scope(|scope| {
                 let data = &mut memory.slice_mut();
-                scope.launch(kernel::IncrementF32 { data })
+                scope.launch(testgpu::IncrementF32 { data })
             })?;
             assert!(bits(&memory.to_vec()) == bits(&expected), "{memory:?}");
         }
@@ -132,7 +136,7 @@ pub(crate) fn kernel_saxpy() -> Outcome {
         for x in both(&gpu, &x)? {
             for mut y in both(&gpu, &y)? {
                 queue.scope(|scope| {
-                    scope.launch(kernel::Saxpy {
+                    scope.launch(testgpu::Saxpy {
                         a,
                         x: x.slice(),
                         y: &mut y.slice_mut(),
@@ -153,7 +157,7 @@ pub(crate) fn kernel_sum() -> Outcome {
         for data in both(&gpu, &content)? {
             let mut sum = gpu.device().alloc::<f32>(1)?;
             queue.scope(|scope| {
-                scope.launch(kernel::SumF32 {
+                scope.launch(testgpu::SumF32 {
                     data: data.slice(),
                     sum: &mut sum.slice_mut(),
                 })
@@ -175,7 +179,7 @@ pub(crate) fn kernel_histogram() -> Outcome {
         for data in both(&gpu, &content)? {
             let mut counts = gpu.alloc_vram::<u32>(256)?;
             queue.scope(|scope| {
-                scope.launch(kernel::HistogramU8 {
+                scope.launch(testgpu::HistogramU8 {
                     data: data.slice(),
                     counts: &mut counts.slice_mut(),
                 })
@@ -203,14 +207,14 @@ pub(crate) fn kernel_crc32c() -> Outcome {
     let mut check = |data: DeviceSlice<'_, u8>| -> pinmap::Result<u32> {
         let mut crc = gpu.device().alloc::<u32>(1)?;
         queue.scope(|scope| {
-            scope.launch(kernel::Crc32c {
+            scope.launch(testgpu::Crc32c {
                 data,
                 crc: &mut crc.slice_mut(),
             })
         })?;
         crc.get(0)
     };
-    let mut known = Buffer::new(9)?;
+    let mut known = Buffer::<u8>::new(9)?;
     known[..9].copy_from_slice(b"123456789");
     let known = known.register(gpu.device(), Access::Read)?;
     assert_eq!(check(known.slice()?.part(..9)?)?, 0xe306_9283);
@@ -238,7 +242,7 @@ pub(crate) fn kernel_matmul() -> Outcome {
         let pairs = both(&gpu, &a)?.into_iter().zip(both(&gpu, &b)?);
         for ((a, b), mut c) in pairs.zip(both(&gpu, &vec![0.0; m * n])?) {
             queue.scope(|scope| {
-                scope.launch(kernel::MatmulF32 {
+                scope.launch(testgpu::MatmulF32 {
                     a: a.slice(),
                     b: b.slice(),
                     c: &mut c.slice_mut(),
@@ -261,14 +265,14 @@ pub(crate) fn kernel_spin() -> Outcome {
     let mut queue = gpu.queue(Default::default())?;
     let time = Duration::from_millis(30);
     let start = Instant::now();
-    queue.scope(|scope| scope.launch(kernel::Spin { time }))?;
+    queue.scope(|scope| scope.launch(testgpu::Spin { time }))?;
     assert!(start.elapsed() >= time, "only {:?}", start.elapsed());
     Ok(())
 }
 
 pub(crate) fn registered_memory_is_worked_on_in_place() -> Outcome {
     let (gpu, mut queue) = gpu_and_queue()?;
-    let mut buffer = Buffer::new(1 << 20)?;
+    let mut buffer = Buffer::<u8>::new(1 << 20)?;
     let addr = buffer.addr();
     buffer.copy_from_slice(&pattern(10, 1 << 20));
     let before = gpu.counters()?.copied();
@@ -276,7 +280,7 @@ pub(crate) fn registered_memory_is_worked_on_in_place() -> Outcome {
     assert_eq!(memory.device_addr()?, addr as u64);
     queue.scope(|scope| {
         let (from, mut to) = memory.slice_mut::<u8>()?.split_at(1 << 19)?;
-        scope.launch(kernel::Copy {
+        scope.launch(testgpu::CopyElements {
             from: from.as_slice(),
             to: &mut to,
         })

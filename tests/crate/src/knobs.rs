@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use nix::libc::c_void;
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
-use pinmap::{Device, Gpu};
+use pinmap::{Accelerator, Device};
 
 use crate::harness::skip;
 
@@ -24,7 +24,7 @@ pub(crate) const COMPUTE_SLOTS: u64 = 0b11_1100;
 pub(crate) struct Knobs(NonNull<c_void>);
 
 impl Knobs {
-    pub(crate) fn of(gpu: &Gpu) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn of(gpu: &Accelerator) -> Result<Self, Box<dyn Error>> {
         let nodes = Device::list()?;
         let node = nodes.iter().find(|node| node.path == gpu.device().path());
         let pci = node

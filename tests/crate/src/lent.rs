@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::mman::{mmap, munmap, MapFlags, MsFlags, ProtFlags};
 use pinmap::stream::{self, StreamOptions};
-use pinmap::{kernel, Error, Gpu, Queue, QueueOptions, Reach, Stream};
+use pinmap::{testgpu, Accelerator, Error, Queue, QueueOptions, Reach, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -22,7 +22,7 @@ use crate::streams::Gate;
 use crate::syscalls::{self, Phase};
 
 /// Opens a device on which memory can be managed, or skips the test.
-pub(crate) fn faulting() -> Result<Gpu, Box<dyn std::error::Error>> {
+pub(crate) fn faulting() -> Result<Accelerator, Box<dyn std::error::Error>> {
     let gpu = gpu()?;
     match gpu.device().info()?.managed {
         true => Ok(gpu),
@@ -31,7 +31,7 @@ pub(crate) fn faulting() -> Result<Gpu, Box<dyn std::error::Error>> {
 }
 
 /// Whether the device reaches memory as it should on this machine.
-fn is_right(gpu: &Gpu, reach: Reach) -> Result<bool, Error> {
+fn is_right(gpu: &Accelerator, reach: Reach) -> Result<bool, Error> {
     Ok(match gpu.device().info()?.managed {
         true => reach == Reach::Managed,
         false => matches!(reach, Reach::Registered { .. }),
@@ -39,12 +39,12 @@ fn is_right(gpu: &Gpu, reach: Reach) -> Result<bool, Error> {
 }
 
 /// Queues that lend memory in each way.
-fn queues(gpu: &Gpu) -> Result<[Queue; 2], Error> {
+fn queues(gpu: &Accelerator) -> Result<[Queue; 2], Error> {
     let options = QueueOptions::new();
     Ok([gpu.queue(options)?, gpu.queue(options.register_slices())?])
 }
 
-fn pinned(gpu: &Gpu) -> Result<u64, Error> {
+fn pinned(gpu: &Accelerator) -> Result<u64, Error> {
     Ok(gpu.device().own_totals()?.pinned.bytes)
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach,
         let addr = numbers.as_ptr().addr();
         let mut data = scope.slice_mut(numbers)?;
         assert_eq!(data.device_addr(), addr as u64);
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -107,13 +107,13 @@ pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
         queue.scope(|scope| {
             let data = scope.slice(&CONSTANTS)?;
             let mut sum = scope.slice_mut(&mut sum)?;
-            scope.launch(kernel::SumF32 {
+            scope.launch(testgpu::SumF32 {
                 data,
                 sum: &mut sum,
             })?;
             let (data, owned) = (scope.slice(text.as_bytes())?, text.to_owned());
             let mut crc = scope.slice_mut(&mut crc)?;
-            scope.launch(kernel::Crc32c {
+            scope.launch(testgpu::Crc32c {
                 data,
                 crc: &mut crc,
             })?;
@@ -125,7 +125,7 @@ pub(crate) fn lent_memory_of_all_kinds() -> Outcome {
         allocated.write(0, text.as_bytes())?;
         queue.scope(|scope| {
             let mut crc = scope.slice_mut(&mut other)?;
-            scope.launch(kernel::Crc32c {
+            scope.launch(testgpu::Crc32c {
                 data: allocated.slice(),
                 crc: &mut crc,
             })
@@ -144,7 +144,7 @@ pub(crate) fn lent_memory_is_not_pinned_where_it_is_managed() -> Outcome {
     let mut memory = vec![0.0f32; 1 << 20];
     queue.scope(|scope| {
         let mut data = scope.slice_mut(&mut memory)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         scope.wait()?;
         let now = gpu.device().own_totals()?;
         assert_eq!(now.pinned, before.pinned);
@@ -180,7 +180,7 @@ pub(crate) fn lent_memory_is_registered_where_it_is_not_managed() -> Outcome {
         }
         assert!(pinned(&gpu)? >= before + (4 << 20));
         assert!(gpu.device().query(addr)?.is_some());
-        scope.launch(kernel::IncrementF32 { data: &mut data })
+        scope.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     assert!(memory.iter().all(|&number| number == 1.0));
     assert_eq!(pinned(&gpu)?, before);
@@ -203,7 +203,7 @@ pub(crate) fn lent_slices_share_pages() -> Outcome {
                 let work = scope.on(stream);
                 let (x, mut y) = (work.slice(&x)?, work.slice_mut(part)?);
                 for _ in 0..10 {
-                    work.launch(kernel::Saxpy {
+                    work.launch(testgpu::Saxpy {
                         a: 1.0,
                         x,
                         y: &mut y,
@@ -229,9 +229,9 @@ pub(crate) fn lent_memory_is_handed_over_and_comes_back() -> Outcome {
         let (memory, array) = (numbers(30_000), [1.0f32; 100]);
         let pending = stream.submit((memory, array), |work, (memory, array)| {
             let mut data = work.slice_mut(memory)?;
-            work.launch(kernel::IncrementF32 { data: &mut data })?;
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
             let mut data = work.slice_mut(array)?;
-            work.launch(kernel::IncrementF32 { data: &mut data })
+            work.launch(testgpu::IncrementF32 { data: &mut data })
         })?;
         assert!(!pending.is_done());
         // Dropped, it is kept until the device is done; an array has no drop that could tell.
@@ -260,7 +260,7 @@ pub(crate) fn lent_memory_outlasts_a_panic() -> Outcome {
             queue.scope(|scope| -> Result<(), Error> {
                 let mut data = scope.slice_mut(&mut memory)?;
                 for _ in 0..20 {
-                    scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                    scope.launch(testgpu::IncrementF32 { data: &mut data })?;
                 }
                 panic!("on purpose");
             })
@@ -272,7 +272,7 @@ pub(crate) fn lent_memory_outlasts_a_panic() -> Outcome {
     Ok(())
 }
 
-fn is_unregistered(gpu: &Gpu, memory: &[f32]) -> Result<bool, Error> {
+fn is_unregistered(gpu: &Accelerator, memory: &[f32]) -> Result<bool, Error> {
     Ok(gpu.device().query(memory.as_ptr().addr())?.is_none())
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn lent_memory_outlasts_a_reset() -> Outcome {
         let work = scope.on(&stream);
         let mut data = work.slice_mut(&mut memory)?;
         for _ in 0..100 {
-            work.launch(kernel::IncrementF32 { data: &mut data })?;
+            work.launch(testgpu::IncrementF32 { data: &mut data })?;
         }
         stream.reset()
     })
@@ -303,14 +303,14 @@ pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
         let gpu = gpu()?;
         let (device, mut queue) = (gpu.device().clone(), gpu.queue(options)?);
         let mut memory = numbers(60_000);
-        let result = queue.scope(|scope| -> Outcome {
+        let result = queue.try_scope(|scope| -> Outcome {
             let mut data = scope.slice_mut(&mut memory)?;
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             scope.wait()?;
             let time = Duration::from_millis(1500);
-            scope.launch(kernel::Spin { time })?;
+            scope.launch(testgpu::Spin { time })?;
             for _ in 0..20 {
-                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             }
             while_unbound(&device, || Ok(()))
         });
@@ -318,7 +318,7 @@ pub(crate) fn lent_memory_outlasts_the_device() -> Outcome {
         let error = error.downcast::<Error>()?;
         assert_eq!(error.errno(), libc::ENODEV, "{error}");
         check(&memory, 1.0);
-        let mut other = Gpu::find()?.queue(QueueOptions::new())?;
+        let mut other = Accelerator::find()?.queue(QueueOptions::new())?;
         increment(&mut other, &mut memory)?;
         check(&memory, 2.0);
     }
@@ -357,7 +357,7 @@ fn traced(phase: &Phase) -> Outcome {
     queue.scope(|scope| {
         phase.quiet(true);
         let mut data = scope.slice_mut(&mut memory)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         let fence = scope.fence()?;
         while !fence.is_done() {
             spin_loop();

@@ -27,7 +27,7 @@ fn bring_back(device: &Device) -> Outcome {
 
 pub(crate) fn lost_memory_is_not_given_back() -> Outcome {
     let device = device()?;
-    let registration = Buffer::new(3 * PAGE)?.register(&device, Access::ReadWrite)?;
+    let registration = Buffer::<u8>::new(3 * PAGE)?.register(&device, Access::ReadWrite)?;
     registration.store(0, 7u64)?;
     let Err(mut failed) = registration.release() else {
         return skip(WHY);
@@ -49,7 +49,7 @@ pub(crate) fn scope_tells_that_memory_is_lost() -> Outcome {
     let content = pattern(9, 3 * PAGE);
     let mut vram = gpu.alloc_vram::<u8>(3 * PAGE)?;
     vram.write(0, &content)?;
-    let mut target = Buffer::new(3 * PAGE)?;
+    let mut target = Buffer::<u8>::new(3 * PAGE)?;
     let result = stream::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
         work.copy_to(vram.slice(), &mut target, Unregistered::Register)

@@ -8,8 +8,9 @@ use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
 use pinmap::stream::StreamOptions;
+use pinmap::testgpu::packet;
 use pinmap::{
-    kernel, Error, FaultAccess, FaultReason, Gpu, Packet, Place, QueueOptions, Reach, Stream,
+    testgpu, Accelerator, Error, FaultAccess, FaultReason, Place, QueueOptions, Reach, Stream,
 };
 
 use crate::harness::Outcome;
@@ -75,17 +76,17 @@ pub(crate) fn managed_memory_moves_where_it_is_wanted() -> Outcome {
 const HOLE: usize = 0x10_0000;
 
 /// Has the device access one word by a raw packet, and returns the error.
-fn refused(gpu: &Gpu, addr: usize, access: FaultAccess) -> Result<Error, Error> {
+fn refused(gpu: &Accelerator, addr: usize, access: FaultAccess) -> Result<Error, Error> {
     let own = gpu.device().alloc::<u64>(1)?;
     let (ours, theirs) = (own.device_addr(), addr as u64);
     let packet = match access {
-        FaultAccess::Write => Packet::copy(ours, theirs, 8),
-        _ => Packet::copy(theirs, ours, 8),
+        FaultAccess::Write => packet::copy(ours, theirs, 8),
+        _ => packet::copy(theirs, ours, 8),
     };
     let mut queue = gpu.queue(QueueOptions::new())?;
     // SAFETY: What the device is to write is an allocation, or memory of these tests to which
     // nothing refers and which it cannot write.
-    let result = queue.scope(|scope| unsafe { scope.submit(&[packet]) });
+    let result = queue.scope(|scope| unsafe { scope.submit_packets(&[packet]) });
     Ok(result.expect_err("the program cannot do that either"))
 }
 
@@ -156,20 +157,20 @@ pub(crate) fn managed_fault_leaves_others_alone() -> Outcome {
     let work = |stream: &Stream| -> Outcome {
         let pending = stream.submit(numbers(10_000), |work, numbers| {
             let mut data = work.slice_mut(numbers)?;
-            work.launch(kernel::IncrementF32 { data: &mut data })
+            work.launch(testgpu::IncrementF32 { data: &mut data })
         })?;
         check(&pending.wait()?, 1.0);
         Ok(())
     };
     let _managed = gpu.manage_all()?;
     let own = gpu.device().alloc::<u64>(1)?;
-    let read = Packet::copy(HOLE as u64, own.device_addr(), 8);
+    let read = packet::copy(HOLE as u64, own.device_addr(), 8);
     let memory = numbers(10_000);
     let pending = failing.submit(memory, |work, memory| {
         // SAFETY: It writes nothing, because what it reads is not there.
-        unsafe { work.packets(&[read])? };
+        unsafe { work.submit_packets(&[read])? };
         let mut data = work.slice_mut(memory)?;
-        work.launch(kernel::IncrementF32 { data: &mut data })
+        work.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     let failed = pending.wait().expect_err("it reads what is not there");
     let reason = failed.error.fault().and_then(|fault| fault.reason);

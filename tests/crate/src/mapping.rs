@@ -15,7 +15,7 @@ const LOW: u64 = 0x10_0000;
 pub(crate) fn identity_and_fixed_addresses() -> Outcome {
     let mut edu = edu()?;
     let write = RegisterOptions::new(Access::ReadWrite);
-    let identity = Buffer::new(PAGE)?.register(edu.device(), write.identity())?;
+    let identity = Buffer::<u8>::new(PAGE)?.register(edu.device(), write.identity())?;
     assert_eq!(identity.device_addr()?, identity.addr() as u64);
 
     let content = pattern(1, PAGE);
@@ -25,7 +25,7 @@ pub(crate) fn identity_and_fixed_addresses() -> Outcome {
     assert_eq!(device_content(&mut edu, PAGE)?, content);
 
     // The address is taken.
-    let refused = Buffer::new(PAGE)?
+    let refused = Buffer::<u8>::new(PAGE)?
         .register(edu.device(), write.at(LOW))
         .expect_err("taken");
     assert_eq!(refused.error.errno(), libc::EEXIST);
@@ -58,7 +58,7 @@ pub(crate) fn address_bits_are_kept() -> Outcome {
     assert_eq!(device_content(&mut edu, PAGE)?, content);
 
     let identity = narrow.identity();
-    let refused = Buffer::new(PAGE)?
+    let refused = Buffer::<u8>::new(PAGE)?
         .register(edu.device(), identity)
         .expect_err("too narrow");
     assert_eq!(refused.error.errno(), libc::ENOSPC);
@@ -66,7 +66,7 @@ pub(crate) fn address_bits_are_kept() -> Outcome {
     assert_eq!(allowed, (1 << 28) - 1);
     for bits in [1, 11, 65] {
         let nonsense = RegisterOptions::new(Access::Read).address_bits(bits);
-        let error = Buffer::new(PAGE)?
+        let error = Buffer::<u8>::new(PAGE)?
             .register(edu.device(), nonsense)
             .expect_err("nonsense");
         assert_eq!(error.error.errno(), libc::EINVAL, "{bits}");
@@ -100,7 +100,7 @@ pub(crate) fn unmapped_then_mapped() -> Outcome {
 pub(crate) fn mapping_drop_unmaps() -> Outcome {
     let mut edu = edu()?;
     fill_device(&mut edu, &pattern(5, PAGE))?;
-    let memory = Buffer::new(PAGE)?.register(edu.device(), Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(PAGE)?.register(edu.device(), Access::ReadWrite)?;
     let second = memory.map(MapOptions::new(Access::ReadWrite).at(LOW))?;
     assert_eq!((second.device_addr(), memory.query()?.mappings), (LOW, 2));
     edu.store(LOW, 0, PAGE)?;
@@ -134,7 +134,7 @@ pub(crate) fn mapping_forgotten_goes_with_registration() -> Outcome {
 
 pub(crate) fn mapping_needs_write_access() -> Outcome {
     let device = device()?;
-    let memory = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let memory = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     let error = memory.map(Access::ReadWrite).expect_err("read-only");
     assert_eq!(error.errno(), libc::EACCES);
     assert!(

@@ -33,7 +33,10 @@ fn check(edu: &mut Edu, mut memory: Buffer) -> Result<Buffer, Box<dyn std::error
 
 pub(crate) fn buffer_of_transparent_huge_pages() -> Outcome {
     let mut edu = edu()?;
-    check(&mut edu, Buffer::with_pages(4 << 20, Pages::Transparent)?)?;
+    check(
+        &mut edu,
+        Buffer::<u8>::with_pages(4 << 20, Pages::Transparent)?,
+    )?;
     Ok(())
 }
 
@@ -50,14 +53,15 @@ pub(crate) fn buffer_of_huge_pages() -> Outcome {
 
 fn huge() -> Outcome {
     let mut edu = edu()?;
-    let memory = match Buffer::with_pages(1, Pages::Huge { bits: 21 }) {
+    let memory = match Buffer::<u8>::with_pages(1, Pages::Huge { bits: 21 }) {
         Err(error) if error.errno() == libc::ENOMEM => return skip("no huge page is free"),
         memory => memory?,
     };
     assert_eq!((memory.len(), memory.addr() % (2 << 20)), (2 << 20, 0));
     drop(check(&mut edu, memory)?);
     // More huge pages than there are.
-    let error = Buffer::with_pages(1 << 40, Pages::Huge { bits: 21 }).expect_err("no such pool");
+    let error =
+        Buffer::<u8>::with_pages(1 << 40, Pages::Huge { bits: 21 }).expect_err("no such pool");
     assert!(
         error
             .hint()
@@ -73,12 +77,12 @@ pub(crate) fn buffer_of_a_memfd() -> Outcome {
     file.set_len(8 * PAGE as u64)?;
     // SAFETY: Nothing else writes to the file as long as the buffer is not registered, and it is
     // long enough.
-    let memory = unsafe { Buffer::from_file(&file, 4 * PAGE as u64, 4 * PAGE)? };
+    let memory = unsafe { Buffer::<u8>::from_file(&file, 4 * PAGE as u64, 4 * PAGE)? };
     drop(check(&mut edu, memory)?);
 
     // The file sees what the device writes.
     // SAFETY: As above.
-    let memory = unsafe { Buffer::from_file(&file, 0, PAGE)? };
+    let memory = unsafe { Buffer::<u8>::from_file(&file, 0, PAGE)? };
     let memory = memory.register(edu.device(), Access::ReadWrite)?;
     fill_device(&mut edu, &pattern(9, PAGE))?;
     edu.store(memory.device_addr()?, 0, PAGE)?;
@@ -90,7 +94,7 @@ pub(crate) fn buffer_of_a_memfd() -> Outcome {
 
 pub(crate) fn buffer_larger_than_the_device() -> Outcome {
     let mut edu = edu()?;
-    check(&mut edu, Buffer::new(64 << 20)?)?;
+    check(&mut edu, Buffer::<u8>::new(64 << 20)?)?;
     let too_much = edu.fetch(0, 1, Edu::MEMORY_LEN).expect_err("refused");
     assert!(too_much.to_string().contains("not inside"), "{too_much}");
     Ok(())

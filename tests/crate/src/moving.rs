@@ -8,8 +8,8 @@ use nix::libc;
 use nix::sys::mman::{mlock, munlock};
 use pinmap::stream::{self, StreamOptions};
 use pinmap::{
-    kernel, Advice, Error, Event, Gpu, ManageOptions, Managed, ManagedAlloc, ManagedRange, Place,
-    Queue, QueueOptions, Rule,
+    testgpu, Accelerator, Advice, DeviceEvent, Error, ManageOptions, Managed, ManagedAlloc,
+    ManagedRange, Place, Queue, QueueOptions, Rule,
 };
 
 use crate::command::run;
@@ -20,7 +20,7 @@ use crate::setup::PAGE;
 /// Numbers of 2 MiB, which may be one page of the device.
 const BLOCK: usize = (2 << 20) / 4;
 
-fn numbers(gpu: &Gpu, count: usize) -> Result<Managed<f32>, Error> {
+fn numbers(gpu: &Accelerator, count: usize) -> Result<Managed<f32>, Error> {
     let mut numbers = gpu.alloc_managed_apart(count)?;
     for (index, number) in numbers.iter_mut().enumerate() {
         *number = (index % 1000) as f32;
@@ -33,7 +33,7 @@ fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> Result<(), Error>
     queue.scope(|scope| {
         let mut data = numbers.slice_mut();
         assert_eq!(data.device_addr(), addr);
-        scope.launch(kernel::IncrementF32 { data: &mut data })
+        scope.launch(testgpu::IncrementF32 { data: &mut data })
     })
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn managed_memory_moves_in_the_order_of_a_stream() -> Outcome {
     let home = stream::scope(|scope| -> Result<_, Error> {
         let work = scope.on(&stream);
         let mut data = numbers.slice_mut();
-        work.launch(kernel::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         work.prefetch(&data, Place::Host)
     })?;
     assert!(there.is_done() && home.is_done());
@@ -309,10 +309,10 @@ pub(crate) fn managed_thrashing_is_told() -> Outcome {
     assert_eq!(rules(&numbers, Place::Host)?, [Rule::Thrashing]);
     assert!(numbers.statistics()?.thrashing >= 1);
     let mut told = Vec::new();
-    while let Some(event) = gpu.device().try_event()? {
+    while let Some(event) = gpu.device().try_next_event()? {
         told.push(event);
     }
-    let [event @ Event::Thrashing {
+    let [event @ DeviceEvent::Thrashing {
         range,
         addr: first,
         len,

@@ -2,7 +2,7 @@
 //! Raw packets of the tests.
 
 use pinmap::stream::Work;
-use pinmap::{Error, Packet, Scope};
+use pinmap::{Error, Packet, QueueScope};
 
 /// Submits raw packets.
 ///
@@ -13,16 +13,16 @@ pub(crate) trait Raw {
     fn raw(&self, packets: &[Packet]) -> Result<(), Error>;
 }
 
-impl Raw for Scope<'_, '_> {
+impl Raw for QueueScope<'_, '_> {
     fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
         // SAFETY: Only atomics and devices access what the packets write, as said above.
-        unsafe { self.submit(packets) }
+        unsafe { self.submit_packets(packets) }
     }
 }
 
 impl Raw for Work<'_> {
     fn raw(&self, packets: &[Packet]) -> Result<(), Error> {
         // SAFETY: As above.
-        unsafe { self.packets(packets) }
+        unsafe { self.submit_packets(packets) }
     }
 }

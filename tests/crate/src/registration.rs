@@ -13,7 +13,7 @@ pub(crate) fn register_roundtrip() -> Outcome {
     let mut edu = edu()?;
     let content = pattern(1, PAGE);
     let source = buffer(&content)?.register(edu.device(), Access::Read)?;
-    let target = Buffer::new(PAGE)?.register(edu.device(), Access::ReadWrite)?;
+    let target = Buffer::<u8>::new(PAGE)?.register(edu.device(), Access::ReadWrite)?;
     assert_eq!(source.device_addr()?, source.addr() as u64);
     assert_eq!(target.device_addr()?, target.addr() as u64);
     assert_eq!(
@@ -32,7 +32,7 @@ pub(crate) fn register_roundtrip() -> Outcome {
 pub(crate) fn release_returns_content() -> Outcome {
     let mut edu = edu()?;
     fill_device(&mut edu, &pattern(2, PAGE))?;
-    let mut memory = Buffer::new(2 * PAGE)?;
+    let mut memory = Buffer::<u8>::new(2 * PAGE)?;
     memory[0] = 0xa5;
     let addr = memory.addr();
     let memory = memory.register(edu.device(), Access::ReadWrite)?;
@@ -59,7 +59,7 @@ pub(crate) fn release_returns_content() -> Outcome {
 pub(crate) fn register_in_another_thread() -> Outcome {
     let device = device()?;
     let register = || {
-        Buffer::new(PAGE)?
+        Buffer::<u8>::new(PAGE)?
             .register(&device, Access::Read)
             .map_err(Into::into)
     };
@@ -102,7 +102,7 @@ pub(crate) fn drop_ends_reach_and_unpins() -> Outcome {
         edu.device()
             .register_raw(memory.start(), 64 * PAGE, Access::ReadWrite)?
     };
-    let owned = Buffer::new(64 * PAGE)?.register(edu.device(), Access::ReadWrite)?;
+    let owned = Buffer::<u8>::new(64 * PAGE)?.register(edu.device(), Access::ReadWrite)?;
     assert_eq!(edu.device().info()?.registrations, 2);
     let device_addr = raw.device_addr()?;
     edu.fetch(device_addr, 0, PAGE)?;
@@ -125,7 +125,7 @@ pub(crate) fn drop_ends_reach_and_unpins() -> Outcome {
 pub(crate) fn forget_keeps_memory_pinned() -> Outcome {
     let before = Pins::now();
     let mut edu = edu()?;
-    let memory = Buffer::new(16 * PAGE)?.register(edu.device(), Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(16 * PAGE)?.register(edu.device(), Access::ReadWrite)?;
     let (device_addr, addr) = (memory.device_addr()?, memory.addr());
     mem::forget(memory);
     // The memory is still there, mapped and counted.
@@ -189,7 +189,7 @@ pub(crate) fn register_raw_rounds_outwards() -> Outcome {
 
 pub(crate) fn query_finds_interior_addresses() -> Outcome {
     let device = device()?;
-    let memory = Buffer::new(4 * PAGE)?.register(&device, Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(4 * PAGE)?.register(&device, Access::ReadWrite)?;
     let addr = memory.addr() + 2 * PAGE + 5;
     let info = device.query(addr)?.expect("it is registered");
     assert_eq!(
@@ -209,7 +209,7 @@ pub(crate) fn query_finds_interior_addresses() -> Outcome {
     drop(memory.release()?);
     assert_eq!(device.query(addr)?, None);
     // A handle is never used again.
-    let next = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let next = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     assert_ne!(next.handle(), handle);
     Ok(())
 }

@@ -14,6 +14,19 @@ use pinmap::{Access, Buffer, Device};
 use crate::edu::{self, Edu};
 use crate::harness::skip;
 
+/// Whether a wait ended because the time was up.
+///
+/// # Errors
+///
+/// Every other error of the wait.
+pub(crate) fn timed_out<T>(waited: pinmap::Result<T>) -> pinmap::Result<bool> {
+    match waited {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == pinmap::ErrorKind::TimedOut => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 pub(crate) const PAGE: usize = 4096;
 
 /// Whether everything takes several times as long: on the debug kernel, or with a test GPU each
@@ -60,7 +73,7 @@ pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
 
 /// Makes a buffer with some content.
 pub(crate) fn buffer(content: &[u8]) -> Result<Buffer, Box<dyn Error>> {
-    let mut buffer = Buffer::new(content.len())?;
+    let mut buffer = Buffer::<u8>::new(content.len())?;
     buffer[..content.len()].copy_from_slice(content);
     Ok(buffer)
 }
@@ -73,7 +86,7 @@ pub(crate) fn fill_device(edu: &mut Edu, content: &[u8]) -> Result<(), Box<dyn E
 
 /// Reads the device's own memory.
 pub(crate) fn device_content(edu: &mut Edu, len: usize) -> Result<Vec<u8>, Box<dyn Error>> {
-    let memory = Buffer::new(len)?.register(edu.device(), Access::ReadWrite)?;
+    let memory = Buffer::<u8>::new(len)?.register(edu.device(), Access::ReadWrite)?;
     edu.store(memory.device_addr()?, 0, len)?;
     Ok(memory.release()?[..len].to_vec())
 }

@@ -10,11 +10,11 @@ use nix::libc;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::{chown, Gid};
-use pinmap::{Access, Buffer, Device, Event, State};
+use pinmap::{Access, Buffer, Device, DeviceEvent, State};
 
 use crate::edu::Edu;
 use crate::harness::Outcome;
-use crate::setup::{device, edu, fill_device, pattern, RawMemory, PAGE};
+use crate::setup::{device, edu, fill_device, pattern, timed_out, RawMemory, PAGE};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ pub(crate) fn munmap_makes_stale() -> Outcome {
     };
     let device_addr = raw.device_addr()?;
     edu.fetch(device_addr, 0, PAGE)?;
-    assert_eq!(edu.device().try_event()?, None);
+    assert_eq!(edu.device().try_next_event()?, None);
 
     // One page is enough for the whole to go; the rest stays ours, and unreachable.
     memory.fill(&pattern(1, len));
@@ -38,16 +38,10 @@ pub(crate) fn munmap_makes_stale() -> Outcome {
     edu.store(device_addr, 0, PAGE)?;
     assert_eq!(memory.content(PAGE), pattern(1, len)[..PAGE]);
 
-    let event = edu.device().wait_event(SOON)?;
-    assert_eq!(
-        event,
-        Some(Event::Stale {
-            handle: raw.handle(),
-            addr,
-            len
-        })
-    );
-    assert_eq!(edu.device().try_event()?, None);
+    let event = edu.device().next_event_timeout(SOON)?;
+    let handle = raw.handle();
+    assert_eq!(event, DeviceEvent::Stale { handle, addr, len });
+    assert_eq!(edu.device().try_next_event()?, None);
     let info = raw.query()?;
     assert_eq!(
         (info.state, info.mappings, info.generation),
@@ -76,12 +70,8 @@ pub(crate) fn events_signal_eventfd() -> Outcome {
         PollFd::new(device.as_fd(), PollFlags::POLLIN),
     ];
     poll(&mut files, PollTimeout::try_from(SOON)?)?;
-    assert_eq!(
-        device
-            .wait_event(SOON)?
-            .map(|event| matches!(event, Event::Stale { .. })),
-        Some(true)
-    );
+    let event = device.next_event_timeout(SOON)?;
+    assert!(matches!(event, DeviceEvent::Stale { .. }), "{event}");
     assert_eq!(eventfd.read(), Ok(1));
     device.signal_events(None)?;
     let null = std::fs::File::open("/dev/null")?;
@@ -95,14 +85,16 @@ pub(crate) fn events_signal_eventfd() -> Outcome {
 
 pub(crate) fn no_events_at_first() -> Outcome {
     let device = device()?;
-    assert_eq!(device.try_event()?, None);
+    assert_eq!(device.try_next_event()?, None);
     let start = Instant::now();
-    assert_eq!(device.wait_event(Duration::from_millis(50))?, None);
+    assert!(timed_out(
+        device.next_event_timeout(Duration::from_millis(50))
+    )?);
     assert!(start.elapsed() >= Duration::from_millis(50));
     // Memory that is released in time has no event.
-    let memory = Buffer::new(PAGE)?.register(&device, Access::Read)?;
+    let memory = Buffer::<u8>::new(PAGE)?.register(&device, Access::Read)?;
     drop(memory.release()?);
-    assert_eq!(device.try_event()?, None);
+    assert_eq!(device.try_next_event()?, None);
     Ok(())
 }
 
@@ -135,23 +127,23 @@ pub(crate) fn while_unbound<T>(
 pub(crate) fn gone_device_ends_everything() -> Outcome {
     let edu: Edu = edu()?;
     let device = edu.device().clone();
-    let mut content = Buffer::new(PAGE)?;
+    let mut content = Buffer::<u8>::new(PAGE)?;
     content[0] = 7;
     let memory = content.register(&device, Access::ReadWrite)?;
-    let other = Buffer::new(PAGE)?.register(&device, Access::ReadWrite)?;
+    let other = Buffer::<u8>::new(PAGE)?.register(&device, Access::ReadWrite)?;
     while_unbound(&device, || {
         assert!(device.info()?.gone);
-        assert_eq!(device.wait_event(SOON)?, Some(Event::Gone));
+        assert_eq!(device.next_event_timeout(SOON)?, DeviceEvent::Gone);
         assert_eq!(
             device
-                .try_event()
+                .try_next_event()
                 .expect_err("the last one was read")
                 .errno(),
             libc::ENODEV
         );
         assert_eq!(memory.state().expect_err("gone").errno(), libc::ENODEV);
         assert_eq!(device.bar(0).expect_err("gone").errno(), libc::ENODEV);
-        let refused = Buffer::new(PAGE)?
+        let refused = Buffer::<u8>::new(PAGE)?
             .register(&device, Access::Read)
             .expect_err("gone");
         assert_eq!(refused.error.errno(), libc::ENODEV);

@@ -11,12 +11,13 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::stream::{self, Event, Pending, StreamOptions};
-use pinmap::{kernel, Access, Buffer, Cache, Device, Error, Gpu, Packet, QueueOptions};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Accelerator, Access, Buffer, Cache, Device, Error, QueueOptions};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::raw::Raw;
-use crate::setup::{RawMemory, PAGE};
+use crate::setup::{timed_out, RawMemory, PAGE};
 use crate::streams::{spin, stream, SOME_TIME};
 
 pub(crate) fn host_functions_run_in_order() -> Outcome {
@@ -29,7 +30,7 @@ pub(crate) fn host_functions_run_in_order() -> Outcome {
         // The function sees what the device wrote before, and nothing that comes later.
         let pending = stream.submit(Arc::clone(&memory), move |work, memory| {
             let addr = memory.device_addr();
-            work.raw(&[Packet::fill(addr, 4, number, 2)])
+            work.raw(&[packet::fill(addr, 4, number, 2)])
         })?;
         drop(pending);
         let (log, memory) = (Arc::clone(&log), Arc::clone(&memory));
@@ -104,7 +105,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     let (stream, other) = (stream(&gpu)?, stream(&gpu)?);
     let device = gpu.device().clone();
     let register = || -> Result<_, Error> {
-        Buffer::new(PAGE)?
+        Buffer::<u8>::new(PAGE)?
             .register(&device, Access::ReadWrite)
             .map_err(Into::into)
     };
@@ -123,7 +124,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     drop(unsafe { cache.get(known(), PAGE)? });
     let mut queue = gpu.queue(QueueOptions::new())?;
     let reached = queue.scope(|scope| {
-        scope.raw(&[Packet::nop()])?;
+        scope.raw(&[packet::nop()])?;
         scope.fence()
     })?;
     let (past, future) = (gpu.event()?, gpu.event()?);
@@ -148,14 +149,14 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                 ("info", errno(device.info().map(drop))),
                 ("reserved", errno(device.reserved().map(drop))),
                 ("totals", errno(device.totals().map(drop))),
-                ("gpu", errno(device.gpu().map(drop))),
+                ("gpu", errno(device.accelerator().map(drop))),
                 ("bar", errno(device.bar(0).map(drop))),
                 ("interrupt", errno(device.interrupt(0).map(drop))),
                 ("reset of the device", errno(device.reset())),
                 ("signal_events", errno(device.signal_events(None))),
                 (
-                    "wait_event of the device",
-                    errno(device.wait_event(at_once).map(drop)),
+                    "next_event of the device",
+                    errno(device.next_event_timeout(at_once).map(drop)),
                 ),
                 (
                     "query of an address",
@@ -167,7 +168,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                     errno(device.preflight(raw.addr(), PAGE, Access::Read).map(drop)),
                 ),
                 ("register", {
-                    let buffer = Buffer::new(PAGE).expect("memory");
+                    let buffer = Buffer::<u8>::new(PAGE).expect("memory");
                     errno(
                         buffer
                             .register(&device, Access::Read)
@@ -203,14 +204,14 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                     // SAFETY: It is refused.
                     errno(unsafe { cache.get(raw.start(), PAGE) }.map(drop))
                 }),
-                ("find", errno(Gpu::find().map(drop))),
+                ("find", errno(Accelerator::find().map(drop))),
                 ("info of the gpu", errno(gpu.info().map(drop))),
                 ("counters", errno(gpu.counters().map(drop))),
                 ("walk", errno(gpu.walk(0).map(drop))),
                 ("queue", errno(gpu.queue(QueueOptions::new()).map(drop))),
                 (
                     "scope of a queue",
-                    errno(queue.scope(|scope| scope.raw(&[Packet::nop()]))),
+                    errno(queue.scope(|scope| scope.raw(&[packet::nop()]))),
                 ),
                 ("stream", errno(gpu.stream(StreamOptions::new()).map(drop))),
                 ("event", errno(gpu.event().map(drop))),
@@ -228,7 +229,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                 ),
             ];
             let allowed = vec![
-                ("a fence", errno(reached.wait(None).map(drop))),
+                ("a fence", errno(reached.wait())),
                 ("an event", errno(past.synchronize())),
                 ("the time", errno(past.time().map(drop))),
                 ("another stream", errno(other.query().map(drop))),
@@ -238,7 +239,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
                     // SAFETY: Nobody refers to it.
                     errno(unsafe { cache.get(known(), PAGE) }.map(drop))
                 }),
-                ("the next event", errno(device.try_event().map(drop))),
+                ("the next event", errno(device.try_next_event().map(drop))),
                 ("what is done", i32::from(done.try_into_memory().is_err())),
                 (
                     "releasing",
@@ -259,7 +260,7 @@ pub(crate) fn host_functions_ask_nothing_of_the_driver() -> Outcome {
     };
     stream.call(inside)?;
     // Work behind the function, which is waiting for it.
-    let pending = stream.submit(6, |work, _| work.raw(&[Packet::nop()]))?;
+    let pending = stream.submit(6, |work, _| work.raw(&[packet::nop()]))?;
     stream.record(&future)?;
     go.send((pending, future)).map_err(|_| "it has ended")?;
     let (refused, allowed) = receiver.recv_timeout(Duration::from_secs(60))?;
@@ -364,7 +365,7 @@ pub(crate) fn thousand_host_functions_of_a_stream() -> Outcome {
     // The functions leave room for completions.
     let completion = stream.completion()?;
     // If each function were found only by looking from time to time, this would take 250 s.
-    assert!(completion.wait(Duration::from_secs(100))?);
+    completion.wait_timeout(Duration::from_secs(100))?;
     assert_eq!(ran.load(Ordering::SeqCst), 1000, "in order");
     Ok(())
 }
@@ -378,7 +379,7 @@ pub(crate) fn completions_are_files() -> Outcome {
     for (number, stream) in (0..).zip(&streams) {
         spin(stream, Duration::from_millis(5))?;
         let completion = stream.completion()?;
-        assert!(!completion.wait(Duration::ZERO)? || completion.query()?);
+        assert!(timed_out(completion.wait_timeout(Duration::ZERO))? || completion.query()?);
         epoll.add(&completion, EpollEvent::new(EpollFlags::EPOLLIN, number))?;
         completions.push(completion);
     }
@@ -434,8 +435,8 @@ pub(crate) fn completions_of_a_failed_stream_are_ready() -> Outcome {
     let (failing, waiting) = (stream(&gpu)?, stream(&gpu)?);
     failing
         .submit((), |work, ()| {
-            work.launch(kernel::Spin { time: SOME_TIME })?;
-            work.raw(&[Packet::copy(0x10, 0x20, 8)])
+            work.launch(testgpu::Spin { time: SOME_TIME })?;
+            work.raw(&[packet::copy(0x10, 0x20, 8)])
         })
         .map(drop)?;
     let (failed, event) = (failing.completion()?, gpu.event()?);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nix::libc;
 use pinmap::stream::StreamOptions;
-use pinmap::{Access, Buffer, Device, Gpu, Kind, Packet, RegisterOptions, Stream};
+use pinmap::testgpu::packet;
+use pinmap::{Accelerator, Access, Buffer, Device, Kind, RegisterOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::{skip, Outcome};
@@ -14,14 +15,14 @@ use crate::setup::PAGE;
 use crate::streams::{spin, stream};
 
 /// The second device with queues, and its context.
-fn second(first: &Gpu) -> Result<Gpu, Box<dyn std::error::Error>> {
+fn second(first: &Accelerator) -> Result<Accelerator, Box<dyn std::error::Error>> {
     for node in Device::list()? {
         if node.path == first.device().path() {
             continue;
         }
         let device = Device::open(&node.path)?;
         if device.kind()? == Kind::Paged {
-            return Ok(device.gpu()?);
+            return Ok(device.accelerator()?);
         }
     }
     skip("there is only one device with queues")
@@ -35,14 +36,14 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let one = gpu()?;
     let two = second(&one)?;
     let options = RegisterOptions::new(Access::ReadWrite).portable();
-    let mut buffer = Buffer::new(PAGE)?;
+    let mut buffer = Buffer::<u8>::new(PAGE)?;
     buffer[..8].copy_from_slice(&7u64.to_le_bytes());
     let memory = buffer.register(one.device(), options)?;
     let there = two.device().query(memory.addr())?.ok_or("not found")?;
     let there = there.device_addr.ok_or("not mapped")?;
     // All packets fit into the rings.
     let options = StreamOptions::new().packets(1024);
-    let lanes: [(&Gpu, Stream, u64); 2] = [
+    let lanes: [(&Accelerator, Stream, u64); 2] = [
         (&one, one.stream(options)?, memory.device_addr()?),
         (&two, two.stream(options)?, there),
     ];
@@ -50,7 +51,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
     let addr = gate.device_addr();
     let shut = lanes[0]
         .1
-        .submit(gate, |work, _| work.raw(&[Packet::fence_wait(addr, 1)]))?;
+        .submit(gate, |work, _| work.raw(&[packet::fence_wait(addr, 1)]))?;
     // Each event is recorded again, and waited for again.
     let events = [one.event()?, two.event()?];
     for step in 0..STEPS {
@@ -59,7 +60,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         stream.wait_event(&events[1 - mine])?;
         spin(stream, Duration::from_millis(2))?;
         let (from, to) = (addr + 8 * step, addr + 8 * (step + 1));
-        let copy = [Packet::copy(from, to, 8)];
+        let copy = [packet::copy(from, to, 8)];
         drop(stream.submit((), |work, ()| work.raw(&copy))?);
         stream.record(&events[mine])?;
     }
@@ -68,7 +69,7 @@ pub(crate) fn streams_of_two_gpus_wait_for_each_other() -> Outcome {
         !shut.query()? && !last.query()?,
         "nobody has opened the gate"
     );
-    let open = [Packet::fence_write(addr, 1)];
+    let open = [packet::fence_write(addr, 1)];
     drop(stream(&one)?.submit((), |work, ()| work.raw(&open))?);
     last.synchronize()?;
     assert!(events[0].query()? && events[1].query()?);
@@ -92,7 +93,7 @@ pub(crate) fn failure_is_told_to_a_stream_of_another_of_two_gpus() -> Outcome {
     let two = second(&one)?;
     let (failing, waiting) = (stream(&one)?, stream(&two)?);
     let event = one.event()?;
-    drop(failing.submit((), |work, ()| work.raw(&[Packet::copy(0x10, 0x20, 8)]))?);
+    drop(failing.submit((), |work, ()| work.raw(&[packet::copy(0x10, 0x20, 8)]))?);
     failing.record(&event)?;
     waiting.wait_event(&event)?;
     let error = waiting.synchronize().expect_err("what it waits for failed");

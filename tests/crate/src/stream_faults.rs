@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use pinmap::stream;
+use pinmap::testgpu::packet;
 use pinmap::{
-    kernel, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Gpu, Packet, Registration, Stream,
+    testgpu, Accelerator, Access, Buffer, Error, Fault, FaultAccess, FaultCode, Packet,
+    Registration, Stream,
 };
 
 use crate::gpu::gpu;
@@ -33,7 +35,7 @@ fn works(stream: &Stream) -> Outcome {
     let pending = stream.submit(memory, |work, memory| {
         let mut data = memory.slice_mut();
         work.fill(&mut data, 1)?;
-        work.launch(kernel::Fill {
+        work.launch(testgpu::Fill {
             to: &mut data,
             value: 2,
         })
@@ -51,7 +53,7 @@ pub(crate) fn reset_amid_work_is_told() -> Outcome {
     let gpu = gpu()?;
     let stream = stream(&gpu)?;
     let memory = gpu.device().alloc::<u64>(1)?;
-    let write = [Packet::fence_write(memory.device_addr(), 1)];
+    let write = [packet::fence_write(memory.device_addr(), 1)];
     // Nothing of it has reached the device at the reset.
     let pending = stream.submit(memory, |work, _| {
         work.raw(&write)?;
@@ -102,7 +104,7 @@ pub(crate) fn scope_outlasts_a_reset() -> Outcome {
             let stream = stream.clone();
             std::thread::spawn(move || {
                 let start = Instant::now();
-                let work = stream::scope(|scope| scope.on(&stream).launch(kernel::Spin { time }));
+                let work = stream::scope(|scope| scope.on(&stream).launch(testgpu::Spin { time }));
                 (start.elapsed(), work.is_err())
             })
         };
@@ -120,7 +122,7 @@ pub(crate) fn scope_outlasts_a_reset() -> Outcome {
 
 /// A stream whose packet may not write where it does, and what was recorded around that packet.
 struct Failed {
-    gpu: Gpu,
+    gpu: Accelerator,
     stream: Stream,
     /// Waits for `after`.
     dependent: Stream,
@@ -133,7 +135,7 @@ impl Failed {
     fn new() -> Result<Self, Box<dyn std::error::Error>> {
         let gpu = gpu()?;
         let (stream, dependent) = (stream(&gpu)?, stream(&gpu)?);
-        let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::Read)?;
+        let memory = Buffer::<u8>::new(PAGE)?.register(gpu.device(), Access::Read)?;
         let (before, after) = (gpu.event()?, gpu.event()?);
         let failed = Self {
             gpu,
@@ -151,7 +153,7 @@ impl Failed {
     fn fail(&self) -> Outcome {
         self.stream.record(&self.before)?;
         spin(&self.stream, Duration::from_millis(20))?;
-        let write = Packet::fill(self.memory.device_addr()?, 64, 0, 0);
+        let write = packet::fill(self.memory.device_addr()?, 64, 0, 0);
         packets(&self.stream, &[write])?;
         self.stream.record(&self.after)?;
         self.dependent.wait_event(&self.after)?;
@@ -265,11 +267,8 @@ pub(crate) fn reset_gives_up_what_was_recorded() -> Outcome {
     other.synchronize()?;
     let error = failed.dependent.synchronize().expect_err("it was given up");
     assert_eq!(error.fault(), Some(&fault), "{error}");
-    assert!(!failed
-        .dependent
-        .completion()?
-        .wait(Duration::from_millis(50))
-        .unwrap_or(false));
+    let completion = failed.dependent.completion()?;
+    assert!(completion.wait_timeout(Duration::from_millis(50)).is_err());
     let error = behind.query().expect_err("it was given up");
     assert_eq!(error.fault(), Some(&fault), "{error}");
     Ok(())
@@ -344,7 +343,7 @@ pub(crate) fn scope_gives_failed_streams_up() -> Outcome {
     let mut data = memory.slice_mut();
     let result = stream::scope(|scope| -> Result<(), Error> {
         let (bad, good) = (scope.on(&failing), scope.on(&waiting));
-        bad.raw(&[Packet::copy(0x10, 0x20, 8)])?;
+        bad.raw(&[packet::copy(0x10, 0x20, 8)])?;
         failing.record(&event)?;
         waiting.wait_event(&event)?;
         // This fill is never done, and never will be once the scope has ended.
@@ -377,10 +376,10 @@ pub(crate) fn panicking_host_function_fails_its_stream() -> Outcome {
 pub(crate) fn dropped_stream_tells_why_it_failed() -> Outcome {
     let gpu = gpu()?;
     let failing = stream(&gpu)?;
-    let memory = Buffer::new(PAGE)?.register(gpu.device(), Access::Read)?;
+    let memory = Buffer::<u8>::new(PAGE)?.register(gpu.device(), Access::Read)?;
     let addr = memory.device_addr()?;
     let event = gpu.event()?;
-    packets(&failing, &[Packet::fill(addr, 64, 0, 0)])?;
+    packets(&failing, &[packet::fill(addr, 64, 0, 0)])?;
     failing.record(&event)?;
     drop(failing);
     let error = event.synchronize().expect_err("it must not write");
@@ -407,7 +406,7 @@ pub(crate) fn dropped_streams_that_fail_leave_nothing() -> Outcome {
     for _ in 0..10 {
         let (failing, waiting) = (stream(&gpu)?, stream(&gpu)?);
         let event = gpu.event()?;
-        packets(&failing, &[Packet::copy(0x10, 0x20, 8)])?;
+        packets(&failing, &[packet::copy(0x10, 0x20, 8)])?;
         failing.record(&event)?;
         waiting.wait_event(&event)?;
         for stream in [&failing, &waiting] {
@@ -431,7 +430,7 @@ fn end_busy(how: &str) -> Outcome {
         let pending = stream.submit(memory, |work, memory| {
             let mut data = memory.slice_mut();
             for _ in 0..20 {
-                work.launch(kernel::Spin {
+                work.launch(testgpu::Spin {
                     time: Duration::from_millis(100),
                 })?;
                 work.fill(&mut data, 1)?;
@@ -442,7 +441,7 @@ fn end_busy(how: &str) -> Outcome {
     }
     // A packet that would wait for ever.
     let word = gpu.device().alloc::<u64>(1)?;
-    let wait = [Packet::fence_wait(word.device_addr(), 1)];
+    let wait = [packet::fence_wait(word.device_addr(), 1)];
     drop(streams[0].submit(word, |work, _| work.raw(&wait))?);
     println!("busy");
     match how {

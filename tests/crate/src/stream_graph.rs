@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{kernel, DeviceSliceMut, Error, Gpu, Stream};
+use pinmap::{testgpu, Accelerator, DeviceSliceMut, Error, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -144,7 +144,7 @@ fn graph(random: &mut Random, (streams, steps): (usize, usize)) -> Vec<Node> {
 /// Runs the graph on the device; returns what the buffers hold then, and the host functions that
 /// ran.
 fn run(
-    gpu: &Gpu,
+    gpu: &Accelerator,
     streams: &[Stream],
     events: &[Event],
     nodes: &[Node],
@@ -183,13 +183,13 @@ fn run(
                 }
                 Step::Fill { to, value } => work.fill(&mut data[to], value.into())?,
                 Step::Increment { data: one } => {
-                    work.launch(kernel::IncrementF32 {
+                    work.launch(testgpu::IncrementF32 {
                         data: &mut data[one],
                     })?;
                 }
                 Step::Saxpy { x, y } => {
                     let x = data[x].as_slice();
-                    work.launch(kernel::Saxpy {
+                    work.launch(testgpu::Saxpy {
                         a: 0.5,
                         x,
                         y: &mut data[y],
@@ -271,7 +271,7 @@ pub(crate) fn random_graphs_of_many_streams_of_all_priorities() -> Outcome {
     compare(&gpu, &streams, MANY, graphs / 20)
 }
 
-fn compare(gpu: &Gpu, streams: &[Stream], size: (usize, usize), graphs: u64) -> Outcome {
+fn compare(gpu: &Accelerator, streams: &[Stream], size: (usize, usize), graphs: u64) -> Outcome {
     let seed = match std::env::var("PINMAP_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => (u64::from(std::process::id()) << 32) | 1,

@@ -5,7 +5,8 @@ use std::error::Error as AnyError;
 use std::time::{Duration, Instant};
 
 use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{kernel, Error, Gpu, Packet, Stream};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Accelerator, Error, Stream};
 use pinmap_samples::overlap as measure;
 
 use crate::gpu::gpu;
@@ -21,7 +22,7 @@ struct Span(Event, Event);
 impl Span {
     /// Records the span of what a closure submits.
     fn of(
-        gpu: &Gpu,
+        gpu: &Accelerator,
         stream: &Stream,
         work: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Self, Error> {
@@ -70,7 +71,7 @@ pub(crate) fn copies_overlap_with_a_kernel() -> Outcome {
             let (up_work, down_work, run_work) = (scope.on(&up), scope.on(&down), scope.on(&run));
             let (mut one, mut back) = (one.slice_mut(), back.slice_mut());
             Ok([
-                Span::of(&gpu, &run, || run_work.launch(kernel::Spin { time }))?,
+                Span::of(&gpu, &run, || run_work.launch(testgpu::Spin { time }))?,
                 Span::of(&gpu, &up, || up_work.copy(host.slice(), &mut one))?,
                 Span::of(&gpu, &down, || down_work.copy(two.slice(), &mut back))?,
             ])
@@ -194,7 +195,7 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
 
 /// Measures the time from the submission of an empty packet until it is done, by the device's
 /// clock.
-fn wait(gpu: &Gpu, stream: &Stream) -> Result<(u64, Event), Error> {
+fn wait(gpu: &Accelerator, stream: &Stream) -> Result<(u64, Event), Error> {
     let asked = gpu.info()?.time;
     spin(stream, Duration::ZERO)?;
     let end = gpu.event()?;
@@ -250,7 +251,7 @@ pub(crate) fn urgent_streams_go_first() -> Outcome {
 /// Measures how long one more packet waits in each of two streams while others have more to do than
 /// they will.
 fn under_load(
-    gpu: &Gpu,
+    gpu: &Accelerator,
     others: usize,
     packet: Duration,
     [lowest, highest]: [&Stream; 2],
@@ -260,7 +261,7 @@ fn under_load(
         // Kernels of different lengths: otherwise all that run end together.
         let time = packet * length / 10;
         let pending = stream.submit((), |work, ()| {
-            (0..100).try_for_each(|_| work.launch(kernel::Spin { time }))
+            (0..100).try_for_each(|_| work.launch(testgpu::Spin { time }))
         })?;
         drop(pending);
     }
@@ -279,7 +280,7 @@ fn under_load(
 }
 
 /// Does everything that must not wait for other streams; returns the longest time that a call took.
-fn unrelated(gpu: &Gpu) -> Result<Duration, Box<dyn AnyError>> {
+fn unrelated(gpu: &Accelerator) -> Result<Duration, Box<dyn AnyError>> {
     let mut longest = Duration::ZERO;
     let mut timed = |what: &dyn Fn() -> Result<(), Box<dyn AnyError>>| {
         let before = Instant::now();
@@ -346,11 +347,11 @@ pub(crate) fn stuck_stream_holds_up_nobody() -> Outcome {
     // A stream that waits on the device for a number that only this program writes.
     let word = gpu.device().alloc::<u64>(1)?;
     let addr = word.device_addr();
-    let pending = stuck.submit(word, |work, _| work.raw(&[Packet::fence_wait(addr, 1)]))?;
+    let pending = stuck.submit(word, |work, _| work.raw(&[packet::fence_wait(addr, 1)]))?;
     longest = longest.max(unrelated(&gpu)?);
     let other = stream(&gpu)?;
     assert!(!pending.query()?, "nobody has written it");
-    let write = [Packet::fence_write(addr, 1)];
+    let write = [packet::fence_write(addr, 1)];
     drop(other.submit((), |work, ()| work.raw(&write))?);
     pending.wait()?;
     println!("the longest of what must not wait took {longest:?}");

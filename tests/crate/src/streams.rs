@@ -8,27 +8,28 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 use pinmap::stream::{self, Event, StreamOptions, Unregistered};
-use pinmap::{kernel, Allocation, Buffer, Device, Error, Gpu, Packet, Stream};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Accelerator, Allocation, Buffer, Device, Error, Packet, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
 use crate::raw::Raw;
-use crate::setup::{pattern, PAGE};
+use crate::setup::{pattern, timed_out, PAGE};
 
 /// The duration of a kernel that a test waits for.
 pub(crate) const SOME_TIME: Duration = Duration::from_millis(300);
 
-pub(crate) fn stream(gpu: &Gpu) -> Result<Stream, Error> {
+pub(crate) fn stream(gpu: &Accelerator) -> Result<Stream, Error> {
     gpu.stream(StreamOptions::new())
 }
 
 /// Makes a stream that has ordinary memory registered.
-pub(crate) fn registering(gpu: &Gpu) -> Result<Stream, Error> {
+pub(crate) fn registering(gpu: &Accelerator) -> Result<Stream, Error> {
     gpu.stream(StreamOptions::new().register_slices())
 }
 
 pub(crate) fn spin(stream: &Stream, time: Duration) -> Result<(), Error> {
-    let pending = stream.submit((), |work, ()| work.launch(kernel::Spin { time }))?;
+    let pending = stream.submit((), |work, ()| work.launch(testgpu::Spin { time }))?;
     drop(pending);
     Ok(())
 }
@@ -38,13 +39,13 @@ pub(crate) fn spin(stream: &Stream, time: Duration) -> Result<(), Error> {
 pub(crate) struct Gate(Allocation<u64>);
 
 impl Gate {
-    pub(crate) fn new(gpu: &Gpu) -> Result<Self, Error> {
+    pub(crate) fn new(gpu: &Accelerator) -> Result<Self, Error> {
         Ok(Self(gpu.device().alloc(1)?))
     }
 
     /// The packet that waits for the gate.
     pub(crate) fn packet(&self) -> Packet {
-        Packet::fence_wait(self.0.device_addr(), 1)
+        packet::fence_wait(self.0.device_addr(), 1)
     }
 
     pub(crate) fn hold(&self, stream: &Stream) -> Result<(), Error> {
@@ -86,13 +87,13 @@ pub(crate) fn stream_stays_in_order() -> Outcome {
         let mut result = result.slice_mut();
         for _ in 0..20 {
             work.copy(host.slice(), &mut one)?;
-            work.launch(kernel::IncrementF32 { data: &mut one })?;
+            work.launch(testgpu::IncrementF32 { data: &mut one })?;
             work.copy(&one, &mut two)?;
-            work.launch(kernel::IncrementF32 { data: &mut two })?;
+            work.launch(testgpu::IncrementF32 { data: &mut two })?;
             work.copy(&two, &mut result)?;
             work.fill(&mut one, -1.0)?;
         }
-        work.raw(&[Packet::nop()])
+        work.raw(&[packet::nop()])
     })?;
     assert!(stream.query()?, "the scope waits");
     let expected: Vec<f32> = content.iter().map(|number| number + 2.0).collect();
@@ -108,7 +109,7 @@ pub(crate) fn memory_that_is_handed_over_comes_back() -> Outcome {
     let mut gate = Gate::new(&gpu)?;
     let pending = stream.submit(memory, |work, memory| {
         work.raw(&[gate.packet()])?;
-        work.launch(kernel::Spin { time: SOME_TIME })?;
+        work.launch(testgpu::Spin { time: SOME_TIME })?;
         work.fill(&mut memory.slice_mut(), 7)
     })?;
     assert!(!pending.query()? && !stream.query()?);
@@ -126,7 +127,7 @@ pub(crate) fn memory_that_is_handed_over_comes_back() -> Outcome {
 
 /// Memory of the device that work in flight uses, behind a gate.
 struct InFlight {
-    gpu: Gpu,
+    gpu: Accelerator,
     stream: Stream,
     gate: Gate,
     /// VRAM that was free before.
@@ -208,7 +209,7 @@ pub(crate) fn memory_in_flight_stays_after_an_error() -> Outcome {
 pub(crate) fn forgotten_memory_in_flight_stays() -> Outcome {
     let mut work = InFlight::new()?;
     work.gate.open()?;
-    let nothing = [Packet::nop()];
+    let nothing = [packet::nop()];
     let submit = |memory| work.stream.submit(memory, |work, _| work.raw(&nothing));
     std::mem::forget(submit(work.memory()?)?);
     let left = work.gpu.info()?.vram_free;
@@ -245,7 +246,7 @@ pub(crate) fn scope_of_streams_waits_whatever_happens() -> Outcome {
                     3 => drop(stream),
                     _ => std::mem::forget(stream),
                 }
-                work.launch(kernel::Spin { time: SOME_TIME })?;
+                work.launch(testgpu::Spin { time: SOME_TIME })?;
                 work.fill(&mut memory.slice_mut(), mode)?;
                 std::mem::forget(work);
                 sender.send(()).expect("the other thread lives");
@@ -277,7 +278,7 @@ fn mappings() -> Result<usize, Box<dyn AnyError>> {
 
 /// Returns an event that was recorded, with its stream: the context then has the memory that all of
 /// its streams share, and later mappings are those of further streams.
-fn recorded_event(gpu: &Gpu) -> Result<(Stream, Event), Error> {
+fn recorded_event(gpu: &Accelerator) -> Result<(Stream, Event), Error> {
     let (keeper, event) = (stream(gpu)?, gpu.event()?);
     keeper.record(&event)?;
     keeper.synchronize()?;
@@ -294,13 +295,16 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     let stream = stream(&gpu)?;
     let pending = stream.submit(result, |work, result| {
         work.raw(&[gate.packet()])?;
-        work.launch(kernel::Spin { time: SOME_TIME })?;
+        work.launch(testgpu::Spin { time: SOME_TIME })?;
         work.fill(&mut result.slice_mut(), 9)
     })?;
     stream.record(&event)?;
     drop(stream);
     let short = Duration::from_millis(1);
-    assert!(!event.synchronize_timeout(short)?, "it is reached later");
+    assert!(
+        timed_out(event.synchronize_timeout(short))?,
+        "it is reached later"
+    );
     assert!(mappings()? > with, "the device still works for it");
     let start = Instant::now();
     gate.open()?;
@@ -309,7 +313,7 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     result = pending.wait()?;
     assert_eq!(result.get(0)?, 9);
     event.synchronize()?;
-    assert!(event.synchronize_timeout(short)?);
+    event.synchronize_timeout(short)?;
     drop((result, event, gate));
     until("its place is given up", || {
         mappings().is_ok_and(|now| now == before)
@@ -325,7 +329,7 @@ pub(crate) fn done_on_a_stream_that_is_gone() -> Outcome {
     let stream = stream(&gpu)?;
     let with = mappings()?;
     let pending = stream.submit(result, |work, result| {
-        work.raw(&[Packet::nop()])?;
+        work.raw(&[packet::nop()])?;
         work.fill(&mut result.slice_mut(), 9)
     })?;
     stream.record(&event)?;
@@ -432,7 +436,7 @@ pub(crate) fn event_recorded_by_another_stream() -> Outcome {
 
 pub(crate) fn event_of_another_context() -> Outcome {
     let gpu = gpu()?;
-    let other = Device::open(gpu.device().path())?.gpu()?;
+    let other = Device::open(gpu.device().path())?.accelerator()?;
     let (ours, theirs) = (stream(&gpu)?, stream(&other)?);
     let event = gpu.event()?;
     let refused = theirs.record(&event).expect_err("another context");
@@ -460,7 +464,7 @@ pub(crate) fn event_of_another_context() -> Outcome {
     // Going takes no time; if this thread was held up meanwhile, it is tried again.
     drop((event, ours, gate, gpu));
     for _ in 0..50 {
-        let gpu = Device::open(other.device().path())?.gpu()?;
+        let gpu = Device::open(other.device().path())?.accelerator()?;
         let (ours, event) = (stream(&gpu)?, gpu.event()?);
         spin(&ours, SOME_TIME)?;
         ours.record(&event)?;
@@ -516,7 +520,7 @@ pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
     Ok(())
 }
 
-fn pinned(gpu: &Gpu) -> Result<u64, Error> {
+fn pinned(gpu: &Accelerator) -> Result<u64, Error> {
     Ok(gpu.device().own_totals()?.pinned.bytes)
 }
 
@@ -536,7 +540,7 @@ pub(crate) fn unregistered_memory_is_shared() -> Outcome {
             (&streams[1], second, &mut two),
         ] {
             let work = scope.on(stream);
-            work.launch(kernel::Spin { time: SOME_TIME })?;
+            work.launch(testgpu::Spin { time: SOME_TIME })?;
             work.copy_from(from, to, Unregistered::Register)?;
         }
         Ok(())
@@ -547,7 +551,7 @@ pub(crate) fn unregistered_memory_is_shared() -> Outcome {
 }
 
 /// Makes VRAM with a pattern in it.
-fn filled(gpu: &Gpu, stream: &Stream) -> Result<(Vec<u8>, Allocation<u8>), Error> {
+fn filled(gpu: &Accelerator, stream: &Stream) -> Result<(Vec<u8>, Allocation<u8>), Error> {
     let content = pattern(7, 25 * PAGE);
     let mut local = gpu.alloc_vram::<u8>(content.len())?;
     stream::scope(|scope| {
@@ -562,7 +566,7 @@ pub(crate) fn unregistered_memory_is_written() -> Outcome {
     let stream = registering(&gpu)?;
     let (content, local) = filled(&gpu, &stream)?;
     let before = pinned(&gpu)?;
-    let mut back = Buffer::new(content.len())?;
+    let mut back = Buffer::<u8>::new(content.len())?;
     stream::scope(|scope| {
         let work = scope.on(&stream);
         work.copy_to(local.slice(), &mut back, Unregistered::Register)
@@ -577,7 +581,7 @@ pub(crate) fn unregistered_parts_of_pages_are_written() -> Outcome {
     let gpu = gpu()?;
     let stream = registering(&gpu)?;
     let (content, local) = filled(&gpu, &stream)?;
-    let mut shared = Buffer::new(2 * PAGE)?;
+    let mut shared = Buffer::<u8>::new(2 * PAGE)?;
     shared.fill(0xa5);
     let before = pinned(&gpu)?;
     stream::scope(|scope| -> Result<(), Error> {
@@ -609,9 +613,9 @@ pub(crate) fn unregistered_memory_that_is_forgotten_stays() -> Outcome {
     let stream = registering(&gpu)?;
     let (content, local) = filled(&gpu, &stream)?;
     let before = pinned(&gpu)?;
-    let back = Buffer::new(content.len())?;
+    let back = Buffer::<u8>::new(content.len())?;
     let pending = stream.submit((back, local), |work, (back, local)| {
-        work.launch(kernel::Spin { time: SOME_TIME })?;
+        work.launch(testgpu::Spin { time: SOME_TIME })?;
         work.copy_to(local.slice(), &mut back[..], Unregistered::Register)
     })?;
     std::mem::forget(pending);

@@ -5,7 +5,8 @@ use std::hint::spin_loop;
 use std::time::Instant;
 
 use pinmap::stream::{Event, StreamOptions};
-use pinmap::{kernel, Allocation, Error, Packet, Queue, QueueOptions, Stream};
+use pinmap::testgpu::packet;
+use pinmap::{testgpu, Allocation, Error, Queue, QueueOptions, Stream};
 
 use crate::gpu::gpu;
 use crate::harness::Outcome;
@@ -24,10 +25,10 @@ fn traced(phase: &Phase) -> Outcome {
         let (mut data, mut other) = (memory.slice_mut(), other.slice_mut());
         phase.quiet(true);
         for _ in 0..200 {
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             scope.copy(&data, &mut other)?;
             let batch = scope.batch();
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             scope.fill(&mut other, 0.0)?;
             drop(batch);
         }
@@ -59,7 +60,7 @@ fn work_of_streams(
         };
         let pending = from.submit(floats, |work, floats| {
             let data = &mut floats.slice_mut();
-            work.launch(kernel::IncrementF32 { data })
+            work.launch(testgpu::IncrementF32 { data })
         })?;
         from.record(event)?;
         to.wait_event(event)?;
@@ -115,7 +116,7 @@ const RUNS: usize = 21;
 
 /// Measures the CPU time of one packet, submitted in batches, in nanoseconds.
 fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
-    let nops = [Packet::nop()];
+    let nops = [packet::nop()];
     queue.scope(|scope| {
         let start = Instant::now();
         for _ in 0..PACKETS / batch {
@@ -123,7 +124,7 @@ fn cost(queue: &mut Queue, batch: usize) -> Result<f64, Error> {
             for _ in 0..batch {
                 scope.raw(&nops)?;
             }
-            held.submit()?;
+            held.publish()?;
         }
         let time = start.elapsed();
         // Setting up is not measured, and is the same for both.

@@ -8,8 +8,8 @@ use nix::sys::mman::{mprotect, ProtFlags};
 use nix::sys::wait::{waitpid, WaitStatus};
 use nix::unistd::{fork, ForkResult};
 use pinmap::{
-    kernel, Access, Error, FaultAccess, FaultReason, Gpu, Managed, Place, Queue, QueueOptions,
-    Reason, Window, WindowOptions,
+    testgpu, Accelerator, Access, Error, FaultAccess, FaultReason, Managed, Place, Queue,
+    QueueOptions, Reason, Window, WindowOptions,
 };
 
 use crate::command::run;
@@ -25,7 +25,7 @@ const CHOSEN: usize = 1 << 44;
 fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> Result<(), Error> {
     queue.scope(|scope| {
         let mut data = numbers.slice_mut();
-        scope.launch(kernel::IncrementF32 { data: &mut data })
+        scope.launch(testgpu::IncrementF32 { data: &mut data })
     })
 }
 
@@ -43,7 +43,7 @@ fn reason(error: &Error) -> Option<Reason> {
     error.failure().map(|failure| failure.reason)
 }
 
-fn chosen(gpu: &Gpu) -> Result<Window, Error> {
+fn chosen(gpu: &Accelerator) -> Result<Window, Error> {
     gpu.window(WindowOptions::new(4 * HUGE).at(CHOSEN).core_dump(false))
 }
 
@@ -180,16 +180,16 @@ pub(crate) fn window_beside_lent_memory() -> Outcome {
     let mut vector = vec![1.0f32; 10_000];
     queue.scope(|scope| {
         let mut data = scope.slice_mut(&mut vector)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })
+        scope.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     // All addresses are managed by now.
     let window = chosen(&gpu)?;
     let mut numbers = window.alloc::<f32>(10_000)?;
     queue.scope(|scope| {
         let mut data = scope.slice_mut(&mut vector)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         let mut data = scope.slice_mut(&mut numbers[..])?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })
+        scope.launch(testgpu::IncrementF32 { data: &mut data })
     })?;
     assert!(vector.iter().all(|&number| number == 3.0));
     assert!(numbers.iter().all(|&number| number == 1.0));

@@ -19,7 +19,7 @@ use std::error::Error;
 use std::fs;
 use std::process::ExitCode;
 
-use pinmap::{Access, Buffer, DeviceSlice, Gpu, Pages, Place, Queue, QueueOptions, Target};
+use pinmap::{Accelerator, Access, Buffer, DeviceSlice, Pages, Place, Queue, QueueOptions, Target};
 use pinmap_samples::pagemap::{self as frame, PAGE};
 
 /// Length of each piece of memory in bytes.
@@ -29,7 +29,7 @@ const OFFSET: usize = (2 << 20) | 0x1238;
 
 /// The device and the tables through which the walk goes.
 struct Walk {
-    gpu: Gpu,
+    gpu: Accelerator,
     queue: Queue,
     /// The entries of the IOMMU, or why they cannot be seen.
     leaves: Result<Vec<iommu::Leaf>, std::io::Error>,
@@ -209,7 +209,7 @@ fn flags(frame: u64) -> String {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let info = gpu.device().info()?;
     let page = info.page_sizes.iter().next().unwrap_or_default();
     println!(
@@ -219,7 +219,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     );
     let content: Vec<u8> = (0..LEN).map(|i| (i / 8 * 37 + i / PAGE) as u8).collect();
 
-    let mut buffer = Buffer::with_pages(LEN, Pages::Transparent)?;
+    let mut buffer = Buffer::<u8>::with_pages(LEN, Pages::Transparent)?;
     buffer.copy_from_slice(&content);
     let registered = buffer.register(gpu.device(), Access::Read)?;
     let mut host = gpu.device().alloc::<u8>(LEN)?;
@@ -257,7 +257,7 @@ fn managed(walk: &mut Walk, content: &[u8]) -> Result<(), Box<dyn Error>> {
     let (gpu, addr) = (walk.gpu.clone(), content.as_ptr().addr());
     let mut queue = gpu.queue(QueueOptions::new())?;
     let mut touched = gpu.alloc_vram::<u8>(LEN)?;
-    queue.scope(|scope| {
+    queue.try_scope(|scope| {
         let memory = scope.slice(content)?;
         scope.copy(memory, &mut touched.slice_mut())?;
         scope.wait()?;

@@ -11,7 +11,7 @@ use std::io::{self, IsTerminal, Read, Seek, Write};
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::stream::{Pending, StreamOptions};
-use pinmap::{kernel, Allocation, Gpu, Stream};
+use pinmap::{testgpu, Accelerator, Allocation, Stream};
 
 /// Length of a chunk in bytes.
 const CHUNK: usize = 4 << 20;
@@ -39,7 +39,7 @@ enum State {
 }
 
 impl Worker {
-    fn new(gpu: &Gpu) -> pinmap::Result<Self> {
+    fn new(gpu: &Accelerator) -> pinmap::Result<Self> {
         let lane = Lane {
             host: gpu.device().alloc(CHUNK)?,
             local: gpu.alloc_vram(CHUNK)?,
@@ -78,7 +78,7 @@ impl Worker {
             } = lane;
             let mut local = local.slice_mut().part(..*len)?;
             work.copy(host.slice().part(..*len)?, &mut local)?;
-            work.launch(kernel::Crc32c {
+            work.launch(testgpu::Crc32c {
                 data: local.as_slice(),
                 crc: &mut crc.slice_mut(),
             })
@@ -184,7 +184,7 @@ fn apply(matrix: &[u32; 32], vector: u32) -> u32 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let gpu = Gpu::find()?;
+    let gpu = Accelerator::find()?;
     let vram = gpu.info()?.vram_len;
     let mut file = match std::env::args_os().nth(1) {
         Some(path) => File::open(path)?,

@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use pinmap::{Bar, Device, Interrupt};
+use pinmap::{Bar, Device, ErrorKind, Interrupt};
 
 /// Registers, by their offset in BAR 0. Below 0x80 they are 4 bytes wide, from there on 8.
 mod register {
@@ -254,8 +254,11 @@ impl Edu {
         // interrupt of another.
         while self.acknowledge()? & reason == 0 {
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.interrupt.wait(left)?.is_none() {
-                return Err(Error::Timeout(what));
+            match self.interrupt.wait_timeout(left) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    return Err(Error::Timeout(what));
+                }
+                waited => waited.map(drop)?,
             }
         }
         Ok(())

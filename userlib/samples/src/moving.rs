@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinmap::{
-    kernel, Advice, DeviceSliceMut, Gpu, Managed, ManagedRange, Place, Queue, QueueOptions,
+    testgpu, Accelerator, Advice, DeviceSliceMut, Managed, ManagedRange, Place, Queue, QueueOptions,
 };
 
 /// Any error is told in one sentence.
@@ -73,7 +73,7 @@ pub struct Outcome {
 /// # Errors
 ///
 /// The errors of allocating memory, of moving it, and of submitting.
-pub fn measure(gpu: &Gpu, system: System, load: Load) -> Result<Outcome> {
+pub fn measure(gpu: &Accelerator, system: System, load: Load) -> Result<Outcome> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
     let mut there = gpu.alloc_vram::<f32>(COUNT)?;
@@ -109,7 +109,7 @@ pub fn measure(gpu: &Gpu, system: System, load: Load) -> Result<Outcome> {
 fn increment(queue: &mut Queue, data: &mut DeviceSliceMut<'_, f32>, uses: u16) -> Result<()> {
     queue.scope(|scope| -> pinmap::Result<()> {
         for _ in 0..uses {
-            scope.launch(kernel::IncrementF32 { data })?;
+            scope.launch(testgpu::IncrementF32 { data })?;
         }
         Ok(())
     })?;
@@ -140,7 +140,7 @@ pub struct Moment {
 /// # Errors
 ///
 /// The errors of allocating memory, of advising, and of submitting.
-pub fn watch(gpu: &Gpu, turns: u16, advice: Advice) -> Result<Vec<Moment>> {
+pub fn watch(gpu: &Accelerator, turns: u16, advice: Advice) -> Result<Vec<Moment>> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let mut numbers = gpu.alloc_managed_apart::<f32>(COUNT)?;
     numbers.fill(0.0);

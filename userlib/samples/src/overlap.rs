@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{kernel, Error, Gpu};
+use pinmap::{testgpu, Accelerator, Error};
 
 /// How long a chunk takes in each direction.
 pub const CHUNK: Duration = Duration::from_millis(8);
@@ -78,7 +78,7 @@ impl Pipeline {
 /// # Errors
 ///
 /// The errors of allocating memory, submitting and waiting.
-pub fn pipeline(gpu: &Gpu, chunks: usize) -> Result<Pipeline, Error> {
+pub fn pipeline(gpu: &Accelerator, chunks: usize) -> Result<Pipeline, Error> {
     let bandwidth = gpu.info()?.link.bandwidth.unwrap_or(1 << 30) as f64;
     let chunk = (bandwidth * CHUNK.as_secs_f64()) as usize / 4096 * 4096;
     let run = |name, streams, wait| run(gpu, name, (streams, wait), (chunk, chunks));
@@ -93,7 +93,7 @@ pub fn pipeline(gpu: &Gpu, chunks: usize) -> Result<Pipeline, Error> {
 
 /// Runs the pipeline once. The streams take turns with the chunks; `wait` waits for each step.
 fn run(
-    gpu: &Gpu,
+    gpu: &Accelerator,
     name: &'static str,
     (streams, wait): (usize, bool),
     (chunk, chunks): (usize, usize),
@@ -133,10 +133,10 @@ fn run(
                 }
             };
             stream.record(before)?;
-            work.copy(input.slice(), local)?;
+            work.copy(input.slice(), &mut *local)?;
             end(copied)?;
             // The work takes as long as a copy.
-            work.launch(kernel::Spin { time: CHUNK })?;
+            work.launch(testgpu::Spin { time: CHUNK })?;
             end(done)?;
             work.copy(&*local, output)?;
             end(out)?;

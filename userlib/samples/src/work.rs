@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use pinmap::{kernel, Allocation, Gpu, Queue, QueueOptions};
+use pinmap::{testgpu, Accelerator, Allocation, Queue, QueueOptions};
 
 /// Any error is told in one sentence.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -38,7 +38,7 @@ impl Work {
     /// # Errors
     ///
     /// The errors of making a queue and of allocating memory.
-    pub fn new(gpu: &Gpu, most: usize) -> Result<Self> {
+    pub fn new(gpu: &Accelerator, most: usize) -> Result<Self> {
         Ok(Self {
             queue: gpu.queue(QueueOptions::new())?,
             host: gpu.device().alloc(most)?,
@@ -66,10 +66,10 @@ impl Work {
             let batch = scope.batch();
             scope.timestamp(&mut stamps, 0)?;
             for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut data })?;
+                scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             }
             scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
+            batch.publish()?;
             scope.wait()
         })?;
         self.times(start)
@@ -97,11 +97,11 @@ impl Work {
             scope.timestamp(&mut stamps, 0)?;
             scope.copy(&data, &mut there)?;
             for _ in 0..uses {
-                scope.launch(kernel::IncrementF32 { data: &mut there })?;
+                scope.launch(testgpu::IncrementF32 { data: &mut there })?;
             }
             scope.copy(&there, &mut data)?;
             scope.timestamp(&mut stamps, 1)?;
-            batch.submit()?;
+            batch.publish()?;
             scope.wait()
         })?;
         self.times(start)

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use pinmap::{kernel, Gpu, Queue, Reach};
+use pinmap::{testgpu, Accelerator, Queue, Reach};
 
 /// How many floats [`increment`] works on.
 pub const FLOATS: u16 = 1024;
@@ -35,7 +35,7 @@ pub fn increment(queue: &mut Queue, floats: &mut [f32]) -> pinmap::Result<Increm
     let addr = floats.as_ptr().addr();
     queue.scope(|scope| {
         let mut data = scope.slice_mut(floats)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(Increment {
             addr,
             device_addr: data.device_addr(),
@@ -62,13 +62,13 @@ pub fn describe(reach: Reach) -> String {
 /// # Errors
 ///
 /// The errors of allocating memory, submitting and waiting.
-pub fn copy(gpu: &Gpu, queue: &mut Queue) -> Result<Vec<i32>, Box<dyn Error>> {
+pub fn copy(gpu: &Accelerator, queue: &mut Queue) -> Result<Vec<i32>, Box<dyn Error>> {
     let mut source = gpu.device().alloc::<i32>(INTS)?;
     let mut target = gpu.device().alloc::<i32>(INTS)?;
     let ints: Vec<i32> = (0i32..).take(INTS).collect();
     source.write(0, &ints)?;
     queue.scope(|scope| {
-        scope.launch(kernel::Copy {
+        scope.launch(testgpu::CopyElements {
             from: source.slice(),
             to: &mut target.slice_mut(),
         })

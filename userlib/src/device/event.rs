@@ -2,10 +2,11 @@
 //! Events: what the driver tells a program that has not asked.
 
 use std::fmt;
+use std::future::Future;
 use std::io::{self, Read};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
@@ -15,11 +16,12 @@ use crate::error::fault::FaultAccess;
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::sys::bindings::{self as abi, pinmap_event};
 use crate::sys::poll::wait;
+use crate::sys::watch::{Files, Watched};
 
 /// Something that happened to a context, without a call of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Event {
+pub enum DeviceEvent {
     /// A registration went stale: its memory left the address space, for instance by `munmap()`,
     /// and the device can no longer reach it. The registration can only be released. This happens
     /// to memory registered with [`register_raw`](crate::Device::register_raw); memory of a
@@ -63,7 +65,7 @@ pub enum Event {
     Other(u32),
 }
 
-impl Event {
+impl DeviceEvent {
     /// Decodes what a `read()` of one event returns.
     pub(crate) fn from_bytes(bytes: &[u8; size_of::<pinmap_event>()]) -> Self {
         let number = |offset| u64::from_ne_bytes(field(bytes, offset));
@@ -94,7 +96,7 @@ impl Event {
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for DeviceEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Stale { addr, len, .. } => write!(
@@ -120,15 +122,15 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENODEV`: the device is gone, and [`Event::Gone`] was taken before.
-    pub fn try_event(&self) -> Result<Option<Event>> {
+    /// `ENODEV`: the device is gone, and [`DeviceEvent::Gone`] was taken before.
+    pub fn try_next_event(&self) -> Result<Option<DeviceEvent>> {
         let mut bytes = [0; size_of::<abi::pinmap_event>()];
         let fail = |errno| Error::new(Operation::Event, format!("read an event of {self}"), errno);
         loop {
             // The driver returns whole events only.
             return match self.file().read(&mut bytes) {
                 Ok(0) => Err(fail(Errno::ENODEV)),
-                Ok(_) => Ok(Some(Event::from_bytes(&bytes))),
+                Ok(_) => Ok(Some(DeviceEvent::from_bytes(&bytes))),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => Ok(None),
                     io::ErrorKind::Interrupted => continue,
@@ -140,19 +142,76 @@ impl Device {
         }
     }
 
-    /// Waits for the next event and takes it; without a timeout, for as long as that takes. Returns
-    /// `None` if the time was up first.
+    /// Waits for the next event and takes it, for as long as that takes.
     ///
     /// # Errors
     ///
-    /// As for [`try_event`](Self::try_event); `EDEADLK`: this is a host function.
-    pub fn wait_event(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Event>> {
+    /// As for [`try_next_event`](Self::try_next_event); `EDEADLK`: this is a host function.
+    pub fn next_event(&self) -> Result<DeviceEvent> {
+        match self.wait_for_event(None)? {
+            Some(event) => Ok(event),
+            None => unreachable!("without a timeout no time is up"),
+        }
+    }
+
+    /// Waits as [`next_event`](Self::next_event) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`next_event`](Self::next_event); `ETIMEDOUT`: the time was up first.
+    pub fn next_event_timeout(&self, timeout: Duration) -> Result<DeviceEvent> {
+        let event = self.wait_for_event(Some(timeout))?;
+        event.ok_or_else(|| {
+            let attempt = format!("wait for an event of {self}");
+            Error::new(Operation::Wait, attempt, Errno::ETIMEDOUT)
+        })
+    }
+
+    /// Waits for the next event and takes it. Returns `None` if the time was up first.
+    fn wait_for_event(&self, timeout: Option<Duration>) -> Result<Option<DeviceEvent>> {
         let attempt = || format!("wait for an event of {self}");
         check_outside(Operation::Wait, attempt)?;
-        let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-        wait(&mut files, timeout.into())
-            .map_err(|errno| Error::new(Operation::Wait, attempt(), errno))?;
-        self.try_event()
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let mut files = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let woken = wait(&mut files, left)
+                .map_err(|errno| Error::new(Operation::Wait, attempt(), errno))?;
+            match self.try_next_event()? {
+                None if !woken => return Ok(None),
+                // Another thread has taken the event.
+                None => {}
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// Waits as [`next_event`](Self::next_event) does, without blocking the thread, on any executor.
+    /// If the future is dropped before it is ready, no event is lost.
+    ///
+    /// # Errors
+    ///
+    /// As for [`next_event`](Self::next_event); `EAGAIN`: the system cannot start a thread.
+    pub fn next_event_async(&self) -> impl Future<Output = Result<DeviceEvent>> + Send + '_ {
+        let mut watched = Watched::default();
+        std::future::poll_fn(move |context| {
+            let ready = || self.try_next_event();
+            let files = || Box::new(Events(self.clone())) as _;
+            watched.poll(context, ready, files, |errno| {
+                Error::new(
+                    Operation::Wait,
+                    format!("wait for an event of {self}"),
+                    errno,
+                )
+            })
+        })
+    }
+
+    /// Whether the device is gone, as far as its file tells.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut files = [PollFd::new(self.as_fd(), PollFlags::empty())];
+        let polled = wait(&mut files, Some(Duration::ZERO));
+        polled == Ok(true) && files[0].any() == Some(true)
     }
 
     /// Has the driver signal an eventfd when there is an event to take. Replaces an earlier
@@ -171,6 +230,15 @@ impl Device {
                     errno,
                 )
             })
+    }
+}
+
+/// The file that tells about events.
+struct Events(Device);
+
+impl Files for Events {
+    fn files(&self) -> [Option<(BorrowedFd<'_>, bool)>; 2] {
+        [Some((self.0.as_fd(), true)), None]
     }
 }
 
@@ -194,33 +262,42 @@ mod tests {
 
     #[test]
     fn events_are_told_apart() {
-        let stale = Event::Stale {
+        let stale = DeviceEvent::Stale {
             handle: 7,
             addr: 0x7f00_0000_1000,
             len: 8192,
         };
         assert_eq!(
-            Event::from_bytes(&bytes(1, [7, 0x7f00_0000_1000, 8192])),
+            DeviceEvent::from_bytes(&bytes(1, [7, 0x7f00_0000_1000, 8192])),
             stale
         );
-        assert_eq!(Event::from_bytes(&bytes(2, [0; 3])), Event::Gone);
-        let fault = Event::Fault {
+        assert_eq!(
+            DeviceEvent::from_bytes(&bytes(2, [0; 3])),
+            DeviceEvent::Gone
+        );
+        let fault = DeviceEvent::Fault {
             queue: 3,
             access: FaultAccess::Read,
             addr: 0xdead_0000,
             packet: 17,
         };
-        assert_eq!(Event::from_bytes(&bytes(3, [3, 0xdead_0000, 17])), fault);
-        let thrashing = Event::Thrashing {
+        assert_eq!(
+            DeviceEvent::from_bytes(&bytes(3, [3, 0xdead_0000, 17])),
+            fault
+        );
+        let thrashing = DeviceEvent::Thrashing {
             range: 9,
             addr: 0x7f00_0020_0000,
             len: 2 << 20,
         };
-        let read = Event::from_bytes(&bytes(4, [9, 0x7f00_0020_0000, 2 << 20]));
+        let read = DeviceEvent::from_bytes(&bytes(4, [9, 0x7f00_0020_0000, 2 << 20]));
         assert_eq!(read, thrashing);
         let words = thrashing.to_string();
         assert!(words.contains("2097152 bytes at 0x7f0000200000"), "{words}");
         assert!(words.contains("stay on the host"), "{words}");
-        assert_eq!(Event::from_bytes(&bytes(77, [0; 3])), Event::Other(77));
+        assert_eq!(
+            DeviceEvent::from_bytes(&bytes(77, [0; 3])),
+            DeviceEvent::Other(77)
+        );
     }
 }

@@ -39,7 +39,7 @@ pub struct Info {
     pub owner: bool,
     /// Whether the device is gone. The other fields are as they were before.
     pub gone: bool,
-    /// Whether memory can be managed ([`Gpu::manage`](crate::Gpu::manage)): the device can fault,
+    /// Whether memory can be managed ([`Accelerator::manage`](crate::Accelerator::manage)): the device can fault,
     /// and the kernel lets drivers follow the memory of programs.
     pub managed: bool,
     /// The device addresses that the IOMMU translates.

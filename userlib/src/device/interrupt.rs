@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Interrupts of a device, counted by eventfds.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::PoisonError;
-use std::time::Duration;
+use std::future::Future;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
@@ -13,6 +14,7 @@ use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::sys::bindings as abi;
 use crate::sys::poll::wait;
+use crate::sys::watch::{Files, Watched};
 use crate::sys::{inside, ioctl};
 
 /// An interrupt vector of a device, counted by an eventfd.
@@ -24,7 +26,7 @@ use crate::sys::{inside, ioctl};
 pub struct Interrupt {
     device: Device,
     vector: u32,
-    eventfd: EventFd,
+    eventfd: Arc<EventFd>,
 }
 
 impl Device {
@@ -50,8 +52,8 @@ impl Device {
                     .with_hint("use or drop the other `Interrupt`"),
             );
         }
-        let eventfd =
-            EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(fail)?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let eventfd = Arc::new(EventFd::from_flags(flags).map_err(fail)?);
         self.set_eventfd(abi::PINMAP_SOURCE_VECTOR, vector, Some(eventfd.as_fd()))
             .map_err(|errno| match errno {
                 Errno::ENOENT => Error::refused(
@@ -77,9 +79,8 @@ impl Interrupt {
         self.vector
     }
 
-    /// Waits until an interrupt comes; without a timeout, for as long as that takes. Returns how
-    /// many came since the last call, or `None` if the time was up first. Mind that `?` alone does
-    /// not tell the two apart.
+    /// Waits until an interrupt comes, for as long as that takes. Returns how many came since the
+    /// last call.
     ///
     /// Later reads of registered memory see what the device wrote before the interrupt.
     ///
@@ -87,20 +88,81 @@ impl Interrupt {
     ///
     /// `ENODEV`: the device is gone, so that no interrupt will come; `EDEADLK`: this is a host
     /// function.
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<u64>> {
+    pub fn wait(&self) -> Result<u64> {
+        match self.wait_for(None)? {
+            Some(count) => Ok(count),
+            None => unreachable!("without a timeout no time is up"),
+        }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    ///
+    /// ```no_run
+    /// use std::time::{Duration, Instant};
+    /// # fn f(device: &pinmap::Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
+    /// // First the interrupt, then the work that ends with it.
+    /// let interrupt = device.interrupt(0)?;
+    /// registers.write(0x98, 1u32)?;
+    /// interrupt.wait_timeout(Duration::from_secs(1))?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<u64> {
+        let count = self.wait_for(Some(timeout))?;
+        count.ok_or_else(|| self.fail(Errno::ETIMEDOUT))
+    }
+
+    /// Waits until an interrupt comes. Returns `None` if the time was up first.
+    fn wait_for(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
         if inside::is_inside() {
             return Err(self.fail(Errno::EDEADLK));
         }
-        let mut files = [
-            PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
-            // A hang-up is always reported.
-            PollFd::new(self.device.as_fd(), PollFlags::empty()),
-        ];
-        let woken = wait(&mut files, timeout.into()).map_err(|errno| self.fail(errno))?;
-        match self.try_wait()? {
-            None if woken && files[1].any() == Some(true) => Err(self.fail(Errno::ENODEV)),
-            count => Ok(count),
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let mut files = [
+                PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN),
+                // A hang-up is always reported.
+                PollFd::new(self.device.as_fd(), PollFlags::empty()),
+            ];
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let woken = wait(&mut files, left).map_err(|errno| self.fail(errno))?;
+            match self.try_wait()? {
+                None if !woken => return Ok(None),
+                None if files[1].any() == Some(true) => return Err(self.fail(Errno::ENODEV)),
+                // Another thread has taken the interrupt.
+                None => {}
+                count => return Ok(count),
+            }
         }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor. If the
+    /// future is dropped before it is ready, no interrupt is lost.
+    ///
+    /// ```no_run
+    /// # async fn f(device: &pinmap::Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
+    /// let interrupt = device.interrupt(0)?;
+    /// registers.write(0x98, 1u32)?;
+    /// println!("{} came", interrupt.wait_async().await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); `EAGAIN`: the system cannot start a thread.
+    pub fn wait_async(&self) -> impl Future<Output = Result<u64>> + Send + '_ {
+        let mut watched = Watched::default();
+        std::future::poll_fn(move |context| {
+            let ready = || match self.try_wait() {
+                Ok(None) if self.device.is_gone() => Err(self.fail(Errno::ENODEV)),
+                tried => tried,
+            };
+            let files = || Box::new(Sources(Arc::clone(&self.eventfd), self.device.clone())) as _;
+            watched.poll(context, ready, files, |errno| self.fail(errno))
+        })
     }
 
     /// Returns how many interrupts came since the last call, or `None` if none did. Does not wait.
@@ -128,9 +190,24 @@ impl Interrupt {
     }
 }
 
+/// The files that tell about an interrupt: its eventfd, and the device, which may go.
+struct Sources(Arc<EventFd>, Device);
+
+impl Files for Sources {
+    fn files(&self) -> [Option<(BorrowedFd<'_>, bool)>; 2] {
+        [Some((self.0.as_fd(), true)), Some((self.1.as_fd(), false))]
+    }
+}
+
 impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
+    }
+}
+
+impl AsRawFd for Interrupt {
+    fn as_raw_fd(&self) -> RawFd {
+        self.eventfd.as_fd().as_raw_fd()
     }
 }
 

@@ -5,10 +5,10 @@
 //! registrations and events of its own. Everything made from it keeps it open. This module knows
 //! neither queues nor streams.
 
+pub(crate) mod accelerator;
 pub(crate) mod bar;
 pub(crate) mod event;
 pub(crate) mod extension;
-pub(crate) mod gpu;
 pub(crate) mod info;
 pub(crate) mod interrupt;
 pub(crate) mod totals;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -280,6 +280,12 @@ impl Device {
 impl AsFd for Device {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.file.as_raw_fd()
     }
 }
 

@@ -79,8 +79,8 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Reset, Errno::EAGAIN) => {
             "the device is being bound, unbound or reset by someone else"
         }
-        (Operation::Gpu, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
-        (Operation::Gpu | Operation::Queue, Errno::ENOTTY) => {
+        (Operation::Accelerator, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
+        (Operation::Accelerator | Operation::Queue, Errno::ENOTTY) => {
             "the driver was built without queues, or is older than this crate"
         }
         (Operation::Allocate, Errno::ENOTTY) => "the driver is older than this crate",
@@ -98,6 +98,7 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (_, Errno::E2BIG) => "the driver is older than this crate",
         (_, Errno::EOPNOTSUPP) => "the driver, the device or the IOMMU cannot do that",
         (_, Errno::EOVERFLOW) => "the end lies outside of the 64-bit address space",
+        (_, Errno::ETIMEDOUT) => "the time was up",
         (_, Errno::EINTR) => "a signal arrived meanwhile",
         _ => return errno.desc().to_lowercase(),
     };
@@ -139,12 +140,12 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             Operation::Prefetch | Operation::Advise | Operation::Residency | Operation::Budget,
             Errno::ENOENT,
         ) => {
-            "have it managed before (`Gpu::manage`, `Gpu::manage_all`), or allocate it with \
-             `Gpu::alloc_managed`"
+            "have it managed before (`Accelerator::manage`, `Accelerator::manage_all`), or allocate it with \
+             `Accelerator::alloc_managed`"
         }
         (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",
         (Operation::Reset, Errno::EAGAIN) => "try again",
-        (Operation::Gpu, Errno::EOPNOTSUPP) => {
+        (Operation::Accelerator, Errno::EOPNOTSUPP) => {
             "a device with an MMU of its own is needed: `pinmap info` shows the kind of each"
         }
         (Operation::Queue, Errno::ENOSPC) => "drop a queue first",
@@ -225,7 +226,7 @@ pub(crate) fn for_failure(failure: &Failure) -> Option<String> {
 pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
     Some(match reason {
         FaultReason::Unmapped => {
-            "register the memory with that access, or have it managed (`Gpu::manage`)"
+            "register the memory with that access, or have it managed (`Accelerator::manage`)"
         }
         FaultReason::Hole => "keep the memory mapped until the work is done",
         FaultReason::Permission => {
@@ -350,7 +351,7 @@ mod tests {
             assert!(cause(operation, Errno::EOPNOTSUPP).contains("cannot fault"));
             assert!(cause(operation, Errno::ENOTTY).contains("older"));
             let hint = hint(operation, Errno::ENOENT).expect("a hint");
-            assert!(hint.contains("Gpu::manage"), "{hint}");
+            assert!(hint.contains("Accelerator::manage"), "{hint}");
         }
         assert!(cause(Operation::Manage, Errno::EEXIST).contains("already"));
     }

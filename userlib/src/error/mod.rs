@@ -9,6 +9,7 @@ pub(crate) mod bounds;
 pub(crate) mod failure;
 pub(crate) mod fault;
 pub(crate) mod hint;
+mod kind;
 mod operation;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::sys::inside;
 
 use failure::Failure;
 use fault::Fault;
+pub use kind::ErrorKind;
 pub use operation::Operation;
 
 /// Ends the process, because there would be references to memory that a device still writes.
@@ -34,19 +36,55 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate.
 ///
-/// Displayed, it says what failed, why, and, where that is known, what to do about it.
+/// Displayed, it says what failed, why, and, where that is known, what to do about it. Its
+/// [`kind`](Self::kind) is there to match on. Its [source](std::error::Error::source) is an
+/// [`io::Error`] with the errno.
+///
+/// ```
+/// let error = pinmap::Device::open("/dev/null").unwrap_err();
+/// assert_eq!(error.kind(), pinmap::ErrorKind::Unsupported);
+/// assert!(error.to_string().starts_with("cannot open /dev/null: it is not a pinmap device"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone, PartialEq, Eq)]
 struct Inner {
     operation: Operation,
     /// The attempted operation, as a phrase that follows "cannot".
     attempt: String,
     cause: String,
     errno: Errno,
+    source: Source,
     failure: Option<Failure>,
     fault: Option<Fault>,
     hint: Option<String>,
 }
+
+/// The errno as an error of the standard library.
+struct Source(io::Error);
+
+impl Source {
+    fn new(errno: Errno) -> Self {
+        Self(io::Error::from_raw_os_error(errno as i32))
+    }
+}
+
+impl Clone for Source {
+    fn clone(&self) -> Self {
+        Self(io::Error::from_raw_os_error(
+            self.0.raw_os_error().unwrap_or_default(),
+        ))
+    }
+}
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.raw_os_error() == other.0.raw_os_error()
+    }
+}
+
+impl Eq for Source {}
 
 impl Error {
     /// The error of a system call.
@@ -56,6 +94,7 @@ impl Error {
             attempt: attempt.into(),
             cause: hint::cause(operation, errno),
             errno,
+            source: Source::new(errno),
             failure: None,
             fault: None,
             hint: hint::hint(operation, errno),
@@ -86,6 +125,7 @@ impl Error {
             attempt,
             cause,
             errno,
+            source: Source::new(errno),
             failure: None,
             fault: None,
             hint: None,
@@ -120,6 +160,17 @@ impl Error {
     /// The operation that failed.
     pub fn operation(&self) -> Operation {
         self.0.operation
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> ErrorKind {
+        ErrorKind::of(self.0.operation, self.0.errno, self.0.fault.is_some())
+    }
+
+    /// Returns an error of the standard library that has the errno, and no more.
+    /// [`io::Error::from`] keeps the whole text instead, and with it only the kind.
+    pub fn to_io_error(&self) -> io::Error {
+        self.0.source.clone().0
     }
 
     /// The errno, with the number from `errno.h` and the meaning from the table in
@@ -177,7 +228,19 @@ impl fmt::Debug for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    /// The errno, as an [`io::Error`].
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0.source.0)
+    }
+}
+
+impl<T> From<ErrorWith<T>> for io::Error {
+    /// As for [`Error`]. Drops the value.
+    fn from(error: ErrorWith<T>) -> Self {
+        error.error.into()
+    }
+}
 
 impl From<Error> for io::Error {
     /// Makes an error of the kind that belongs to the errno, and keeps the whole text.
@@ -198,17 +261,46 @@ pub struct ErrorWith<T> {
     pub value: T,
 }
 
+impl<T> ErrorWith<T> {
+    pub(crate) fn new(error: Error, value: T) -> Self {
+        Self { error, value }
+    }
+
+    /// Returns the error alone, and drops the value. So does `?` in a function that returns
+    /// [`Error`].
+    pub fn into_error(self) -> Error {
+        self.error
+    }
+}
+
 impl<T> fmt::Display for ErrorWith<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl<T: fmt::Debug> std::error::Error for ErrorWith<T> {}
+impl<T: fmt::Debug> std::error::Error for ErrorWith<T> {
+    /// The error without the value.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
 
 impl<T> From<ErrorWith<T>> for Error {
     fn from(error: ErrorWith<T>) -> Self {
         error.error
+    }
+}
+
+/// Fails if the time was up before a wait was over.
+///
+/// # Errors
+///
+/// `ETIMEDOUT`.
+pub(crate) fn in_time(done: bool, attempt: impl FnOnce() -> String) -> Result<()> {
+    match done {
+        true => Ok(()),
+        false => Err(Error::new(Operation::Wait, attempt(), Errno::ETIMEDOUT)),
     }
 }
 

@@ -51,7 +51,7 @@ pub enum Operation {
     /// Resetting the function.
     Reset,
     /// Asking what a paged device can do, or has done.
-    Gpu,
+    Accelerator,
     /// Making a queue.
     Queue,
     /// Submitting work to a queue or a stream.

@@ -24,6 +24,7 @@ impl AllocOptions {
     /// Sets whether the memory is write-combined, which bypasses the CPU's caches. This suits
     /// memory that the CPU only writes, in order, and the device reads; reads of the CPU are slow.
     /// On x86 only.
+    #[must_use]
     pub fn write_combined(mut self, on: bool) -> Self {
         self.write_combined = on;
         self
@@ -31,6 +32,7 @@ impl AllocOptions {
 
     /// Sets the NUMA node from which all of the memory is taken. By default the memory policy of
     /// the thread decides (`set_mempolicy()`).
+    #[must_use]
     pub fn node(mut self, node: u32) -> Self {
         self.node = Some(node);
         self
@@ -40,9 +42,14 @@ impl AllocOptions {
     /// address and with one charge. If one of the open devices cannot map the memory, allocating
     /// fails; if a later one cannot, opening that device fails. Dropping the allocation removes all
     /// mappings.
+    #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;
         self
+    }
+
+    pub(crate) fn is_portable(&self) -> bool {
+        self.portable
     }
 
     pub(crate) fn to_abi(self, length: usize) -> abi::pinmap_alloc {

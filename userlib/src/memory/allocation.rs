@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocations: memory that the driver allocates for a device and the CPU, in host memory or in the
 //! device's memory.
+#![allow(unsafe_code)]
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,13 +11,13 @@ use std::os::fd::AsFd;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::info::Kind;
 use crate::device::Device;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::alloc_options::AllocOptions;
-use crate::memory::element::Element;
+use crate::memory::element::{check_layout, Element};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::{View, Vram};
 use crate::sys::bindings as abi;
@@ -36,10 +37,20 @@ pub enum Place {
 /// Memory for a number of elements, allocated by the driver and zeroed. The CPU and the device both
 /// read and write it.
 ///
-/// Made by [`Device::alloc`], [`Device::import`] and [`Gpu::alloc_vram`](crate::Gpu::alloc_vram).
-/// On a paged device the device address equals the user address. The CPU copies elements in and
-/// out; there are no references to them. Dropping an allocation frees the memory, and the device
-/// cannot reach it any more. An allocation keeps the device open.
+/// Made by [`Device::alloc`], [`Device::import`] and [`Accelerator::alloc_vram`]. On a paged device
+/// the device address equals the user address. The CPU copies elements in and out; there are no
+/// references to them, because a device may change them at any time. Host memory of an accelerator
+/// to which there are references is [`Pinned`](crate::Pinned). Dropping an allocation frees the
+/// memory, and the device cannot reach it any more. An allocation keeps the device open.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
+/// let mut samples = device.alloc::<i16>(4096)?;
+/// samples.write(0, &[1, 2, 3])?;
+/// registers.write(0x10, samples.device_addr())?;
+/// println!("{}", samples.get(2)?);
+/// # Ok(()) }
+/// ```
 ///
 /// Once the device is gone, an access to memory in [`Place::Vram`] raises `SIGBUS`; host memory
 /// stays accessible.
@@ -52,6 +63,8 @@ pub struct Allocation<T> {
     len: usize,
     /// DMA snoops the CPU's caches, so nothing needs to be synchronised.
     coherent: bool,
+    /// Other devices of the process have it at the same address.
+    portable: bool,
     elements: PhantomData<T>,
 }
 
@@ -96,7 +109,7 @@ impl Device {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// Allocates memory of the device for `count` elements, zeroed. The device address equals the
     /// user address.
     ///
@@ -139,6 +152,7 @@ impl<T: Element> Allocation<T> {
             Place::Host => "pinned memory",
             Place::Vram => "memory of the device",
         };
+        const { check_layout::<T>() }
         let attempt = || {
             let size = size_of::<T>();
             format!("allocate {what} for {count} elements of {size} bytes with {device}")
@@ -160,7 +174,12 @@ impl<T: Element> Allocation<T> {
             .len(length)
             .map_raw(device.file())
             .map_err(|error| Error::from_io(Operation::Allocate, attempt(), &error))?;
+        let portable = options.is_portable();
         Self::map(device, handle, Mapped::new(map, place), count)
+            .map(|mut memory| {
+                memory.portable = portable;
+                memory
+            })
             .map_err(|(errno, failure)| fail(errno).with_failure(failure))
     }
 
@@ -183,6 +202,7 @@ impl<T: Element> Allocation<T> {
             memory,
             len,
             coherent,
+            portable: false,
             elements: PhantomData,
         })
     }
@@ -199,6 +219,95 @@ impl<T: Element> Allocation<T> {
     /// Borrows the elements exclusively as a slice that the device can write.
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
         DeviceSliceMut::new(self.slice())
+    }
+
+    /// Borrows [portable](AllocOptions::portable) memory as a slice that another accelerator of
+    /// this program can read.
+    ///
+    /// ```no_run
+    /// use pinmap::{stream, Accelerator, AllocOptions, Stream};
+    /// # fn f(first: &Accelerator, second: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
+    /// let shared = first.device().alloc_with::<f32>(1024, AllocOptions::new().portable())?;
+    /// let mut local = second.alloc_vram::<f32>(1024)?;
+    /// // `stream` is one of the second accelerator.
+    /// stream.scope(|work| work.copy(shared.on(second)?, &mut local))
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory is not portable.
+    pub fn on(&self, other: &Accelerator) -> Result<DeviceSlice<'_, T>> {
+        if !self.portable {
+            let attempt = format!("use {self:?} with {}", other.device());
+            let cause = "it is not portable";
+            let error = Error::refused(Operation::Access, attempt, Errno::EINVAL, cause);
+            return Err(error.with_hint("allocate it with `AllocOptions::portable`"));
+        }
+        Ok(self.slice().of(other.device()))
+    }
+
+    /// Borrows portable memory exclusively as a slice that another accelerator of this program can
+    /// write: see [`on`](Self::on).
+    ///
+    /// # Errors
+    ///
+    /// As for [`on`](Self::on).
+    pub fn on_mut(&mut self, other: &Accelerator) -> Result<DeviceSliceMut<'_, T>> {
+        self.on(other).map(DeviceSliceMut::new)
+    }
+
+    /// The elements as a slice, if this is host memory; `None` for memory of the device.
+    ///
+    /// # Safety
+    ///
+    /// As long as the slice exists, no device writes to the memory, and nobody else who shares it:
+    /// devices to which it is portable, importers, other processes. A device may be told to by a
+    /// store to its registers, or by a raw packet.
+    pub unsafe fn as_slice(&self) -> Option<&[T]> {
+        // SAFETY: As the caller promises.
+        matches!(self.memory, Mapped::Host(_)).then(|| unsafe { self.host_slice() })
+    }
+
+    /// The elements as a slice for writing, if this is host memory; `None` for memory of the device.
+    ///
+    /// # Safety
+    ///
+    /// As long as the slice exists, no device reads or writes the memory, and nobody else who
+    /// shares it: see [`as_slice`](Self::as_slice).
+    pub unsafe fn as_mut_slice(&mut self) -> Option<&mut [T]> {
+        // SAFETY: As the caller promises.
+        matches!(self.memory, Mapped::Host(_)).then(|| unsafe { self.host_slice_mut() })
+    }
+
+    /// The elements of host memory as a slice. Panics for memory of the device.
+    ///
+    /// # Safety
+    ///
+    /// Nothing writes to the memory as long as the slice exists.
+    pub(crate) unsafe fn host_slice(&self) -> &[T] {
+        let start = self.host().start().cast::<T>();
+        // SAFETY: It is mapped, begins with a page, hence aligned, and is initialised by the
+        // driver; any bytes are elements. It is not written by the caller's promise.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+
+    /// The elements of host memory as a slice for writing. Panics for memory of the device.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else reads or writes the memory as long as the slice exists.
+    pub(crate) unsafe fn host_slice_mut(&mut self) -> &mut [T] {
+        let start = self.host().start().cast::<T>();
+        // SAFETY: As for `host_slice`, and unique by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+    }
+
+    fn host(&self) -> &Map {
+        match &self.memory {
+            Mapped::Host(memory) => memory,
+            Mapped::Vram(_) => unreachable!("the caller knows that this is host memory"),
+        }
     }
 
     /// Loads one element.

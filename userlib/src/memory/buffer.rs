@@ -5,6 +5,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::{Advice, MmapOptions};
@@ -12,6 +13,7 @@ use nix::errno::Errno;
 
 use crate::device::Device;
 use crate::error::{Error, ErrorWith, Operation, Result};
+use crate::memory::element::{check_layout, Element};
 use crate::memory::options::RegisterOptions;
 use crate::memory::raw::RawRegistration;
 use crate::memory::registration::Registration;
@@ -35,16 +37,28 @@ pub enum Pages {
     },
 }
 
-/// Memory in whole pages that no device can reach. It dereferences to a slice of bytes.
+/// Memory of the program in whole pages of its own, which no device can reach: a slice of elements.
 ///
 /// [`register`](Self::register) makes the memory reachable for a device and turns the buffer into a
-/// [`Registration`]; releasing that gives the buffer back with its content.
-pub struct Buffer {
+/// [`Registration`]; releasing that gives the buffer back with its content. For the queues of an
+/// accelerator, [`Accelerator::register`](crate::Accelerator::register) takes a buffer, too.
+///
+/// ```
+/// let mut samples = pinmap::Buffer::<i16>::new(1000)?;
+/// samples[0] = -1;
+/// assert_eq!(samples.len(), 1000);
+/// assert_eq!(samples.addr() % 4096, 0);
+/// # pinmap::Result::<()>::Ok(())
+/// ```
+pub struct Buffer<T = u8> {
+    /// At least `len` elements, in whole pages.
     memory: Map,
+    len: usize,
+    elements: PhantomData<T>,
 }
 
-impl Buffer {
-    /// Allocates zeroed memory of `len` bytes, rounded up to whole pages.
+impl<T: Element> Buffer<T> {
+    /// Allocates zeroed memory for `len` elements, in whole pages.
     ///
     /// # Errors
     ///
@@ -61,13 +75,15 @@ impl Buffer {
     /// As for [`new`](Self::new); `ENOMEM`: not enough huge pages were set aside; `EINVAL`: the
     /// system has no huge pages of that size.
     pub fn with_pages(len: usize, pages: Pages) -> Result<Self> {
-        let attempt = || format!("allocate {len} bytes");
+        const { check_layout::<T>() }
+        let bytes = len.saturating_mul(size_of::<T>());
+        let attempt = || format!("allocate {bytes} bytes");
         let page = match pages {
             Pages::Huge { bits } => 1usize.checked_shl(bits.into()).unwrap_or(0),
             Pages::Normal | Pages::Transparent => page_size(),
         };
         let mut options = MmapOptions::new();
-        options.len(round(len, page, attempt)?);
+        options.len(round(bytes, page, attempt)?);
         if let Pages::Huge { bits } = pages {
             options.huge(Some(bits));
         }
@@ -79,12 +95,13 @@ impl Buffer {
             // A kernel without transparent huge pages says EINVAL.
             let _ = memory.advise(Advice::HugePage);
         }
-        Ok(Self { memory })
+        Ok(Self::from_memory(memory, len))
     }
 
-    /// Maps a part of a file, shared: `len` bytes, rounded up to whole pages, from byte `offset`
-    /// on. A device can be allowed to write to a memfd or a file in tmpfs or hugetlbfs; other files
-    /// it can only read.
+    /// Maps a part of a file, shared: `len` elements from byte `offset` on. A device can be allowed
+    /// to write to a memfd or a file in tmpfs or hugetlbfs; other files it can only read. For a file
+    /// that is open for reading only, use `memmap2::Mmap` with
+    /// [`Accelerator::register`](crate::Accelerator::register).
     ///
     /// # Errors
     ///
@@ -98,12 +115,14 @@ impl Buffer {
     ///
     /// - nothing else may write to that part of the file: no other process, no other mapping, and
     ///   no system call;
-    /// - the file must reach to the end of the rounded length and not be truncated (`SIGBUS`).
+    /// - the file must reach to the end of the last page and not be truncated (`SIGBUS`).
     ///
     /// The first does not apply while the buffer is registered.
     pub unsafe fn from_file(file: &File, offset: u64, len: usize) -> Result<Self> {
-        let attempt = || format!("map {len} bytes of a file from {offset} on");
-        let len = round(len, page_size(), attempt)?;
+        const { check_layout::<T>() }
+        let bytes = len.saturating_mul(size_of::<T>());
+        let attempt = || format!("map {bytes} bytes of a file from {offset} on");
+        let rounded = round(bytes, page_size(), attempt)?;
         if offset % page_size() as u64 != 0 {
             let cause = "it does not begin with a page";
             return Err(Error::refused(
@@ -113,24 +132,39 @@ impl Buffer {
                 cause,
             ));
         }
-        let map = MmapOptions::new().offset(offset).len(len).map_raw(file);
+        let map = MmapOptions::new().offset(offset).len(rounded).map_raw(file);
         let map = map.map_err(|error| allocation(attempt(), &error))?;
-        Ok(Self {
-            memory: Map::new(map),
-        })
+        Ok(Self::from_memory(Map::new(map), len))
     }
 
-    /// User address of the first byte.
+    fn elements(&self) -> *mut T {
+        self.memory.start().cast()
+    }
+}
+
+impl<T> Buffer<T> {
+    /// User address of the first element.
     pub fn addr(&self) -> usize {
         self.memory.addr()
     }
 
-    /// Makes the memory reachable for a device: pins it and, unless the options say otherwise, maps
-    /// it in the device's address space. Until it is released, the memory can only be copied from
-    /// and to.
+    /// Makes the memory reachable for a device, in whole pages: pins it and, unless the options say
+    /// otherwise, maps it in the device's address space. Until it is released, the memory can only
+    /// be copied from and to.
     ///
     /// The device address equals the user address ([`addr`](Self::addr)) if the IOMMU allows that.
     /// Mapping makes this context the owner of a flat device.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, Device};
+    /// # fn f(device: &Device) -> pinmap::Result<()> {
+    /// let mut buffer = Buffer::new(4096)?;
+    /// buffer[..5].copy_from_slice(b"hello");
+    /// let registration = buffer.register(device, Access::Read)?;
+    /// println!("the device finds it at {:#x}", registration.device_addr()?);
+    /// let buffer: Buffer<u8> = registration.release()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -147,46 +181,92 @@ impl Buffer {
         self,
         device: &Device,
         options: impl Into<RegisterOptions>,
-    ) -> Result<Registration, ErrorWith<Self>> {
+    ) -> Result<Registration<T>, ErrorWith<Self>> {
         let (addr, len) = (self.memory.addr(), self.memory.len());
         // SAFETY: All of the memory belongs to `self`, which is consumed, so there is no reference
         // to it, and a `Registration` gives none except to atomics until it is released. If it is
         // neither released nor dropped, nothing ever unmaps the memory.
         match unsafe { RawRegistration::new(device, addr, len, options.into()) } {
-            Ok(raw) => Ok(Registration::new(raw, self.memory)),
+            Ok(raw) => Ok(Registration::new(raw, self)),
             Err(error) => Err(ErrorWith { error, value: self }),
         }
     }
 
-    /// The buffer of a registration that was released.
-    pub(crate) fn from_memory(memory: Map) -> Self {
-        Self { memory }
+    /// The buffer of memory that no device reaches, with room for `len` elements.
+    fn from_memory(memory: Map, len: usize) -> Self {
+        Self {
+            memory,
+            len,
+            elements: PhantomData,
+        }
+    }
+
+    /// The memory, in whole pages.
+    pub(crate) fn memory(&self) -> &Map {
+        &self.memory
     }
 }
 
-impl Deref for Buffer {
-    type Target = [u8];
+impl<T: Element> Deref for Buffer<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[u8] {
-        // SAFETY: The memory of a `Buffer` is not registered, and nothing else has it (for a file,
-        // by the contract of `from_file`); `&self` excludes `deref_mut`.
-        unsafe { self.memory.bytes() }
+    fn deref(&self) -> &[T] {
+        // SAFETY: It is mapped, begins with a page, hence aligned, and is initialised, because
+        // memory from mmap() is; any bytes are elements. The memory of a `Buffer` is not
+        // registered, and nothing else has it (for a file, by the contract of `from_file`);
+        // `&self` excludes `deref_mut`.
+        unsafe { std::slice::from_raw_parts(self.elements(), self.len) }
     }
 }
 
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
+impl<T: Element> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: As for `deref`, and `&mut self` excludes all other references.
-        unsafe { self.memory.bytes_mut() }
+        unsafe { std::slice::from_raw_parts_mut(self.elements(), self.len) }
     }
 }
 
-impl fmt::Debug for Buffer {
+impl<T: Element> AsRef<[T]> for Buffer<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
+impl<T: Element> AsMut<[T]> for Buffer<T> {
+    fn as_mut(&mut self) -> &mut [T] {
+        self
+    }
+}
+
+/// Copies the elements to pages of their own. [`Accelerator::register`](crate::Accelerator::register)
+/// registers a `Vec` where it is.
+///
+/// # Panics
+///
+/// There is no memory, or there are no elements.
+impl<T: Element> From<&[T]> for Buffer<T> {
+    fn from(elements: &[T]) -> Self {
+        let mut buffer = match Self::new(elements.len()) {
+            Ok(buffer) => buffer,
+            Err(error) => panic!("{error}"),
+        };
+        buffer.copy_from_slice(elements);
+        buffer
+    }
+}
+
+/// Copies the elements, as from a slice.
+impl<T: Element> From<Vec<T>> for Buffer<T> {
+    fn from(elements: Vec<T>) -> Self {
+        Self::from(&elements[..])
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { memory } = self;
         f.debug_struct("Buffer")
-            .field("addr", &format_args!("{:#x}", memory.addr()))
-            .field("len", &memory.len())
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("len", &self.len)
             .finish()
     }
 }
@@ -218,8 +298,9 @@ mod tests {
 
     #[test]
     fn is_zeroed_whole_pages() {
-        let mut buffer = Buffer::new(page_size() + 1).expect("memory");
-        assert_eq!(buffer.len(), 2 * page_size());
+        let mut buffer = Buffer::<u8>::new(page_size() + 1).expect("memory");
+        assert_eq!(buffer.len(), page_size() + 1);
+        assert_eq!(buffer.memory().len(), 2 * page_size());
         assert_eq!(buffer.addr() % page_size(), 0);
         assert!(buffer.iter().all(|&byte| byte == 0));
         buffer[page_size()] = 7;
@@ -228,17 +309,30 @@ mod tests {
 
     #[test]
     fn hints_are_only_hints() {
-        let buffer = Buffer::with_pages(1, Pages::Transparent).expect("memory");
-        assert_eq!(buffer.len(), page_size());
+        let buffer = Buffer::<u8>::with_pages(1, Pages::Transparent).expect("memory");
+        assert_eq!(buffer.len(), 1);
+    }
+
+    #[test]
+    fn elements_are_those_that_were_given() {
+        let buffer = Buffer::from(vec![1.5f32, 2.5]);
+        assert_eq!(buffer[..], [1.5, 2.5]);
+        assert_eq!(buffer.memory().len(), page_size());
+        assert_eq!(
+            Buffer::<u64>::new(usize::MAX / 8 + 1)
+                .expect_err("too long")
+                .errno(),
+            75
+        );
     }
 
     #[test]
     fn impossible_lengths_are_refused() {
-        let errno = |len| Buffer::new(len).expect_err("refused").errno();
+        let errno = |len| Buffer::<u8>::new(len).expect_err("refused").errno();
         assert_eq!(errno(0), Errno::EINVAL as i32);
         assert_eq!(errno(usize::MAX), Errno::EOVERFLOW as i32);
         assert_eq!(errno(isize::MAX as usize), Errno::EOVERFLOW as i32);
-        let error = Buffer::with_pages(1, Pages::Huge { bits: 200 }).expect_err("refused");
+        let error = Buffer::<u8>::with_pages(1, Pages::Huge { bits: 200 }).expect_err("refused");
         assert_eq!(error.errno(), Errno::EINVAL as i32);
     }
 
@@ -253,7 +347,7 @@ mod tests {
         let mut byte = [0];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, page_size() as u64)
             .expect("a byte");
-        assert_eq!((byte[0], buffer.len()), (7, page_size()));
+        assert_eq!((byte[0], buffer.memory().len()), (7, page_size()));
     }
 
     #[test]
@@ -261,7 +355,7 @@ mod tests {
         let file =
             File::from(memfd_create(c"pinmap-test", MFdFlags::MFD_CLOEXEC).expect("a memfd"));
         // SAFETY: It is refused.
-        let error = unsafe { Buffer::from_file(&file, 1, 1) }.expect_err("refused");
+        let error = unsafe { Buffer::<u8>::from_file(&file, 1, 1) }.expect_err("refused");
         assert!(
             error.to_string().contains("does not begin with a page"),
             "{error}"

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use memmap2::MmapOptions;
 use nix::errno::Errno;
@@ -163,6 +163,12 @@ impl DmaBuf {
 impl AsFd for DmaBuf {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl AsRawFd for DmaBuf {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -1,37 +1,47 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Elements: the numbers that memory shared with a device consists of.
+//! Elements: the plain data that memory shared with a device consists of.
+#![allow(unsafe_code)]
 
-/// A number of which device memory can consist: an integer of 8 to 64 bits, `f32` or `f64`. In
-/// memory, elements are in the CPU's byte order.
-pub trait Element: sealed::Element {}
+use std::mem::MaybeUninit;
+
+/// Plain data of which device memory can consist: numbers, arrays of them, and structs that are
+/// declared with [`element!`](crate::element). In memory, numbers are in the CPU's byte order.
+///
+/// The feature `bytemuck` implements the trait for every `bytemuck::Pod`, and the feature `half`
+/// for `f16` and `bf16`. With the feature `zerocopy`, [`element!`](crate::element) takes the types
+/// of that crate.
+///
+/// # Safety
+///
+/// Any bytes must be a valid value, all bytes of a value must be initialised (no padding), and the
+/// type must have neither references nor interior mutability.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no plain data that a device can share",
+    note = "declare a struct with `pinmap::element!`, or derive `bytemuck::Pod` and use the \
+            feature `bytemuck`"
+)]
+pub unsafe trait Element: Copy + Send + Sync + 'static {}
+
+/// A number that a device can be told as a value, for instance to [fill](crate::Scope::fill) memory
+/// with it: an integer of 8 to 64 bits, `f32` or `f64`, and with the feature `half` also `f16` and
+/// `bf16`.
+pub trait Number: Element + sealed::Bits {}
 
 pub(crate) mod sealed {
-    /// The conversions that accesses need. Sealed: other crates cannot implement it.
-    pub trait Element: Copy + std::fmt::Debug + Send + Sync + 'static {
-        /// The value of zeroed memory.
-        const ZERO: Self;
-        /// Reads the element from its bytes in memory. Panics if they are not as many as its size.
-        fn from_bytes(bytes: &[u8]) -> Self;
-        /// Writes the bytes of the element. Panics if there is not exactly room for its size.
-        fn to_bytes(self, bytes: &mut [u8]);
-        /// The bits of the element, in the lowest bits of a word.
+    /// The conversion that packets need. Sealed: other crates cannot implement it.
+    pub trait Bits {
+        /// The bits of the number, in the lowest bits of a word.
         fn bits(self) -> u64;
     }
 }
 
-macro_rules! elements {
+macro_rules! numbers {
     ($($type:ty as $bits:ty: $to_bits:expr;)*) => { $(
-        impl Element for $type {}
-        impl sealed::Element for $type {
-            const ZERO: Self = 0 as $type;
-            fn from_bytes(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<Self>()];
-                own.copy_from_slice(bytes);
-                Self::from_ne_bytes(own)
-            }
-            fn to_bytes(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_ne_bytes());
-            }
+        // SAFETY: A number has no padding, and any bytes are one.
+        #[cfg(not(feature = "bytemuck"))]
+        unsafe impl Element for $type {}
+        impl Number for $type {}
+        impl sealed::Bits for $type {
             fn bits(self) -> u64 {
                 let to_bits: fn($type) -> $bits = $to_bits;
                 to_bits(self).into()
@@ -40,35 +50,153 @@ macro_rules! elements {
     )* };
 }
 
-elements! {
+numbers! {
     u8 as u8: |value| value;
     u16 as u16: |value| value;
     u32 as u32: |value| value;
     u64 as u64: |value| value;
+    usize as u64: |value| value as u64;
     i8 as u8: |value| value as u8;
     i16 as u16: |value| value as u16;
     i32 as u32: |value| value as u32;
     i64 as u64: |value| value as u64;
+    isize as u64: |value| value as u64;
     f32 as u32: f32::to_bits;
     f64 as u64: f64::to_bits;
 }
 
+#[cfg(feature = "half")]
+numbers! {
+    half::f16 as u16: half::f16::to_bits;
+    half::bf16 as u16: half::bf16::to_bits;
+}
+
+// SAFETY: A number has no padding, and any bytes are one.
+#[cfg(not(feature = "bytemuck"))]
+unsafe impl Element for u128 {}
+// SAFETY: As for `u128`.
+#[cfg(not(feature = "bytemuck"))]
+unsafe impl Element for i128 {}
+// SAFETY: An array is its elements, without anything in between.
+#[cfg(not(feature = "bytemuck"))]
+unsafe impl<T: Element, const N: usize> Element for [T; N] {}
+
+// SAFETY: `Pod` promises all of it.
+#[cfg(feature = "bytemuck")]
+unsafe impl<T: bytemuck::Pod + Send + Sync> Element for T {}
+
+/// Declares structs of plain data, which device memory can consist of: descriptors, records, work
+/// items. They get `#[repr(C)]`, `Clone` and `Copy`, and the compiler refuses them if they have
+/// padding, or a field that is no [`Element`](crate::Element).
+///
+/// ```
+/// pinmap::element! {
+///     /// A descriptor, as the manual of the hardware defines it.
+///     #[derive(Debug, Default, PartialEq)]
+///     pub struct Descriptor {
+///         pub source: u64,
+///         pub target: u64,
+///         pub len: u32,
+///         pub status: u32,
+///     }
+/// }
+///
+/// fn ring(device: &pinmap::Device) -> pinmap::Result<pinmap::Allocation<Descriptor>> {
+///     device.alloc(256)
+/// }
+/// ```
+///
+/// Padding is refused:
+///
+/// ```compile_fail,E0080
+/// pinmap::element! {
+///     struct Padded { short: u8, long: u32 }
+/// }
+/// ```
+///
+/// With the feature `zerocopy`, a type that has the traits `FromBytes`, `IntoBytes`, `Immutable`
+/// of that crate and `Copy` becomes an element by `pinmap::element!(zerocopy: Descriptor)`. With
+/// the feature `bytemuck`, a `Pod` is one without this macro.
+#[macro_export]
+macro_rules! element {
+    (zerocopy: $($type:ty),+ $(,)?) => { $(
+        const _: () = $crate::__private::is_zerocopy::<$type>();
+        // SAFETY: Any bytes are a value (`FromBytes`), all of its bytes are initialised
+        // (`IntoBytes`), and nothing changes behind a shared reference (`Immutable`).
+        #[allow(unsafe_code)]
+        unsafe impl $crate::Element for $type {}
+    )+ };
+    ($(
+        $(#[$meta:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$field_meta:meta])* $field_visibility:vis $field:ident: $field_type:ty),*
+            $(,)?
+        }
+    )+) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy)]
+        #[repr(C)]
+        $visibility struct $name {
+            $($(#[$field_meta])* $field_visibility $field: $field_type,)*
+        }
+        const _: () = {
+            $($crate::__private::is_element::<$field_type>();)*
+            let fields = 0 $(+ ::core::mem::size_of::<$field_type>())*;
+            assert!(fields == ::core::mem::size_of::<$name>(), "the struct has padding");
+        };
+        // SAFETY: All fields are elements, and there is nothing between them.
+        #[allow(unsafe_code)]
+        unsafe impl $crate::Element for $name {}
+    )+ };
+}
+
+/// Fails to compile for elements that memory cannot consist of, although they are plain data.
+pub(crate) const fn check_layout<T: Element>() {
+    const {
+        assert!(size_of::<T>() != 0, "an element must have a size");
+        assert!(
+            align_of::<T>() <= 4096,
+            "an element must not be aligned to more than a page"
+        );
+    }
+}
+
+/// The element of which all bytes are zero.
+pub(crate) fn zero<T: Element>() -> T {
+    // SAFETY: Any bytes are a valid value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// The bytes of elements.
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    let start = elements.as_ptr().cast();
+    // SAFETY: All bytes of an element are initialised, and do not change as long as it is borrowed.
+    unsafe { std::slice::from_raw_parts(start, size_of_val(elements)) }
+}
+
+/// The bytes of elements, for writing.
+pub(crate) fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    let start = elements.as_mut_ptr().cast();
+    // SAFETY: As for `bytes_of`, and any bytes that are written are valid elements.
+    unsafe { std::slice::from_raw_parts_mut(start, size_of_val(elements)) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::sealed::Element;
+    use super::sealed::Bits;
+    use super::*;
 
-    fn there_and_back<T: Element + PartialEq>(value: T, bits: u64) {
-        let mut bytes = vec![0; size_of::<T>()];
-        value.to_bytes(&mut bytes);
-        assert_eq!(T::from_bytes(&bytes), value);
+    fn there_and_back<T: Element + Bits + PartialEq + std::fmt::Debug>(value: T, bits: u64) {
+        let mut copy = [zero::<T>()];
+        assert!(bytes_of(&copy).iter().all(|&byte| byte == 0));
+        bytes_of_mut(&mut copy).copy_from_slice(bytes_of(&[value]));
+        assert_eq!(copy, [value]);
         assert_eq!(value.bits(), bits);
-        assert!(bytes.iter().any(|&byte| byte != 0));
-        T::ZERO.to_bytes(&mut bytes);
-        assert!(bytes.iter().all(|&byte| byte == 0));
+        assert!(bytes_of(&copy).iter().any(|&byte| byte != 0));
     }
 
     #[test]
-    fn elements_are_their_bytes() {
+    fn numbers_are_their_bytes() {
         there_and_back(0x12u8, 0x12);
         there_and_back(-1i8, 0xff);
         there_and_back(-2i16, 0xfffe);
@@ -79,5 +207,27 @@ mod tests {
         there_and_back(u64::MAX, u64::MAX);
         there_and_back(1.0f32, 0x3f80_0000);
         there_and_back(-0.5f64, 0xbfe0_0000_0000_0000);
+        #[cfg(feature = "half")]
+        there_and_back(half::f16::ONE, 0x3c00);
+    }
+
+    #[cfg(not(feature = "bytemuck"))]
+    #[test]
+    fn structs_are_their_bytes() {
+        crate::element! {
+            #[derive(Debug, PartialEq)]
+            struct Descriptor { addr: u64, words: [u16; 3], flags: u8, more: u8 }
+        }
+        let value = Descriptor {
+            addr: 0x0807_0605_0403_0201,
+            words: [1, 2, 3],
+            flags: 0xaa,
+            more: 0,
+        };
+        let bytes = bytes_of(std::slice::from_ref(&value));
+        assert_eq!((bytes.len(), bytes[14]), (16, 0xaa));
+        let mut copy = [zero::<Descriptor>()];
+        bytes_of_mut(&mut copy).copy_from_slice(bytes);
+        assert_eq!(copy[0], value);
     }
 }

@@ -37,7 +37,7 @@ impl Device {
     }
 }
 
-impl Buffer {
+impl<T: Send> Buffer<T> {
     /// Registers the buffer as [`register`](Self::register) does, and meanwhile calls `report` at
     /// intervals of `every`, on a thread of its own.
     ///
@@ -50,7 +50,7 @@ impl Buffer {
         options: impl Into<RegisterOptions>,
         every: Duration,
         mut report: impl FnMut(Progress) + Send,
-    ) -> Result<Registration, ErrorWith<Self>> {
+    ) -> Result<Registration<T>, ErrorWith<Self>> {
         let (options, addr) = (options.into(), self.addr());
         let (done, wait) = mpsc::channel::<()>();
         thread::scope(|scope| {

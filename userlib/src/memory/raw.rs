@@ -61,7 +61,7 @@ impl Device {
     ///
     /// If the memory leaves the address space before, for instance by `munmap()`, the registration
     /// goes stale, and the device cannot reach the memory any more: see
-    /// [`Event::Stale`](crate::Event::Stale).
+    /// [`DeviceEvent::Stale`](crate::DeviceEvent::Stale).
     ///
     /// # Errors
     ///

@@ -16,7 +16,6 @@ use crate::memory::raw::RawRegistration;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::View;
 use crate::sys::barrier::drain_writes;
-use crate::sys::map::Map;
 use crate::sys::word::{self, Word};
 
 /// Memory that a device can reach, and may read and write at any time.
@@ -34,17 +33,17 @@ use crate::sys::word::{self, Word};
 /// A registration keeps the device open.
 #[must_use = "dropped, the device cannot reach the memory any more"]
 #[derive(Debug)]
-pub struct Registration {
+pub struct Registration<T = u8> {
     raw: RawRegistration,
     /// `None` only after `release` took it.
-    memory: Option<Map>,
+    buffer: Option<Buffer<T>>,
 }
 
-impl Registration {
-    pub(crate) fn new(raw: RawRegistration, memory: Map) -> Self {
+impl<T> Registration<T> {
+    pub(crate) fn new(raw: RawRegistration, buffer: Buffer<T>) -> Self {
         Self {
             raw,
-            memory: Some(memory),
+            buffer: Some(buffer),
         }
     }
 
@@ -60,12 +59,12 @@ impl Registration {
     /// forgotten the addresses. The driver has cut the device off from all memory, and the device
     /// will be gone soon. The memory is nevertheless never given back: releasing it again fails
     /// with `EIO`, too, and dropping the registration leaves the memory allocated.
-    pub fn release(mut self) -> Result<Buffer, ErrorWith<Self>> {
+    pub fn release(mut self) -> Result<Buffer<T>, ErrorWith<Self>> {
         if let Err(error) = self.raw.release_now() {
             return Err(ErrorWith { error, value: self });
         }
-        match self.memory.take() {
-            Some(memory) => Ok(Buffer::from_memory(memory)),
+        match self.buffer.take() {
+            Some(buffer) => Ok(buffer),
             None => unreachable!("only `release` takes it, and that consumes the registration"),
         }
     }
@@ -104,10 +103,10 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the
+    /// `EINVAL`: the offset is not a multiple of the size of `W`, or the value is not inside the
     /// memory.
-    pub fn load<T: Word>(&self, offset: usize) -> Result<T> {
-        self.check("load", offset, size_of::<T>(), size_of::<T>())?;
+    pub fn load<W: Word>(&self, offset: usize) -> Result<W> {
+        self.check("load", offset, size_of::<W>(), size_of::<W>())?;
         Ok(word::load(self.words(), offset))
     }
 
@@ -116,10 +115,10 @@ impl Registration {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the value is not inside the
+    /// `EINVAL`: the offset is not a multiple of the size of `W`, or the value is not inside the
     /// memory.
-    pub fn store<T: Word>(&self, offset: usize, value: T) -> Result<()> {
-        self.check("store", offset, size_of::<T>(), size_of::<T>())?;
+    pub fn store<W: Word>(&self, offset: usize, value: W) -> Result<()> {
+        self.check("store", offset, size_of::<W>(), size_of::<W>())?;
         drain_writes();
         word::store(self.words(), offset, value);
         Ok(())
@@ -131,10 +130,10 @@ impl Registration {
     /// # Errors
     ///
     /// `EINVAL`: the memory was registered [`unmapped`](crate::RegisterOptions::unmapped).
-    pub fn slice<T: Element>(&self) -> Result<DeviceSlice<'_, T>> {
+    pub fn slice<U: Element>(&self) -> Result<DeviceSlice<'_, U>> {
         let addr = self.device_addr()?;
         let view = View::Host(self.words());
-        let len = self.len() / size_of::<T>();
+        let len = self.len() / size_of::<U>();
         Ok(DeviceSlice::new(self.raw.device(), view, addr, len))
     }
 
@@ -144,7 +143,7 @@ impl Registration {
     ///
     /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was
     /// registered [`unmapped`](crate::RegisterOptions::unmapped).
-    pub fn slice_mut<T: Element>(&mut self) -> Result<DeviceSliceMut<'_, T>> {
+    pub fn slice_mut<U: Element>(&mut self) -> Result<DeviceSliceMut<'_, U>> {
         if self.access() != Access::ReadWrite {
             let attempt = format!("have the memory at {:#x} written", self.addr());
             let cause = "it was registered for reading only";
@@ -157,7 +156,9 @@ impl Registration {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        self.memory.as_ref().map_or(&[], Map::words)
+        self.buffer
+            .as_ref()
+            .map_or(&[], |buffer| buffer.memory().words())
     }
 
     fn check(&self, verb: &str, offset: usize, size: usize, align: usize) -> Result<()> {
@@ -234,11 +235,11 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl<T> Drop for Registration<T> {
     fn drop(&mut self) {
         if self.raw.release_now().is_err() {
             // The device may still reach the memory, so it is never unmapped.
-            std::mem::forget(self.memory.take());
+            std::mem::forget(self.buffer.take());
         }
     }
 }
@@ -251,9 +252,9 @@ mod tests {
     const LEN: usize = 4096;
 
     fn fake() -> Registration {
-        let memory = Map::anonymous(LEN);
-        let raw = RawRegistration::fake(memory.addr(), memory.len(), Some(0x1_0000));
-        Registration::new(raw, memory)
+        let buffer = Buffer::new(LEN).expect("memory");
+        let raw = RawRegistration::fake(buffer.addr(), LEN, Some(0x1_0000));
+        Registration::new(raw, buffer)
     }
 
     fn mapped(addr: usize) -> bool {

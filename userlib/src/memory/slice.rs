@@ -13,12 +13,9 @@ use nix::errno::Errno;
 
 use crate::device::{ContextId, Device};
 use crate::error::{Error, Operation, Result};
-use crate::memory::element::Element;
+use crate::memory::element::{bytes_of, bytes_of_mut, check_layout, zero, Element};
 use crate::memory::lent::Reach;
 use crate::memory::view::View;
-
-/// Bytes that the CPU copies at once, by a buffer on the stack.
-const CHUNK: usize = 512;
 
 /// A borrowed slice of elements in memory that a device can reach, for the device to read.
 ///
@@ -68,6 +65,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         len: usize,
         reach: Reach,
     ) -> Self {
+        const { check_layout::<T>() }
         Self {
             context: device.id(),
             reach,
@@ -138,7 +136,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     ///
     /// `EINVAL`: there is no such element.
     pub fn get(&self, index: usize) -> Result<T> {
-        let mut one = [T::ZERO];
+        let mut one = [zero()];
         self.read(index, &mut one)?;
         fence(Ordering::Acquire);
         Ok(one[0])
@@ -153,22 +151,14 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     ///
     /// `EINVAL`: the range does not end inside the slice.
     pub fn read(&self, index: usize, to: &mut [T]) -> Result<()> {
-        let mut at = self.at("read", index, to.len())?;
-        let mut bytes = [0; CHUNK];
-        for chunk in to.chunks_mut(CHUNK / size_of::<T>()) {
-            let bytes = &mut bytes[..size_of_val(chunk)];
-            self.view.read(at, bytes);
-            for (element, bytes) in chunk.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {
-                *element = T::from_bytes(bytes);
-            }
-            at += bytes.len();
-        }
+        let at = self.at("read", index, to.len())?;
+        self.view.read(at, bytes_of_mut(to));
         Ok(())
     }
 
     /// Copies all elements.
     pub fn to_vec(&self) -> Vec<T> {
-        let mut all = vec![T::ZERO; self.len];
+        let mut all = vec![zero(); self.len];
         match self.read(0, &mut all) {
             Ok(()) => all,
             Err(error) => unreachable!("all of it is inside: {error}"),
@@ -177,16 +167,8 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 
     /// Copies elements to the memory; see [`DeviceSliceMut::write`].
     pub(crate) fn write(&self, index: usize, from: &[T]) -> Result<()> {
-        let mut at = self.at("write", index, from.len())?;
-        let mut bytes = [0; CHUNK];
-        for chunk in from.chunks(CHUNK / size_of::<T>()) {
-            let bytes = &mut bytes[..size_of_val(chunk)];
-            for (element, bytes) in chunk.iter().zip(bytes.chunks_exact_mut(size_of::<T>())) {
-                element.to_bytes(bytes);
-            }
-            self.view.write(at, bytes);
-            at += bytes.len();
-        }
+        let at = self.at("write", index, from.len())?;
+        self.view.write(at, bytes_of(from));
         Ok(())
     }
 
@@ -216,6 +198,12 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     /// Whether the queues of this context reach the memory.
     pub(crate) fn is_of(&self, device: &Device) -> bool {
         self.context == device.id()
+    }
+
+    /// The same memory for another context, which has it at the same addresses.
+    pub(crate) fn of(self, device: &Device) -> Self {
+        let context = device.id();
+        Self { context, ..self }
     }
 
     /// Whether the elements are in the device's own memory.
@@ -255,13 +243,30 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
         self.0.reach
     }
 
-    /// Returns a part of the slice, by a range of elements. [`split_at`](Self::split_at) returns
-    /// the rest, too.
+    /// Returns the slice once more, for as long as the memory is borrowed. Work on both is done in
+    /// the order in which it is submitted.
+    pub fn reborrow(&mut self) -> Self {
+        Self(self.0)
+    }
+
+    /// Returns a part of the slice, by a range of elements, for as long as the memory is borrowed.
+    /// So one piece of work can use a part, and the next one all of it.
+    ///
+    /// ```no_run
+    /// # use pinmap::{stream, testgpu, Allocation, Result, Stream};
+    /// # fn f(stream: &Stream, numbers: &mut Allocation<f32>) -> Result<()> {
+    /// stream.scope(|work| {
+    ///     let mut all = numbers.slice_mut();
+    ///     work.launch(testgpu::IncrementF32 { data: &mut all.part(..512)? })?;
+    ///     work.launch(testgpu::IncrementF32 { data: &mut all })
+    /// })
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// As for [`DeviceSlice::part`].
-    pub fn part(self, range: impl RangeBounds<usize>) -> Result<Self> {
+    pub fn part(&mut self, range: impl RangeBounds<usize>) -> Result<Self> {
         self.0.part(range).map(Self)
     }
 
@@ -270,7 +275,7 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
     /// # Errors
     ///
     /// `EINVAL`: the index is greater than the length.
-    pub fn split_at(self, index: usize) -> Result<(Self, Self)> {
+    pub fn split_at(&mut self, index: usize) -> Result<(Self, Self)> {
         let (before, after) = (self.0.part(..index)?, self.0.part(index..)?);
         Ok((Self(before), Self(after)))
     }
@@ -337,6 +342,31 @@ impl<'a, T: Element> From<&DeviceSliceMut<'a, T>> for DeviceSlice<'a, T> {
         slice.0
     }
 }
+
+impl<'a, T: Element> From<&mut DeviceSliceMut<'a, T>> for DeviceSliceMut<'a, T> {
+    fn from(slice: &mut DeviceSliceMut<'a, T>) -> Self {
+        slice.reborrow()
+    }
+}
+
+/// Makes owners of memory operands of copies and fills, which take anything that converts into a
+/// device slice.
+macro_rules! operands {
+    ($($owner:ident)*) => { $(
+        impl<'a, T: Element> From<&'a crate::$owner<T>> for DeviceSlice<'a, T> {
+            fn from(memory: &'a crate::$owner<T>) -> Self {
+                memory.slice()
+            }
+        }
+
+        impl<'a, T: Element> From<&'a mut crate::$owner<T>> for DeviceSliceMut<'a, T> {
+            fn from(memory: &'a mut crate::$owner<T>) -> Self {
+                memory.slice_mut()
+            }
+        }
+    )* };
+}
+operands!(Allocation Pinned Managed);
 
 impl<T> fmt::Debug for DeviceSlice<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

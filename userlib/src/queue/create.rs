@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::error::{Error, Operation, Result};
 use crate::memory::lent::Lending;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
-use crate::testgpu::packet::Packet;
 
 use super::doorbell::Doorbell;
+use super::format::Packet;
 use super::handle::Handle;
 use super::options::QueueOptions;
 use super::ring::{Path, Ring};
@@ -23,7 +23,7 @@ use super::Queue;
 /// How many packets a ring can hold.
 const PACKETS: std::ops::RangeInclusive<u32> = 64..=65536;
 
-impl Gpu {
+impl Accelerator {
     /// Makes a queue. There can be many more queues than the device holds at once: they take turns.
     ///
     /// # Errors
@@ -86,14 +86,14 @@ impl Gpu {
         let id = created.keep();
         let lending = Lending::new(registers);
         let handle = Handle::new(device.clone(), id, fences, args.out_fence_addr, lending);
-        let ring = Ring::new(path, packets.into(), handle.executed_addr());
-        Ok(Queue::from_parts(self.limits(), engines, handle, ring))
+        let ring = Ring::new(path, packets.into(), handle.executed_addr(), self.format());
+        Ok(Queue::from_parts(self, engines, handle, ring))
     }
 }
 
 /// A queue that is destroyed when this is dropped, unless it is kept.
 struct Created<'a> {
-    gpu: &'a Gpu,
+    gpu: &'a Accelerator,
     queue: Option<u64>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{in_time, Result};
 
 use super::handle::{Handle, Stopped};
 
@@ -33,16 +33,31 @@ impl Fence {
         self.handle.executed() >= self.value
     }
 
-    /// Waits until the fence is reached; without a timeout, for as long as that takes. Returns
-    /// false if the time was up first.
+    /// Waits until the fence is reached, for as long as that takes.
     ///
     /// # Errors
     ///
     /// `EIO`: the queue has stopped before, and [`Error::fault`](crate::Error::fault) says why;
     /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function, and the fence is not
     /// reached.
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        self.handle.wait(self.value, timeout.into())
+    pub fn wait(&self) -> Result<()> {
+        self.wait_for(None).map(drop)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        in_time(self.wait_for(Some(timeout))?, || {
+            self.handle.attempt("wait for")
+        })
+    }
+
+    /// Waits until the fence is reached. Returns false if the time was up first.
+    pub(crate) fn wait_for(&self, timeout: Option<Duration>) -> Result<bool> {
+        self.handle.wait(self.value, timeout)
     }
 
     /// Id of the queue: see [`Queue::id`](crate::Queue::id).
@@ -118,12 +133,12 @@ mod tests {
         assert!(!fence.is_done());
         // A system call would fail.
         assert_eq!(
-            fence.wait(None).expect_err("no driver").errno(),
+            fence.wait_for(None).expect_err("no driver").errno(),
             Errno::ENOTTY as i32
         );
         handle.execute(5);
         assert!(fence.is_done());
-        assert!(fence.wait(None).expect("done"));
+        assert!(fence.wait_for(None).expect("done"));
         assert_eq!(fence.target(), (0xfe_0000, 5));
         let mut later = fence.clone();
         later.advance(&Fence::new(Arc::clone(&handle), 9));

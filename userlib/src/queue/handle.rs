@@ -323,7 +323,7 @@ impl Handle {
         }
     }
 
-    pub(super) fn attempt(&self, verb: &str) -> String {
+    pub(crate) fn attempt(&self, verb: &str) -> String {
         format!("{verb} the work of queue {} of {}", self.id, self.device)
     }
 

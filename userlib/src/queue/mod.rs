@@ -8,7 +8,9 @@
 mod create;
 pub(crate) mod doorbell;
 pub(crate) mod fence;
+pub(crate) mod format;
 pub(crate) mod handle;
+pub(crate) mod operand;
 pub(crate) mod options;
 pub(crate) mod point;
 pub(crate) mod ring;
@@ -20,11 +22,11 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Limits;
+use crate::device::accelerator::{Accelerator, Limits};
 use crate::error::{Error, Operation, Result};
-use crate::testgpu::packet::Packet;
 
 use fence::Fence;
+use format::{Packet, PacketFormat};
 use handle::Handle;
 use options::Engines;
 use point::Point;
@@ -33,7 +35,7 @@ use ring::Ring;
 /// A queue of a paged device, which executes work in the order in which it is submitted. Between
 /// queues there is no order, except by [fences](crate::Fence).
 ///
-/// Made by [`Gpu::queue`](crate::Gpu::queue). Work is submitted in a [`scope`](Self::scope), by
+/// Made by [`Accelerator::queue`](crate::Accelerator::queue). Work is submitted in a [`scope`](Self::scope), by
 /// stores to mapped memory, without a system call.
 ///
 /// A dropped queue is destroyed once all of its fences are dropped, too. A process forked from the
@@ -44,6 +46,7 @@ use ring::Ring;
 #[derive(Debug)]
 pub struct Queue {
     limits: Limits,
+    format: &'static dyn PacketFormat,
     engines: Engines,
     handle: Arc<Handle>,
     ring: Ring,
@@ -67,9 +70,10 @@ pub(crate) enum WhenFull {
 }
 
 impl Queue {
-    fn from_parts(limits: Limits, engines: Engines, handle: Handle, ring: Ring) -> Self {
+    fn from_parts(gpu: &Accelerator, engines: Engines, handle: Handle, ring: Ring) -> Self {
         Self {
-            limits,
+            limits: gpu.limits(),
+            format: gpu.format(),
             engines,
             handle: Arc::new(handle),
             ring,
@@ -92,6 +96,10 @@ impl Queue {
 
     pub(crate) fn limits(&self) -> Limits {
         self.limits
+    }
+
+    pub(crate) fn format(&self) -> &'static dyn PacketFormat {
+        self.format
     }
 
     pub(crate) fn handle(&self) -> &Arc<Handle> {
@@ -266,7 +274,7 @@ impl Queue {
         let fence = self.fence()?;
         let done = match timeout {
             None => point::wait(&fence, &self.dependencies, None)?,
-            Some(_) => fence.wait(timeout)?,
+            Some(_) => fence.wait_for(timeout)?,
         };
         if done {
             self.executed = fence.value();
@@ -303,9 +311,9 @@ impl Queue {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::device::gpu::Gpu;
     use crate::queue::options::QueueOptions;
     use crate::queue::ring::tests::ring;
+    use crate::testgpu::packet;
 
     impl Queue {
         /// A queue without a driver, whose ring can be looked at.
@@ -319,8 +327,8 @@ pub(crate) mod tests {
         }
 
         fn fake_of(handle: Handle) -> Self {
-            let gpu = Gpu::fake();
-            Self::from_parts(gpu.limits(), Engines::Both, handle, ring(64))
+            let gpu = Accelerator::fake();
+            Self::from_parts(&gpu, Engines::Both, handle, ring(64))
         }
 
         pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
@@ -342,11 +350,11 @@ pub(crate) mod tests {
     fn rings_have_a_length_that_makes_sense() {
         for packets in [0, 1, 63, 65, 96, 131_072, u32::MAX] {
             let options = QueueOptions::new().packets(packets);
-            let error = Gpu::fake().queue(options).expect_err("refused");
+            let error = Accelerator::fake().queue(options).expect_err("refused");
             assert_eq!(error.errno(), Errno::EINVAL as i32);
             assert!(error.to_string().contains(&packets.to_string()), "{error}");
         }
-        let error = Gpu::fake()
+        let error = Accelerator::fake()
             .queue(QueueOptions::new())
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
@@ -368,7 +376,7 @@ pub(crate) mod tests {
         let mut queue = Queue::fake();
         let mut put = 0;
         let error = loop {
-            match queue.submit(1, std::iter::once(Packet::nop()), WhenFull::Refuse) {
+            match queue.submit(1, std::iter::once(packet::nop()), WhenFull::Refuse) {
                 Ok(()) => put += 1,
                 Err(error) => break error,
             }
@@ -378,14 +386,14 @@ pub(crate) mod tests {
         assert!((48..64).contains(&put), "{put}");
         // Waiting asks the driver, which is not there.
         let error = queue
-            .submit(1, std::iter::once(Packet::nop()), WhenFull::Wait)
+            .submit(1, std::iter::once(packet::nop()), WhenFull::Wait)
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
         // Markers told that half of it is executed.
         queue.handle.execute(35);
         for _ in 0..16 {
             queue
-                .submit(1, std::iter::once(Packet::nop()), WhenFull::Refuse)
+                .submit(1, std::iter::once(packet::nop()), WhenFull::Refuse)
                 .expect("room");
         }
     }

@@ -31,7 +31,7 @@ impl Engines {
 
 /// Options of a queue: its engines, its priority, the length of its ring.
 ///
-/// Passed to [`Gpu::queue`](crate::Gpu::queue).
+/// Passed to [`Accelerator::queue`](crate::Accelerator::queue).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueOptions {
     pub(crate) engines: Engines,
@@ -61,7 +61,7 @@ impl QueueOptions {
     }
 
     /// Sets the priority, from 0, the lowest, to
-    /// [`GpuInfo::max_priority`](crate::GpuInfo::max_priority). Higher values count as the highest.
+    /// [`AcceleratorInfo::max_priority`](crate::AcceleratorInfo::max_priority). Higher values count as the highest.
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
         self.priority = priority;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::error::{Error, Operation, Result};
+use crate::error::{in_time, Error, Operation, Result};
 
 use super::fence::Fence;
 use super::handle::{Handle, Stopped};
@@ -64,6 +64,13 @@ impl Point {
         self.fence.is_done() && (!self.raw_packets || handle.is_confirmed(value))
     }
 
+    /// Waits until the point is reached, but no longer than `timeout`.
+    pub(crate) fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        in_time(self.wait(Some(timeout))?, || {
+            self.handle().attempt("wait for")
+        })
+    }
+
     /// Waits until the point is reached; without a timeout, for as long as that takes. Returns
     /// false if the time was up first. Fails if the point never will be reached.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
@@ -86,7 +93,7 @@ pub(super) fn wait(
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let step = left.map_or(STEP, |left| left.min(STEP));
-        if fence.wait(step)? {
+        if fence.wait_for(Some(step))? {
             return Ok(true);
         }
         check(fence, dependencies)?;

@@ -14,9 +14,9 @@ use nix::errno::Errno;
 use crate::device::Device;
 use crate::sys::ioctl;
 use crate::sys::map::Map;
-use crate::testgpu::packet::Packet;
 
 use super::doorbell::Doorbell;
+use super::format::{Packet, PacketFormat};
 
 /// Packets of a marker: one that stores the fence, one that interrupts for those who sleep.
 pub(crate) const MARKER: u64 = 2;
@@ -37,6 +37,7 @@ pub(crate) struct Ring {
     marker: (u64, u64),
     /// Device address of the number that markers store.
     fence_addr: u64,
+    format: &'static dyn PacketFormat,
 }
 
 /// The way in which packets get to the device.
@@ -55,7 +56,12 @@ pub(crate) enum Path {
 
 impl Ring {
     /// An empty ring. `fence_addr` is the device address to which markers store.
-    pub(crate) fn new(path: Path, capacity: u64, fence_addr: u64) -> Self {
+    pub(crate) fn new(
+        path: Path,
+        capacity: u64,
+        fence_addr: u64,
+        format: &'static dyn PacketFormat,
+    ) -> Self {
         Self {
             path,
             capacity,
@@ -63,6 +69,7 @@ impl Ring {
             published: 0,
             marker: (0, 0),
             fence_addr,
+            format,
         }
     }
 
@@ -107,8 +114,8 @@ impl Ring {
     pub(crate) fn mark(&mut self) -> u64 {
         if self.written != self.marker.1 {
             let value = self.written + 1;
-            self.push(&Packet::fence_write(self.fence_addr, value));
-            self.push(&Packet::interrupt());
+            self.push(&self.format.fence_write(self.fence_addr, value));
+            self.push(&self.format.interrupt());
             self.marker = (value, self.written);
         }
         self.marker.0
@@ -167,6 +174,7 @@ impl Ring {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::testgpu::packet;
     use proptest::prelude::*;
 
     pub(crate) const FENCE: u64 = 0xfe_0000;
@@ -179,7 +187,7 @@ pub(crate) mod tests {
             ring: Map::anonymous(bytes),
             doorbell: Doorbell::new(doorbell.into()),
         };
-        Ring::new(path, capacity, FENCE)
+        Ring::new(path, capacity, FENCE, &packet::Format)
     }
 
     impl Ring {
@@ -212,10 +220,10 @@ pub(crate) mod tests {
     fn a_marker_tells_how_many_were_executed() {
         let mut ring = ring(64);
         assert_eq!((ring.mark(), ring.written()), (0, 0));
-        ring.put(&Packet::nop());
+        ring.put(&packet::nop());
         assert_eq!((ring.mark(), ring.written()), (2, 3));
-        assert_eq!(ring.packet(1), Packet::fence_write(FENCE, 2));
-        assert_eq!(ring.packet(2), Packet::interrupt());
+        assert_eq!(ring.packet(1), packet::fence_write(FENCE, 2));
+        assert_eq!(ring.packet(2), packet::interrupt());
         // A second marker would tell nothing new.
         assert_eq!((ring.mark(), ring.written()), (2, 3));
     }
@@ -223,7 +231,7 @@ pub(crate) mod tests {
     #[test]
     fn only_what_is_published_is_told() {
         let mut ring = ring(64);
-        ring.put(&Packet::nop());
+        ring.put(&packet::nop());
         assert_eq!(ring.published(), 0);
         ring.publish().expect("published");
         assert_eq!(ring.published(), 1);
@@ -233,10 +241,10 @@ pub(crate) mod tests {
     fn markers_come_by_themselves() {
         let mut ring = ring(64);
         for _ in 0..16 {
-            ring.put(&Packet::nop());
+            ring.put(&packet::nop());
         }
         assert_eq!(ring.written(), 18);
-        assert_eq!(ring.packet(16), Packet::fence_write(FENCE, 17));
+        assert_eq!(ring.packet(16), packet::fence_write(FENCE, 17));
         assert_eq!((ring.mark(), ring.written()), (17, 18));
     }
 
@@ -252,7 +260,7 @@ pub(crate) mod tests {
                 let room = ring.room(known);
                 prop_assert!(room <= ring.longest());
                 for _ in 0..put.min(room) {
-                    ring.put(&Packet::nop());
+                    ring.put(&packet::nop());
                 }
                 ring.mark();
                 prop_assert!(ring.written() - executed <= ring.capacity);
@@ -287,9 +295,9 @@ pub(crate) mod tests {
             queue: 1,
             staged: Vec::new(),
         };
-        let mut ring = Ring::new(path, 64, FENCE);
+        let mut ring = Ring::new(path, 64, FENCE, &packet::Format);
         assert_eq!(ring.publish(), Ok(()));
-        ring.put(&Packet::nop());
+        ring.put(&packet::nop());
         assert_eq!(ring.publish(), Err(Errno::ENOTTY));
         // The packet is still to be published.
         assert_eq!(ring.publish(), Err(Errno::ENOTTY));

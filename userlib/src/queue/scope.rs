@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::error::{Error, Operation, Result};
-use crate::testgpu::kernel::{self, Kernel};
-use crate::testgpu::packet::Packet;
+use crate::error::{in_time, Error, Operation, Result};
 
 use super::fence::Fence;
+use super::format::{Kernel, Packet};
 use super::{Queue, WhenFull};
 use crate::memory::element::Element;
 use crate::memory::lent::{or_abort, Loans, KEPT};
@@ -24,7 +23,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 ///
 /// Operands live at least as long as `'scope`, which ends when all work is done. Each operation
 /// is executed after those that were submitted before, and sees what they wrote.
-pub struct Scope<'scope, 'env: 'scope> {
+pub struct QueueScope<'scope, 'env: 'scope> {
     pub(crate) queue: RefCell<&'env mut Queue>,
     loans: Loans,
     /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
@@ -33,7 +32,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 /// Holds back the doorbell of a queue. When the batch is dropped, the device is told at once about
-/// everything that was submitted in the meantime. Made by [`Scope::batch`].
+/// everything that was submitted in the meantime. Made by [`QueueScope::batch`].
 pub struct Batch<'a, 'env> {
     queue: &'a RefCell<&'env mut Queue>,
     held: bool,
@@ -44,15 +43,15 @@ impl Queue {
     /// work can borrow memory, as threads can in [`std::thread::scope`].
     ///
     /// ```no_run
-    /// use pinmap::{kernel, Device, QueueOptions};
+    /// use pinmap::{testgpu, Device, QueueOptions};
     /// # fn main() -> pinmap::Result<()> {
     /// let device = Device::open("/dev/pinmap0")?;
-    /// let mut queue = device.gpu()?.queue(QueueOptions::new())?;
+    /// let mut queue = device.accelerator()?.queue(QueueOptions::new())?;
     /// let mut numbers = device.alloc::<f32>(1024)?;
     /// queue.scope(|scope| {
     ///     let mut data = numbers.slice_mut();
-    ///     scope.launch(kernel::IncrementF32 { data: &mut data })?;
-    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })?;
+    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// assert_eq!(numbers.get(0)?, 2.0);
     /// # Ok(()) }
@@ -66,7 +65,7 @@ impl Queue {
     /// # Errors
     ///
     /// The error of the function; or else `EIO`: the queue has stopped, and
-    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`Scope::slice_mut`] could not
+    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`QueueScope::slice_mut`] could not
     /// be released, after which the driver has cut the device off from all memory. `ENODEV`: the
     /// device is gone.
     ///
@@ -76,12 +75,29 @@ impl Queue {
     /// if the queue can be neither waited for nor destroyed although slices of ordinary memory were
     /// lent to it, or if their memory cannot be released and the device is not cut off within 10
     /// seconds.
-    pub fn scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
+    pub fn scope<'env, F, T>(&'env mut self, work: F) -> Result<T>
     where
-        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
+        F: for<'scope> FnOnce(&'scope QueueScope<'scope, 'env>) -> Result<T>,
+    {
+        self.try_scope(work)
+    }
+
+    /// Runs a function as [`scope`](Self::scope) does, whose error may be of any type that errors of
+    /// this crate convert to.
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope`](Self::scope).
+    ///
+    /// # Aborts
+    ///
+    /// As for [`scope`](Self::scope).
+    pub fn try_scope<'env, F, T, E>(&'env mut self, work: F) -> Result<T, E>
+    where
+        F: for<'scope> FnOnce(&'scope QueueScope<'scope, 'env>) -> Result<T, E>,
         E: From<Error>,
     {
-        let scope = Scope {
+        let scope = QueueScope {
             queue: RefCell::new(self),
             loans: Loans::default(),
             scope: PhantomData,
@@ -99,7 +115,7 @@ impl Queue {
     }
 }
 
-impl<'scope, 'env> Scope<'scope, 'env> {
+impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Waits for all work, and ends the loans.
     fn finish(&self) -> Result<()> {
         let finished = self.queue.borrow_mut().finish();
@@ -113,7 +129,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
     /// that the slice has. It stays borrowed until the scope has ended.
     ///
-    /// A device that can fault has the memory [managed](crate::Gpu::manage), without a system call
+    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a system call
     /// once a slice was lent to this queue. For any other device the pages around the slice are
     /// registered until the scope has ended. [`DeviceSlice::reach`] tells which it was. Memory that
     /// is used again and again is better registered, or allocated, once, if the device cannot
@@ -123,7 +139,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ///
     /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
     /// where `EEXIST` means that the program itself has registered some of the memory. If it is
-    /// managed: as for [`Gpu::manage_all`](crate::Gpu::manage_all), except those that say that
+    /// managed: as for [`Accelerator::manage_all`](crate::Accelerator::manage_all), except those that say that
     /// nothing can be managed. `EIO`: the queue has stopped; `EDEADLK`: this is a host function.
     pub fn slice<T: Element>(&self, memory: &'scope [T]) -> Result<DeviceSlice<'scope, T>> {
         let queue = self.queue.borrow();
@@ -135,13 +151,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// the [`DeviceSliceMut`].
     ///
     /// ```no_run
-    /// use pinmap::{kernel, Gpu, QueueOptions};
+    /// use pinmap::{testgpu, Accelerator, QueueOptions};
     /// # fn main() -> pinmap::Result<()> {
-    /// let mut queue = Gpu::find()?.queue(QueueOptions::new())?;
+    /// let mut queue = Accelerator::find()?.queue(QueueOptions::new())?;
     /// let mut numbers = vec![0.0f32; 1024];
     /// queue.scope(|scope| {
     ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// assert_eq!(numbers[0], 1.0);
     /// # Ok(()) }
@@ -159,7 +175,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         queue.handle().slice_mut(memory, &self.loans)
     }
 
-    /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
+    /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
     ///
     /// # Errors
     ///
@@ -179,7 +195,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.launch_if(kernel, WhenFull::Refuse)
     }
 
-    fn launch_if<K: kernel::sealed::Kernel>(&self, kernel: K, when_full: WhenFull) -> Result<()> {
+    fn launch_if(&self, kernel: impl Kernel<'scope>, when_full: WhenFull) -> Result<()> {
         self.queue.borrow_mut().launch(kernel, when_full)
     }
 
@@ -202,7 +218,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// full.
     ///
     /// Raw packets are not checked. The device reaches what the context registered, allocated,
-    /// lends to work or has [managed](crate::Gpu::manage), with the access that the context has
+    /// lends to work or has [managed](crate::Accelerator::manage), with the access that the context has
     /// there; anything else stops the queue. Managed memory can be all memory of the program.
     ///
     /// # Errors
@@ -224,22 +240,22 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// It must be neither in the fences of a queue nor in the slots in which events are recorded.
     /// No safe function tells their addresses. Whoever waits relies on them, and would use memory
     /// while the device works on it. What packets only read matters to their results alone.
-    pub unsafe fn submit(&self, packets: &[Packet]) -> Result<()> {
+    pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Wait)
     }
 
-    /// Submits raw packets as [`submit`](Self::submit) does, but never waits: submits all of them
+    /// Submits raw packets as [`submit_packets`](Self::submit_packets) does, but never waits: submits all of them
     /// or none.
     ///
     /// # Errors
     ///
-    /// As for [`submit`](Self::submit); `EAGAIN`: the ring is full; `EINVAL`: there are more
+    /// As for [`submit_packets`](Self::submit_packets); `EAGAIN`: the ring is full; `EINVAL`: there are more
     /// packets than the ring holds at once.
     ///
     /// # Safety
     ///
-    /// As for [`submit`](Self::submit).
-    pub unsafe fn try_submit(&self, packets: &[Packet]) -> Result<()> {
+    /// As for [`submit_packets`](Self::submit_packets).
+    pub unsafe fn try_submit_packets(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Refuse)
     }
 
@@ -282,7 +298,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         }
         let (addr, value) = fence.target();
         queue.depend_on(fence);
-        let packet = Packet::fence_wait(addr, value);
+        let packet = queue.format().fence_wait(addr, value);
         queue.submit(1, std::iter::once(packet), WhenFull::Wait)
     }
 
@@ -296,14 +312,16 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.queue.borrow_mut().wait(None).map(drop)
     }
 
-    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`. Returns false if the time
-    /// was up first. The end of the scope still waits for everything.
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`. The end of the scope still
+    /// waits for everything.
     ///
     /// # Errors
     ///
-    /// As for [`wait`](Self::wait).
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.queue.borrow_mut().wait(Some(timeout))
+    /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        let mut queue = self.queue.borrow_mut();
+        let done = queue.wait(Some(timeout))?;
+        in_time(done, || queue.handle().attempt("wait for"))
     }
 
     /// Begins a batch: the device is told about what is submitted from now on when the batch is
@@ -325,7 +343,7 @@ impl Batch<'_, '_> {
     ///
     /// Only for a queue that submits by [system calls](crate::QueueOptions::system_calls); for
     /// others, waiting fails later. `EIO`: the queue has stopped; `ENODEV`: the device is gone.
-    pub fn submit(mut self) -> Result<()> {
+    pub fn publish(mut self) -> Result<()> {
         self.held = false;
         self.queue.borrow_mut().unhold()
     }
@@ -340,9 +358,9 @@ impl Drop for Batch<'_, '_> {
     }
 }
 
-impl fmt::Debug for Scope<'_, '_> {
+impl fmt::Debug for QueueScope<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Scope").field(&self.queue).finish()
+        f.debug_tuple("QueueScope").field(&self.queue).finish()
     }
 }
 
@@ -355,18 +373,19 @@ impl fmt::Debug for Batch<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::gpu::Gpu;
+    use crate::device::accelerator::Accelerator;
     use crate::memory::slice::tests::Fake;
     use crate::queue::handle::Handle;
     use crate::queue::options::Engines;
+    use crate::testgpu::{self, packet};
     use std::sync::Arc;
 
-    impl Scope<'_, '_> {
+    impl QueueScope<'_, '_> {
         /// Submits packets that do nothing.
         fn nops(&self, packets: &[Packet]) -> Result<()> {
-            assert!(packets.iter().all(|packet| *packet == Packet::nop()));
+            assert!(packets.iter().all(|packet| *packet == packet::nop()));
             // SAFETY: They write nothing.
-            unsafe { self.submit(packets) }
+            unsafe { self.submit_packets(packets) }
         }
     }
 
@@ -392,18 +411,18 @@ mod tests {
             .scope(|scope| -> Result<()> {
                 let mut to = output.slice_mut::<f32>();
                 scope.copy(input.slice(), &mut to)?;
-                scope.launch(kernel::IncrementF32 { data: &mut to })?;
+                scope.launch(testgpu::IncrementF32 { data: &mut to })?;
                 scope.fill(&mut to, -1.0)?;
-                scope.nops(&[Packet::nop()])?;
+                scope.nops(&[packet::nop()])?;
                 scope.wait()
             })
             .expect("done");
         let packets = queue.packets();
-        assert_eq!(packets[0], Packet::copy(IN, OUT, 0x2000));
-        assert_eq!(packets[1], Packet::launch(3, [OUT, 2048, 0, 0, 0, 0, 0]));
-        assert_eq!(packets[2], Packet::fill(OUT, 0x2000, 0xbf80_0000, 2));
-        assert_eq!(packets[3], Packet::nop());
-        assert_eq!(packets[5], Packet::interrupt());
+        assert_eq!(packets[0], packet::copy(IN, OUT, 0x2000));
+        assert_eq!(packets[1], packet::launch(3, [OUT, 2048, 0, 0, 0, 0, 0]));
+        assert_eq!(packets[2], packet::fill(OUT, 0x2000, 0xbf80_0000, 2));
+        assert_eq!(packets[3], packet::nop());
+        assert_eq!(packets[5], packet::interrupt());
         assert_eq!((packets.len(), queue.published()), (6, 6));
     }
 
@@ -445,7 +464,7 @@ mod tests {
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 queue
-                    .scope(|scope| scope.nops(&[Packet::nop()]))
+                    .scope(|scope| scope.nops(&[packet::nop()]))
                     .expect("done");
                 finished.store(true, std::sync::atomic::Ordering::SeqCst);
             });
@@ -459,7 +478,7 @@ mod tests {
     fn a_queue_that_cannot_be_waited_for_fails_the_scope() {
         let mut queue = Queue::fake();
         let error = queue
-            .scope(|scope| scope.nops(&[Packet::nop()]))
+            .scope(|scope| scope.nops(&[packet::nop()]))
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
     }
@@ -467,7 +486,7 @@ mod tests {
     #[test]
     fn a_batch_is_published_at_its_end_or_the_scopes() {
         let (mut queue, ..) = quick();
-        let nop = [Packet::nop()];
+        let nop = [packet::nop()];
         queue
             .scope(|scope| -> Result<()> {
                 let batch = scope.batch();
@@ -477,7 +496,7 @@ mod tests {
                 let inner = scope.batch();
                 drop(batch);
                 assert_eq!(scope.queue.borrow().published(), 0);
-                inner.submit()?;
+                inner.publish()?;
                 assert_eq!(scope.queue.borrow().published(), 2);
                 // Forgotten, it holds nothing back for good.
                 std::mem::forget(scope.batch());
@@ -496,7 +515,7 @@ mod tests {
         second.handle().execute(u64::MAX);
         handle.execute(0);
         let error = first.scope(|scope| -> Result<()> {
-            scope.nops(&[Packet::nop()])?;
+            scope.nops(&[packet::nop()])?;
             let fence = scope.fence()?;
             let refused = second.scope(|other| other.wait_for(&fence));
             let text = refused.expect_err("another context").to_string();
@@ -508,7 +527,7 @@ mod tests {
         });
         error.expect("done");
         let packets = first.packets();
-        assert_eq!(packets[3], Packet::fence_wait(0xfe_0000, 2));
+        assert_eq!(packets[3], packet::fence_wait(0xfe_0000, 2));
         assert_eq!(packets.len(), 6);
     }
 
@@ -524,13 +543,13 @@ mod tests {
                 Ok(())
             })
             .expect("done");
-        assert_eq!(queue.packets()[0], Packet::timestamp(OUT + 24));
+        assert_eq!(queue.packets()[0], packet::timestamp(OUT + 24));
     }
 
     #[test]
     fn operands_are_checked_before_anything_is_submitted() {
         let (mut queue, _, input, mut output) = quick();
-        let stranger = Gpu::fake();
+        let stranger = Accelerator::fake();
         let foreign = Fake::of(stranger.device(), IN);
         queue
             .scope(|scope| -> Result<()> {
@@ -548,7 +567,7 @@ mod tests {
             .expect("done");
         assert_eq!(queue.packets(), []);
         let mut queue = queue.with_engines(Engines::Copy);
-        let spin = kernel::Spin {
+        let spin = testgpu::Spin {
             time: Duration::ZERO,
         };
         let refused = queue.scope(|scope| scope.launch(spin));

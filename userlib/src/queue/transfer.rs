@@ -3,41 +3,26 @@
 
 use super::{Queue, WhenFull};
 use crate::error::Result;
-use crate::memory::element::Element;
+use crate::memory::element::{Element, Number};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::queue::format::{Direction, Kernel};
+use crate::queue::operand::Operands;
 use crate::queue::options::Engines;
-use crate::queue::scope::Scope;
-use crate::testgpu::kernel;
-use crate::testgpu::operand::Operands;
-use crate::testgpu::packet::Packet;
+use crate::queue::scope::QueueScope;
 
 /// The name of a copy in errors.
 const COPY: &str = "a copy";
 
-/// The direction of a copy. Each direction of the link has a copy engine of its own, so that copies
-/// in and copies out do not wait for each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    /// From host memory to the device's.
-    In,
-    /// From the device's memory to the host's.
-    Out,
-    /// Both ends are on one side, so any copy engine will do.
-    Inside,
-}
-
-impl Direction {
-    /// The direction, by whether source and target are in the device's memory.
-    fn of(source: bool, target: bool) -> Self {
-        match (source, target) {
-            (false, true) => Self::In,
-            (true, false) => Self::Out,
-            (true, true) | (false, false) => Self::Inside,
-        }
+/// The direction of a copy, by whether source and target are in the device's memory.
+fn direction(source: bool, target: bool) -> Direction {
+    match (source, target) {
+        (false, true) => Direction::ToDevice,
+        (true, false) => Direction::ToHost,
+        (true, true) | (false, false) => Direction::Inside,
     }
 }
 
-impl<'scope> Scope<'scope, '_> {
+impl<'scope> QueueScope<'scope, '_> {
     /// Submits a copy of elements between any two kinds of memory, by a copy engine. Waits if the
     /// ring is full.
     ///
@@ -49,9 +34,9 @@ impl<'scope> Scope<'scope, '_> {
     pub fn copy<'b: 'scope, T: Element>(
         &self,
         from: impl Into<DeviceSlice<'scope, T>>,
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
     ) -> Result<()> {
-        self.copy_if(&from.into(), to, WhenFull::Wait)
+        self.copy_if(&from.into(), &to.into(), WhenFull::Wait)
     }
 
     /// Submits a copy as [`copy`](Self::copy) does, but never waits: submits all of it or nothing.
@@ -63,9 +48,9 @@ impl<'scope> Scope<'scope, '_> {
     pub fn try_copy<'b: 'scope, T: Element>(
         &self,
         from: impl Into<DeviceSlice<'scope, T>>,
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
     ) -> Result<()> {
-        self.copy_if(&from.into(), to, WhenFull::Refuse)
+        self.copy_if(&from.into(), &to.into(), WhenFull::Refuse)
     }
 
     fn copy_if<T: Element>(
@@ -118,12 +103,12 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// `EINVAL`: the memory belongs to another context, or the queue does not use the copy engines;
     /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
-    pub fn fill<'b: 'scope, T: Element>(
+    pub fn fill<'b: 'scope, T: Number>(
         &self,
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
         value: T,
     ) -> Result<()> {
-        self.fill_if(to, value, WhenFull::Wait)
+        self.fill_if(&to.into(), value, WhenFull::Wait)
     }
 
     /// Submits a fill as [`fill`](Self::fill) does, but never waits: submits all of it or nothing.
@@ -132,15 +117,15 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// As for [`fill`](Self::fill); `EAGAIN`: the ring is full; `EINVAL`: the fill takes more
     /// packets than the ring holds at once.
-    pub fn try_fill<'b: 'scope, T: Element>(
+    pub fn try_fill<'b: 'scope, T: Number>(
         &self,
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
         value: T,
     ) -> Result<()> {
-        self.fill_if(to, value, WhenFull::Refuse)
+        self.fill_if(&to.into(), value, WhenFull::Refuse)
     }
 
-    fn fill_if<T: Element>(
+    fn fill_if<T: Number>(
         &self,
         to: &DeviceSliceMut<'_, T>,
         value: T,
@@ -162,7 +147,7 @@ impl Queue {
         let mut operands = Operands::new(self.handle().device(), COPY, u64::MAX);
         operands.require_len("`to`", to.len(), from.len())?;
         let (source, target) = (operands.read(from)?, operands.write(to)?);
-        let by = Direction::of(from.is_local(), to.as_slice().is_local());
+        let by = direction(from.is_local(), to.as_slice().is_local());
         self.copy_bytes(by, source, target, from.bytes(), when_full)
     }
 
@@ -175,20 +160,14 @@ impl Queue {
         when_full: WhenFull,
     ) -> Result<()> {
         self.require(COPY, Engines::Copy)?;
+        let format = self.format();
         let (count, pieces) = pieces(bytes, self.limits().max_transfer);
-        let packets = pieces.map(|(at, len)| {
-            let (source, target) = (source + at, target + at);
-            match by {
-                Direction::In => Packet::copy_by(0, source, target, len),
-                Direction::Out => Packet::copy_by(1, source, target, len),
-                Direction::Inside => Packet::copy(source, target, len),
-            }
-        });
+        let packets = pieces.map(|(at, len)| format.copy(by, source + at, target + at, len));
         self.submit(count, packets, when_full)
     }
 
     /// Submits a fill of elements.
-    pub(crate) fn fill<T: Element>(
+    pub(crate) fn fill<T: Number>(
         &mut self,
         to: &DeviceSliceMut<'_, T>,
         value: T,
@@ -198,29 +177,34 @@ impl Queue {
         self.require(WHAT, Engines::Copy)?;
         let mut operands = Operands::new(self.handle().device(), WHAT, u64::MAX);
         let target = operands.write(to)?;
-        // Elements have 1, 2, 4 or 8 bytes.
+        // Numbers have 1, 2, 4 or 8 bytes.
+        let format = self.format();
         let log2 = size_of::<T>().trailing_zeros() as u8;
         let (count, pieces) = pieces(to.as_slice().bytes(), self.limits().max_transfer);
-        let packets = pieces.map(|(at, len)| Packet::fill(target + at, len, value.bits(), log2));
+        let packets = pieces.map(|(at, len)| format.fill(target + at, len, value.bits(), log2));
         self.submit(count, packets, when_full)
     }
 
     /// Submits a kernel.
-    pub(crate) fn launch<K: kernel::sealed::Kernel>(
+    pub(crate) fn launch<'a, K: Kernel<'a>>(
         &mut self,
         kernel: K,
         when_full: WhenFull,
     ) -> Result<()> {
         self.require(K::NAME, Engines::Compute)?;
         let device = self.handle().device();
-        let packet = kernel.encode(&mut Operands::new(device, K::NAME, kernel::LONGEST))?;
+        let packet = kernel.encode(&mut Operands::new(device, K::NAME, K::LONGEST))?;
         self.submit(1, std::iter::once(packet), when_full)
     }
 
     /// Submits a packet that stores the device's clock in one element.
     pub(crate) fn timestamp(&mut self, to: &DeviceSliceMut<'_, u64>, index: usize) -> Result<()> {
         let addr = self.word("a timestamp", &to.as_slice(), index)?;
-        self.submit(1, std::iter::once(Packet::timestamp(addr)), WhenFull::Wait)
+        self.submit(
+            1,
+            std::iter::once(self.format().timestamp(addr)),
+            WhenFull::Wait,
+        )
     }
 
     /// Submits a packet that waits until one element is at least `value`.
@@ -231,7 +215,7 @@ impl Queue {
         value: u64,
     ) -> Result<()> {
         let addr = self.word("a wait", of, index)?;
-        let packet = Packet::fence_wait(addr, value);
+        let packet = self.format().fence_wait(addr, value);
         self.submit(1, std::iter::once(packet), WhenFull::Wait)
     }
 
@@ -243,7 +227,7 @@ impl Queue {
         value: u64,
     ) -> Result<()> {
         let addr = self.word("a store", &to.as_slice(), index)?;
-        let packet = Packet::fence_write(addr, value);
+        let packet = self.format().fence_write(addr, value);
         self.submit(1, std::iter::once(packet), WhenFull::Wait)
     }
 
@@ -274,6 +258,7 @@ fn pieces(bytes: u64, most: u64) -> (u64, impl Iterator<Item = (u64, u64)>) {
 mod tests {
     use super::*;
     use crate::memory::slice::tests::Fake;
+    use crate::testgpu::packet;
 
     const ADDR: u64 = 0x10_0000;
 
@@ -295,8 +280,8 @@ mod tests {
             })
             .expect("done");
         let expected = [
-            Packet::fence_wait(ADDR + 16, 7),
-            Packet::fence_write(ADDR + 24, 8),
+            packet::fence_wait(ADDR + 16, 7),
+            packet::fence_write(ADDR + 24, 8),
         ];
         assert_eq!(queue.packets()[..2], expected);
         let mut foreign = Fake::new(ADDR);

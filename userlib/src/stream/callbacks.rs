@@ -34,6 +34,7 @@ use crate::queue::point::Point;
 use crate::sys::inside;
 use crate::sys::poll::wait;
 
+use super::future::Task;
 use super::pool::{block_signals, Pool};
 
 /// How often the waiter looks for lost points.
@@ -50,6 +51,8 @@ pub(super) enum Action {
     Call(u64, Box<dyn FnOnce() + Send>),
     /// Drops what the work needed. If the point is lost, the device lets go of it first.
     Drop(Box<dyn Any + Send>),
+    /// Wakes a task, when the point is reached or lost.
+    Wake(Arc<Task>),
     /// Signals an eventfd. The driver does so itself when the point is reached; this is for a point
     /// that is lost because of a dependency, of which the driver does not know.
     Tell(Arc<EventFd>),
@@ -95,6 +98,7 @@ impl fmt::Debug for Action {
         f.write_str(match self {
             Self::Call(..) => "Call",
             Self::Drop(_) => "Drop",
+            Self::Wake(_) => "Wake",
             Self::Tell(_) => "Tell",
         })
     }
@@ -343,6 +347,10 @@ fn end(items: Vec<Item>, reached: bool) {
             Action::Tell(eventfd) => {
                 let _ = eventfd.write(1);
             }
+            // A waker of an executor only queues the task.
+            Action::Wake(task) => {
+                run_inside(|| task.wake());
+            }
             // Each of these may destroy its queue, which takes time.
             Action::Drop(_) if !reached => DROPS.run(move || item.drop_all(reached)),
             _ => drops.push(item),
@@ -377,7 +385,7 @@ impl Item {
                 }
                 run_inside(|| drop(what));
             }
-            Action::Tell(_) => {}
+            Action::Tell(_) | Action::Wake(_) => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completions: points in the work of a stream as files, for programs that wait for many.
 
+use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::queue::point::Point;
 
 use super::callbacks::{self, Action};
 use super::core::Core;
+use super::future::Reached;
 
 /// A point in the work of a stream that can be polled.
 ///
@@ -61,14 +63,31 @@ impl Completion {
         self.point.query()
     }
 
-    /// Waits until the point is reached; without a timeout, for as long as that takes. Returns
-    /// false if the time was up first.
+    /// Waits until the point is reached, for as long as that takes.
     ///
     /// # Errors
     ///
     /// As for [`query`](Self::query).
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<bool> {
-        self.point.wait(timeout.into())
+    pub fn wait(&self) -> Result<()> {
+        self.point.wait(None).map(drop)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query`](Self::query); `ETIMEDOUT`: the time was up first.
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
+        self.point.wait_timeout(timeout)
+    }
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query`](Self::query).
+    pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        Reached::new(self.point.clone())
     }
 }
 

@@ -8,18 +8,17 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::memory::lent::KEPT;
 use crate::queue::fence::Fence;
+use crate::queue::handle::Handle;
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
-use crate::testgpu::packet::Packet;
 
 use super::callbacks::{self, Action};
 use super::options::StreamOptions;
@@ -30,7 +29,7 @@ const RESET: &str = "the stream was reset";
 
 /// The state that the clones of a stream share.
 pub(crate) struct Core {
-    gpu: Gpu,
+    gpu: Accelerator,
     options: StreamOptions,
     shared: Arc<Shared>,
     /// Id of the queue.
@@ -44,8 +43,16 @@ pub(crate) struct State {
     queue: Option<Queue>,
     /// Host functions that were submitted to the queue.
     calls: u64,
-    /// Pages that wait packets read, each with the number of packets executed when that is over.
-    waits: Vec<(u64, Arc<Page>)>,
+    /// What wait packets read, each with the number of packets executed when that is over.
+    waits: Vec<(u64, Kept)>,
+}
+
+/// Memory that a wait packet reads.
+pub(super) enum Kept {
+    /// A page of slots, in which events are recorded.
+    Page(#[expect(dead_code, reason = "it is only kept")] Arc<Page>),
+    /// The fence of another queue.
+    Fence(#[expect(dead_code, reason = "it is only kept")] Fence),
 }
 
 impl State {
@@ -72,11 +79,11 @@ impl State {
     }
 
     /// Has what is submitted next wait until the device finds a number of at least `value` at
-    /// `addr`, which is in `page`. `dependencies` are the fences that this wait is for.
+    /// `addr`, which is in `kept`. `dependencies` are the fences that this wait is for.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),
-        page: &Arc<Page>,
+        kept: Kept,
         dependencies: &[Fence],
     ) -> Result<()> {
         let executed = self.queue().handle().executed();
@@ -84,10 +91,10 @@ impl State {
         let queue = self.queue_mut();
         queue.forget_reached();
         dependencies.iter().for_each(|fence| queue.depend_on(fence));
-        let packet = Packet::fence_wait(addr, value);
+        let packet = queue.format().fence_wait(addr, value);
         queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
-        self.waits.push((until, Arc::clone(page)));
+        self.waits.push((until, kept));
         Ok(())
     }
 }
@@ -101,7 +108,7 @@ pub(super) enum Ending {
 }
 
 impl Core {
-    pub(super) fn new(gpu: &Gpu, options: StreamOptions) -> Result<Arc<Self>> {
+    pub(super) fn new(gpu: &Accelerator, options: StreamOptions) -> Result<Arc<Self>> {
         callbacks::prepare()?;
         let queue = gpu.queue(options.queue(gpu))?;
         let shared = Shared::of(gpu.device());
@@ -142,12 +149,47 @@ impl Core {
         check_outside(Operation::Submit, || format!("use stream {}", self.id()))
     }
 
+    /// Begins to submit work, which is published when the queue is unheld. Returns its handle.
+    pub(super) fn begin(&self) -> Result<Arc<Handle>> {
+        let mut state = self.lock();
+        let queue = state.queue_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        queue.hold();
+        Ok(Arc::clone(queue.handle()))
+    }
+
+    /// Begins to submit work as [`begin`](Self::begin) does, behind a point of this stream or
+    /// another one of the same context.
+    pub(super) fn begin_behind(&self, point: &Point) -> Result<Arc<Handle>> {
+        let fence = &point.fence;
+        if !fence.device().is_same(self.device()) {
+            let attempt = format!("submit to stream {}", self.id());
+            let cause = "the work before it belongs to another context";
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Submit, attempt, errno, cause));
+        }
+        let handle = self.begin()?;
+        if fence.is_done() || Arc::ptr_eq(fence.handle(), &handle) {
+            return Ok(handle);
+        }
+        let mut dependencies = point.dependencies.clone();
+        dependencies.push(fence.clone());
+        let waited = self.lock_of(handle.id()).and_then(|mut state| {
+            let waited = state.wait_at(fence.target(), Kept::Fence(fence.clone()), &dependencies);
+            if waited.is_err() {
+                let _ = state.queue_mut().unhold();
+            }
+            waited
+        });
+        waited.map(|()| handle)
+    }
+
     /// Id of the queue.
     pub(super) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
     }
 
-    pub(super) fn gpu(&self) -> &Gpu {
+    pub(super) fn accelerator(&self) -> &Accelerator {
         &self.gpu
     }
 
@@ -182,10 +224,6 @@ impl Core {
         let point = state.queue_mut().point()?;
         drop(state);
         point.query()
-    }
-
-    pub(super) fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        self.point()?.wait(timeout)
     }
 
     /// Begins to end a scope in which the stream had this queue: publishes the point to wait for.
@@ -239,7 +277,9 @@ impl Core {
         let queue = state.queue_mut();
         queue.handle().check(Operation::Submit, "add to")?;
         let point = queue.point()?;
-        let packet = Packet::fence_wait(point.handle().callbacks_addr(), calls);
+        let packet = queue
+            .format()
+            .fence_wait(point.handle().callbacks_addr(), calls);
         queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
         state.calls = calls;
         let behind = state.queue_mut().point();
@@ -289,7 +329,7 @@ impl Drop for Core {
 /// The parts of a dropped stream that are kept while the device still works for it.
 struct Remains {
     queue: Queue,
-    _waits: Vec<(u64, Arc<Page>)>,
+    _waits: Vec<(u64, Kept)>,
     _shared: Arc<Shared>,
 }
 
@@ -305,7 +345,7 @@ impl Core {
     /// A stream without a driver.
     pub(super) fn fake(queue: Queue) -> Arc<Self> {
         Arc::new(Self {
-            gpu: Gpu::fake(),
+            gpu: Accelerator::fake(),
             options: StreamOptions::new(),
             shared: Arc::default(),
             id: AtomicU64::new(queue.id()),

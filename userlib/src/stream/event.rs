@@ -6,27 +6,28 @@
 //! enough; the CPU waits for the fence of the recording stream.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 use crate::queue::WhenFull;
-use crate::testgpu::packet::Packet;
 
-use super::core::Core;
+use super::core::{Core, Kept};
+use super::future::Reached;
 use super::shared::{Shared, Slot};
 
 /// A point in the work of a stream, and the time of the device when it was reached.
 ///
-/// Made by [`Gpu::event`], and recorded by [`Stream::record`](super::Stream::record). An event that
+/// Made by [`Accelerator::event`], and recorded by [`Stream::record`](super::Stream::record). An event that
 /// was never recorded is complete. Dropping an event changes nothing for streams that wait for it.
 pub struct Event {
-    gpu: Gpu,
+    gpu: Accelerator,
     shared: Arc<Shared>,
     /// Held while recording, which may wait for room in the ring.
     recording: Mutex<()>,
@@ -41,7 +42,7 @@ struct Recorded {
     point: Point,
 }
 
-impl Gpu {
+impl Accelerator {
     /// Makes an event that was never recorded.
     ///
     /// # Errors
@@ -83,12 +84,13 @@ impl Event {
         let count = slot.next();
         let submitted = (|| {
             let base = self.shared.reach(device, slot.page())?;
-            let packets = [
-                Packet::timestamp(base + slot.time_offset() as u64),
-                Packet::fence_write(base + slot.count_offset() as u64, count),
-            ];
             let mut state = core.lock();
             let queue = state.queue_mut();
+            let format = queue.format();
+            let packets = [
+                format.timestamp(base + slot.time_offset() as u64),
+                format.fence_write(base + slot.count_offset() as u64, count),
+            ];
             queue.submit(2, packets.into_iter(), WhenFull::Wait)?;
             queue.point()
         })();
@@ -137,7 +139,7 @@ impl Event {
             // What this queue executes next comes after the event anyway.
             return Ok(());
         }
-        state.wait_at((base + offset, count), &page, &dependencies)
+        state.wait_at((base + offset, count), Kept::Page(page), &dependencies)
     }
 
     /// Whether the event is complete. If it is, this makes no system call, and later reads see what
@@ -158,27 +160,40 @@ impl Event {
     ///
     /// As for [`query`](Self::query); `EDEADLK`: this is a host function.
     pub fn synchronize(&self) -> Result<()> {
-        self.wait(None).map(drop)
+        self.point()
+            .map_or(Ok(()), |point| point.wait(None).map(drop))
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns
-    /// false if the time was up first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize); `ETIMEDOUT`: the time was up first.
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        self.point()
+            .map_or(Ok(()), |point| point.wait_timeout(timeout))
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, without blocking the thread, on any
+    /// executor. A later recording is not waited for.
     ///
     /// # Errors
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.wait(Some(timeout))
+    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let point = self.point();
+        async move {
+            match point {
+                Some(point) => Reached::new(point).await,
+                None => Ok(()),
+            }
+        }
     }
 
     /// The point of the last recording.
     fn point(&self) -> Option<Point> {
         let recorded = self.lock();
         recorded.as_ref().map(|recorded| recorded.point.clone())
-    }
-
-    fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        self.point().map_or(Ok(true), |point| point.wait(timeout))
     }
 
     /// The time of the device's clock when the event was reached. The clock started when the device

@@ -18,9 +18,9 @@
 //!
 //! ```no_run
 //! use pinmap::stream::{self, StreamOptions};
-//! use pinmap::{kernel, Gpu};
+//! use pinmap::{testgpu, Accelerator};
 //! # fn main() -> pinmap::Result<()> {
-//! let gpu = Gpu::find()?;
+//! let gpu = Accelerator::find()?;
 //! let (up, down) = (gpu.stream(StreamOptions::new())?, gpu.stream(StreamOptions::new())?);
 //! let ready = gpu.event()?;
 //! let (mut host, mut local) = (gpu.device().alloc::<f32>(1024)?, gpu.alloc_vram::<f32>(1024)?);
@@ -30,7 +30,7 @@
 //!     let (up_work, down_work) = (scope.on(&up), scope.on(&down));
 //!     let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
 //!     up_work.copy(&host, &mut local)?;
-//!     up_work.launch(kernel::IncrementF32 { data: &mut local })?;
+//!     up_work.launch(testgpu::IncrementF32 { data: &mut local })?;
 //!     up.record(&ready)?;
 //!     down.wait_event(&ready)?;
 //!     down_work.copy(&local, &mut host)
@@ -103,7 +103,7 @@
 //! # fn f(stream: &Stream, mut numbers: Registration) -> Result<()> {
 //! stream::scope(|scope| {
 //!     let mut data = numbers.slice_mut::<f32>()?;
-//!     scope.on(stream).launch(kernel::IncrementF32 { data: &mut data })?;
+//!     scope.on(stream).launch(testgpu::IncrementF32 { data: &mut data })?;
 //!     drop(numbers.release()?);
 //!     Ok(())
 //! }) }
@@ -113,7 +113,7 @@
 //!
 //! ```compile_fail,E0597
 //! # use pinmap::*;
-//! # fn f(gpu: &Gpu, stream: &Stream) -> Result<()> {
+//! # fn f(gpu: &Accelerator, stream: &Stream) -> Result<()> {
 //! stream::scope(|scope| {
 //!     let mut numbers = gpu.alloc_vram::<f32>(1024)?;
 //!     scope.on(stream).fill(&mut numbers.slice_mut(), 1.0)
@@ -151,7 +151,7 @@
 //! # fn f(stream: &Stream, numbers: &mut [f32]) -> Result<()> {
 //! stream::scope(|scope| {
 //!     let work = scope.on(stream);
-//!     work.launch(kernel::IncrementF32 { data: &mut work.slice_mut(numbers)? })?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut work.slice_mut(numbers)? })?;
 //!     numbers[0] = 1.0;
 //!     Ok(())
 //! }) }
@@ -184,6 +184,8 @@ mod callbacks;
 mod completion;
 mod core;
 mod event;
+mod future;
+mod in_flight;
 mod options;
 mod parked;
 mod pending;
@@ -195,26 +197,29 @@ mod work;
 
 pub use completion::Completion;
 pub use event::Event;
+pub use in_flight::InFlight;
 pub use options::{StreamOptions, Unregistered};
-pub use pending::Pending;
+pub use pending::{Pending, PendingFuture};
 pub use prefetch::Prefetching;
-pub use scope::{scope, Scope};
+pub use scope::{scope, try_scope, Scope, StreamScope};
 pub use work::Work;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Operation, Result};
 
 use self::core::Core;
+use self::future::Reached;
 use self::shared::Shared;
 
 /// A stream of asynchronous work, which a device executes in the order in which it is submitted.
 ///
-/// Made by [`Gpu::stream`]. A clone is the same stream, and several threads may use it. Each stream
+/// Made by [`Accelerator::stream`]. A clone is the same stream, and several threads may use it. Each stream
 /// has a queue of the device and uses all engines: a copy runs on the copy engine of its direction,
 /// a kernel on the compute engine. Each piece of work sees what the ones before it wrote.
 ///
@@ -227,9 +232,9 @@ pub struct Stream {
     core: Arc<Core>,
 }
 
-impl Gpu {
+impl Accelerator {
     /// Makes a stream. All programs together can have as many as the device has queues
-    /// ([`GpuInfo::queues`](crate::GpuInfo::queues)), for instance 1,024.
+    /// ([`AcceleratorInfo::queues`](crate::AcceleratorInfo::queues)), for instance 1,024.
     ///
     /// # Errors
     ///
@@ -268,6 +273,10 @@ impl Device {
 }
 
 impl Stream {
+    fn of(core: Arc<Core>) -> Self {
+        Self { core }
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -283,9 +292,9 @@ impl Stream {
         self.core.device()
     }
 
-    /// The priority, clamped to [`Gpu::priorities`].
+    /// The priority, clamped to [`Accelerator::priorities`].
     pub fn priority(&self) -> u32 {
-        self.core.options().clamped(self.core.gpu())
+        self.core.options().clamped(self.core.accelerator())
     }
 
     /// Submits work on memory that is handed over. Returns at once, unless the ring is full;
@@ -364,17 +373,33 @@ impl Stream {
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
     /// the device is gone; `EDEADLK`: this is a host function.
     pub fn synchronize(&self) -> Result<()> {
-        self.core.wait(None).map(drop)
+        self.core.point()?.wait(None).map(drop)
     }
 
-    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`. Returns
-    /// false if the time was up first.
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize); `ETIMEDOUT`: the time was up first.
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        self.core.point()?.wait_timeout(timeout)
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, without blocking the thread, on any
+    /// executor. What is submitted after this call is not waited for.
+    ///
+    /// ```no_run
+    /// # async fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// stream.synchronize_async().await
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.core.wait(Some(timeout))
+    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let point = self.core.point();
+        async move { Reached::new(point?).await }
     }
 
     /// Makes a completion: an eventfd to poll, which becomes readable when everything that was
@@ -394,7 +419,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::stream`], since the stream gets a new queue; after an error the stream is as
+    /// As for [`Accelerator::stream`], since the stream gets a new queue; after an error the stream is as
     /// it was before. `EDEADLK`: this is a host function.
     pub fn reset(&self) -> Result<()> {
         self.core.reset()

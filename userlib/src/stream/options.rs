@@ -3,12 +3,12 @@
 
 use std::ops::RangeInclusive;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::queue::options::QueueOptions;
 
 /// Options of a stream: its priority, the length of its ring.
 ///
-/// Passed to [`Gpu::stream`].
+/// Passed to [`Accelerator::stream`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     priority: i32,
@@ -35,7 +35,7 @@ impl StreamOptions {
     }
 
     /// Sets the priority. Between packets, the device prefers streams of higher priority. Values
-    /// are clamped to [`Gpu::priorities`].
+    /// are clamped to [`Accelerator::priorities`].
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
@@ -59,12 +59,12 @@ impl StreamOptions {
     }
 
     /// The priority as the device clamps it.
-    pub(super) fn clamped(self, gpu: &Gpu) -> u32 {
+    pub(super) fn clamped(self, gpu: &Accelerator) -> u32 {
         let priority = u32::try_from(self.priority).unwrap_or(0);
         priority.min(*gpu.priorities().end())
     }
 
-    pub(super) fn queue(self, gpu: &Gpu) -> QueueOptions {
+    pub(super) fn queue(self, gpu: &Accelerator) -> QueueOptions {
         self.queue.priority(self.clamped(gpu))
     }
 }
@@ -75,7 +75,7 @@ impl Default for StreamOptions {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// The priorities that streams can have. The highest is the most urgent.
     pub fn priorities(&self) -> RangeInclusive<u32> {
         0..=self.limits().max_priority
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn priorities_are_clamped() {
-        let gpu = Gpu::fake();
+        let gpu = Accelerator::fake();
         for (wanted, got) in [
             (i32::MIN, 0),
             (-1, 0),

@@ -17,8 +17,8 @@ pub(super) struct Parked<M>(NonNull<M>);
 
 // SAFETY: It owns the value as a `Box` does, which is `Send` if the value is.
 unsafe impl<M: Send> Send for Parked<M> {}
-// SAFETY: It lends the value as a `Box` does, which is `Sync` if the value is.
-unsafe impl<M: Sync> Sync for Parked<M> {}
+// SAFETY: A shared reference gives no access to the value.
+unsafe impl<M: Send> Sync for Parked<M> {}
 
 impl<M> Parked<M> {
     pub(super) fn new(value: M) -> Self {

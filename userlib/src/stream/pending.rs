@@ -2,11 +2,15 @@
 //! Pending memory: handed over to work in flight, and given back when that is done.
 
 use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
-use crate::error::{check_outside, ErrorWith, Operation, Result};
+use crate::error::{check_outside, Error, ErrorWith, Operation, Result};
 use crate::memory::lent::{Loans, KEPT};
 use crate::queue::fence::Fence;
 use crate::queue::handle::Handle;
@@ -15,8 +19,11 @@ use crate::sys::inside;
 
 use super::callbacks::{self, Action};
 use super::core::Core;
+use super::future::Reached;
+use super::in_flight::InFlight;
 use super::parked::Parked;
 use super::work::Work;
+use super::Stream;
 
 /// Memory that was handed over to a stream, until the work that was submitted with it is done.
 ///
@@ -100,33 +107,88 @@ impl<M: Send + 'static> Pending<M> {
     {
         // Before locking: a thread that holds the lock may wait for a host function.
         check_outside(Operation::Submit, || "submit work".to_owned())?;
-        let handle = {
-            let mut state = core.lock();
-            let queue = state.queue_mut();
-            queue.handle().check(Operation::Submit, "add to")?;
-            queue.hold();
-            Arc::clone(queue.handle())
+        let handle = core.begin()?;
+        let held = Held {
+            memory: Some(Parked::new(memory)),
+            loans: Arc::default(),
         };
-        let loans = Arc::default();
-        let scope = Work::new(core, handle.id(), &loans);
+        let (result, pending) = Self::submit(core, handle, held, work);
+        result.map(|()| pending)
+    }
+
+    /// Runs a function that submits work on memory, which begins with this queue of the stream.
+    /// Returns what came of the function, and the memory with all that was submitted.
+    fn submit<F>(
+        core: &Arc<Core>,
+        handle: Arc<Handle>,
+        held: Held<M>,
+        work: F,
+    ) -> (Result<()>, Self)
+    where
+        F: for<'w> FnOnce(&Work<'w>, &'w mut M) -> Result<()>,
+    {
+        let scope = Work::new(core, handle.id(), &held.loans);
         let mut submitting = Submitting {
             core,
             handle,
-            held: Some(Held {
-                memory: Some(Parked::new(memory)),
-                loans,
-            }),
+            held: Some(held),
         };
-        let memory = submitting
-            .held
-            .as_mut()
-            .and_then(|held| held.memory.as_mut());
+        let held = submitting.held.as_mut();
+        let memory = held.and_then(|held| held.memory.as_mut());
         let result = memory.map_or(Ok(()), |memory| work(&scope, memory.get_mut()));
-        let pending = submitting.end();
-        result?;
-        match pending {
-            Some(pending) => Ok(pending),
+        match submitting.end() {
+            Some(pending) => (result, pending),
             None => unreachable!("only `end` takes it"),
+        }
+    }
+
+    /// Submits more work on the same memory, to the same stream or to another one, which then waits
+    /// on the device for what was submitted before. Returns at once. The function gets device
+    /// slices of the memory, because the CPU must not refer to it while it is in flight.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Pinned, Result, Stream};
+    /// # fn f(first: &Stream, second: &Stream, numbers: Pinned<f32>) -> Result<Pinned<f32>> {
+    /// let pending = first.submit(numbers, |work, numbers| work.fill(numbers, 1.0))?;
+    /// let pending = pending.then(second, |work, mut numbers| {
+    ///     work.launch(IncrementF32 { data: &mut numbers })
+    /// })?;
+    /// Ok(pending.wait()?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The `Pending` comes back with the error, and waits for what was submitted. The error of the
+    /// function; `EINVAL`: the stream belongs to another context; otherwise as for
+    /// [`Stream::submit`].
+    pub fn then<F>(self, stream: &Stream, work: F) -> Result<Self, ErrorWith<Self>>
+    where
+        M: InFlight,
+        F: for<'w> FnOnce(&Work<'w>, M::Slices<'w>) -> Result<()>,
+    {
+        let core = stream.core();
+        let begun = check_outside(Operation::Submit, || "submit work".to_owned())
+            .and_then(|()| core.begin_behind(&self.point));
+        let handle = match begun {
+            Ok(handle) => handle,
+            Err(error) => return Err(ErrorWith { error, value: self }),
+        };
+        let mut before = self;
+        let Some(held) = before.held.take() else {
+            unreachable!("only what consumes the value takes it");
+        };
+        let raw_packets = before.point.raw_packets;
+        let (result, mut pending) = Self::submit(core, handle, held, |scope, memory| {
+            work(scope, memory.slices())
+        });
+        pending.point.raw_packets |= raw_packets;
+        match result {
+            Ok(()) => Ok(pending),
+            Err(error) => Err(ErrorWith {
+                error,
+                value: pending,
+            }),
         }
     }
 
@@ -158,9 +220,15 @@ impl<M: Send + 'static> Pending<M> {
     /// [`try_into_memory`](Self::try_into_memory) gives the memory back. `EDEADLK`: this is a host
     /// function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
+        let reached = self.point.wait(None);
+        self.waited(reached.map(drop))
+    }
+
+    /// Gives the memory back after a wait that was not ended by the time.
+    fn waited(self, reached: Result<()>) -> Result<M, ErrorWith<Self>> {
         let handle = self.point.handle();
-        match self.point.wait(None) {
-            Ok(_) => match self.release() {
+        match reached {
+            Ok(()) => match self.release() {
                 Ok(()) => Ok(self.into_memory()),
                 Err(error) => {
                     handle.poison(KEPT);
@@ -174,6 +242,23 @@ impl<M: Send + 'static> Pending<M> {
                 }
                 Err(ErrorWith { error, value: self })
             }
+        }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first. The `Pending` that comes
+    /// back can be waited for again.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<M, ErrorWith<Self>> {
+        match self.point.wait(Some(timeout)) {
+            Ok(false) => {
+                let attempt = self.point.handle().attempt("wait for");
+                let error = Error::new(Operation::Wait, attempt, Errno::ETIMEDOUT);
+                Err(ErrorWith { error, value: self })
+            }
+            reached => self.waited(reached.map(drop)),
         }
     }
 
@@ -206,6 +291,53 @@ impl<M: Send + 'static> Pending<M> {
             Some(held) => held.into_memory(),
             None => unreachable!("only this takes it, and that consumes it"),
         }
+    }
+}
+
+impl<M: Send + 'static> IntoFuture for Pending<M> {
+    type Output = Result<M, ErrorWith<Self>>;
+    type IntoFuture = PendingFuture<M>;
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
+    ///
+    /// ```no_run
+    /// # async fn f(stream: &pinmap::Stream, numbers: pinmap::Pinned<f32>) -> pinmap::Result<()> {
+    /// let numbers = stream.submit(numbers, |work, numbers| work.fill(numbers, 1.0))?.await?;
+    /// assert_eq!(numbers[0], 1.0);
+    /// # Ok(()) }
+    /// ```
+    fn into_future(self) -> PendingFuture<M> {
+        let reached = Reached::new(self.point.clone());
+        let pending = Some(self);
+        PendingFuture { pending, reached }
+    }
+}
+
+/// The future of a [`Pending`]. Dropped, it drops the memory when the work is done, as a `Pending`
+/// does.
+#[must_use = "futures do nothing unless they are awaited"]
+#[derive(Debug)]
+pub struct PendingFuture<M: Send + 'static> {
+    /// `None` only after the end.
+    pending: Option<Pending<M>>,
+    reached: Reached,
+}
+
+// Nothing in it is pinned: the memory has its own place on the heap.
+impl<M: Send + 'static> Unpin for PendingFuture<M> {}
+
+impl<M: Send + 'static> Future for PendingFuture<M> {
+    type Output = Result<M, ErrorWith<Pending<M>>>;
+
+    /// # Panics
+    ///
+    /// The future was ready before.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let reached = Pin::new(&mut self.reached).poll(context);
+        reached.map(|reached| match self.pending.take() {
+            Some(pending) => pending.waited(reached),
+            None => panic!("a future was polled after it was ready"),
+        })
     }
 }
 

@@ -6,11 +6,12 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 
 use crate::device::Device;
-use crate::error::{Operation, Result};
+use crate::error::{ErrorWith, Operation, Result};
 use crate::memory::allocation::Place;
 use crate::memory::managed::prefetch::{move_pages, Prefetched};
 use crate::queue::point::Point;
@@ -80,10 +81,29 @@ impl Prefetching {
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::prefetch`](crate::Gpu::prefetch); `EIO`: the stream has failed before;
+    /// As for [`Accelerator::prefetch`](crate::Accelerator::prefetch); `EIO`: the stream has failed before;
     /// `EDEADLK`: this is a host function.
     pub fn wait(self) -> Result<Prefetched> {
         self.point.wait(None)?;
+        self.take()
+    }
+
+    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// The value comes back with the error. As for [`wait`](Self::wait); `ETIMEDOUT`: the time was
+    /// up first.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Prefetched, ErrorWith<Self>> {
+        let reached = self.point.wait_timeout(timeout);
+        match reached.and_then(|()| self.take()) {
+            Ok(prefetched) => Ok(prefetched),
+            Err(error) => Err(ErrorWith { error, value: self }),
+        }
+    }
+
+    /// Takes the result, which is there.
+    fn take(&self) -> Result<Prefetched> {
         let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         let never = || {
             Err(self

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,6 +24,30 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
+/// Runs a function that submits work to streams, as [`try_scope`] does; its error is one of this
+/// crate, so that `?` needs no annotation.
+///
+/// ```no_run
+/// use pinmap::{stream, Pinned, Stream};
+/// # fn f(up: &Stream, down: &Stream, a: &mut Pinned<f32>, b: &mut Pinned<f32>) -> pinmap::Result<()> {
+/// stream::scope(|scope| {
+///     scope.on(up).fill(a, 1.0)?;
+///     scope.on(down).fill(b, 2.0)?;
+///     Ok(())
+/// })
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As for [`try_scope`].
+pub fn scope<'env, F, T>(work: F) -> Result<T>
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T>,
+{
+    try_scope(work)
+}
+
 /// Runs a function that submits work to streams, and waits until all of it is done. So the work can
 /// borrow memory, as threads can in [`std::thread::scope`].
 ///
@@ -41,7 +66,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 ///
 /// If there would be references to memory that a device still writes, the process is aborted: as
 /// for the [scope of a queue](crate::Queue::scope).
-pub fn scope<'env, F, T, E>(work: F) -> Result<T, E>
+pub fn try_scope<'env, F, T, E>(work: F) -> Result<T, E>
 where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, E>,
     E: From<Error>,
@@ -61,6 +86,53 @@ where
         // The error of `finish`, if there is one, most likely has the same cause.
         Ok(Err(error)) => Err(error),
         Ok(Ok(value)) => finished.map(|()| value).map_err(E::from),
+    }
+}
+
+impl Stream {
+    /// Runs a function that submits work to this stream, on borrowed memory, and waits until all of
+    /// it is done: [`scope()`] for one stream.
+    ///
+    /// ```no_run
+    /// # fn main() -> pinmap::Result<()> {
+    /// let gpu = pinmap::Accelerator::find()?;
+    /// let stream = gpu.stream(pinmap::StreamOptions::new())?;
+    /// let mut numbers = gpu.alloc_from(&[1.0f32, 2.0, 3.0])?;
+    /// stream.scope(|work| {
+    ///     work.launch(pinmap::testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+    /// })?;
+    /// assert_eq!(&numbers[..], [2.0, 3.0, 4.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`scope()`].
+    pub fn scope<'env, F, T>(&self, work: F) -> Result<T>
+    where
+        F: for<'scope> FnOnce(&StreamScope<'scope, 'env>) -> Result<T>,
+    {
+        try_scope(|scope: &Scope<'_, 'env>| {
+            work(&StreamScope {
+                work: scope.on(self),
+                env: PhantomData,
+            })
+        })
+    }
+}
+
+/// A scope in which [work](Work) is submitted to one stream. Made by [`Stream::scope`].
+#[derive(Debug)]
+pub struct StreamScope<'scope, 'env: 'scope> {
+    work: Work<'scope>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'scope> Deref for StreamScope<'scope, '_> {
+    type Target = Work<'scope>;
+
+    fn deref(&self) -> &Work<'scope> {
+        &self.work
     }
 }
 

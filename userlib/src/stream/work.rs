@@ -9,19 +9,20 @@ use nix::errno::Errno;
 
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
-use crate::memory::element::Element;
+use crate::memory::element::{Element, Number};
 use crate::memory::lent::Loans;
 use crate::memory::raw::outwards;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::queue::format::{Kernel, Packet};
 use crate::queue::handle::Handle;
 use crate::queue::WhenFull;
 use crate::sys::map::page_size;
-use crate::testgpu::kernel::Kernel;
-use crate::testgpu::packet::Packet;
 
 use super::core::{Core, State};
+use super::event::Event;
 use super::options::Unregistered;
 use super::prefetch::{self, Prefetching};
+use super::Stream;
 
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
 /// done.
@@ -61,7 +62,7 @@ impl<'w> Work<'w> {
     /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
     /// that the slice has. It stays borrowed until the work is done.
     ///
-    /// A device that can fault has the memory [managed](crate::Gpu::manage), without a system call
+    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a system call
     /// once a slice was lent to this stream. For any other device the pages around the slice are
     /// registered until the work is done. [`DeviceSlice::reach`] tells which it was.
     ///
@@ -80,7 +81,7 @@ impl<'w> Work<'w> {
     /// # fn f(stream: &pinmap::Stream, numbers: Vec<f32>) -> pinmap::Result<Vec<f32>> {
     /// let pending = stream.submit(numbers, |work, numbers| {
     ///     let mut data = work.slice_mut(numbers)?;
-    ///     work.launch(pinmap::kernel::IncrementF32 { data: &mut data })
+    ///     work.launch(pinmap::testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// // ... something else ...
     /// Ok(pending.wait()?)
@@ -95,6 +96,64 @@ impl<'w> Work<'w> {
         self.handle()?.slice_mut(memory, &self.loans)
     }
 
+    /// The stream to which the work is submitted.
+    pub fn stream(&self) -> Stream {
+        Stream::of(Arc::clone(&self.core))
+    }
+
+    /// Records an event behind what was submitted so far: see
+    /// [`Stream::record`](super::Stream::record).
+    ///
+    /// ```no_run
+    /// use pinmap::{stream, Allocation, Pinned, Stream};
+    /// # fn f(
+    /// #     (up, down): (&Stream, &Stream), ready: &stream::Event,
+    /// #     (host, local): (&mut Pinned<f32>, &mut Allocation<f32>),
+    /// # ) -> pinmap::Result<()> {
+    /// stream::scope(|scope| {
+    ///     let (up, down) = (scope.on(up), scope.on(down));
+    ///     let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
+    ///     up.copy(&host, &mut local)?;
+    ///     up.record(ready)?;
+    ///     down.wait_event(ready)?;
+    ///     down.copy(&local, &mut host)
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::record`](super::Stream::record); `EIO`: the stream was reset since the work
+    /// began.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        drop(self.lock()?);
+        event.record(&self.core)
+    }
+
+    /// Has the device wait for an event before it executes what is submitted next: see
+    /// [`Stream::wait_event`](super::Stream::wait_event).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::wait_event`](super::Stream::wait_event); `EIO`: the stream was reset since
+    /// the work began.
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        drop(self.lock()?);
+        event.wait_on(&self.core)
+    }
+
+    /// Submits a host function, which runs when everything before is done: see
+    /// [`Stream::call`](super::Stream::call).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Stream::call`](super::Stream::call); `EIO`: the stream was reset since the work
+    /// began.
+    pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        let point = self.core.call(Some(self.queue), Box::new(function));
+        point.map(drop)
+    }
+
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
     /// direction. Waits if the ring is full.
     ///
@@ -106,11 +165,11 @@ impl<'w> Work<'w> {
     pub fn copy<'b: 'w, T: Element>(
         &self,
         from: impl Into<DeviceSlice<'w, T>>,
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
     ) -> Result<()> {
         // Before locking: this runs code of the caller, which may use the stream.
-        let from = from.into();
-        self.lock()?.queue_mut().copy(&from, to, WhenFull::Wait)
+        let (from, to) = (from.into(), to.into());
+        self.lock()?.queue_mut().copy(&from, &to, WhenFull::Wait)
     }
 
     /// Submits a copy from memory that is not registered. The copy is refused, or the memory is
@@ -123,7 +182,7 @@ impl<'w> Work<'w> {
     pub fn copy_from<'b: 'w, T: Element>(
         &self,
         from: &'w [T],
-        to: &mut DeviceSliceMut<'b, T>,
+        to: impl Into<DeviceSliceMut<'b, T>>,
         unregistered: Unregistered,
     ) -> Result<()> {
         self.require_consent(unregistered, from)?;
@@ -170,11 +229,16 @@ impl<'w> Work<'w> {
     /// # Errors
     ///
     /// As for [`copy`](Self::copy).
-    pub fn fill<'b: 'w, T: Element>(&self, to: &mut DeviceSliceMut<'b, T>, value: T) -> Result<()> {
-        self.lock()?.queue_mut().fill(to, value, WhenFull::Wait)
+    pub fn fill<'b: 'w, T: Number>(
+        &self,
+        to: impl Into<DeviceSliceMut<'b, T>>,
+        value: T,
+    ) -> Result<()> {
+        let to = to.into();
+        self.lock()?.queue_mut().fill(&to, value, WhenFull::Wait)
     }
 
-    /// Submits a [kernel](mod@crate::kernel). Waits if the ring is full.
+    /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
     ///
     /// # Errors
     ///
@@ -196,7 +260,7 @@ impl<'w> Work<'w> {
 
     /// Has managed memory moved to the memory of the device, or to that of the host, when
     /// everything before is done, and before what is submitted next: the whole pages around
-    /// `memory`. Returns at once. [`Gpu::prefetch`](crate::Gpu::prefetch) does it now.
+    /// `memory`. Returns at once. [`Accelerator::prefetch`](crate::Accelerator::prefetch) does it now.
     ///
     /// # Errors
     ///
@@ -267,11 +331,11 @@ impl<'w> Work<'w> {
     ///
     /// # Safety
     ///
-    /// As for [`Scope::submit`](crate::Scope::submit) of a queue. The device is done with the
+    /// As for [`QueueScope::submit_packets`](crate::QueueScope::submit_packets). The device is done with the
     /// packets when the [scope](super::scope()) has ended, or when [`Pending`](super::Pending)
     /// gives the memory back.
     #[allow(unsafe_code)]
-    pub unsafe fn packets(&self, packets: &[Packet]) -> Result<()> {
+    pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;
         let packets = packets.iter().copied();
         let mut state = self.lock()?;
@@ -293,6 +357,7 @@ mod tests {
     use super::*;
     use crate::queue::Queue;
     use crate::stream::{scope, Stream};
+    use crate::testgpu::packet;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -326,7 +391,7 @@ mod tests {
         let (stream, handle) = forged();
         waits(&handle, || {
             // SAFETY: It writes nothing.
-            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let nop = |work: &Work<'_>| unsafe { work.submit_packets(&[packet::nop()]) };
             let result = scope(|scope| nop(&scope.on(&stream)));
             result.expect("done");
         });
@@ -337,7 +402,7 @@ mod tests {
         let (stream, handle) = forged();
         let submit = || {
             // SAFETY: It writes nothing.
-            let nop = |work: &Work<'_>| unsafe { work.packets(&[Packet::nop()]) };
+            let nop = |work: &Work<'_>| unsafe { work.submit_packets(&[packet::nop()]) };
             let pending = stream.submit(vec![1], |work, _| nop(work));
             pending.expect("submitted")
         };

@@ -54,27 +54,6 @@ impl Map {
         self.0.as_mut_ptr()
     }
 
-    /// The memory as bytes.
-    ///
-    /// # Safety
-    ///
-    /// Nothing writes to the memory as long as the reference exists.
-    pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: It is mapped and readable by the invariant, initialised because memory from
-        // mmap() is, and not written by the caller's promise.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
-    }
-
-    /// The memory as bytes that can be written.
-    ///
-    /// # Safety
-    ///
-    /// Nothing else reads or writes the memory as long as the reference exists.
-    pub(crate) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: As for `bytes`; writable by the invariant, and unique by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr(), self.0.len()) }
-    }
-
     /// The memory as atomic words, which a device may change at any time.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let words = self.0.as_mut_ptr().cast::<AtomicU64>();

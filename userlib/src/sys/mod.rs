@@ -12,4 +12,5 @@ pub(crate) mod map;
 pub(crate) mod pci;
 pub(crate) mod poll;
 pub(crate) mod sysfs;
+pub(crate) mod watch;
 pub(crate) mod word;

@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernels of the test GPU, with typed operands, for [`Scope::launch`](crate::Scope::launch).
-//!
-//! Each struct is a kernel with its arguments. Before a kernel is submitted, its operands are
-//! checked: they must belong to the context of the queue, have the lengths that the kernel needs,
-//! and at most 1 GiB each; an operand that is written must not overlap with another one.
-//!
-//! The results of `f32` kernels equal those of the CPU, bit by bit, if the CPU computes in the
-//! order that is given here.
+//! The kernels of the test GPU, with typed operands.
+#![allow(unsafe_code)]
 
 use std::time::Duration;
 
 use crate::error::Result;
 use crate::memory::element::Element;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
-use crate::testgpu::operand::Operands;
-use crate::testgpu::packet::Packet;
+use crate::queue::format::{Kernel, Packet};
+use crate::queue::operand::Operands;
+use crate::testgpu::packet;
 
 /// How many bytes an operand of a kernel may have.
-pub(crate) const LONGEST: u64 = 1 << 30;
+const LONGEST: u64 = 1 << 30;
 
 /// How many rows and columns a matrix may have.
 const MOST_ROWS: usize = 4096;
@@ -36,26 +31,9 @@ mod number {
     pub(super) const ATOMIC_ADD_U64: u32 = 10;
 }
 
-/// A kernel with its operands, which live as long as the scope in which it is launched. Sealed: the
-/// kernels are those of this module.
-pub trait Kernel<'scope>: sealed::Kernel {}
-
-pub(crate) mod sealed {
-    use super::{Operands, Packet, Result};
-
-    /// The conversion of a kernel into a packet. Sealed: other crates cannot implement it.
-    pub trait Kernel {
-        /// The name of the kernel in errors.
-        const NAME: &'static str;
-
-        /// Checks the operands and makes the packet.
-        fn encode(self, operands: &mut Operands<'_>) -> Result<Packet>;
-    }
-}
-
 /// A kernel that copies elements.
 #[derive(Debug)]
-pub struct Copy<'r, 'a, T> {
+pub struct CopyElements<'r, 'a, T> {
     /// The elements to copy.
     pub from: DeviceSlice<'a, T>,
     /// The target, of as many elements.
@@ -138,7 +116,7 @@ pub struct MatmulF32<'r, 'a> {
 }
 
 /// A kernel that does nothing for some time. A packet that runs for longer than
-/// [`GpuInfo::max_run`](crate::GpuInfo::max_run) stops its queue.
+/// [`AcceleratorInfo::max_run`](crate::AcceleratorInfo::max_run) stops its queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Spin {
     /// How long the kernel runs.
@@ -162,13 +140,13 @@ pub struct AtomicAddU64<'r, 'a> {
 fn launch<const N: usize>(kernel: u32, arguments: [u64; N]) -> Packet {
     let mut all = [0; 7];
     all[..N].copy_from_slice(&arguments);
-    Packet::launch(kernel, all)
+    packet::launch(kernel, all)
 }
 
-impl<'s, 'a: 's, T: Element> Kernel<'s> for Copy<'_, 'a, T> {}
-
-impl<T: Element> sealed::Kernel for Copy<'_, '_, T> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's, T: Element> Kernel<'s> for CopyElements<'_, 'a, T> {
     const NAME: &'static str = "the kernel copy";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         operands.require_len("`to`", self.to.len(), self.from.len())?;
@@ -178,10 +156,10 @@ impl<T: Element> sealed::Kernel for Copy<'_, '_, T> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for Fill<'_, 'a> {}
-
-impl sealed::Kernel for Fill<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for Fill<'_, 'a> {
     const NAME: &'static str = "the kernel fill";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         let to = operands.write(self.to)?;
@@ -190,10 +168,10 @@ impl sealed::Kernel for Fill<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for IncrementF32<'_, 'a> {}
-
-impl sealed::Kernel for IncrementF32<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for IncrementF32<'_, 'a> {
     const NAME: &'static str = "the kernel increment_f32";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         let data = operands.write(self.data)?;
@@ -202,10 +180,10 @@ impl sealed::Kernel for IncrementF32<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for Saxpy<'_, 'a> {}
-
-impl sealed::Kernel for Saxpy<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for Saxpy<'_, 'a> {
     const NAME: &'static str = "the kernel saxpy";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         operands.require_len("`y`", self.y.len(), self.x.len())?;
@@ -216,10 +194,10 @@ impl sealed::Kernel for Saxpy<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for SumF32<'_, 'a> {}
-
-impl sealed::Kernel for SumF32<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for SumF32<'_, 'a> {
     const NAME: &'static str = "the kernel sum_f32";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         operands.require_len("`sum`", self.sum.len(), 1)?;
@@ -229,10 +207,10 @@ impl sealed::Kernel for SumF32<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {}
-
-impl sealed::Kernel for HistogramU8<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {
     const NAME: &'static str = "the kernel histogram_u8";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         operands.require_len("`counts`", self.counts.len(), 256)?;
@@ -243,10 +221,10 @@ impl sealed::Kernel for HistogramU8<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {}
-
-impl sealed::Kernel for Crc32c<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {
     const NAME: &'static str = "the kernel crc32c";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         operands.require_len("`crc`", self.crc.len(), 1)?;
@@ -256,10 +234,10 @@ impl sealed::Kernel for Crc32c<'_, '_> {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for MatmulF32<'_, 'a> {}
-
-impl sealed::Kernel for MatmulF32<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for MatmulF32<'_, 'a> {
     const NAME: &'static str = "the kernel matmul_f32";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         let Self { m, n, k, .. } = self;
@@ -278,9 +256,8 @@ impl sealed::Kernel for MatmulF32<'_, '_> {
     }
 }
 
-impl Kernel<'_> for Spin {}
-
-impl sealed::Kernel for Spin {
+// SAFETY: The kernel accesses nothing.
+unsafe impl Kernel<'_> for Spin {
     const NAME: &'static str = "the kernel spin";
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
@@ -290,10 +267,10 @@ impl sealed::Kernel for Spin {
     }
 }
 
-impl<'s, 'a: 's> Kernel<'s> for AtomicAddU64<'_, 'a> {}
-
-impl sealed::Kernel for AtomicAddU64<'_, '_> {
+// SAFETY: By the manual, the kernel accesses its operands as they are added here.
+unsafe impl<'s, 'a: 's> Kernel<'s> for AtomicAddU64<'_, 'a> {
     const NAME: &'static str = "the kernel atomic_add_u64";
+    const LONGEST: u64 = LONGEST;
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
         let count = self.data.len() as u64;
@@ -311,13 +288,12 @@ mod tests {
     use super::*;
     use crate::device::Device;
     use crate::memory::slice::tests::Fake;
-    use sealed::Kernel as Sealed;
 
-    fn encode<K: Sealed>(device: &Device, kernel: K) -> Result<Packet> {
+    fn encode<'a, K: Kernel<'a>>(device: &Device, kernel: K) -> Result<Packet> {
         kernel.encode(&mut Operands::new(device, K::NAME, LONGEST))
     }
 
-    fn words<K: Sealed>(device: &Device, kernel: K) -> [u64; 8] {
+    fn words<'a, K: Kernel<'a>>(device: &Device, kernel: K) -> [u64; 8] {
         encode(device, kernel).expect("a packet").words()
     }
 
@@ -332,7 +308,7 @@ mod tests {
         let more = Fake::of(&device, 0x20_0000);
         let mut output = Fake::of(&device, 0x30_0000);
         let (x, y, z) = (0x10_0000, 0x20_0000, 0x30_0000);
-        let copy = Copy {
+        let copy = CopyElements {
             from: input.slice::<u16>(),
             to: &mut output.slice_mut(),
         };

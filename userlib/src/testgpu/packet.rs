@@ -1,14 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The packets of the test GPU, as section 8 of its manual defines them.
+//!
+//! Streams and scopes make these from typed operands. They are here for operations that this crate
+//! has no methods for: see [`QueueScope::submit_packets`](crate::QueueScope::submit_packets).
+#![allow(unsafe_code)]
 
-/// A packet for a queue of the test GPU: 64 bytes.
-///
-/// [`Scope`](crate::Scope) makes packets from typed operands, which it checks. A program that makes
-/// a packet itself, a *raw* one, can use operations that `Scope` has no methods for. Submitting it
-/// is unsafe, because the device then writes wherever the packet says, as far as the context lets
-/// it: see [`Scope::submit`](crate::Scope::submit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Packet([u64; 8]);
+use crate::queue::format::{Direction, Packet, PacketFormat};
+
+/// The packet format of the test GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format;
+
+// SAFETY: Section 8 of the device's manual promises this, for packets as they are made below.
+unsafe impl PacketFormat for Format {
+    fn copy(&self, direction: Direction, from: u64, to: u64, bytes: u64) -> Packet {
+        match direction {
+            Direction::ToDevice => copy_by(0, from, to, bytes),
+            Direction::ToHost => copy_by(1, from, to, bytes),
+            Direction::Inside => copy(from, to, bytes),
+        }
+    }
+
+    fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet {
+        fill(to, bytes, pattern, log2)
+    }
+
+    fn fence_write(&self, addr: u64, value: u64) -> Packet {
+        fence_write(addr, value)
+    }
+
+    fn fence_wait(&self, addr: u64, value: u64) -> Packet {
+        fence_wait(addr, value)
+    }
+
+    fn timestamp(&self, addr: u64) -> Packet {
+        timestamp(addr)
+    }
+
+    fn interrupt(&self) -> Packet {
+        interrupt()
+    }
+}
 
 /// The opcodes of packets.
 mod opcode {
@@ -22,87 +54,63 @@ mod opcode {
     pub(super) const INTERRUPT: u64 = 8;
 }
 
-impl Packet {
-    /// Length of a packet in bytes.
-    pub const LEN: usize = 64;
+const fn new(word: u64, arguments: [u64; 3]) -> Packet {
+    let [one, two, three] = arguments;
+    Packet::from_words([word, one, two, three, 0, 0, 0, 0])
+}
 
-    /// Makes a packet from its eight words, in the CPU's byte order.
-    pub const fn from_words(words: [u64; 8]) -> Self {
-        Self(words)
-    }
+/// Makes a packet that does nothing.
+pub const fn nop() -> Packet {
+    new(opcode::NOP, [0; 3])
+}
 
-    /// The eight words of the packet, in the CPU's byte order.
-    pub const fn words(&self) -> [u64; 8] {
-        self.0
-    }
+/// Makes a packet that copies bytes between device addresses, by any copy engine. The ranges
+/// must not overlap.
+pub const fn copy(source: u64, destination: u64, bytes: u64) -> Packet {
+    new(opcode::COPY, [source, destination, bytes])
+}
 
-    /// The bytes of the packet, as they stand in a ring.
-    pub fn to_bytes(&self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        for (word, to) in self.0.iter().zip(bytes.chunks_exact_mut(8)) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
-    }
+/// Makes a packet that copies as [`copy`](copy) does, by copy engine 0 or 1.
+pub const fn copy_by(engine: u8, source: u64, destination: u64, bytes: u64) -> Packet {
+    let flags = (1 + (engine & 1) as u64) << 8;
+    new(opcode::COPY | flags, [source, destination, bytes])
+}
 
-    const fn new(word: u64, arguments: [u64; 3]) -> Self {
-        let [one, two, three] = arguments;
-        Self([word, one, two, three, 0, 0, 0, 0])
-    }
+/// Makes a packet that fills memory with elements of `1 << log2` bytes, by a copy engine.
+/// `log2` must be 0 to 3, `bytes` a multiple of the element size, and the bits of `pattern`
+/// above an element zero.
+pub const fn fill(destination: u64, bytes: u64, pattern: u64, log2: u8) -> Packet {
+    let flags = (log2 as u64) << 8;
+    new(opcode::FILL | flags, [destination, bytes, pattern])
+}
 
-    /// Makes a packet that does nothing.
-    pub const fn nop() -> Self {
-        Self::new(opcode::NOP, [0; 3])
-    }
+/// Makes a packet that runs a kernel, by its number.
+pub const fn launch(kernel: u32, arguments: [u64; 7]) -> Packet {
+    let [a, b, c, d, e, f, g] = arguments;
+    let word = opcode::LAUNCH | ((kernel as u64) << 32);
+    Packet::from_words([word, a, b, c, d, e, f, g])
+}
 
-    /// Makes a packet that copies bytes between device addresses, by any copy engine. The ranges
-    /// must not overlap.
-    pub const fn copy(source: u64, destination: u64, bytes: u64) -> Self {
-        Self::new(opcode::COPY, [source, destination, bytes])
-    }
+/// Makes a packet that stores 8 bytes at a device address, which must be a multiple of 8.
+pub const fn fence_write(addr: u64, value: u64) -> Packet {
+    new(opcode::FENCE_WRITE, [addr, value, 0])
+}
 
-    /// Makes a packet that copies as [`copy`](Self::copy) does, by copy engine 0 or 1.
-    pub const fn copy_by(engine: u8, source: u64, destination: u64, bytes: u64) -> Self {
-        let flags = (1 + (engine & 1) as u64) << 8;
-        Self::new(opcode::COPY | flags, [source, destination, bytes])
-    }
+/// Makes a packet that waits until the 8 bytes at a device address, which must be a multiple of
+/// 8, are at least `value`.
+pub const fn fence_wait(addr: u64, value: u64) -> Packet {
+    new(opcode::FENCE_WAIT, [addr, value, 0])
+}
 
-    /// Makes a packet that fills memory with elements of `1 << log2` bytes, by a copy engine.
-    /// `log2` must be 0 to 3, `bytes` a multiple of the element size, and the bits of `pattern`
-    /// above an element zero.
-    pub const fn fill(destination: u64, bytes: u64, pattern: u64, log2: u8) -> Self {
-        let flags = (log2 as u64) << 8;
-        Self::new(opcode::FILL | flags, [destination, bytes, pattern])
-    }
+/// Makes a packet that stores the device's clock, 8 bytes, at a device address, which must be a
+/// multiple of 8.
+pub const fn timestamp(addr: u64) -> Packet {
+    new(opcode::TIMESTAMP, [addr, 0, 0])
+}
 
-    /// Makes a packet that runs a kernel, by its number.
-    pub const fn launch(kernel: u32, arguments: [u64; 7]) -> Self {
-        let [a, b, c, d, e, f, g] = arguments;
-        let word = opcode::LAUNCH | ((kernel as u64) << 32);
-        Self([word, a, b, c, d, e, f, g])
-    }
-
-    /// Makes a packet that stores 8 bytes at a device address, which must be a multiple of 8.
-    pub const fn fence_write(addr: u64, value: u64) -> Self {
-        Self::new(opcode::FENCE_WRITE, [addr, value, 0])
-    }
-
-    /// Makes a packet that waits until the 8 bytes at a device address, which must be a multiple of
-    /// 8, are at least `value`.
-    pub const fn fence_wait(addr: u64, value: u64) -> Self {
-        Self::new(opcode::FENCE_WAIT, [addr, value, 0])
-    }
-
-    /// Makes a packet that stores the device's clock, 8 bytes, at a device address, which must be a
-    /// multiple of 8.
-    pub const fn timestamp(addr: u64) -> Self {
-        Self::new(opcode::TIMESTAMP, [addr, 0, 0])
-    }
-
-    /// Makes a packet that interrupts the driver.
-    pub const fn interrupt() -> Self {
-        Self::new(opcode::INTERRUPT, [0; 3])
-    }
+/// Makes a packet that interrupts the driver.
+pub const fn interrupt() -> Packet {
+    new(opcode::INTERRUPT, [0; 3])
 }
 
 #[cfg(test)]
@@ -131,9 +139,9 @@ mod tests {
         let value = 0x0102_0304_0506_0708;
         let value_bytes = [8, 7, 6, 5, 4, 3, 2, 1];
         let table = [
-            (Packet::nop(), vec![(0, first(1))]),
+            (nop(), vec![(0, first(1))]),
             (
-                Packet::copy(ADDR, OTHER, 0x0400_0001),
+                copy(ADDR, OTHER, 0x0400_0001),
                 vec![
                     (0, first(2)),
                     (1, ADDR_BYTES),
@@ -142,7 +150,7 @@ mod tests {
                 ],
             ),
             (
-                Packet::copy_by(1, ADDR, OTHER, 7),
+                copy_by(1, ADDR, OTHER, 7),
                 vec![
                     (0, [2, 2, 0, 0, 0, 0, 0, 0]),
                     (1, ADDR_BYTES),
@@ -151,7 +159,7 @@ mod tests {
                 ],
             ),
             (
-                Packet::fill(ADDR, 16, 0x1234_5678, 2),
+                fill(ADDR, 16, 0x1234_5678, 2),
                 vec![
                     (0, [3, 2, 0, 0, 0, 0, 0, 0]),
                     (1, ADDR_BYTES),
@@ -160,7 +168,7 @@ mod tests {
                 ],
             ),
             (
-                Packet::launch(8, [ADDR, OTHER, 0, 0, 0, 0, value]),
+                launch(8, [ADDR, OTHER, 0, 0, 0, 0, value]),
                 vec![
                     (0, [4, 0, 0, 0, 8, 0, 0, 0]),
                     (1, ADDR_BYTES),
@@ -169,18 +177,18 @@ mod tests {
                 ],
             ),
             (
-                Packet::fence_write(ADDR, value),
+                fence_write(ADDR, value),
                 vec![(0, first(5)), (1, ADDR_BYTES), (2, value_bytes)],
             ),
             (
-                Packet::fence_wait(ADDR, value),
+                fence_wait(ADDR, value),
                 vec![(0, first(6)), (1, ADDR_BYTES), (2, value_bytes)],
             ),
             (
-                Packet::timestamp(ADDR),
+                timestamp(ADDR),
                 vec![(0, first(7)), (1, ADDR_BYTES), (2, nothing)],
             ),
-            (Packet::interrupt(), vec![(0, first(8))]),
+            (interrupt(), vec![(0, first(8))]),
         ];
         for (packet, words) in table {
             assert_eq!(packet.to_bytes(), bytes(&words), "{packet:?}");

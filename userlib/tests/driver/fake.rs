@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pinmap::{Device, Gpu};
+use pinmap::{Accelerator, Device};
 
 use crate::pages::Pages;
 use crate::sys;
@@ -98,8 +98,8 @@ impl Fake {
         Device::open(path).expect("a device")
     }
 
-    pub(crate) fn gpu(&self) -> Gpu {
-        self.open().gpu().expect("a paged device")
+    pub(crate) fn accelerator(&self) -> Accelerator {
+        self.open().accelerator().expect("a paged device")
     }
 
     /// Makes taking memory back from the device fail from now on.

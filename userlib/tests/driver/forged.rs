@@ -10,10 +10,10 @@ use crate::fake::Fake;
 #[test]
 fn borrowed_memory_is_released_before_its_scope_ends() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let mut vram = gpu.alloc_vram::<u8>(4096).expect("memory");
-    let mut target = Buffer::new(4096).expect("memory");
+    let mut target = Buffer::<u8>::new(4096).expect("memory");
     let source = vec![1u8; 4096];
     stream::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
@@ -38,10 +38,10 @@ fn borrowed_memory_is_released_before_its_scope_ends() {
 #[test]
 fn memory_is_released_before_it_is_given_back() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let vram = gpu.alloc_vram::<u8>(4096).expect("memory");
-    let target = Buffer::new(4096).expect("memory");
+    let target = Buffer::<u8>::new(4096).expect("memory");
     let pending = stream.submit((vram, target), |work, (vram, target)| {
         work.copy_to(vram.slice(), target, Unregistered::Register)
     });

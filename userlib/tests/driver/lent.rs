@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nix::libc::{EEXIST, EIO, EOPNOTSUPP, SIGABRT};
 use pinmap::stream::{self, StreamOptions};
-use pinmap::{kernel, Error, Gpu, Queue, QueueOptions, Reach, Result};
+use pinmap::{testgpu, Accelerator, Error, Queue, QueueOptions, Reach, Result};
 
 use crate::fake::Fake;
 
@@ -18,7 +18,7 @@ const CHILD: &str = "PINMAP_TEST_CHILD";
 /// Every address.
 const ALL: (u64, u64) = (0, u64::MAX);
 
-fn queue(gpu: &Gpu) -> Queue {
+fn queue(gpu: &Accelerator) -> Queue {
     gpu.queue(QueueOptions::new()).expect("a queue")
 }
 
@@ -26,7 +26,7 @@ fn queue(gpu: &Gpu) -> Queue {
 fn increment(queue: &mut Queue, numbers: &mut [f32]) -> Result<Reach> {
     queue.scope(|scope| {
         let mut data = scope.slice_mut(numbers)?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -39,7 +39,7 @@ fn is_registered(reach: Reach) -> bool {
 fn everything_is_managed_as_long_as_a_queue_needs_it() {
     let fake = Fake::new();
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let (mut one, mut two) = (queue(&gpu), queue(&gpu));
     let mut numbers = vec![0.0; 1000];
     assert_eq!(fake.managed(), []);
@@ -58,7 +58,7 @@ fn everything_is_managed_as_long_as_a_queue_needs_it() {
 fn the_program_chooses_what_is_managed() {
     let fake = Fake::new();
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let mut queue = queue(&gpu);
     let (mut inside, mut outside) = (vec![0.0; 10_000], vec![0.0; 10_000]);
     let managed = gpu.manage(&inside[..]).expect("managed");
@@ -89,7 +89,7 @@ fn the_program_chooses_what_is_managed() {
 fn work_keeps_what_it_needs_managed() {
     let fake = Fake::new();
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let mut queue = queue(&gpu);
     let mut numbers = vec![0.0f32; 10_000];
     let managed = gpu.manage(&numbers[..]).expect("managed");
@@ -98,7 +98,7 @@ fn work_keeps_what_it_needs_managed() {
             let mut data = scope.slice_mut(&mut numbers)?;
             drop(managed);
             assert_eq!(fake.managed().len(), 1);
-            scope.launch(kernel::IncrementF32 { data: &mut data })
+            scope.launch(testgpu::IncrementF32 { data: &mut data })
         })
         .expect("done");
     assert_eq!(fake.managed(), []);
@@ -107,7 +107,7 @@ fn work_keeps_what_it_needs_managed() {
 #[test]
 fn a_device_that_cannot_fault_has_slices_registered() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     assert_eq!(gpu.manage_all().expect_err("it cannot").errno(), EOPNOTSUPP);
     let mut queue = queue(&gpu);
     let mut numbers = vec![0.0; 10_000];
@@ -118,7 +118,7 @@ fn a_device_that_cannot_fault_has_slices_registered() {
     }
     // Also if it can, but the program wants it so.
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let options = QueueOptions::new().register_slices();
     let mut queue = gpu.queue(options).expect("a queue");
     let reach = increment(&mut queue, &mut numbers).expect("done");
@@ -129,7 +129,7 @@ fn a_device_that_cannot_fault_has_slices_registered() {
 #[test]
 fn slices_share_pages() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let streams = [(); 2].map(|()| gpu.stream(StreamOptions::new()).expect("a stream"));
     let mut all = vec![0.0f32; 40_000];
     let (x, rest) = all.split_at_mut(10_001);
@@ -138,12 +138,12 @@ fn slices_share_pages() {
         let (one, two) = (scope.on(&streams[0]), scope.on(&streams[1]));
         let (x, mut z) = (one.slice(x)?, two.slice_mut(z)?);
         let mut y = one.slice_mut(y)?;
-        one.launch(kernel::Saxpy {
+        one.launch(testgpu::Saxpy {
             a: 1.0,
             x,
             y: &mut y,
         })?;
-        two.launch(kernel::IncrementF32 { data: &mut z })
+        two.launch(testgpu::IncrementF32 { data: &mut z })
     })
     .expect("done");
     assert_eq!(fake.registrations().0, 0);
@@ -155,7 +155,7 @@ fn slices_share_pages() {
 fn the_cpu_writes_nothing_beside_a_slice() {
     let fake = Fake::new();
     fake.let_fault();
-    let mut queue = queue(&fake.gpu());
+    let mut queue = queue(&fake.accelerator());
     let mut bytes = [9u8; 64];
     queue
         .scope(|scope| {
@@ -177,12 +177,12 @@ fn the_cpu_writes_nothing_beside_a_slice() {
 #[test]
 fn a_panic_ends_the_loans_after_the_wait() {
     let fake = Fake::new();
-    let mut queue = queue(&fake.gpu());
+    let mut queue = queue(&fake.accelerator());
     let mut numbers = vec![0.0f32; 10];
     let panic = catch_unwind(AssertUnwindSafe(|| {
         queue.scope(|scope| -> Result<()> {
             let mut data = scope.slice_mut(&mut numbers)?;
-            scope.launch(kernel::IncrementF32 { data: &mut data })?;
+            scope.launch(testgpu::IncrementF32 { data: &mut data })?;
             assert_ne!(fake.registrations().0, 0);
             panic!("in the middle")
         })
@@ -200,12 +200,12 @@ fn an_array_that_is_handed_over_stays() {
         if faults {
             fake.let_fault();
         }
-        let gpu = fake.gpu();
+        let gpu = fake.accelerator();
         let stream = gpu.stream(StreamOptions::new()).expect("a stream");
         let submit = || {
             let pending = stream.submit([0.0f32; 100], |work, numbers| {
                 let mut data = work.slice_mut(numbers)?;
-                work.launch(kernel::IncrementF32 { data: &mut data })
+                work.launch(testgpu::IncrementF32 { data: &mut data })
             });
             pending.expect("submitted")
         };
@@ -226,7 +226,7 @@ fn contexts_manage_for_themselves() {
     let fakes = [Fake::new(), Fake::new()];
     let gpus = [&fakes[0], &fakes[1]].map(|fake| {
         fake.let_fault();
-        fake.gpu()
+        fake.accelerator()
     });
     let numbers = vec![0.0f32; 5000];
     let ranges = [&gpus[0], &gpus[1]].map(|gpu| gpu.manage(&numbers[..]).expect("managed"));
@@ -250,11 +250,11 @@ fn contexts_manage_for_themselves() {
 #[test]
 fn slices_of_another_context_are_refused() {
     let (fake, other) = (Fake::new(), Fake::new());
-    let (mut one, mut two) = (queue(&fake.gpu()), queue(&other.gpu()));
+    let (mut one, mut two) = (queue(&fake.accelerator()), queue(&other.accelerator()));
     let mut numbers = vec![0.0f32; 10];
     one.scope(|outer| {
         let mut data = outer.slice_mut(&mut numbers)?;
-        let refused = two.scope(|inner| inner.launch(kernel::IncrementF32 { data: &mut data }));
+        let refused = two.scope(|inner| inner.launch(testgpu::IncrementF32 { data: &mut data }));
         let error = refused.expect_err("it is lent to the other");
         assert!(error.to_string().contains("another context"), "{error}");
         Ok::<_, Error>(())
@@ -268,7 +268,7 @@ fn slices_of_another_context_are_refused() {
 fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
     if let Some(case) = std::env::var_os(CHILD) {
         let fake = Fake::new();
-        let gpu = fake.gpu();
+        let gpu = fake.accelerator();
         let (mut numbers, mut vram) =
             (vec![0.0f32; 10], gpu.alloc_vram::<f32>(10).expect("memory"));
         match case.to_str() {
@@ -277,7 +277,7 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
                 let result = queue.scope(|scope| {
                     let mut data = scope.slice_mut(&mut numbers)?;
                     fake.get_stuck();
-                    scope.launch(kernel::IncrementF32 { data: &mut data })
+                    scope.launch(testgpu::IncrementF32 { data: &mut data })
                 });
                 println!("the scope has returned: {result:?}");
             }
@@ -287,7 +287,7 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
                     let work = scope.on(&stream);
                     let mut data = work.slice_mut(&mut numbers)?;
                     fake.get_stuck();
-                    work.launch(kernel::IncrementF32 { data: &mut data })
+                    work.launch(testgpu::IncrementF32 { data: &mut data })
                 });
                 println!("the scope has returned: {result:?}");
             }
@@ -297,7 +297,7 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
                 let mut managed = gpu.alloc_managed::<f32>(10).expect("memory");
                 let result = queue.scope(|scope| {
                     fake.get_stuck();
-                    scope.launch(kernel::IncrementF32 {
+                    scope.launch(testgpu::IncrementF32 {
                         data: &mut managed.slice_mut(),
                     })
                 });
@@ -308,7 +308,7 @@ fn memory_is_not_used_while_a_queue_cannot_be_stopped() {
                 let mut queue = queue(&gpu);
                 let result = queue.scope(|scope| {
                     fake.get_stuck();
-                    scope.launch(kernel::IncrementF32 {
+                    scope.launch(testgpu::IncrementF32 {
                         data: &mut vram.slice_mut(),
                     })
                 });

@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use pinmap::stream::{self, Event, StreamOptions};
-use pinmap::{Buffer, DeviceSlice, Packet, QueueOptions, RegisterOptions, Stream};
+use pinmap::testgpu::packet;
+use pinmap::{Buffer, DeviceSlice, QueueOptions, RegisterOptions, Stream};
 
 use crate::fake::Fake;
 
@@ -37,7 +38,7 @@ impl<'a> From<Busy<'a>> for DeviceSlice<'a, f32> {
 fn operands_may_use_the_stream() {
     in_time(|| {
         let fake = Fake::new();
-        let gpu = fake.gpu();
+        let gpu = fake.accelerator();
         let (stream, event) = (
             gpu.stream(StreamOptions::new()).expect("a stream"),
             gpu.event().expect("an event"),
@@ -49,7 +50,7 @@ fn operands_may_use_the_stream() {
             scope.on(&stream).copy(busy, &mut to.slice_mut())
         })
         .expect("copied");
-        let mut target = Buffer::new(4096).expect("memory");
+        let mut target = Buffer::<u8>::new(4096).expect("memory");
         let (_, floats, _) = {
             // SAFETY: Any bytes are floats.
             unsafe { target.align_to_mut::<f32>() }
@@ -65,12 +66,12 @@ fn operands_may_use_the_stream() {
 }
 
 /// An operand whose conversion uses the scope for which it is.
-struct Submits<'a, 'scope, 'env>(DeviceSlice<'a, f32>, &'a pinmap::Scope<'scope, 'env>);
+struct Submits<'a, 'scope, 'env>(DeviceSlice<'a, f32>, &'a pinmap::QueueScope<'scope, 'env>);
 
 impl<'a> From<Submits<'a, '_, '_>> for DeviceSlice<'a, f32> {
     fn from(Submits(slice, scope): Submits<'a, '_, '_>) -> Self {
         // SAFETY: It writes nothing.
-        unsafe { scope.submit(&[Packet::nop()]) }.expect("submitted");
+        unsafe { scope.submit_packets(&[packet::nop()]) }.expect("submitted");
         slice
     }
 }
@@ -79,7 +80,7 @@ impl<'a> From<Submits<'a, '_, '_>> for DeviceSlice<'a, f32> {
 fn operands_may_use_the_queue() {
     in_time(|| {
         let fake = Fake::new();
-        let gpu = fake.gpu();
+        let gpu = fake.accelerator();
         let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
         let from = gpu.device().alloc::<f32>(8).expect("memory");
         let mut to = gpu.device().alloc::<f32>(8).expect("memory");
@@ -98,7 +99,7 @@ struct Asks<'a>(&'a pinmap::Device);
 
 impl From<Asks<'_>> for RegisterOptions {
     fn from(Asks(device): Asks<'_>) -> Self {
-        let other = Buffer::new(4096).expect("memory");
+        let other = Buffer::<u8>::new(4096).expect("memory");
         drop(other.register(device, pinmap::Access::Read));
         Self::new(pinmap::Access::Read)
     }
@@ -109,7 +110,7 @@ fn options_may_use_the_device() {
     in_time(|| {
         let fake = Fake::new();
         let device = fake.open();
-        let buffer = Buffer::new(4096).expect("memory");
+        let buffer = Buffer::<u8>::new(4096).expect("memory");
         drop(buffer.register(&device, Asks(&device)).expect("registered"));
         pinmap::Cache::new(&device, Asks(&device), 4096).expect("a cache");
     });
@@ -131,13 +132,15 @@ impl Drop for Waits {
 fn what_is_dropped_may_use_the_stream() {
     in_time(|| {
         let fake = Fake::new();
-        let gpu = fake.gpu();
+        let gpu = fake.accelerator();
         let stream = gpu.stream(StreamOptions::new()).expect("a stream");
         let (dropped, wait) = mpsc::channel();
         // Dropped by a thread of the crate, when the work is done.
         let memory = Waits(Some(stream.clone()), dropped.clone());
         // SAFETY: It writes nothing.
-        let pending = stream.submit(memory, |work, _| unsafe { work.packets(&[Packet::nop()]) });
+        let pending = stream.submit(memory, |work, _| unsafe {
+            work.submit_packets(&[packet::nop()])
+        });
         drop(pending.expect("submitted"));
         assert!(wait.recv().expect("dropped"), "as in a host function");
         // Dropped with a host function that never runs.

@@ -25,7 +25,7 @@ fn is_mapped(addr: usize) -> bool {
 fn is_not_given_back_at_the_second_attempt_either() {
     let fake = Fake::new();
     let device = fake.open();
-    let registration = Buffer::new(4096)
+    let registration = Buffer::<u8>::new(4096)
         .expect("memory")
         .register(&device, Access::ReadWrite)
         .expect("registered");
@@ -63,10 +63,10 @@ fn is_told_of_memory_that_is_not_the_crates() {
 
 /// A stream, memory of the device, and pages of the program.
 fn parts(fake: &Fake) -> (Stream, Allocation<u8>, Buffer) {
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let vram = gpu.alloc_vram(4096).expect("memory");
-    (stream, vram, Buffer::new(4096).expect("memory"))
+    (stream, vram, Buffer::<u8>::new(4096).expect("memory"))
 }
 
 fn copy_to(stream: &Stream, vram: &Allocation<u8>, target: &mut [u8]) -> Result<(), Error> {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use nix::libc::{EEXIST, EINVAL, ENOENT, EOPNOTSUPP};
 use pinmap::stream::{self, StreamOptions};
 use pinmap::{
-    kernel, Advice, Error, Gpu, ManageOptions, Managed, Place, QueueOptions, Reach, Result, Rule,
+    testgpu, Accelerator, Advice, Error, ManageOptions, Managed, Place, QueueOptions, Reach,
+    Result, Rule,
 };
 
 use crate::fake::Fake;
@@ -18,10 +19,10 @@ const PAGE: usize = 4096;
 /// Elements of a page.
 const WORDS: usize = PAGE / 8;
 
-fn faulting() -> (Fake, Gpu) {
+fn faulting() -> (Fake, Accelerator) {
     let fake = Fake::new();
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     (fake, gpu)
 }
 
@@ -47,7 +48,7 @@ fn what_is_not_managed_cannot_be_moved_advised_or_asked_about() {
         let text = format!("{error} {}", error.hint().expect("a hint"));
         assert!(text.contains("1000 elements"), "{text}");
         assert!(
-            text.contains("not managed") && text.contains("Gpu::manage"),
+            text.contains("not managed") && text.contains("Accelerator::manage"),
             "{text}"
         );
     }
@@ -174,7 +175,7 @@ fn memory_can_stay_on_the_host() {
 
 #[test]
 fn a_device_that_cannot_fault_says_so() {
-    let gpu = Fake::new().gpu();
+    let gpu = Fake::new().accelerator();
     let error = gpu
         .manage_all_with(ManageOptions::new().on_host())
         .expect_err("it cannot");
@@ -183,13 +184,13 @@ fn a_device_that_cannot_fault_says_so() {
 }
 
 fn increment(numbers: &mut Managed<f32>) -> Result<Reach> {
-    let mut queue = numbers.gpu().queue(QueueOptions::new())?;
+    let mut queue = numbers.accelerator().queue(QueueOptions::new())?;
     let addr = numbers.as_ptr().addr();
     assert_eq!(numbers.addr(), addr);
     queue.scope(|scope| {
         let mut data = numbers.slice_mut();
         assert_eq!(data.device_addr(), addr as u64);
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         data.set(1, 5.0)?;
         Ok(data.reach())
     })
@@ -261,7 +262,7 @@ fn managed_memory_stays_borrowed_whatever_happens() {
     let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
     let panic = catch_unwind(AssertUnwindSafe(|| {
         queue.scope(|scope| -> Result<()> {
-            scope.launch(kernel::IncrementF32 {
+            scope.launch(testgpu::IncrementF32 {
                 data: &mut numbers.slice_mut(),
             })?;
             panic!("in the middle")
@@ -273,7 +274,7 @@ fn managed_memory_stays_borrowed_whatever_happens() {
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let addr = numbers.addr();
     let pending = stream.submit(numbers, |work, numbers| {
-        work.launch(kernel::IncrementF32 {
+        work.launch(testgpu::IncrementF32 {
             data: &mut numbers.slice_mut(),
         })
     });
@@ -297,7 +298,7 @@ fn memory_of_another_context_is_no_operand() {
     let mut numbers = other.alloc_managed::<f32>(10).expect("memory");
     let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
     let error = queue.scope(|scope| {
-        scope.launch(kernel::IncrementF32 {
+        scope.launch(testgpu::IncrementF32 {
             data: &mut numbers.slice_mut(),
         })
     });
@@ -307,7 +308,7 @@ fn memory_of_another_context_is_no_operand() {
     queue
         .scope(|scope| {
             let mut data = scope.slice_mut(&mut numbers)?;
-            scope.launch(kernel::IncrementF32 { data: &mut data })
+            scope.launch(testgpu::IncrementF32 { data: &mut data })
         })
         .expect("done");
 }
@@ -334,7 +335,7 @@ fn memory_moves_in_the_order_of_a_stream() {
     let moving = stream::scope(|scope| {
         let work = scope.on(&stream);
         let mut data = numbers.slice_mut();
-        work.launch(kernel::IncrementF32 { data: &mut data })?;
+        work.launch(testgpu::IncrementF32 { data: &mut data })?;
         let error = work
             .prefetch(data.as_slice().part(..0)?, Place::Host)
             .expect_err("nothing");

@@ -6,7 +6,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use nix::libc::{EEXIST, EINVAL, ENOMEM};
 use pinmap::{
-    kernel, Error, Gpu, Managed, Place, QueueOptions, Reach, Reason, Result, WindowOptions,
+    testgpu, Accelerator, Error, Managed, Place, QueueOptions, Reach, Reason, Result, WindowOptions,
 };
 
 use crate::fake::Fake;
@@ -14,10 +14,10 @@ use crate::fake::Fake;
 const PAGE: usize = 4096;
 const HUGE: usize = 2 << 20;
 
-fn faulting() -> (Fake, Gpu) {
+fn faulting() -> (Fake, Accelerator) {
     let fake = Fake::new();
     fake.let_fault();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     (fake, gpu)
 }
 
@@ -141,10 +141,10 @@ fn memory_of_a_window_does_not_overlap() {
 }
 
 fn increment(numbers: &mut Managed<f32>) -> Result<Reach> {
-    let mut queue = numbers.gpu().queue(QueueOptions::new())?;
+    let mut queue = numbers.accelerator().queue(QueueOptions::new())?;
     queue.scope(|scope| {
         let mut data = numbers.slice_mut();
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     })
 }
@@ -169,7 +169,7 @@ fn memory_of_a_window_is_as_any_other() {
     let mut queue = gpu.queue(QueueOptions::new()).expect("a queue");
     let reach: Result<Reach> = queue.scope(|scope| {
         let mut data = scope.slice_mut(&mut numbers[..])?;
-        scope.launch(kernel::IncrementF32 { data: &mut data })?;
+        scope.launch(testgpu::IncrementF32 { data: &mut data })?;
         Ok(data.reach())
     });
     assert_eq!(reach.expect("done"), Reach::Managed);

@@ -2,12 +2,16 @@
 //! Copies from memory that is not registered, with several copies in flight at once.
 
 use pinmap::stream::{self, StreamOptions, Unregistered};
-use pinmap::{Element, Gpu, Result};
+use pinmap::{Accelerator, Element, Result};
 
 use crate::fake::Fake;
 
 /// Copies windows of the same memory, each by a stream of its own, all in flight at once.
-fn copy<T: Element>(gpu: &Gpu, data: &[T], windows: &[std::ops::Range<usize>]) -> Result<()> {
+fn copy<T: Element>(
+    gpu: &Accelerator,
+    data: &[T],
+    windows: &[std::ops::Range<usize>],
+) -> Result<()> {
     let mut streams = Vec::new();
     let mut targets = Vec::new();
     for window in windows {
@@ -28,7 +32,7 @@ fn copy<T: Element>(gpu: &Gpu, data: &[T], windows: &[std::ops::Range<usize>]) -
 #[test]
 fn windows_of_the_same_memory_may_overlap() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let data = vec![1.0f32; 20_000];
     for windows in [
         // A stencil with a halo; a part, then all; all, then a part; a window that joins two;
@@ -48,7 +52,7 @@ fn windows_of_the_same_memory_may_overlap() {
 #[test]
 fn what_several_copies_need_is_registered_once() {
     let fake = Fake::new();
-    let gpu = fake.gpu();
+    let gpu = fake.accelerator();
     let data = vec![1u8; 64 << 12];
     let whole = 0..data.len();
     let (_, before) = fake.registrations();

@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use pinmap::{Allocation, Gpu, Packet, QueueOptions};
+use pinmap::testgpu::packet;
+use pinmap::{Accelerator, Allocation, QueueOptions};
 use pinmap_samples::work::Work;
 
 use crate::{Bench, Result};
@@ -14,7 +15,7 @@ const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("16M
 /// Packets submitted for one measurement.
 const PACKETS: usize = 1024;
 
-pub(crate) fn measure(bench: &Bench, gpu: &Gpu) -> Result<()> {
+pub(crate) fn measure(bench: &Bench, gpu: &Accelerator) -> Result<()> {
     let info = gpu.info()?;
     eprintln!(
         "bench-crate: the link is {:?}, the device's memory {:?}",
@@ -39,21 +40,21 @@ pub(crate) fn measure(bench: &Bench, gpu: &Gpu) -> Result<()> {
 }
 
 /// The processor's time for a packet, alone or sixteen at a time.
-fn submission(bench: &Bench, gpu: &Gpu) -> Result<()> {
+fn submission(bench: &Bench, gpu: &Accelerator) -> Result<()> {
     let options = QueueOptions::new().packets(4096);
     let mut queues = [gpu.queue(options)?, gpu.queue(options.system_calls())?];
     for (operation, together) in [("submit", 1), ("submit-16", 16)] {
         bench.compare(operation, "0KiB", "packet", ["ring", "ioctl"], |system| {
-            let nops = [Packet::nop()];
+            let nops = [packet::nop()];
             let time = queues[system].scope(|scope| {
                 let start = Instant::now();
                 for _ in 0..PACKETS / together {
                     let batch = scope.batch();
                     for _ in 0..together {
                         // SAFETY: They write nothing.
-                        unsafe { scope.submit(&nops)? };
+                        unsafe { scope.submit_packets(&nops)? };
                     }
-                    batch.submit()?;
+                    batch.publish()?;
                 }
                 let time = start.elapsed();
                 // Setting up is not measured, and is the same for both.
@@ -67,7 +68,7 @@ fn submission(bench: &Bench, gpu: &Gpu) -> Result<()> {
 }
 
 /// Copies to the device, from it, one after the other, and at once by two queues.
-fn both_directions(bench: &Bench, gpu: &Gpu) -> Result<()> {
+fn both_directions(bench: &Bench, gpu: &Accelerator) -> Result<()> {
     let floats = (16 << 20) / size_of::<f32>();
     let mut queues = [
         gpu.queue(QueueOptions::new())?,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
@@ -28,7 +28,7 @@ pub(super) struct Range {
     loans: usize,
 }
 
-/// Options for managing memory, for [`Gpu::manage_with`] and [`Gpu::manage_all_with`].
+/// Options for managing memory, for [`Accelerator::manage_with`] and [`Accelerator::manage_all_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ManageOptions {
     on_host: bool,
@@ -41,7 +41,7 @@ impl ManageOptions {
     }
 
     /// Memory stays where it is when the device touches it, where nothing else is
-    /// [advised](Gpu::advise).
+    /// [advised](Accelerator::advise).
     #[must_use]
     pub const fn on_host(mut self) -> Self {
         self.on_host = true;
@@ -61,7 +61,7 @@ impl Range {
 
 /// Addresses of the program that the queues of a context reach without registration.
 ///
-/// Made by [`Gpu::manage`] and [`Gpu::manage_all`]. When it is dropped, the addresses are not
+/// Made by [`Accelerator::manage`] and [`Accelerator::manage_all`]. When it is dropped, the addresses are not
 /// managed any more, unless something else of the context still needs that: another
 /// `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that was lent
 /// memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
@@ -72,7 +72,7 @@ pub struct ManagedRange {
     range: Option<(usize, usize)>,
 }
 
-impl Gpu {
+impl Accelerator {
     /// Has the memory at some addresses *managed*: this context's queues reach it without
     /// registration, at the same addresses. The whole pages around `memory` are managed.
     ///
@@ -92,15 +92,15 @@ impl Gpu {
     /// that are borrowed. It does make raw packets reach more.
     ///
     /// ```no_run
-    /// use pinmap::{kernel, Gpu, QueueOptions};
+    /// use pinmap::{testgpu, Accelerator, QueueOptions};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let mut queue = gpu.queue(QueueOptions::new())?;
     /// let mut numbers = vec![0.0f32; 1024];
     /// let _managed = gpu.manage(&numbers[..])?;
     /// queue.scope(|scope| {
     ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// assert_eq!(numbers[0], 1.0);
     /// # Ok(()) }
@@ -265,7 +265,7 @@ impl ManagedRange {
     }
 
     /// The handle of the managed range in which this one lies, unique in its context. Events name
-    /// it ([`Event::Thrashing`](crate::Event::Thrashing)).
+    /// it ([`DeviceEvent::Thrashing`](crate::DeviceEvent::Thrashing)).
     pub fn handle(&self) -> u64 {
         self.loan.handle()
     }

@@ -194,6 +194,16 @@ impl Loans {
     }
 }
 
+/// Registers the pages around some memory for all queues of a context, until the loans end.
+pub(crate) fn register(device: &Device, addr: usize, len: usize, access: Access) -> Result<Loans> {
+    if len == 0 {
+        return Ok(Loans::default());
+    }
+    device.note_lending();
+    let (loans, _) = Lender::of(device).register_slice(device, addr, len, access)?;
+    Ok(Loans(Mutex::new(loans)))
+}
+
 /// How a queue lends memory.
 #[derive(Default)]
 pub(crate) struct Lending {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
@@ -15,7 +15,7 @@ use crate::sys::ioctl;
 
 use super::{pages_around, words};
 
-/// Advice on how managed memory will be used, for [`Gpu::advise`].
+/// Advice on how managed memory will be used, for [`Accelerator::advise`].
 ///
 /// ```
 /// use pinmap::{Advice, Place};
@@ -125,7 +125,7 @@ impl fmt::Display for Advice {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// Advises how [managed](Self::manage) memory will be used. This replaces what was advised for
     /// the whole pages around `memory` before; [`Advice::new`] takes it back.
     ///
@@ -138,9 +138,9 @@ impl Gpu {
     /// moves it after it was touched, and ends with the context.
     ///
     /// ```no_run
-    /// use pinmap::{Advice, Gpu, Place};
+    /// use pinmap::{Advice, Accelerator, Place};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let table = vec![0u32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// // Of this table the device needs little, so that moving it would cost more than it saves.

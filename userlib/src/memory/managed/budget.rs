@@ -3,13 +3,13 @@
 
 use std::os::fd::AsFd;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::error::{Error, Operation, Result};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 
 /// How much of the device's memory a context may take for managed memory, and takes. Returned by
-/// [`Gpu::budget`].
+/// [`Accelerator::budget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Budget {
@@ -19,11 +19,11 @@ pub struct Budget {
     /// not been freed.
     pub used: u64,
     /// How many more bytes can move there now, within the budget: what is free, and what could be
-    /// evicted. [`Gpu::preflight_prefetch`] tells how much memory needs.
+    /// evicted. [`Accelerator::preflight_prefetch`] tells how much memory needs.
     pub room: u64,
 }
 
-impl Gpu {
+impl Accelerator {
     /// Tells how much of the device's memory this context may take for
     /// [managed](Self::manage) memory, how much it takes, and how much more can move there now. The
     /// room is also limited to half of what the program's memory cgroup may have (`memory.max`).

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 
 use nix::sys::mman::{madvise, MmapAdvise};
 
-use crate::device::gpu::Gpu;
-use crate::memory::element::Element;
+use crate::device::accelerator::Accelerator;
+use crate::memory::element::{zero, Element};
 use crate::sys::map::page_size;
 
-impl Gpu {
+impl Accelerator {
     /// Gives up the contents of memory, without copying them: all elements become zero. Pages that
     /// are on the device are freed there. Returns how many bytes were given up so; the rest, in
     /// pages that `memory` shares with something else, is set to zero one by one.
@@ -23,7 +23,7 @@ impl Gpu {
     /// Nothing is asked of the driver, which sees the pages go.
     ///
     /// ```no_run
-    /// # fn f(gpu: &pinmap::Gpu, scratch: &mut Vec<f32>) {
+    /// # fn f(gpu: &pinmap::Accelerator, scratch: &mut Vec<f32>) {
     /// // What the device computed there is not needed: do not bring it home.
     /// gpu.discard(scratch);
     /// assert_eq!(scratch[0], 0.0);
@@ -33,7 +33,7 @@ impl Gpu {
         let page = page_size();
         let (start, bytes) = (memory.as_ptr().addr(), size_of_val(memory));
         let Some((head, inner)) = inwards(start, bytes, page) else {
-            memory.fill(T::ZERO);
+            memory.fill(zero());
             return 0;
         };
         // Pages begin and end with an element, because the size of an element divides that of a
@@ -43,10 +43,10 @@ impl Gpu {
         let (pages, after) = rest.split_at_mut(inner);
         // First, so that setting the ends does not bring the rest of a huge page home.
         let given_up = give_up(pages);
-        before.fill(T::ZERO);
-        after.fill(T::ZERO);
+        before.fill(zero());
+        after.fill(zero());
         if !given_up {
-            pages.fill(T::ZERO);
+            pages.fill(zero());
             return 0;
         }
         size_of_val(pages)
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_discarded_is_zero_and_nothing_else() {
-        let (gpu, page) = (Gpu::fake(), page_size());
+        let (gpu, page) = (Accelerator::fake(), page_size());
         let mut map = MmapMut::map_anon(4 * page).expect("memory");
         map.fill(7);
         // SAFETY: Aligned, because pages are, and of this mapping, which is not used meanwhile.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use memmap2::{Advice as MapAdvice, MmapOptions};
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
@@ -43,21 +43,21 @@ pub(super) const HUGE: usize = 2 << 20;
 
 /// Memory for a number of elements that moves between the host and a device, to where it is used.
 ///
-/// Made by [`Gpu::alloc_managed`], or in a [`Window`](crate::Window). For the CPU it is a slice.
+/// Made by [`Accelerator::alloc_managed`], or in a [`Window`](crate::Window). For the CPU it is a slice.
 /// For the device it is an operand of work, which borrows it until the device is done:
 /// [`slice`](Self::slice) and [`slice_mut`](Self::slice_mut). Nothing is pinned, nothing counts
 /// against `RLIMIT_MEMLOCK`, and it may be larger than the device's memory.
 ///
 /// ```no_run
-/// use pinmap::{kernel, Gpu, Place, QueueOptions};
+/// use pinmap::{testgpu, Accelerator, Place, QueueOptions};
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Gpu::find()?;
+/// let gpu = Accelerator::find()?;
 /// let mut queue = gpu.queue(QueueOptions::new())?;
 /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
 /// numbers.fill(1.0);
 /// numbers.prefetch(Place::Vram)?;
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// // That the CPU reads it brings it home, a block at a time.
 /// assert!(numbers.iter().all(|&number| number == 2.0));
@@ -76,7 +76,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # use pinmap::*;
 /// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })?;
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     assert_eq!(numbers[0], 1.0);
 ///     Ok(())
 /// }) }
@@ -87,7 +87,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # fn f(queue: &mut Queue, mut numbers: Managed<f32>, sum: &mut Managed<f32>) -> Result<()> {
 /// queue.scope(|scope| {
 ///     let sum = &mut sum.slice_mut();
-///     scope.launch(kernel::SumF32 { data: numbers.slice(), sum })?;
+///     scope.launch(testgpu::SumF32 { data: numbers.slice(), sum })?;
 ///     numbers[0] = 1.0;
 ///     Ok(())
 /// }) }
@@ -99,7 +99,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # use pinmap::*;
 /// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })?;
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     numbers.discard();
 ///     Ok(())
 /// }) }
@@ -109,7 +109,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # use pinmap::*;
 /// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })?;
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
 ///     drop(numbers);
 ///     Ok(())
 /// }) }
@@ -122,7 +122,7 @@ pub(super) const HUGE: usize = 2 << 20;
 /// # fn f(queue: &mut Queue, mut numbers: Managed<f32>) -> Result<()> {
 /// let first = &numbers[0];
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// assert_eq!(*first, 1.0);
 /// # Ok(()) }
@@ -132,10 +132,10 @@ pub(super) const HUGE: usize = 2 << 20;
 ///
 /// ```compile_fail,E0597
 /// # use pinmap::*;
-/// # fn f(gpu: &Gpu, queue: &mut Queue) -> Result<()> {
+/// # fn f(gpu: &Accelerator, queue: &mut Queue) -> Result<()> {
 /// queue.scope(|scope| {
 ///     let mut numbers = gpu.alloc_managed::<f32>(1024)?;
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// }) }
 /// ```
 ///
@@ -143,12 +143,12 @@ pub(super) const HUGE: usize = 2 << 20;
 ///
 /// ```compile_fail,E0277
 /// # use pinmap::*;
-/// # fn f(gpu: &Gpu) -> Result<()> {
+/// # fn f(gpu: &Accelerator) -> Result<()> {
 /// let texts = gpu.alloc_managed::<String>(1024)?;
 /// # Ok(()) }
 /// ```
 pub struct Managed<T> {
-    gpu: Gpu,
+    gpu: Accelerator,
     memory: Arc<Memory>,
     len: usize,
     elements: PhantomData<T>,
@@ -193,7 +193,7 @@ impl Memory {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// Allocates memory for `count` elements, zeroed, that moves between the host and the device.
     ///
     /// From [2 MiB](Managed) on it consists of huge pages where the system has them. As for slices
@@ -231,7 +231,7 @@ pub(super) fn mapped_len(bytes: usize) -> Option<usize> {
 }
 
 impl<T: Element> Managed<T> {
-    fn new(gpu: &Gpu, count: usize, apart: bool) -> Result<Self> {
+    fn new(gpu: &Accelerator, count: usize, apart: bool) -> Result<Self> {
         let attempt = || {
             format!(
                 "allocate managed memory for {count} elements with {}",
@@ -263,7 +263,7 @@ impl<T: Element> Managed<T> {
     }
 
     /// Takes over a piece of a window, which is zeroed and has room for `count` elements.
-    pub(super) fn in_window(gpu: &Gpu, piece: Piece, count: usize) -> Self {
+    pub(super) fn in_window(gpu: &Accelerator, piece: Piece, count: usize) -> Self {
         Self {
             gpu: gpu.clone(),
             memory: Arc::new(Memory::InWindow(piece)),
@@ -302,12 +302,12 @@ impl<T: Element> Managed<T> {
         slice_from_raw_parts(self.memory.start().cast::<T>(), self.len)
     }
 
-    /// Moves all of it to the memory of the device, or to that of the host: see [`Gpu::prefetch`],
+    /// Moves all of it to the memory of the device, or to that of the host: see [`Accelerator::prefetch`],
     /// which also moves a part.
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::prefetch`].
+    /// As for [`Accelerator::prefetch`].
     pub fn prefetch(&self, to: Place) -> Result<Prefetched> {
         self.gpu.prefetch(self.elements(), to)
     }
@@ -321,16 +321,16 @@ impl<T: Element> Managed<T> {
     ///
     /// ```no_run
     /// use pinmap::stream::{self, StreamOptions};
-    /// use pinmap::{kernel, Gpu, Place};
+    /// use pinmap::{testgpu, Accelerator, Place};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let stream = gpu.stream(StreamOptions::new())?;
     /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
     /// let there = numbers.prefetch_on(&stream, Place::Vram)?;
     /// stream::scope(|scope| {
     ///     let work = scope.on(&stream);
     ///     let mut data = numbers.slice_mut();
-    ///     work.launch(kernel::IncrementF32 { data: &mut data })?;
+    ///     work.launch(testgpu::IncrementF32 { data: &mut data })?;
     ///     work.prefetch(&data, Place::Host).map(drop)
     /// })?;
     /// println!("{} bytes have moved", there.wait()?.moved);
@@ -339,32 +339,32 @@ impl<T: Element> Managed<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Stream::call`]. [`Prefetching::wait`] has those of [`Gpu::prefetch`].
+    /// Those of [`Stream::call`]. [`Prefetching::wait`] has those of [`Accelerator::prefetch`].
     pub fn prefetch_on(&self, stream: &Stream, to: Place) -> Result<Prefetching> {
         let pages = (self.addr(), self.memory.len());
         stream.prefetch(self.gpu.device(), pages, to, Arc::clone(&self.memory))
     }
 
-    /// Advises how the memory will be used: see [`Gpu::advise`], which also advises on a part.
+    /// Advises how the memory will be used: see [`Accelerator::advise`], which also advises on a part.
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::advise`].
+    /// As for [`Accelerator::advise`].
     pub fn advise(&self, advice: Advice) -> Result<()> {
         self.gpu.advise(self.elements(), advice)
     }
 
-    /// Tells where the memory is: see [`Gpu::residency`].
+    /// Tells where the memory is: see [`Accelerator::residency`].
     ///
     /// # Errors
     ///
-    /// As for [`Gpu::residency`].
+    /// As for [`Accelerator::residency`].
     pub fn residency(&self) -> Result<Residency> {
         self.gpu.residency(self.elements())
     }
 
     /// Tells what happened to the managed range in which the memory lies. That may be all memory of
-    /// the program: see [`Gpu::alloc_managed_apart`].
+    /// the program: see [`Accelerator::alloc_managed_apart`].
     ///
     /// # Errors
     ///
@@ -387,7 +387,7 @@ impl<T: Element> Managed<T> {
 
 impl<T> Managed<T> {
     /// The context whose queues reach the memory.
-    pub fn gpu(&self) -> &Gpu {
+    pub fn accelerator(&self) -> &Accelerator {
         &self.gpu
     }
 
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn impossible_lengths_are_refused_before_anything_is_mapped() {
         let errno = |count| {
-            let error = Gpu::fake().alloc_managed::<u64>(count);
+            let error = Accelerator::fake().alloc_managed::<u64>(count);
             error.expect_err("refused").errno()
         };
         assert_eq!(errno(0), Errno::EINVAL as i32);

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
@@ -32,7 +32,7 @@ pub struct Prefetched {
     pub fixed: u64,
 }
 
-impl Gpu {
+impl Accelerator {
     /// Moves memory that is [managed](Self::manage) to the memory of the device, or to that of the
     /// host. The whole pages around `memory` move; addresses and contents stay the same.
     ///
@@ -45,16 +45,16 @@ impl Gpu {
     /// goes away.
     ///
     /// ```no_run
-    /// use pinmap::{kernel, Gpu, Place, QueueOptions};
+    /// use pinmap::{testgpu, Accelerator, Place, QueueOptions};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let mut queue = gpu.queue(QueueOptions::new())?;
     /// let mut numbers = vec![0.0f32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// gpu.prefetch(&numbers[..], Place::Vram)?;
     /// queue.scope(|scope| {
     ///     let mut data = scope.slice_mut(&mut numbers)?;
-    ///     scope.launch(kernel::IncrementF32 { data: &mut data })
+    ///     scope.launch(testgpu::IncrementF32 { data: &mut data })
     /// })?;
     /// gpu.prefetch(&numbers[..], Place::Host)?;
     /// assert_eq!(numbers[0], 1.0);
@@ -86,9 +86,9 @@ impl Gpu {
     /// use is known only when it is to move.
     ///
     /// ```no_run
-    /// use pinmap::{Gpu, Place};
+    /// use pinmap::{Accelerator, Place};
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let _managed = gpu.manage_all()?;
     /// let numbers = vec![1.0f32; 64 << 20];
     /// let needs = gpu.preflight_prefetch(&numbers[..], Place::Vram)?;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use nix::errno::Errno;
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::error::failure::Failure;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
@@ -21,7 +21,7 @@ use super::{pages_around, words};
 /// How many runs one call asks for.
 const RUNS: usize = 512;
 
-/// Where managed memory is. Returned by [`Gpu::residency`].
+/// Where managed memory is. Returned by [`Accelerator::residency`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Residency {
@@ -31,7 +31,7 @@ pub struct Residency {
     pub sums: ResidencySums,
 }
 
-/// How much of managed memory is where, in bytes. Returned by [`Gpu::residency_sums`].
+/// How much of managed memory is where, in bytes. Returned by [`Accelerator::residency_sums`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub struct ResidencySums {
@@ -88,7 +88,7 @@ pub enum Rule {
     Preferred,
     /// The device has touched it, and nothing spoke against its moving there.
     Touched,
-    /// [`Gpu::prefetch`] has moved it.
+    /// [`Accelerator::prefetch`] has moved it.
     Prefetched,
     /// The CPU or another device has touched it, or somebody has pinned it.
     Home,
@@ -267,15 +267,15 @@ impl ResidencySums {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// Tells where [managed](Self::manage) memory is, page by page, and which rule put it there:
     /// the whole pages around `memory`. The answer may have changed before it is read. Nothing is
     /// faulted in, and nothing waits for the device.
     ///
     /// ```no_run
-    /// use pinmap::Gpu;
+    /// use pinmap::Accelerator;
     /// # fn main() -> pinmap::Result<()> {
-    /// let gpu = Gpu::find()?;
+    /// let gpu = Accelerator::find()?;
     /// let numbers = vec![1.0f32; 1 << 20];
     /// let _managed = gpu.manage_all()?;
     /// for run in gpu.residency(&numbers[..])?.runs {

@@ -23,11 +23,11 @@ pub struct ManagedStatistics {
     pub host_faults: u64,
     /// Bytes that moved to the device because it touched them.
     pub in_touched: u64,
-    /// Bytes that moved to the device by [`Gpu::prefetch`](crate::Gpu::prefetch).
+    /// Bytes that moved to the device by [`Accelerator::prefetch`](crate::Accelerator::prefetch).
     pub in_prefetched: u64,
     /// Bytes that came home because of faults of the CPU.
     pub home_touched: u64,
-    /// Bytes that came home by [`Gpu::prefetch`](crate::Gpu::prefetch).
+    /// Bytes that came home by [`Accelerator::prefetch`](crate::Accelerator::prefetch).
     pub home_prefetched: u64,
     /// Bytes that came home to make room, or because the device was about to go away.
     pub home_evicted: u64,

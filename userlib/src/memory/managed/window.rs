@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::mman::{madvise, mmap_anonymous, munmap, MapFlags, MmapAdvise, ProtFlags};
 
-use crate::device::gpu::Gpu;
+use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::Element;
@@ -30,7 +30,7 @@ use crate::sys::map::page_size;
 use super::owned::{Managed, HUGE};
 use super::statistics::ManagedStatistics;
 
-/// Options of a window, for [`Gpu::window`].
+/// Options of a window, for [`Accelerator::window`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WindowOptions {
     len: usize,
@@ -87,7 +87,7 @@ impl WindowOptions {
     }
 
     /// Memory stays where it is when the device touches it, where nothing else is
-    /// [advised](Gpu::advise).
+    /// [advised](Accelerator::advise).
     #[must_use]
     pub const fn on_host(mut self) -> Self {
         self.manage = self.manage.on_host();
@@ -97,7 +97,7 @@ impl WindowOptions {
 
 /// Addresses that belong to the program and the device together, from which memory is allocated.
 ///
-/// Made by [`Gpu::window`]. The addresses are the same for both, chosen by the program or by the
+/// Made by [`Accelerator::window`]. The addresses are the same for both, chosen by the program or by the
 /// kernel, and nobody else's: nothing can be registered there, nor mapped for the device. The
 /// device's page tables for all of them are there from the beginning, so no access of the device
 /// fails for want of one; they count against `RLIMIT_MEMLOCK`, one page for each 2 MiB.
@@ -106,9 +106,9 @@ impl WindowOptions {
 /// operand of work.
 ///
 /// ```no_run
-/// use pinmap::{kernel, Gpu, Place, QueueOptions, WindowOptions};
+/// use pinmap::{testgpu, Accelerator, Place, QueueOptions, WindowOptions};
 /// # fn main() -> pinmap::Result<()> {
-/// let gpu = Gpu::find()?;
+/// let gpu = Accelerator::find()?;
 /// let mut queue = gpu.queue(QueueOptions::new())?;
 /// // The same addresses in each run, and nothing of it in a core dump.
 /// let options = WindowOptions::new(64 << 20).at(0x1000_0000_0000).core_dump(false);
@@ -118,7 +118,7 @@ impl WindowOptions {
 /// numbers.fill(1.0);
 /// numbers.prefetch(Place::Vram)?;
 /// queue.scope(|scope| {
-///     scope.launch(kernel::IncrementF32 { data: &mut numbers.slice_mut() })
+///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
 /// assert_eq!(numbers[0], 2.0);
 /// println!("{:?}", window.statistics()?);
@@ -128,7 +128,7 @@ impl WindowOptions {
 /// Clones are the same window. It ends with the last clone and the last memory from it.
 #[derive(Clone)]
 pub struct Window {
-    gpu: Gpu,
+    gpu: Accelerator,
     reserved: Arc<Reserved>,
 }
 
@@ -236,7 +236,7 @@ impl Drop for Reservation {
     }
 }
 
-impl Gpu {
+impl Accelerator {
     /// Reserves a window: addresses at which only managed memory of the program is, for the CPU and
     /// for this context's queues.
     ///
@@ -313,7 +313,7 @@ impl Gpu {
 
 impl Window {
     /// The context whose queues reach the window.
-    pub fn gpu(&self) -> &Gpu {
+    pub fn accelerator(&self) -> &Accelerator {
         &self.gpu
     }
 

@@ -9,10 +9,12 @@ use crate::memory::element::Element;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 
 /// How many operands a packet can have.
-const MOST: usize = 3;
+const MOST: usize = 7;
 
-/// The operands of one packet, which are checked as they are added. The type is public only in
-/// name: only kernels get to see it, and other crates cannot define any.
+/// The operands of one packet, which are checked as they are added: they must belong to the context
+/// of the queue, must not be too long, and what is written must not overlap with another operand.
+///
+/// Passed to [`Kernel::encode`](crate::Kernel::encode). There are at most 7.
 #[derive(Debug)]
 pub struct Operands<'q> {
     /// The context of the queue.
@@ -54,12 +56,21 @@ impl<'q> Operands<'q> {
     }
 
     /// Adds an operand that is read, and returns its device address.
-    pub(crate) fn read<T: Element>(&mut self, slice: &DeviceSlice<'_, T>) -> Result<u64> {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the memory belongs to another context, is longer than the kernel takes, or overlaps
+    /// with an operand that is written; or there are too many operands.
+    pub fn read<T: Element>(&mut self, slice: &DeviceSlice<'_, T>) -> Result<u64> {
         self.add(slice, false)
     }
 
     /// Adds an operand that is written, and perhaps also read, and returns its device address.
-    pub(crate) fn write<T: Element>(&mut self, slice: &DeviceSliceMut<'_, T>) -> Result<u64> {
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read); `EINVAL`: it overlaps with any other operand.
+    pub fn write<T: Element>(&mut self, slice: &DeviceSliceMut<'_, T>) -> Result<u64> {
         self.add(&slice.as_slice(), true)
     }
 
@@ -82,21 +93,28 @@ impl<'q> Operands<'q> {
         if others.any(|other| (written || other.written) && other.overlaps(&range)) {
             return Err(self.refuse("what is written overlaps with another operand"));
         }
-        self.ranges[self.count] = range;
+        let Some(free) = self.ranges.get_mut(self.count) else {
+            return Err(self.refuse(format!("there are more than {MOST} operands")));
+        };
+        *free = range;
         self.count += 1;
         Ok(range.start)
     }
 
     /// Refuses an operand that does not have the wanted number of elements.
-    pub(crate) fn require_len(&self, name: &str, len: usize, wanted: usize) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: `len` is not `wanted`; the error names the operand.
+    pub fn require_len(&self, name: &str, len: usize, wanted: usize) -> Result<()> {
         if len == wanted {
             return Ok(());
         }
         Err(self.refuse(format!("{name} has {len} elements, and must have {wanted}")))
     }
 
-    /// The error of an operation with these operands.
-    pub(crate) fn refuse(&self, cause: impl Into<String>) -> Error {
+    /// Returns the error (`EINVAL`) of an operation with these operands, for this cause.
+    pub fn refuse(&self, cause: impl Into<String>) -> Error {
         let attempt = format!("submit {}", self.what);
         Error::refused(Operation::Submit, attempt, Errno::EINVAL, cause)
     }

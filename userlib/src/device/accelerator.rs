@@ -9,17 +9,20 @@ use nix::errno::Errno;
 use crate::device::info::Kind;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
+use crate::queue::format::PacketFormat;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
+use crate::testgpu::packet;
 
 /// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
-/// once through [queues](Gpu::queue), each with a device address space of its own.
+/// once through [queues](Accelerator::queue), each with a device address space of its own.
 ///
 /// Made by [`Device::gpu`]. A clone is the same context.
 #[derive(Debug, Clone)]
-pub struct Gpu {
+pub struct Accelerator {
     device: Device,
     limits: Limits,
+    format: &'static dyn PacketFormat,
 }
 
 /// Properties that do not change as long as the device is bound.
@@ -29,12 +32,12 @@ pub(crate) struct Limits {
     pub(crate) max_transfer: u64,
 }
 
-/// The properties of a paged device. Returned by [`Gpu::info`].
+/// The properties of a paged device. Returned by [`Accelerator::info`].
 ///
 /// Bandwidths and latencies are those of the model with which the test GPU delays its accesses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GpuInfo {
+pub struct AcceleratorInfo {
     /// Number of queues, for all contexts together.
     pub queues: u32,
     /// Number of address spaces (VMIDs) that can be in the device at once.
@@ -81,7 +84,7 @@ impl Link {
     }
 }
 
-impl GpuInfo {
+impl AcceleratorInfo {
     fn from_abi(info: &abi::pinmap_gpu_info) -> Self {
         Self {
             queues: info.out_nr_queues,
@@ -101,7 +104,7 @@ impl GpuInfo {
     }
 }
 
-/// The translation of an address by a device's page table. Returned by [`Gpu::walk`].
+/// The translation of an address by a device's page table. Returned by [`Accelerator::walk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Walk {
@@ -150,7 +153,7 @@ impl Walk {
 }
 
 /// The work of a paged device for all contexts together, since the driver was bound to it. Returned
-/// by [`Gpu::counters`].
+/// by [`Accelerator::counters`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -274,28 +277,56 @@ impl Device {
     ///
     /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues;
     /// `ENODEV`: the device is gone.
-    pub fn gpu(&self) -> Result<Gpu> {
-        let info = gpu_info(self)?;
-        Ok(Gpu {
-            device: self.clone(),
+    pub fn accelerator(&self) -> Result<Accelerator> {
+        Accelerator::new(self, &packet::Format)
+    }
+
+    /// Returns the device as [`accelerator`](Self::accelerator) does, with a packet format of the
+    /// program's. Without one, packets are those of the [test GPU](mod@crate::testgpu).
+    ///
+    /// # Errors
+    ///
+    /// As for [`accelerator`](Self::accelerator).
+    ///
+    /// # Safety
+    ///
+    /// The device must understand packets of that format, as [`PacketFormat`] says.
+    #[allow(unsafe_code)]
+    pub unsafe fn accelerator_with(
+        &self,
+        format: &'static dyn PacketFormat,
+    ) -> Result<Accelerator> {
+        Accelerator::new(self, format)
+    }
+}
+
+fn gpu_info(device: &Device) -> Result<AcceleratorInfo> {
+    let mut args = abi::pinmap_gpu_info::default();
+    ioctl::gpu_info(device.as_fd(), &mut args).map_err(|errno| {
+        let attempt = format!("ask what queues and engines {device} has");
+        Error::new(Operation::Accelerator, attempt, errno)
+    })?;
+    Ok(AcceleratorInfo::from_abi(&args))
+}
+
+impl Accelerator {
+    fn new(device: &Device, format: &'static dyn PacketFormat) -> Result<Self> {
+        let info = gpu_info(device)?;
+        Ok(Self {
+            device: device.clone(),
             limits: Limits {
                 max_priority: info.max_priority,
                 max_transfer: info.max_transfer,
             },
+            format,
         })
     }
-}
 
-fn gpu_info(device: &Device) -> Result<GpuInfo> {
-    let mut args = abi::pinmap_gpu_info::default();
-    ioctl::gpu_info(device.as_fd(), &mut args).map_err(|errno| {
-        let attempt = format!("ask what queues and engines {device} has");
-        Error::new(Operation::Gpu, attempt, errno)
-    })?;
-    Ok(GpuInfo::from_abi(&args))
-}
+    /// How this device is told what to do.
+    pub(crate) fn format(&self) -> &'static dyn PacketFormat {
+        self.format
+    }
 
-impl Gpu {
     /// Opens the first device with queues that this user may open.
     ///
     /// # Errors
@@ -306,7 +337,7 @@ impl Gpu {
         let mut refused = None;
         for node in Device::list()? {
             match Device::open(&node.path) {
-                Ok(device) if device.kind()? == Kind::Paged => return device.gpu(),
+                Ok(device) if device.kind()? == Kind::Paged => return device.accelerator(),
                 Ok(_) => {}
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -329,7 +360,7 @@ impl Gpu {
     /// # Errors
     ///
     /// `ENODEV`: the device is gone.
-    pub fn info(&self) -> Result<GpuInfo> {
+    pub fn info(&self) -> Result<AcceleratorInfo> {
         gpu_info(&self.device)
     }
 
@@ -344,7 +375,7 @@ impl Gpu {
         let mut args = abi::pinmap_gpu_counters::default();
         ioctl::gpu_counters(self.device.as_fd(), &mut args).map_err(|errno| {
             let attempt = format!("read the counters of {}", self.device);
-            Error::new(Operation::Gpu, attempt, errno)
+            Error::new(Operation::Accelerator, attempt, errno)
         })?;
         Ok(Counters::from_abi(&args, copy_engines))
     }
@@ -366,7 +397,7 @@ impl Gpu {
             Err(Errno::ENOENT) => Ok(None),
             Err(errno) => {
                 let attempt = format!("walk to {device_addr:#x} in {}", self.device);
-                Err(Error::new(Operation::Gpu, attempt, errno))
+                Err(Error::new(Operation::Accelerator, attempt, errno))
             }
         }
     }
@@ -384,6 +415,7 @@ impl Gpu {
                 max_priority: 3,
                 max_transfer: 1 << 26,
             },
+            format: &packet::Format,
         }
     }
 }
@@ -394,16 +426,16 @@ mod tests {
 
     #[test]
     fn a_device_without_queues_is_told() {
-        let error = Device::fake().gpu().expect_err("no driver");
-        assert_eq!(error.operation(), Operation::Gpu);
+        let error = Device::fake().accelerator().expect_err("no driver");
+        assert_eq!(error.operation(), Operation::Accelerator);
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
-        let flat = Error::new(Operation::Gpu, "ask", Errno::EOPNOTSUPP).to_string();
+        let flat = Error::new(Operation::Accelerator, "ask", Errno::EOPNOTSUPP).to_string();
         assert!(flat.contains("flat device"), "{flat}");
     }
 
     #[test]
     fn no_limit_is_not_a_number() {
-        let info = GpuInfo::from_abi(&abi::pinmap_gpu_info {
+        let info = AcceleratorInfo::from_abi(&abi::pinmap_gpu_info {
             out_link_bandwidth: 1_000_000_000,
             out_link_latency_ns: 1000,
             out_nr_copy_engines: 2,

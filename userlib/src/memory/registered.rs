@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Registered memory: memory of the program that an accelerator reaches until it is given back.
+//!
+//! The pages around the memory are registered, and shared with whatever else is lent of them. There
+//! can be references to the memory, for the reasons that [`pinned`](super::pinned) gives.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU8;
+use std::sync::Arc;
+
+use crate::device::accelerator::Accelerator;
+use crate::device::Device;
+use crate::error::{ErrorWith, Result};
+use crate::memory::buffer::Buffer;
+use crate::memory::element::{bytes_of, bytes_of_mut, Element};
+use crate::memory::lent::{self, Loans, Reach};
+use crate::memory::options::Access;
+use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::memory::view::View;
+
+/// Memory that [`Accelerator::register`] takes: something that owns or borrows a slice of elements.
+///
+/// # Safety
+///
+/// Both slices are the same memory. It has the same address and length each time, also after the
+/// value has moved, unless something else was done to the value.
+pub unsafe trait Memory {
+    /// The elements.
+    type Element: Element;
+
+    /// The access that a device is given: [`Access::ReadWrite`] only for a [`MemoryMut`].
+    const ACCESS: Access;
+
+    /// The elements as a slice.
+    fn elements(&self) -> &[Self::Element];
+}
+
+/// Memory that [`Accelerator::register`] takes for a device to write.
+///
+/// # Safety
+///
+/// As for [`Memory`].
+pub unsafe trait MemoryMut: Memory {
+    /// The elements as a slice for writing.
+    fn elements_mut(&mut self) -> &mut [Self::Element];
+}
+
+macro_rules! memory {
+    ($(($($generics:tt)*) $type:ty as $element:ty: $access:ident;)*) => { $(
+        // SAFETY: The type keeps its elements on the heap, or elsewhere, and never moves them by
+        // itself.
+        unsafe impl<$($generics)*> Memory for $type {
+            type Element = $element;
+            const ACCESS: Access = Access::$access;
+
+            fn elements(&self) -> &[$element] {
+                self
+            }
+        }
+        memory!(@$access ($($generics)*) $type as $element);
+    )* };
+    (@Read ($($generics:tt)*) $type:ty as $element:ty) => {};
+    (@ReadWrite ($($generics:tt)*) $type:ty as $element:ty) => {
+        // SAFETY: As for `Memory`.
+        unsafe impl<$($generics)*> MemoryMut for $type {
+            fn elements_mut(&mut self) -> &mut [$element] {
+                self
+            }
+        }
+    };
+}
+
+memory! {
+    (T: Element) Vec<T> as T: ReadWrite;
+    (T: Element) Box<[T]> as T: ReadWrite;
+    (T: Element) &mut [T] as T: ReadWrite;
+    (T: Element) Buffer<T> as T: ReadWrite;
+    () memmap2::MmapMut as u8: ReadWrite;
+    (T: Element) &[T] as T: Read;
+    (T: Element) Arc<[T]> as T: Read;
+    () memmap2::Mmap as u8: Read;
+}
+
+/// Memory of the program that an accelerator reaches until it is given back: a slice for the CPU,
+/// and an operand for the queues.
+///
+/// Made by [`Accelerator::register`]. It dereferences to a slice as long as no work of the device
+/// borrows it. Register memory once that many pieces of work use. Dropping it takes the memory from
+/// the device, and then drops the memory.
+///
+/// ```no_run
+/// use pinmap::{stream, Accelerator, Stream};
+/// # fn f(gpu: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
+/// let numbers: Vec<f32> = (0..1 << 20).map(|i| i as f32).collect();
+/// let mut numbers = gpu.register(numbers)?;
+/// let mut local = gpu.alloc_vram::<f32>(numbers.len())?;
+/// for _ in 0..100 {
+///     stream.scope(|work| {
+///         let mut local = local.slice_mut();
+///         work.copy(&numbers, &mut local)?;
+///         work.launch(pinmap::testgpu::IncrementF32 { data: &mut local })
+///     })?;
+/// }
+/// stream.scope(|work| work.copy(&local, &mut numbers))?;
+/// assert_eq!(numbers[7], 8.0);
+/// let numbers: Vec<f32> = numbers.release()?;
+/// # Ok(()) }
+/// ```
+pub struct Registered<M: Memory> {
+    device: Device,
+    loans: Loans,
+    /// `None` only after it was taken.
+    memory: Option<M>,
+}
+
+impl Accelerator {
+    /// Registers memory that the program already has, in place: a `Vec`, a boxed, borrowed or
+    /// shared slice, a [`Buffer`], or a mapped file (`memmap2`). It stays pinned, and at its
+    /// address for the device, until it is released or dropped.
+    ///
+    /// The memory may begin and end anywhere. Its first and last page are registered as a whole,
+    /// but work names only what is in the memory. The device may write where the program may:
+    /// shared slices and files that are mapped for reading can only be read.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let file = std::fs::File::open("weights.bin").expect("a file");
+    /// // SAFETY: Nobody changes the file meanwhile.
+    /// let weights = unsafe { memmap2::Mmap::map(&file) }.expect("a mapping");
+    /// let weights = gpu.register(weights)?;
+    /// println!("{} bytes of the page cache, for the device to read", weights.len());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error. As for
+    /// [`Device::register_raw`](crate::Device::register_raw), where `EEXIST` means that a part of
+    /// these pages was registered in another way. `EACCES`: the memory shares a page that can only
+    /// be read with memory that is lent already.
+    pub fn register<M: Memory>(&self, memory: M) -> Result<Registered<M>, ErrorWith<M>> {
+        let elements = memory.elements();
+        let (addr, len) = (elements.as_ptr().expose_provenance(), size_of_val(elements));
+        match lent::register(self.device(), addr, len, M::ACCESS) {
+            Ok(loans) => Ok(Registered {
+                device: self.device().clone(),
+                loans,
+                memory: Some(memory),
+            }),
+            Err(error) => Err(ErrorWith::new(error, memory)),
+        }
+    }
+}
+
+impl<M: Memory> Registered<M> {
+    fn memory(&self) -> &M {
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("only `release` takes it, and that consumes the value"),
+        }
+    }
+
+    /// The device that reaches the memory.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Borrows the elements as a slice that the device can read.
+    pub fn slice(&self) -> DeviceSlice<'_, M::Element> {
+        let elements = self.memory().elements();
+        let addr = elements.as_ptr().expose_provenance() as u64;
+        let view = View::Plain(bytes_of(elements));
+        DeviceSlice::lent(&self.device, view, addr, elements.len(), Reach::Mapped)
+    }
+
+    /// Takes the memory from the device, and gives it back.
+    ///
+    /// # Errors
+    ///
+    /// The memory comes back with the error: the device cannot reach it even then. `EIO`: as for
+    /// [`RawRegistration::release`](crate::RawRegistration::release); the driver has cut the device
+    /// off from all memory.
+    pub fn release(mut self) -> Result<M, ErrorWith<M>> {
+        let ended = self.loans.end();
+        let Some(memory) = self.memory.take() else {
+            unreachable!("only this takes it, and that consumes the value");
+        };
+        match ended {
+            Ok(()) => Ok(memory),
+            Err(error) => Err(ErrorWith::new(error, memory)),
+        }
+    }
+}
+
+impl<M: MemoryMut> Registered<M> {
+    /// Borrows the elements exclusively as a slice that the device can write.
+    pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, M::Element> {
+        let Some(memory) = &mut self.memory else {
+            unreachable!("only `release` takes it, and that consumes the value");
+        };
+        let elements = memory.elements_mut();
+        let len = elements.len();
+        let bytes = bytes_of_mut(elements);
+        let (start, bytes) = (bytes.as_mut_ptr().cast::<AtomicU8>(), bytes.len());
+        let addr = start.expose_provenance() as u64;
+        // SAFETY: The elements are borrowed exclusively, and not used again, so that only this view
+        // refers to them, by atomics, which allow the device to write, too.
+        let view = View::Lent(unsafe { std::slice::from_raw_parts(start, bytes) });
+        let slice = DeviceSlice::lent(&self.device, view, addr, len, Reach::Mapped);
+        DeviceSliceMut::new(slice)
+    }
+}
+
+impl<M: Memory> Drop for Registered<M> {
+    fn drop(&mut self) {
+        // Before the memory is dropped. An error means that the device is cut off.
+        let _ = self.loans.end();
+    }
+}
+
+impl<M: Memory> Deref for Registered<M> {
+    type Target = [M::Element];
+
+    fn deref(&self) -> &Self::Target {
+        self.memory().elements()
+    }
+}
+
+impl<M: MemoryMut> DerefMut for Registered<M> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match &mut self.memory {
+            Some(memory) => memory.elements_mut(),
+            None => unreachable!("only `release` takes it, and that consumes the value"),
+        }
+    }
+}
+
+impl<'a, M: Memory> From<&'a Registered<M>> for DeviceSlice<'a, M::Element> {
+    fn from(memory: &'a Registered<M>) -> Self {
+        memory.slice()
+    }
+}
+
+impl<'a, M: MemoryMut> From<&'a mut Registered<M>> for DeviceSliceMut<'a, M::Element> {
+    fn from(memory: &'a mut Registered<M>) -> Self {
+        memory.slice_mut()
+    }
+}
+
+impl<M: Memory> fmt::Debug for Registered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("addr", &format_args!("{:#x}", self.as_ptr().addr()))
+            .field("len", &self.len())
+            .finish()
+    }
+}

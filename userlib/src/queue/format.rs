@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Packet formats: how an accelerator is told what to do.
+//!
+//! A queue is a ring of packets of 64 bytes. Which bytes mean what, the device decides: its
+//! [`PacketFormat`] makes the packets that every queue needs. A [`Kernel`] makes those of the work
+//! that the device is there for. This crate has both for the test GPU
+//! ([`testgpu`](mod@crate::testgpu)); a program can bring its own.
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use crate::error::Result;
+
+use super::operand::Operands;
+
+/// A packet for a queue: 64 bytes, the meaning of which the [format](PacketFormat) of the device
+/// defines.
+///
+/// Scopes and streams make packets from typed operands, which they check. A program can also make a
+/// *raw* packet itself. Submitting it is unsafe, because the device then writes wherever the packet
+/// says, as far as the context lets it: see
+/// [`QueueScope::submit_packets`](crate::QueueScope::submit_packets).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Packet([u64; 8]);
+
+impl Packet {
+    /// Length of a packet in bytes.
+    pub const LEN: usize = 64;
+
+    /// Makes a packet from its eight words, in the CPU's byte order. In the ring they are
+    /// little-endian.
+    pub const fn from_words(words: [u64; 8]) -> Self {
+        Self(words)
+    }
+
+    /// The eight words of the packet, in the CPU's byte order.
+    pub const fn words(&self) -> [u64; 8] {
+        self.0
+    }
+
+    /// The bytes of the packet, as they stand in a ring.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        for (word, to) in self.0.iter().zip(bytes.chunks_exact_mut(8)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// The direction of a copy. A device may have a copy engine for each direction of its link, so that
+/// copies in and copies out do not wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From host memory to the device's.
+    ToDevice,
+    /// From the device's memory to the host's.
+    ToHost,
+    /// Both ends are on one side.
+    Inside,
+}
+
+/// The packets that every queue of an accelerator needs. Device addresses are those of the context;
+/// all of them lie in memory that the context has mapped or managed.
+///
+/// Given to [`Device::accelerator_with`](crate::Device::accelerator_with).
+///
+/// # Safety
+///
+/// The device executes the packets of a queue in order, and each of them:
+///
+/// - accesses nothing but what its arguments name, and writes nothing but the target;
+/// - begins when those before it are done, and what they wrote is visible to it.
+///
+/// `fence_write` stores when all packets before it are done, and when what they wrote is visible to
+/// the CPU. Scopes and streams rely on that: when the number is there, they give memory back.
+pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
+    /// Copies `bytes` from one device address to another. The ranges do not overlap, and `bytes` is
+    /// at most [`AcceleratorInfo::max_transfer`](crate::AcceleratorInfo::max_transfer).
+    fn copy(&self, direction: Direction, from: u64, to: u64, bytes: u64) -> Packet;
+
+    /// Fills `bytes` from a device address on with elements of `1 << log2` bytes, 1 to 8, which are
+    /// the lowest bits of `pattern`.
+    fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet;
+
+    /// Stores 8 bytes, little-endian, at a device address, which is a multiple of 8.
+    fn fence_write(&self, addr: u64, value: u64) -> Packet;
+
+    /// Waits until the 8 bytes at a device address, little-endian, are at least `value`.
+    fn fence_wait(&self, addr: u64, value: u64) -> Packet;
+
+    /// Stores the device's clock in nanoseconds, 8 bytes, little-endian, at a device address.
+    fn timestamp(&self, addr: u64) -> Packet;
+
+    /// Interrupts the driver, which wakes those who wait for a fence.
+    fn interrupt(&self) -> Packet;
+}
+
+/// A kernel with its operands, which live as long as the scope in which it is launched.
+///
+/// Those of the test GPU are in [`testgpu`](mod@crate::testgpu). For a kernel of its own, a program
+/// implements this trait:
+///
+/// ```
+/// use pinmap::{DeviceSliceMut, Kernel, Operands, Packet, Result};
+///
+/// /// Negates numbers in place: operation 0x42 of the device, with address and count.
+/// struct Negate<'r, 'a> {
+///     data: &'r mut DeviceSliceMut<'a, i32>,
+/// }
+///
+/// // SAFETY: The device writes only `count` numbers from `addr` on, which is the operand.
+/// unsafe impl<'s, 'a: 's> Kernel<'s> for Negate<'_, 'a> {
+///     const NAME: &'static str = "the kernel negate";
+///
+///     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+///         let (addr, count) = (operands.write(self.data)?, self.data.len() as u64);
+///         Ok(Packet::from_words([0x42, addr, count, 0, 0, 0, 0, 0]))
+///     }
+/// }
+///
+/// fn negate(stream: &pinmap::Stream, numbers: &mut pinmap::Allocation<i32>) -> Result<()> {
+///     stream.scope(|work| work.launch(Negate { data: &mut numbers.slice_mut() }))
+/// }
+/// ```
+///
+/// # Safety
+///
+/// The packet must have the device access nothing but elements of operands that were added to
+/// `operands`, and write only those that were added by [`Operands::write`]. Each of these operands
+/// must outlive `'scope`, as `'a: 's` says above.
+pub unsafe trait Kernel<'scope> {
+    /// The name of the kernel in errors, as in "cannot submit the kernel negate".
+    const NAME: &'static str;
+
+    /// How many bytes an operand may have.
+    const LONGEST: u64 = u64::MAX;
+
+    /// Checks the operands and makes the packet.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [operands](Operands), and what else the kernel [refuses](Operands::refuse).
+    fn encode(self, operands: &mut Operands<'_>) -> Result<Packet>;
+}

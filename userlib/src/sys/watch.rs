@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files that tasks wait for: a thread of the process polls them and wakes the tasks.
+//!
+//! So the futures of interrupts and events need no runtime. A file is watched once: what has woken
+//! a task is forgotten, and the task watches again if it finds nothing.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::SigSet;
+
+use super::poll::wait;
+
+/// Files, any of which wakes a task.
+pub(crate) trait Files: Send + Sync {
+    /// The files, each with whether to wait until it is readable. A hang-up always counts.
+    fn files(&self) -> [Option<(BorrowedFd<'_>, bool)>; 2];
+}
+
+/// A task that waits for files.
+pub(crate) struct Watch {
+    files: Box<dyn Files>,
+    /// `None` after it was woken.
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Watch {
+    /// Whether the task was woken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.waker().is_none()
+    }
+
+    /// Changes the task that is to be woken, unless one was already. Returns whether it did.
+    pub(crate) fn renew(&self, waker: &Waker) -> bool {
+        match &mut *self.waker() {
+            Some(old) => {
+                old.clone_from(waker);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Wakes the task, if it was not woken.
+    fn wake(&self) {
+        let waker = self.waker().take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The watch of a future, which ends when the future is dropped.
+#[derive(Default)]
+pub(crate) struct Watched(Option<Arc<Watch>>);
+
+impl Watched {
+    /// Polls for something that files tell of: tries, and watches them if there is nothing yet.
+    pub(crate) fn poll<T, E>(
+        &mut self,
+        context: &mut Context<'_>,
+        ready: impl Fn() -> Result<Option<T>, E>,
+        files: impl FnOnce() -> Box<dyn Files>,
+        fail: impl FnOnce(Errno) -> E,
+    ) -> Poll<Result<T, E>> {
+        if let Some(found) = ready().transpose() {
+            return Poll::Ready(found);
+        }
+        let waker = context.waker();
+        if !self.0.as_ref().is_some_and(|watch| watch.renew(waker)) {
+            // What comes from now on wakes the task, and what came before is readable.
+            match watch(files(), waker) {
+                Ok(watch) => self.0 = Some(watch),
+                Err(errno) => return Poll::Ready(Err(fail(errno))),
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(watch) = self.0.take() {
+            forget(&watch);
+        }
+    }
+}
+
+/// The state of the thread.
+struct Watcher {
+    /// Signalled when there is a new watch.
+    eventfd: EventFd,
+    watches: Mutex<Vec<Arc<Watch>>>,
+}
+
+/// Watches files for a task.
+pub(crate) fn watch(files: Box<dyn Files>, waker: &Waker) -> Result<Arc<Watch>, Errno> {
+    let watcher = watcher()?;
+    let watch = Arc::new(Watch {
+        files,
+        waker: Mutex::new(Some(waker.clone())),
+    });
+    watcher.watches().push(Arc::clone(&watch));
+    // An eventfd that is full is readable, too.
+    let _ = watcher.eventfd.write(1);
+    Ok(watch)
+}
+
+/// Ends a watch, whose task is dropped.
+pub(crate) fn forget(watch: &Arc<Watch>) {
+    let _unwoken = watch.waker().take();
+    if let Ok(watcher) = watcher() {
+        watcher.watches().retain(|other| !Arc::ptr_eq(other, watch));
+    }
+}
+
+/// The watcher, whose thread is started by the first call.
+fn watcher() -> Result<&'static Watcher, Errno> {
+    static WATCHER: OnceLock<Watcher> = OnceLock::new();
+    static STARTING: Mutex<()> = Mutex::new(());
+    if let Some(watcher) = WATCHER.get() {
+        return Ok(watcher);
+    }
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(watcher) = WATCHER.get() {
+        return Ok(watcher);
+    }
+    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let eventfd = EventFd::from_flags(flags)?;
+    // The thread must exist before the watcher does, so it receives the watcher later.
+    let (sender, receiver) = std::sync::mpsc::channel::<&'static Watcher>();
+    thread::Builder::new()
+        .name("pinmap-watcher".into())
+        .spawn(move || {
+            // Signals are for the program's own threads. With these arguments it does not fail.
+            let _ = SigSet::all().thread_block();
+            if let Ok(watcher) = receiver.recv() {
+                watcher.run();
+            }
+        })
+        .map_err(|error| error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw))?;
+    let watcher = WATCHER.get_or_init(|| Watcher {
+        eventfd,
+        watches: Mutex::default(),
+    });
+    // The thread is waiting for this.
+    let _ = sender.send(watcher);
+    Ok(watcher)
+}
+
+impl Watcher {
+    fn watches(&self) -> MutexGuard<'_, Vec<Arc<Watch>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        loop {
+            let watches = self.watches().clone();
+            let mut files = vec![PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN)];
+            let mut owners = vec![None];
+            for watch in &watches {
+                for (file, readable) in watch.files.files().into_iter().flatten() {
+                    let flags = match readable {
+                        true => PollFlags::POLLIN,
+                        false => PollFlags::empty(),
+                    };
+                    files.push(PollFd::new(file, flags));
+                    owners.push(Some(watch));
+                }
+            }
+            // poll() fails for lack of memory, which passes.
+            let _ = wait(&mut files, None);
+            let _ = self.eventfd.read();
+            for (file, owner) in files.iter().zip(owners) {
+                if let Some(owner) = owner.filter(|_| file.any() == Some(true)) {
+                    owner.wake();
+                }
+            }
+            self.watches().retain(|watch| !watch.is_over());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+    use std::time::{Duration, Instant};
+
+    struct One(Arc<EventFd>);
+
+    impl Files for One {
+        fn files(&self) -> [Option<(BorrowedFd<'_>, bool)>; 2] {
+            [Some((self.0.as_fd(), true)), None]
+        }
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_file_wakes_its_task_once() {
+        let files: Vec<_> = (0..20)
+            .map(|_| Arc::new(EventFd::new().expect("an eventfd")))
+            .collect();
+        let counts: Vec<_> = files.iter().map(|_| Arc::<Count>::default()).collect();
+        let watches: Vec<_> = files
+            .iter()
+            .zip(&counts)
+            .map(|(file, count)| {
+                let waker = Waker::from(Arc::clone(count));
+                watch(Box::new(One(Arc::clone(file))), &waker).expect("a thread")
+            })
+            .collect();
+        // Forgotten, it wakes nobody.
+        forget(&watches[0]);
+        for file in files.iter().take(10) {
+            file.write(1).expect("a signal");
+        }
+        let until = Instant::now() + Duration::from_secs(60);
+        while watches[..10].iter().any(|watch| !watch.is_over()) {
+            assert!(Instant::now() < until, "the watcher does not wake");
+            thread::yield_now();
+        }
+        let woken: Vec<_> = counts
+            .iter()
+            .map(|count| count.0.load(Ordering::SeqCst))
+            .collect();
+        let expected: Vec<_> = (0..20).map(|i| usize::from((1..10).contains(&i))).collect();
+        assert_eq!(woken, expected);
+        assert!(!watches[10].is_over());
+    }
+}
