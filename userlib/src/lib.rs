@@ -374,6 +374,9 @@ pub mod testgpu;
 pub use device::accelerator::{
     Accelerator, AcceleratorInfo, Counters, EngineCounters, Link, Target, Walk,
 };
+pub use device::bar::registers::{
+    ReadOnly, ReadWrite, Readable, Register, RegisterBlock, Registers, Writable, WriteOnly,
+};
 pub use device::bar::Bar;
 pub use device::event::DeviceEvent;
 pub use device::info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
@@ -409,6 +412,7 @@ pub use memory::query::{BufferKind, RegistrationInfo, State};
 pub use memory::raw::RawRegistration;
 pub use memory::registered::{Memory, MemoryMut, Registered};
 pub use memory::registration::Registration;
+pub use memory::ring::{Descriptor, Ring};
 pub use memory::slice::{DeviceSlice, DeviceSliceMut};
 pub use queue::fence::Fence;
 pub use queue::format::{Direction, Kernel, Packet, PacketFormat};

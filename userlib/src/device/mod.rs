@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
 use nix::libc::O_NONBLOCK;
@@ -64,6 +64,8 @@ struct Context {
     lending: Extension,
     /// Memory of the program was lent or managed: see [`Device::note_lending`].
     lends: AtomicBool,
+    /// DMA snoops the CPU's caches, once that was asked.
+    coherent: OnceLock<bool>,
 }
 
 /// The identity of a context among all that this process opens.
@@ -81,6 +83,7 @@ impl Context {
             id: ContextId(NEXT.fetch_add(1, Ordering::Relaxed)),
             lending: Extension::default(),
             lends: AtomicBool::new(false),
+            coherent: OnceLock::new(),
         }
     }
 }
@@ -130,6 +133,36 @@ impl Device {
             }
             Err(error) => Err(Error::from_io(Operation::Open, attempt(), &error)),
         }
+    }
+
+    /// Opens the first device with these PCI ids that this user may open.
+    ///
+    /// ```no_run
+    /// let edu = pinmap::Device::find(0x1234, 0x11e8)?;
+    /// # Ok::<(), pinmap::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV`: the driver is bound to none; otherwise the error of opening the first one that
+    /// could not be opened.
+    pub fn find(vendor: u16, device: u16) -> Result<Self> {
+        let mut refused = None;
+        for node in Self::list()?
+            .into_iter()
+            .filter(|node| node.id == (vendor, device))
+        {
+            match Self::open(&node.path) {
+                Ok(device) => return Ok(device),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let attempt = format!("find a device {vendor:04x}:{device:04x}");
+            let (errno, cause) = (Errno::ENODEV, "the driver is bound to no such function");
+            let hint = format!("`lspci -Dd {vendor:04x}:{device:04x}` and `pinmap bind BDF`");
+            Error::refused(Operation::Find, attempt, errno, cause).with_hint(hint)
+        }))
     }
 
     /// Lists the devices that the driver is bound to, whether or not this user may open them. If
@@ -189,6 +222,15 @@ impl Device {
     /// Whether queues of this context may reach memory to which there will be references.
     pub(crate) fn has_lent(&self) -> bool {
         self.0.lends.load(Ordering::SeqCst)
+    }
+
+    /// Whether DMA snoops the CPU's caches, so that nothing needs to be synchronised.
+    pub(crate) fn is_coherent(&self) -> bool {
+        *self.0.coherent.get_or_init(|| {
+            // A device that cannot be asked is gone, and needs nothing.
+            self.get_info()
+                .map_or(true, |info| Info::from_abi(&info).coherent)
+        })
     }
 
     pub(crate) fn id(&self) -> ContextId {

@@ -68,7 +68,9 @@ impl ErrorKind {
     /// The kind of an errno that this operation returned. `has_fault`: it came with a fault.
     pub(super) fn of(operation: Operation, errno: Errno, has_fault: bool) -> Self {
         match errno {
-            Errno::ENODEV if operation == Operation::Open => Self::NotFound,
+            Errno::ENODEV if matches!(operation, Operation::Open | Operation::Find) => {
+                Self::NotFound
+            }
             Errno::ENOENT => Self::NotFound,
             Errno::EACCES | Errno::EPERM => Self::PermissionDenied,
             Errno::EBUSY => Self::Busy,

@@ -61,8 +61,6 @@ pub struct Allocation<T> {
     memory: Mapped,
     /// Number of elements.
     len: usize,
-    /// DMA snoops the CPU's caches, so nothing needs to be synchronised.
-    coherent: bool,
     /// Other devices of the process have it at the same address.
     portable: bool,
     elements: PhantomData<T>,
@@ -192,8 +190,6 @@ impl<T: Element> Allocation<T> {
     ) -> Result<Self, (Errno, Option<Failure>)> {
         let device_addr = map_for(device, handle.handle, memory.addr())
             .map_err(|(errno, fail)| (errno, Failure::from_abi(&fail)))?;
-        // A device that cannot be asked is gone: nothing needs to be synchronised.
-        let coherent = device.info().map_or(true, |info| info.coherent);
         let handle = std::mem::ManuallyDrop::new(handle).handle;
         Ok(Self {
             device: device.clone(),
@@ -201,7 +197,6 @@ impl<T: Element> Allocation<T> {
             device_addr,
             memory,
             len,
-            coherent,
             portable: false,
             elements: PhantomData,
         })
@@ -381,7 +376,7 @@ impl<T: Element> Allocation<T> {
                 cause,
             ));
         }
-        if self.coherent || elements.is_empty() {
+        if elements.is_empty() || self.device.is_coherent() {
             return Ok(());
         }
         let mut args = abi::pinmap_sync {

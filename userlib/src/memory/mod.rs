@@ -27,5 +27,6 @@ pub(crate) mod query;
 pub(crate) mod raw;
 pub(crate) mod registered;
 pub(crate) mod registration;
+pub(crate) mod ring;
 pub(crate) mod slice;
 pub(crate) mod view;

@@ -7,6 +7,7 @@
 //! forgotten the handle, so nobody can prove that this memory is safe again.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -237,6 +238,22 @@ impl RawRegistration {
             }
         }
         released
+    }
+
+    /// Maintains the CPU's caches for these bytes, if the device does not snoop them.
+    pub(crate) fn sync(&self, bytes: Range<usize>, flags: u32) -> Result<()> {
+        if bytes.is_empty() || self.device.is_coherent() {
+            return Ok(());
+        }
+        let mut args = abi::pinmap_sync {
+            flags,
+            handle: self.handle,
+            offset: bytes.start as u64,
+            length: bytes.len() as u64,
+            ..Default::default()
+        };
+        ioctl::sync(self.device.as_fd(), &mut args)
+            .map_err(|errno| self.fail(Operation::Sync, "synchronise", errno))
     }
 
     /// Waits until the device is gone. Returns false if it is not in time.

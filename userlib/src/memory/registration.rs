@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Registrations: buffers that a device can reach.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
 
+use crate::device::Device;
 use crate::error::bounds;
 use crate::error::{Error, ErrorWith, Operation, Result};
 use crate::memory::buffer::Buffer;
@@ -16,6 +18,7 @@ use crate::memory::raw::RawRegistration;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::View;
 use crate::sys::barrier::drain_writes;
+use crate::sys::bindings as abi;
 use crate::sys::word::{self, Word};
 
 /// Memory that a device can reach, and may read and write at any time.
@@ -153,6 +156,39 @@ impl<T> Registration<T> {
             );
         }
         Ok(DeviceSliceMut::new(self.slice()?))
+    }
+
+    /// Makes what the CPU wrote to these bytes visible to a device that does not snoop the CPU's
+    /// caches (see [`Info::coherent`](crate::Info::coherent)). To be called after the last write,
+    /// and before the device is told. For a coherent device this does nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range does not end inside the memory; `EOPNOTSUPP`: this architecture cannot
+    /// do it; `ENODEV`: the device is gone.
+    pub fn sync_for_device(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("write back", &bytes)?;
+        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_DEVICE)
+    }
+
+    /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
+    /// CPU. To be called after the device has told, and before the first read.
+    ///
+    /// # Errors
+    ///
+    /// As for [`sync_for_device`](Self::sync_for_device).
+    pub fn sync_for_cpu(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("invalidate", &bytes)?;
+        self.raw.sync(bytes, abi::PINMAP_SYNC_FOR_CPU)
+    }
+
+    /// The device that reaches the memory.
+    pub fn device(&self) -> &Device {
+        self.raw.device()
+    }
+
+    fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
+        self.check(verb, bytes.start, bytes.end.saturating_sub(bytes.start), 1)
     }
 
     fn words(&self) -> &[AtomicU64] {

@@ -67,7 +67,11 @@ impl<M: InFlight> InFlight for Vec<M> {
         Self: 'w;
 
     fn slices(&mut self) -> Self::Slices<'_> {
-        self.iter_mut().map(M::slices).collect()
+        let mut slices = Vec::with_capacity(self.len());
+        for memory in self {
+            slices.push(memory.slices());
+        }
+        slices
     }
 }
 
@@ -80,6 +84,6 @@ impl<M: InFlight, const N: usize> InFlight for [M; N] {
         Self: 'w;
 
     fn slices(&mut self) -> Self::Slices<'_> {
-        self.each_mut().map(M::slices)
+        self.each_mut().map(|memory| memory.slices())
     }
 }

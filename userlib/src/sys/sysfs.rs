@@ -16,6 +16,8 @@ pub struct DeviceNode {
     pub path: PathBuf,
     /// Address of the PCI function.
     pub pci: PciAddress,
+    /// PCI vendor and device id.
+    pub id: (u16, u16),
 }
 
 /// A sysfs: that of the system, or a made-up one in a test.
@@ -46,15 +48,16 @@ impl Sysfs {
             let entry = entry?;
             if let Some(number) = number(&entry.file_name().to_string_lossy()) {
                 // The device may be gone by now.
-                found.extend(pci_of(&entry.path()).map(|pci| (number, pci)));
+                found.extend(function_of(&entry.path()).map(|(pci, id)| (number, pci, id)));
             }
         }
         found.sort_unstable();
         Ok(found
             .into_iter()
-            .map(|(number, pci)| DeviceNode {
+            .map(|(number, pci, id)| DeviceNode {
                 path: node(number),
                 pci,
+                id,
             })
             .collect())
     }
@@ -88,10 +91,17 @@ fn node(number: u32) -> PathBuf {
     format!("/dev/pinmap{number}").into()
 }
 
-/// The PCI function of a device of the class misc, whose path is `.../BDF/misc/pinmapN`.
-fn pci_of(device: &Path) -> Option<PciAddress> {
+/// The PCI function of a device of the class misc, whose path is `.../BDF/misc/pinmapN`, and its
+/// ids.
+fn function_of(device: &Path) -> Option<(PciAddress, (u16, u16))> {
     let path = fs::canonicalize(device).ok()?;
-    path.parent()?.parent()?.file_name()?.to_str()?.parse().ok()
+    let function = path.parent()?.parent()?;
+    let pci = function.file_name()?.to_str()?.parse().ok()?;
+    let id = |name| -> Option<u16> {
+        let text = fs::read_to_string(function.join(name)).ok()?;
+        u16::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+    };
+    Some((pci, (id("vendor")?, id("device")?)))
 }
 
 #[cfg(test)]
@@ -122,6 +132,8 @@ mod tests {
             let function = root.join("devices/pci0000:00").join(pci);
             fs::create_dir_all(&function).expect("a directory");
             symlink(&function, root.join("bus/pci/devices").join(pci)).expect("a link");
+            fs::write(function.join("vendor"), "0x1234\n").expect("a file");
+            fs::write(function.join("device"), "0x11e8\n").expect("a file");
             if let Some(name) = misc {
                 let device = function.join("misc").join(name);
                 fs::create_dir_all(&device).expect("a directory");
@@ -148,6 +160,7 @@ mod tests {
         fake.function("0000:00:12.0", Some("rtc"));
         fake.function("0000:00:13.0", None);
         let found = fake.0.devices().expect("a list");
+        assert!(found.iter().all(|device| device.id == (0x1234, 0x11e8)));
         let found: Vec<_> = found.iter().map(|d| (d.path.to_str(), d.pci)).collect();
         let expected = [
             (Some("/dev/pinmap9"), pci("0000:00:11.0")),

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes in a word.
 const WORD: usize = size_of::<u64>();
 
-/// An integer that can be loaded from and stored to registered memory and BARs: `u8`, `u16`, `u32`
-/// or `u64`.
-pub trait Word: sealed::Word {}
+/// A number that can be loaded from and stored to registered memory and BARs in one access: an
+/// integer of 8 to 64 bits, `f32` or `f64`.
+pub trait Word: sealed::Value {}
 
 pub(crate) mod sealed {
     /// The conversions that accesses need. Sealed: other crates cannot implement it.
-    pub trait Word: Copy + std::fmt::Debug + Send + Sync + 'static {
+    pub trait Value: Copy + std::fmt::Debug + Send + Sync + 'static {
         /// Widens the value to a word.
         fn widen(self) -> u64;
         /// Takes the value from the low bits of a word.
@@ -32,25 +32,39 @@ pub(crate) mod sealed {
 }
 
 macro_rules! words {
-    ($($type:ty)*) => { $(
+    ($($type:ty as $bits:ty: $to_bits:expr, $from_bits:expr;)*) => { $(
         impl Word for $type {}
-        impl sealed::Word for $type {
+        impl sealed::Value for $type {
             fn widen(self) -> u64 {
-                u64::from(self)
+                let to_bits: fn($type) -> $bits = $to_bits;
+                to_bits(self).into()
             }
             fn narrow(word: u64) -> Self {
-                word as $type
+                let from_bits: fn($bits) -> $type = $from_bits;
+                from_bits(word as $bits)
             }
             fn le_to_cpu(self) -> Self {
-                <$type>::from_le(self)
+                Self::narrow(<$bits>::from_le(self.widen() as $bits).into())
             }
             fn cpu_to_le(self) -> Self {
-                self.to_le()
+                Self::narrow((self.widen() as $bits).to_le().into())
             }
         }
     )* };
 }
-words!(u8 u16 u32 u64);
+
+words! {
+    u8 as u8: |value| value, |bits| bits;
+    u16 as u16: |value| value, |bits| bits;
+    u32 as u32: |value| value, |bits| bits;
+    u64 as u64: |value| value, |bits| bits;
+    i8 as u8: |value| value as u8, |bits| bits as i8;
+    i16 as u16: |value| value as u16, |bits| bits as i16;
+    i32 as u32: |value| value as u32, |bits| bits as i32;
+    i64 as u64: |value| value as u64, |bits| bits as i64;
+    f32 as u32: f32::to_bits, f32::from_bits;
+    f64 as u64: f64::to_bits, f64::from_bits;
+}
 
 /// Copies bytes from the words, from byte `offset` on. Panics if the range is not inside them.
 pub(crate) fn read(words: &[AtomicU64], offset: usize, to: &mut [u8]) {

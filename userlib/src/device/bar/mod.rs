@@ -2,9 +2,13 @@
 //! BARs: the registers and the memory of a PCI function, mapped.
 #![allow(unsafe_code)]
 
+pub(crate) mod registers;
+
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -18,12 +22,33 @@ use crate::sys::word::Word;
 
 /// A mapped BAR: registers or memory of the device.
 ///
-/// Made by [`Device::bar`]. Every call makes exactly one access of the size of its type, in program
-/// order. PCI is little-endian; values are converted from and to the CPU's byte order.
+/// Made by [`Device::bar`]. A clone is the same mapping. [`read`](Self::read) and
+/// [`write`](Self::write) make exactly one access of the size of its type, in program order, and
+/// [`read_slice`](Self::read_slice) and [`write_slice`](Self::write_slice) one for each element.
+/// PCI is little-endian; values are converted from and to the CPU's byte order. Where registers
+/// are accessed again and again, declare them with [`registers!`](crate::registers): then offsets
+/// are checked when the program is compiled.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// let bar = device.bar(0)?;
+/// let identification: u32 = bar.read(0x00)?;
+/// bar.write(0x20, 1.5f32)?; // a coefficient
+/// bar.write(0x24, 1)?; // 4 bytes, as any integer without a type
+/// # Ok(()) }
+/// ```
 ///
 /// Once the device is gone, an access raises `SIGBUS`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Bar {
+    mapped: Arc<Mapped>,
+    /// The part of the BAR: offset and length.
+    start: u64,
+    len: u64,
+}
+
+#[derive(Debug)]
+struct Mapped {
     number: usize,
     info: BarInfo,
     /// Mappings of all but the hole, each with its offset in the BAR.
@@ -67,10 +92,14 @@ impl Device {
         let pieces: io::Result<_> = pieces(&info).into_iter().map(map).collect();
         let pieces = pieces.map_err(|error| Error::from_io(Operation::Bar, attempt(), &error))?;
         Ok(Bar {
-            number,
-            info,
-            pieces,
-            _device: self.clone(),
+            start: 0,
+            len: info.len,
+            mapped: Arc::new(Mapped {
+                number,
+                info,
+                pieces,
+                _device: self.clone(),
+            }),
         })
     }
 }
@@ -87,18 +116,81 @@ fn pieces(info: &BarInfo) -> Vec<(u64, u64)> {
 impl Bar {
     /// The number of the BAR.
     pub fn number(&self) -> usize {
-        self.number
+        self.mapped.number
     }
 
     /// Length in bytes, including the hole.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> u64 {
-        self.info.len
+        self.len
     }
 
-    /// The properties of the BAR, such as its hole.
+    /// The properties of the whole BAR, such as its hole.
     pub fn info(&self) -> &BarInfo {
-        &self.info
+        &self.mapped.info
+    }
+
+    /// Returns a part of the BAR, by a range of bytes, for instance for the driver of one block of
+    /// the device. Offsets in it count from its beginning.
+    ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+    /// let timer = bar.window(0x1000..0x1100)?;
+    /// timer.write(0x04, 1000u32)?; // 0x1004 of the BAR
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the range is empty, or does not end inside the BAR.
+    pub fn window(&self, range: Range<u64>) -> Result<Self> {
+        if range.start >= range.end || range.end > self.len {
+            let attempt = format!("take the bytes {range:#x?} of {}", Name(self.number()));
+            let cause = format!("it has {:#x} bytes", self.len);
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Bar, attempt, errno, cause));
+        }
+        Ok(Self {
+            mapped: Arc::clone(&self.mapped),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        })
+    }
+
+    /// Reads values from byte `offset` on, one access for each.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the offset is not a multiple of the size of `T`, or the values are not all inside
+    /// the BAR or lie in its hole.
+    pub fn read_slice<T: Word>(&self, offset: usize, to: &mut [T]) -> Result<()> {
+        let from = self
+            .at("read", offset, size_of::<T>(), size_of_val(to))?
+            .cast::<T>();
+        for (index, value) in to.iter_mut().enumerate() {
+            // SAFETY: As in `read`, for each of the values, all of which are mapped.
+            *value = unsafe { from.add(index).read_volatile() }.le_to_cpu();
+        }
+        after_read();
+        Ok(())
+    }
+
+    /// Writes values from byte `offset` on, one access for each. To a write-combined BAR that is
+    /// fast, because the CPU merges them into whole bursts.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read_slice`](Self::read_slice).
+    pub fn write_slice<T: Word>(&self, offset: usize, from: &[T]) -> Result<()> {
+        let to = self
+            .at("write", offset, size_of::<T>(), size_of_val(from))?
+            .cast::<T>();
+        before_write();
+        for (index, value) in from.iter().enumerate() {
+            // SAFETY: As in `read_slice`; the mapping is also writable.
+            unsafe { to.add(index).write_volatile(value.cpu_to_le()) };
+        }
+        Ok(())
     }
 
     /// Reads a value at byte `offset`. Later reads of registered memory see what the device wrote
@@ -110,7 +202,9 @@ impl Bar {
     /// BAR or is in its hole.
     #[inline]
     pub fn read<T: Word>(&self, offset: usize) -> Result<T> {
-        let at = self.at::<T>("read", offset)?;
+        let at = self
+            .at("read", offset, size_of::<T>(), size_of::<T>())?
+            .cast::<T>();
         // SAFETY: `at` is mapped, readable and aligned, as `at()` guarantees. A device's registers
         // are outside of the memory model: several threads may access them.
         let value = unsafe { at.read_volatile() };
@@ -128,7 +222,9 @@ impl Bar {
     /// As for [`read`](Self::read).
     #[inline]
     pub fn write<T: Word>(&self, offset: usize, value: T) -> Result<()> {
-        let at = self.at::<T>("write", offset)?;
+        let at = self
+            .at("write", offset, size_of::<T>(), size_of::<T>())?
+            .cast::<T>();
         before_write();
         // SAFETY: As in `read`; the mapping is also writable.
         unsafe { at.write_volatile(value.cpu_to_le()) };
@@ -141,22 +237,35 @@ impl Bar {
         fence(Ordering::SeqCst);
     }
 
-    /// Where to access a `T`: an address that is mapped as long as `self` exists, and aligned.
+    /// Where to access `len` bytes in units of `unit` bytes: an address that is mapped as long as
+    /// `self` exists, and aligned to the unit.
     #[inline]
-    fn at<T: Word>(&self, verb: &str, offset: usize) -> Result<*mut T> {
-        let size = size_of::<T>();
-        let name = Name(self.number);
-        bounds::check(verb, name, offset, size, size, self.info.len)?;
-        for (start, map) in &self.pieces {
-            // Pieces are whole pages, so an aligned access does not cross their ends. For a piece
-            // that begins after the offset, the difference wraps around to a large number.
-            let inside = (offset as u64).wrapping_sub(*start);
-            if inside < map.len() as u64 {
-                return Ok(map.as_mut_ptr().wrapping_add(inside as usize).cast());
+    fn at(&self, verb: &str, offset: usize, unit: usize, len: usize) -> Result<*mut u8> {
+        let name = Name(self.mapped.number);
+        bounds::check(verb, name, offset, len, 1, self.len)?;
+        let start = self.start + offset as u64;
+        if start % unit as u64 != 0 {
+            return Err(unaligned(verb, len, offset, unit, name));
+        }
+        for (piece, map) in &self.mapped.pieces {
+            // For a piece that begins after the offset, the difference wraps around to a large
+            // number.
+            let inside = start.wrapping_sub(*piece);
+            let end = inside.checked_add(len as u64);
+            if end.is_some_and(|end| end <= map.len() as u64) {
+                return Ok(map.as_mut_ptr().wrapping_add(inside as usize));
             }
         }
-        Err(in_the_hole(verb, size, offset, name))
+        Err(in_the_hole(verb, len, offset, name))
     }
+}
+
+/// The error of an access that is not aligned.
+#[cold]
+fn unaligned(verb: &str, len: usize, offset: usize, unit: usize, name: Name) -> Error {
+    let attempt = format!("{verb} {len} bytes at offset {offset:#x} of {name}");
+    let cause = format!("the offset is not a multiple of {unit}");
+    Error::refused(Operation::Access, attempt, Errno::EINVAL, cause)
 }
 
 /// The name of a BAR in errors.
@@ -178,7 +287,7 @@ fn in_the_hole(verb: &str, size: usize, offset: usize, name: Name) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn info(len: u64, hole: Option<(u64, u64)>) -> BarInfo {
@@ -193,7 +302,7 @@ mod tests {
     }
 
     /// A BAR of ordinary memory.
-    fn bar(len: u64, hole: Option<(u64, u64)>) -> Bar {
+    pub(in crate::device::bar) fn bar(len: u64, hole: Option<(u64, u64)>) -> Bar {
         let info = info(len, hole);
         let map = |(start, len)| {
             let map = MmapOptions::new().len(len as usize).map_anon();
@@ -201,10 +310,56 @@ mod tests {
         };
         let pieces = pieces(&info).into_iter().map(map).collect();
         Bar {
-            number: 2,
-            info,
-            pieces,
-            _device: Device::fake(),
+            start: 0,
+            len,
+            mapped: Arc::new(Mapped {
+                number: 2,
+                info,
+                pieces,
+                _device: Device::fake(),
+            }),
+        }
+    }
+
+    #[test]
+    fn slices_are_moved_value_by_value() {
+        let bar = bar(0x2000, None);
+        bar.write_slice(0xff8, &[1u32, 2, 0xffff_fffe])
+            .expect("a write");
+        let mut back = [0i32; 3];
+        bar.read_slice(0xff8, &mut back).expect("a read");
+        assert_eq!(back, [1, 2, -2]);
+        assert_eq!(bar.read::<u64>(0xff8).expect("a read"), 0x2_0000_0001);
+        bar.write(0, -1.5f32).expect("a write");
+        assert_eq!(bar.read::<f32>(0).expect("a read"), -1.5);
+        assert!(bar.write_slice(0x1ff8, &[0u32; 3]).is_err());
+        assert!(bar.write_slice(2, &[0u32; 3]).is_err());
+        bar.read_slice::<u64>(0x2000, &mut [])
+            .expect("nothing is always there");
+    }
+
+    #[test]
+    fn slices_do_not_cross_the_hole() {
+        let bar = bar(0x4000, Some((0x1000, 0x1000)));
+        bar.write_slice(0xff8, &[0u32; 2]).expect("before it");
+        let error = bar.write_slice(0xff8, &[0u32; 3]).expect_err("refused");
+        assert!(error.to_string().contains("MSI-X"), "{error}");
+    }
+
+    #[test]
+    fn windows_are_parts() {
+        let bar = bar(0x2000, None);
+        let window = bar.window(0x1004..0x1014).expect("a part");
+        window.write(4, 7u32).expect("a write");
+        assert_eq!(bar.read::<u32>(0x1008).expect("a read"), 7);
+        assert!(window.read::<u32>(0x10).is_err());
+        // Aligned is what is aligned in the BAR.
+        assert!(window.read::<u64>(0).is_err());
+        window.read::<u64>(4).expect("aligned");
+        let inner = window.window(8..0x10).expect("a part");
+        assert_eq!((inner.len(), inner.number()), (8, 2));
+        for range in [0..0x11, 4..4, 0x10..0x11] {
+            assert!(window.window(range).is_err());
         }
     }
 

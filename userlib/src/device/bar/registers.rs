@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Register blocks: registers with names, types and access, checked when the program is compiled.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::error::Result;
+use crate::sys::barrier::{after_read, before_write};
+use crate::sys::word::Word;
+
+use super::Bar;
+
+/// Access to a [`Register`] that can be read and written.
+#[derive(Debug, Clone, Copy)]
+pub enum ReadWrite {}
+
+/// Access to a [`Register`] that can only be read.
+#[derive(Debug, Clone, Copy)]
+pub enum ReadOnly {}
+
+/// Access to a [`Register`] that can only be written.
+#[derive(Debug, Clone, Copy)]
+pub enum WriteOnly {}
+
+/// Access by which a register can be read: [`ReadWrite`], [`ReadOnly`].
+pub trait Readable: sealed::Access {}
+
+/// Access by which a register can be written: [`ReadWrite`], [`WriteOnly`].
+pub trait Writable: sealed::Access {}
+
+mod sealed {
+    pub trait Access {}
+}
+
+impl sealed::Access for ReadWrite {}
+impl sealed::Access for ReadOnly {}
+impl sealed::Access for WriteOnly {}
+impl Readable for ReadWrite {}
+impl Readable for ReadOnly {}
+impl Writable for ReadWrite {}
+impl Writable for WriteOnly {}
+
+/// A part of a [`Bar`] of `LEN` bytes that registers lie in.
+///
+/// # Invariants
+///
+/// The bytes from `start` on are mapped, readable and writable, as long as `bar` exists, and begin
+/// at a multiple of 8 bytes in the BAR.
+pub struct RegisterBlock<const LEN: usize> {
+    start: *mut u8,
+    bar: Bar,
+}
+
+// SAFETY: It is a mapping with an address in it, and a device's registers are outside of the memory
+// model: several threads may access them.
+unsafe impl<const LEN: usize> Send for RegisterBlock<LEN> {}
+// SAFETY: As for `Send`.
+unsafe impl<const LEN: usize> Sync for RegisterBlock<LEN> {}
+
+/// A register: one access for each call, in program order.
+#[derive(Clone, Copy)]
+pub struct Register<'a, T, A> {
+    /// # Invariants
+    ///
+    /// Mapped, readable and writable for `'a`, and aligned.
+    at: *mut T,
+    block: PhantomData<&'a A>,
+}
+
+/// Registers that are declared by [`registers!`](crate::registers).
+pub trait Registers: Sized {
+    /// Makes the registers at byte `offset` of a BAR. See [`Bar::registers`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Bar::registers`].
+    fn at(bar: &Bar, offset: usize) -> Result<Self>;
+}
+
+impl Bar {
+    /// Returns registers that were declared by [`registers!`](crate::registers), from byte `offset`
+    /// on. They are checked here, once.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the registers are not all inside the BAR, lie in its hole, or do not begin at a
+    /// multiple of 8 bytes.
+    pub fn registers<R: Registers>(&self, offset: usize) -> Result<R> {
+        R::at(self, offset)
+    }
+}
+
+impl<const LEN: usize> RegisterBlock<LEN> {
+    /// The block of `LEN` bytes from byte `offset` of a BAR on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Bar::registers`].
+    pub fn new(bar: &Bar, offset: usize) -> Result<Self> {
+        // INVARIANT: As `at` guarantees, and the BAR is kept.
+        Ok(Self {
+            start: bar.at("map registers in", offset, 8, LEN)?,
+            bar: bar.clone(),
+        })
+    }
+
+    /// The BAR in which the registers lie.
+    pub fn bar(&self) -> &Bar {
+        &self.bar
+    }
+
+    /// The register at byte `OFFSET` of the block, which is checked at compile time.
+    #[inline]
+    pub fn register<T: Word, A, const OFFSET: usize>(&self) -> Register<'_, T, A> {
+        const {
+            assert!(OFFSET % size_of::<T>() == 0, "the register is not aligned");
+            assert!(
+                OFFSET + size_of::<T>() <= LEN,
+                "the register is outside of the block"
+            );
+        }
+        // INVARIANT: Inside the block and aligned, as was checked.
+        Register {
+            at: self.start.wrapping_add(OFFSET).cast(),
+            block: PhantomData,
+        }
+    }
+}
+
+impl<const LEN: usize> fmt::Debug for RegisterBlock<LEN> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LEN:#x} bytes of {:?}", self.bar)
+    }
+}
+
+impl<T: Word, A: Readable> Register<'_, T, A> {
+    /// Reads the register. Later reads of registered memory see what the device wrote before it
+    /// answered.
+    #[inline]
+    pub fn read(&self) -> T {
+        // SAFETY: Mapped and aligned, by the invariant. A device's registers are outside of the
+        // memory model.
+        let value = unsafe { self.at.read_volatile() };
+        after_read();
+        value.le_to_cpu()
+    }
+}
+
+impl<T: Word, A: Writable> Register<'_, T, A> {
+    /// Writes the register. When the device sees it, the device also sees everything that was
+    /// written to registered memory before.
+    #[inline]
+    pub fn write(&self, value: T) {
+        before_write();
+        // SAFETY: As in `read`.
+        unsafe { self.at.write_volatile(value.cpu_to_le()) };
+    }
+}
+
+impl<T: Word, A: Readable + Writable> Register<'_, T, A> {
+    /// Reads the register, and writes what the function makes of the value: two accesses, between
+    /// which others may come.
+    #[inline]
+    pub fn update(&self, change: impl FnOnce(T) -> T) {
+        self.write(change(self.read()));
+    }
+}
+
+impl<T, A> fmt::Debug for Register<'_, T, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The value is not read: that may have an effect.
+        f.write_str("Register")
+    }
+}
+
+/// Declares the registers of a device: a struct with a method for each register, the offset, the
+/// type and the access of which are checked when the program is compiled. An access is one volatile
+/// load or store, and nothing else.
+///
+/// ```
+/// use pinmap::{registers, Device};
+///
+/// registers! {
+///     /// Registers of the DMA engine, 0x20 bytes.
+///     pub struct Engine: 0x20 {
+///         /// Identifies the engine.
+///         0x00 => magic: ReadOnly<u32>,
+///         /// Address of the descriptors.
+///         0x08 => ring: ReadWrite<u64>,
+///         /// Starts the engine.
+///         0x10 => doorbell: WriteOnly<u32>,
+///         0x14 => gain: ReadWrite<f32>,
+///     }
+/// }
+///
+/// fn start(device: &Device) -> pinmap::Result<()> {
+///     let engine: Engine = device.bar(0)?.registers(0x1000)?;
+///     println!("engine {:#x}", engine.magic().read());
+///     engine.gain().update(|gain| gain * 2.0);
+///     engine.doorbell().write(1);
+///     Ok(())
+/// }
+/// ```
+///
+/// A register that can only be read cannot be written:
+///
+/// ```compile_fail,E0599
+/// # pinmap::registers! { pub struct Engine: 0x20 { 0x00 => magic: ReadOnly<u32>, } }
+/// fn f(engine: &Engine) {
+///     engine.magic().write(1);
+/// }
+/// ```
+///
+/// A register lies inside the block, at a multiple of its size:
+///
+/// ```compile_fail,E0080
+/// pinmap::registers! { pub struct Engine: 0x20 { 0x1e => magic: ReadOnly<u32>, } }
+/// ```
+#[macro_export]
+macro_rules! registers {
+    ($(
+        $(#[$meta:meta])*
+        $visibility:vis struct $name:ident: $len:literal {
+            $(
+                $(#[$register_meta:meta])*
+                $offset:literal => $register:ident: $access:ident<$type:ty>
+            ),* $(,)?
+        }
+    )+) => { $(
+        $(#[$meta])*
+        #[derive(Debug)]
+        $visibility struct $name($crate::RegisterBlock<$len>);
+
+        impl $crate::Registers for $name {
+            fn at(bar: &$crate::Bar, offset: usize) -> $crate::Result<Self> {
+                $crate::RegisterBlock::new(bar, offset).map(Self)
+            }
+        }
+
+        $(const _: () = {
+            let size = ::core::mem::size_of::<$type>();
+            assert!($offset % size == 0, "the register is not aligned");
+            assert!($offset + size <= $len, "the register is outside of the block");
+        };)*
+
+        #[allow(dead_code)]
+        impl $name {
+            $(
+                $(#[$register_meta])*
+                #[inline]
+                $visibility fn $register(&self) -> $crate::Register<'_, $type, $crate::$access> {
+                    self.0.register::<$type, $crate::$access, $offset>()
+                }
+            )*
+        }
+    )+ };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::bar::tests::bar;
+
+    crate::registers! {
+        /// Registers of a test.
+        struct Block: 0x18 {
+            0x00 => magic: ReadOnly<u32>,
+            0x04 => go: WriteOnly<u16>,
+            0x08 => addr: ReadWrite<u64>,
+            0x14 => gain: ReadWrite<f32>,
+        }
+    }
+
+    #[test]
+    fn registers_are_where_they_are_declared() {
+        let bar = bar(0x2000, None);
+        bar.write(0x1000, 0xabcd_ef01u32).expect("a write");
+        let block: Block = bar.registers(0x1000).expect("registers");
+        assert_eq!(block.magic().read(), 0xabcd_ef01);
+        block.go().write(0x1234);
+        block.addr().write(1);
+        block.addr().update(|addr| addr | 0x100);
+        block.gain().write(0.5);
+        assert_eq!(bar.read::<u16>(0x1004).expect("a read"), 0x1234);
+        assert_eq!(bar.read::<u64>(0x1008).expect("a read"), 0x101);
+        assert_eq!(bar.read::<f32>(0x1014).expect("a read"), 0.5);
+        assert_eq!(block.0.bar().len(), 0x2000);
+    }
+
+    #[test]
+    fn blocks_stay_inside_and_out_of_the_hole() {
+        let bar = bar(0x4000, Some((0x1000, 0x1000)));
+        bar.registers::<Block>(0x3fe8).expect("just inside");
+        for offset in [0x3ff0, 0xff0, 0x1000, 4] {
+            assert!(bar.registers::<Block>(offset).is_err(), "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn registers_can_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<Block>();
+    }
+}
