@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
-use crate::error::{ErrorWith, Result};
+use crate::error::{Error, ErrorWith, Result};
 use crate::memory::buffer::Buffer;
 use crate::memory::element::{bytes_of, bytes_of_mut, Element};
 use crate::memory::lent::{self, Loans, Reach};
@@ -30,11 +30,18 @@ pub unsafe trait Memory {
     /// The elements.
     type Element: Element;
 
+    /// The error when the memory cannot be registered or released: [`ErrorWith`] the memory for an
+    /// owner, and [`Error`] alone for a reference.
+    type Error;
+
     /// The access that a device is given: [`Access::ReadWrite`] only for a [`MemoryMut`].
     const ACCESS: Access;
 
     /// The elements as a slice.
     fn elements(&self) -> &[Self::Element];
+
+    /// Makes the error of an operation that has failed, which may give the memory back.
+    fn refuse(self, error: Error) -> Self::Error;
 }
 
 /// Memory that [`Accelerator::register`] takes for a device to write.
@@ -48,12 +55,13 @@ pub unsafe trait MemoryMut: Memory {
 }
 
 macro_rules! memory {
-    ($(($($generics:tt)*) $type:ty as $element:ty: $access:ident;)*) => { $(
+    ($(($($generics:tt)*) $type:ty as $element:ty: $access:ident, $given:ident;)*) => { $(
         // SAFETY: The type keeps its elements on the heap, or elsewhere, and never moves them by
         // itself.
         unsafe impl<$($generics)*> Memory for $type {
             type Element = $element;
             const ACCESS: Access = Access::$access;
+            memory!(@$given);
 
             fn elements(&self) -> &[$element] {
                 self
@@ -61,6 +69,20 @@ macro_rules! memory {
         }
         memory!(@$access ($($generics)*) $type as $element);
     )* };
+    (@owner) => {
+        type Error = ErrorWith<Self>;
+
+        fn refuse(self, error: Error) -> ErrorWith<Self> {
+            ErrorWith::new(error, self)
+        }
+    };
+    (@reference) => {
+        type Error = Error;
+
+        fn refuse(self, error: Error) -> Error {
+            error
+        }
+    };
     (@Read ($($generics:tt)*) $type:ty as $element:ty) => {};
     (@ReadWrite ($($generics:tt)*) $type:ty as $element:ty) => {
         // SAFETY: As for `Memory`.
@@ -73,14 +95,14 @@ macro_rules! memory {
 }
 
 memory! {
-    (T: Element) Vec<T> as T: ReadWrite;
-    (T: Element) Box<[T]> as T: ReadWrite;
-    (T: Element) &mut [T] as T: ReadWrite;
-    (T: Element) Buffer<T> as T: ReadWrite;
-    () memmap2::MmapMut as u8: ReadWrite;
-    (T: Element) &[T] as T: Read;
-    (T: Element) Arc<[T]> as T: Read;
-    () memmap2::Mmap as u8: Read;
+    (T: Element) Vec<T> as T: ReadWrite, owner;
+    (T: Element) Box<[T]> as T: ReadWrite, owner;
+    (T: Element) &mut [T] as T: ReadWrite, reference;
+    (T: Element) Buffer<T> as T: ReadWrite, owner;
+    () memmap2::MmapMut as u8: ReadWrite, owner;
+    (T: Element) &[T] as T: Read, reference;
+    (T: Element) Arc<[T]> as T: Read, reference;
+    () memmap2::Mmap as u8: Read, owner;
 }
 
 /// Memory of the program that an accelerator reaches until it is given back: a slice for the CPU,
@@ -136,11 +158,11 @@ impl Accelerator {
     ///
     /// # Errors
     ///
-    /// The memory comes back with the error. As for
+    /// An owner of memory comes back with the error. As for
     /// [`Device::register_raw`](crate::Device::register_raw), where `EEXIST` means that a part of
     /// these pages was registered in another way. `EACCES`: the memory shares a page that can only
     /// be read with memory that is lent already.
-    pub fn register<M: Memory>(&self, memory: M) -> Result<Registered<M>, ErrorWith<M>> {
+    pub fn register<M: Memory>(&self, memory: M) -> Result<Registered<M>, M::Error> {
         let elements = memory.elements();
         let (addr, len) = (elements.as_ptr().expose_provenance(), size_of_val(elements));
         match lent::register(self.device(), addr, len, M::ACCESS) {
@@ -149,7 +171,7 @@ impl Accelerator {
                 loans,
                 memory: Some(memory),
             }),
-            Err(error) => Err(ErrorWith::new(error, memory)),
+            Err(error) => Err(memory.refuse(error)),
         }
     }
 }
@@ -179,17 +201,17 @@ impl<M: Memory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// The memory comes back with the error: the device cannot reach it even then. `EIO`: as for
+    /// An owner of memory comes back with the error: the device cannot reach it even then. `EIO`: as for
     /// [`RawRegistration::release`](crate::RawRegistration::release); the driver has cut the device
     /// off from all memory.
-    pub fn release(mut self) -> Result<M, ErrorWith<M>> {
+    pub fn release(mut self) -> Result<M, M::Error> {
         let ended = self.loans.end();
         let Some(memory) = self.memory.take() else {
             unreachable!("only this takes it, and that consumes the value");
         };
         match ended {
             Ok(()) => Ok(memory),
-            Err(error) => Err(ErrorWith::new(error, memory)),
+            Err(error) => Err(memory.refuse(error)),
         }
     }
 }

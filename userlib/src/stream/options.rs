@@ -11,7 +11,7 @@ use crate::queue::options::QueueOptions;
 /// Passed to [`Accelerator::stream`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
-    priority: i32,
+    priority: u32,
     queue: QueueOptions,
 }
 
@@ -37,7 +37,7 @@ impl StreamOptions {
     /// Sets the priority. Between packets, the device prefers streams of higher priority. Values
     /// are clamped to [`Accelerator::priorities`].
     #[must_use]
-    pub fn priority(mut self, priority: i32) -> Self {
+    pub fn priority(mut self, priority: u32) -> Self {
         self.priority = priority;
         self
     }
@@ -58,10 +58,17 @@ impl StreamOptions {
         self
     }
 
+    /// Has work submitted by system calls: see
+    /// [`QueueOptions::system_calls`](crate::QueueOptions::system_calls).
+    #[must_use]
+    pub fn system_calls(mut self) -> Self {
+        self.queue = self.queue.system_calls();
+        self
+    }
+
     /// The priority as the device clamps it.
     pub(super) fn clamped(self, gpu: &Accelerator) -> u32 {
-        let priority = u32::try_from(self.priority).unwrap_or(0);
-        priority.min(*gpu.priorities().end())
+        self.priority.min(*gpu.priorities().end())
     }
 
     pub(super) fn queue(self, gpu: &Accelerator) -> QueueOptions {
@@ -89,14 +96,7 @@ mod tests {
     #[test]
     fn priorities_are_clamped() {
         let gpu = Accelerator::fake();
-        for (wanted, got) in [
-            (i32::MIN, 0),
-            (-1, 0),
-            (0, 0),
-            (2, 2),
-            (3, 3),
-            (i32::MAX, 3),
-        ] {
+        for (wanted, got) in [(0, 0), (2, 2), (3, 3), (u32::MAX, 3)] {
             assert_eq!(StreamOptions::new().priority(wanted).clamped(&gpu), got);
         }
     }

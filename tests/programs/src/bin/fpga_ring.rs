@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A driver for a made-up FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
+//! 256 descriptors, whose status the device writes.
+use pinmap::{registers, Access, Buffer, Descriptor, Device, Interrupt, RegisterOptions, Ring};
+use std::{error::Error, mem::offset_of, time::Duration};
+
+registers! {
+    struct Registers: 0x28 {
+        0x00 => magic: ReadOnly<u32>,
+        0x10 => ring_base: WriteOnly<u64>,
+        0x18 => ring_len: WriteOnly<u32>,
+        0x1c => tail: WriteOnly<u32>,
+        0x20 => acknowledge: WriteOnly<u32>,
+        0x24 => control: WriteOnly<u32>,
+    }
+}
+
+pinmap::element! {
+    #[derive(Debug, Default)]
+    struct Copy { source: u64, target: u64, len: u32, flags: u32, status: u32, pad: u32 }
+}
+
+impl Descriptor for Copy {
+    type Status = u32;
+    const STATUS: usize = offset_of!(Copy, status);
+    fn is_done(status: u32) -> bool {
+        status == 1
+    }
+}
+
+struct Quokka { registers: Registers, interrupt: Interrupt, ring: Ring<Copy> }
+
+impl Quokka {
+    fn new(device: &Device) -> Result<Self, Box<dyn Error>> {
+        let registers: Registers = device.bar(0)?.registers(0)?;
+        if registers.magic().read() != 0x514b_4b41 {
+            return Err("this is no Quokka".into());
+        }
+        let interrupt = device.interrupt(0)?;
+        // The device drives 40 bits of addresses.
+        let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
+        let ring = device.ring::<Copy>(256, options)?;
+        registers.ring_base().write(ring.device_addr()?);
+        registers.ring_len().write(ring.len() as u32);
+        registers.control().write(1);
+        Ok(Self { registers, interrupt, ring })
+    }
+
+    fn copy(&mut self, source: u64, target: u64, len: u32) -> pinmap::Result<Copy> {
+        self.ring.push(Copy { source, target, len, flags: 1, ..Copy::default() })?;
+        self.registers.tail().write(self.ring.tail() as u32);
+        loop {
+            if let Some(done) = self.ring.pop()? {
+                return Ok(done);
+            }
+            self.interrupt.wait_timeout(Duration::from_secs(1))?;
+            self.registers.acknowledge().write(1);
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let device = Device::find(0x10ee, 0xbeef)?;
+    let mut quokka = Quokka::new(&device)?;
+    let (mut input, output) = (Buffer::<u32>::new(4096)?, Buffer::<u32>::new(4096)?);
+    input.iter_mut().zip(0..).for_each(|(to, number)| *to = number);
+    let input = input.register(&device, Access::Read)?;
+    let output = output.register(&device, Access::ReadWrite)?;
+    quokka.copy(input.device_addr()?, output.device_addr()?, 4 * 4096)?;
+    assert_eq!(output.release()?[..], input.release()?[..]);
+    Ok(())
+}
