@@ -223,6 +223,12 @@ programs_compile() { # TO
 			cp "$BUILDS/testgpu/target/$target/release/testgpu-vfio" "$1/tests/" ||
 			return 1
 	fi
+	if [ -z "$commands" ] && [ -f "$TREE/tests/programs/Cargo.toml" ]; then
+		RUSTFLAGS=$static programs_cargo build --release --target "$target" || return 1
+		while read -r line; do
+			cp "$line" "$1/bin/program-${line##*/}" || return 1
+		done < <(find "$BUILDS/users/target/$target/release" -maxdepth 1 -type f -perm -1)
+	fi
 	if [ -n "$(ls "$1"/bin "$1"/tests)" ]; then
 		# Line numbers would make the initramfs ten times as big; names stay, for
 		# backtraces.
@@ -235,6 +241,15 @@ programs_compile() { # TO
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
 			"-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
+}
+
+# programs_cargo: for the programs of tests/programs, a workspace of their own
+programs_cargo() { # COMMAND ARGUMENT...
+	local command=$1 locked=(--locked)
+	shift
+	[ "$command" != fmt ] || locked=()
+	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/users/target in_root \
+		cargo "$command" "${locked[@]}" --manifest-path /src/tests/programs/Cargo.toml "$@"
 }
 
 testgpu_cargo() { # COMMAND ARGUMENT...

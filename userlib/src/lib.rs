@@ -381,6 +381,10 @@ pub use device::bar::Bar;
 pub use device::event::DeviceEvent;
 pub use device::info::{BarInfo, Info, Kind, Memlock, PageSizes, Reserved, ReservedKind};
 pub use device::interrupt::Interrupt;
+#[cfg(feature = "async-io")]
+pub use device::reactor::async_io;
+#[cfg(feature = "tokio")]
+pub use device::reactor::tokio;
 pub use device::totals::{FaultTotals, Total, Totals};
 pub use device::Device;
 pub use error::failure::{Failure, Reason};

@@ -23,6 +23,8 @@ mod managed;
 mod mapping;
 mod memory;
 mod moving;
+mod operands;
+mod programs;
 mod queues;
 mod raw;
 mod registration;
@@ -39,6 +41,7 @@ mod stream_turns;
 mod streams;
 mod submission;
 mod syscalls;
+mod waiting;
 mod windows;
 
 use std::process::ExitCode;
@@ -165,6 +168,31 @@ const TESTS: &[Test] = tests! {
         shared_allocation
         shared_file
         sharing_refuses_what_cannot_be;
+    operands:
+        pinned_memory_is_a_slice
+        registered_memory_stays_an_operand
+        shared_memory_and_files_are_read
+        memory_that_cannot_be_registered_comes_back
+        portable_memory_is_an_operand_of_both
+        pending_work_is_followed_by_more
+        pending_work_is_not_followed_after_a_fault
+        packets_have_the_format_of_the_program
+        errors_have_kinds_and_sources;
+    waiting:
+        pending_work_is_awaited
+        futures_can_be_dropped
+        futures_learn_of_faults
+        interrupts_are_awaited
+        events_are_awaited
+        ring_is_worked_off_by_dma
+        windows_of_a_bar_are_parts_of_the_device;
+    programs:
+        program_increment
+        program_two_streams
+        program_tokio
+        program_fpga_finds_no_device
+        programs_of_accelerators
+        programs_of_flat_devices;
     kernels:
         copy_engines_copy_and_fill
         kernel_copy_and_fill

@@ -57,7 +57,7 @@ fn huge() -> Outcome {
         Err(error) if error.errno() == libc::ENOMEM => return skip("no huge page is free"),
         memory => memory?,
     };
-    assert_eq!((memory.len(), memory.addr() % (2 << 20)), (2 << 20, 0));
+    assert_eq!((memory.len(), memory.addr() % (2 << 20)), (1, 0));
     drop(check(&mut edu, memory)?);
     // More huge pages than there are.
     let error =

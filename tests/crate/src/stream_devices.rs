@@ -15,7 +15,7 @@ use crate::setup::PAGE;
 use crate::streams::{spin, stream};
 
 /// The second device with queues, and its context.
-fn second(first: &Accelerator) -> Result<Accelerator, Box<dyn std::error::Error>> {
+pub(crate) fn second(first: &Accelerator) -> Result<Accelerator, Box<dyn std::error::Error>> {
     for node in Device::list()? {
         if node.path == first.device().path() {
             continue;

@@ -37,6 +37,7 @@ pub(crate) struct Limits {
 /// Bandwidths and latencies are those of the model with which the test GPU delays its accesses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct AcceleratorInfo {
     /// Number of queues, for all contexts together.
     pub queues: u32,
@@ -68,6 +69,7 @@ pub struct AcceleratorInfo {
 
 /// The speed with which a device reaches memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Link {
     /// Bytes per second in each direction. `None` means no limit.
     pub bandwidth: Option<u64>,
@@ -107,6 +109,7 @@ impl AcceleratorInfo {
 /// The translation of an address by a device's page table. Returned by [`Accelerator::walk`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Walk {
     /// Where the address leads.
     pub target: Target,
@@ -126,6 +129,8 @@ pub struct Walk {
 
 /// The target of a device address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Target {
     /// Host memory at this I/O virtual address, which the IOMMU translates.
     Host(u64),
@@ -156,6 +161,7 @@ impl Walk {
 /// by [`Accelerator::counters`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Counters {
     /// Translations that were found in the device's TLB.
     pub tlb_hits: u64,
@@ -181,6 +187,7 @@ pub struct Counters {
 /// timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct EngineCounters {
     /// Bytes read from host memory.
     pub host_read: u64,

@@ -21,6 +21,8 @@ use crate::sys::watch::{Files, Watched};
 /// Something that happened to a context, without a call of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum DeviceEvent {
     /// A registration went stale: its memory left the address space, for instance by `munmap()`,
     /// and the device can no longer reach it. The registration can only be released. This happens

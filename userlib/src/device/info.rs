@@ -13,6 +13,8 @@ use crate::sys::pci::PciAddress;
 /// The kind of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Kind {
     /// A device without an MMU of its own: one context owns it at a time.
     Flat,
@@ -26,6 +28,7 @@ pub enum Kind {
 /// The properties of a device. Returned by [`Device::info`](crate::Device::info).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Info {
     /// The kind of the device.
     pub kind: Kind,
@@ -130,8 +133,17 @@ impl PageSizes {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for PageSizes {
+    /// As a list of sizes in bytes.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
 /// How much memory a process may lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memlock {
     /// Bytes that may be locked (`RLIMIT_MEMLOCK`). `None` means no limit, which the capability
     /// `CAP_IPC_LOCK` implies.
@@ -176,6 +188,7 @@ impl Memlock {
 /// address register that holds its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BarInfo {
     /// Length in bytes.
     pub len: u64,
@@ -210,6 +223,8 @@ impl BarInfo {
 /// The reason why a range of device addresses is reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ReservedKind {
     /// Writes to the range are interrupts.
     Msi,
@@ -223,6 +238,7 @@ pub enum ReservedKind {
 /// [`Device::reserved`](crate::Device::reserved).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Reserved {
     /// The reason.
     pub kind: ReservedKind,

@@ -74,6 +74,11 @@ impl Device {
 }
 
 impl Interrupt {
+    /// The device that raises the interrupt.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The number of the vector.
     pub fn vector(&self) -> u32 {
         self.vector
@@ -181,7 +186,7 @@ impl Interrupt {
         }
     }
 
-    fn fail(&self, errno: Errno) -> Error {
+    pub(super) fn fail(&self, errno: Errno) -> Error {
         let attempt = format!(
             "wait for interrupt vector {} of {}",
             self.vector, self.device

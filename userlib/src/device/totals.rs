@@ -11,6 +11,7 @@ use crate::sys::ioctl;
 
 /// How many pieces of memory there are of one kind, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Total {
     /// Number of pieces.
     pub number: u64,
@@ -23,6 +24,7 @@ pub struct Total {
 /// While other programs are at work, the numbers may stem from slightly different moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Totals {
     /// Number of open contexts, including the one that asks.
     pub contexts: u32,
@@ -47,6 +49,7 @@ pub struct Totals {
 /// The faults of queues so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FaultTotals {
     /// Faults on managed memory that were served.
     pub served: u64,

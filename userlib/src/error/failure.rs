@@ -8,6 +8,8 @@ use crate::sys::bindings as abi;
 /// The reason why memory could not be registered, mapped or allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Reason {
     /// Nothing is mapped at the address.
     Hole,
@@ -50,6 +52,7 @@ pub enum Reason {
 ///
 /// Which of the numbers have a meaning depends on the [`Reason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Failure {
     /// The reason.
     pub reason: Reason,

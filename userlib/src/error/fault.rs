@@ -11,6 +11,7 @@ use crate::sys::bindings as abi;
 /// queues go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Fault {
     /// Id of the queue: see [`Queue::id`](crate::Queue::id).
     pub queue: u64,
@@ -32,6 +33,7 @@ pub struct Fault {
 /// An area of a program's memory, as a line of `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemoryArea {
     /// User address of the first byte.
     pub start: u64,
@@ -80,6 +82,8 @@ impl fmt::Display for MemoryArea {
 /// The reason why an access of a device was not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum FaultReason {
     /// The address is in no mapping of the context, or in one that does not permit the access, and
     /// is not managed.
@@ -197,6 +201,8 @@ impl fmt::Display for Fault {
 /// The kind of access that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum FaultAccess {
     /// Reading an operand.
     Read,
@@ -240,6 +246,8 @@ macro_rules! codes {
         /// The code of a fault, as the manual of the test GPU defines it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+        #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
         pub enum FaultCode {
             $(#[doc = concat!("`", $name, "`: ", $text, ".")] $variant,)*
             /// A code that this crate does not know, by its number.

@@ -24,6 +24,8 @@ use super::Operation;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ErrorKind {
     /// There is no such thing: device, BAR, interrupt vector, managed memory (`ENOENT`), or the
     /// driver is not bound to the function.

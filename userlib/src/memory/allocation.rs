@@ -23,9 +23,12 @@ use crate::memory::view::{View, Vram};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
+use crate::sys::trace::span;
 
 /// Where memory is, or is to be: an [`Allocation`], or managed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Place {
     /// The host's memory: pinned for an [`Allocation`], not pinned for managed memory.
     Host,
@@ -159,6 +162,7 @@ impl<T: Element> Allocation<T> {
             Error::refused(Operation::Allocate, attempt(), errno, cause)
         })?;
         let fail = |errno| Error::new(Operation::Allocate, attempt(), errno);
+        span!("allocate", len = length, vram = place == Place::Vram);
 
         let mut args = options.to_abi(length);
         if place == Place::Vram {

@@ -5,6 +5,8 @@ use crate::sys::bindings as abi;
 
 /// The access that a device has to memory. The IOMMU enforces it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Access {
     /// The device may read the memory.
     Read,

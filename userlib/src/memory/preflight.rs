@@ -13,6 +13,7 @@ use crate::sys::ioctl;
 /// The limits that a registration would come up against. Returned by [`Device::preflight`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Preflight {
     /// Bytes that this user would have locked in all.
     pub memlock_needed: u64,

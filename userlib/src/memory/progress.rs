@@ -14,6 +14,7 @@ use crate::memory::registration::Registration;
 
 /// The progress of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Progress {
     /// Bytes that are pinned so far.
     pub pinned: u64,

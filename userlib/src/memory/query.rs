@@ -14,6 +14,8 @@ use crate::sys::ioctl;
 /// The state of a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum State {
     /// The memory is pinned, and the device reaches it by all mappings.
     Live,
@@ -29,6 +31,8 @@ pub enum State {
 /// The origin of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum BufferKind {
     /// Memory of the program, registered.
     User,
@@ -47,6 +51,7 @@ pub enum BufferKind {
 /// The driver's knowledge of a registration or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RegistrationInfo {
     /// The handle, unique in its context; 0 while the memory is being registered.
     pub handle: u64,

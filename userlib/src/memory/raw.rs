@@ -22,6 +22,7 @@ use crate::memory::query::{RegistrationInfo, State};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::page_size;
+use crate::sys::trace::span;
 
 /// A registration of memory that does not belong to this crate.
 ///
@@ -131,6 +132,12 @@ impl RawRegistration {
         len: usize,
         options: RegisterOptions,
     ) -> Result<Self> {
+        span!(
+            "register",
+            addr = addr,
+            len = len,
+            write = options.access() == Access::ReadWrite
+        );
         let mut args = options.to_abi(addr as u64, len as u64);
         // SAFETY: There are no references to the memory until it is released, as the caller
         // promises.
@@ -194,6 +201,7 @@ impl RawRegistration {
             Hold::Released => return Ok(()),
             Hold::Lost => return Err(self.lost()),
         }
+        span!("release", addr = self.addr, len = self.len);
         let mut args = abi::pinmap_release {
             handle: self.handle,
             ..Default::default()

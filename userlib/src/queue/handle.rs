@@ -31,6 +31,7 @@ use crate::sys::barrier::{after_read, drain_writes};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::Map;
+use crate::sys::trace::span;
 use crate::sys::word;
 
 /// Index of the fence that counts executed packets.
@@ -195,6 +196,7 @@ impl Handle {
         if let Err(error) = self.check(Operation::Wait, "wait for") {
             return unless_reached(error);
         }
+        span!("wait", queue = self.id, fence = value);
         // A deadline too far away to be represented is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while self.executed() < value {

@@ -5,6 +5,8 @@ use crate::sys::bindings as abi;
 
 /// The engines that a queue uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Engines {
     /// The copy engines, for copies and fills.
     Copy,

@@ -12,5 +12,6 @@ pub(crate) mod map;
 pub(crate) mod pci;
 pub(crate) mod poll;
 pub(crate) mod sysfs;
+pub(crate) mod trace;
 pub(crate) mod watch;
 pub(crate) mod word;

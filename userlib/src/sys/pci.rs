@@ -70,6 +70,14 @@ fn hex(text: &str, digits: usize, max: u32) -> Option<u32> {
     (good && number <= max).then_some(number)
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for PciAddress {
+    /// As text, for instance `0000:00:10.0`.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ use crate::sys::pci::PciAddress;
 /// [`Device::list`](crate::Device::list).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceNode {
     /// Path of the device node, `/dev/pinmapN`.
     pub path: PathBuf,

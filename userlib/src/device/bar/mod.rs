@@ -45,7 +45,26 @@ pub struct Bar {
     /// The part of the BAR: offset and length.
     start: u64,
     len: u64,
+    direct: Direct,
 }
+
+/// The beginning of a BAR or of a part of it, as far as it is mapped in one piece: most accesses
+/// are there.
+///
+/// # Invariants
+///
+/// The bytes are mapped, readable and writable, as long as the mappings of the BAR exist.
+#[derive(Debug, Clone, Copy)]
+struct Direct {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: It is an address, and a device's registers are outside of the memory model: several
+// threads may access them.
+unsafe impl Send for Direct {}
+// SAFETY: As for `Send`.
+unsafe impl Sync for Direct {}
 
 #[derive(Debug)]
 struct Mapped {
@@ -91,16 +110,13 @@ impl Device {
         };
         let pieces: io::Result<_> = pieces(&info).into_iter().map(map).collect();
         let pieces = pieces.map_err(|error| Error::from_io(Operation::Bar, attempt(), &error))?;
-        Ok(Bar {
-            start: 0,
-            len: info.len,
-            mapped: Arc::new(Mapped {
-                number,
-                info,
-                pieces,
-                _device: self.clone(),
-            }),
-        })
+        let mapped = Mapped {
+            number,
+            info,
+            pieces,
+            _device: self.clone(),
+        };
+        Ok(Bar::part(&Arc::new(mapped), 0, info.len))
     }
 }
 
@@ -113,7 +129,38 @@ fn pieces(info: &BarInfo) -> Vec<(u64, u64)> {
     pieces
 }
 
+impl Mapped {
+    /// The rest of the piece that has the byte at an offset, if one has.
+    fn piece(&self, offset: u64) -> Option<Direct> {
+        self.pieces.iter().find_map(|(start, map)| {
+            let inside = usize::try_from(offset.checked_sub(*start)?).ok()?;
+            // INVARIANT: It is the end of a mapping.
+            let len = map.len().checked_sub(inside).filter(|&len| len != 0)?;
+            let start = map.as_mut_ptr().wrapping_add(inside);
+            Some(Direct { start, len })
+        })
+    }
+}
+
 impl Bar {
+    /// A part of a BAR that is inside.
+    fn part(mapped: &Arc<Mapped>, start: u64, len: u64) -> Self {
+        // INVARIANT: Shorter, or of no length at all.
+        let direct = mapped.piece(start).map(|piece| Direct {
+            len: piece.len.min(usize::try_from(len).unwrap_or(usize::MAX)),
+            ..piece
+        });
+        Self {
+            mapped: Arc::clone(mapped),
+            start,
+            len,
+            direct: direct.unwrap_or(Direct {
+                start: std::ptr::null_mut(),
+                len: 0,
+            }),
+        }
+    }
+
     /// The number of the BAR.
     pub fn number(&self) -> usize {
         self.mapped.number
@@ -150,11 +197,8 @@ impl Bar {
             let errno = Errno::EINVAL;
             return Err(Error::refused(Operation::Bar, attempt, errno, cause));
         }
-        Ok(Self {
-            mapped: Arc::clone(&self.mapped),
-            start: self.start + range.start,
-            len: range.end - range.start,
-        })
+        let len = range.end - range.start;
+        Ok(Self::part(&self.mapped, self.start + range.start, len))
     }
 
     /// Reads values from byte `offset` on, one access for each.
@@ -241,22 +285,29 @@ impl Bar {
     /// `self` exists, and aligned to the unit.
     #[inline]
     fn at(&self, verb: &str, offset: usize, unit: usize, len: usize) -> Result<*mut u8> {
+        let Direct { start, len: direct } = self.direct;
+        let at = start.wrapping_add(offset);
+        // A page begins with every unit, so the address is aligned as the offset in the BAR is.
+        if len <= direct && offset <= direct - len && at.addr() & (unit - 1) == 0 {
+            return Ok(at);
+        }
+        self.elsewhere(verb, offset, unit, len)
+    }
+
+    /// Where to access bytes that are behind a hole, or nowhere.
+    #[cold]
+    fn elsewhere(&self, verb: &str, offset: usize, unit: usize, len: usize) -> Result<*mut u8> {
         let name = Name(self.mapped.number);
         bounds::check(verb, name, offset, len, 1, self.len)?;
         let start = self.start + offset as u64;
         if start % unit as u64 != 0 {
             return Err(unaligned(verb, len, offset, unit, name));
         }
-        for (piece, map) in &self.mapped.pieces {
-            // For a piece that begins after the offset, the difference wraps around to a large
-            // number.
-            let inside = start.wrapping_sub(*piece);
-            let end = inside.checked_add(len as u64);
-            if end.is_some_and(|end| end <= map.len() as u64) {
-                return Ok(map.as_mut_ptr().wrapping_add(inside as usize));
-            }
+        match self.mapped.piece(start) {
+            Some(piece) if len <= piece.len => Ok(piece.start),
+            None if len == 0 => Ok(self.direct.start),
+            _ => Err(in_the_hole(verb, len, offset, name)),
         }
-        Err(in_the_hole(verb, len, offset, name))
     }
 }
 
@@ -309,16 +360,13 @@ pub(super) mod tests {
             (start, map.expect("memory").into())
         };
         let pieces = pieces(&info).into_iter().map(map).collect();
-        Bar {
-            start: 0,
-            len,
-            mapped: Arc::new(Mapped {
-                number: 2,
-                info,
-                pieces,
-                _device: Device::fake(),
-            }),
-        }
+        let mapped = Mapped {
+            number: 2,
+            info,
+            pieces,
+            _device: Device::fake(),
+        };
+        Bar::part(&Arc::new(mapped), 0, len)
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::memory::raw::RawRegistration;
 /// The statistics of a [`Cache`](crate::Cache): how it was used so far, and what it keeps now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CacheStatistics {
     /// Lookups that found a registration.
     pub hits: u64,

@@ -59,6 +59,8 @@ pub(crate) const KEPT: &str = "memory of it could not be taken back from the dev
 /// Returned by [`DeviceSlice::reach`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Reach {
     /// The program registered or allocated the memory itself, or the slice is empty.
     Mapped,

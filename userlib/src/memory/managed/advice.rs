@@ -24,6 +24,7 @@ use super::{pages_around, words};
 /// assert_eq!(Advice::new().to_string(), "none");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Advice {
     preferred: Option<Place>,
     accessed_by: bool,

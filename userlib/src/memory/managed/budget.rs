@@ -12,6 +12,7 @@ use crate::sys::ioctl;
 /// [`Accelerator::budget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Budget {
     /// The most that it may take, in bytes. `None`: there is no limit, as at first.
     pub limit: Option<u64>,

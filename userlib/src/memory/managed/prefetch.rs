@@ -11,12 +11,14 @@ use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
+use crate::sys::trace::span;
 
 use super::{pages_around, words};
 
 /// What became of memory that was to move, in bytes. Each byte counts in one of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Prefetched {
     /// Bytes that moved.
     pub moved: u64,
@@ -123,6 +125,7 @@ pub(crate) fn move_pages(
     ioctl: Ioctl,
     attempt: impl FnOnce() -> String,
 ) -> Result<Prefetched> {
+    span!("prefetch", addr = addr, len = len, vram = to == Place::Vram);
     let mut args = abi::pinmap_prefetch {
         flags: match to {
             Place::Host => abi::PINMAP_PREFETCH_HOST,

@@ -24,6 +24,7 @@ const RUNS: usize = 512;
 /// Where managed memory is. Returned by [`Accelerator::residency`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Residency {
     /// The memory in runs, by rising addresses, without holes and overlaps.
     pub runs: Vec<Run>,
@@ -34,6 +35,7 @@ pub struct Residency {
 /// How much of managed memory is where, in bytes. Returned by [`Accelerator::residency_sums`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ResidencySums {
     /// Bytes that are nowhere yet, swapped out, or on another device; and addresses where nothing
     /// is mapped.
@@ -47,6 +49,7 @@ pub struct ResidencySums {
 /// Neighbouring pages of managed memory that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Run {
     /// Address of the first page.
     pub addr: usize,
@@ -71,6 +74,8 @@ pub struct Run {
 /// [`Touched`](Self::Touched). The text of a rule ([`Display`](fmt::Display)) is half a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Rule {
     /// Nothing was decided: neither the device nor a call has asked for it yet.
     None,

@@ -16,6 +16,7 @@ use crate::sys::ioctl;
 /// What forked children touch is not counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ManagedStatistics {
     /// Faults of the device that were served.
     pub device_faults: u64,
@@ -53,6 +54,7 @@ pub struct ManagedStatistics {
 /// An access of a device to managed memory that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RefusedAccess {
     /// The address.
     pub addr: u64,

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory of every kind as operands: pinned, registered in place, portable, of structs; and pieces
+//! of work that follow each other without waiting.
+
+use std::sync::Arc;
+
+use nix::libc;
+use pinmap::stream;
+use pinmap::testgpu::{packet, Crc32c, IncrementF32, Spin};
+use pinmap::{
+    Accelerator, Access, AllocOptions, Buffer, Device, Direction, ErrorKind, Packet, PacketFormat,
+    Registered, StreamOptions,
+};
+
+use crate::gpu::gpu;
+use crate::harness::Outcome;
+use crate::pins::Pins;
+use crate::setup::{buffer, pattern, RawMemory, PAGE};
+use crate::stream_devices::second;
+use crate::streams::stream;
+
+/// How many pages are pinned since an earlier reading.
+fn pinned(since: Pins) -> Result<u64, Box<dyn std::error::Error>> {
+    let now = Pins::now().ok_or("the kernel has no counters")?;
+    Ok((now.acquired - since.acquired) - (now.released - since.released))
+}
+
+fn now() -> Result<Pins, Box<dyn std::error::Error>> {
+    Pins::now().ok_or_else(|| "the kernel has no counters".into())
+}
+
+pub(crate) fn pinned_memory_is_a_slice() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let mut numbers = gpu.alloc::<f32>(3000)?;
+    assert!(numbers.iter().all(|&number| number == 0.0));
+    for (number, i) in numbers.iter_mut().zip(0u16..) {
+        *number = i.into();
+    }
+    let [before, after] = [numbers[17], numbers[2999]];
+    stream.scope(|work| {
+        let data = &mut numbers.slice_mut();
+        work.launch(IncrementF32 { data })
+    })?;
+    assert_eq!((numbers[17], numbers[2999]), (before + 1.0, after + 1.0));
+    // What the CPU writes by the slice, the device reads.
+    numbers[..4].copy_from_slice(&[1.5; 4]);
+    let mut copy = gpu.alloc_vram::<f32>(3000)?;
+    stream.scope(|work| work.copy(&numbers, &mut copy))?;
+    assert_eq!(copy.get(3)?, 1.5);
+    assert_eq!(copy.get(4)?, 5.0);
+    // It is the driver's memory at one address.
+    assert_eq!(numbers.slice().device_addr(), numbers.addr() as u64);
+    assert_eq!(numbers.as_ptr().addr(), numbers.addr());
+    let numbers = numbers.into_allocation();
+    assert_eq!(numbers.get(3)?, 1.5);
+    let portable = gpu.alloc_with::<u8>(1, AllocOptions::new().portable());
+    let error = portable.expect_err("others would reach it");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    Ok(())
+}
+
+/// Has the device work on registered memory, which pins nothing more, and takes it back.
+fn work_in_place<M: pinmap::MemoryMut<Element = f32>>(
+    gpu: &Accelerator,
+    memory: Registered<M>,
+) -> Result<M, Box<dyn std::error::Error>>
+where
+    M::Error: Into<pinmap::Error>,
+{
+    let mut memory = memory;
+    let stream = stream(gpu)?;
+    let mut local = gpu.alloc_vram::<f32>(memory.len())?;
+    memory.fill(1.0);
+    let before = now()?;
+    for _ in 0..5 {
+        stream.scope(|work| {
+            let (mut memory, mut local) = (memory.slice_mut(), local.slice_mut());
+            work.copy(&memory, &mut local)?;
+            work.launch(IncrementF32 { data: &mut local })?;
+            work.copy(&local, &mut memory)
+        })?;
+    }
+    assert_eq!(now()?.acquired, before.acquired, "work has pinned pages");
+    assert!(memory.iter().all(|&number| number == 6.0));
+    memory.release().map_err(|error| error.into().into())
+}
+
+pub(crate) fn registered_memory_stays_an_operand() -> Outcome {
+    let gpu = gpu()?;
+    let before = now()?;
+    let vec = vec![0f32; 50_000];
+    let addr = vec.as_ptr().addr();
+    let registered = gpu.register(vec)?;
+    let pages = (addr + 200_000).div_ceil(PAGE) - addr / PAGE;
+    assert!(pinned(before)? >= pages as u64);
+    let vec = work_in_place(&gpu, registered)?;
+    assert_eq!(vec.as_ptr().addr(), addr, "it was where it is");
+    let since = Pins::settled_since(before).ok_or("no counters")?;
+    assert!(since.balanced(), "{since:?}");
+    assert_eq!(gpu.device().own_totals()?.pinned.number, 0);
+
+    // Borrowed, at odd places, beside one another.
+    let mut vec = vec![7f32; 10_000];
+    let (left, rest) = vec.split_at_mut(3333);
+    let (middle, right) = rest.split_at_mut(3333);
+    let (left, right) = (gpu.register(left)?, gpu.register(right)?);
+    work_in_place(&gpu, left)?;
+    work_in_place(&gpu, right)?;
+    assert!(
+        middle.iter().all(|&number| number == 7.0),
+        "the device wrote beside it"
+    );
+    work_in_place(&gpu, gpu.register(vec![0f32; 3].into_boxed_slice())?)?;
+    work_in_place(&gpu, gpu.register(Buffer::<f32>::new(5000)?)?)?;
+    Ok(())
+}
+
+pub(crate) fn shared_memory_and_files_are_read() -> Outcome {
+    let gpu = gpu()?;
+    let stream = stream(&gpu)?;
+    let content = pattern(3, 70_001);
+    let path = std::env::temp_dir().join("pinmap-operands");
+    std::fs::write(&path, &content)?;
+    let file = std::fs::File::open(&path)?;
+    std::fs::remove_file(&path)?;
+    // SAFETY: Nobody else has the file.
+    let map = unsafe { memmap2::Mmap::map(&file)? };
+    let shared: Arc<[u8]> = content.clone().into();
+    let (by_map, by_arc) = (gpu.register(map)?, gpu.register(Arc::clone(&shared))?);
+    let by_slice = gpu.register(&content[1..])?;
+    let mut sums = gpu.alloc::<u32>(4)?;
+    stream.scope(|work| {
+        let mut sums = sums.slice_mut();
+        let operands = [
+            by_map.slice(),
+            by_arc.slice(),
+            by_slice.slice(),
+            by_map.slice().part(1..)?,
+        ];
+        for (index, data) in operands.into_iter().enumerate() {
+            let crc = &mut sums.part(index..=index)?;
+            work.launch(Crc32c { data, crc })?;
+        }
+        Ok(())
+    })?;
+    assert_eq!(sums[0], sums[1]);
+    assert_eq!(sums[2], sums[3]);
+    assert_ne!(sums[0], sums[2]);
+    // The CPU goes on reading what others have.
+    assert_eq!(shared[..], content[..]);
+    Ok(())
+}
+
+pub(crate) fn memory_that_cannot_be_registered_comes_back() -> Outcome {
+    let gpu = gpu()?;
+    let mut memory = RawMemory::new(2 * PAGE)?;
+    let _registered = {
+        // SAFETY: It is not accessed.
+        unsafe {
+            gpu.device()
+                .register_raw(memory.start(), PAGE, Access::ReadWrite)?
+        }
+    };
+    // SAFETY: It is mapped and initialised, and the device is told nothing about it.
+    let slice = unsafe { std::slice::from_raw_parts_mut(memory.start(), 2 * PAGE) };
+    let error = gpu
+        .register(slice)
+        .map(drop)
+        .expect_err("registered already");
+    assert_eq!(error.errno(), libc::EEXIST, "{error}");
+    let before = gpu.device().own_totals()?.pinned.number;
+    assert_eq!(before, 1, "a part was left behind");
+    drop((_registered, &mut memory));
+    Ok(())
+}
+
+pub(crate) fn portable_memory_is_an_operand_of_both() -> Outcome {
+    let one = gpu()?;
+    let two = second(&one)?;
+    let mut shared = one
+        .device()
+        .alloc_with::<f32>(5000, AllocOptions::new().portable())?;
+    let streams = [stream(&one)?, stream(&two)?];
+    let mut local = two.alloc_vram::<f32>(5000)?;
+    streams[0].scope(|work| work.fill(&mut shared, 4.0))?;
+    streams[1].scope(|work| {
+        let mut local = local.slice_mut();
+        work.copy(shared.on(&two)?, &mut local)?;
+        work.launch(IncrementF32 { data: &mut local })
+    })?;
+    streams[1].scope(|work| work.copy(&local, shared.on_mut(&two)?))?;
+    assert_eq!(shared.to_vec(), [5.0; 5000]);
+    // The device of a stream is checked.
+    let error = streams[1]
+        .scope(|work| work.fill(&mut shared, 1.0))
+        .expect_err("the other's");
+    assert!(error.to_string().contains("another context"), "{error}");
+    let own = one.device().alloc::<f32>(1)?;
+    let error = own.on(&two).map(drop).expect_err("not portable");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    Ok(())
+}
+
+pub(crate) fn pending_work_is_followed_by_more() -> Outcome {
+    let gpu = gpu()?;
+    let streams = [stream(&gpu)?, stream(&gpu)?, stream(&gpu)?];
+    // The first is late, so that a stream that does not wait for it comes too early.
+    let late = std::time::Duration::from_millis(20);
+    let memory = (gpu.alloc::<f32>(1000)?, gpu.alloc_vram::<f32>(1000)?);
+    let mut pending = streams[0].submit(memory, |work, (host, local)| {
+        work.launch(Spin { time: late })?;
+        let mut host = host.slice_mut();
+        work.fill(&mut host, 1.0)?;
+        work.copy(&host, local)
+    })?;
+    for step in 0..30 {
+        pending = pending.then(&streams[step % 3], |work, (mut host, mut local)| {
+            work.launch(IncrementF32 { data: &mut local })?;
+            work.copy(&local, &mut host)
+        })?;
+    }
+    let (host, local) = pending.wait()?;
+    assert!(host.iter().all(|&number| number == 31.0), "{}", host[0]);
+    assert_eq!(local.get(999)?, 31.0);
+
+    // A function that fails leaves the memory with what was submitted.
+    let pending = streams[0].submit(host, |work, host| work.fill(host, 5.0))?;
+    let failed = pending.then(&streams[1], |work, mut host| {
+        work.launch(IncrementF32 { data: &mut host })?;
+        Err(gpu.device().bar(0).map(drop).expect_err("the driver's"))
+    });
+    let failed = failed.expect_err("it failed");
+    assert!(failed.error.to_string().contains("BAR"), "{}", failed.error);
+    let host = failed.value.wait()?;
+    assert!(host.iter().all(|&number| number == 6.0));
+
+    // Another context cannot follow.
+    let other = Device::open(gpu.device().path())?.accelerator()?;
+    let pending = streams[0].submit(host, |work, host| work.fill(host, 7.0))?;
+    let failed = pending.then(&stream(&other)?, |_, _| Ok(()));
+    let failed = failed.expect_err("another context");
+    assert_eq!(
+        failed.error.kind(),
+        ErrorKind::InvalidInput,
+        "{}",
+        failed.error
+    );
+    assert_eq!(failed.value.wait()?[0], 7.0);
+    Ok(())
+}
+
+/// Work that follows work of a stream that has failed fails, too, and gives the memory back.
+pub(crate) fn pending_work_is_not_followed_after_a_fault() -> Outcome {
+    let gpu = gpu()?;
+    let (bad, good) = (stream(&gpu)?, stream(&gpu)?);
+    let memory = gpu.alloc::<f32>(10)?;
+    let pending = bad.submit(memory, |work, memory| {
+        work.launch(Spin {
+            time: std::time::Duration::from_millis(20),
+        })?;
+        // SAFETY: The device reaches nothing there.
+        unsafe { work.submit_packets(&[packet::copy(0x10, 0x20, 8)])? };
+        work.fill(memory, 1.0)
+    })?;
+    let pending = match pending.then(&good, |work, mut memory| work.fill(&mut memory, 2.0)) {
+        Ok(pending) => {
+            let failed = pending.wait().expect_err("the first one failed");
+            assert!(failed.error.fault().is_some(), "{}", failed.error);
+            failed.value
+        }
+        Err(failed) => failed.value,
+    };
+    let memory = pending
+        .try_into_memory()
+        .map_err(|_| "the memory is still in use")?;
+    assert!(
+        memory.iter().all(|&number| number == 0.0),
+        "the device went on"
+    );
+    Ok(())
+}
+
+/// The test GPU by packets of the program's: copies by its compute engine, one byte more at a time.
+#[derive(Debug)]
+struct ByKernels;
+
+// SAFETY: By the manual of the test GPU, the kernels 1 and 2 copy and fill as said, and the other
+// packets do what their names say.
+unsafe impl PacketFormat for ByKernels {
+    fn copy(&self, _: Direction, from: u64, to: u64, bytes: u64) -> Packet {
+        packet::launch(1, [to, from, bytes, 0, 0, 0, 0])
+    }
+
+    fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet {
+        assert_eq!(log2, 2, "the kernel fills words of 4 bytes");
+        packet::launch(2, [to, bytes / 4, pattern, 0, 0, 0, 0])
+    }
+
+    fn fence_write(&self, addr: u64, value: u64) -> Packet {
+        packet::fence_write(addr, value)
+    }
+
+    fn fence_wait(&self, addr: u64, value: u64) -> Packet {
+        packet::fence_wait(addr, value)
+    }
+
+    fn timestamp(&self, addr: u64) -> Packet {
+        packet::timestamp(addr)
+    }
+
+    fn interrupt(&self) -> Packet {
+        packet::interrupt()
+    }
+}
+
+pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
+    let plain = gpu()?;
+    // SAFETY: It is a test GPU, as said above.
+    let gpu = unsafe { plain.device().accelerator_with(&ByKernels)? };
+    let (one, two) = (stream(&gpu)?, stream(&gpu)?);
+    let done = gpu.event()?;
+    let (mut host, mut local) = (gpu.alloc::<u32>(5000)?, gpu.alloc_vram::<u32>(5000)?);
+    let before = gpu.counters()?;
+    stream::scope(|scope| {
+        let (one, two) = (scope.on(&one), scope.on(&two));
+        let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
+        one.fill(&mut local, 0xabcd)?;
+        one.record(&done)?;
+        two.wait_event(&done)?;
+        two.copy(&local, &mut host)
+    })?;
+    assert!(host.iter().all(|&word| word == 0xabcd));
+    assert!(done.time()? > std::time::Duration::ZERO);
+    let after = gpu.counters()?;
+    assert_eq!(
+        after.copied().packets,
+        before.copied().packets,
+        "a copy engine was used"
+    );
+    assert!(after.computed().packets >= before.computed().packets + 2);
+    Ok(())
+}
+
+pub(crate) fn errors_have_kinds_and_sources() -> Outcome {
+    let gpu = gpu()?;
+    let error = gpu.alloc::<u8>(0).expect_err("nothing");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    let source = std::error::Error::source(&error).ok_or("no source")?;
+    let source = source
+        .downcast_ref::<std::io::Error>()
+        .ok_or("another source")?;
+    assert_eq!(source.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(error.to_io_error().raw_os_error(), Some(libc::EINVAL));
+    // The error of `?` in a function with a boxed error does not keep the buffer.
+    let fails = || -> Result<(), Box<dyn std::error::Error>> {
+        let options = pinmap::RegisterOptions::new(Access::Read).at(1);
+        buffer(&[1])?.register(gpu.device(), options)?;
+        Ok(())
+    };
+    let boxed = fails().expect_err("no device address");
+    let inner = boxed
+        .source()
+        .and_then(|inner| inner.downcast_ref::<pinmap::Error>());
+    assert_eq!(inner.ok_or("no inner error")?.errno(), libc::EINVAL);
+    let stuck = gpu.stream(StreamOptions::new())?;
+    let word = gpu.device().alloc::<u64>(1)?;
+    let pending = stuck.submit(word, |work, word| work.wait_value(&*word, 0, 1))?;
+    let failed = pending
+        .wait_timeout(std::time::Duration::from_millis(1))
+        .expect_err("stuck");
+    assert_eq!(failed.error.kind(), ErrorKind::TimedOut, "{}", failed.error);
+    assert_eq!(failed.error.errno(), libc::ETIMEDOUT);
+    stuck.reset()?;
+    let failed = failed.value.wait().expect_err("it was reset");
+    assert_eq!(failed.error.kind(), ErrorKind::Io, "{}", failed.error);
+    Ok(())
+}
