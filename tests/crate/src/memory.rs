@@ -52,12 +52,13 @@ pub(crate) fn buffer_of_huge_pages() -> Outcome {
 }
 
 fn huge() -> Outcome {
+    const LEN: usize = 2 << 20;
     let mut edu = edu()?;
-    let memory = match Buffer::<u8>::with_pages(1, Pages::Huge { bits: 21 }) {
+    let memory = match Buffer::<u8>::with_pages(LEN, Pages::Huge { bits: 21 }) {
         Err(error) if error.errno() == libc::ENOMEM => return skip("no huge page is free"),
         memory => memory?,
     };
-    assert_eq!((memory.len(), memory.addr() % (2 << 20)), (1, 0));
+    assert_eq!((memory.len(), memory.addr() % (2 << 20)), (LEN, 0));
     drop(check(&mut edu, memory)?);
     // More huge pages than there are.
     let error =

@@ -2,7 +2,7 @@
 //! A driver for a made-up FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
 //! 256 descriptors, whose status the device writes.
 use pinmap::{registers, Access, Buffer, Descriptor, Device, Interrupt, RegisterOptions, Ring};
-use std::{error::Error, mem::offset_of, time::Duration};
+use std::{mem::offset_of, time::Duration};
 
 registers! {
     struct Registers: 0x28 {
@@ -28,18 +28,19 @@ impl Descriptor for Copy {
     }
 }
 
-struct Quokka { registers: Registers, interrupt: Interrupt, ring: Ring<Copy> }
+struct Quokka {
+    registers: Registers,
+    interrupt: Interrupt,
+    ring: Ring<Copy>,
+}
 
 impl Quokka {
-    fn new(device: &Device) -> Result<Self, Box<dyn Error>> {
+    fn new(device: &Device) -> pinmap::Result<Self> {
         let registers: Registers = device.bar(0)?.registers(0)?;
-        if registers.magic().read() != 0x514b_4b41 {
-            return Err("this is no Quokka".into());
-        }
+        assert_eq!(registers.magic().read(), 0x514b_4b41, "this is no Quokka");
         let interrupt = device.interrupt(0)?;
         // The device drives 40 bits of addresses.
-        let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
-        let ring = device.ring::<Copy>(256, options)?;
+        let ring = device.ring(256, RegisterOptions::new(Access::ReadWrite).address_bits(40))?;
         registers.ring_base().write(ring.device_addr()?);
         registers.ring_len().write(ring.len() as u32);
         registers.control().write(1);
@@ -59,13 +60,11 @@ impl Quokka {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> pinmap::Result<()> {
     let device = Device::find(0x10ee, 0xbeef)?;
     let mut quokka = Quokka::new(&device)?;
-    let (mut input, output) = (Buffer::<u32>::new(4096)?, Buffer::<u32>::new(4096)?);
-    input.iter_mut().zip(0..).for_each(|(to, number)| *to = number);
-    let input = input.register(&device, Access::Read)?;
-    let output = output.register(&device, Access::ReadWrite)?;
+    let input = Buffer::from((0..4096).collect::<Vec<u32>>()).register(&device, Access::Read)?;
+    let output = Buffer::<u32>::new(4096)?.register(&device, Access::ReadWrite)?;
     quokka.copy(input.device_addr()?, output.device_addr()?, 4 * 4096)?;
     assert_eq!(output.release()?[..], input.release()?[..]);
     Ok(())

@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut local = [gpu.alloc_vram::<f32>(1 << 17)?, gpu.alloc_vram::<f32>(1 << 17)?];
     stream::scope(|scope| {
         for ((half, local), stream) in halves.iter_mut().zip(&mut local).zip(&streams) {
-            let (work, mut half, mut local) = (scope.on(stream), half.slice_mut(), local.slice_mut());
+            let (work, mut half, mut local) =
+                (scope.on(stream), half.slice_mut(), local.slice_mut());
             work.copy(&half, &mut local)?;
             work.record(&copied)?;
             work.launch(IncrementF32 { data: &mut local })?;
@@ -33,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = gpu.register(unsafe { memmap2::Mmap::map(&file)? })?;
     let (mut local, mut crc) = (gpu.alloc_vram::<u8>(file.len())?, gpu.alloc::<u32>(1)?);
     stream::scope(|scope| {
-        let (up, down, mut local) = (scope.on(&streams[0]), scope.on(&streams[1]), local.slice_mut());
+        let (up, down, mut local) =
+            (scope.on(&streams[0]), scope.on(&streams[1]), local.slice_mut());
         up.copy(&file, &mut local)?;
         up.record(&copied)?;
         down.wait_event(&copied)?;
