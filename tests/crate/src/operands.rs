@@ -355,7 +355,7 @@ pub(crate) fn errors_have_kinds_and_sources() -> Outcome {
     // The error of `?` in a function with a boxed error does not keep the buffer.
     let fails = || -> Result<(), Box<dyn std::error::Error>> {
         let options = pinmap::RegisterOptions::new(Access::Read).at(1);
-        buffer(&[1])?.register(gpu.device(), options)?;
+        let _registration = buffer(&[1])?.register(gpu.device(), options)?;
         Ok(())
     };
     let boxed = fails().expect_err("no device address");
