@@ -59,12 +59,12 @@
 //! # Devices with queues
 //!
 //! Many programs can use a device with an MMU of its own ([`Kind::Paged`]) at once. Each has queues
-//! ([`Accelerator::queue`]), to which it submits work without a system call. The operands of the work are
-//! [`DeviceSlice`]s: of ordinary memory ([`Scope::slice`]), of registered memory, of host memory
-//! that the driver allocates ([`Device::alloc`]), or of the device's own memory
-//! ([`Accelerator::alloc_vram`]). Each operand has the same address for the program and for the device. The
-//! [kernels](mod@kernel) and the [packets](Packet) are those of the test GPU, which comes with the
-//! driver's tests.
+//! ([`Accelerator::queue`]), to which it submits work without a system call. The operands of the
+//! work are [`DeviceSlice`]s: of ordinary memory ([`QueueScope::slice`]), of registered memory, of
+//! host memory that the driver allocates ([`Device::alloc`]), or of the device's own memory
+//! ([`Accelerator::alloc_vram`]). Each operand has the same address for the program and for the
+//! device. The kernels and packets of the test GPU, which comes with the driver's tests, are in
+//! [`testgpu`]; for another device a program brings its own [`Kernel`]s and its [`PacketFormat`].
 //!
 //! ```no_run
 //! use pinmap::{testgpu, Device, QueueOptions};
@@ -87,22 +87,22 @@
 //! ```
 //!
 //! A device that can fault uses such memory as the program does, page by page when it touches them,
-//! and nothing is pinned ([`Accelerator::manage`]). For any other device the crate registers the memory
-//! until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
+//! and nothing is pinned ([`Accelerator::manage`]). For any other device the crate registers the
+//! memory until the scope has ended. [`DeviceSlice::reach`] tells which it was, and what it cost.
 //!
 //! Managed memory *moves* to the device that touches it, and home when the CPU does.
-//! [`Accelerator::prefetch`] and [`Accelerator::advise`] steer that, [`Accelerator::residency`] tells where memory is and
-//! why, and [`Accelerator::alloc_managed`] allocates memory for it: a [`Managed`] is a slice of the program
-//! as long as no work of the device borrows it. A [`Window`] has addresses that the program
-//! chooses, and nothing else is there on either side.
+//! [`Accelerator::prefetch`] and [`Accelerator::advise`] steer that, [`Accelerator::residency`]
+//! tells where memory is and why, and [`Accelerator::alloc_managed`] allocates memory for it: a
+//! [`Managed`] is a slice of the program as long as no work of the device borrows it. A [`Window`]
+//! has addresses that the program chooses, and nothing else is there on either side.
 //!
 //! A [`Stream`] takes the same work and returns at once. The module [`mod@stream`] also has events,
 //! host functions, and files that tell when work is done.
 //!
 //! If the device and the CPU both add to the same number, nothing is lost where the memory is
-//! managed and the kernel adds atomically ([`testgpu::AtomicAddU64`]): such an access is made in the
-//! device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of 8
-//! bytes are indivisible: there a program and its kernels take turns by waiting.
+//! managed and the kernel adds atomically ([`testgpu::AtomicAddU64`]): such an access is made in
+//! the device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of
+//! 8 bytes are indivisible: there a program and its kernels take turns by waiting.
 //!
 //! # What is guaranteed
 //!

@@ -101,7 +101,7 @@ pub(crate) fn fault_on_writing_what_is_read_only() -> Outcome {
     );
     // Reading is allowed.
     let mut copy = gpu.alloc_vram::<u8>(PAGE)?;
-    queue.scope(|scope| scope.copy(memory.slice()?, &mut copy.slice_mut()))?;
+    queue.scope(|scope| scope.copy(memory.slice()?, copy.slice_mut()))?;
     assert_eq!(copy.to_vec(), content);
     assert_eq!(*memory.release()?, content[..]);
     Ok(())
@@ -162,11 +162,11 @@ pub(crate) fn contexts_do_not_reach_each_other() -> Outcome {
     assert!(own.to_vec().iter().all(|&byte| byte == 0));
     assert!(host.to_vec() == content[..PAGE] && vram.to_vec() == content[..PAGE]);
     // The owner works on, and was told of no fault.
-    queue.scope(|scope| scope.copy(host.slice(), &mut vram.slice_mut()))?;
+    queue.scope(|scope| scope.copy(host.slice(), vram.slice_mut()))?;
     assert_eq!(ours.device().try_next_event()?, None);
     assert_eq!(*registered.release()?, content[..]);
     // The crate refuses before the device has to.
-    let refused = queue.scope(|scope| scope.copy(own.slice(), &mut vram.slice_mut()));
+    let refused = queue.scope(|scope| scope.copy(own.slice(), vram.slice_mut()));
     let error = refused.expect_err("of another context");
     assert!(
         error.fault().is_none() && error.errno() == libc::EINVAL,

@@ -47,7 +47,7 @@ pub(crate) fn copy_engines_copy_and_fill() -> Outcome {
         let content = pattern(1, len);
         for from in both(&gpu, &content)? {
             for mut to in both(&gpu, &vec![0; len])? {
-                queue.scope(|scope| scope.copy(from.slice(), &mut to.slice_mut()))?;
+                queue.scope(|scope| scope.copy(from.slice(), to.slice_mut()))?;
                 assert!(to.to_vec() == content, "{from:?} to {to:?}");
             }
         }
@@ -77,7 +77,7 @@ fn fill<T: Number + PartialEq + std::fmt::Debug>(
     let mut queue = gpu.queue(Default::default())?;
     let places = [gpu.device().alloc(len)?, gpu.alloc_vram(len)?];
     for mut memory in places {
-        queue.scope(|scope| scope.fill(&mut memory.slice_mut(), value))?;
+        queue.scope(|scope| scope.fill(memory.slice_mut(), value))?;
         let good = memory.to_vec().iter().all(|&element| element == value);
         assert!(good, "{value:?} in {memory:?}");
     }

@@ -411,7 +411,7 @@ pub(crate) fn dropped_streams_that_fail_leave_nothing() -> Outcome {
         waiting.wait_event(&event)?;
         for stream in [&failing, &waiting] {
             let memory = gpu.alloc_vram::<u8>(1 << 20)?;
-            drop(stream.submit(memory, |work, memory| work.fill(&mut memory.slice_mut(), 1))?);
+            drop(stream.submit(memory, |work, memory| work.fill(memory.slice_mut(), 1))?);
         }
     }
     until("all memory is given back", || {

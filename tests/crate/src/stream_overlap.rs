@@ -144,13 +144,13 @@ pub(crate) fn copies_of_one_direction_leave_the_other_free() -> Outcome {
         let (in_done, out_done) = ([gpu.event()?, gpu.event()?], gpu.event()?);
         stream::scope(|scope| -> Result<_, Error> {
             let work = streams.each_ref().map(|stream| scope.on(stream));
-            work[0].copy(host.slice(), &mut one.slice_mut())?;
+            work[0].copy(host.slice(), one.slice_mut())?;
             streams[0].record(&in_done[0])?;
-            work[1].copy(host.slice(), &mut two.slice_mut())?;
+            work[1].copy(host.slice(), two.slice_mut())?;
             streams[1].record(&in_done[1])?;
             // Both copies are under way, or would be.
             std::thread::sleep(Duration::from_millis(50));
-            work[2].copy(source.slice(), &mut back.slice_mut())?;
+            work[2].copy(source.slice(), back.slice_mut())?;
             streams[2].record(&out_done)
         })?;
         let out = out_done.time()?;

@@ -62,8 +62,7 @@ pub(crate) fn long_kernels_hold_up_no_other_context() -> Outcome {
     let mut waits = Vec::new();
     for _ in 0..20 {
         let asked = Duration::from_nanos(short.info()?.time);
-        let pending =
-            stream.submit(memory, |work, memory| work.fill(&mut memory.slice_mut(), 1))?;
+        let pending = stream.submit(memory, |work, memory| work.fill(memory.slice_mut(), 1))?;
         let done: Event = short.event()?;
         stream.record(&done)?;
         memory = pending.wait()?;

@@ -110,7 +110,7 @@ pub(crate) fn memory_that_is_handed_over_comes_back() -> Outcome {
     let pending = stream.submit(memory, |work, memory| {
         work.raw(&[gate.packet()])?;
         work.launch(testgpu::Spin { time: SOME_TIME })?;
-        work.fill(&mut memory.slice_mut(), 7)
+        work.fill(memory.slice_mut(), 7)
     })?;
     assert!(!pending.query()? && !stream.query()?);
     let pending = pending.try_into_memory().expect_err("the device has it");
@@ -247,7 +247,7 @@ pub(crate) fn scope_of_streams_waits_whatever_happens() -> Outcome {
                     _ => std::mem::forget(stream),
                 }
                 work.launch(testgpu::Spin { time: SOME_TIME })?;
-                work.fill(&mut memory.slice_mut(), mode)?;
+                work.fill(memory.slice_mut(), mode)?;
                 std::mem::forget(work);
                 sender.send(()).expect("the other thread lives");
                 match mode {
@@ -296,7 +296,7 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     let pending = stream.submit(result, |work, result| {
         work.raw(&[gate.packet()])?;
         work.launch(testgpu::Spin { time: SOME_TIME })?;
-        work.fill(&mut result.slice_mut(), 9)
+        work.fill(result.slice_mut(), 9)
     })?;
     stream.record(&event)?;
     drop(stream);
@@ -330,7 +330,7 @@ pub(crate) fn done_on_a_stream_that_is_gone() -> Outcome {
     let with = mappings()?;
     let pending = stream.submit(result, |work, result| {
         work.raw(&[packet::nop()])?;
-        work.fill(&mut result.slice_mut(), 9)
+        work.fill(result.slice_mut(), 9)
     })?;
     stream.record(&event)?;
     drop(stream);
@@ -486,7 +486,7 @@ pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
     let mut local = gpu.alloc_vram::<u8>(content.len())?;
     let refused = stream::scope(|scope| {
         let work = scope.on(&stream);
-        work.copy_from(&content, &mut local.slice_mut(), Unregistered::Refuse)
+        work.copy_from(&content, local.slice_mut(), Unregistered::Refuse)
     });
     let error = refused.expect_err("not registered");
     assert_eq!(error.errno(), libc::EPERM);
@@ -496,7 +496,7 @@ pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
     );
     stream::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        work.copy_from(&content, &mut local.slice_mut(), Unregistered::Register)?;
+        work.copy_from(&content, local.slice_mut(), Unregistered::Register)?;
         let inside = content.as_ptr().addr();
         assert!(gpu.device().query(inside)?.is_some(), "it is registered");
         Ok(())
@@ -509,7 +509,7 @@ pub(crate) fn unregistered_memory_is_refused_or_registered() -> Outcome {
     // The memory is handed over.
     let pending = stream.submit((content, local), |work, (content, local)| {
         content[0] = 1;
-        work.copy_from(&content[..], &mut local.slice_mut(), Unregistered::Register)
+        work.copy_from(&content[..], local.slice_mut(), Unregistered::Register)
     })?;
     let (content, local) = pending.wait()?;
     assert!(local.to_vec() == content && content[0] == 1);
@@ -556,7 +556,7 @@ fn filled(gpu: &Accelerator, stream: &Stream) -> Result<(Vec<u8>, Allocation<u8>
     let mut local = gpu.alloc_vram::<u8>(content.len())?;
     stream::scope(|scope| {
         let work = scope.on(stream);
-        work.copy_from(&content, &mut local.slice_mut(), Unregistered::Register)
+        work.copy_from(&content, local.slice_mut(), Unregistered::Register)
     })?;
     Ok((content, local))
 }

@@ -82,7 +82,7 @@ impl Walk {
         // The device itself follows its address.
         let mut seen = self.gpu.alloc_vram::<u8>(8)?;
         self.queue
-            .scope(|scope| scope.copy(byte, &mut seen.slice_mut()))?;
+            .scope(|scope| scope.copy(byte, seen.slice_mut()))?;
         let same = seen.to_vec() == byte.to_vec();
         println!("  the device reads there what the CPU reads: {}", yes(same));
         if !same {
@@ -259,7 +259,7 @@ fn managed(walk: &mut Walk, content: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut touched = gpu.alloc_vram::<u8>(LEN)?;
     queue.try_scope(|scope| {
         let memory = scope.slice(content)?;
-        scope.copy(memory, &mut touched.slice_mut())?;
+        scope.copy(memory, touched.slice_mut())?;
         scope.wait()?;
         walk.leaves = iommu::leaves(gpu.device().info()?.pci);
         walk.to("memory that nobody registered", addr, Place::Host, memory)

@@ -93,9 +93,9 @@ pub fn measure(gpu: &Accelerator, system: System, load: Load) -> Result<Outcome>
                 numbers.prefetch(Place::Host)?;
             }
             System::Copied => {
-                queue.scope(|scope| scope.copy(numbers.slice(), &mut there.slice_mut()))?;
+                queue.scope(|scope| scope.copy(&numbers, &mut there))?;
                 increment(&mut queue, &mut there.slice_mut(), load.uses)?;
-                queue.scope(|scope| scope.copy(there.slice(), &mut numbers.slice_mut()))?;
+                queue.scope(|scope| scope.copy(&there, &mut numbers))?;
             }
         }
         add_one(&mut numbers);

@@ -17,7 +17,7 @@ use crate::testgpu::packet;
 /// A device with an MMU of its own ([`Kind::Paged`](crate::Kind::Paged)). Many contexts use it at
 /// once through [queues](Accelerator::queue), each with a device address space of its own.
 ///
-/// Made by [`Device::gpu`]. A clone is the same context.
+/// Made by [`Device::accelerator`]. A clone is the same context.
 #[derive(Debug, Clone)]
 pub struct Accelerator {
     device: Device,

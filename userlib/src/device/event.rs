@@ -188,8 +188,8 @@ impl Device {
         }
     }
 
-    /// Waits as [`next_event`](Self::next_event) does, without blocking the thread, on any executor.
-    /// If the future is dropped before it is ready, no event is lost.
+    /// Waits as [`next_event`](Self::next_event) does, without blocking the thread, on any
+    /// executor. If the future is dropped before it is ready, no event is lost.
     ///
     /// # Errors
     ///
@@ -198,7 +198,7 @@ impl Device {
         let mut watched = Watched::default();
         std::future::poll_fn(move |context| {
             let ready = || self.try_next_event();
-            let files = || Box::new(Events(self.clone())) as _;
+            let files = || -> Box<dyn Files> { Box::new(Events(self.clone())) };
             watched.poll(context, ready, files, |errno| {
                 Error::new(
                     Operation::Wait,

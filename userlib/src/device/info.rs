@@ -19,7 +19,7 @@ pub enum Kind {
     /// A device without an MMU of its own: one context owns it at a time.
     Flat,
     /// A device with an MMU of its own: many contexts use it at once, through queues
-    /// ([`Device::gpu`](crate::Device::gpu)).
+    /// ([`Device::accelerator`](crate::Device::accelerator)).
     Paged,
     /// A kind that this crate does not know, by the driver's number.
     Other(u32),
@@ -42,8 +42,8 @@ pub struct Info {
     pub owner: bool,
     /// Whether the device is gone. The other fields are as they were before.
     pub gone: bool,
-    /// Whether memory can be managed ([`Accelerator::manage`](crate::Accelerator::manage)): the device can fault,
-    /// and the kernel lets drivers follow the memory of programs.
+    /// Whether memory can be managed ([`Accelerator::manage`](crate::Accelerator::manage)): the
+    /// device can fault, and the kernel lets drivers follow the memory of programs.
     pub managed: bool,
     /// The device addresses that the IOMMU translates.
     pub aperture: RangeInclusive<u64>,

@@ -165,7 +165,9 @@ impl Interrupt {
                 Ok(None) if self.device.is_gone() => Err(self.fail(Errno::ENODEV)),
                 tried => tried,
             };
-            let files = || Box::new(Sources(Arc::clone(&self.eventfd), self.device.clone())) as _;
+            let files = || -> Box<dyn Files> {
+                Box::new(Sources(Arc::clone(&self.eventfd), self.device.clone()))
+            };
             watched.poll(context, ready, files, |errno| self.fail(errno))
         })
     }

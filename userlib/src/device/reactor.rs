@@ -35,7 +35,7 @@ fn poll_gone(
     fail: impl Fn(Errno) -> Error,
 ) -> Poll<Error> {
     let gone = || -> Result<Option<()>> { Ok(device.is_gone().then_some(())) };
-    let files = || Box::new(HangUp(device.clone())) as _;
+    let files = || -> Box<dyn Files> { Box::new(HangUp(device.clone())) };
     watched
         .poll(context, gone, files, &fail)
         .map(|gone| gone.err().unwrap_or_else(|| fail(Errno::ENODEV)))

@@ -140,7 +140,7 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             Operation::Prefetch | Operation::Advise | Operation::Residency | Operation::Budget,
             Errno::ENOENT,
         ) => {
-            "have it managed before (`Accelerator::manage`, `Accelerator::manage_all`), or allocate it with \
+            "have it managed before (`Accelerator::manage`, `manage_all`), or allocate it with \
              `Accelerator::alloc_managed`"
         }
         (Operation::Map, Errno::EACCES) => "register the memory with `Access::ReadWrite`",

@@ -268,7 +268,8 @@ impl<T: Element> Allocation<T> {
         matches!(self.memory, Mapped::Host(_)).then(|| unsafe { self.host_slice() })
     }
 
-    /// The elements as a slice for writing, if this is host memory; `None` for memory of the device.
+    /// The elements as a slice for writing, if this is host memory; `None` for memory of the
+    /// device.
     ///
     /// # Safety
     ///

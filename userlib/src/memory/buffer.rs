@@ -99,8 +99,8 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Maps a part of a file, shared: `len` elements from byte `offset` on. A device can be allowed
-    /// to write to a memfd or a file in tmpfs or hugetlbfs; other files it can only read. For a file
-    /// that is open for reading only, use `memmap2::Mmap` with
+    /// to write to a memfd or a file in tmpfs or hugetlbfs; other files it can only read. For a
+    /// file that is open for reading only, use `memmap2::Mmap` with
     /// [`Accelerator::register`](crate::Accelerator::register).
     ///
     /// # Errors
@@ -238,8 +238,8 @@ impl<T: Element> AsMut<[T]> for Buffer<T> {
     }
 }
 
-/// Copies the elements to pages of their own. [`Accelerator::register`](crate::Accelerator::register)
-/// registers a `Vec` where it is.
+/// Copies the elements to pages of their own.
+/// [`Accelerator::register`](crate::Accelerator::register) registers a `Vec` where it is.
 ///
 /// # Panics
 ///

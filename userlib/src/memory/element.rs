@@ -22,9 +22,9 @@ use std::mem::MaybeUninit;
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {}
 
-/// A number that a device can be told as a value, for instance to [fill](crate::Scope::fill) memory
-/// with it: an integer of 8 to 64 bits, `f32` or `f64`, and with the feature `half` also `f16` and
-/// `bf16`.
+/// A number that a device can be told as a value, for instance to [fill](crate::QueueScope::fill)
+/// memory with it: an integer of 8 to 64 bits, `f32` or `f64`, and with the feature `half` also
+/// `f16` and `bf16`.
 pub trait Number: Element + sealed::Bits {}
 
 pub(crate) mod sealed {

@@ -201,9 +201,9 @@ impl<M: Memory> Registered<M> {
     ///
     /// # Errors
     ///
-    /// An owner of memory comes back with the error: the device cannot reach it even then. `EIO`: as for
-    /// [`RawRegistration::release`](crate::RawRegistration::release); the driver has cut the device
-    /// off from all memory.
+    /// An owner of memory comes back with the error: the device cannot reach it even then. `EIO`:
+    /// as for [`RawRegistration::release`](crate::RawRegistration::release); the driver has cut the
+    /// device off from all memory.
     pub fn release(mut self) -> Result<M, M::Error> {
         let ended = self.loans.end();
         let Some(memory) = self.memory.take() else {

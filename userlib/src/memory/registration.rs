@@ -128,7 +128,7 @@ impl<T> Registration<T> {
     }
 
     /// Borrows the memory as a slice of elements that a device with queues can read: an operand of
-    /// [`Scope`](crate::Scope).
+    /// [`QueueScope`](crate::QueueScope).
     ///
     /// # Errors
     ///

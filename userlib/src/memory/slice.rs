@@ -21,8 +21,8 @@ use crate::memory::view::View;
 ///
 /// Made by [`Allocation::slice`](crate::Allocation::slice) and
 /// [`Registration::slice`](crate::Registration::slice), and of an ordinary slice by
-/// [`Scope::slice`](crate::Scope::slice) and [`Work::slice`](crate::stream::Work::slice). While the
-/// slice exists, the memory can be neither released nor written through its owner.
+/// [`QueueScope::slice`](crate::QueueScope::slice) and [`Work::slice`](crate::stream::Work::slice).
+/// While the slice exists, the memory can be neither released nor written through its owner.
 ///
 /// A device slice does not dereference to `&[T]`, because the device might change the elements. The
 /// CPU copies them.
@@ -45,7 +45,7 @@ pub struct DeviceSlice<'a, T> {
 ///
 /// Made by [`Allocation::slice_mut`](crate::Allocation::slice_mut) and
 /// [`Registration::slice_mut`](crate::Registration::slice_mut), and of an ordinary slice by
-/// [`Scope::slice_mut`](crate::Scope::slice_mut) and
+/// [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) and
 /// [`Work::slice_mut`](crate::stream::Work::slice_mut). Submitting work borrows the slice only for
 /// the time of the call, so that several pieces of work can use the same memory, in the order of
 /// the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has ended.

@@ -13,8 +13,8 @@ use super::handle::{Handle, Stopped};
 /// A point in the work of a queue. A fence is reached when everything that was submitted before it
 /// is done.
 ///
-/// Made by [`Scope::fence`](crate::Scope::fence). A fence keeps the queue's place in the device,
-/// which is given up when the queue and all of its fences are dropped.
+/// Made by [`QueueScope::fence`](crate::QueueScope::fence). A fence keeps the queue's place in the
+/// device, which is given up when the queue and all of its fences are dropped.
 #[derive(Clone)]
 pub struct Fence {
     handle: Arc<Handle>,

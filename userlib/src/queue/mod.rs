@@ -35,8 +35,8 @@ use ring::Ring;
 /// A queue of a paged device, which executes work in the order in which it is submitted. Between
 /// queues there is no order, except by [fences](crate::Fence).
 ///
-/// Made by [`Accelerator::queue`](crate::Accelerator::queue). Work is submitted in a [`scope`](Self::scope), by
-/// stores to mapped memory, without a system call.
+/// Made by [`Accelerator::queue`](crate::Accelerator::queue). Work is submitted in a
+/// [`scope`](Self::scope), by stores to mapped memory, without a system call.
 ///
 /// A dropped queue is destroyed once all of its fences are dropped, too. A process forked from the
 /// one that made the queue cannot use it, and must not drop it: that would destroy the queue of the

@@ -59,8 +59,8 @@ impl<'q> Operands<'q> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the memory belongs to another context, is longer than the kernel takes, or overlaps
-    /// with an operand that is written; or there are too many operands.
+    /// `EINVAL`: the memory belongs to another context, is longer than the kernel takes, or
+    /// overlaps with an operand that is written; or there are too many operands.
     pub fn read<T: Element>(&mut self, slice: &DeviceSlice<'_, T>) -> Result<u64> {
         self.add(slice, false)
     }

@@ -63,7 +63,8 @@ impl QueueOptions {
     }
 
     /// Sets the priority, from 0, the lowest, to
-    /// [`AcceleratorInfo::max_priority`](crate::AcceleratorInfo::max_priority). Higher values count as the highest.
+    /// [`AcceleratorInfo::max_priority`](crate::AcceleratorInfo::max_priority). Higher values count
+    /// as the highest.
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
         self.priority = priority;
@@ -86,9 +87,9 @@ impl QueueOptions {
         self
     }
 
-    /// Has slices of ordinary memory ([`Scope::slice`](crate::Scope::slice)) registered for as long
-    /// as the work takes, also on a device that could fault. Each slice then takes system calls and
-    /// is pinned, and no packet waits for a page.
+    /// Has slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice)) registered
+    /// for as long as the work takes, also on a device that could fault. Each slice then takes
+    /// system calls and is pinned, and no packet waits for a page.
     #[must_use]
     pub fn register_slices(mut self) -> Self {
         self.registers = true;

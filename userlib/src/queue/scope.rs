@@ -65,9 +65,9 @@ impl Queue {
     /// # Errors
     ///
     /// The error of the function; or else `EIO`: the queue has stopped, and
-    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`QueueScope::slice_mut`] could not
-    /// be released, after which the driver has cut the device off from all memory. `ENODEV`: the
-    /// device is gone.
+    /// [`Error::fault`](crate::Error::fault) says why; or memory of [`QueueScope::slice_mut`] could
+    /// not be released, after which the driver has cut the device off from all memory. `ENODEV`:
+    /// the device is gone.
     ///
     /// # Aborts
     ///
@@ -82,8 +82,8 @@ impl Queue {
         self.try_scope(work)
     }
 
-    /// Runs a function as [`scope`](Self::scope) does, whose error may be of any type that errors of
-    /// this crate convert to.
+    /// Runs a function as [`scope`](Self::scope) does, whose error may be of any type that errors
+    /// of this crate convert to.
     ///
     /// # Errors
     ///
@@ -129,18 +129,19 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
     /// that the slice has. It stays borrowed until the scope has ended.
     ///
-    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a system call
-    /// once a slice was lent to this queue. For any other device the pages around the slice are
-    /// registered until the scope has ended. [`DeviceSlice::reach`] tells which it was. Memory that
-    /// is used again and again is better registered, or allocated, once, if the device cannot
-    /// fault.
+    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a
+    /// system call once a slice was lent to this queue. For any other device the pages around the
+    /// slice are registered until the scope has ended. [`DeviceSlice::reach`] tells which it was.
+    /// Memory that is used again and again is better registered, or allocated, once, if the device
+    /// cannot fault.
     ///
     /// # Errors
     ///
     /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
     /// where `EEXIST` means that the program itself has registered some of the memory. If it is
-    /// managed: as for [`Accelerator::manage_all`](crate::Accelerator::manage_all), except those that say that
-    /// nothing can be managed. `EIO`: the queue has stopped; `EDEADLK`: this is a host function.
+    /// managed: as for [`Accelerator::manage_all`](crate::Accelerator::manage_all), except those
+    /// that say that nothing can be managed. `EIO`: the queue has stopped; `EDEADLK`: this is a
+    /// host function.
     pub fn slice<T: Element>(&self, memory: &'scope [T]) -> Result<DeviceSlice<'scope, T>> {
         let queue = self.queue.borrow();
         queue.handle().slice(memory, &self.loans)
@@ -218,8 +219,8 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// full.
     ///
     /// Raw packets are not checked. The device reaches what the context registered, allocated,
-    /// lends to work or has [managed](crate::Accelerator::manage), with the access that the context has
-    /// there; anything else stops the queue. Managed memory can be all memory of the program.
+    /// lends to work or has [managed](crate::Accelerator::manage), with the access that the context
+    /// has there; anything else stops the queue. Managed memory can be all memory of the program.
     ///
     /// # Errors
     ///
@@ -244,13 +245,13 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
         self.submit_raw(packets, WhenFull::Wait)
     }
 
-    /// Submits raw packets as [`submit_packets`](Self::submit_packets) does, but never waits: submits all of them
-    /// or none.
+    /// Submits raw packets as [`submit_packets`](Self::submit_packets) does, but never waits:
+    /// submits all of them or none.
     ///
     /// # Errors
     ///
-    /// As for [`submit_packets`](Self::submit_packets); `EAGAIN`: the ring is full; `EINVAL`: there are more
-    /// packets than the ring holds at once.
+    /// As for [`submit_packets`](Self::submit_packets); `EAGAIN`: the ring is full; `EINVAL`: there
+    /// are more packets than the ring holds at once.
     ///
     /// # Safety
     ///
@@ -430,7 +431,7 @@ mod tests {
     fn the_end_waits_also_when_nobody_asked() {
         let (mut queue, _, input, mut output) = quick();
         let early: Result<()> = queue.scope(|scope| {
-            scope.copy(input.slice::<u8>(), &mut output.slice_mut())?;
+            scope.copy(input.slice::<u8>(), output.slice_mut())?;
             let nothing = input.slice::<u8>().part(0x2001..);
             nothing.map(drop)
         });
@@ -447,7 +448,7 @@ mod tests {
         let (mut queue, _, input, mut output) = quick();
         let panic = catch_unwind(AssertUnwindSafe(|| {
             queue.scope(|scope| -> Result<()> {
-                scope.copy(input.slice::<u8>(), &mut output.slice_mut())?;
+                scope.copy(input.slice::<u8>(), output.slice_mut())?;
                 panic!("in the middle");
             })
         }));

@@ -24,8 +24,9 @@ use super::shared::{Shared, Slot};
 
 /// A point in the work of a stream, and the time of the device when it was reached.
 ///
-/// Made by [`Accelerator::event`], and recorded by [`Stream::record`](super::Stream::record). An event that
-/// was never recorded is complete. Dropping an event changes nothing for streams that wait for it.
+/// Made by [`Accelerator::event`], and recorded by [`Stream::record`](super::Stream::record). An
+/// event that was never recorded is complete. Dropping an event changes nothing for streams that
+/// wait for it.
 pub struct Event {
     gpu: Accelerator,
     shared: Arc<Shared>,

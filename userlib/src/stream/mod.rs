@@ -72,7 +72,7 @@
 //!   about it ([`Registration::query`](crate::Registration::query)), filling a
 //!   [`Cache`](crate::Cache);
 //! - making queues, streams and events; submitting, recording, calling, resetting;
-//! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::wait_event`],
+//! - [`Stream::synchronize`], [`Device::synchronize`], [`Device::next_event`],
 //!   [`Interrupt::wait`](crate::Interrupt::wait), and the `wait`s of queues, events and
 //!   completions.
 //!
@@ -219,9 +219,10 @@ use self::shared::Shared;
 
 /// A stream of asynchronous work, which a device executes in the order in which it is submitted.
 ///
-/// Made by [`Accelerator::stream`]. A clone is the same stream, and several threads may use it. Each stream
-/// has a queue of the device and uses all engines: a copy runs on the copy engine of its direction,
-/// a kernel on the compute engine. Each piece of work sees what the ones before it wrote.
+/// Made by [`Accelerator::stream`]. A clone is the same stream, and several threads may use it.
+/// Each stream has a queue of the device and uses all engines: a copy runs on the copy engine of
+/// its direction, a kernel on the compute engine. Each piece of work sees what the ones before it
+/// wrote.
 ///
 /// Dropping a stream returns at once. Work that was submitted is still done, and then the stream's
 /// place in the device is given up. When the process ends, only the packet that runs is finished.
@@ -419,8 +420,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As for [`Accelerator::stream`], since the stream gets a new queue; after an error the stream is as
-    /// it was before. `EDEADLK`: this is a host function.
+    /// As for [`Accelerator::stream`], since the stream gets a new queue; after an error the stream
+    /// is as it was before. `EDEADLK`: this is a host function.
     pub fn reset(&self) -> Result<()> {
         self.core.reset()
     }

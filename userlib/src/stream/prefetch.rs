@@ -81,8 +81,8 @@ impl Prefetching {
     ///
     /// # Errors
     ///
-    /// As for [`Accelerator::prefetch`](crate::Accelerator::prefetch); `EIO`: the stream has failed before;
-    /// `EDEADLK`: this is a host function.
+    /// As for [`Accelerator::prefetch`](crate::Accelerator::prefetch); `EIO`: the stream has failed
+    /// before; `EDEADLK`: this is a host function.
     pub fn wait(self) -> Result<Prefetched> {
         self.point.wait(None)?;
         self.take()

@@ -29,7 +29,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 ///
 /// ```no_run
 /// use pinmap::{stream, Pinned, Stream};
-/// # fn f(up: &Stream, down: &Stream, a: &mut Pinned<f32>, b: &mut Pinned<f32>) -> pinmap::Result<()> {
+/// # type Numbers = Pinned<f32>;
+/// # fn f(up: &Stream, down: &Stream, a: &mut Numbers, b: &mut Numbers) -> pinmap::Result<()> {
 /// stream::scope(|scope| {
 ///     scope.on(up).fill(a, 1.0)?;
 ///     scope.on(down).fill(b, 2.0)?;

@@ -62,14 +62,14 @@ impl<'w> Work<'w> {
     /// Lends a slice of ordinary memory to the device, which reads it: an operand at the address
     /// that the slice has. It stays borrowed until the work is done.
     ///
-    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a system call
-    /// once a slice was lent to this stream. For any other device the pages around the slice are
-    /// registered until the work is done. [`DeviceSlice::reach`] tells which it was.
+    /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a
+    /// system call once a slice was lent to this stream. For any other device the pages around the
+    /// slice are registered until the work is done. [`DeviceSlice::reach`] tells which it was.
     ///
     /// # Errors
     ///
-    /// As for [`Scope::slice`](crate::Scope::slice) of a queue; `EIO`: the stream has failed, or
-    /// was reset since the work began.
+    /// As for [`QueueScope::slice`](crate::QueueScope::slice) of a queue; `EIO`: the stream has
+    /// failed, or was reset since the work began.
     pub fn slice<T: Element>(&self, memory: &'w [T]) -> Result<DeviceSlice<'w, T>> {
         self.handle()?.slice(memory, &self.loans)
     }
@@ -90,8 +90,8 @@ impl<'w> Work<'w> {
     ///
     /// # Errors
     ///
-    /// As for [`Scope::slice_mut`](crate::Scope::slice_mut) of a queue; `EIO`: the stream has
-    /// failed, or was reset since the work began.
+    /// As for [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) of a queue; `EIO`: the stream
+    /// has failed, or was reset since the work began.
     pub fn slice_mut<T: Element>(&self, memory: &'w mut [T]) -> Result<DeviceSliceMut<'w, T>> {
         self.handle()?.slice_mut(memory, &self.loans)
     }
@@ -260,7 +260,8 @@ impl<'w> Work<'w> {
 
     /// Has managed memory moved to the memory of the device, or to that of the host, when
     /// everything before is done, and before what is submitted next: the whole pages around
-    /// `memory`. Returns at once. [`Accelerator::prefetch`](crate::Accelerator::prefetch) does it now.
+    /// `memory`. Returns at once. [`Accelerator::prefetch`](crate::Accelerator::prefetch) does it
+    /// now.
     ///
     /// # Errors
     ///
@@ -292,7 +293,7 @@ impl<'w> Work<'w> {
     }
 
     /// Has the device wait until one element is at least `value`, before it executes what is
-    /// submitted next: see [`Scope::wait_value`](crate::Scope::wait_value).
+    /// submitted next: see [`QueueScope::wait_value`](crate::QueueScope::wait_value).
     ///
     /// # Errors
     ///
@@ -331,9 +332,9 @@ impl<'w> Work<'w> {
     ///
     /// # Safety
     ///
-    /// As for [`QueueScope::submit_packets`](crate::QueueScope::submit_packets). The device is done with the
-    /// packets when the [scope](super::scope()) has ended, or when [`Pending`](super::Pending)
-    /// gives the memory back.
+    /// As for [`QueueScope::submit_packets`](crate::QueueScope::submit_packets). The device is done
+    /// with the packets when the [scope](super::scope()) has ended, or when
+    /// [`Pending`](super::Pending) gives the memory back.
     #[allow(unsafe_code)]
     pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         let count = packets.len() as u64;

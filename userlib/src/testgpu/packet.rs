@@ -70,7 +70,7 @@ pub const fn copy(source: u64, destination: u64, bytes: u64) -> Packet {
     new(opcode::COPY, [source, destination, bytes])
 }
 
-/// Makes a packet that copies as [`copy`](copy) does, by copy engine 0 or 1.
+/// Makes a packet that copies as [`copy`] does, by copy engine 0 or 1.
 pub const fn copy_by(engine: u8, source: u64, destination: u64, bytes: u64) -> Packet {
     let flags = (1 + (engine & 1) as u64) << 8;
     new(opcode::COPY | flags, [source, destination, bytes])

@@ -27,7 +27,7 @@ fn borrowed_memory_is_released_before_its_scope_ends() {
     target[0] = 1;
     stream::scope(|scope| -> Result<(), Error> {
         let work = scope.on(&stream);
-        work.copy_from(&source, &mut vram.slice_mut(), Unregistered::Register)?;
+        work.copy_from(&source, vram.slice_mut(), Unregistered::Register)?;
         fake.forge_fences();
         Ok(())
     })

@@ -47,7 +47,7 @@ fn operands_may_use_the_stream() {
         let mut to = gpu.device().alloc::<f32>(8).expect("memory");
         stream::scope(|scope| {
             let busy = Busy(from.slice(), &stream, &event);
-            scope.on(&stream).copy(busy, &mut to.slice_mut())
+            scope.on(&stream).copy(busy, to.slice_mut())
         })
         .expect("copied");
         let mut target = Buffer::<u8>::new(4096).expect("memory");

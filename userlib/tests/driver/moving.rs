@@ -286,9 +286,7 @@ fn managed_memory_stays_borrowed_whatever_happens() {
     // Handed over, it comes back.
     let stream = gpu.stream(StreamOptions::new()).expect("a stream");
     let numbers = gpu.alloc_managed::<f32>(10).expect("memory");
-    let pending = stream.submit(numbers, |work, numbers| {
-        work.fill(&mut numbers.slice_mut(), 1.0)
-    });
+    let pending = stream.submit(numbers, |work, numbers| work.fill(numbers.slice_mut(), 1.0));
     assert_eq!(pending.expect("submitted").wait().expect("done").len(), 10);
 }
 

@@ -28,7 +28,8 @@ pub(super) struct Range {
     loans: usize,
 }
 
-/// Options for managing memory, for [`Accelerator::manage_with`] and [`Accelerator::manage_all_with`].
+/// Options for managing memory, for [`Accelerator::manage_with`] and
+/// [`Accelerator::manage_all_with`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ManageOptions {
     on_host: bool,
@@ -61,10 +62,10 @@ impl Range {
 
 /// Addresses of the program that the queues of a context reach without registration.
 ///
-/// Made by [`Accelerator::manage`] and [`Accelerator::manage_all`]. When it is dropped, the addresses are not
-/// managed any more, unless something else of the context still needs that: another
-/// `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that was lent
-/// memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
+/// Made by [`Accelerator::manage`] and [`Accelerator::manage_all`]. When it is dropped, the
+/// addresses are not managed any more, unless something else of the context still needs that:
+/// another `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that
+/// was lent memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
 #[must_use = "dropped, the addresses are not managed any more"]
 pub struct ManagedRange {
     loan: Loan,
@@ -83,7 +84,7 @@ impl Accelerator {
     /// `mprotect()`, `fork()` and the like change holds for the device when they return. Memory
     /// that is not there yet can be managed as well.
     ///
-    /// Slices of ordinary memory ([`Scope::slice`](crate::Scope::slice),
+    /// Slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice),
     /// [`Work::slice`](crate::stream::Work::slice)) need no call of this: without it, all addresses
     /// are managed from the first such slice on. A program that calls it chooses which. Slices
     /// elsewhere are then registered for as long as the work takes.

@@ -20,11 +20,11 @@ const LARGE: usize = 128 << 10;
 /// An allocator for programs whose collections are to move between host and device: each allocation
 /// of 128 KiB or more has whole pages of its own, and huge ones from 2 MiB on.
 ///
-/// With [`Accelerator::manage_all`](crate::Accelerator::manage_all) every `Vec` is managed memory, whatever
-/// allocates it. But a large `Vec` of the system's allocator may share its first and last page with
-/// other data, which then moves along, and is advised along. With this allocator it does not, it is
-/// discarded as a whole, and it grows by `mremap()`, which copies nothing and leaves pages of the
-/// device where they are.
+/// With [`Accelerator::manage_all`](crate::Accelerator::manage_all) every `Vec` is managed memory,
+/// whatever allocates it. But a large `Vec` of the system's allocator may share its first and last
+/// page with other data, which then moves along, and is advised along. With this allocator it does
+/// not, it is discarded as a whole, and it grows by `mremap()`, which copies nothing and leaves
+/// pages of the device where they are.
 ///
 /// ```
 /// use pinmap::ManagedAlloc;

@@ -43,8 +43,8 @@ pub(super) const HUGE: usize = 2 << 20;
 
 /// Memory for a number of elements that moves between the host and a device, to where it is used.
 ///
-/// Made by [`Accelerator::alloc_managed`], or in a [`Window`](crate::Window). For the CPU it is a slice.
-/// For the device it is an operand of work, which borrows it until the device is done:
+/// Made by [`Accelerator::alloc_managed`], or in a [`Window`](crate::Window). For the CPU it is a
+/// slice. For the device it is an operand of work, which borrows it until the device is done:
 /// [`slice`](Self::slice) and [`slice_mut`](Self::slice_mut). Nothing is pinned, nothing counts
 /// against `RLIMIT_MEMLOCK`, and it may be larger than the device's memory.
 ///
@@ -66,7 +66,7 @@ pub(super) const HUGE: usize = 2 << 20;
 ///
 /// The memory is private, anonymous, in whole pages of its own, and stays where it is as long as
 /// the value exists. A device of another context works on it as on any slice
-/// ([`Scope::slice`](crate::Scope::slice)).
+/// ([`QueueScope::slice`](crate::QueueScope::slice)).
 ///
 /// # Mistakes that do not compile
 ///
@@ -302,8 +302,8 @@ impl<T: Element> Managed<T> {
         slice_from_raw_parts(self.memory.start().cast::<T>(), self.len)
     }
 
-    /// Moves all of it to the memory of the device, or to that of the host: see [`Accelerator::prefetch`],
-    /// which also moves a part.
+    /// Moves all of it to the memory of the device, or to that of the host: see
+    /// [`Accelerator::prefetch`], which also moves a part.
     ///
     /// # Errors
     ///
@@ -345,7 +345,8 @@ impl<T: Element> Managed<T> {
         stream.prefetch(self.gpu.device(), pages, to, Arc::clone(&self.memory))
     }
 
-    /// Advises how the memory will be used: see [`Accelerator::advise`], which also advises on a part.
+    /// Advises how the memory will be used: see [`Accelerator::advise`], which also advises on a
+    /// part.
     ///
     /// # Errors
     ///

@@ -97,10 +97,10 @@ impl WindowOptions {
 
 /// Addresses that belong to the program and the device together, from which memory is allocated.
 ///
-/// Made by [`Accelerator::window`]. The addresses are the same for both, chosen by the program or by the
-/// kernel, and nobody else's: nothing can be registered there, nor mapped for the device. The
-/// device's page tables for all of them are there from the beginning, so no access of the device
-/// fails for want of one; they count against `RLIMIT_MEMLOCK`, one page for each 2 MiB.
+/// Made by [`Accelerator::window`]. The addresses are the same for both, chosen by the program or
+/// by the kernel, and nobody else's: nothing can be registered there, nor mapped for the device.
+/// The device's page tables for all of them are there from the beginning, so no access of the
+/// device fails for want of one; they count against `RLIMIT_MEMLOCK`, one page for each 2 MiB.
 ///
 /// Memory from it is a [`Managed`] as any other: it moves, is prefetched and advised, and is an
 /// operand of work.
