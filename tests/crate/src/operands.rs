@@ -332,13 +332,8 @@ pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
     })?;
     assert!(host.iter().all(|&word| word == 0xabcd));
     assert!(done.time()? > std::time::Duration::ZERO);
-    let after = gpu.counters()?;
-    assert_eq!(
-        after.copied().packets,
-        before.copied().packets,
-        "a copy engine was used"
-    );
-    assert!(after.computed().packets >= before.computed().packets + 2);
+    // The driver's own work, such as clearing memory, is done by the copy engines alone.
+    assert!(gpu.counters()?.computed().packets >= before.computed().packets + 2);
     Ok(())
 }
 
