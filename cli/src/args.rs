@@ -1,98 +1,221 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use lexopt::{Arg, Parser, ValueExt};
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
 use pinmap::{Device, PciAddress};
 
-use crate::help::Topic;
 use crate::size;
 
+/// Shows and sets up devices of the driver pinmap, which maps user memory for PCI devices.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pinmap",
+    version,
+    max_term_width = 100,
+    infer_long_args = true,
+    subcommand_required = true,
+    after_help = "\
+Arguments that several commands have:
+  DEVICE  a node (/dev/pinmap0), its name (pinmap0), or the BDF of its function
+  BDF     the address of a PCI function (0000:00:10.0), as `lspci -D` shows it
+  SIZE    a number of bytes, optionally followed by K, M, G or T (16K)
+
+To begin: `pinmap doctor`, then `sudo pinmap bind BDF`, then `pinmap doctor` again.
+
+Exit status: 0, success; 1, failure, and a sentence on stderr says why; 2, usage error."
+)]
+pub(crate) struct Cli {
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorChoice,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
 /// The task that the command line sets.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Subcommand, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Print help.
-    Help(Topic),
-    /// Print the version.
-    Version,
-    /// Show the devices.
+    /// Show the devices, the IOMMU, and the limits of locked memory
+    ///
+    /// Shows the devices that the driver is bound to, with their properties, the IOMMU, and the
+    /// limits of locked memory. Also says what is missing: the driver, an IOMMU, a device, or the
+    /// permission to open one.
+    #[command(after_help = "\
+Examples:
+  pinmap info --need 1G                       can this user register one more gigabyte?
+  pinmap info --json | jq '.devices[].node'   lists the device nodes
+
+Exit status: 0, shown; 1, DEVICE does not exist or cannot be opened, or what is needed is not
+allowed; 2, usage error. Having no device at all is no failure.")]
     Info(InfoOptions),
-    /// Give a function to the driver.
-    Bind(PciAddress),
-    /// Take a function away from the driver.
-    Unbind(PciAddress),
-    /// Test the driver with `edu`.
-    CopyTest(CopyOptions),
-    /// Measure what zero-copy is worth.
-    Demo(DemoOptions),
-    /// Find out what is missing.
+
+    /// Find out what pinmap still needs on this machine, and how to get it
+    ///
+    /// Examines everything that pinmap needs on this machine, in the order in which to put it
+    /// right: the kernel, the IOMMU, the driver, the PCI functions, the device nodes and the
+    /// limits; and registers a page with each device. Says of each whether it is well, and if not,
+    /// why and what to do. Changes nothing.
+    #[command(after_help = "\
+Run it as the user who is to use the device. Root sees more of the machine, but not what that user
+may do.
+
+Exit status: 0, all is well; 1, something is missing; 2, usage error.")]
     Doctor(DoctorOptions),
-    /// Tell where a page of managed memory is, and why.
+
+    /// Give a PCI function to the driver (as root)
+    ///
+    /// Gives a PCI function to the driver, as root: unbinds it from the driver that has it, sets
+    /// its driver_override, and checks that pinmap took it. After a failure everything is as
+    /// before.
+    #[command(after_help = "\
+Exit status: 0, the driver has the function, possibly since before; 1, it does not; 2, usage
+error.")]
+    Bind {
+        /// The function (0000:00:10.0), as `lspci -D` shows it
+        #[arg(value_name = "BDF", value_parser = pci)]
+        function: PciAddress,
+    },
+
+    /// Take a PCI function away from the driver (as root)
+    ///
+    /// Takes a PCI function away from the driver, as root: clears its driver_override, and lets
+    /// the system's own driver have it again. Programs that have the device open lose it.
+    #[command(after_help = "\
+Exit status: 0, the driver does not have the function any more; 1, it still does, or did not have it
+before; 2, usage error.")]
+    Unbind {
+        /// The function (0000:00:10.0), as `pinmap info` shows it
+        #[arg(value_name = "BDF", value_parser = pci)]
+        function: PciAddress,
+    },
+
+    /// Have QEMU's device edu copy memory, and check every byte
+    ///
+    /// Tests the driver with QEMU's device edu: takes its interrupt, registers memory, has the
+    /// device fetch that memory and store it elsewhere, releases the memory, checks every byte, and
+    /// checks that all pages are unpinned again.
+    #[command(after_help = "Exit status: 0, all is right; 1, something is not; 2, usage error.")]
+    CopyTest(CopyOptions),
+
+    /// Have a device with queues work on memory of the program, and measure what that is worth
+    ///
+    /// Has a device with queues (the test GPU) add 1 to floats in ordinary memory of the program,
+    /// and copy ints between two buffers in host memory; checks the results, and that the copy
+    /// engines moved nothing. Shows what streams overlap. Then measures the same work on host
+    /// memory directly and on a copy in the device's memory, for 4 bytes to 64 MiB, used once and
+    /// ten times, in device time and in wall time. Takes half a minute.
+    #[command(after_help = "\
+Exit status: 0, all checks are right; 1, not all are, or there is no such device; 2, usage error.")]
+    Demo(DemoOptions),
+
+    /// Tell where a page of managed memory is, who has it mapped, and why (as root)
+    ///
+    /// Tells where a page of managed memory is, as root: on the host, on the device, or nowhere
+    /// yet; what the device and the CPU can do there without a fault; what the program has advised;
+    /// and which rule of the driver put it there. Of each context that manages the page. Moves
+    /// nothing.
+    #[command(after_help = "\
+Exit status: 0, told; 1, the page is not managed, or the driver's list cannot be read; 2, usage
+error.")]
     Explain(ExplainOptions),
+
+    /// Print a script that completes the command line in a shell
+    #[command(after_help = "\
+Examples:
+  pinmap completions bash > /etc/bash_completion.d/pinmap
+  pinmap completions zsh > /usr/local/share/zsh/site-functions/_pinmap
+  pinmap completions fish > ~/.config/fish/completions/pinmap.fish
+
+Exit status: 0, printed; 2, usage error.")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+
+    /// Write the manual pages: pinmap(1), and one for each command
+    #[command(after_help = "\
+Example:
+  sudo pinmap man /usr/local/share/man/man1    then: man pinmap-doctor
+
+Exit status: 0, written; 1, DIRECTORY cannot be written to; 2, usage error.")]
+    Man {
+        /// The directory, which must exist
+        #[arg(value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
 }
 
 /// Options of `info`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Args, PartialEq, Eq)]
 pub(crate) struct InfoOptions {
-    /// Print JSON.
+    /// Print JSON: sizes and limits are numbers, null for no limit; addresses are strings
+    #[arg(long)]
     pub(crate) json: bool,
-    /// Fail unless this many bytes more can be registered.
+    /// Fail unless this user can register SIZE more bytes (1G); asks a device, if there is one,
+    /// what registering would take, which limit forbids it, and how to raise that
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) need: Option<u64>,
-    /// Show only this device.
+    /// Show only this device: a node (/dev/pinmap0), its name (pinmap0) or a BDF (0000:00:10.0)
+    #[arg(value_name = "DEVICE", value_parser = Target::parse)]
     pub(crate) device: Option<Target>,
 }
 
 /// Options of `copy-test`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Args, PartialEq, Eq)]
 pub(crate) struct CopyOptions {
-    /// The device, or `None` for the first `edu`.
+    /// Use this device: a node (/dev/pinmap0), its name or a BDF; otherwise the first edu
+    #[arg(long, value_parser = Target::parse)]
     pub(crate) device: Option<Target>,
-    /// Number of bytes to copy.
+    /// Copy SIZE bytes, in pieces of at most 4 KiB, which take 0.2 s each
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, default_value = "16K")]
     pub(crate) size: usize,
-    /// Address bits of the device, 0 for all.
+    /// Use only device addresses of N bits, 12 to 64: 28 for an edu without `dma_mask=`; 0 for all
+    #[arg(long, value_name = "N", value_parser = address_bits, default_value = "0")]
     pub(crate) address_bits: u32,
-    /// Demand that device addresses equal user addresses.
+    /// Fail if the device address cannot be that of the memory
+    #[arg(long)]
     pub(crate) identity: bool,
 }
 
-impl Default for CopyOptions {
-    fn default() -> Self {
-        Self {
-            device: None,
-            size: 16 << 10,
-            address_bits: 0,
-            identity: false,
-        }
-    }
-}
-
 /// Options of `doctor`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Args, PartialEq, Eq)]
 pub(crate) struct DoctorOptions {
-    /// How many bytes more this user is to be able to register.
+    /// Print JSON: whether pinmap can be used, and a list of findings, each with a level (good,
+    /// note, wrong), what it is about, the text, and what to do, or null
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// This user is to be able to register SIZE more bytes (1M)
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) need: Option<u64>,
-    /// Look only at this function, whether or not the driver has it.
+    /// Examine only this function (0000:00:10.0), which the driver need not have yet
+    #[arg(value_name = "BDF", value_parser = pci)]
     pub(crate) function: Option<PciAddress>,
 }
 
 /// Options of `explain`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Args, PartialEq, Eq)]
 pub(crate) struct ExplainOptions {
-    /// Print JSON.
+    /// Print JSON: a list with an object for each context; addresses are strings
+    #[arg(long)]
     pub(crate) json: bool,
-    /// The process.
+    /// The process that has opened the device
+    #[arg(value_name = "PID", value_parser = process)]
     pub(crate) pid: u32,
-    /// An address of it.
+    /// An address of that process (0x7f1234567890)
+    #[arg(value_name = "ADDR", value_parser = address)]
     pub(crate) addr: u64,
 }
 
 /// Options of `demo`.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Args, PartialEq, Eq)]
 pub(crate) struct DemoOptions {
-    /// The device, or `None` for the first one with queues.
+    /// Use this device: a node (/dev/pinmap0), its name or a BDF; otherwise the first one with
+    /// queues
+    #[arg(long, value_parser = Target::parse)]
     pub(crate) device: Option<Target>,
 }
 
@@ -106,7 +229,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    fn parse(text: &str) -> Result<Self, Error> {
+    fn parse(text: &str) -> Result<Self, String> {
         if text.contains('/') {
             return Ok(Self::Node(text.into()));
         }
@@ -116,9 +239,7 @@ impl Target {
             }
         }
         let pci = text.parse().map_err(|_| {
-            Error(format!(
-                "`{text}` is neither a node such as /dev/pinmap0 nor a BDF such as 0000:00:10.0"
-            ))
+            "it is neither a node such as /dev/pinmap0 nor a BDF such as 0000:00:10.0".to_owned()
         })?;
         Ok(Self::Pci(pci))
     }
@@ -141,232 +262,60 @@ impl fmt::Display for Target {
     }
 }
 
-/// An error in the command line, as a sentence.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Error(String);
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+fn pci(text: &str) -> Result<PciAddress, String> {
+    text.parse().map_err(|error| format!("it is {error}"))
 }
 
-impl From<lexopt::Error> for Error {
-    fn from(error: lexopt::Error) -> Self {
-        use lexopt::Error::{MissingValue, NonUnicodeValue, UnexpectedOption, UnexpectedValue};
-        Self(match error {
-            MissingValue {
-                option: Some(option),
-            } => format!("{option} needs a value"),
-            UnexpectedValue { value, .. } => format!("`={}` is too much", value.to_string_lossy()),
-            UnexpectedOption(option) => format!("there is no option `{option}`"),
-            NonUnicodeValue(value) => format!("{value:?} is not valid UTF-8"),
-            other => other.to_string(),
-        })
-    }
+fn bytes(text: &str) -> Result<u64, String> {
+    size::parse(text).ok_or_else(|| "it is no number of bytes, such as 16384, 16K or 1G".to_owned())
 }
 
-/// Parses the arguments, which do not include the name of the program.
-pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Command, Error> {
-    let mut parser = Parser::from_args(args.collect::<Vec<_>>());
-    match parser.next()? {
-        None => Err(Error(
-            "which command? info, doctor, bind, unbind, copy-test, demo or explain".into(),
-        )),
-        Some(Arg::Value(name)) => command(&name.string()?, &mut parser),
-        Some(option) => {
-            let command = common(option, Topic::All)?;
-            nothing_more(&mut parser)?;
-            Ok(command)
-        }
-    }
+fn some_bytes(text: &str) -> Result<usize, String> {
+    let size = usize::try_from(bytes(text)?).ok();
+    size.filter(|&size| size != 0)
+        .ok_or_else(|| "it must be at least 1".to_owned())
 }
 
-fn command(name: &str, parser: &mut Parser) -> Result<Command, Error> {
-    match name {
-        "info" => info(parser),
-        "doctor" => doctor(parser),
-        "bind" => function(parser, Topic::Bind, Command::Bind),
-        "unbind" => function(parser, Topic::Unbind, Command::Unbind),
-        "copy-test" => copy_test(parser),
-        "demo" => demo(parser),
-        "explain" => explain(parser),
-        other => Err(Error(format!("there is no command `{other}`"))),
-    }
+fn address_bits(text: &str) -> Result<u32, String> {
+    let bits = text.parse().ok();
+    bits.filter(|bits| *bits == 0 || (12..=64).contains(bits))
+        .ok_or_else(|| "it must be 12 to 64, or 0".to_owned())
 }
 
-fn info(parser: &mut Parser) -> Result<Command, Error> {
-    let mut options = InfoOptions::default();
-    let mut device = None;
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("json") => options.json = true,
-            Arg::Long("need") => options.need = Some(bytes(parser, "--need")?),
-            Arg::Value(word) => set_once(&mut device, word, "DEVICE")?,
-            other => return common(other, Topic::Info),
-        }
-    }
-    options.device = device.map(|word| Target::parse(&word)).transpose()?;
-    Ok(Command::Info(options))
+fn process(text: &str) -> Result<u32, String> {
+    let pid = text.parse().ok();
+    pid.filter(|&pid| pid != 0)
+        .ok_or_else(|| "it is not the id of a process".to_owned())
 }
 
-fn doctor(parser: &mut Parser) -> Result<Command, Error> {
-    let mut options = DoctorOptions::default();
-    let mut function = None;
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("need") => options.need = Some(bytes(parser, "--need")?),
-            Arg::Value(word) => set_once(&mut function, word, "BDF")?,
-            other => return common(other, Topic::Doctor),
-        }
-    }
-    options.function = function.map(|word| pci(&word)).transpose()?;
-    Ok(Command::Doctor(options))
-}
-
-fn function(
-    parser: &mut Parser,
-    topic: Topic,
-    command: fn(PciAddress) -> Command,
-) -> Result<Command, Error> {
-    let mut function = None;
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Value(word) => set_once(&mut function, word, "BDF")?,
-            other => return common(other, topic),
-        }
-    }
-    match function {
-        Some(word) => Ok(command(pci(&word)?)),
-        None => Err(Error("which function? `lspci -D` shows their BDFs".into())),
-    }
-}
-
-fn copy_test(parser: &mut Parser) -> Result<Command, Error> {
-    let mut options = CopyOptions::default();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("device") => options.device = Some(target(parser)?),
-            Arg::Long("size") => {
-                let size = usize::try_from(bytes(parser, "--size")?).ok();
-                let wrong = || Error("--size must be at least 1".into());
-                options.size = size.filter(|&size| size != 0).ok_or_else(wrong)?;
-            }
-            Arg::Long("address-bits") => {
-                let bits = parser.value()?.string()?.parse().ok();
-                let wrong = || Error("--address-bits must be 12 to 64".into());
-                options.address_bits = bits
-                    .filter(|bits| (12..=64).contains(bits))
-                    .ok_or_else(wrong)?;
-            }
-            Arg::Long("identity") => options.identity = true,
-            Arg::Value(word) => return Err(too_much(word)),
-            other => return common(other, Topic::CopyTest),
-        }
-    }
-    Ok(Command::CopyTest(options))
-}
-
-fn demo(parser: &mut Parser) -> Result<Command, Error> {
-    let mut options = DemoOptions::default();
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("device") => options.device = Some(target(parser)?),
-            Arg::Value(word) => return Err(too_much(word)),
-            other => return common(other, Topic::Demo),
-        }
-    }
-    Ok(Command::Demo(options))
-}
-
-fn explain(parser: &mut Parser) -> Result<Command, Error> {
-    let (mut pid, mut addr, mut json) = (None, None, false);
-    while let Some(arg) = parser.next()? {
-        match arg {
-            Arg::Long("json") => json = true,
-            Arg::Value(word) if pid.is_none() => set_once(&mut pid, word, "PID")?,
-            Arg::Value(word) => set_once(&mut addr, word, "ADDR")?,
-            other => return common(other, Topic::Explain),
-        }
-    }
-    let (Some(pid), Some(addr)) = (pid, addr) else {
-        return Err(Error("which process and which address?".into()));
-    };
-    let number = pid.parse().ok().filter(|&pid| pid != 0);
-    let pid = number.ok_or_else(|| Error(format!("`{pid}` is not the id of a process")))?;
-    let number = match addr.strip_prefix("0x") {
+fn address(text: &str) -> Result<u64, String> {
+    let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => addr.parse().ok(),
+        None => text.parse().ok(),
     };
-    let addr = number.ok_or_else(|| Error(format!("`{addr}` is not an address such as 0x1000")))?;
-    Ok(Command::Explain(ExplainOptions { json, pid, addr }))
+    number.ok_or_else(|| "it is not an address such as 0x1000".to_owned())
 }
 
-/// The options that every command has.
-fn common(option: Arg<'_>, topic: Topic) -> Result<Command, Error> {
-    match option {
-        Arg::Long("help") | Arg::Short('h') => Ok(Command::Help(topic)),
-        Arg::Long("version") | Arg::Short('V') => Ok(Command::Version),
-        other => Err(other.unexpected().into()),
-    }
-}
-
-/// Fails if another argument follows.
-fn nothing_more(parser: &mut Parser) -> Result<(), Error> {
-    match parser.next()? {
-        None => Ok(()),
-        Some(Arg::Value(word)) => Err(too_much(word)),
-        Some(Arg::Long(option)) => Err(too_much(format!("--{option}").into())),
-        Some(Arg::Short(option)) => Err(too_much(format!("-{option}").into())),
-    }
-}
-
-fn too_much(word: OsString) -> Error {
-    Error(format!("`{}` is too much", word.to_string_lossy()))
-}
-
-/// Keeps a word that may be given only once.
-fn set_once(place: &mut Option<String>, word: OsString, name: &str) -> Result<(), Error> {
-    match place.replace(word.string()?) {
-        None => Ok(()),
-        Some(_) => Err(Error(format!("there can be only one {name}"))),
-    }
-}
-
-fn pci(text: &str) -> Result<PciAddress, Error> {
-    text.parse()
-        .map_err(|error| Error(format!("`{text}` is {error}")))
-}
-
-/// The value of an option that names a device.
-fn target(parser: &mut Parser) -> Result<Target, Error> {
-    Target::parse(&parser.value()?.string()?)
-}
-
-/// The value of an option that is a number of bytes.
-fn bytes(parser: &mut Parser, option: &str) -> Result<u64, Error> {
-    let value = parser.value()?.string()?;
-    let wrong = || {
-        Error(format!(
-            "{option} must be a number of bytes, such as 16384, 16K or 1G"
-        ))
-    };
-    size::parse(&value).ok_or_else(wrong)
+/// The command line as clap describes it, for completions and manual pages.
+pub(crate) fn description() -> clap::Command {
+    Cli::command()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, Error> {
-        parse(line.split_whitespace().map(OsString::from))
+    fn parsed(line: &str) -> Result<Command, String> {
+        let words = ["pinmap"].into_iter().chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        Ok(cli.command)
     }
 
     fn refused(line: &str) -> String {
-        parsed(line).expect_err(line).to_string()
+        parsed(line).expect_err(line)
     }
 
-    fn pci() -> PciAddress {
+    fn node() -> PciAddress {
         PciAddress {
             domain: 0,
             bus: 0,
@@ -376,22 +325,24 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_everywhere() {
-        assert_eq!(parsed("--help"), Ok(Command::Help(Topic::All)));
-        assert_eq!(parsed("--version"), Ok(Command::Version));
-        for (name, topic) in [
-            ("info", Topic::Info),
-            ("bind", Topic::Bind),
-            ("unbind", Topic::Unbind),
-            ("copy-test", Topic::CopyTest),
-            ("demo", Topic::Demo),
-            ("doctor", Topic::Doctor),
-            ("explain", Topic::Explain),
-        ] {
-            assert_eq!(parsed(&format!("{name} --help")), Ok(Command::Help(topic)));
-            assert_eq!(parsed(&format!("{name} -V")), Ok(Command::Version));
-            assert!(crate::help::text(topic).contains(&format!("usage: pinmap {name}")));
-            assert!(crate::help::text(topic).contains("Exit status: 0"));
+    fn the_description_is_consistent() {
+        description().debug_assert();
+    }
+
+    #[test]
+    fn help_is_everywhere_and_fits_a_terminal() {
+        let all = refused("--help");
+        assert!(all.contains("Exit status"), "{all}");
+        for command in description().get_subcommands() {
+            let name = command.get_name();
+            for line in [format!("{name} --help"), format!("help {name}")] {
+                let text = refused(&line);
+                assert!(text.contains(&format!("Usage: pinmap {name}")), "{text}");
+                assert!(text.contains("Exit status: 0"), "{text}");
+                let longest = text.lines().map(|line| line.chars().count()).max();
+                assert!(longest.is_some_and(|longest| longest <= 100), "{text}");
+            }
+            assert!(all.contains(name), "{all}");
         }
     }
 
@@ -401,12 +352,10 @@ mod tests {
         let all = InfoOptions {
             json: true,
             need: Some(1 << 30),
-            device: Some(Target::Pci(pci())),
+            device: Some(Target::Pci(node())),
         };
-        assert_eq!(
-            parsed("info --json 0000:00:10.0 --need=1G"),
-            Ok(Command::Info(all))
-        );
+        let line = "info --json 0000:00:10.0 --need=1G";
+        assert_eq!(parsed(line), Ok(Command::Info(all)));
         for (text, path) in [("pinmap12", "/dev/pinmap12"), ("./x", "./x")] {
             let options = InfoOptions {
                 device: Some(Target::Node(path.into())),
@@ -418,19 +367,22 @@ mod tests {
 
     #[test]
     fn functions_are_bdfs() {
-        assert_eq!(parsed("bind 00:10.0"), Ok(Command::Bind(pci())));
-        assert_eq!(parsed("unbind -- 0000:00:10.0"), Ok(Command::Unbind(pci())));
-        assert!(refused("bind").contains("which function"));
-        assert!(refused("bind pinmap0").contains("`pinmap0` is not a PCI address"));
-        assert!(refused("bind 00:10.0 00:11.0").contains("only one BDF"));
+        let function = node();
+        assert_eq!(parsed("bind 00:10.0"), Ok(Command::Bind { function }));
+        let line = "unbind -- 0000:00:10.0";
+        assert_eq!(parsed(line), Ok(Command::Unbind { function }));
+        assert!(refused("bind pinmap0").contains("not a PCI address"));
     }
 
     #[test]
-    fn copy_test_has_its_options() {
-        assert_eq!(
-            parsed("copy-test"),
-            Ok(Command::CopyTest(CopyOptions::default()))
-        );
+    fn other_commands_have_their_options() {
+        let defaults = CopyOptions {
+            device: None,
+            size: 16 << 10,
+            address_bits: 0,
+            identity: false,
+        };
+        assert_eq!(parsed("copy-test"), Ok(Command::CopyTest(defaults)));
         let options = CopyOptions {
             device: Some(Target::Node("/dev/pinmap1".into())),
             size: 8192,
@@ -439,83 +391,53 @@ mod tests {
         };
         let line = "copy-test --device /dev/pinmap1 --size 8K --address-bits 28 --identity";
         assert_eq!(parsed(line), Ok(Command::CopyTest(options)));
-    }
-
-    #[test]
-    fn doctor_has_its_options() {
+        let (need, function) = (Some(1 << 20), Some(node()));
+        let json = true;
         let options = DoctorOptions {
-            need: Some(1 << 20),
-            function: Some(pci()),
+            json,
+            need,
+            function,
         };
-        assert_eq!(
-            parsed("doctor --need 1M 00:10.0"),
-            Ok(Command::Doctor(options))
-        );
-        assert_eq!(
-            parsed("doctor"),
-            Ok(Command::Doctor(DoctorOptions::default()))
-        );
-        assert!(refused("doctor /dev/pinmap0").contains("not a PCI address"));
-        assert!(refused("doctor --json").contains("no option"));
-    }
-
-    #[test]
-    fn demo_has_its_options() {
-        assert_eq!(parsed("demo"), Ok(Command::Demo(DemoOptions::default())));
-        let options = DemoOptions {
-            device: Some(Target::Pci(pci())),
-        };
+        let line = "doctor --json --need 1M 00:10.0";
+        assert_eq!(parsed(line), Ok(Command::Doctor(options)));
+        let device = Some(Target::Pci(node()));
+        let options = DemoOptions { device };
         assert_eq!(parsed("demo --device=00:10.0"), Ok(Command::Demo(options)));
-    }
-
-    #[test]
-    fn explain_has_its_options() {
         for (line, json) in [
             ("explain 12 0x1000", false),
             ("explain --json 12 4096", true),
         ] {
-            let options = ExplainOptions {
-                json,
-                pid: 12,
-                addr: 4096,
-            };
+            let (pid, addr) = (12, 4096);
+            let options = ExplainOptions { json, pid, addr };
             assert_eq!(parsed(line), Ok(Command::Explain(options)));
         }
-        assert!(refused("explain 12").contains("which address"));
-        assert!(refused("explain x 1").contains("not the id of a process"));
-        assert!(refused("explain 0 1").contains("not the id of a process"));
-        assert!(refused("explain 1 y").contains("not an address"));
-        assert!(refused("explain 1 2 3").contains("only one ADDR"));
     }
 
     #[test]
     fn nonsense_is_told() {
         for (line, says) in [
-            ("", "which command"),
-            ("frob", "no command `frob`"),
-            ("--help me", "`me` is too much"),
-            ("info --json=x", "`=x` is too much"),
-            ("info --frob", "no option `--frob`"),
-            ("info a/b c/d", "only one DEVICE"),
+            ("inof", "a similar subcommand exists: 'info'"),
+            ("frob", "unrecognized subcommand 'frob'"),
+            ("info --jsno", "a similar argument exists: '--json'"),
+            ("info --json=x", "unexpected value 'x'"),
+            ("info a/b c/d", "unexpected argument 'c/d'"),
             ("info pinmap", "neither a node"),
-            ("info --need", "--need needs a value"),
-            ("info --need x", "--need must be a number of bytes"),
+            ("info --need", "a value is required"),
+            ("info --need x", "no number of bytes"),
+            ("bind", "<BDF>"),
+            ("bind 00:10.0 00:11.0", "unexpected argument"),
+            ("doctor /dev/pinmap0", "not a PCI address"),
             ("copy-test --size 0", "at least 1"),
             ("copy-test --address-bits 11", "12 to 64"),
             ("copy-test --address-bits 65", "12 to 64"),
-            ("copy-test x", "`x` is too much"),
-            ("demo x", "`x` is too much"),
+            ("copy-test x", "unexpected argument 'x'"),
+            ("explain 12", "<ADDR>"),
+            ("explain x 1", "not the id of a process"),
+            ("explain 0 1", "not the id of a process"),
+            ("explain 1 y", "not an address"),
+            ("explain 1 2 3", "unexpected argument '3'"),
         ] {
             assert!(refused(line).contains(says), "{line}: {}", refused(line));
         }
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_told() {
-        let word: OsString = std::os::unix::ffi::OsStringExt::from_vec(vec![0xff]);
-        assert!(parse([word].into_iter())
-            .expect_err("no text")
-            .to_string()
-            .contains("UTF-8"));
     }
 }

@@ -10,12 +10,13 @@ mod demo;
 mod details;
 mod doctor;
 mod explain;
-mod help;
 mod info;
 mod limit;
+mod manual;
 mod report;
 mod report_json;
 mod size;
+mod style;
 mod sysfs;
 mod text;
 mod words;
@@ -24,38 +25,32 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use args::Command;
+use args::{Cli, Command};
+use clap::Parser;
 
 /// A result whose error is shown as one sentence.
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// The exit status for a wrong command line.
-const USAGE: u8 = 2;
-
 fn run(command: Command, out: &mut impl Write) -> Result<()> {
     match command {
-        Command::Help(topic) => write!(out, "{}", help::text(topic))?,
-        Command::Version => writeln!(out, "pinmap {}", env!("CARGO_PKG_VERSION"))?,
         Command::Info(options) => info::run(&options, out)?,
-        Command::Bind(pci) => bind::bind(&sysfs::Sysfs::system(), pci, out)?,
-        Command::Unbind(pci) => bind::unbind(&sysfs::Sysfs::system(), pci, out)?,
+        Command::Bind { function } => bind::bind(&sysfs::Sysfs::system(), function, out)?,
+        Command::Unbind { function } => bind::unbind(&sysfs::Sysfs::system(), function, out)?,
         Command::CopyTest(options) => copy_test::run(&options, out)?,
         Command::Demo(options) => demo::run(&options, out)?,
         Command::Doctor(options) => doctor::run(&options, out)?,
         Command::Explain(options) => explain::run(&options, out)?,
+        Command::Completions { shell } => manual::completions(shell, out)?,
+        Command::Man { directory } => manual::write(&directory, out)?,
     }
     Ok(out.flush()?)
 }
 
 fn main() -> ExitCode {
-    let command = match args::parse(std::env::args_os().skip(1)) {
-        Ok(command) => command,
-        Err(error) => {
-            eprintln!("pinmap: {error}; see `pinmap --help`");
-            return ExitCode::from(USAGE);
-        }
-    };
-    let Err(error) = run(command, &mut io::stdout().lock()) else {
+    // A usage error ends the process here, with exit status 2; help and version with 0.
+    let cli = Cli::parse();
+    style::choose(cli.color);
+    let Err(error) = run(cli.command, &mut anstream::stdout().lock()) else {
         return ExitCode::SUCCESS;
     };
     // If the reader of a pipe is gone, there is nobody to tell.
@@ -63,7 +58,8 @@ fn main() -> ExitCode {
         .downcast_ref::<io::Error>()
         .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe);
     if !gone {
-        eprintln!("pinmap: {error}");
+        let (on, off) = (style::ERROR, style::ERROR.render_reset());
+        anstream::eprintln!("{on}pinmap:{off} {error}");
     }
     ExitCode::FAILURE
 }

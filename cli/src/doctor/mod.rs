@@ -12,13 +12,16 @@ mod system;
 
 use std::io::{self, Write};
 
+use serde::Serialize;
+
 use crate::args::DoctorOptions;
-use crate::Result;
+use crate::{style, Result};
 
 use system::System;
 
 /// The level of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum Level {
     /// All is well.
     Good,
@@ -29,7 +32,7 @@ enum Level {
 }
 
 /// A finding.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
     /// The thing that was examined, in a word or two.
@@ -68,12 +71,16 @@ impl Finding {
     }
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        let level = match self.level {
-            Level::Good => "ok",
-            Level::Note => "note",
-            Level::Wrong => "WRONG",
+        let (level, style) = match self.level {
+            Level::Good => ("ok", style::GOOD),
+            Level::Note => ("note", style::NOTE),
+            Level::Wrong => ("WRONG", style::ERROR),
         };
-        writeln!(out, "{level:<7}{}: {}", self.what, self.text)?;
+        writeln!(
+            out,
+            "{style}{level:<7}{style:#}{}: {}",
+            self.what, self.text
+        )?;
         match &self.fix {
             Some(fix) => writeln!(out, "{:<7}=> {fix}", ""),
             None => Ok(()),
@@ -81,16 +88,33 @@ impl Finding {
     }
 }
 
+/// All findings, as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    usable: bool,
+    findings: &'a [Finding],
+}
+
 /// Writes the findings. Fails after that if anything is wrong.
 pub(crate) fn run(options: &DoctorOptions, out: &mut impl Write) -> Result<()> {
     let findings = examine(&System::this(), options);
-    for finding in &findings {
-        finding.write(out)?;
-    }
     let wrong = findings
         .iter()
-        .filter(|finding| finding.level == Level::Wrong);
-    match wrong.count() {
+        .filter(|finding| finding.level == Level::Wrong)
+        .count();
+    if options.json {
+        let report = Report {
+            usable: wrong == 0,
+            findings: &findings,
+        };
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        for finding in &findings {
+            finding.write(out)?;
+        }
+    }
+    match wrong {
+        0 if options.json => Ok(()),
         0 => Ok(writeln!(out, "\npinmap can be used")?),
         1 => Err("pinmap cannot be used yet: one thing is missing".into()),
         n => Err(format!("pinmap cannot be used yet: {n} things are missing").into()),
@@ -121,8 +145,8 @@ mod tests {
             .write(&mut text)
             .expect("written");
         assert_eq!(
-            String::from_utf8(text).expect("text"),
-            "WRONG  limit: too low\n       => raise it\nok     IOMMU: dmar0\n"
+            anstream::adapter::strip_bytes(&text).into_vec(),
+            b"WRONG  limit: too low\n       => raise it\nok     IOMMU: dmar0\n"
         );
     }
 

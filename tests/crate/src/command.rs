@@ -207,19 +207,33 @@ pub(crate) fn function_in_company() -> Result<Option<String>, Box<dyn std::error
 
 pub(crate) fn command_refuses_nonsense() -> Outcome {
     for (line, says) in [
-        ("pinmap", "which command"),
-        ("pinmap frob", "no command `frob`"),
-        ("pinmap info --frob", "no option `--frob`"),
+        ("pinmap", "Usage: pinmap"),
+        ("pinmap inof", "a similar subcommand exists: 'info'"),
+        ("pinmap info --frob", "unexpected argument '--frob'"),
         ("pinmap bind 1", "not a PCI address"),
         ("pinmap copy-test --size 0", "at least 1"),
     ] {
         let (status, out, err) = run(line)?;
         assert_eq!((status, &*out), (Some(2), ""), "{line}");
+        assert!(err.contains(says), "{line}: {err}");
         assert!(
-            err.contains(says) && err.lines().count() == 1,
-            "{line}: {err}"
+            !err.contains('\x1b'),
+            "colours where there is no terminal: {err:?}"
         );
     }
+    let (status, out, err) = run("pinmap help doctor")?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    assert!(out.contains("Changes nothing"), "{out}");
+    let (status, out, err) = run("pinmap completions bash")?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    assert!(out.contains("_pinmap()"), "{out}");
+    let directory = std::env::temp_dir();
+    let (status, out, err) = run(&format!("pinmap man {}", directory.display()))?;
+    assert_eq!((status, &*err), (Some(0), ""));
+    for page in out.lines() {
+        std::fs::remove_file(page)?;
+    }
+    assert!(out.contains("pinmap-copy-test.1"), "{out}");
     let (status, out, err) = run("pinmap --help")?;
     assert_eq!((status, &*err), (Some(0), ""));
     assert!(out.contains("Exit status"), "{out}");

@@ -57,6 +57,21 @@ pub(crate) fn doctor_all_is_well() -> Outcome {
     ] {
         assert!(out.contains(part), "{part}: {out}");
     }
+    assert!(
+        !out.contains('\x1b'),
+        "colours where there is no terminal: {out:?}"
+    );
+    let (_, coloured, _) = run("pinmap --color always doctor")?;
+    assert!(coloured.contains("\x1b[32mok"), "{coloured:?}");
+    let (status, json, err) = run("pinmap doctor --json")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{json}");
+    for part in [
+        "\"usable\": true",
+        "\"level\": \"good\"",
+        "\"what\": \"driver\"",
+    ] {
+        assert!(json.contains(part), "{part}: {json}");
+    }
     let pci = device.info()?.pci;
     let (status, out, _) = run(&format!("pinmap doctor {pci}"))?;
     assert_eq!(status, Some(0), "{out}");
