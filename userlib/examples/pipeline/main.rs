@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checksums a file that need not fit into the device's memory. Chunks are read, copied to the
-//! device and checksummed there by two streams in turn; while the device works on a chunk, the next
-//! one is read.
+//! Checksums a file that need not fit into the device's memory. Chunks are read into pinned memory,
+//! from which the device takes them: the CPU copies nothing. Two streams copy and checksum them in
+//! turn; while the device works on a chunk, the next one is read.
 //!
 //! usage: `pipeline [FILE]`. Without a file: made-up bytes, more than the device has memory.
 
@@ -10,17 +10,17 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
 
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pinmap::stream::{Pending, StreamOptions};
-use pinmap::{testgpu, Accelerator, Allocation, Stream};
+use pinmap::stream::Pending;
+use pinmap::{testgpu, Accelerator, Allocation, Pinned, Stream, StreamOptions};
 
 /// Length of a chunk in bytes.
 const CHUNK: usize = 4 << 20;
 
 /// Memory for a chunk: of the host, into which it is read, and of the device.
 struct Lane {
-    host: Allocation<u8>,
+    host: Pinned<u8>,
     local: Allocation<u8>,
-    crc: Allocation<u32>,
+    crc: Pinned<u32>,
     /// Bytes that are in use.
     len: usize,
 }
@@ -41,9 +41,9 @@ enum State {
 impl Worker {
     fn new(gpu: &Accelerator) -> pinmap::Result<Self> {
         let lane = Lane {
-            host: gpu.device().alloc(CHUNK)?,
+            host: gpu.alloc(CHUNK)?,
             local: gpu.alloc_vram(CHUNK)?,
-            crc: gpu.device().alloc(1)?,
+            crc: gpu.alloc(1)?,
             len: 0,
         };
         let stream = gpu.stream(StreamOptions::new())?;
@@ -59,7 +59,7 @@ impl Worker {
         match std::mem::replace(&mut self.state, State::Moving) {
             State::Busy(pending) => {
                 let lane = pending.wait()?;
-                let found = (lane.crc.get(0)?, lane.len);
+                let found = (lane.crc[0], lane.len);
                 Ok((lane, Some(found)))
             }
             State::Idle(lane) => Ok((lane, None)),
@@ -199,19 +199,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     let crc = Crc::new();
     let (mut device, mut cpu, mut done) = (0, 0, 0);
     let mut workers = [Worker::new(&gpu)?, Worker::new(&gpu)?];
-    let mut buffer = vec![0; CHUNK];
     let mut bar = Bar::new(total);
     // After the end of the file, one more turn for each worker takes what is still in flight.
     let mut last = workers.len();
     for turn in 0.. {
         let worker = &mut workers[turn % 2];
-        let len = read(&mut file, &mut buffer)?;
         let (mut lane, found) = worker.take()?;
         if let Some((piece, len)) = found {
             device = crc.join(device, piece, len);
             done += len as u64;
             bar.show(done)?;
         }
+        let len = read(&mut file, &mut lane.host)?;
         if len == 0 {
             worker.state = State::Idle(lane);
             last -= 1;
@@ -220,11 +219,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             continue;
         }
-        lane.host.write(0, &buffer[..len])?;
         lane.len = len;
+        // While the other stream works, the CPU computes the same, to compare.
+        cpu = crc.add(cpu, &lane.host[..len]);
         worker.start(lane)?;
-        // Meanwhile the CPU computes the same, to compare.
-        cpu = crc.add(cpu, &buffer[..len]);
     }
     bar.end()?;
     println!("CRC-32C: device {device:08x}, CPU {cpu:08x}");
