@@ -88,12 +88,12 @@ fn run() -> Result<(), Box<dyn Error>> {
     // B knows the address of A's memory, and tells the device to write there.
     let target = a.memory.device_addr()?;
     let write = packet::fill(target, 4096, 0xbad, 2);
-    // SAFETY: B's context reaches nothing there, and A's memory is accessed by atomics and devices
-    // only, so nothing could go wrong even if it did.
-    let Err(error) = b
-        .queue
-        .scope(|scope| unsafe { scope.submit_packets(&[write]) })
-    else {
+    let written = b.queue.scope(|scope| {
+        // SAFETY: B's context reaches nothing there, and A's memory is accessed by atomics and
+        // devices only, so nothing could go wrong even if it did.
+        unsafe { scope.submit_packets(&[write]) }
+    });
+    let Err(error) = written else {
         return Err("B wrote where only A has memory".into());
     };
     let fault = error.fault().ok_or("B's queue stopped without a fault")?;

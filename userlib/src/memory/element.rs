@@ -37,8 +37,8 @@ pub(crate) mod sealed {
 
 macro_rules! numbers {
     ($($type:ty as $bits:ty: $to_bits:expr;)*) => { $(
-        // SAFETY: A number has no padding, and any bytes are one.
         #[cfg(not(feature = "bytemuck"))]
+        // SAFETY: A number has no padding, and any bytes are one.
         unsafe impl Element for $type {}
         impl Number for $type {}
         impl sealed::Bits for $type {
@@ -71,18 +71,18 @@ numbers! {
     half::bf16 as u16: half::bf16::to_bits;
 }
 
+#[cfg(not(feature = "bytemuck"))]
 // SAFETY: A number has no padding, and any bytes are one.
-#[cfg(not(feature = "bytemuck"))]
 unsafe impl Element for u128 {}
+#[cfg(not(feature = "bytemuck"))]
 // SAFETY: As for `u128`.
-#[cfg(not(feature = "bytemuck"))]
 unsafe impl Element for i128 {}
-// SAFETY: An array is its elements, without anything in between.
 #[cfg(not(feature = "bytemuck"))]
+// SAFETY: An array is its elements, without anything in between.
 unsafe impl<T: Element, const N: usize> Element for [T; N] {}
 
-// SAFETY: `Pod` promises all of it.
 #[cfg(feature = "bytemuck")]
+// SAFETY: `Pod` promises all of it.
 unsafe impl<T: bytemuck::Pod + Send + Sync> Element for T {}
 
 /// Declares structs of plain data, which device memory can consist of: descriptors, records, work
@@ -121,9 +121,9 @@ unsafe impl<T: bytemuck::Pod + Send + Sync> Element for T {}
 macro_rules! element {
     (zerocopy: $($type:ty),+ $(,)?) => { $(
         const _: () = $crate::__private::is_zerocopy::<$type>();
+        #[allow(unsafe_code)]
         // SAFETY: Any bytes are a value (`FromBytes`), all of its bytes are initialised
         // (`IntoBytes`), and nothing changes behind a shared reference (`Immutable`).
-        #[allow(unsafe_code)]
         unsafe impl $crate::Element for $type {}
     )+ };
     ($(
@@ -144,8 +144,8 @@ macro_rules! element {
             let fields = 0 $(+ ::core::mem::size_of::<$field_type>())*;
             assert!(fields == ::core::mem::size_of::<$name>(), "the struct has padding");
         };
-        // SAFETY: All fields are elements, and there is nothing between them.
         #[allow(unsafe_code)]
+        // SAFETY: All fields are elements, and there is nothing between them.
         unsafe impl $crate::Element for $name {}
     )+ };
 }
