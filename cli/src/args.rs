@@ -167,6 +167,9 @@ pub(crate) struct InfoOptions {
 /// Options of `copy-test`.
 #[derive(Debug, Args, PartialEq, Eq)]
 pub(crate) struct CopyOptions {
+    /// Print JSON: an object; addresses are strings, `pages` is null if the kernel does not count
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Use this device: a node (/dev/pinmap0), its name or a BDF; otherwise the first edu
     #[arg(long, value_parser = Target::parse)]
     pub(crate) device: Option<Target>,
@@ -377,6 +380,7 @@ mod tests {
     #[test]
     fn other_commands_have_their_options() {
         let defaults = CopyOptions {
+            json: false,
             device: None,
             size: 16 << 10,
             address_bits: 0,
@@ -384,12 +388,13 @@ mod tests {
         };
         assert_eq!(parsed("copy-test"), Ok(Command::CopyTest(defaults)));
         let options = CopyOptions {
+            json: true,
             device: Some(Target::Node("/dev/pinmap1".into())),
             size: 8192,
             address_bits: 28,
             identity: true,
         };
-        let line = "copy-test --device /dev/pinmap1 --size 8K --address-bits 28 --identity";
+        let line = "copy-test --json --device /dev/pinmap1 --size 8K --address-bits 28 --identity";
         assert_eq!(parsed(line), Ok(Command::CopyTest(options)));
         let (need, function) = (Some(1 << 20), Some(node()));
         let json = true;

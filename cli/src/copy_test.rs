@@ -2,74 +2,172 @@
 //! `pinmap copy-test`: copies memory through the device and back, and checks every byte.
 
 use std::io::Write;
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use pinmap::{Access, Buffer, RegisterOptions, Registration};
+use pinmap::{Access, Buffer, Progress, RegisterOptions, Registration};
 use pinmap_samples::edu::Edu;
 use pinmap_samples::pins::Pins;
+use serde::{Serialize, Serializer};
 
 use crate::args::CopyOptions;
-use crate::size;
-use crate::Result;
+use crate::{progress, size, Result};
+
+/// How often to show how far registering is.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// What the test has found.
+#[derive(Serialize)]
+struct Report {
+    /// Path of the node.
+    device: PathBuf,
+    /// Major and minor version of edu.
+    version: (u8, u8),
+    /// What the device computed, and told by an interrupt.
+    factorial_of_10: u32,
+    /// Where the memory was.
+    source: Place,
+    target: Place,
+    /// Bytes that were copied, each way, and in how many pieces.
+    bytes: usize,
+    pieces: usize,
+    /// How long that took.
+    seconds: f64,
+    /// Pages that were pinned and unpinned, if the kernel counts them.
+    pages: Option<Pages>,
+}
+
+/// The addresses of registered memory.
+#[derive(Serialize)]
+struct Place {
+    addr: Hex,
+    device_addr: Hex,
+}
+
+#[derive(Serialize)]
+struct Pages {
+    pinned: u64,
+    unpinned: u64,
+}
+
+/// An address, as text.
+struct Hex(u64);
+
+impl Serialize for Hex {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:#x}", self.0))
+    }
+}
 
 /// Runs the test. Fails if anything is wrong.
 pub(crate) fn run(options: &CopyOptions, out: &mut impl Write) -> Result<()> {
+    let report = test(options)?;
+    if options.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        report.write(out)?;
+    }
+    match &report.pages {
+        Some(pages) if pages.pinned != pages.unpinned => {
+            Err("pages stayed pinned, unless another program pinned memory meanwhile".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has the device compute and copy, and checks all of it.
+fn test(options: &CopyOptions) -> Result<Report> {
     let device = match &options.device {
         Some(target) => target.open()?,
         None => Edu::find()?,
     };
     let mut edu = Edu::new(device)?;
-    let (major, minor) = edu.version()?;
-    writeln!(out, "device: {}, edu {major}.{minor}", edu.device())?;
-
+    let version = edu.version()?;
     let factorial = edu.factorial(10)?;
     if factorial != 3_628_800 {
         return Err(format!("the device says that 10! is {factorial}").into());
     }
-    writeln!(out, "interrupt: works, 10! = {factorial}")?;
-
     let pins = Pins::now();
-    let (source, target) = copy(&mut edu, options, out)?;
-    let checked = check(&source, "fetched from", pattern)
-        .and_then(|()| check(&target, "stored to", pattern_of_copy(options.size)));
-    checked.map_err(|wrong| format!("wrong bytes: {wrong}"))?;
-    writeln!(out, "bytes checked: {}, all right", options.size)?;
-    drop((source, target));
-    report_pins(pins, out)
-}
-
-/// Has the device fetch one buffer and store it to another. Returns both after releasing them.
-fn copy(edu: &mut Edu, options: &CopyOptions, out: &mut impl Write) -> Result<(Buffer, Buffer)> {
     let size = options.size;
-    let source = register(edu, options, Access::Read, pattern)?;
-    let target = register(edu, options, Access::ReadWrite, |i| !pattern(i))?;
-    for (name, memory) in [("source", &source), ("target", &target)] {
-        let (addr, device_addr) = (memory.addr(), memory.device_addr()?);
-        let equal = if addr as u64 == device_addr {
-            "yes"
-        } else {
-            "no"
-        };
-        writeln!(
-            out,
-            "{name}: pointer {addr:#x}, device address {device_addr:#x}, equal: {equal}"
-        )?;
-    }
+    let source = register(&edu, options, Access::Read, pattern)?;
+    let target = register(&edu, options, Access::ReadWrite, |i| !pattern(i))?;
+    let place = |memory: &Registration| -> Result<Place> {
+        Ok(Place {
+            addr: Hex(memory.addr() as u64),
+            device_addr: Hex(memory.device_addr()?),
+        })
+    };
+    let places = (place(&source)?, place(&target)?);
 
+    let bar = progress::bytes("copying", size as u64);
     let start = Instant::now();
     for offset in (0..size).step_by(Edu::MEMORY_LEN) {
         let len = Edu::MEMORY_LEN.min(size - offset);
         edu.fetch(source.device_addr()? + offset as u64, 0, len)?;
         edu.store(target.device_addr()? + offset as u64, 0, len)?;
+        bar.inc(len as u64);
     }
-    let pieces = size.div_ceil(Edu::MEMORY_LEN);
-    let time = start.elapsed().as_secs_f64();
-    writeln!(
-        out,
-        "moved: {} both ways, in pieces: {pieces}, in {time:.1} s",
-        size::format(size as u64)
-    )?;
-    Ok((source.release()?, target.release()?))
+    let seconds = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let (source, target) = (source.release()?, target.release()?);
+    check(&source, "fetched from", pattern)
+        .and_then(|()| check(&target, "stored to", pattern_of_copy(size)))
+        .map_err(|wrong| format!("wrong bytes: {wrong}"))?;
+    drop((source, target));
+    let pages = pins.and_then(Pins::settled_since).map(|since| Pages {
+        pinned: since.acquired,
+        unpinned: since.released,
+    });
+    Ok(Report {
+        device: edu.device().path().to_owned(),
+        version,
+        factorial_of_10: factorial,
+        source: places.0,
+        target: places.1,
+        bytes: size,
+        pieces: size.div_ceil(Edu::MEMORY_LEN),
+        seconds,
+        pages,
+    })
+}
+
+impl Report {
+    fn write(&self, out: &mut impl Write) -> Result<()> {
+        let (node, (major, minor)) = (self.device.display(), self.version);
+        writeln!(out, "device: {node}, edu {major}.{minor}")?;
+        writeln!(out, "interrupt: works, 10! = {}", self.factorial_of_10)?;
+        for (name, place) in [("source", &self.source), ("target", &self.target)] {
+            let (addr, device_addr) = (place.addr.0, place.device_addr.0);
+            let equal = if addr == device_addr { "yes" } else { "no" };
+            writeln!(
+                out,
+                "{name}: pointer {addr:#x}, device address {device_addr:#x}, equal: {equal}"
+            )?;
+        }
+        let (bytes, pieces, seconds) = (self.bytes, self.pieces, self.seconds);
+        let size = size::format(bytes as u64);
+        writeln!(
+            out,
+            "moved: {size} both ways, in pieces: {pieces}, in {seconds:.1} s"
+        )?;
+        writeln!(out, "bytes checked: {bytes}, all right")?;
+        let Some(Pages { pinned, unpinned }) = self.pages else {
+            return Ok(writeln!(
+                out,
+                "pinned pages: this kernel does not count them"
+            )?);
+        };
+        let verdict = if pinned == unpinned {
+            "balanced"
+        } else {
+            "not balanced"
+        };
+        writeln!(
+            out,
+            "pinned pages: {pinned} acquired, {unpinned} released, {verdict}"
+        )?;
+        Ok(())
+    }
 }
 
 fn register(
@@ -86,7 +184,11 @@ fn register(
     if options.identity {
         how = how.identity();
     }
-    Ok(buffer.register(edu.device(), how)?)
+    let bar = progress::bytes("registering", options.size as u64);
+    let report = |progress: Progress| bar.set_position(progress.pinned);
+    let registered = buffer.register_reporting(edu.device(), how, EVERY, report);
+    bar.finish_and_clear();
+    Ok(registered?)
 }
 
 /// The byte at an offset. No two pages are the same, and no page equals a shifted one.
@@ -121,29 +223,6 @@ fn check(memory: &[u8], what: &str, content: impl Fn(usize) -> u8) -> Result<(),
          {all} wrong of {}",
         memory.len()
     ))
-}
-
-fn report_pins(before: Option<Pins>, out: &mut impl Write) -> Result<()> {
-    let Some(since) = before.and_then(Pins::settled_since) else {
-        return Ok(writeln!(
-            out,
-            "pinned pages: this kernel does not count them"
-        )?);
-    };
-    let Pins { acquired, released } = since;
-    let verdict = if since.balanced() {
-        "balanced"
-    } else {
-        "not balanced"
-    };
-    writeln!(
-        out,
-        "pinned pages: {acquired} acquired, {released} released, {verdict}"
-    )?;
-    if !since.balanced() {
-        return Err("pages stayed pinned, unless another program pinned memory meanwhile".into());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, ManageOptions, QueueOptio
 use pinmap_samples::{pagemap as frame, zero_copy as programs};
 
 use crate::args::{DemoOptions, Target};
+use crate::progress::during;
 use crate::size;
 use crate::Result;
 
@@ -32,7 +33,8 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     let mut checks = Checks::default();
     zero_copy(&gpu, &mut checks, out)?;
     streams::run(&gpu, &mut checks, out)?;
-    let rows = rows::measure(&gpu, started)?;
+    let what = "measuring zero-copy against copies";
+    let rows = during(what, || rows::measure(&gpu, started))?;
     table::write(&rows, &info, out)?;
     table::check(&rows, &mut checks, out)?;
     moving::run(&gpu, &mut checks, out)?;

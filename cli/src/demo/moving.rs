@@ -10,6 +10,7 @@ use pinmap_samples::moving::{self, Load, System};
 
 use super::checks::Checks;
 use super::table::time;
+use crate::progress::during;
 use crate::size;
 use crate::Result;
 
@@ -50,12 +51,13 @@ pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) 
         "{:>29} {:>12}{:>12}{:>12}{:>12}   {:>10}",
         "used", "managed", "prefetched", "zero-copy", "copy", "winner"
     )?;
-    let (mut rows, mut right) = measure_all(gpu)?;
+    let what = "measuring memory that moves";
+    let (mut rows, mut right) = during(what, || measure_all(gpu))?;
     for _ in 1..TRIES {
         if verdicts(&rows).iter().all(|(good, _)| *good) {
             break;
         }
-        let again = measure_all(gpu)?;
+        let again = during(what, || measure_all(gpu))?;
         rows = again.0;
         right &= again.1;
     }

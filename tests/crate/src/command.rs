@@ -146,6 +146,16 @@ pub(crate) fn command_copy_test() -> Outcome {
     let (status, out, err) = run("pinmap copy-test --size 1 --address-bits 28")?;
     assert_eq!((status, &*err), (Some(0), ""), "{out}");
     assert_eq!(out.matches("equal: no").count(), 2, "{out}");
+    let (status, out, err) = run("pinmap copy-test --json --size 5000")?;
+    // Neither progress nor anything else is told where there is no terminal.
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    for part in [
+        "\"bytes\": 5000",
+        "\"factorial_of_10\": 3628800",
+        "\"pinned\": 4",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
     Ok(())
 }
 
