@@ -13,6 +13,7 @@ mod explain;
 mod info;
 mod limit;
 mod manual;
+mod names;
 mod progress;
 mod report;
 mod report_json;

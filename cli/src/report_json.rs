@@ -11,6 +11,7 @@ use pinmap::{AcceleratorInfo, BarInfo, Link, Preflight, Reserved, Total, Totals}
 use serde::Serialize;
 
 use crate::details::{Details, Entry};
+use crate::names;
 use crate::report::Report;
 use crate::words;
 
@@ -62,6 +63,8 @@ struct EntryJson<'a> {
     pci: String,
     vendor: Option<String>,
     device: Option<String>,
+    /// From the database of PCI names.
+    name: Option<String>,
     class: Option<String>,
     iommu: Option<&'a str>,
     iommu_group: Option<u32>,
@@ -214,6 +217,7 @@ fn entry(entry: &Entry) -> EntryJson<'_> {
         pci: entry.pci.to_string(),
         vendor: id(entry.id.map(|id| id.0)),
         device: id(entry.id.map(|id| id.1)),
+        name: entry.id.and_then(names::of),
         class: entry.class.map(|class| format!("{class:06x}")),
         iommu: entry.iommu.as_deref(),
         iommu_group: entry.iommu_group,

@@ -9,6 +9,7 @@ use pinmap::{
 
 use crate::details::{Details, Entry};
 use crate::limit::COMFORT;
+use crate::names;
 use crate::report::Report;
 use crate::size::format as bytes;
 use crate::words::{kind, reserved_kind};
@@ -58,6 +59,9 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
         write!(out, "  class {class:06x}")?;
     }
     writeln!(out)?;
+    if let Some(name) = entry.id.and_then(names::of) {
+        line(out, "  name", name)?;
+    }
     if let Some(group) = entry.iommu_group {
         let name = entry.iommu.as_deref().unwrap_or("unknown");
         line(out, "  IOMMU", format!("{name}, group {group}"))?;
