@@ -37,7 +37,7 @@ pub(crate) struct Cli {
 }
 
 /// The task that the command line sets.
-#[derive(Debug, Subcommand, PartialEq, Eq)]
+#[derive(Debug, Subcommand, PartialEq)]
 pub(crate) enum Command {
     /// Show the devices, the IOMMU, and the limits of locked memory
     ///
@@ -111,6 +111,20 @@ before; 2, usage error.")]
     #[command(after_help = "\
 Exit status: 0, all checks are right; 1, not all are, or there is no such device; 2, usage error.")]
     Demo(DemoOptions),
+
+    /// Watch devices and the programs that use them: memory, queues, faults
+    ///
+    /// Shows, again and again, each device with its contexts, memory, queues and faults, and each
+    /// program that has a device open, with what it has there. On a terminal, q ends it. Other
+    /// users' programs are shown to root only.
+    #[command(after_help = "\
+Examples:
+  pinmap top                                 until q is pressed
+  pinmap top --once                          as it is now
+  pinmap top --json --count 10 | jq .devices[0].faults_per_second
+
+Exit status: 0, ended; 1, /proc or /sys cannot be read; 2, usage error.")]
+    Top(TopOptions),
 
     /// Tell where a page of managed memory is, who has it mapped, and why (as root)
     ///
@@ -199,6 +213,23 @@ pub(crate) struct DoctorOptions {
     pub(crate) function: Option<PciAddress>,
 }
 
+/// Options of `top`.
+#[derive(Debug, Args, PartialEq)]
+pub(crate) struct TopOptions {
+    /// Print JSON: an object for each sample, a line each; sizes are bytes
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show one sample, as --count 1 does
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+    /// Show N samples
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// Take a sample every SECONDS, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    pub(crate) interval: f64,
+}
+
 /// Options of `explain`.
 #[derive(Debug, Args, PartialEq, Eq)]
 pub(crate) struct ExplainOptions {
@@ -283,6 +314,13 @@ fn address_bits(text: &str) -> Result<u32, String> {
     let bits = text.parse().ok();
     bits.filter(|bits| *bits == 0 || (12..=64).contains(bits))
         .ok_or_else(|| "it must be 12 to 64, or 0".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| (0.1..=3600.0).contains(seconds))
+        .ok_or_else(|| "it must be 0.1 to 3600".to_owned())
 }
 
 fn process(text: &str) -> Result<u32, String> {
@@ -436,6 +474,9 @@ mod tests {
             ("copy-test --address-bits 11", "12 to 64"),
             ("copy-test --address-bits 65", "12 to 64"),
             ("copy-test x", "unexpected argument 'x'"),
+            ("top --interval 0", "0.1 to 3600"),
+            ("top --once --count 2", "cannot be used with"),
+            ("top --count 0", "0 is not in"),
             ("explain 12", "<ADDR>"),
             ("explain x 1", "not the id of a process"),
             ("explain 0 1", "not the id of a process"),

@@ -21,6 +21,7 @@ mod size;
 mod style;
 mod sysfs;
 mod text;
+mod top;
 mod words;
 
 use std::error::Error;
@@ -41,6 +42,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::CopyTest(options) => copy_test::run(&options, out)?,
         Command::Demo(options) => demo::run(&options, out)?,
         Command::Doctor(options) => doctor::run(&options, out)?,
+        Command::Top(options) => top::run(&options, out)?,
         Command::Explain(options) => explain::run(&options, out)?,
         Command::Completions { shell } => manual::completions(shell, out)?,
         Command::Man { directory } => manual::write(&directory, out)?,

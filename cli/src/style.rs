@@ -4,6 +4,8 @@
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 
+/// Of headings.
+pub(crate) const HEADING: Style = Style::new().bold();
 /// Of what is well.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 /// Of what is to be known.

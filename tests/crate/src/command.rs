@@ -159,6 +159,37 @@ pub(crate) fn command_copy_test() -> Outcome {
     Ok(())
 }
 
+pub(crate) fn command_top() -> Outcome {
+    let gpu = gpu()?;
+    let _host = gpu.alloc::<u8>(3 << 20)?;
+    let _local = gpu.alloc_vram::<u8>(5 << 20)?;
+    let (status, out, err) = run("pinmap top --json --count 2 --interval 0.1")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    let own = format!("\"pid\":{},", std::process::id());
+    let samples: Vec<_> = out.lines().collect();
+    assert_eq!(samples.len(), 2, "{out}");
+    for sample in &samples {
+        for part in [
+            &own,
+            "\"allocated\":3145728",
+            "\"vram\":5242880",
+            "\"kind\":\"paged\"",
+        ] {
+            assert!(sample.contains(part), "{part}: {sample}");
+        }
+    }
+    // Rates are there from the second sample on.
+    assert!(samples[0].contains("\"faults_per_second\":null"), "{out}");
+    assert!(samples[1].contains("\"faults_per_second\":0.0"), "{out}");
+    let (status, out, err) = run("pinmap top --once")?;
+    assert_eq!((status, &*err), (Some(0), ""), "{out}");
+    assert!(!out.contains('\x1b'), "{out:?}");
+    let line = out.lines().find(|line| line.contains("crate-test"));
+    let line = line.ok_or_else(|| format!("this process is not there: {out}"))?;
+    assert!(line.contains("3.0M") && line.contains("5.0M"), "{line}");
+    Ok(())
+}
+
 pub(crate) fn command_bind_and_unbind() -> Outcome {
     let Some(device) = devices()?.pop() else {
         return skip("there is no edu bound to pinmap");

@@ -128,6 +128,7 @@ const TESTS: &[Test] = tests! {
         command_info_without_permission
         command_info_asks_the_driver
         command_copy_test
+        command_top
         command_bind_and_unbind
         command_refuses_nonsense
         example_edu
