@@ -365,6 +365,7 @@ mod documents {
 
 mod device;
 mod error;
+pub mod guide;
 mod memory;
 mod queue;
 pub mod stream;
