@@ -18,6 +18,15 @@ use crate::testgpu::packet;
 /// once through [queues](Accelerator::queue), each with a device address space of its own.
 ///
 /// Made by [`Device::accelerator`]. A clone is the same context.
+///
+/// ```no_run
+/// use pinmap::{Accelerator, StreamOptions};
+/// # fn main() -> pinmap::Result<()> {
+/// let gpu = Accelerator::find()?;
+/// println!("{}: {} bytes of its own memory", gpu.device(), gpu.info()?.vram_len);
+/// let stream = gpu.stream(StreamOptions::new())?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Accelerator {
     device: Device,
@@ -35,6 +44,14 @@ pub(crate) struct Limits {
 /// The properties of a paged device. Returned by [`Accelerator::info`].
 ///
 /// Bandwidths and latencies are those of the model with which the test GPU delays its accesses.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// let info = gpu.info()?;
+/// println!("{} of {} bytes are free", info.vram_free, info.vram_len);
+/// println!("{} copy engines, {} kernels at once", info.copy_engines, info.compute_slots);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -68,6 +85,15 @@ pub struct AcceleratorInfo {
 }
 
 /// The speed with which a device reaches memory.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// match gpu.info()?.link.bandwidth {
+///     Some(bytes) => println!("{bytes} bytes a second each way"),
+///     None => println!("as fast as it goes"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Link {
@@ -107,6 +133,15 @@ impl AcceleratorInfo {
 }
 
 /// The translation of an address by a device's page table. Returned by [`Accelerator::walk`].
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator, numbers: &pinmap::Pinned<f32>) -> pinmap::Result<()> {
+/// // Where does the device find the first element?
+/// if let Some(walk) = gpu.walk(numbers.slice().device_addr())? {
+///     println!("{:?}, by an entry of {} bytes", walk.target, walk.leaf_len);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -159,6 +194,15 @@ impl Walk {
 
 /// The work of a paged device for all contexts together, since the driver was bound to it. Returned
 /// by [`Accelerator::counters`].
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// let before = gpu.counters()?.copied();
+/// // ... work ...
+/// let copied = gpu.counters()?.copied().since(&before);
+/// println!("{} bytes in {:?} of the copy engines' time", copied.bytes(), copied.busy);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -280,6 +324,17 @@ fn sum(engines: &[EngineCounters]) -> EngineCounters {
 impl Device {
     /// Returns the device as one with an MMU and queues of its own.
     ///
+    /// ```no_run
+    /// use pinmap::{Device, Kind};
+    /// # fn main() -> pinmap::Result<()> {
+    /// let device = Device::open("/dev/pinmap0")?;
+    /// if device.kind()? == Kind::Paged {
+    ///     let gpu = device.accelerator()?;
+    ///     println!("priorities: {:?}", gpu.priorities());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues;
@@ -335,6 +390,16 @@ impl Accelerator {
     }
 
     /// Opens the first device with queues that this user may open.
+    ///
+    /// ```no_run
+    /// use pinmap::{Accelerator, ErrorKind};
+    ///
+    /// match Accelerator::find() {
+    ///     Ok(gpu) => println!("{}", gpu.device()),
+    ///     Err(error) if error.kind() == ErrorKind::NotFound => println!("there is none"),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// ```
     ///
     /// # Errors
     ///

@@ -19,6 +19,20 @@ use crate::sys::poll::wait;
 use crate::sys::watch::{Files, Watched};
 
 /// Something that happened to a context, without a call of the program.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// use pinmap::DeviceEvent;
+///
+/// loop {
+///     match device.next_event()? {
+///         DeviceEvent::Stale { addr, .. } => println!("the memory at {addr:#x} was unmapped"),
+///         DeviceEvent::Gone => break,
+///         other => println!("{other}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -122,6 +136,15 @@ impl fmt::Display for DeviceEvent {
 impl Device {
     /// Takes the next event, if there is one. Does not wait.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// // In an event loop, when the device's file is readable:
+    /// while let Some(event) = device.try_next_event()? {
+    ///     println!("{event}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENODEV`: the device is gone, and [`DeviceEvent::Gone`] was taken before.
@@ -158,6 +181,18 @@ impl Device {
 
     /// Waits as [`next_event`](Self::next_event) does, but no longer than `timeout`.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use pinmap::ErrorKind;
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// match device.next_event_timeout(Duration::from_secs(1)) {
+    ///     Ok(event) => println!("{event}"),
+    ///     Err(error) if error.kind() == ErrorKind::TimedOut => println!("nothing happened"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`next_event`](Self::next_event); `ETIMEDOUT`: the time was up first.
@@ -190,6 +225,14 @@ impl Device {
 
     /// Waits as [`next_event`](Self::next_event) does, without blocking the thread, on any
     /// executor. If the future is dropped before it is ready, no event is lost.
+    ///
+    /// ```no_run
+    /// # async fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// loop {
+    ///     println!("{}", device.next_event_async().await?);
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

@@ -26,6 +26,17 @@ pub enum Kind {
 }
 
 /// The properties of a device. Returned by [`Device::info`](crate::Device::info).
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// let info = device.info()?;
+/// println!("{} is {:04x}:{:04x}", info.pci, info.id.0, info.id.1);
+/// println!("{} address bits, {} interrupt vectors", info.address_bits(), info.vectors);
+/// if !info.coherent {
+///     println!("caches must be synchronised");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -116,6 +127,15 @@ impl Info {
 }
 
 /// A set of page sizes.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// // Memory in huge pages of one of these sizes is mapped fastest.
+/// for bytes in device.info()?.page_sizes.iter() {
+///     println!("{bytes}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageSizes(u64);
 
@@ -142,6 +162,18 @@ impl serde::Serialize for PageSizes {
 }
 
 /// How much memory a process may lock.
+///
+/// ```
+/// use pinmap::{ErrorKind, Memlock};
+///
+/// let memlock = Memlock { limit: Some(8 << 20), used: 3 << 20 };
+/// assert_eq!(memlock.available(), Some(5 << 20));
+/// memlock.check(1 << 20)?;
+/// let error = memlock.check(64 << 20).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+/// println!("{error}"); // with the limit, and how to raise it
+/// # pinmap::Result::<()>::Ok(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Memlock {
@@ -186,6 +218,16 @@ impl Memlock {
 
 /// The properties of a BAR: a range of the function's registers or memory, named after the base
 /// address register that holds its address.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// for (number, bar) in device.info()?.bars.iter().enumerate() {
+///     if let Some(bar) = bar.filter(|bar| bar.mappable) {
+///         println!("BAR {number}: {} bytes, without {:?}", bar.len, bar.hole);
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -236,6 +278,14 @@ pub enum ReservedKind {
 
 /// A range of device addresses that no mapping can use. Returned by
 /// [`Device::reserved`](crate::Device::reserved).
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// for reserved in device.reserved()? {
+///     println!("{:#x?} cannot be used: {:?}", reserved.range, reserved.kind);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -21,6 +21,15 @@ use crate::sys::{inside, ioctl};
 ///
 /// Made by [`Device::interrupt`]. Dropping it detaches the eventfd: interrupts on that vector are
 /// then ignored. The eventfd ([`AsFd`]) can be polled: it is readable when an interrupt came.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// let interrupt = device.interrupt(0)?; // before the device is told to raise it
+/// let registers = device.bar(0)?;
+/// registers.write(0x98, 1u32)?;
+/// println!("{} came", interrupt.wait()?);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, interrupts are ignored"]
 #[derive(Debug)]
 pub struct Interrupt {
@@ -173,6 +182,15 @@ impl Interrupt {
     }
 
     /// Returns how many interrupts came since the last call, or `None` if none did. Does not wait.
+    ///
+    /// ```no_run
+    /// # fn f(interrupt: &pinmap::Interrupt) -> pinmap::Result<()> {
+    /// // In an event loop, when the interrupt's file is readable:
+    /// if let Some(count) = interrupt.try_wait()? {
+    ///     println!("{count} came since the last time");
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

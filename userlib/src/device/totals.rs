@@ -89,6 +89,15 @@ impl Totals {
 impl Device {
     /// Asks for the totals of all contexts of the device, including those of other programs.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let totals = device.totals()?;
+    /// println!("{} programs have it open", totals.contexts);
+    /// println!("{} bytes are pinned", totals.pinned.bytes);
+    /// println!("{} bytes can be reached by the device", totals.mapped.bytes);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENOTTY`: the driver is older than this crate.
@@ -97,6 +106,13 @@ impl Device {
     }
 
     /// Asks for the totals of this context.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let faults = gpu.device().own_totals()?.faults;
+    /// println!("{} faults for {} pages took {:?}", faults.served, faults.pages, faults.time);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
