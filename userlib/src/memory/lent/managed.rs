@@ -30,6 +30,15 @@ pub(super) struct Range {
 
 /// Options for managing memory, for [`Accelerator::manage_with`] and
 /// [`Accelerator::manage_all_with`].
+///
+/// ```no_run
+/// use pinmap::{Advice, ManageOptions, Place};
+/// # fn f(gpu: &pinmap::Accelerator, table: &[u32]) -> pinmap::Result<()> {
+/// // Only what is advised moves to the device.
+/// let _all = gpu.manage_all_with(ManageOptions::new().on_host())?;
+/// gpu.advise(table, Advice::new().prefer(Place::Vram))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ManageOptions {
     on_host: bool,
@@ -66,6 +75,14 @@ impl Range {
 /// addresses are not managed any more, unless something else of the context still needs that:
 /// another `ManagedRange`, a [`Managed`](crate::Managed), work that is not done, or a queue that
 /// was lent memory. A forgotten one ([`std::mem::forget`]) lasts until the context is closed.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator, numbers: &[f32]) -> pinmap::Result<()> {
+/// let range = gpu.manage(numbers)?;
+/// println!("{:x?} are managed", range.range());
+/// drop(range); // and not any more
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, the addresses are not managed any more"]
 pub struct ManagedRange {
     loan: Loan,
@@ -146,6 +163,14 @@ impl Accelerator {
 
     /// Has all addresses of the program managed that the device can translate, as
     /// [`manage`](Self::manage) does for a range.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let _managed = gpu.manage_all()?;
+    /// let numbers = vec![1.0f32; 1 << 20]; // managed, as all memory of the program
+    /// gpu.prefetch(&numbers[..], pinmap::Place::Vram)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -10,6 +10,13 @@ use crate::sys::ioctl;
 
 /// How much of the device's memory a context may take for managed memory, and takes. Returned by
 /// [`Accelerator::budget`].
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// let budget = gpu.budget()?;
+/// println!("{} bytes are on the device, {} more can go there", budget.used, budget.room);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -41,6 +48,15 @@ impl Accelerator {
     /// Limits how much of the device's memory this context takes for managed memory, in bytes.
     /// `None`: no limit. What is there already stays; memory beyond the limit stays on the host,
     /// where the device reaches it.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// // Half of the device's memory is for another program.
+    /// gpu.set_budget(gpu.info()?.vram_len / 2)?;
+    /// // ...
+    /// gpu.set_budget(None)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -201,6 +201,13 @@ impl Accelerator {
     /// long as the value exists; unless the program has chosen ranges itself: then the memory is
     /// one more.
     ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let mut numbers = gpu.alloc_managed::<f32>(1 << 20)?;
+    /// numbers.fill(1.0); // a slice for the CPU
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: `count` is 0; `EOVERFLOW`: the length exceeds every address space; `ENOMEM`: out
@@ -213,6 +220,13 @@ impl Accelerator {
     /// range of its own. So its [statistics](Managed::statistics) count this memory alone.
     ///
     /// Slices of other memory that are lent meanwhile are registered, unless they are managed, too.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let numbers = gpu.alloc_managed_apart::<f32>(1 << 20)?;
+    /// assert_eq!(numbers.range().range(), Some((numbers.addr(), 4 << 20)));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -283,6 +297,13 @@ impl<T: Element> Managed<T> {
     }
 
     /// Borrows the elements exclusively as a slice that the device can write.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::Saxpy, Managed, Stream};
+    /// # fn f(stream: &Stream, x: &Managed<f32>, y: &mut Managed<f32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| work.launch(Saxpy { a: 2.0, x: x.slice(), y: &mut y.slice_mut() }))
+    /// # }
+    /// ```
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
         let (start, bytes) = (self.memory.start(), self.len * size_of::<T>());
         // SAFETY: The memory is mapped, readable and writable, and any bytes are elements. `self`
@@ -348,6 +369,14 @@ impl<T: Element> Managed<T> {
     /// Advises how the memory will be used: see [`Accelerator::advise`], which also advises on a
     /// part.
     ///
+    /// ```no_run
+    /// use pinmap::{Advice, Place};
+    /// # fn f(flags: &pinmap::Managed<u64>) -> pinmap::Result<()> {
+    /// // Both sides look at them all the time.
+    /// flags.advise(Advice::new().prefer(Place::Host))
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Accelerator::advise`].
@@ -356,6 +385,14 @@ impl<T: Element> Managed<T> {
     }
 
     /// Tells where the memory is: see [`Accelerator::residency`].
+    ///
+    /// ```no_run
+    /// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// for run in numbers.residency()?.runs {
+    ///     println!("{} bytes: {:?}, because {}", run.len, run.place, run.rule);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -377,6 +414,14 @@ impl<T: Element> Managed<T> {
     /// Gives up the contents, without copying them: all elements become zero, and pages on the
     /// device are freed there. Returns how many bytes were given up so: all, unless the memory is
     /// locked (`mlock()`), when it is set to zero where it is.
+    ///
+    /// ```no_run
+    /// # fn f(scratch: &mut pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// // What the device wrote there is not needed, and does not come home.
+    /// scratch.discard();
+    /// assert_eq!(scratch[0], 0.0);
+    /// # Ok(()) }
+    /// ```
     pub fn discard(&mut self) -> usize {
         let (start, len) = (self.memory.start(), self.memory.len());
         // SAFETY: The memory is mapped, readable, writable and initialised. `self` is borrowed

@@ -16,6 +16,14 @@ use crate::sys::trace::span;
 use super::{pages_around, words};
 
 /// What became of memory that was to move, in bytes. Each byte counts in one of these.
+///
+/// ```no_run
+/// use pinmap::Place;
+/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+/// let prefetched = numbers.prefetch(Place::Vram)?;
+/// println!("{} bytes have moved, {} had no room", prefetched.moved, prefetched.no_room);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

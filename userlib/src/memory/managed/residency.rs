@@ -72,6 +72,18 @@ pub struct Run {
 /// [`Atomic`](Self::Atomic), [`Advised`](Self::Advised), [`Crowded`](Self::Crowded),
 /// [`Thrashing`](Self::Thrashing), [`NoRoom`](Self::NoRoom), [`Preferred`](Self::Preferred),
 /// [`Touched`](Self::Touched). The text of a rule ([`Display`](fmt::Display)) is half a sentence.
+///
+/// ```
+/// use pinmap::Rule;
+///
+/// let rule: Rule = "no_room".parse()?;
+/// assert_eq!(rule, Rule::NoRoom);
+/// assert_eq!(
+///     rule.to_string(),
+///     "it stays on the host because there was no room in the device's memory"
+/// );
+/// # Result::<(), pinmap::ParseRuleError>::Ok(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -309,6 +321,13 @@ impl Accelerator {
 
     /// Tells how much of [managed](Self::manage) memory is where, as
     /// [`residency`](Self::residency) does without the runs. This takes less time.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator, numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+    /// let sums = gpu.residency_sums(&numbers[..])?;
+    /// println!("{} bytes are on the device, {} on the host", sums.device, sums.host);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

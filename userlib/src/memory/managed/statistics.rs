@@ -14,6 +14,17 @@ use crate::sys::ioctl;
 /// [`ManagedRange::statistics`].
 ///
 /// What forked children touch is not counted.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// // A range of its own, so that nothing else is counted.
+/// let numbers = gpu.alloc_managed_apart::<f32>(1 << 20)?;
+/// // ... work ...
+/// let seen = numbers.statistics()?;
+/// println!("{} faults of the device, {} of the CPU", seen.device_faults, seen.host_faults);
+/// println!("the last access that was refused: {:?}", seen.last_refused);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

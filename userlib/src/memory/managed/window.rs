@@ -31,6 +31,16 @@ use super::owned::{Managed, HUGE};
 use super::statistics::ManagedStatistics;
 
 /// Options of a window, for [`Accelerator::window`].
+///
+/// ```no_run
+/// use pinmap::WindowOptions;
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// // 1 GiB, from node 1, and not in core dumps.
+/// let options = WindowOptions::new(1 << 30).node(1).core_dump(false);
+/// let window = gpu.window(options)?;
+/// println!("{} bytes from {:#x} on", window.len(), window.addr());
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WindowOptions {
     len: usize,
@@ -354,6 +364,14 @@ impl Window {
 
     /// Allocates memory for `count` elements, zeroed, where the first room for it is: in whole
     /// pages, and from 2 MiB on in whole huge pages.
+    ///
+    /// ```no_run
+    /// # fn f(window: &pinmap::Window) -> pinmap::Result<()> {
+    /// let table = window.alloc::<u32>(1 << 20)?;
+    /// println!("{} bytes are left", window.free());
+    /// drop(table); // its addresses can be given out again
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
