@@ -7,6 +7,16 @@ use crate::sys::bindings as abi;
 ///
 /// Passed to [`Device::alloc_with`](crate::Device::alloc_with). With any options, the memory is
 /// pinned, zeroed, and mapped for the device.
+///
+/// ```no_run
+/// use pinmap::AllocOptions;
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// // The CPU only writes commands there, in order, and the device reads them.
+/// let options = AllocOptions::new().write_combined(true).node(0);
+/// let mut commands = gpu.alloc_with::<u64>(4096, options)?;
+/// commands[..3].copy_from_slice(&[1, 2, 3]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct AllocOptions {
     write_combined: bool,

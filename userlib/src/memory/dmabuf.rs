@@ -46,6 +46,15 @@ impl<T> Allocation<T> {
     /// the last page behind the elements. With [`Access::Read`] they cannot write by it, and it
     /// cannot be [imported](Device::import) as an allocation.
     ///
+    /// ```no_run
+    /// use pinmap::Access;
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let memory = device.alloc::<u8>(1 << 20)?;
+    /// // Another driver of the machine takes this descriptor.
+    /// let file: std::os::fd::OwnedFd = memory.export(Access::ReadWrite)?.into();
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the memory is the device's own; `EPERM`: another process opened the device;
@@ -60,6 +69,14 @@ impl FileRegistration {
     /// Exports the part of the file as a dma-buf, which keeps those pages pinned. Imported as an
     /// [allocation](Device::import), or mapped, it shows the pages that the device has, even if the
     /// file has got others since.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Device};
+    /// # fn f(device: &Device, file: &std::fs::File) -> pinmap::Result<()> {
+    /// let part = device.register_file(file, 0, 1 << 20, Access::ReadWrite)?;
+    /// let shared = part.export(Access::ReadWrite)?; // the pages that the device has
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -108,6 +125,16 @@ impl Device {
     ///
     /// The memory is pinned once, and charged once to the user who allocated it.
     ///
+    /// ```no_run
+    /// use std::os::fd::OwnedFd;
+    /// use pinmap::{Device, DmaBuf};
+    /// # fn f(device: &Device, received: OwnedFd) -> pinmap::Result<()> {
+    /// // Another process has sent this descriptor.
+    /// let shared = device.import::<u32>(&DmaBuf::from(received))?;
+    /// println!("{} elements, the first is {}", shared.len(), shared.get(0)?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the dma-buf belongs to another driver, and could be mapped only by the
@@ -148,6 +175,12 @@ impl Device {
 
 impl DmaBuf {
     /// Duplicates the file descriptor. The memory is the same.
+    ///
+    /// ```no_run
+    /// # fn f(dma_buf: &pinmap::DmaBuf) -> pinmap::Result<()> {
+    /// let to_send: std::os::fd::OwnedFd = dma_buf.try_clone()?.into();
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

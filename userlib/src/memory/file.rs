@@ -19,6 +19,16 @@ use crate::sys::ioctl;
 ///
 /// Made by [`Device::register_file`]. The file need not be mapped: the program and the device share
 /// its content. Dropping the registration releases it. It keeps the device open, but not the file.
+///
+/// ```no_run
+/// use pinmap::{Access, Device};
+/// # fn f(device: &Device) -> Result<(), Box<dyn std::error::Error>> {
+/// let file = std::fs::File::options().read(true).write(true).open("/dev/shm/frames")?;
+/// let frames = device.register_file(&file, 0, 1 << 20, Access::ReadWrite)?;
+/// println!("the device finds byte 0 of the file at {:#x}", frames.device_addr()?);
+/// frames.release()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, the device cannot reach the file any more"]
 #[derive(Debug)]
 pub struct FileRegistration {

@@ -17,6 +17,15 @@ use crate::sys::ioctl;
 /// Made by [`Registration::map`](crate::Registration::map). When it is dropped, the device cannot
 /// reach the memory at that address any more; the memory stays registered. A mapping cannot outlive
 /// its registration, and a forgotten one ends with it.
+///
+/// ```no_run
+/// use pinmap::Access;
+/// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+/// let again = memory.map(Access::Read)?;
+/// println!("also at {:#x}", again.device_addr());
+/// again.unmap()?; // or a drop
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, the mapping is removed"]
 #[derive(Debug)]
 pub struct Mapping<'a> {

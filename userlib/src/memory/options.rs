@@ -4,6 +4,15 @@
 use crate::sys::bindings as abi;
 
 /// The access that a device has to memory. The IOMMU enforces it.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer};
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// // The IOMMU stops a write of the device to this memory.
+/// let input = Buffer::<u8>::new(4096)?.register(device, Access::Read)?;
+/// let output = Buffer::<u8>::new(4096)?.register(device, Access::ReadWrite)?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -40,6 +49,16 @@ enum Placement {
 /// Options of a registration: the access of the device, and the device address.
 ///
 /// Functions that take these options also take an [`Access`] alone.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, RegisterOptions};
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// // The DMA engine drives 32 address bits, so the address is perhaps not the pointer.
+/// let options = RegisterOptions::new(Access::ReadWrite).address_bits(32);
+/// let memory = Buffer::<u8>::new(4096)?.register(device, options)?;
+/// assert!(memory.device_addr()? < 1 << 32);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisterOptions {
     access: Access,
@@ -65,6 +84,15 @@ impl RegisterOptions {
     }
 
     /// Demands this device address, which must be a multiple of the page size.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, RegisterOptions};
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// // Firmware of the device expects its mailbox there.
+    /// let options = RegisterOptions::new(Access::ReadWrite).at(0x10_0000);
+    /// let mailbox = Buffer::<u8>::new(4096)?.register(device, options)?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn at(mut self, device_addr: u64) -> Self {
         self.placement = Placement::Fixed(device_addr);
@@ -72,6 +100,15 @@ impl RegisterOptions {
     }
 
     /// Demands that the device address equals the user address.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, RegisterOptions};
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let options = RegisterOptions::new(Access::Read).identity();
+    /// let memory = Buffer::<u8>::new(4096)?.register(device, options)?;
+    /// assert_eq!(memory.device_addr()?, memory.addr() as u64);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn identity(mut self) -> Self {
         self.placement = Placement::Identity;
@@ -80,6 +117,16 @@ impl RegisterOptions {
 
     /// Pins the memory without mapping it. [`Registration::map`](crate::Registration::map) can map
     /// it later. Needs no ownership of the device.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, RegisterOptions};
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let options = RegisterOptions::new(Access::ReadWrite).unmapped();
+    /// let pinned = Buffer::<u8>::new(1 << 20)?.register(device, options)?; // takes the time
+    /// let mapping = pinned.map(Access::Read)?; // is quick
+    /// println!("{:#x}", mapping.device_addr());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn unmapped(mut self) -> Self {
         self.placement = Placement::Unmapped;
@@ -112,6 +159,16 @@ impl RegisterOptions {
     /// ([`Device::query`](crate::Device::query)), which tells the device address, too. The device
     /// addresses are the same if the IOMMUs allow that; those of a part of a file are always the
     /// same, or registering fails.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, Device, RegisterOptions};
+    /// # fn f(first: &Device, second: &Device) -> pinmap::Result<()> {
+    /// let options = RegisterOptions::new(Access::ReadWrite).portable();
+    /// let memory = Buffer::<u8>::new(1 << 20)?.register(first, options)?;
+    /// let there = second.query(memory.addr())?.expect("it is portable");
+    /// println!("the second device finds it at {:x?}", there.device_addr);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;
@@ -208,6 +265,15 @@ impl From<Access> for RegisterOptions {
 /// Options of a mapping: the access of the device, and the device address.
 ///
 /// Functions that take these options also take an [`Access`] alone.
+///
+/// ```no_run
+/// use pinmap::{Access, MapOptions};
+/// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+/// // A second view of the memory, which the device can only read.
+/// let view = memory.map(MapOptions::new(Access::Read).at(0x4000_0000))?;
+/// assert_eq!(view.device_addr(), 0x4000_0000);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapOptions {
     access: Access,

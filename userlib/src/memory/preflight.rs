@@ -11,6 +11,15 @@ use crate::memory::options::RegisterOptions;
 use crate::sys::ioctl;
 
 /// The limits that a registration would come up against. Returned by [`Device::preflight`].
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer};
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// let buffer = Buffer::new(64 << 20)?;
+/// let asked = buffer.preflight(device, Access::ReadWrite)?; // an error names the limit
+/// println!("{} of {:?} bytes would be locked", asked.memlock_needed, asked.memlock_allowed);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

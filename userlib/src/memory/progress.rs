@@ -26,6 +26,15 @@ impl Device {
     /// Asks how far a registration is that another thread is making, by a user address in it.
     /// Returns `None` if no registration is being made there.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device, addr: usize) -> pinmap::Result<()> {
+    /// // Another thread is registering the memory at `addr`.
+    /// if let Some(progress) = device.progress(addr)? {
+    ///     println!("{} of {} bytes are pinned", progress.pinned, progress.total);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENODEV`: the device is gone.
@@ -41,6 +50,17 @@ impl Device {
 impl<T: Send> Buffer<T> {
     /// Registers the buffer as [`register`](Self::register) does, and meanwhile calls `report` at
     /// intervals of `every`, on a thread of its own.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use pinmap::{Access, Buffer};
+    /// # fn f(device: &pinmap::Device, buffer: Buffer) -> pinmap::Result<()> {
+    /// let every = Duration::from_millis(100);
+    /// let registration = buffer.register_reporting(device, Access::Read, every, |progress| {
+    ///     println!("{}%", 100 * progress.pinned / progress.total);
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

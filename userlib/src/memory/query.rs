@@ -12,6 +12,14 @@ use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 
 /// The state of a registration.
+///
+/// ```no_run
+/// # fn f(memory: &pinmap::RawRegistration) -> pinmap::Result<()> {
+/// if memory.state()? == pinmap::State::Stale {
+///     println!("somebody has unmapped it");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -49,6 +57,13 @@ pub enum BufferKind {
 }
 
 /// The driver's knowledge of a registration or an allocation.
+///
+/// ```no_run
+/// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+/// let info = memory.query()?;
+/// println!("{:?}, {} mappings, {} bytes pinned", info.state, info.mappings, info.pinned);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -115,6 +130,15 @@ impl Device {
     /// Finds the registration or allocation of this context that contains a user address. Returns
     /// `None` if there is none. A stale registration is found until it is released, or until some
     /// of its addresses are registered again.
+    ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device, numbers: &[f32]) -> pinmap::Result<()> {
+    /// match device.query(numbers.as_ptr().addr())? {
+    ///     Some(info) => println!("{:?} memory, at {:x?}", info.kind, info.device_addr),
+    ///     None => println!("it is neither registered nor allocated here"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -28,6 +28,19 @@ use crate::sys::trace::span;
 ///
 /// Made by [`Device::register_raw`]. Dropping it releases the memory; only
 /// [`release`](Self::release) tells whether that worked. It keeps the device open.
+///
+/// ```no_run
+/// use pinmap::{Access, Device, RegisterOptions};
+/// # fn f(device: &Device, memory: *mut u8, len: usize) -> pinmap::Result<()> {
+/// let options = RegisterOptions::new(Access::ReadWrite).round_outwards();
+/// // SAFETY: A library of C has the memory, does not free it before the release below, and shares
+/// // its pages with nothing else. Nothing refers to it meanwhile.
+/// let registration = unsafe { device.register_raw(memory, len, options)? };
+/// let offset = memory.addr() - registration.addr();
+/// println!("the device finds it at {:#x}", registration.device_addr()? + offset as u64);
+/// registration.release()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, the device cannot reach the memory any more"]
 #[derive(Debug)]
 pub struct RawRegistration {

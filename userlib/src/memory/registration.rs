@@ -34,6 +34,19 @@ use crate::sys::word::{self, Word};
 /// registered until the process ends.
 ///
 /// A registration keeps the device open.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, Device};
+/// # fn f(device: &Device, registers: &pinmap::Bar) -> pinmap::Result<()> {
+/// let memory = Buffer::<u8>::new(4096)?.register(device, Access::ReadWrite)?;
+/// memory.write_at(0, b"for the device")?;
+/// registers.write(0x80, memory.device_addr()?)?;
+/// // ... start the device, and wait for it ...
+/// let mut answer = [0; 16];
+/// memory.read_at(64, &mut answer)?;
+/// let buffer = memory.release()?; // a slice again
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, the device cannot reach the memory any more"]
 #[derive(Debug)]
 pub struct Registration<T = u8> {
@@ -53,6 +66,16 @@ impl<T> Registration<T> {
     /// Makes the memory unreachable for the device, removes all of its mappings, and gives the
     /// memory back with its content. Succeeds also when the device is gone, or the registration
     /// stale.
+    ///
+    /// ```no_run
+    /// # fn f(memory: pinmap::Registration) -> pinmap::Result<()> {
+    /// match memory.release() {
+    ///     Ok(buffer) => println!("{:?}", &buffer[..4]),
+    ///     // `failed.value` is the registration.
+    ///     Err(failed) => println!("{}", failed.error),
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -104,6 +127,17 @@ impl<T> Registration<T> {
     /// Loads a value in the CPU's byte order at byte `offset`. Later reads see what the device or
     /// another thread wrote before it stored that value (acquire).
     ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+    /// // The device counts its finished jobs in the first 8 bytes.
+    /// while memory.load::<u64>(0)? < 3 {
+    ///     std::hint::spin_loop();
+    /// }
+    /// let mut result = [0; 64];
+    /// memory.read_at(4096, &mut result)?; // what it wrote before it counted
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the offset is not a multiple of the size of `W`, or the value is not inside the
@@ -115,6 +149,13 @@ impl<T> Registration<T> {
 
     /// Stores a value in the CPU's byte order at byte `offset`. A thread or a device that sees the
     /// value sees everything that was written before (release), also to write-combined memory.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+    /// memory.write_at(64, b"a job")?;
+    /// memory.store(0, 1u32)?; // a device that sees the 1 sees the job
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -129,6 +170,18 @@ impl<T> Registration<T> {
 
     /// Borrows the memory as a slice of elements that a device with queues can read: an operand of
     /// [`QueueScope`](crate::QueueScope).
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::SumF32, Queue, Registration};
+    /// # fn f(
+    /// #     queue: &mut Queue, numbers: &Registration, sum: &mut Registration,
+    /// # ) -> pinmap::Result<()> {
+    /// queue.scope(|scope| {
+    ///     let (data, mut sum) = (numbers.slice::<f32>()?, sum.slice_mut::<f32>()?.part(..1)?);
+    ///     scope.launch(SumF32 { data, sum: &mut sum })
+    /// })
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -162,6 +215,14 @@ impl<T> Registration<T> {
     /// caches (see [`Info::coherent`](crate::Info::coherent)). To be called after the last write,
     /// and before the device is told. For a coherent device this does nothing.
     ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration, registers: &pinmap::Bar) -> pinmap::Result<()> {
+    /// memory.write_at(0, b"for the device")?;
+    /// memory.sync_for_device(0..64)?;
+    /// registers.write(0x80, 1u32)?; // tells the device
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the range does not end inside the memory; `EOPNOTSUPP`: this architecture cannot
@@ -173,6 +234,15 @@ impl<T> Registration<T> {
 
     /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
     /// CPU. To be called after the device has told, and before the first read.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration, interrupt: &pinmap::Interrupt) -> pinmap::Result<()> {
+    /// interrupt.wait()?;
+    /// memory.sync_for_cpu(0..64)?;
+    /// let mut answer = [0; 64];
+    /// memory.read_at(0, &mut answer)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

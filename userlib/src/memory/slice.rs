@@ -26,6 +26,14 @@ use crate::memory::view::View;
 ///
 /// A device slice does not dereference to `&[T]`, because the device might change the elements. The
 /// CPU copies them.
+///
+/// ```no_run
+/// # fn f(numbers: &pinmap::Allocation<f32>) -> pinmap::Result<()> {
+/// let all = numbers.slice();
+/// let first = all.part(..16)?;
+/// println!("{:?}, at device address {:#x}", first.to_vec(), first.device_addr());
+/// # Ok(()) }
+/// ```
 pub struct DeviceSlice<'a, T> {
     /// The context whose queues reach the memory.
     context: ContextId,
@@ -49,6 +57,19 @@ pub struct DeviceSlice<'a, T> {
 /// [`Work::slice_mut`](crate::stream::Work::slice_mut). Submitting work borrows the slice only for
 /// the time of the call, so that several pieces of work can use the same memory, in the order of
 /// the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has ended.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Queue};
+/// # fn f(queue: &mut Queue, numbers: &mut [f32]) -> pinmap::Result<()> {
+/// queue.scope(|scope| {
+///     let mut data = scope.slice_mut(numbers)?;
+///     scope.launch(IncrementF32 { data: &mut data })?;
+///     scope.wait()?;
+///     data.set(0, 0.0)?; // by the CPU
+///     scope.launch(IncrementF32 { data: &mut data })
+/// })
+/// # }
+/// ```
 pub struct DeviceSliceMut<'a, T>(DeviceSlice<'a, T>);
 
 impl<'a, T: Element> DeviceSlice<'a, T> {
@@ -93,6 +114,20 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     }
 
     /// How the device reaches the memory, and what that cost.
+    ///
+    /// ```no_run
+    /// use pinmap::{Queue, Reach};
+    /// # fn f(queue: &mut Queue, numbers: &[f32]) -> pinmap::Result<()> {
+    /// queue.scope(|scope| {
+    ///     match scope.slice(numbers)?.reach() {
+    ///         Reach::Managed => println!("the device faults it in"),
+    ///         Reach::Registered { bytes, time } => println!("{bytes} bytes pinned in {time:?}"),
+    ///         _ => println!("the device had it before"),
+    ///     }
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
     pub fn reach(&self) -> Reach {
         self.reach
     }
@@ -272,6 +307,18 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
 
     /// Splits the slice into the elements before an index and those from there on.
     ///
+    /// ```no_run
+    /// use pinmap::{stream, testgpu::IncrementF32, Pinned, Stream};
+    /// # fn f(first: &Stream, second: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
+    /// stream::scope(|scope| {
+    ///     // Each half by a stream of its own.
+    ///     let (mut low, mut high) = numbers.slice_mut().split_at(512)?;
+    ///     scope.on(first).launch(IncrementF32 { data: &mut low })?;
+    ///     scope.on(second).launch(IncrementF32 { data: &mut high })
+    /// })
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the index is greater than the length.
@@ -305,6 +352,14 @@ impl<'a, T: Element> DeviceSliceMut<'a, T> {
 
     /// Copies elements to the memory, from element `index` on. Work that is submitted later sees
     /// them.
+    ///
+    /// ```no_run
+    /// # fn f(numbers: &mut pinmap::Allocation<f32>) -> pinmap::Result<()> {
+    /// let mut numbers = numbers.slice_mut();
+    /// numbers.write(10, &[1.0, 2.0, 3.0])?;
+    /// assert_eq!(numbers.get(12)?, 3.0);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

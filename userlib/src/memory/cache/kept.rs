@@ -11,6 +11,14 @@ use crate::memory::query::State;
 use crate::memory::raw::RawRegistration;
 
 /// The statistics of a [`Cache`](crate::Cache): how it was used so far, and what it keeps now.
+///
+/// ```no_run
+/// # fn f(cache: &pinmap::Cache) -> pinmap::Result<()> {
+/// let statistics = cache.statistics();
+/// let lookups = statistics.hits + statistics.misses;
+/// println!("{} of {lookups} lookups were hits", statistics.hits);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -196,6 +196,14 @@ impl Cache {
     }
 
     /// Releases all registrations that are not in use.
+    ///
+    /// ```no_run
+    /// # fn f(cache: &pinmap::Cache) -> pinmap::Result<()> {
+    /// // Another program of this user needs the limit now.
+    /// cache.clear();
+    /// println!("{} bytes are still in use", cache.statistics().bytes);
+    /// # Ok(()) }
+    /// ```
     pub fn clear(&self) {
         let gone = self.lock().shrink(0);
         drop(gone);
@@ -236,6 +244,15 @@ impl fmt::Debug for Cache {
 ///
 /// Made by [`Cache::get`]. As long as it exists, the registration is kept, even if the memory is
 /// unmapped. Afterwards nobody may tell the device to use the memory.
+///
+/// ```no_run
+/// # fn f(cache: &pinmap::Cache, memory: *mut u8, registers: &pinmap::Bar) -> pinmap::Result<()> {
+/// // SAFETY: The device is done with the memory when `cached` is dropped, nothing refers to it
+/// // until then, and nobody frees it.
+/// let cached = unsafe { cache.get(memory, 100)? };
+/// registers.write(0x80, cached.device_addr()?)?; // of `memory`, not of its page
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Cached {
     /// `None` only while it is being dropped.
