@@ -15,6 +15,20 @@ use super::handle::{Handle, Stopped};
 ///
 /// Made by [`QueueScope::fence`](crate::QueueScope::fence). A fence keeps the queue's place in the
 /// device, which is given up when the queue and all of its fences are dropped.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
+/// # fn f<'s, 'a: 's>(
+/// #     scope: &QueueScope<'s, '_>, data: &mut DeviceSliceMut<'a, f32>,
+/// # ) -> pinmap::Result<()> {
+/// scope.launch(IncrementF32 { data })?;
+/// let fence = scope.fence()?;
+/// while !fence.is_done() {
+///     // ... something else ...
+/// }
+/// println!("{}", data.get(0)?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Fence {
     handle: Arc<Handle>,

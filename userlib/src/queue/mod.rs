@@ -43,6 +43,17 @@ use ring::Ring;
 /// parent.
 ///
 /// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Accelerator, QueueOptions};
+/// # fn main() -> pinmap::Result<()> {
+/// let gpu = Accelerator::find()?;
+/// let mut queue = gpu.queue(QueueOptions::new())?;
+/// let mut numbers = gpu.alloc::<f32>(1024)?;
+/// queue.scope(|scope| scope.launch(IncrementF32 { data: &mut numbers.slice_mut() }))?;
+/// assert_eq!(numbers[0], 1.0);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Queue {
     limits: Limits,

@@ -4,6 +4,14 @@
 use crate::sys::bindings as abi;
 
 /// The engines that a queue uses.
+///
+/// ```no_run
+/// use pinmap::{Engines, QueueOptions};
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// // A queue for copies alone, which refuses kernels.
+/// let mut copies = gpu.queue(QueueOptions::new().engines(Engines::Copy))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -34,6 +42,14 @@ impl Engines {
 /// Options of a queue: its engines, its priority, the length of its ring.
 ///
 /// Passed to [`Accelerator::queue`](crate::Accelerator::queue).
+///
+/// ```no_run
+/// use pinmap::QueueOptions;
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// let most = gpu.info()?.max_priority;
+/// let mut urgent = gpu.queue(QueueOptions::new().priority(most).packets(1024))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueOptions {
     pub(crate) engines: Engines,

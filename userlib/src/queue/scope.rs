@@ -23,6 +23,20 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 ///
 /// Operands live at least as long as `'scope`, which ends when all work is done. Each operation
 /// is executed after those that were submitted before, and sees what they wrote.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Allocation, Pinned, Queue};
+/// # fn f(
+/// #     queue: &mut Queue, host: &mut Pinned<f32>, local: &mut Allocation<f32>,
+/// # ) -> pinmap::Result<()> {
+/// queue.scope(|scope| {
+///     let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
+///     scope.copy(&host, &mut local)?;
+///     scope.launch(IncrementF32 { data: &mut local })?;
+///     scope.copy(&local, &mut host)
+/// })
+/// # }
+/// ```
 pub struct QueueScope<'scope, 'env: 'scope> {
     pub(crate) queue: RefCell<&'env mut Queue>,
     loans: Loans,
@@ -135,6 +149,16 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Memory that is used again and again is better registered, or allocated, once, if the device
     /// cannot fault.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::HistogramU8, Pinned, Queue};
+    /// # fn f(queue: &mut Queue, text: &str, counts: &mut Pinned<u32>) -> pinmap::Result<()> {
+    /// queue.scope(|scope| {
+    ///     let data = scope.slice(text.as_bytes())?;
+    ///     scope.launch(HistogramU8 { data, counts: &mut counts.slice_mut() })
+    /// })
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the memory is registered: as for [`Device::register_raw`](crate::Device::register_raw),
@@ -189,6 +213,18 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
 
     /// Submits a kernel as [`launch`](Self::launch) does, but never waits.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, ErrorKind, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>, data: &mut DeviceSliceMut<'a, f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// match scope.try_launch(IncrementF32 { data }) {
+    ///     Err(error) if error.kind() == ErrorKind::WouldBlock => println!("the ring is full"),
+    ///     other => return other,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`launch`](Self::launch); `EAGAIN`: the ring is full.
@@ -202,6 +238,20 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
 
     /// Has the device store its clock, in nanoseconds, in one element, when everything before is
     /// done.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>,
+    /// #     data: &mut DeviceSliceMut<'a, f32>, times: &mut DeviceSliceMut<'a, u64>,
+    /// # ) -> pinmap::Result<()> {
+    /// scope.timestamp(times, 0)?;
+    /// scope.launch(IncrementF32 { data })?;
+    /// scope.timestamp(times, 1)?;
+    /// scope.wait()?;
+    /// println!("{} ns", times.get(1)? - times.get(0)?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -221,6 +271,17 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Raw packets are not checked. The device reaches what the context registered, allocated,
     /// lends to work or has [managed](crate::Accelerator::manage), with the access that the context
     /// has there; anything else stops the queue. Managed memory can be all memory of the program.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::packet, Allocation, Queue};
+    /// # fn f(queue: &mut Queue, memory: &mut Allocation<u32>) -> pinmap::Result<()> {
+    /// let to = memory.device_addr();
+    /// queue.scope(|scope| {
+    ///     // SAFETY: The packet writes 16 bytes of an allocation, which has more.
+    ///     unsafe { scope.submit_packets(&[packet::fill(to, 16, 7, 2)]) }
+    /// })
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -282,6 +343,24 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// The CPU does not wait. If that other queue stops before the fence, this queue is destroyed
     /// at the end of the scope.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Allocation, Pinned, Queue};
+    /// # fn f(
+    /// #     (copies, kernels): (&mut Queue, &mut Queue),
+    /// #     (host, local): (&Pinned<f32>, &mut Allocation<f32>),
+    /// # ) -> pinmap::Result<()> {
+    /// copies.scope(|copy| {
+    ///     let mut local = local.slice_mut();
+    ///     copy.copy(host, &mut local)?;
+    ///     let copied = copy.fence()?;
+    ///     kernels.scope(|kernel| {
+    ///         kernel.wait_for(&copied)?; // on the device
+    ///         kernel.launch(IncrementF32 { data: &mut local })
+    ///     })
+    /// })
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the fence belongs to another context; `EIO`: the queue has stopped; `ENODEV`: the
@@ -316,6 +395,19 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`. The end of the scope still
     /// waits for everything.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use pinmap::ErrorKind;
+    /// # fn f(scope: &pinmap::QueueScope<'_, '_>) -> pinmap::Result<()> {
+    /// while let Err(error) = scope.wait_timeout(Duration::from_secs(1)) {
+    ///     match error.kind() {
+    ///         ErrorKind::TimedOut => println!("still at work"),
+    ///         _ => return Err(error),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.
@@ -328,6 +420,19 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Begins a batch: the device is told about what is submitted from now on when the batch is
     /// dropped, all at once, which costs the CPU less. Waiting, fences and a full ring publish what
     /// was held back so far.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>, data: &mut DeviceSliceMut<'a, f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// let batch = scope.batch();
+    /// for _ in 0..16 {
+    ///     scope.launch(IncrementF32 { data })?;
+    /// }
+    /// batch.publish()?; // one store to the doorbell
+    /// # Ok(()) }
+    /// ```
     pub fn batch(&self) -> Batch<'_, 'env> {
         self.queue.borrow_mut().hold();
         Batch {

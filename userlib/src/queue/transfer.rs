@@ -26,6 +26,15 @@ impl<'scope> QueueScope<'scope, '_> {
     /// Submits a copy of elements between any two kinds of memory, by a copy engine. Waits if the
     /// ring is full.
     ///
+    /// ```no_run
+    /// use pinmap::{Allocation, Pinned, Queue};
+    /// # fn f(
+    /// #     queue: &mut Queue, host: &Pinned<f32>, local: &mut Allocation<f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// queue.scope(|scope| scope.copy(host, local))
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: `from` and `to` differ in length or overlap, belong to another context, or the
@@ -68,6 +77,19 @@ impl<'scope> QueueScope<'scope, '_> {
     ///
     /// The end of the scope waits for it, too, and no limit of time ends that.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>,
+    /// #     flags: &mut DeviceSliceMut<'a, u64>, data: &mut DeviceSliceMut<'a, f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// scope.wait_value(&*flags, 0, 1)?;
+    /// scope.launch(IncrementF32 { data })?;
+    /// scope.fence()?; // publishes both
+    /// flags.set(0, 1)?; // now the device goes on
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: there is no such element, or the memory belongs to another context; `EIO`: the
@@ -84,6 +106,19 @@ impl<'scope> QueueScope<'scope, '_> {
     /// Has the device store `value` in one element, when everything before is done. The CPU sees it
     /// by [`DeviceSliceMut::get`], also while the device goes on.
     ///
+    /// ```no_run
+    /// use pinmap::{DeviceSliceMut, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>, progress: &mut DeviceSliceMut<'a, u64>,
+    /// # ) -> pinmap::Result<()> {
+    /// for step in 1..=10 {
+    ///     // ... a kernel ...
+    ///     scope.write_value(progress, 0, step)?;
+    /// }
+    /// println!("step {} is done", progress.get(0)?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`wait_value`](Self::wait_value).
@@ -98,6 +133,13 @@ impl<'scope> QueueScope<'scope, '_> {
 
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
     /// full.
+    ///
+    /// ```no_run
+    /// use pinmap::{Allocation, Queue};
+    /// # fn f(queue: &mut Queue, local: &mut Allocation<f32>) -> pinmap::Result<()> {
+    /// queue.scope(|scope| scope.fill(local, 1.5))
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
