@@ -51,6 +51,19 @@ pub enum Reason {
 /// The driver's details about memory that could not be registered, mapped or allocated.
 ///
 /// Which of the numbers have a meaning depends on the [`Reason`].
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, Reason};
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// let buffer = Buffer::<u8>::new(1 << 30)?;
+/// if let Err(failed) = buffer.register(device, Access::Read) {
+///     match failed.error.failure() {
+///         Some(why) if why.reason == Reason::Memlock => println!("{} allowed", why.allowed),
+///         _ => println!("{}", failed.error),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Failure {

@@ -9,6 +9,17 @@ use crate::sys::bindings as abi;
 ///
 /// The queue executes nothing any more; packet `packet` was the last one that it began. Other
 /// queues go on.
+///
+/// ```no_run
+/// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+/// if let Err(error) = stream.synchronize() {
+///     if let Some(fault) = error.fault() {
+///         println!("packet {}: {} ({:x?})", fault.packet, fault.code, fault.addr);
+///     }
+///     stream.reset()?;
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -31,6 +42,14 @@ pub struct Fault {
 }
 
 /// An area of a program's memory, as a line of `/proc/PID/maps` shows it.
+///
+/// ```no_run
+/// # fn f(error: &pinmap::Error) -> pinmap::Result<()> {
+/// if let Some(area) = error.fault().and_then(|fault| fault.area) {
+///     println!("{area}"); // such as 7f0000000000-7f0000200000 r--p
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -80,6 +99,12 @@ impl fmt::Display for MemoryArea {
 }
 
 /// The reason why an access of a device was not let through.
+///
+/// ```
+/// use pinmap::FaultReason;
+///
+/// assert_eq!(FaultReason::Hole.to_string(), "the program has nothing mapped there");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
