@@ -163,6 +163,18 @@ pub struct Walk {
 }
 
 /// The target of a device address.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator, addr: u64) -> pinmap::Result<()> {
+/// use pinmap::Target;
+///
+/// match gpu.walk(addr)?.map(|walk| walk.target) {
+///     Some(Target::Host(addr)) => println!("host memory, for the IOMMU at {addr:#x}"),
+///     Some(Target::Vram(offset)) => println!("byte {offset:#x} of the device's memory"),
+///     None => println!("nothing is mapped there"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -346,6 +358,14 @@ impl Device {
     /// Returns the device as [`accelerator`](Self::accelerator) does, with a packet format of the
     /// program's. Without one, packets are those of the [test GPU](mod@crate::testgpu).
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::packet, Device};
+    /// # fn f(device: &Device) -> pinmap::Result<()> {
+    /// // SAFETY: The device is a test GPU, whose packets these are.
+    /// let gpu = unsafe { device.accelerator_with(&packet::Format)? };
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`accelerator`](Self::accelerator).
@@ -437,6 +457,13 @@ impl Accelerator {
     }
 
     /// Reads the counters of the device, which are for all contexts together.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let counters = gpu.counters()?;
+    /// println!("{} TLB hits, {} misses", counters.tlb_hits, counters.tlb_misses);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -263,6 +263,17 @@ impl Device {
     /// eventfd; `None` detaches it. Polling the device does the same job; this is for programs that
     /// already wait for an eventfd.
     ///
+    /// ```no_run
+    /// use std::os::fd::BorrowedFd;
+    /// # fn f(device: &pinmap::Device, eventfd: BorrowedFd<'_>) -> pinmap::Result<()> {
+    /// device.signal_events(Some(eventfd))?;
+    /// // ... when the eventfd was signalled ...
+    /// while let Some(event) = device.try_next_event()? {
+    ///     println!("{event}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the descriptor is not an eventfd; `ENODEV`: the device is gone.

@@ -11,6 +11,18 @@ use crate::sys::bindings as abi;
 use crate::sys::pci::PciAddress;
 
 /// The kind of a device.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+/// use pinmap::Kind;
+///
+/// match device.kind()? {
+///     Kind::Flat => println!("registers, interrupts and registered memory"),
+///     Kind::Paged => println!("queues and streams"),
+///     other => println!("newer than this program: {other:?}"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

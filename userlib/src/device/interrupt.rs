@@ -42,6 +42,15 @@ impl Device {
     /// Attaches an eventfd to an interrupt vector, counted from 0. Makes this context the owner of
     /// the device.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let vectors = device.info()?.vectors;
+    /// let interrupts: Vec<_> = (0..vectors)
+    ///     .map(|vector| device.interrupt(vector))
+    ///     .collect::<pinmap::Result<_>>()?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENOENT`: the function has no such vector (see [`Info::vectors`](crate::Info::vectors));

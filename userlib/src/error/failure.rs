@@ -6,6 +6,15 @@ use std::fmt;
 use crate::sys::bindings as abi;
 
 /// The reason why memory could not be registered, mapped or allocated.
+///
+/// ```
+/// use pinmap::{Failure, Reason};
+///
+/// // `Failure` is what `Error::failure` returns.
+/// let failure = Failure { reason: Reason::Overlap, addr: 0x7000, needed: 0, allowed: 0 };
+/// let text = failure.to_string();
+/// assert_eq!(text, "it overlaps with the registration or mapping that starts at 0x7000");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

@@ -145,6 +145,18 @@ impl RegisterOptions {
     /// Without this option such memory is refused, because the device reaches whole pages. It
     /// matters only for [`Device::register_raw`](crate::Device::register_raw): a
     /// [`Buffer`](crate::Buffer) is whole pages.
+    ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device, memory: *mut u8) -> pinmap::Result<()> {
+    /// use pinmap::{Access, RegisterOptions};
+    ///
+    /// let options = RegisterOptions::new(Access::Read).round_outwards();
+    /// // SAFETY: Nobody writes to the pages of these 100 bytes, or frees them, before the
+    /// // registration is dropped.
+    /// let registration = unsafe { device.register_raw(memory, 100, options)? };
+    /// assert_eq!(registration.len() % 4096, 0);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn round_outwards(mut self) -> Self {
         self.round_outwards = true;

@@ -39,6 +39,16 @@ impl Device {
     /// page is touched, so this does not notice that the system is out of memory, or that a page of
     /// a file cannot be read.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device, addr: usize) -> pinmap::Result<()> {
+    /// // 1 MiB at `addr`, for the device to read: what would be in the way?
+    /// match device.preflight(addr, 1 << 20, pinmap::Access::Read) {
+    ///     Ok(limits) => println!("{} registrations then", limits.registrations_needed),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`register_raw`](Self::register_raw), with the same details.

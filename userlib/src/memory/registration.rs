@@ -195,6 +195,16 @@ impl<T> Registration<T> {
 
     /// Borrows the memory exclusively as a slice of elements that a device with queues can write.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Queue, Registration};
+    /// # fn f(queue: &mut Queue, numbers: &mut Registration) -> pinmap::Result<()> {
+    /// queue.scope(|scope| {
+    ///     let mut data = numbers.slice_mut::<f32>()?;
+    ///     scope.launch(IncrementF32 { data: &mut data })
+    /// })
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EACCES`: the memory was registered with [`Access::Read`]; `EINVAL`: the memory was
@@ -279,6 +289,13 @@ impl<T> Registration<T> {
     }
 
     /// Maps the memory at one more device address.
+    ///
+    /// ```no_run
+    /// # fn f(memory: &pinmap::Registration) -> pinmap::Result<()> {
+    /// let view = memory.map(pinmap::Access::Read)?;
+    /// println!("{:#x} and {:#x}", memory.device_addr()?, view.device_addr());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

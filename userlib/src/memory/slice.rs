@@ -134,6 +134,14 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 
     /// Returns a part of the slice, by a range of elements.
     ///
+    /// ```no_run
+    /// # fn f(numbers: &pinmap::Pinned<f32>) -> pinmap::Result<()> {
+    /// let all = numbers.slice();
+    /// let (first, rest) = (all.part(..16)?, all.part(16..)?);
+    /// assert_eq!(first.len() + rest.len(), all.len());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the range ends before it begins, or after the last element.
@@ -181,6 +189,13 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     ///
     /// The copy sees what the device wrote in work that was waited for. Each aligned 8 bytes are
     /// read at once; the copy as a whole is not.
+    ///
+    /// ```no_run
+    /// # fn f(numbers: &pinmap::Allocation<f32>) -> pinmap::Result<()> {
+    /// let mut three = [0.0; 3];
+    /// numbers.slice().read(10, &mut three)?; // elements 10, 11 and 12
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

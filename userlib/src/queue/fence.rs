@@ -60,6 +60,17 @@ impl Fence {
 
     /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use pinmap::ErrorKind;
+    /// # fn f(fence: &pinmap::Fence) -> pinmap::Result<()> {
+    /// match fence.wait_timeout(Duration::from_millis(10)) {
+    ///     Err(error) if error.kind() == ErrorKind::TimedOut => println!("not yet"),
+    ///     other => other?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first.

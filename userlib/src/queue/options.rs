@@ -106,6 +106,14 @@ impl QueueOptions {
     /// Has slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice)) registered
     /// for as long as the work takes, also on a device that could fault. Each slice then takes
     /// system calls and is pinned, and no packet waits for a page.
+    ///
+    /// ```no_run
+    /// use pinmap::QueueOptions;
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// // No kernel of this queue ever waits for a page.
+    /// let mut queue = gpu.queue(QueueOptions::new().register_slices())?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn register_slices(mut self) -> Self {
         self.registers = true;

@@ -99,6 +99,16 @@ impl Queue {
     /// Runs a function as [`scope`](Self::scope) does, whose error may be of any type that errors
     /// of this crate convert to.
     ///
+    /// ```no_run
+    /// use std::io;
+    /// # fn f(queue: &mut pinmap::Queue, numbers: &mut pinmap::Pinned<f32>) -> io::Result<()> {
+    /// queue.try_scope(|scope| -> io::Result<()> {
+    ///     let text = std::fs::read("value.txt")?; // an error of another type
+    ///     Ok(scope.fill(numbers, text.len() as f32)?)
+    /// })
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`scope`](Self::scope).
@@ -201,6 +211,18 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     }
 
     /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::MatmulF32, Managed, Queue};
+    /// # fn f(
+    /// #     queue: &mut Queue, a: &Managed<f32>, b: &Managed<f32>, c: &mut Managed<f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// queue.scope(|scope| {
+    ///     let c = &mut c.slice_mut();
+    ///     scope.launch(MatmulF32 { a: a.slice(), b: b.slice(), c, m: 64, n: 64, k: 64 })
+    /// })
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -330,6 +352,16 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// Returns a fence behind everything that was submitted, for others to wait for. Publishes what
     /// a [batch](Self::batch) has held back so far.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::Spin, QueueScope};
+    /// # fn f(scope: &QueueScope<'_, '_>) -> pinmap::Result<()> {
+    /// scope.launch(Spin { time: std::time::Duration::from_millis(1) })?;
+    /// let first = scope.fence()?;
+    /// scope.launch(Spin { time: std::time::Duration::from_millis(1) })?;
+    /// first.wait()?; // for the first one only
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EIO`: the queue has stopped; `ENODEV`: the device is gone.
@@ -383,6 +415,17 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     }
 
     /// Waits until everything that was submitted is done. Later reads see what it wrote.
+    ///
+    /// ```no_run
+    /// use pinmap::{DeviceSliceMut, QueueScope};
+    /// # fn f<'s, 'a: 's>(
+    /// #     scope: &QueueScope<'s, '_>, data: &mut DeviceSliceMut<'a, f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// scope.fill(&mut *data, 1.5)?;
+    /// scope.wait()?;
+    /// assert_eq!(data.get(0)?, 1.5);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -64,6 +64,13 @@ impl Cache {
     /// Makes an empty cache, which registers memory with these options and keeps at most `limit`
     /// bytes. Options that demand a device address suit only a single registration.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// // At most 64 MiB stay registered.
+    /// let cache = pinmap::Cache::new(device, pinmap::Access::ReadWrite, 64 << 20)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENOMEM`: over `RLIMIT_MEMLOCK`, or out of memory; `EPERM`: another process opened the

@@ -138,6 +138,13 @@ impl Accelerator {
 
     /// Has memory managed as [`manage`](Self::manage) does, with options.
     ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator, flags: &[u64]) -> pinmap::Result<()> {
+    /// // A touch of the device does not move the flags.
+    /// let _managed = gpu.manage_with(flags, pinmap::ManageOptions::new().on_host())?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`manage`](Self::manage); `EEXIST`: it is managed already, without

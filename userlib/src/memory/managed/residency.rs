@@ -47,6 +47,19 @@ pub struct ResidencySums {
 }
 
 /// Neighbouring pages of managed memory that are alike.
+///
+/// ```no_run
+/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+/// use pinmap::{Place, Rule};
+///
+/// // What was evicted, and has not come back?
+/// for run in numbers.residency()?.runs {
+///     if run.place == Some(Place::Host) && run.rule == Rule::Evicted {
+///         println!("{} bytes at {:#x}", run.len, run.addr);
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

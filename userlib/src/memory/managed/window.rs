@@ -250,6 +250,15 @@ impl Accelerator {
     /// Reserves a window: addresses at which only managed memory of the program is, for the CPU and
     /// for this context's queues.
     ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// use pinmap::WindowOptions;
+    ///
+    /// let window = gpu.window(WindowOptions::new(64 << 20).at(0x1000_0000_0000))?;
+    /// assert_eq!(window.addr(), 0x1000_0000_0000);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the length or the address is no multiple of 2 MiB, the length is 0, the device
@@ -395,6 +404,13 @@ impl Window {
 
     /// Allocates memory for `count` elements, zeroed, `offset` bytes behind the first address of
     /// the window: a multiple of the page size.
+    ///
+    /// ```no_run
+    /// # fn f(window: &pinmap::Window) -> pinmap::Result<()> {
+    /// let table = window.alloc_at::<u32>(2 << 20, 1024)?;
+    /// assert_eq!(table.addr(), window.addr() + (2 << 20));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
