@@ -99,7 +99,7 @@ pub struct AcceleratorInfo {
 pub struct Link {
     /// Bytes per second in each direction. `None` means no limit.
     pub bandwidth: Option<u64>,
-    /// Latency of an access on which others depend.
+    /// Latency of one access, for which the next one has to wait.
     pub latency: Duration,
 }
 

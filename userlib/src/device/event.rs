@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events: what the driver tells a program that has not asked.
+//! Events: what the driver tells a program without being asked.
 
 use std::fmt;
 use std::future::Future;
@@ -64,9 +64,9 @@ pub enum DeviceEvent {
         packet: u64,
     },
     /// CPU and device, or two devices, take memory of a managed range from each other again and
-    /// again. So it stays on the host for a while, and the device reaches it there. Told once for
-    /// each range. Where the device is preferred ([`Advice::prefer`](crate::Advice::prefer)), only
-    /// another device can cause it.
+    /// again. So it stays on the host for a while, and the device reaches it there. The event comes
+    /// once for each range. Where the device is preferred
+    /// ([`Advice::prefer`](crate::Advice::prefer)), only another device can cause it.
     Thrashing {
         /// Handle of the range: see [`ManagedRange::handle`](crate::ManagedRange::handle).
         range: u64,

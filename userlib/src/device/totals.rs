@@ -57,7 +57,7 @@ pub struct FaultTotals {
     pub failed: u64,
     /// Pages of 4 KiB that the device was given by faults.
     pub pages: u64,
-    /// How long queues waited for the service of faults, in all.
+    /// How long all queues together waited until faults were served.
     pub time: Duration,
 }
 

@@ -30,8 +30,8 @@ pub enum Reason {
     Secret,
     /// The memory is device memory, or a raw PFN mapping.
     Device,
-    /// The page at the address cannot be had: it lies behind the end of its file, is a guard page,
-    /// is poisoned, or its pager failed.
+    /// The page at the address is not available: it lies behind the end of its file, is a guard
+    /// page, is poisoned, or its pager failed.
     Fault,
     /// `RLIMIT_MEMLOCK` would be exceeded. `needed` and `allowed` are bytes, including what the
     /// user has locked already.

@@ -7,8 +7,8 @@ use crate::sys::bindings as abi;
 
 /// The fault that stopped a queue.
 ///
-/// The queue executes nothing any more; packet `packet` was the last one that it began. Other
-/// queues go on.
+/// The queue executes nothing more. Packet `packet` was the last one that it began. Other queues go
+/// on.
 ///
 /// ```no_run
 /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
@@ -115,7 +115,7 @@ pub enum FaultReason {
     Unmapped,
     /// The address is managed, but the program has nothing mapped there.
     Hole,
-    /// The program itself may not access the address so.
+    /// The program itself may not make that access.
     Permission,
     /// Device memory is mapped there.
     Device,

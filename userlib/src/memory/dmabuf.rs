@@ -43,7 +43,7 @@ pub struct DmaBuf(OwnedFd);
 
 impl<T> Allocation<T> {
     /// Exports the memory as a dma-buf. Its holders reach all of the memory, including the rest of
-    /// the last page behind the elements. With [`Access::Read`] they cannot write by it, and it
+    /// the last page behind the elements. With [`Access::Read`] they cannot write to it, and it
     /// cannot be [imported](Device::import) as an allocation.
     ///
     /// ```no_run
@@ -137,12 +137,11 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, and could be mapped only by the
-    /// kernel's DMA API, which has no say in the addresses of this device; `EINVAL`: the file is no
-    /// dma-buf, its memory is registered memory of a program, which cannot be mapped here, or it is
-    /// shorter than one element; `EACCES`: it was exported for reading only; `ENOSPC`: too many
-    /// registrations and allocations; `EBUSY`: another context owns the device; `EPERM`: another
-    /// process opened the device; `ENODEV`: the device is gone.
+    /// `EOPNOTSUPP`: the dma-buf belongs to another driver, whose memory cannot be mapped for this
+    /// device; `EINVAL`: the file is no dma-buf, its memory is registered memory of a program,
+    /// which cannot be mapped here, or it is shorter than one element; `EACCES`: it was exported
+    /// for reading only; `ENOSPC`: too many registrations and allocations; `EBUSY`: another context
+    /// owns the device; `EPERM`: another process opened the device; `ENODEV`: the device is gone.
     pub fn import<T: Element>(&self, dma_buf: &DmaBuf) -> Result<Allocation<T>> {
         let attempt = || format!("import {dma_buf:?} for {self}");
         let mut args = abi::pinmap_import {

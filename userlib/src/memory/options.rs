@@ -116,7 +116,7 @@ impl RegisterOptions {
     }
 
     /// Pins the memory without mapping it. [`Registration::map`](crate::Registration::map) can map
-    /// it later. Needs no ownership of the device.
+    /// it later. This does not make the context the owner of the device.
     ///
     /// ```no_run
     /// use pinmap::{Access, Buffer, RegisterOptions};
@@ -133,8 +133,8 @@ impl RegisterOptions {
         self
     }
 
-    /// Sets how many address bits the device has, from 12 to 64: higher device addresses are not
-    /// chosen.
+    /// Sets how many address bits the device has, from 12 to 64. It is given no device address that
+    /// has more.
     #[must_use]
     pub fn address_bits(mut self, bits: u32) -> Self {
         self.address_bits = bits;
@@ -311,8 +311,8 @@ impl MapOptions {
         self
     }
 
-    /// Sets how many address bits the device has, from 12 to 64: higher device addresses are not
-    /// chosen.
+    /// Sets how many address bits the device has, from 12 to 64. It is given no device address that
+    /// has more.
     #[must_use]
     pub fn address_bits(mut self, bits: u32) -> Self {
         self.address_bits = bits;

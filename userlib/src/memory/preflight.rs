@@ -24,11 +24,11 @@ use crate::sys::ioctl;
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Preflight {
-    /// Bytes that this user would have locked in all.
+    /// Bytes that this user would then have locked.
     pub memlock_needed: u64,
     /// Bytes that this user may have locked (`RLIMIT_MEMLOCK`). `None` means no limit.
     pub memlock_allowed: Option<u64>,
-    /// Registrations and allocations that the context would have in all.
+    /// Registrations and allocations that the context would then have.
     pub registrations_needed: u64,
     /// Registrations and allocations that the context may have.
     pub registrations_allowed: u64,

@@ -50,7 +50,7 @@ pub enum BufferKind {
     Vram,
     /// A part of a file, registered by [`Device::register_file`].
     File,
-    /// None of its own: a managed range.
+    /// No memory of its own: a managed range.
     Managed,
     /// A kind that this crate does not know, by the driver's number.
     Other(u32),

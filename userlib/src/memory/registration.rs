@@ -222,8 +222,8 @@ impl<T> Registration<T> {
     }
 
     /// Makes what the CPU wrote to these bytes visible to a device that does not snoop the CPU's
-    /// caches (see [`Info::coherent`](crate::Info::coherent)). To be called after the last write,
-    /// and before the device is told. For a coherent device this does nothing.
+    /// caches (see [`Info::coherent`](crate::Info::coherent)). Call it after the last write, and
+    /// before the device is told. For a coherent device this does nothing.
     ///
     /// ```no_run
     /// # fn f(memory: &pinmap::Registration, registers: &pinmap::Bar) -> pinmap::Result<()> {
@@ -243,7 +243,7 @@ impl<T> Registration<T> {
     }
 
     /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
-    /// CPU. To be called after the device has told, and before the first read.
+    /// CPU. Call it after the device has said that it is done, and before the first read.
     ///
     /// ```no_run
     /// # fn f(memory: &pinmap::Registration, interrupt: &pinmap::Interrupt) -> pinmap::Result<()> {

@@ -95,8 +95,8 @@ impl QueueOptions {
         self
     }
 
-    /// Submits by system calls instead of the mapped ring and doorbell. That is slower, but never
-    /// touches a mapping of the device, which would raise `SIGBUS` after the device is gone.
+    /// Submits by system calls instead of the mapped ring and doorbell. That is slower, and finds
+    /// out at once that the queue has stopped or that the device is gone.
     #[must_use]
     pub fn system_calls(mut self) -> Self {
         self.system_calls = true;

@@ -322,8 +322,9 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     /// - an address at which the device reaches nothing. That stops the queue.
     ///
     /// It must be neither in the fences of a queue nor in the slots in which events are recorded.
-    /// No safe function tells their addresses. Whoever waits relies on them, and would use memory
-    /// while the device works on it. What packets only read matters to their results alone.
+    /// No safe function tells the addresses of these. A packet that wrote there would make a wait
+    /// end too early, and the program would use memory while the device works on it. What packets
+    /// read affects only their results.
     pub unsafe fn submit_packets(&self, packets: &[Packet]) -> Result<()> {
         self.submit_raw(packets, WhenFull::Wait)
     }
@@ -460,9 +461,9 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
         in_time(done, || queue.handle().attempt("wait for"))
     }
 
-    /// Begins a batch: the device is told about what is submitted from now on when the batch is
-    /// dropped, all at once, which costs the CPU less. Waiting, fences and a full ring publish what
-    /// was held back so far.
+    /// Begins a batch. When the batch is dropped, the device is told at once about everything that
+    /// was submitted since. That costs the CPU less than to tell it of each piece. Waiting, fences
+    /// and a full ring publish what was held back so far.
     ///
     /// ```no_run
     /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};

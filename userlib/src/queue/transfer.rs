@@ -72,10 +72,10 @@ impl<'scope> QueueScope<'scope, '_> {
     }
 
     /// Has the device wait until one element is at least `value`, before it executes what is
-    /// submitted next. The CPU does not wait. It may store the value itself, by a
-    /// [`DeviceSliceMut`], or other work does.
+    /// submitted next. The CPU does not wait. The program stores the value by
+    /// [`DeviceSliceMut::set`], or other work stores it.
     ///
-    /// The end of the scope waits for it, too, and no limit of time ends that.
+    /// The end of the scope waits for the value, too, for as long as that takes.
     ///
     /// ```no_run
     /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};

@@ -50,7 +50,7 @@ impl ManageOptions {
         Self { on_host: false }
     }
 
-    /// Memory stays where it is when the device touches it, where nothing else is
+    /// Leaves memory where it is when the device touches it, unless something else is
     /// [advised](Accelerator::advise).
     #[must_use]
     pub const fn on_host(mut self) -> Self {
@@ -97,17 +97,17 @@ impl Accelerator {
     /// A queue that touches a page which the device does not have yet waits, the page is faulted in
     /// as if the program had touched it, and the queue goes on. Nothing is pinned, and nothing
     /// counts against `RLIMIT_MEMLOCK`. The device may do what the program may do there at that
-    /// moment; what cannot be is a [`Fault`](crate::Fault) with its reason. What `munmap()`,
-    /// `mprotect()`, `fork()` and the like change holds for the device when they return. Memory
-    /// that is not there yet can be managed as well.
+    /// moment. Any other access is a [`Fault`](crate::Fault) with its reason. What `munmap()`,
+    /// `mprotect()`, `fork()` and the like change holds for the device when they return. Addresses
+    /// at which nothing is mapped yet can be managed as well.
     ///
     /// Slices of ordinary memory ([`QueueScope::slice`](crate::QueueScope::slice),
     /// [`Work::slice`](crate::stream::Work::slice)) need no call of this: without it, all addresses
-    /// are managed from the first such slice on. A program that calls it chooses which. Slices
-    /// elsewhere are then registered for as long as the work takes.
+    /// are managed from the first such slice on. A program that calls it chooses which. Slices at
+    /// other addresses are then registered for as long as the work takes.
     ///
-    /// This makes nothing accessible that checked work could misuse: packets name only operands
-    /// that are borrowed. It does make raw packets reach more.
+    /// This call is safe, because work names only operands that are borrowed. Raw packets reach
+    /// what is managed, too.
     ///
     /// ```no_run
     /// use pinmap::{testgpu, Accelerator, QueueOptions};

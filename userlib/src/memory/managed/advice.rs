@@ -52,16 +52,17 @@ impl Advice {
         self
     }
 
-    /// The device is to reach the memory where it is: that the device touches it does not move it.
-    /// This has no effect where the device's memory is preferred.
+    /// Lets the device reach the memory where it is: a touch of the device does not move it. This
+    /// has no effect where the device's memory is preferred.
     #[must_use]
     pub const fn accessed_by_device(mut self) -> Self {
         self.accessed_by = true;
         self
     }
 
-    /// Both sides read the memory, and seldom write it: that the device reads it does not move it.
-    /// The kernel has no means to keep one page in two memories, so there is no second copy.
+    /// Says that both sides read the memory, and seldom write it: a read of the device does not
+    /// move it. The kernel has no means to keep one page in two memories, so there is no second
+    /// copy.
     #[must_use]
     pub const fn read_mostly(mut self) -> Self {
         self.read_mostly = true;
@@ -130,13 +131,12 @@ impl Accelerator {
     /// Advises how [managed](Self::manage) memory will be used. This replaces what was advised for
     /// the whole pages around `memory` before; [`Advice::new`] takes it back.
     ///
-    /// Nothing moves by this call. The advice counts at the next fault of the device, and memory
-    /// that it has mapped already has none; [`prefetch`](Self::prefetch) moves memory whatever is
-    /// advised. The call takes no longer for
-    /// much memory than for little, and waits for no work.
+    /// This call moves nothing. The advice counts at the next fault of the device. Memory that the
+    /// device has mapped already causes no fault: [`prefetch`](Self::prefetch) moves it, whatever
+    /// is advised. The call takes as long for little memory as for much, and waits for no work.
     ///
-    /// Advice belongs to the memory. It ends when that is unmapped, moves with it where `mremap()`
-    /// moves it after it was touched, and ends with the context.
+    /// Advice belongs to the memory. It ends when the memory is unmapped, and when the context is
+    /// closed. Memory that was touched keeps its advice when `mremap()` moves it.
     ///
     /// ```no_run
     /// use pinmap::{Advice, Accelerator, Place};

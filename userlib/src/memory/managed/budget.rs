@@ -23,8 +23,8 @@ use crate::sys::ioctl;
 pub struct Budget {
     /// The most that it may take, in bytes. `None`: there is no limit, as at first.
     pub limit: Option<u64>,
-    /// Bytes of the device's memory that hold pages which this context moved there and which have
-    /// not been freed.
+    /// Bytes of the device's memory in pages that this context has moved there and that are not
+    /// freed.
     pub used: u64,
     /// How many more bytes can move there now, within the budget: what is free, and what could be
     /// evicted. [`Accelerator::preflight_prefetch`] tells how much memory needs.

@@ -12,15 +12,14 @@ use crate::sys::map::page_size;
 
 impl Accelerator {
     /// Gives up the contents of memory, without copying them: all elements become zero. Pages that
-    /// are on the device are freed there. Returns how many bytes were given up so; the rest, in
-    /// pages that `memory` shares with something else, is set to zero one by one.
+    /// are on the device are freed there. Returns how many bytes were given up. The rest lies in
+    /// pages that `memory` shares with something else, and is overwritten with zeros.
     ///
-    /// To be called on private anonymous memory: the heap, the stack, a
-    /// [`Managed`](crate::Managed). Memory that is locked (`mlock()`) or of huge pages that were
-    /// set aside is set to zero instead, and 0 is returned. Memory of a file gets the contents of
-    /// the file back.
+    /// Use it for private anonymous memory: the heap, the stack, a [`Managed`](crate::Managed).
+    /// Memory that is locked (`mlock()`) or of huge pages that were set aside is set to zero
+    /// instead, and 0 is returned. Memory of a file gets the contents of the file back.
     ///
-    /// Nothing is asked of the driver, which sees the pages go.
+    /// The driver is not called: it notices that the kernel frees the pages.
     ///
     /// ```no_run
     /// # fn f(gpu: &pinmap::Accelerator, scratch: &mut Vec<f32>) {

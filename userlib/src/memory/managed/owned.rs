@@ -59,13 +59,13 @@ pub(super) const HUGE: usize = 2 << 20;
 /// queue.scope(|scope| {
 ///     scope.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
 /// })?;
-/// // That the CPU reads it brings it home, a block at a time.
+/// // A read by the CPU brings home the block around it.
 /// assert!(numbers.iter().all(|&number| number == 2.0));
 /// # Ok(()) }
 /// ```
 ///
-/// The memory is private, anonymous, in whole pages of its own, and stays where it is as long as
-/// the value exists. A device of another context works on it as on any slice
+/// The memory is private and anonymous, and has whole pages of its own. Its address stays the same
+/// as long as the value exists. A device of another context works on it as on any slice
 /// ([`QueueScope::slice`](crate::QueueScope::slice)).
 ///
 /// # Mistakes that do not compile
@@ -196,10 +196,10 @@ impl Memory {
 impl Accelerator {
     /// Allocates memory for `count` elements, zeroed, that moves between the host and the device.
     ///
-    /// From [2 MiB](Managed) on it consists of huge pages where the system has them. As for slices
-    /// that are lent, all addresses of the program are [managed](Self::manage_all) from then on, as
-    /// long as the value exists; unless the program has chosen ranges itself: then the memory is
-    /// one more.
+    /// Memory of 2 MiB or more consists of huge pages where the system has them. If the program has
+    /// not chosen managed ranges itself, all of its addresses are [managed](Self::manage_all) as
+    /// long as the value exists, as for slices that are lent. Otherwise this memory is one more
+    /// range.
     ///
     /// ```no_run
     /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
@@ -334,8 +334,8 @@ impl<T: Element> Managed<T> {
     }
 
     /// Moves all of it in the order of a stream: when everything is done that was submitted before,
-    /// and before what is submitted next. Returns at once. The memory stays mapped until then, also
-    /// if the value is dropped.
+    /// and before what is submitted next. Returns at once. If the value is dropped before, the
+    /// memory stays mapped until then.
     ///
     /// While the memory is borrowed for work, [`Work::prefetch`](crate::stream::Work::prefetch)
     /// does this.
@@ -412,8 +412,8 @@ impl<T: Element> Managed<T> {
     }
 
     /// Gives up the contents, without copying them: all elements become zero, and pages on the
-    /// device are freed there. Returns how many bytes were given up so: all, unless the memory is
-    /// locked (`mlock()`), when it is set to zero where it is.
+    /// device are freed there. Returns how many bytes were given up: all of them, or 0 for locked
+    /// memory (`mlock()`), which is overwritten with zeros where it is.
     ///
     /// ```no_run
     /// # fn f(scratch: &mut pinmap::Managed<f32>) -> pinmap::Result<()> {

@@ -15,7 +15,7 @@ use crate::sys::trace::span;
 
 use super::{pages_around, words};
 
-/// What became of memory that was to move, in bytes. Each byte counts in one of these.
+/// What became of memory that was prefetched, in bytes. Each byte counts in exactly one field.
 ///
 /// ```no_run
 /// use pinmap::Place;
@@ -47,8 +47,9 @@ impl Accelerator {
     /// host. The whole pages around `memory` move; addresses and contents stay the same.
     ///
     /// The device reaches what is in its memory at the speed of that memory. When the CPU touches a
-    /// page there, the page comes home first, with some of its neighbours. So does what somebody
-    /// pins. Pages that nobody has touched yet are made where they are to go, filled with zeros.
+    /// page there, the page comes home first, with some of its neighbours. The same happens to a
+    /// page that somebody pins. Pages that nobody has touched yet are made where they are to go,
+    /// filled with zeros.
     ///
     /// Only private anonymous memory moves: heap, stack, `MAP_PRIVATE`. What moved belongs to the
     /// program: it stays where it is when the device is closed, and comes home before the device
@@ -88,8 +89,8 @@ impl Accelerator {
 
     /// Tells what [`prefetch`](Self::prefetch) would do now, and moves nothing. For
     /// [`Place::Vram`], `moved` and `no_room` together are what the memory needs of the device's
-    /// memory beyond what it has there. `no_room` is what it cannot have, even if everything else
-    /// that programs moved there went home: there is too little of it, or the
+    /// memory beyond what it has there. `no_room` is what it cannot have even if everything else
+    /// that programs moved there goes home: the device has too little memory, or the
     /// [budget](Self::set_budget) of this context is too small.
     ///
     /// Nothing is reserved, so another program may be quicker. `busy` is 0: whether a page is in

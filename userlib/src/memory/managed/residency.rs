@@ -37,8 +37,8 @@ pub struct Residency {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ResidencySums {
-    /// Bytes that are nowhere yet, swapped out, or on another device; and addresses where nothing
-    /// is mapped.
+    /// Bytes of pages that do not exist yet, are swapped out, or are on another device; and of
+    /// addresses where nothing is mapped.
     pub absent: u64,
     /// Bytes in the host's memory.
     pub host: u64,
@@ -68,8 +68,8 @@ pub struct Run {
     pub addr: usize,
     /// Length in bytes.
     pub len: usize,
-    /// Where the pages are. `None`: nowhere yet, swapped out, on another device, or nothing is
-    /// mapped there.
+    /// Where the pages are. `None`: they do not exist yet, are swapped out or on another device, or
+    /// nothing is mapped there.
     pub place: Option<Place>,
     /// The accesses that the device can make without a fault. `None`: none.
     pub access: Option<Access>,
@@ -104,8 +104,8 @@ pub struct Run {
 pub enum Rule {
     /// Nothing was decided: neither the device nor a call has asked for it yet.
     None,
-    /// It cannot move: no private anonymous memory, locked, mergeable, pinned, shared since
-    /// `fork()`, or in use at that moment.
+    /// It cannot move: it is not private anonymous memory, or it is locked, mergeable, pinned,
+    /// shared since `fork()`, or in use at that moment.
     Fixed,
     /// It stays on the host by advice.
     Advised,
@@ -116,7 +116,7 @@ pub enum Rule {
     NoRoom,
     /// The device has touched it, and the device's memory is its preferred location.
     Preferred,
-    /// The device has touched it, and nothing spoke against its moving there.
+    /// The device has touched it, and no other rule applied.
     Touched,
     /// [`Accelerator::prefetch`] has moved it.
     Prefetched,

@@ -45,7 +45,7 @@ pub struct ManagedStatistics {
     pub home_evicted: u64,
     /// Bytes of `in_touched` in blocks of 2 MiB that had been evicted before.
     pub refaults: u64,
-    /// Blocks of 2 MiB that began to thrash, each time that they did.
+    /// How often a block of 2 MiB began to thrash.
     pub thrashing: u64,
     /// How long queues waited for the service of faults.
     pub device_time: Duration,
@@ -53,7 +53,7 @@ pub struct ManagedStatistics {
     pub host_time: Duration,
     /// Accesses of the device that were refused, each of which stopped a queue.
     pub refused: u64,
-    /// The last of them.
+    /// The last access that was refused.
     pub last_refused: Option<RefusedAccess>,
     /// Bytes of `in_touched` and `in_prefetched` that came from the memory of another device,
     /// without the host's.
@@ -67,11 +67,11 @@ pub struct ManagedStatistics {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct RefusedAccess {
-    /// The address.
+    /// The address that the device accessed.
     pub addr: u64,
     /// What the device wanted to do.
     pub access: FaultAccess,
-    /// Why it could not. `None`: an older driver does not tell.
+    /// Why it was refused. `None` if an older driver does not tell.
     pub reason: Option<FaultReason>,
 }
 

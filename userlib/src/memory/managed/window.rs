@@ -88,15 +88,15 @@ impl WindowOptions {
         self
     }
 
-    /// Sets whether a core dump of the program has the contents (`MADV_DONTDUMP`). What is on the
-    /// device comes home for a dump.
+    /// Sets whether a core dump of the program includes the contents (`MADV_DONTDUMP`). What is on
+    /// the device comes home for a dump.
     #[must_use]
     pub const fn core_dump(mut self, on: bool) -> Self {
         self.core_dump = on;
         self
     }
 
-    /// Memory stays where it is when the device touches it, where nothing else is
+    /// Leaves memory where it is when the device touches it, unless something else is
     /// [advised](Accelerator::advise).
     #[must_use]
     pub const fn on_host(mut self) -> Self {
@@ -107,10 +107,10 @@ impl WindowOptions {
 
 /// Addresses that belong to the program and the device together, from which memory is allocated.
 ///
-/// Made by [`Accelerator::window`]. The addresses are the same for both, chosen by the program or
-/// by the kernel, and nobody else's: nothing can be registered there, nor mapped for the device.
-/// The device's page tables for all of them are there from the beginning, so no access of the
-/// device fails for want of one; they count against `RLIMIT_MEMLOCK`, one page for each 2 MiB.
+/// Made by [`Accelerator::window`]. The program or the kernel chooses the addresses, which are the
+/// same for both. Nothing else can be registered there, or mapped for the device. The device's page
+/// tables for all of them are made at once, so no access of the device fails later because there is
+/// none left. They count against `RLIMIT_MEMLOCK`, one page for each 2 MiB.
 ///
 /// Memory from it is a [`Managed`] as any other: it moves, is prefetched and advised, and is an
 /// operand of work.
@@ -352,7 +352,7 @@ impl Window {
         self.reserved.memory.len.get()
     }
 
-    /// How many bytes are not allocated, in all.
+    /// How many bytes are not allocated, in one piece or in several.
     pub fn free(&self) -> usize {
         self.reserved.lock().values().sum()
     }
@@ -371,8 +371,8 @@ impl Window {
         self.reserved.range.statistics()
     }
 
-    /// Allocates memory for `count` elements, zeroed, where the first room for it is: in whole
-    /// pages, and from 2 MiB on in whole huge pages.
+    /// Allocates memory for `count` elements, zeroed, in the first place that is large enough. It
+    /// takes whole pages, and whole huge pages from 2 MiB on.
     ///
     /// ```no_run
     /// # fn f(window: &pinmap::Window) -> pinmap::Result<()> {
