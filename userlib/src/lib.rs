@@ -3,9 +3,13 @@
 //!
 //! The Linux driver pinmap pins memory of a program and maps it for a PCI device in the IOMMU, if
 //! possible at the same addresses. With this crate that takes no `unsafe` code. Memory is either a
-//! [`Buffer`], which only the CPU reaches and which dereferences to a slice of bytes, or a
-//! [`Registration`], which a device reaches and which can only be copied from and to. Devices with
-//! queues also take any slice of the program, which is borrowed as long as they work on it.
+//! [`Buffer`], which only the CPU reaches and which dereferences to a slice, or a [`Registration`],
+//! which a device reaches and which can only be copied from and to. Devices with queues also take
+//! any slice of the program, which is borrowed as long as they work on it; and memory that is
+//! [`Pinned`] or [`Registered`] is a slice while no work borrows it.
+//!
+//! The [guides](mod@guide) say where to start, what other interfaces call the same things, how to
+//! write a descriptor ring, and what CPU and device see of each other's accesses.
 //!
 //! Here is a whole program for QEMU's device `edu`.
 //!
@@ -310,7 +314,7 @@
 //! ```compile_fail,E0133
 //! # use pinmap::*;
 //! # fn f(queue: &mut Queue) -> Result<()> {
-//! queue.scope(|scope| scope.submit(&[packet::fill(0x1000, 4096, 0, 0)]))
+//! queue.scope(|scope| scope.submit_packets(&[testgpu::packet::fill(0x1000, 4096, 0, 0)]))
 //! # }
 //! ```
 //!
@@ -318,7 +322,7 @@
 //!
 //! ```compile_fail,E0499
 //! # use pinmap::*;
-//! # fn f(scope: &Scope<'_, '_>, numbers: &mut Allocation<f32>) -> Result<()> {
+//! # fn f(numbers: &mut Allocation<f32>) -> Result<()> {
 //! let mut data = numbers.slice_mut();
 //! let mut again = numbers.slice_mut();
 //! data.set(0, 1.0)?;
@@ -342,7 +346,7 @@
 //!
 //! ```compile_fail,E0308
 //! # use pinmap::*;
-//! # fn f(scope: &Scope<'_, '_>, words: &mut DeviceSliceMut<'_, u32>) -> Result<()> {
+//! # fn f<'s>(scope: &QueueScope<'s, '_>, words: &mut DeviceSliceMut<'s, u32>) -> Result<()> {
 //! scope.launch(testgpu::IncrementF32 { data: words })
 //! # }
 //! ```

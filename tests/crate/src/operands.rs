@@ -112,7 +112,9 @@ pub(crate) fn registered_memory_stays_an_operand() -> Outcome {
         "the device wrote beside it"
     );
     work_in_place(&gpu, gpu.register(vec![0f32; 3].into_boxed_slice())?)?;
-    work_in_place(&gpu, gpu.register(Buffer::<f32>::new(5000)?)?)?;
+    let buffer = Buffer::<f32>::new(5001)?;
+    buffer.preflight(gpu.device(), Access::ReadWrite)?;
+    work_in_place(&gpu, gpu.register(buffer)?)?;
     Ok(())
 }
 

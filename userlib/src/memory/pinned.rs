@@ -78,7 +78,7 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 ///
 /// Nor can the CPU write it while the device reads it:
 ///
-/// ```compile_fail,E0506
+/// ```compile_fail,E0502
 /// # use pinmap::*;
 /// # fn f(stream: &Stream, mut a: Pinned<f32>, b: &mut Pinned<f32>) -> Result<()> {
 /// stream.scope(|work| {

@@ -15,7 +15,7 @@ use crate::sys::ioctl;
 /// ```no_run
 /// use pinmap::{Access, Buffer};
 /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
-/// let buffer = Buffer::new(64 << 20)?;
+/// let buffer = Buffer::<u8>::new(64 << 20)?;
 /// let asked = buffer.preflight(device, Access::ReadWrite)?; // an error names the limit
 /// println!("{} of {:?} bytes would be locked", asked.memlock_needed, asked.memlock_allowed);
 /// # Ok(()) }
@@ -74,7 +74,7 @@ impl Device {
     }
 }
 
-impl Buffer {
+impl<T> Buffer<T> {
     /// Asks whether this buffer could be registered now: see [`Device::preflight`].
     ///
     /// # Errors
@@ -85,6 +85,6 @@ impl Buffer {
         device: &Device,
         options: impl Into<RegisterOptions>,
     ) -> Result<Preflight> {
-        device.preflight(self.addr(), self.len(), options)
+        device.preflight(self.addr(), self.memory().len(), options)
     }
 }

@@ -11,9 +11,10 @@
 //! program, also those to write-combined memory: a device that sees it sees the rest. A store to a
 //! doorbell register that follows is ordered behind it ([`Bar::write`](crate::Bar::write)).
 //! [`Ring::pop`] loads the status word first, as an acquire: what the device wrote before it is
-//! seen by later reads. Where the device does not snoop the CPU's caches, both maintain them
-//! ([`Registration::sync_for_device`]); the memory that descriptors point to is the program's to
-//! maintain.
+//! seen by later reads. Where the device does not snoop the CPU's caches, both maintain the caches
+//! for the descriptor ([`Registration::sync_for_device`]). That takes descriptors that are whole
+//! cache lines, since a line that two of them share would belong to both sides. The memory that
+//! descriptors point to is the program's to maintain.
 
 use std::fmt;
 

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use nix::sys::mman::{madvise, MmapAdvise};
 
 use crate::device::accelerator::Accelerator;
-use crate::memory::element::{zero, Element};
+use crate::memory::element::{bytes_of_mut, Element};
 use crate::sys::map::page_size;
 
 impl Accelerator {
@@ -31,21 +31,20 @@ impl Accelerator {
     pub fn discard<T: Element>(&self, memory: &mut [T]) -> usize {
         let page = page_size();
         let (start, bytes) = (memory.as_ptr().addr(), size_of_val(memory));
+        // Zeroed bytes are zeroed elements, wherever a page begins.
+        let memory = bytes_of_mut(memory);
         let Some((head, inner)) = inwards(start, bytes, page) else {
-            memory.fill(zero());
+            memory.fill(0);
             return 0;
         };
-        // Pages begin and end with an element, because the size of an element divides that of a
-        // page and elements are aligned.
-        let (head, inner) = (head / size_of::<T>(), inner / size_of::<T>());
         let (before, rest) = memory.split_at_mut(head);
         let (pages, after) = rest.split_at_mut(inner);
         // First, so that setting the ends does not bring the rest of a huge page home.
         let given_up = give_up(pages);
-        before.fill(zero());
-        after.fill(zero());
+        before.fill(0);
+        after.fill(0);
         if !given_up {
-            pages.fill(zero());
+            pages.fill(0);
             return 0;
         }
         size_of_val(pages)
@@ -61,7 +60,7 @@ fn inwards(start: usize, bytes: usize, page: usize) -> Option<(usize, usize)> {
 }
 
 /// Gives up whole pages. Returns false if they are of a kind that cannot be given up.
-fn give_up<T: Element>(pages: &mut [T]) -> bool {
+fn give_up(pages: &mut [u8]) -> bool {
     let bytes = size_of_val(pages);
     let start = NonNull::from(&mut *pages).cast();
     // SAFETY: The pages are borrowed exclusively and contain nothing else. Their bytes become
