@@ -170,6 +170,30 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Work is submitted where memory is borrowed or handed over, so a stream itself launches nothing
+//! ([`Stream::scope`] does it in one line):
+//!
+//! ```compile_fail,E0599
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> Result<()> {
+//! stream.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })?;
+//! stream.synchronize()
+//! # }
+//! ```
+//!
+//! An operand stays borrowed until the work is done, so memory is borrowed once for all work on it
+//! (`let mut numbers = numbers.slice_mut();`), and not for each piece:
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, numbers: Allocation<f32>) -> Result<()> {
+//! stream.submit(numbers, |work, numbers| {
+//!     work.fill(&mut numbers.slice_mut(), 1.0)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut numbers.slice_mut() })
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
 //! The function can use only the memory that was handed over:
 //!
 //! ```compile_fail
