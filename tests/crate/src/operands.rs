@@ -252,6 +252,33 @@ pub(crate) fn pending_work_is_followed_by_more() -> Outcome {
     Ok(())
 }
 
+/// Work that follows work of another stream does not need that stream any more when that work is
+/// done, even if the device has not looked yet.
+pub(crate) fn pending_work_outlives_the_stream_before() -> Outcome {
+    let gpu = gpu()?;
+    let (first, second) = (stream(&gpu)?, stream(&gpu)?);
+    let mut gate = gpu.device().alloc::<u64>(1)?;
+    stream::scope(|scope| {
+        let mut gate = gate.slice_mut();
+        scope.on(&second).wait_value(&gate, 0, 1)?;
+        let late = std::time::Duration::from_millis(20);
+        let pending = first.submit(gpu.alloc::<f32>(100)?, |work, memory| {
+            work.launch(Spin { time: late })?;
+            work.fill(memory, 1.0)
+        })?;
+        let pending = pending.then(&second, |work, mut memory| {
+            work.launch(IncrementF32 { data: &mut memory })
+        })?;
+        first.synchronize()?;
+        first.reset()?;
+        gate.set(0, 1)?;
+        let memory = pending.wait()?;
+        assert!(memory.iter().all(|&number| number == 2.0));
+        Ok(())
+    })?;
+    Ok(())
+}
+
 /// Work that follows work of a stream that has failed fails, too, and gives the memory back.
 pub(crate) fn pending_work_is_not_followed_after_a_fault() -> Outcome {
     let gpu = gpu()?;
