@@ -274,6 +274,31 @@ pub(crate) fn pending_work_outlives_the_stream_before() -> Outcome {
         gate.set(0, 1)?;
         let memory = pending.wait()?;
         assert!(memory.iter().all(|&number| number == 2.0));
+        // The same for a stream that is dropped, before or after.
+        for early in [true, false] {
+            scope.on(&second).wait_value(&gate, 0, 2)?;
+            let mut other = Some(gpu.stream(StreamOptions::new())?);
+            let pending = other.as_ref().map(|other| {
+                other.submit(gpu.alloc::<f32>(100)?, |work, memory| {
+                    work.launch(Spin { time: late })?;
+                    work.fill(memory, 3.0)
+                })
+            });
+            let pending = pending.transpose()?.expect("there is a stream");
+            other = other.filter(|_| !early);
+            let pending = pending.then(&second, |work, mut memory| {
+                work.launch(IncrementF32 { data: &mut memory })
+            })?;
+            drop(other);
+            // Long enough for the work, after which a dropped stream ends.
+            first
+                .submit((), |work, ()| work.launch(Spin { time: 5 * late }))?
+                .wait()?;
+            gate.set(0, 2)?;
+            let memory = pending.wait()?;
+            assert!(memory.iter().all(|&number| number == 4.0));
+            gate.set(0, 1)?;
+        }
         Ok(())
     })?;
     Ok(())

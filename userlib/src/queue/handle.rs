@@ -54,6 +54,8 @@ pub(crate) struct Handle {
     destroyed: AtomicBool,
     /// Held while destroying, which takes as long as the packet that runs.
     destroying: Mutex<()>,
+    /// Another queue reads the fence, so it stays as long as anybody has this.
+    kept: AtomicBool,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
     /// Dropped after the queue is destroyed.
@@ -101,6 +103,7 @@ impl Handle {
             ending: OnceLock::new(),
             destroyed: AtomicBool::new(false),
             destroying: Mutex::new(()),
+            kept: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             lending,
             #[cfg(test)]
@@ -131,6 +134,16 @@ impl Handle {
         // No doorbell comes between, which would order the writes.
         drain_writes();
         word::store(self.fences.words(), 8 * CALLBACKS as usize, count.to_le());
+    }
+
+    /// Notes that another queue reads the fence.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether another queue reads the fence, or has done so.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::SeqCst)
     }
 
     /// Destroys the queue and makes `cause` the cause of all later errors.

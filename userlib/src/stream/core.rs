@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use nix::errno::Errno;
 
@@ -159,8 +159,8 @@ impl Core {
     }
 
     /// Begins to submit work as [`begin`](Self::begin) does, behind a point of this stream or
-    /// another one of the same context.
-    pub(super) fn begin_behind(&self, point: &Point) -> Result<Arc<Handle>> {
+    /// another one of the same context. `before` is that stream, if there still is one.
+    pub(super) fn begin_behind(&self, point: &Point, before: &Weak<Self>) -> Result<Arc<Handle>> {
         let fence = &point.fence;
         if !fence.device().is_same(self.device()) {
             let attempt = format!("submit to stream {}", self.id());
@@ -172,16 +172,35 @@ impl Core {
         if fence.is_done() || Arc::ptr_eq(fence.handle(), &handle) {
             return Ok(handle);
         }
-        let mut dependencies = point.dependencies.clone();
-        dependencies.push(fence.clone());
-        let waited = self.lock_of(handle.id()).and_then(|mut state| {
-            let waited = state.wait_at(fence.target(), Kept::Fence(fence.clone()), &dependencies);
-            if waited.is_err() {
+        let first = before.upgrade();
+        let waited = match first.filter(|first| first.id() == fence.queue()) {
+            // By a slot, which stays when that stream is reset or dropped.
+            Some(first) => self.gpu.event().and_then(|event| {
+                event.record(&first)?;
+                event.wait_on(self)
+            }),
+            None => self.wait_for_remains(point, &handle),
+        };
+        if waited.is_err() {
+            if let Ok(mut state) = self.lock_of(handle.id()) {
                 let _ = state.queue_mut().unhold();
             }
-            waited
-        });
+        }
         waited.map(|()| handle)
+    }
+
+    /// Waits on the device for a point of a stream that was dropped, by the fence of its queue.
+    fn wait_for_remains(&self, point: &Point, handle: &Handle) -> Result<()> {
+        let fence = &point.fence;
+        fence.handle().keep();
+        // From here on it is kept if it is not reached yet.
+        if fence.is_done() {
+            return Ok(());
+        }
+        let mut dependencies = point.dependencies.clone();
+        dependencies.push(fence.clone());
+        let mut state = self.lock_of(handle.id())?;
+        state.wait_at(fence.target(), Kept::Fence(fence.clone()), &dependencies)
     }
 
     /// Id of the queue.
@@ -335,8 +354,11 @@ struct Remains {
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        // Not left to the handle, which events may keep.
-        let _ = self.queue.handle().destroy();
+        let handle = self.queue.handle();
+        // Not left to the handle, which events may keep; unless another queue reads its fence.
+        if !handle.is_kept() {
+            let _ = handle.destroy();
+        }
     }
 }
 

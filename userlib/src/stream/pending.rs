@@ -4,7 +4,7 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ use super::Stream;
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
     point: Point,
+    /// The stream of the work.
+    core: Weak<Core>,
     /// `None` only after it was taken.
     held: Option<Held<M>>,
 }
@@ -89,6 +91,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
         }
         Some(Pending {
             point,
+            core: Arc::downgrade(self.core),
             held: Some(held),
         })
     }
@@ -169,7 +172,7 @@ impl<M: Send + 'static> Pending<M> {
     {
         let core = stream.core();
         let begun = check_outside(Operation::Submit, || "submit work".to_owned())
-            .and_then(|()| core.begin_behind(&self.point));
+            .and_then(|()| core.begin_behind(&self.point, &self.core));
         let handle = match begun {
             Ok(handle) => handle,
             Err(error) => return Err(ErrorWith { error, value: self }),
