@@ -2,6 +2,7 @@
 //! Tests of translation: the TLB, INVALIDATE, refused accesses.
 
 use crate::rig::{launch, Rig, DATA, HOST, RW};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use testgpu::regs;
 
@@ -125,29 +126,25 @@ fn rings_need_the_execute_permission() {
 
 #[test]
 fn invalidate_waits_for_accesses_in_flight() {
-    // On a busy machine the access may be over before the INVALIDATE begins.
-    let seen = [100, 1000, 5000].into_iter().any(|milliseconds| {
-        let slow = Duration::from_millis(milliseconds);
-        invalidate_during_an_access(slow) >= slow / 3
-    });
-    assert!(seen, "it does not wait");
-}
-
-/// Returns how long an INVALIDATE takes during an access of the given length.
-fn invalidate_during_an_access(slow: Duration) -> Duration {
     let rig = Rig::new();
     let mut queue = rig.queue(1, regs::CLASS_COPY);
     rig.map(1, VA, RW | HOST | 0x10_0000);
-    *rig.host.slow.lock().unwrap() = slow;
+    let accesses = || rig.host.at_gate.load(Ordering::SeqCst);
+    let before = accesses();
+    let closed = rig.host.gate.write().unwrap();
     rig.submit(&mut queue, &[&[regs::FENCE_WRITE, VA, 1]]);
-    rig.until("an engine", || rig.r(regs::TLB_MISSES) >= 2);
+    rig.until("the access", || accesses() > before);
     rig.unmap(1, VA);
+    let sequence = rig.submit_invalidate(1, VA, VA);
     let start = Instant::now();
-    rig.invalidate(1, VA, VA);
-    // Either the write was over before the end of the INVALIDATE, or it never happens.
-    let then = rig.host.bytes.load(0x10_0000);
-    assert_eq!(then, Some(1));
-    start.elapsed()
+    while start.elapsed() < Duration::from_millis(200) {
+        assert!(rig.r(regs::INV_DONE) < sequence, "it does not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(rig.host.bytes.load(0x10_0000), Some(0));
+    drop(closed);
+    rig.until("INVALIDATE", || rig.r(regs::INV_DONE) >= sequence);
+    assert_eq!(rig.host.bytes.load(0x10_0000), Some(1));
 }
 
 #[test]

@@ -45,6 +45,8 @@ fn reset_values() {
         refused: Default::default(),
         vectors: Default::default(),
         slow: Default::default(),
+        gate: Default::default(),
+        at_gate: Default::default(),
     };
     let running = Running::start(Settings::default(), Box::new(host)).unwrap();
     for (name, offset, _, reset) in table() {

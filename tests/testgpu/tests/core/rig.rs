@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use testgpu::bus::{Bus, Mappings, Refused, Side};
 use testgpu::counter::Counters;
@@ -33,10 +33,16 @@ pub(crate) struct Memory {
     pub(crate) vectors: [AtomicU64; regs::VECTOR_COUNT],
     /// Time that an access takes.
     pub(crate) slow: Mutex<Duration>,
+    /// Holds accesses back while it is locked for writing.
+    pub(crate) gate: RwLock<()>,
+    /// Number of accesses that have come to the gate.
+    pub(crate) at_gate: AtomicU64,
 }
 
 impl Memory {
     fn check(&self, address: u64, bytes: u64) -> Result<(), Refused> {
+        self.at_gate.fetch_add(1, Ordering::SeqCst);
+        drop(self.gate.read().unwrap());
         let slow = *self.slow.lock().unwrap();
         if !slow.is_zero() {
             std::thread::sleep(slow);
@@ -146,6 +152,8 @@ impl Rig {
             refused: Mutex::default(),
             vectors: Default::default(),
             slow: Mutex::default(),
+            gate: RwLock::default(),
+            at_gate: AtomicU64::default(),
         });
         let rig = Self {
             running: Running::start(settings, Box::new(Arc::clone(&host))).unwrap(),
