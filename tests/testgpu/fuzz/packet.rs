@@ -31,7 +31,7 @@ fn check(packet: Packet) {
         }
         Packet::FenceWrite { va, .. }
         | Packet::FenceWait { va, .. }
-        | Packet::Timestamp { va }
+        | Packet::Timestamp { va, .. }
         | Packet::Launch {
             arguments: Arguments::Indirect(va),
             ..

@@ -11,6 +11,7 @@ use crate::packet::{decode, words, Arguments, Packet, PACKET_SIZE};
 use crate::paging::Transfer;
 use crate::port::Port;
 use crate::regs;
+use crate::slot::Stamp;
 use crate::state::{class_of, kinds_in, kinds_of, Job, Outcome, Pick, State, WAKE_PAGING};
 use crate::sys::memory::wake_on_time;
 use std::sync::atomic::Ordering;
@@ -82,6 +83,7 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
         opcode: 0,
         progress: job.progress,
     };
+    let began = device.hardware().now();
     let outcome =
         hold(device, engine, || execution.run(buffers)).unwrap_or_else(|stop| match stop {
             Stop::Fault(fault) => Outcome::Stopped(fault),
@@ -91,8 +93,14 @@ fn serve(device: &Device, engine: usize, job: &Job, buffers: &mut Buffers) {
         let counters = &device.hardware().counters;
         counters.add_engine(engine, regs::ENGINE_PACKETS, 1);
     }
+    let stamp = Stamp {
+        began,
+        ended: device.hardware().now(),
+        engine,
+    };
     let mut state = device.lock();
-    state.complete(engine, job, execution.opcode, execution.progress, outcome);
+    let (opcode, progress) = (execution.opcode, execution.progress);
+    state.complete(stamp, job, opcode, progress, outcome);
     let_go(device, engine, state);
 }
 
@@ -225,7 +233,10 @@ impl Execution<'_> {
                     return Ok(Outcome::Waiting);
                 }
             }
-            Packet::Timestamp { va } => port.store(va, |hardware| hardware.now())?,
+            Packet::Timestamp { va, packet: false } => {
+                port.store(va, |hardware| hardware.now())?;
+            }
+            Packet::Timestamp { va, packet: true } => port.stamp(va, self.job.last)?,
             Packet::Interrupt => {
                 port.pacer.settle()?;
                 let delay = self.device.lock().knobs.delay();

@@ -44,6 +44,8 @@ pub enum Packet {
     },
     Timestamp {
         va: u64,
+        /// Whether the times of the packet before are stored, too.
+        packet: bool,
     },
     Interrupt,
 }
@@ -90,7 +92,7 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
         regs::FILL => (3, 3),
         regs::LAUNCH => (regs::LAUNCH_INDIRECT, if flags == 0 { 7 } else { 1 }),
         regs::FENCE_WRITE | regs::FENCE_WAIT => (0, 2),
-        regs::TIMESTAMP => (0, 1),
+        regs::TIMESTAMP => (regs::TIMESTAMP_PACKET, 1),
         _ => return Err(Reason::BadOpcode),
     };
     let kernel = (head >> 32) as u32;
@@ -138,8 +140,9 @@ pub fn decode(words: [u64; 8]) -> Result<Packet, Reason> {
             }
         }
         regs::TIMESTAMP => {
-            check_alignment(a, 8)?;
-            Packet::Timestamp { va: a }
+            let packet = flags & regs::TIMESTAMP_PACKET != 0;
+            check_alignment(a, if packet { 32 } else { 8 })?;
+            Packet::Timestamp { va: a, packet }
         }
         _ => {
             check_alignment(a, 8)?;
@@ -263,8 +266,20 @@ mod tests {
         assert_eq!(bad([6, 4, 7, 0, 0, 0, 0, 0]), Reason::BadAlignment);
         assert_eq!(
             decode([7, 8, 0, 0, 0, 0, 0, 0]),
-            Ok(Packet::Timestamp { va: 8 })
+            Ok(Packet::Timestamp {
+                va: 8,
+                packet: false
+            })
         );
+        assert_eq!(
+            decode([0x107, 32, 0, 0, 0, 0, 0, 0]),
+            Ok(Packet::Timestamp {
+                va: 32,
+                packet: true
+            })
+        );
+        assert_eq!(bad([0x107, 16, 0, 0, 0, 0, 0, 0]), Reason::BadAlignment);
+        assert_eq!(bad([0x207, 32, 0, 0, 0, 0, 0, 0]), Reason::BadField);
         assert_eq!(decode([8, 0, 0, 0, 0, 0, 0, 0]), Ok(Packet::Interrupt));
     }
 

@@ -8,6 +8,7 @@ use crate::link::Direction;
 use crate::mmu::Passage;
 use crate::pacer::{Pacer, Stop, CHUNK};
 use crate::regs;
+use crate::slot::{Stamp, STAMP_SIZE};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -263,6 +264,16 @@ impl<'a> Port<'a> {
         self.single((va, 8, Access::Write), |hardware, host, address| {
             hardware.store(host, address, value(hardware))
         })
+    }
+
+    /// Writes a time stamp with the times of a packet, as [`store`](Self::store) does.
+    pub fn stamp(&mut self, va: u64, stamp: Stamp) -> Result<(), Stop> {
+        self.pacer.settle()?;
+        self.hardware.counters.add(regs::SYNC_ACCESSES, 1);
+        self.single(
+            (va, STAMP_SIZE, Access::Write),
+            |hardware, host, address| hardware.write(host, address, &stamp.bytes(hardware.now())),
+        )
     }
 
     /// Makes an access that does not cross a page.

@@ -107,10 +107,11 @@ fn fixed(hardware: &Hardware, offset: u64) -> Option<u64> {
         | regs::FEATURE_KNOBS
         | regs::FEATURE_PAGING
         | regs::FEATURE_ATOMIC
-        | regs::FEATURE_ZEROS;
+        | regs::FEATURE_ZEROS
+        | regs::FEATURE_STAMP;
     Some(match offset {
         regs::MAGIC => u64::from_le_bytes(*b"TESTGPU1"),
-        regs::VERSION => (1 << 16) | 2,
+        regs::VERSION => (1 << 16) | 3,
         regs::FEATURES => always | message,
         regs::VRAM_SIZE => hardware.vram.size(),
         regs::DOORBELLS => regs::QUEUE_COUNT as u64,

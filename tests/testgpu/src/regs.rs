@@ -35,6 +35,7 @@ constants! {
     FEATURE_PAGING = 0x20,
     FEATURE_ATOMIC = 0x40,
     FEATURE_ZEROS = 0x80,
+    FEATURE_STAMP = 0x100,
     // Control
     RESET = 0x0100,
     BUS_MASTER = 0x0108,
@@ -158,6 +159,7 @@ constants! {
     LAUNCH_INDIRECT = 0x01,
     COPY_ENGINE_0 = 0x01,
     COPY_ENGINE_1 = 0x02,
+    TIMESTAMP_PACKET = 0x01,
     // 9. Kernels
     KERNEL_COPY = 1,
     KERNEL_FILL = 2,

@@ -22,6 +22,39 @@ pub enum Phase {
     Error,
 }
 
+/// Size of a stamp in memory, in bytes.
+pub const STAMP_SIZE: usize = 32;
+
+/// When an engine held a packet that it completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// `TIME` when the engine took the packet.
+    pub began: u64,
+    /// `TIME` when the packet was done.
+    pub ended: u64,
+    /// The engine.
+    pub engine: usize,
+}
+
+impl Stamp {
+    /// The stamp of a packet that is not known.
+    pub const UNKNOWN: Self = Self {
+        began: 0,
+        ended: 0,
+        engine: 0xff,
+    };
+
+    /// Returns the bytes that are stored at this time.
+    pub fn bytes(self, now: u64) -> [u8; STAMP_SIZE] {
+        let mut bytes = [0; STAMP_SIZE];
+        let words = [now, self.began, self.ended, self.engine as u64];
+        for (word, to) in words.iter().zip(bytes.chunks_exact_mut(8)) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
 /// A slot.
 #[derive(Debug)]
 pub struct Slot {
@@ -50,6 +83,8 @@ pub struct Slot {
     pub unbinding: bool,
     /// When an UNBIND that waits for nothing else completes.
     pub free_at: Option<Instant>,
+    /// Times of the packet that was completed last, since the queue was bound.
+    pub last: Stamp,
     /// Kinds of engine that can execute the next packet.
     pub wants: u64,
     /// Number of the last time that the slot was served, counted over all slots.
@@ -75,6 +110,7 @@ impl Slot {
             engine: None,
             unbinding: false,
             free_at: None,
+            last: Stamp::UNKNOWN,
             wants: 0,
             served: 0,
             poll_at: Instant::now(),

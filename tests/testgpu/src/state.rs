@@ -9,7 +9,7 @@ use crate::invalidate::Invalidates;
 use crate::paging::Paging;
 use crate::posted::Posted;
 use crate::regs;
-use crate::slot::{Phase, Slot};
+use crate::slot::{Phase, Slot, Stamp};
 use crate::trouble::Knobs;
 use std::sync::Arc;
 use std::time::Instant;
@@ -201,6 +201,7 @@ impl State {
                 self.change(number, |slot, _| {
                     slot.error = 0;
                     slot.fault_va = 0;
+                    slot.last = Stamp::UNKNOWN;
                     slot.wants = slot.classes();
                     slot.phase = Phase::Ready;
                 });

@@ -8,7 +8,7 @@ use crate::pacer::Stop;
 use crate::packet::PACKET_SIZE;
 use crate::paging::Transfer;
 use crate::regs;
-use crate::slot::{Phase, Slot};
+use crate::slot::{Phase, Slot, Stamp};
 use std::time::{Duration, Instant};
 
 /// A packet to be executed.
@@ -24,6 +24,8 @@ pub struct Job {
     pub valid_index: bool,
     /// How far the packet has come.
     pub progress: u64,
+    /// Times of the packet before.
+    pub last: Stamp,
     /// How long the packet may run.
     pub max_run: Duration,
 }
@@ -162,6 +164,7 @@ impl State {
             classes: slot.classes(),
             valid_index: (1..=packets).contains(&ahead),
             progress: slot.progress,
+            last: slot.last,
             max_run: Duration::from_nanos(self.max_run),
         }
     }
@@ -169,13 +172,14 @@ impl State {
     /// Handles the outcome of a packet.
     pub fn complete(
         &mut self,
-        engine: usize,
+        stamp: Stamp,
         job: &Job,
         opcode: u8,
         progress: u64,
         outcome: Outcome,
     ) {
         let number = job.victim.slot;
+        let engine = stamp.engine;
         let write_index = self.doorbells[job.victim.queue];
         let lost = self.engine_resets & (1 << engine) != 0;
         let fault = match outcome {
@@ -190,6 +194,7 @@ impl State {
                 Outcome::Done { .. } => {
                     slot.read_index = slot.read_index.wrapping_add(1);
                     slot.progress = 0;
+                    slot.last = stamp;
                     slot.wants = slot.classes();
                     slot.phase = match slot.read_index == write_index {
                         true => Phase::Idle,

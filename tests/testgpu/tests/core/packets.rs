@@ -345,3 +345,45 @@ fn malformed_packets_stop_only_their_queue() {
     );
     assert_eq!(rig.r(regs::FAULT_WRITE), 1 + cases.len() as u64);
 }
+
+#[test]
+fn stamps_tell_when_which_engine_had_the_packet_before() {
+    let rig = Rig::new();
+    let mut queue = rig.queue(1, COPY_CLASS | COMPUTE);
+    let stamp = |number: u64| {
+        [0, 8, 16, 24].map(|word| rig.host.bytes.load(1024 + 32 * number + word).unwrap())
+    };
+    let store = |number: u64| {
+        let head = regs::TIMESTAMP | (regs::TIMESTAMP_PACKET << 8);
+        [head, DATA + 1024 + 32 * number]
+    };
+    let spin = 3_000_000;
+    let by_engine_1 = regs::COPY | (regs::COPY_ENGINE_1 << 8);
+    let before = rig.r(regs::TIME);
+    rig.run(
+        &mut queue,
+        &[
+            &store(0),
+            &launch(regs::KERNEL_SPIN, &[spin]),
+            &store(1),
+            &[by_engine_1, DATA, DATA + MIB, 4096],
+            &store(2),
+        ],
+    );
+    let after = rig.r(regs::TIME);
+    // Nothing was before the first.
+    assert_eq!(stamp(0)[1..], [0, 0, 0xff]);
+    let [now, began, ended, engine] = stamp(1);
+    assert!(ended - began >= spin, "{began} {ended}");
+    assert!((2..6).contains(&engine), "{engine}");
+    assert!(before <= stamp(0)[0] && stamp(0)[0] <= began && ended <= now);
+    let [end, began, ended, engine] = stamp(2);
+    assert_eq!(engine, 1);
+    assert!(now <= began && began <= ended && ended <= end && end <= after);
+    // A queue that was away tells nothing of what was before.
+    rig.command(queue.slot, regs::COMMAND_UNBIND);
+    rig.wait_state(&queue, regs::STATE_FREE);
+    rig.command(queue.slot, regs::COMMAND_BIND);
+    rig.run(&mut queue, &[&store(3)]);
+    assert_eq!(stamp(3)[1..], [0, 0, 0xff]);
+}
