@@ -201,7 +201,6 @@ impl State {
                 self.change(number, |slot, _| {
                     slot.error = 0;
                     slot.fault_va = 0;
-                    slot.last = Stamp::UNKNOWN;
                     slot.wants = slot.classes();
                     slot.phase = Phase::Ready;
                 });
@@ -244,6 +243,7 @@ impl State {
         self.change(number, |slot, _| {
             slot.error = 0;
             slot.fault_va = 0;
+            slot.last = Stamp::UNKNOWN;
             slot.wants = slot.classes();
             slot.phase = match slot.read_index == write_index {
                 true => Phase::Idle,
