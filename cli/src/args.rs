@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command line.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -126,6 +127,21 @@ Examples:
 Exit status: 0, ended; 1, /proc or /sys cannot be read; 2, usage error.")]
     Top(TopOptions),
 
+    /// Run a program, and write what the device did for it, for Perfetto
+    ///
+    /// Runs a program that uses this crate, and writes a file that https://ui.perfetto.dev opens:
+    /// what each queue and stream did, what each engine did, and which wait was for which work, by
+    /// the device's clock; as root also the driver's faults, migrations and calls. A packet more
+    /// for each piece of work takes the times, so small work takes longer.
+    #[command(after_help = "\
+Examples:
+  sudo pinmap trace ./program
+  pinmap trace --output run.json cargo run --release
+
+Exit status: 0, PROGRAM's was 0; otherwise PROGRAM's, or 128 more than the signal that ended it; 1
+also if PROGRAM cannot be run or FILE not be written; 2 also for a usage error.")]
+    Trace(TraceOptions),
+
     /// Tell where a page of managed memory is, who has it mapped, and why (as root)
     ///
     /// Tells where a page of managed memory is, as root: on the host, on the device, or nowhere
@@ -228,6 +244,22 @@ pub(crate) struct TopOptions {
     /// Take a sample every SECONDS, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
     pub(crate) interval: f64,
+}
+
+/// Options of `trace`.
+#[derive(Debug, Args, PartialEq, Eq)]
+pub(crate) struct TraceOptions {
+    /// Write the trace to FILE
+    #[arg(short, long, value_name = "FILE", default_value = "pinmap-trace.json")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    /// Record at most SIZE bytes of activities, 128 each; memory is taken as it is used
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "256M")]
+    pub(crate) size: u64,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) program: Vec<OsString>,
 }
 
 /// Options of `explain`.

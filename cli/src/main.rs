@@ -22,6 +22,7 @@ mod style;
 mod sysfs;
 mod text;
 mod top;
+mod trace;
 mod words;
 
 use std::error::Error;
@@ -34,7 +35,7 @@ use clap::Parser;
 /// A result whose error is shown as one sentence.
 type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-fn run(command: Command, out: &mut impl Write) -> Result<()> {
+fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
         Command::Info(options) => info::run(&options, out)?,
         Command::Bind { function } => bind::bind(&sysfs::Sysfs::system(), function, out)?,
@@ -44,18 +45,21 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::Doctor(options) => doctor::run(&options, out)?,
         Command::Top(options) => top::run(&options, out)?,
         Command::Explain(options) => explain::run(&options, out)?,
+        Command::Trace(options) => return trace::run(&options),
         Command::Completions { shell } => manual::completions(shell, out)?,
         Command::Man { directory } => manual::write(&directory, out)?,
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
     // A usage error ends the process here, with exit status 2; help and version with 0.
     let cli = Cli::parse();
     style::choose(cli.color);
-    let Err(error) = run(cli.command, &mut anstream::stdout().lock()) else {
-        return ExitCode::SUCCESS;
+    let error = match run(cli.command, &mut anstream::stdout().lock()) {
+        Ok(code) => return code,
+        Err(error) => error,
     };
     // If the reader of a pipe is gone, there is nobody to tell.
     let gone = error

@@ -375,6 +375,7 @@ mod queue;
 pub mod stream;
 mod sys;
 pub mod testgpu;
+pub mod trace;
 
 pub use device::accelerator::{
     Accelerator, AcceleratorInfo, Counters, EngineCounters, Link, Target, Walk,

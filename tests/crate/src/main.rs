@@ -41,6 +41,7 @@ mod stream_turns;
 mod streams;
 mod submission;
 mod syscalls;
+mod traces;
 mod waiting;
 mod windows;
 
@@ -195,6 +196,15 @@ const TESTS: &[Test] = tests! {
         program_fpga_finds_no_device
         programs_of_accelerators
         programs_of_flat_devices;
+    traces:
+        trace_tells_what_queues_did
+        trace_outlives_the_program
+        trace_that_is_full_loses_records_only
+        trace_leaves_small_rings_alone
+        command_trace
+        command_trace_shows_faults
+        command_trace_of_a_flat_device
+        command_trace_ends_as_the_program;
     kernels:
         copy_engines_copy_and_fill
         kernel_copy_and_fill

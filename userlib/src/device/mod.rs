@@ -34,6 +34,7 @@ use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::pci::PciAddress;
 use crate::sys::sysfs::{DeviceNode, Sysfs};
+use crate::trace::recorder;
 
 use extension::Extension;
 use info::{Info, Kind, Reserved};
@@ -111,6 +112,7 @@ impl Device {
         device
             .get_info()
             .map_err(|errno| Error::new(Operation::Open, attempt(), errno))?;
+        recorder::opened(&device);
         Ok(device)
     }
 

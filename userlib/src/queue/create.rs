@@ -12,6 +12,7 @@ use crate::memory::lent::Lending;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::{page_size, Map};
+use crate::trace::recorder::Recorder;
 
 use super::doorbell::Doorbell;
 use super::format::Packet;
@@ -85,7 +86,15 @@ impl Accelerator {
         };
         let id = created.keep();
         let lending = Lending::new(registers);
-        let handle = Handle::new(device.clone(), id, fences, args.out_fence_addr, lending);
+        let recorder = Recorder::of(self, id, args.priority);
+        let handle = Handle::new(
+            device.clone(),
+            id,
+            fences,
+            args.out_fence_addr,
+            lending,
+            recorder,
+        );
         let ring = Ring::new(path, packets.into(), handle.executed_addr(), self.format());
         Ok(Queue::from_parts(self, engines, handle, ring))
     }

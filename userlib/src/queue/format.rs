@@ -92,6 +92,19 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     /// Stores the device's clock in nanoseconds, 8 bytes, little-endian, at a device address.
     fn timestamp(&self, addr: u64) -> Packet;
 
+    /// Stores a *stamp* at a device address, which is a multiple of 32: four numbers of 8 bytes,
+    /// little-endian. First the device's clock; then, of the packet before this one in the queue,
+    /// the clock when an engine took it, the clock when it was done, and the number of the engine.
+    /// If those are not known, the second number is 0. Engines are numbered from 0, copy engines
+    /// first.
+    ///
+    /// [Traces](crate::trace) use it. For a device that cannot do that it is `None`, as it is by
+    /// default, and traces tell less.
+    fn stamp(&self, addr: u64) -> Option<Packet> {
+        let _ = addr;
+        None
+    }
+
     /// Interrupts the driver, which wakes those who wait for a fence.
     fn interrupt(&self) -> Packet;
 }

@@ -33,6 +33,7 @@ use crate::sys::ioctl;
 use crate::sys::map::Map;
 use crate::sys::trace::span;
 use crate::sys::word;
+use crate::trace::recorder::Recorder;
 
 /// Index of the fence that counts executed packets.
 const EXECUTED: u32 = 0;
@@ -60,6 +61,8 @@ pub(crate) struct Handle {
     poisoned: OnceLock<&'static str>,
     /// Dropped after the queue is destroyed.
     lending: Lending,
+    /// Records what the queue does, if the process is traced. Likewise.
+    recorder: Option<Recorder>,
     /// The queue's index as a made-up driver tells it.
     #[cfg(test)]
     fake_index: Option<std::sync::atomic::AtomicU64>,
@@ -94,6 +97,7 @@ impl Handle {
         fences: Map,
         fence_addr: u64,
         lending: Lending,
+        recorder: Option<Recorder>,
     ) -> Self {
         Self {
             device,
@@ -106,9 +110,14 @@ impl Handle {
             kept: AtomicBool::new(false),
             poisoned: OnceLock::new(),
             lending,
+            recorder,
             #[cfg(test)]
             fake_index: None,
         }
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_ref()
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -391,7 +400,8 @@ impl Handle {
     /// The handle of a queue that no driver knows.
     pub(crate) fn fake() -> Self {
         let lending = Lending::default();
-        Self::new(Device::fake(), 7, Map::anonymous(4096), 0xfe_0000, lending)
+        let fences = Map::anonymous(4096);
+        Self::new(Device::fake(), 7, fences, 0xfe_0000, lending, None)
     }
 
     /// The handle of a queue whose index a made-up driver tells: see

@@ -24,6 +24,7 @@ use nix::errno::Errno;
 
 use crate::device::accelerator::{Accelerator, Limits};
 use crate::error::{Error, Operation, Result};
+use crate::trace::recorder::Traced;
 
 use fence::Fence;
 use format::{Packet, PacketFormat};
@@ -164,41 +165,68 @@ impl Queue {
         self.executed = self.handle.executed().min(self.ring.written());
     }
 
-    /// Puts one packet into the ring, after waiting for room if there is none.
-    fn put(&mut self, packet: &Packet) -> Result<()> {
+    /// Waits until the ring has room for `count` packets, if it has not.
+    fn make_room(&mut self, count: u64) -> Result<()> {
         self.handle.check(Operation::Submit, "add to")?;
-        if self.ring.room(self.executed) == 0 {
+        if self.ring.room(self.executed) < count {
             self.refresh();
         }
-        while self.ring.room(self.executed) == 0 {
+        while self.ring.room(self.executed) < count {
             // Batches do not hold back here, or there would never be room.
             self.publish()?;
-            let room = Fence::new(Arc::clone(&self.handle), self.ring.room_for_one());
+            let room = Fence::new(Arc::clone(&self.handle), self.ring.room_for(count));
             point::wait(&room, &self.dependencies, None)?;
             self.refresh();
         }
-        self.ring.put(packet);
         Ok(())
     }
 
-    /// Puts packets into the ring, and publishes them unless a batch holds them back.
+    /// Puts the packets of `what` into the ring, and publishes them unless a batch holds them back.
     pub(crate) fn submit(
         &mut self,
+        what: Traced,
         count: u64,
         packets: impl Iterator<Item = Packet>,
         when_full: WhenFull,
     ) -> Result<()> {
         self.handle.check(Operation::Submit, "add to")?;
+        // Each packet has another one behind it that stamps it, if that ever fits.
+        let traced = self.handle.recorder().is_some_and(|recorder| {
+            let fits = 2 * count <= self.ring.longest();
+            if !fits {
+                recorder.lose(count);
+            }
+            fits
+        });
         if when_full == WhenFull::Refuse {
-            self.room_now(count)?;
+            self.room_now(if traced { 2 * count } else { count })?;
         }
-        for packet in packets {
-            self.put(&packet)?;
+        for (index, packet) in (0..).zip(packets) {
+            if !traced {
+                self.make_room(1)?;
+                self.ring.put(&packet);
+                continue;
+            }
+            self.make_room(2)?;
+            match self.stamp(what, index) {
+                Some(stamp) => self.ring.put_both(&packet, &stamp),
+                None => self.ring.put(&packet),
+            }
         }
         if self.held == 0 {
             self.publish()?;
         }
         Ok(())
+    }
+
+    /// Records a packet that is put next. Returns the packet with which the device stamps it.
+    fn stamp(&self, what: Traced, index: u64) -> Option<Packet> {
+        let stamps = self.format.stamp(0).is_some();
+        let position = self.ring.written() + 1;
+        let recorder = self.handle.recorder()?;
+        let addr = recorder.record(what, index, position, stamps)?;
+        let stamp = self.format.stamp(addr);
+        Some(stamp.unwrap_or_else(|| self.format.timestamp(addr)))
     }
 
     /// Tells the device about all packets that were put.
@@ -387,7 +415,12 @@ pub(crate) mod tests {
         let mut queue = Queue::fake();
         let mut put = 0;
         let error = loop {
-            match queue.submit(1, std::iter::once(packet::nop()), WhenFull::Refuse) {
+            match queue.submit(
+                Traced::Nothing,
+                1,
+                std::iter::once(packet::nop()),
+                WhenFull::Refuse,
+            ) {
                 Ok(()) => put += 1,
                 Err(error) => break error,
             }
@@ -397,14 +430,24 @@ pub(crate) mod tests {
         assert!((48..64).contains(&put), "{put}");
         // Waiting asks the driver, which is not there.
         let error = queue
-            .submit(1, std::iter::once(packet::nop()), WhenFull::Wait)
+            .submit(
+                Traced::Nothing,
+                1,
+                std::iter::once(packet::nop()),
+                WhenFull::Wait,
+            )
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
         // Markers told that half of it is executed.
         queue.handle.execute(35);
         for _ in 0..16 {
             queue
-                .submit(1, std::iter::once(packet::nop()), WhenFull::Refuse)
+                .submit(
+                    Traced::Nothing,
+                    1,
+                    std::iter::once(packet::nop()),
+                    WhenFull::Refuse,
+                )
                 .expect("room");
         }
     }

@@ -96,15 +96,27 @@ impl Ring {
         places.saturating_sub(MARKER * (places / self.quarter() + 2))
     }
 
-    /// How many packets must be executed until there is room for one more. A marker that is already
+    /// How many packets must be executed until there is room for `count` more. A marker that is already
     /// in the ring tells when.
-    pub(crate) fn room_for_one(&self) -> u64 {
-        (self.written + 1 + 2 * MARKER).saturating_sub(self.capacity)
+    pub(crate) fn room_for(&self, count: u64) -> u64 {
+        (self.written + count + 2 * MARKER).saturating_sub(self.capacity)
     }
 
     /// Puts a packet, for which there must be room, and a marker if one is due.
     pub(crate) fn put(&mut self, packet: &Packet) {
         self.push(packet);
+        self.mark_if_due();
+    }
+
+    /// Puts two packets with nothing between them, for which there must be room, and a marker if
+    /// one is due.
+    pub(crate) fn put_both(&mut self, first: &Packet, second: &Packet) {
+        self.push(first);
+        self.push(second);
+        self.mark_if_due();
+    }
+
+    fn mark_if_due(&mut self) {
         if self.written - self.marker.1 >= self.quarter() {
             self.mark();
         }
@@ -265,7 +277,7 @@ pub(crate) mod tests {
                 ring.mark();
                 prop_assert!(ring.written() - executed <= ring.capacity);
                 // When `value` packets are executed there is room for one, and a marker tells so.
-                let value = ring.room_for_one();
+                let value = ring.room_for(1);
                 prop_assert!(value <= ring.marker.0);
                 prop_assert!(ring.room(value) >= 1);
                 let next = (executed + run).min(ring.written());

@@ -18,6 +18,7 @@ use super::{Queue, WhenFull};
 use crate::memory::element::Element;
 use crate::memory::lent::{or_abort, Loans, KEPT};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
+use crate::trace::recorder::Traced;
 
 /// A scope in which work is submitted to a queue. Made by [`Queue::scope`].
 ///
@@ -347,7 +348,8 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
     fn submit_raw(&self, packets: &[Packet], when_full: WhenFull) -> Result<()> {
         let mut queue = self.queue.borrow_mut();
         queue.mark_raw();
-        queue.submit(packets.len() as u64, packets.iter().copied(), when_full)
+        let (count, packets) = (packets.len() as u64, packets.iter().copied());
+        queue.submit(Traced::RawPacket, count, packets, when_full)
     }
 
     /// Returns a fence behind everything that was submitted, for others to wait for. Publishes what
@@ -412,7 +414,8 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
         let (addr, value) = fence.target();
         queue.depend_on(fence);
         let packet = queue.format().fence_wait(addr, value);
-        queue.submit(1, std::iter::once(packet), WhenFull::Wait)
+        let what = Traced::wait_for(fence);
+        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)
     }
 
     /// Waits until everything that was submitted is done. Later reads see what it wrote.

@@ -9,6 +9,7 @@ use crate::queue::format::{Direction, Kernel};
 use crate::queue::operand::Operands;
 use crate::queue::options::Engines;
 use crate::queue::scope::QueueScope;
+use crate::trace::recorder::Traced;
 
 /// The name of a copy in errors.
 const COPY: &str = "a copy";
@@ -205,7 +206,12 @@ impl Queue {
         let format = self.format();
         let (count, pieces) = pieces(bytes, self.limits().max_transfer);
         let packets = pieces.map(|(at, len)| format.copy(by, source + at, target + at, len));
-        self.submit(count, packets, when_full)
+        let what = Traced::Copy {
+            direction: by,
+            bytes,
+            most: piece_len(self.limits().max_transfer),
+        };
+        self.submit(what, count, packets, when_full)
     }
 
     /// Submits a fill of elements.
@@ -222,9 +228,11 @@ impl Queue {
         // Numbers have 1, 2, 4 or 8 bytes.
         let format = self.format();
         let log2 = size_of::<T>().trailing_zeros() as u8;
-        let (count, pieces) = pieces(to.as_slice().bytes(), self.limits().max_transfer);
+        let (bytes, limit) = (to.as_slice().bytes(), self.limits().max_transfer);
+        let (count, pieces) = pieces(bytes, limit);
         let packets = pieces.map(|(at, len)| format.fill(target + at, len, value.bits(), log2));
-        self.submit(count, packets, when_full)
+        let most = piece_len(limit);
+        self.submit(Traced::Fill { bytes, most }, count, packets, when_full)
     }
 
     /// Submits a kernel.
@@ -236,17 +244,15 @@ impl Queue {
         self.require(K::NAME, Engines::Compute)?;
         let device = self.handle().device();
         let packet = kernel.encode(&mut Operands::new(device, K::NAME, K::LONGEST))?;
-        self.submit(1, std::iter::once(packet), when_full)
+        let what = Traced::Kernel(K::NAME);
+        self.submit(what, 1, std::iter::once(packet), when_full)
     }
 
     /// Submits a packet that stores the device's clock in one element.
     pub(crate) fn timestamp(&mut self, to: &DeviceSliceMut<'_, u64>, index: usize) -> Result<()> {
         let addr = self.word("a timestamp", &to.as_slice(), index)?;
-        self.submit(
-            1,
-            std::iter::once(self.format().timestamp(addr)),
-            WhenFull::Wait,
-        )
+        let packet = self.format().timestamp(addr);
+        self.submit(Traced::Nothing, 1, std::iter::once(packet), WhenFull::Wait)
     }
 
     /// Submits a packet that waits until one element is at least `value`.
@@ -258,7 +264,8 @@ impl Queue {
     ) -> Result<()> {
         let addr = self.word("a wait", of, index)?;
         let packet = self.format().fence_wait(addr, value);
-        self.submit(1, std::iter::once(packet), WhenFull::Wait)
+        let what = Traced::WaitValue(value);
+        self.submit(what, 1, std::iter::once(packet), WhenFull::Wait)
     }
 
     /// Submits a packet that stores `value` in one element.
@@ -270,7 +277,8 @@ impl Queue {
     ) -> Result<()> {
         let addr = self.word("a store", &to.as_slice(), index)?;
         let packet = self.format().fence_write(addr, value);
-        self.submit(1, std::iter::once(packet), WhenFull::Wait)
+        let what = Traced::WriteValue(value);
+        self.submit(what, 1, std::iter::once(packet), WhenFull::Wait)
     }
 
     /// The device address of one element, as the operand of a packet.
@@ -283,11 +291,16 @@ impl Queue {
     }
 }
 
+/// The length of a piece of a transfer that takes several packets.
+fn piece_len(most: u64) -> u64 {
+    // A multiple of 8, so that no element of any size is split.
+    (most - most % 8).max(8)
+}
+
 /// Splits a length into pieces of at most `most` bytes: their number, and their offsets and
 /// lengths.
 fn pieces(bytes: u64, most: u64) -> (u64, impl Iterator<Item = (u64, u64)>) {
-    // A multiple of 8, so that no element of any size is split.
-    let most = (most - most % 8).max(8);
+    let most = piece_len(most);
     let count = bytes.div_ceil(most);
     let piece = move |number| {
         let at = number * most;

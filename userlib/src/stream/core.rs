@@ -19,6 +19,7 @@ use crate::queue::fence::Fence;
 use crate::queue::handle::Handle;
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
+use crate::trace::recorder::Traced;
 
 use super::callbacks::{self, Action};
 use super::options::StreamOptions;
@@ -79,7 +80,8 @@ impl State {
     }
 
     /// Has what is submitted next wait until the device finds a number of at least `value` at
-    /// `addr`, which is in `kept`. `dependencies` are the fences that this wait is for.
+    /// `addr`, which is in `kept`. `dependencies` are the fences that this wait is for, its own
+    /// last.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),
@@ -92,7 +94,10 @@ impl State {
         queue.forget_reached();
         dependencies.iter().for_each(|fence| queue.depend_on(fence));
         let packet = queue.format().fence_wait(addr, value);
-        queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
+        let what = dependencies
+            .last()
+            .map_or(Traced::Nothing, Traced::wait_for);
+        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
         self.waits.push((until, kept));
         Ok(())
@@ -299,7 +304,8 @@ impl Core {
         let packet = queue
             .format()
             .fence_wait(point.handle().callbacks_addr(), calls);
-        queue.submit(1, std::iter::once(packet), WhenFull::Wait)?;
+        let what = Traced::HostFunction;
+        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
         state.calls = calls;
         let behind = state.queue_mut().point();
         // Unlocked first: a failure drops the function, which may use the stream.

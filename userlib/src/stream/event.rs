@@ -17,6 +17,7 @@ use crate::error::{check_outside, Error, Operation, Result};
 use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 use crate::queue::WhenFull;
+use crate::trace::recorder::Traced;
 
 use super::core::{Core, Kept};
 use super::future::Reached;
@@ -92,7 +93,7 @@ impl Event {
                 format.timestamp(base + slot.time_offset() as u64),
                 format.fence_write(base + slot.count_offset() as u64, count),
             ];
-            queue.submit(2, packets.into_iter(), WhenFull::Wait)?;
+            queue.submit(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
             queue.point()
         })();
         match submitted {

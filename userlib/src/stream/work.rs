@@ -17,6 +17,7 @@ use crate::queue::format::{Kernel, Packet};
 use crate::queue::handle::Handle;
 use crate::queue::WhenFull;
 use crate::sys::map::page_size;
+use crate::trace::recorder::Traced;
 
 use super::core::{Core, State};
 use super::event::Event;
@@ -342,7 +343,7 @@ impl<'w> Work<'w> {
         let mut state = self.lock()?;
         let queue = state.queue_mut();
         queue.mark_raw();
-        queue.submit(count, packets, WhenFull::Wait)
+        queue.submit(Traced::RawPacket, count, packets, WhenFull::Wait)
     }
 }
 

@@ -37,6 +37,10 @@ unsafe impl PacketFormat for Format {
         timestamp(addr)
     }
 
+    fn stamp(&self, addr: u64) -> Option<Packet> {
+        Some(stamp(addr))
+    }
+
     fn interrupt(&self) -> Packet {
         interrupt()
     }
@@ -106,6 +110,12 @@ pub const fn fence_wait(addr: u64, value: u64) -> Packet {
 /// multiple of 8.
 pub const fn timestamp(addr: u64) -> Packet {
     new(opcode::TIMESTAMP, [addr, 0, 0])
+}
+
+/// Makes a packet that stores a [stamp](PacketFormat::stamp), 32 bytes, at a device address, which
+/// must be a multiple of 32.
+pub const fn stamp(addr: u64) -> Packet {
+    new(opcode::TIMESTAMP | (1 << 8), [addr, 0, 0])
 }
 
 /// Makes a packet that interrupts the driver.

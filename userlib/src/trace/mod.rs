@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Traces: what streams and queues did, by the device's clock.
+//!
+//! The command `pinmap trace PROGRAM` makes a file of traces, names it in the environment variable
+//! [`PATH_VARIABLE`], runs the program, and writes what it finds in the file for Perfetto. While
+//! the variable is set, this crate puts a packet behind each one that does work, with which the
+//! device itself stores in the file when it was done ([`PacketFormat::stamp`]). So the records
+//! survive the program, however it ends. A program that is not traced pays a comparison for each
+//! submission.
+//!
+//! With this module a program reads such a file itself, for a format of its own.
+//!
+//! ```no_run
+//! use pinmap::trace::{Trace, PATH_VARIABLE};
+//!
+//! let trace = Trace::create(64 << 20)?;
+//! let program = std::process::Command::new("./program")
+//!     .env(PATH_VARIABLE, trace.path())
+//!     .status()?;
+//! for queue in trace.read().queues {
+//!     for activity in &queue.activities {
+//!         println!("{:?}: {:?} to {:?}", activity.kind, activity.begun, activity.ended);
+//!     }
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! [`PacketFormat::stamp`]: crate::PacketFormat::stamp
+
+mod layout;
+pub(crate) mod recorder;
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+
+use crate::queue::format::Direction;
+use crate::sys::map::Map;
+
+use layout::{activity, chunk, code, header, text};
+
+/// The environment variable that names the file of traces, for the programs that are traced.
+pub const PATH_VARIABLE: &str = "PINMAP_TRACE";
+
+/// A file of traces, in memory. Dropped, it is gone, and programs record nothing more.
+#[derive(Debug)]
+pub struct Trace {
+    file: File,
+    map: Map,
+}
+
+/// The contents of a [file of traces](Trace) so far.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Contents {
+    /// The contexts that were opened, in no particular order.
+    pub contexts: Vec<Context>,
+    /// The queues, also those of streams, in no particular order.
+    pub queues: Vec<Queue>,
+    /// How many activities were not recorded, because the file was full or a program could not
+    /// register memory for them.
+    pub lost: u64,
+}
+
+/// A context: a device that a program has opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Context {
+    /// The process.
+    pub process: u32,
+    /// The name of the process, of which the kernel keeps 15 bytes.
+    pub command: String,
+    /// The id of the context. The driver's tracepoints call the context by it.
+    pub id: u64,
+    /// The node by which the device was opened.
+    pub node: PathBuf,
+    /// The PCI function, as text.
+    pub pci: String,
+}
+
+/// A queue, with what it did.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Queue {
+    /// The context.
+    pub context: Context,
+    /// The id of the queue, unique in the context.
+    pub id: u64,
+    /// The priority.
+    pub priority: u32,
+    /// The device's clock beside the CPU's.
+    pub clock: Clock,
+    /// How many copy engines the device has. They come first among the engines.
+    pub copy_engines: u32,
+    /// How many kernels it runs at once. The slots of the compute engine come after the others.
+    pub compute_slots: u32,
+    /// What was submitted, in this order.
+    pub activities: Vec<Activity>,
+}
+
+/// A reading of a device's clock, between two of the CPU's (`CLOCK_MONOTONIC`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// The CPU's clock just before.
+    pub before: Duration,
+    /// The device's clock, which started when the device did.
+    pub device: Duration,
+    /// The CPU's clock just after.
+    pub after: Duration,
+}
+
+/// A piece of work of a queue: a packet. Times are the device's, unless stated otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Activity {
+    /// What it was.
+    pub kind: Kind,
+    /// When it was submitted, by the CPU's clock (`CLOCK_MONOTONIC`).
+    pub submitted: Duration,
+    /// How many packets of the queue were executed when it was done.
+    pub position: u64,
+    /// When an engine began with it for the last time, that is, after its faults. `None` if the
+    /// device does not tell.
+    pub begun: Option<Duration>,
+    /// When it was done. `None` if it never was.
+    pub ended: Option<Duration>,
+    /// The engine, if the device tells.
+    pub engine: Option<u32>,
+}
+
+/// The kind of an [activity](Activity).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A copy, or a part of one that took several packets.
+    Copy {
+        /// Between which memories.
+        direction: Direction,
+        /// Its length.
+        bytes: u64,
+    },
+    /// A fill, or a part of one.
+    Fill {
+        /// Its length.
+        bytes: u64,
+    },
+    /// A kernel, by the name that it has in errors.
+    Kernel(String),
+    /// A wait for another queue of the device, by an event or a fence.
+    WaitQueue {
+        /// The context of that queue.
+        context: u64,
+        /// Its id.
+        queue: u64,
+        /// The [position](Activity::position) that it must reach.
+        position: u64,
+    },
+    /// A wait for a number in memory.
+    WaitValue {
+        /// The least number that ends the wait.
+        value: u64,
+    },
+    /// A store of a number to memory.
+    WriteValue {
+        /// The number.
+        value: u64,
+    },
+    /// A host function, for which the queue waits.
+    HostFunction,
+    /// A packet that the program made itself.
+    #[default]
+    RawPacket,
+}
+
+impl Trace {
+    /// Makes a file of traces of at most `bytes`, which take memory only as they are used. Each
+    /// queue takes 64 KiB, with room for 480 activities, and each further 480 activities as much.
+    ///
+    /// # Errors
+    ///
+    /// Those of `memfd_create()` and `mmap()`.
+    pub fn create(bytes: u64) -> io::Result<Self> {
+        let file = File::from(memfd_create("pinmap-trace", MFdFlags::MFD_CLOEXEC)?);
+        let bytes = bytes.max(chunk::LEN as u64 + header::LEN as u64);
+        file.set_len(bytes)?;
+        let map = Map::new(MmapOptions::new().len(header::LEN).map_raw(&file)?);
+        let words = map.words();
+        words[header::SIZE].store(bytes, Ordering::Relaxed);
+        words[header::USED].store(header::LEN as u64, Ordering::Relaxed);
+        words[header::MAGIC].store(header::MAGIC_VALUE, Ordering::Release);
+        Ok(Self { file, map })
+    }
+
+    /// The path that programs of this user find the file by, as long as this value exists.
+    pub fn path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// Reads what has been recorded. Programs may go on meanwhile.
+    pub fn read(&self) -> Contents {
+        let words = self.map.words();
+        let load = |word: usize| words[word].load(Ordering::Acquire);
+        let end = load(header::USED).min(load(header::SIZE));
+        let mut contents = Contents {
+            lost: load(header::LOST),
+            ..Contents::default()
+        };
+        let mut at = header::LEN as u64;
+        while at < end {
+            let Some(map) = self.chunk(at) else { break };
+            let words = map.words();
+            let load = |word: usize| words[word].load(Ordering::Acquire);
+            // A program may have been killed before it filled this in.
+            match load(chunk::KIND) {
+                chunk::CONTEXT => contents.contexts.push(context(words)),
+                chunk::QUEUE => contents.add(words),
+                _ => {}
+            }
+            at += chunk::LEN as u64;
+        }
+        contents
+    }
+
+    fn chunk(&self, at: u64) -> Option<Map> {
+        let mut options = MmapOptions::new();
+        let map: io::Result<MmapRaw> = options.offset(at).len(chunk::LEN).map_raw(&self.file);
+        map.ok().map(Map::new)
+    }
+}
+
+impl Contents {
+    /// Adds a chunk of a queue: the first one, or a further one.
+    fn add(&mut self, words: &[AtomicU64]) {
+        let load = |word: usize| words[word].load(Ordering::Relaxed);
+        let (context, id) = (context(words), load(chunk::QUEUE_ID));
+        let known = self
+            .queues
+            .iter_mut()
+            .find(|queue| (&queue.context, queue.id) == (&context, id));
+        let queue = match known {
+            Some(queue) => queue,
+            None => {
+                let nanos = |word| Duration::from_nanos(load(word));
+                let number = |word| u32::try_from(load(word)).unwrap_or(u32::MAX);
+                self.queues.push(Queue {
+                    context,
+                    id,
+                    priority: number(chunk::PRIORITY),
+                    clock: Clock {
+                        before: nanos(chunk::BEFORE),
+                        device: nanos(chunk::DEVICE_TIME),
+                        after: nanos(chunk::AFTER),
+                    },
+                    copy_engines: number(chunk::COPY_ENGINES),
+                    compute_slots: number(chunk::COMPUTE_SLOTS),
+                    activities: Vec::new(),
+                });
+                match self.queues.last_mut() {
+                    Some(queue) => queue,
+                    None => return,
+                }
+            }
+        };
+        let records = words[chunk::HEADER..].chunks_exact(activity::WORDS);
+        queue.activities.extend(records.map_while(read_activity));
+    }
+}
+
+fn context(words: &[AtomicU64]) -> Context {
+    let load = |word: usize| words[word].load(Ordering::Relaxed);
+    Context {
+        process: u32::try_from(load(chunk::PROCESS)).unwrap_or(0),
+        command: text::load(&words[chunk::COMMAND]),
+        id: load(chunk::CONTEXT_ID),
+        node: text::load(&words[chunk::NODE]).into(),
+        pci: text::load(&words[chunk::PCI]),
+    }
+}
+
+/// Reads a record. `None`: there is none yet.
+fn read_activity(words: &[AtomicU64]) -> Option<Activity> {
+    let code = words[activity::CODE].load(Ordering::Acquire);
+    let load = |word: usize| words[word].load(Ordering::Relaxed);
+    let (first, second) = (load(activity::FIRST), load(activity::SECOND));
+    let copy = |direction| Kind::Copy {
+        direction,
+        bytes: first,
+    };
+    let kind = match code & code::KINDS {
+        code::TO_DEVICE => copy(Direction::ToDevice),
+        code::TO_HOST => copy(Direction::ToHost),
+        code::INSIDE => copy(Direction::Inside),
+        code::FILL => Kind::Fill { bytes: first },
+        code::KERNEL => Kind::Kernel(text::load(&words[activity::NAME])),
+        code::WAIT_QUEUE => Kind::WaitQueue {
+            context: load(activity::THIRD),
+            queue: first,
+            position: second,
+        },
+        code::WAIT_VALUE => Kind::WaitValue { value: first },
+        code::WRITE_VALUE => Kind::WriteValue { value: first },
+        code::HOST_FUNCTION => Kind::HostFunction,
+        code::RAW_PACKET => Kind::RawPacket,
+        _ => return None,
+    };
+    // The device stores little-endian.
+    let device = |word| u64::from_le(load(word));
+    let some = |nanos: u64| (nanos != 0).then(|| Duration::from_nanos(nanos));
+    let time = some(device(activity::TIME));
+    let is_stamp = code & code::STAMP != 0;
+    let begun = some(device(activity::BEGUN)).filter(|_| is_stamp);
+    let engine = u32::try_from(device(activity::ENGINE)).ok();
+    Some(Activity {
+        kind,
+        submitted: Duration::from_nanos(load(activity::SUBMITTED)),
+        position: load(activity::POSITION),
+        begun,
+        ended: match begun {
+            Some(_) => some(device(activity::ENDED)),
+            None => time,
+        },
+        engine: engine.filter(|_| begun.is_some()),
+    })
+}
