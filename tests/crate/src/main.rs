@@ -372,6 +372,7 @@ const FAULTS: &[&str] = &[
     "process_ends_with_work_in_flight",
     "scope_ends_when_the_device_is_stopped",
     "lent_memory_outlasts_the_device",
+    "trace_outlives_the_program",
 ];
 
 fn main() -> ExitCode {

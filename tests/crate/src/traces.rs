@@ -266,8 +266,9 @@ pub(crate) fn command_trace() -> Outcome {
             .or_default()
             .push((begin, begin + length));
     }
-    // Slices of a track are one after another, up to a rounded nanosecond.
-    for (name, slices) in &tracks {
+    // Slices of a track are one after another, up to a rounded nanosecond. Calls of a thread hold
+    // others.
+    for (name, slices) in tracks.iter().filter(|(name, _)| !name.contains("thread")) {
         let in_order = slices.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 0.002);
         assert!(in_order, "{name}: {slices:?}");
     }
@@ -304,16 +305,17 @@ pub(crate) fn command_trace_shows_faults() -> Outcome {
     let gpu = faulting()?;
     let totals = || gpu.device().totals().map(|totals| totals.faults.served);
     let before = totals()?;
-    let (trace, err) = trace_of("program-increment")?;
+    let (trace, err) = trace_of("turns 6")?;
     let served = totals()? - before;
     let faults: Vec<_> = events(&trace, "X")
         .filter(|slice| slice["name"] == "fault")
         .collect();
     assert_eq!(faults.len() as u64, served, "{err}");
     assert!(served > 0);
-    let work = events(&trace, "X").find(|slice| slice["name"] == "increment_f32");
-    let work = work.ok_or("no kernel")?;
-    let end = number(work, "ts") + number(work, "dur");
+    assert!(events(&trace, "C").count() > 0, "{err}");
+    let work = events(&trace, "X").filter(|slice| slice["args"]["engine"].is_number());
+    let ends = work.map(|slice| number(slice, "ts") + number(slice, "dur"));
+    let end = ends.fold(0.0, f64::max);
     let uncertain = &trace["otherData"]["device_clock_uncertainty_ns"];
     let uncertain = uncertain.as_object().and_then(|all| all.values().next());
     let uncertain = uncertain.and_then(Value::as_f64).ok_or("no clock")? / 1000.0;
@@ -322,9 +324,9 @@ pub(crate) fn command_trace_shows_faults() -> Outcome {
             track(&trace, fault).starts_with("faults of queue"),
             "{fault}"
         );
-        // The kernel was done when its faults were served. The driver's times are microseconds.
+        // Work is done when its faults are served. The driver's times are whole microseconds.
         let begin = number(fault, "ts");
-        assert!(begin <= end + uncertain + 1.0, "{fault} {work}");
+        assert!(begin <= end + uncertain + 1.0, "{fault} {end}");
     }
     Ok(())
 }
@@ -346,7 +348,7 @@ pub(crate) fn command_trace_ends_as_the_program() -> Outcome {
     let (status, _, err) = of("sleep nonsense")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("opened no device"), "{err}");
-    assert_eq!(of("ls --no-such-option")?.0, Some(2));
+    assert_eq!(of("grep x /no/such/file")?.0, Some(2));
     let (status, _, err) = of("/no/such/program")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("cannot run /no/such/program"), "{err}");
