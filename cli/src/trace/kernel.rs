@@ -95,7 +95,7 @@ impl Event {
 }
 
 /// Parses a line such as
-/// `  kworker/0:1-12  [000] .....  5.000042: pinmap_migrate: device=0000:00:10.0 context=3 bytes=4096`.
+/// `  kworker/0:1-12  [000] .....  5.000042: pinmap_migrate: device=0000:00:10.0 bytes=4096`.
 fn parse(line: &str) -> Option<Event> {
     if line.starts_with('#') {
         return None;

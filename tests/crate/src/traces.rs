@@ -196,6 +196,7 @@ pub(crate) fn trace_that_is_full_loses_records_only() -> Outcome {
 #[allow(unsafe_code)]
 pub(crate) fn trace_leaves_small_rings_alone() -> Outcome {
     const LONGEST: usize = 52;
+    const MANY: usize = 700;
     let trace = traced(1 << 20)?;
     let mut queue = gpu()?.queue(QueueOptions::new().packets(64))?;
     for count in [1, LONGEST / 2, LONGEST / 2 + 1, LONGEST] {
@@ -203,8 +204,15 @@ pub(crate) fn trace_leaves_small_rings_alone() -> Outcome {
         // SAFETY: The packets write nothing.
         queue.scope(|scope| unsafe { scope.try_submit_packets(&packets) })?;
     }
+    // The ring is full again and again.
+    queue.scope(|scope| {
+        (0..MANY).try_for_each(|_| {
+            // SAFETY: As above.
+            unsafe { scope.submit_packets(&[packet::nop()]) }
+        })
+    })?;
     let contents = trace.read();
-    assert_eq!(contents.queues[0].activities.len(), 1 + LONGEST / 2);
+    assert_eq!(contents.queues[0].activities.len(), 1 + LONGEST / 2 + MANY);
     assert_eq!(contents.lost as usize, LONGEST / 2 + 1 + LONGEST);
     let mut raw = contents.queues[0].activities.iter();
     assert!(raw.all(|activity| activity.kind == Kind::RawPacket && activity.ended.is_some()));

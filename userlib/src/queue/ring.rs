@@ -96,8 +96,8 @@ impl Ring {
         places.saturating_sub(MARKER * (places / self.quarter() + 2))
     }
 
-    /// How many packets must be executed until there is room for `count` more. A marker that is already
-    /// in the ring tells when.
+    /// How many packets must be executed until there is room for `count` more. A marker that is
+    /// already in the ring tells when.
     pub(crate) fn room_for(&self, count: u64) -> u64 {
         (self.written + count + 2 * MARKER).saturating_sub(self.capacity)
     }

@@ -328,3 +328,78 @@ fn read_activity(words: &[AtomicU64]) -> Option<Activity> {
         engine: engine.filter(|_| begun.is_some()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills a chunk in, as a program does.
+    fn take(trace: &Trace, kind: u64) -> Map {
+        let used = &trace.map.words()[header::USED];
+        let at = used.fetch_add(chunk::LEN as u64, Ordering::Relaxed);
+        let map = trace.chunk(at).expect("mapped");
+        let words = map.words();
+        words[chunk::PROCESS].store(77, Ordering::Relaxed);
+        words[chunk::CONTEXT_ID].store(3, Ordering::Relaxed);
+        text::store(&words[chunk::COMMAND], "a long name of a program");
+        text::store(&words[chunk::PCI], "0000:00:10.0");
+        words[chunk::KIND].store(kind, Ordering::Release);
+        map
+    }
+
+    #[test]
+    fn what_programs_store_is_read() {
+        let trace = Trace::create(1 << 20).expect("made");
+        assert_eq!(trace.read(), Contents::default());
+        take(&trace, chunk::CONTEXT);
+        // This one was killed too early.
+        take(&trace, 0);
+        for number in 0..2 {
+            let map = take(&trace, chunk::QUEUE);
+            let words = &map.words()[chunk::HEADER..];
+            for (word, value) in [
+                (activity::TIME, 40),
+                (activity::BEGUN, 20),
+                (activity::ENDED, 30),
+                (activity::ENGINE, 1),
+                (activity::SUBMITTED, 10),
+                (activity::POSITION, 1 + number),
+                (activity::FIRST, 4096),
+                (activity::CODE, code::TO_HOST | code::STAMP),
+            ] {
+                words[word].store(value, Ordering::Relaxed);
+            }
+            let next = &words[activity::WORDS..];
+            text::store(&next[activity::NAME], "sum");
+            next[activity::TIME].store(50, Ordering::Relaxed);
+            next[activity::CODE].store(code::KERNEL, Ordering::Relaxed);
+        }
+        let contents = trace.read();
+        assert_eq!(contents.contexts.len(), 1);
+        let context = &contents.contexts[0];
+        assert_eq!((context.process, context.id), (77, 3));
+        assert_eq!(
+            (&*context.command, &*context.pci),
+            ("a long name of a", "0000:00:10.0")
+        );
+        assert_eq!(contents.queues.len(), 1, "two chunks of one queue");
+        let nanos = Duration::from_nanos;
+        let copy = Activity {
+            kind: Kind::Copy {
+                direction: Direction::ToHost,
+                bytes: 4096,
+            },
+            submitted: nanos(10),
+            position: 2,
+            begun: Some(nanos(20)),
+            ended: Some(nanos(30)),
+            engine: Some(1),
+        };
+        let kernel = Activity {
+            kind: Kind::Kernel("sum".to_owned()),
+            ended: Some(nanos(50)),
+            ..Activity::default()
+        };
+        assert_eq!(contents.queues[0].activities[2..], [copy, kernel]);
+    }
+}
