@@ -441,6 +441,10 @@ pub mod __private {
     /// Compiles for elements only.
     pub const fn is_element<T: crate::Element>() {}
 
+    /// Compiles for types that have what an element needs by the crate bytemuck.
+    #[cfg(feature = "bytemuck")]
+    pub const fn is_pod<T: bytemuck::Pod + Send + Sync>() {}
+
     /// Compiles for types that have what an element needs by the crate zerocopy.
     #[cfg(feature = "zerocopy")]
     pub const fn is_zerocopy<T>()

@@ -178,6 +178,7 @@ const TESTS: &[Test] = tests! {
         portable_memory_is_an_operand_of_both
         pending_work_is_followed_by_more
         pending_work_outlives_the_stream_before
+        pending_work_is_kept_for_all_its_streams
         pending_work_is_not_followed_after_a_fault
         packets_have_the_format_of_the_program
         errors_have_kinds_and_sources;

@@ -17,7 +17,7 @@ use crate::harness::Outcome;
 use crate::pins::Pins;
 use crate::setup::{buffer, pattern, RawMemory, PAGE};
 use crate::stream_devices::second;
-use crate::streams::stream;
+use crate::streams::{stream, until};
 
 /// How many pages are pinned since an earlier reading.
 fn pinned(since: Pins) -> Result<u64, Box<dyn std::error::Error>> {
@@ -304,6 +304,59 @@ pub(crate) fn pending_work_outlives_the_stream_before() -> Outcome {
     Ok(())
 }
 
+/// Memory is in flight as long as any of the streams may work on it, also when the last one, which
+/// would have waited for the others, has ended.
+pub(crate) fn pending_work_is_kept_for_all_its_streams() -> Outcome {
+    let gpu = gpu()?;
+    let (first, second) = (stream(&gpu)?, stream(&gpu)?);
+    let mut gate = gpu.device().alloc::<u64>(1)?;
+    for early in [true, false] {
+        stream::scope(|scope| {
+            let mut gate = gate.slice_mut();
+            gate.set(0, 0)?;
+            scope.on(&first).wait_value(&gate, 0, 1)?;
+            let pending = first.submit(gpu.alloc::<f32>(100)?, |work, memory| {
+                work.fill(memory, 1.0)
+            })?;
+            let pending = pending.then(&second, |_, _| match early {
+                true => second.reset(),
+                false => Ok(()),
+            })?;
+            second.reset()?;
+            let pending = pending
+                .try_into_memory()
+                .expect_err("the first stream works on it");
+            gate.set(0, 1)?;
+            let failed = pending.wait().expect_err("the second was reset");
+            let memory = failed.value.try_into_memory().expect("all have ended");
+            assert!(memory.iter().all(|&number| number == 1.0));
+            Ok(())
+        })?;
+    }
+    // Dropped instead, it is given back when the first stream is done.
+    let mut local = Some(gpu.alloc_vram::<f32>(1 << 20)?);
+    let with = gpu.info()?.vram_free;
+    let is_back = || gpu.info().is_ok_and(|info| info.vram_free > with);
+    stream::scope(|scope| {
+        let mut gate = gate.slice_mut();
+        gate.set(0, 0)?;
+        scope.on(&first).wait_value(&gate, 0, 1)?;
+        let pending = first.submit(local.take().expect("once"), |work, memory| {
+            work.fill(memory, 1.0)
+        })?;
+        let pending = pending.then(&second, |_, _| Ok(()))?;
+        second.reset()?;
+        drop(pending);
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(700);
+        while std::time::Instant::now() < until {
+            assert!(!is_back(), "the first stream works on it");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        gate.set(0, 1)
+    })?;
+    until("the memory is given back", is_back)
+}
+
 /// Work that follows work of a stream that has failed fails, too, and gives the memory back.
 pub(crate) fn pending_work_is_not_followed_after_a_fault() -> Outcome {
     let gpu = gpu()?;
@@ -375,6 +428,7 @@ pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
     let (one, two) = (stream(&gpu)?, stream(&gpu)?);
     let done = gpu.event()?;
     let (mut host, mut local) = (gpu.alloc::<u32>(5000)?, gpu.alloc_vram::<u32>(5000)?);
+    let mut floats = gpu.alloc::<f32>(8)?;
     let before = gpu.counters()?;
     stream::scope(|scope| {
         let (one, two) = (scope.on(&one), scope.on(&two));
@@ -386,6 +440,18 @@ pub(crate) fn packets_have_the_format_of_the_program() -> Outcome {
     })?;
     assert!(host.iter().all(|&word| word == 0xabcd));
     assert!(done.time()? > std::time::Duration::ZERO);
+    // A kernel means something to the devices of its format only.
+    let error = one.scope(|work| {
+        work.launch(IncrementF32 {
+            data: &mut floats.slice_mut(),
+        })
+    });
+    let error = error.expect_err("another format");
+    assert_eq!(error.errno(), libc::EINVAL);
+    assert!(
+        error.to_string().contains("another packet format"),
+        "{error}"
+    );
     // The driver's own work, such as clearing memory, is done by the copy engines alone.
     assert!(gpu.counters()?.computed().packets >= before.computed().packets + 2);
     Ok(())

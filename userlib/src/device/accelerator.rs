@@ -334,7 +334,7 @@ fn sum(engines: &[EngineCounters]) -> EngineCounters {
 }
 
 impl Device {
-    /// Returns the device as one with an MMU and queues of its own.
+    /// Returns the device as one with an MMU and queues of its own, if it is a test GPU.
     ///
     /// ```no_run
     /// use pinmap::{Device, Kind};
@@ -349,14 +349,23 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP`: the device is a flat one; `ENOTTY`: the driver was built without queues;
-    /// `ENODEV`: the device is gone.
+    /// `EOPNOTSUPP`: the device is a flat one, or is no test GPU, and so its packets are not known;
+    /// `ENOTTY`: the driver was built without queues; `ENODEV`: the device is gone.
     pub fn accelerator(&self) -> Result<Accelerator> {
-        Accelerator::new(self, &packet::Format)
+        let gpu = Accelerator::new(self, &packet::Format)?;
+        let id = self.info()?.id;
+        if id != packet::ID {
+            let attempt = format!("use {self} as a test GPU");
+            let cause = format!("it is a device {:04x}:{:04x}", id.0, id.1);
+            let errno = Errno::EOPNOTSUPP;
+            let error = Error::refused(Operation::Accelerator, attempt, errno, cause);
+            return Err(error.with_hint("`accelerator_with` takes the packet format of a device"));
+        }
+        Ok(gpu)
     }
 
     /// Returns the device as [`accelerator`](Self::accelerator) does, with a packet format of the
-    /// program's. Without one, packets are those of the [test GPU](mod@crate::testgpu).
+    /// program's.
     ///
     /// ```no_run
     /// use pinmap::{testgpu::packet, Device};

@@ -7,9 +7,8 @@ use std::mem::MaybeUninit;
 /// Plain data of which device memory can consist: numbers, arrays of them, and structs that are
 /// declared with [`element!`](crate::element). In memory, numbers are in the CPU's byte order.
 ///
-/// The feature `bytemuck` implements the trait for every `bytemuck::Pod`, and the feature `half`
-/// for `f16` and `bf16`. With the feature `zerocopy`, [`element!`](crate::element) takes the types
-/// of that crate.
+/// With the features `bytemuck` and `zerocopy`, [`element!`](crate::element) takes types that have
+/// the traits of these crates. The feature `half` implements the trait for `f16` and `bf16`.
 ///
 /// # Safety
 ///
@@ -17,8 +16,7 @@ use std::mem::MaybeUninit;
 /// type must have neither references nor interior mutability.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no plain data that a device can share",
-    note = "declare a struct with `pinmap::element!`, or derive `bytemuck::Pod` and use the \
-            feature `bytemuck`"
+    note = "declare a struct with `pinmap::element!`, or name a type that is `bytemuck::Pod` there"
 )]
 pub unsafe trait Element: Copy + Send + Sync + 'static {}
 
@@ -37,7 +35,6 @@ pub(crate) mod sealed {
 
 macro_rules! numbers {
     ($($type:ty as $bits:ty: $to_bits:expr;)*) => { $(
-        #[cfg(not(feature = "bytemuck"))]
         // SAFETY: A number has no padding, and any bytes are one.
         unsafe impl Element for $type {}
         impl Number for $type {}
@@ -71,19 +68,12 @@ numbers! {
     half::bf16 as u16: half::bf16::to_bits;
 }
 
-#[cfg(not(feature = "bytemuck"))]
 // SAFETY: A number has no padding, and any bytes are one.
 unsafe impl Element for u128 {}
-#[cfg(not(feature = "bytemuck"))]
 // SAFETY: As for `u128`.
 unsafe impl Element for i128 {}
-#[cfg(not(feature = "bytemuck"))]
 // SAFETY: An array is its elements, without anything in between.
 unsafe impl<T: Element, const N: usize> Element for [T; N] {}
-
-#[cfg(feature = "bytemuck")]
-// SAFETY: `Pod` promises all of it.
-unsafe impl<T: bytemuck::Pod + Send + Sync> Element for T {}
 
 /// Declares structs of plain data, which device memory can consist of: descriptors, records, work
 /// items. They get `#[repr(C)]`, `Clone` and `Copy`, and the compiler refuses them if they have
@@ -114,16 +104,37 @@ unsafe impl<T: bytemuck::Pod + Send + Sync> Element for T {}
 /// }
 /// ```
 ///
+/// A field that an attribute removes is refused, too:
+///
+/// ```compile_fail,E0609
+/// pinmap::element! {
+///     struct Descriptor { short: u8, #[cfg(any())] gone: [u8; 3], long: u32 }
+/// }
+/// ```
+///
+/// The macro can be used where unsafe code is forbidden:
+///
+/// ```
+/// #![forbid(unsafe_code)]
+/// pinmap::element! {
+///     struct Pair { first: u32, second: u32 }
+/// }
+/// ```
+///
 /// With the feature `zerocopy`, a type that has the traits `FromBytes`, `IntoBytes`, `Immutable`
 /// of that crate and `Copy` becomes an element by `pinmap::element!(zerocopy: Descriptor)`. With
-/// the feature `bytemuck`, a `Pod` is one without this macro.
+/// the feature `bytemuck`, a `Pod` becomes one by `pinmap::element!(bytemuck: Descriptor)`.
 #[macro_export]
 macro_rules! element {
     (zerocopy: $($type:ty),+ $(,)?) => { $(
         const _: () = $crate::__private::is_zerocopy::<$type>();
-        #[allow(unsafe_code)]
         // SAFETY: Any bytes are a value (`FromBytes`), all of its bytes are initialised
         // (`IntoBytes`), and nothing changes behind a shared reference (`Immutable`).
+        unsafe impl $crate::Element for $type {}
+    )+ };
+    (bytemuck: $($type:ty),+ $(,)?) => { $(
+        const _: () = $crate::__private::is_pod::<$type>();
+        // SAFETY: `Pod` promises all of it.
         unsafe impl $crate::Element for $type {}
     )+ };
     ($(
@@ -140,11 +151,22 @@ macro_rules! element {
             $($(#[$field_meta])* $field_visibility $field: $field_type,)*
         }
         const _: () = {
+            // An attribute may have removed a field, or added one.
+            #[allow(dead_code)]
+            fn fields(value: $name) {
+                let $name { $($field: _,)* } = value;
+            }
             $($crate::__private::is_element::<$field_type>();)*
-            let fields = 0 $(+ ::core::mem::size_of::<$field_type>())*;
-            assert!(fields == ::core::mem::size_of::<$name>(), "the struct has padding");
+            let end = 0;
+            $(
+                ::core::assert!(
+                    ::core::mem::offset_of!($name, $field) == end,
+                    "the struct has padding"
+                );
+                let end = end + ::core::mem::size_of::<$field_type>();
+            )*
+            ::core::assert!(end == ::core::mem::size_of::<$name>(), "the struct has padding");
         };
-        #[allow(unsafe_code)]
         // SAFETY: All fields are elements, and there is nothing between them.
         unsafe impl $crate::Element for $name {}
     )+ };
@@ -211,7 +233,6 @@ mod tests {
         there_and_back(half::f16::ONE, 0x3c00);
     }
 
-    #[cfg(not(feature = "bytemuck"))]
     #[test]
     fn structs_are_their_bytes() {
         crate::element! {

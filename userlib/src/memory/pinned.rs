@@ -193,7 +193,7 @@ impl<T: Element> Pinned<T> {
     /// # Errors
     ///
     /// As for [`Allocation::sync_for_cpu`].
-    pub fn sync_for_cpu(&self, elements: Range<usize>) -> Result<()> {
+    pub fn sync_for_cpu(&mut self, elements: Range<usize>) -> Result<()> {
         self.memory.sync_for_cpu(elements)
     }
 }

@@ -181,8 +181,8 @@ impl<D: Descriptor> Ring<D> {
         self.memory
             .write_at(at + D::STATUS + size_of::<D::Status>(), after)?;
         self.memory.store(at + D::STATUS, status)?;
-        self.memory.sync_for_device(at..at + size_of::<D>())?;
         self.tail += 1;
+        self.memory.sync_for_device(at..at + size_of::<D>())?;
         Ok(place)
     }
 
@@ -201,6 +201,8 @@ impl<D: Descriptor> Ring<D> {
         if !D::is_done(self.memory.load(at + D::STATUS)?) {
             return Ok(None);
         }
+        // The first time only the status was sure to be read after the device had stored it.
+        self.memory.sync_for_cpu(at..at + size_of::<D>())?;
         let mut descriptor = [zero::<D>()];
         self.memory.read_at(at, bytes_of_mut(&mut descriptor))?;
         self.head += 1;
@@ -279,6 +281,7 @@ impl<D> fmt::Debug for Ring<D> {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
     use crate::memory::raw::RawRegistration;

@@ -7,6 +7,7 @@
 //! ([`testgpu`](mod@crate::testgpu)); a program can bring its own.
 #![allow(unsafe_code)]
 
+use std::any::TypeId;
 use std::fmt;
 
 use crate::error::Result;
@@ -74,7 +75,14 @@ pub enum Direction {
 ///
 /// `fence_write` stores when all packets before it are done, and when what they wrote is visible to
 /// the CPU. Scopes and streams rely on that: when the number is there, they give memory back.
+///
+/// The device executes the [kernels](Kernel::Format) of the format that [`id`](Self::id) names.
 pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
+    /// The type of the format: this one, unless this one wraps another.
+    fn id(&self) -> TypeId {
+        TypeId::of::<Self>()
+    }
+
     /// Copies `bytes` from one device address to another. The ranges do not overlap, and `bytes` is
     /// at most [`AcceleratorInfo::max_transfer`](crate::AcceleratorInfo::max_transfer).
     fn copy(&self, direction: Direction, from: u64, to: u64, bytes: u64) -> Packet;
@@ -116,6 +124,7 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 ///
 /// ```
 /// use pinmap::{DeviceSliceMut, Kernel, Operands, Packet, Result};
+/// # use pinmap::testgpu::packet::Format as VendorFormat;
 ///
 /// /// Negates numbers in place: operation 0x42 of the device, with address and count.
 /// struct Negate<'r, 'a> {
@@ -124,6 +133,7 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 ///
 /// // SAFETY: The device writes only `count` numbers from `addr` on, which is the operand.
 /// unsafe impl<'s, 'a: 's> Kernel<'s> for Negate<'_, 'a> {
+///     type Format = VendorFormat;
 ///     const NAME: &'static str = "the kernel negate";
 ///
 ///     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
@@ -139,10 +149,13 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 ///
 /// # Safety
 ///
-/// The packet must have the device access nothing but elements of operands that were added to
+/// The packet must have every device of that format access nothing but elements of operands that were added to
 /// `operands`, and write only those that were added by [`Operands::write`]. Each of these operands
 /// must outlive `'scope`, as `'a: 's` says above.
 pub unsafe trait Kernel<'scope> {
+    /// The format of the devices that have the kernel. Others refuse it.
+    type Format: PacketFormat;
+
     /// The name of the kernel in errors, as in "cannot submit the kernel negate".
     const NAME: &'static str;
 

@@ -159,7 +159,8 @@ impl Handle {
     pub(crate) fn poison(&self, cause: &'static str) {
         // The first cause stays.
         let _ = self.poisoned.set(cause);
-        // A queue that cannot be destroyed executes nothing more either.
+        // If the queue cannot be destroyed and references to its memory are possible, this does not
+        // return.
         let _ = self.destroy();
     }
 

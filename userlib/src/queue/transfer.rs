@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work of a queue with operands: copies, fills, kernels, timestamps.
 
+use std::any::TypeId;
+
+use nix::errno::Errno;
+
 use super::{Queue, WhenFull};
-use crate::error::Result;
+use crate::error::{Error, Operation, Result};
 use crate::memory::element::{Element, Number};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::queue::format::{Direction, Kernel};
@@ -242,6 +246,12 @@ impl Queue {
         when_full: WhenFull,
     ) -> Result<()> {
         self.require(K::NAME, Engines::Compute)?;
+        if self.format().id() != TypeId::of::<K::Format>() {
+            let attempt = format!("submit {} to queue {}", K::NAME, self.id());
+            let cause = "the device has another packet format than the kernel";
+            let errno = Errno::EINVAL;
+            return Err(Error::refused(Operation::Submit, attempt, errno, cause));
+        }
         let device = self.handle().device();
         let packet = kernel.encode(&mut Operands::new(device, K::NAME, K::LONGEST))?;
         let what = Traced::Kernel(K::NAME);

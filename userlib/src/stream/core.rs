@@ -106,8 +106,10 @@ impl State {
 
 /// The end of a scope, for one of its streams.
 pub(super) enum Ending {
-    /// The work ends at this point, or the queue must be destroyed.
-    At(Result<Point>),
+    /// The work ends at this point.
+    At(Point),
+    /// There is no such point, and this queue must be destroyed.
+    Nowhere(Arc<Handle>, Error),
     /// The stream was reset, which has ended the work.
     Reset(Error),
 }
@@ -253,7 +255,10 @@ impl Core {
     /// Begins to end a scope in which the stream had this queue: publishes the point to wait for.
     pub(super) fn begin_finish(&self, queue: u64) -> Ending {
         match self.lock_of(queue) {
-            Ok(mut state) => Ending::At(state.queue_mut().point_for_memory()),
+            Ok(mut state) => match state.queue_mut().point_for_memory() {
+                Ok(point) => Ending::At(point),
+                Err(error) => Ending::Nowhere(Arc::clone(state.queue().handle()), error),
+            },
             Err(error) => Ending::Reset(error),
         }
     }
@@ -262,9 +267,9 @@ impl Core {
     /// cannot be waited for, the queue is destroyed.
     pub(super) fn finish(&self, ending: Ending) -> Result<()> {
         let point = match ending {
-            Ending::At(Ok(point)) => point,
-            Ending::At(Err(error)) => {
-                self.lock().queue().handle().destroy()?;
+            Ending::At(point) => point,
+            Ending::Nowhere(handle, error) => {
+                handle.destroy()?;
                 return Err(error);
             }
             Ending::Reset(error) => return Err(error),

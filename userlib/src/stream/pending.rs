@@ -31,11 +31,14 @@ use super::Stream;
 ///
 /// Dropping a `Pending` returns at once. When the work is done, a thread of this crate drops the
 /// memory, under the rules of a [host function](super#host-functions): nothing that is dropped then
-/// may wait. If the stream waits for another one that has failed, it is given up. A forgotten
+/// may wait. If a stream waits for another one that has failed, it is given up. A forgotten
 /// `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
     point: Point,
+    /// The points of other queues that may not be done with the memory when the last one has
+    /// stopped.
+    before: Vec<Point>,
     /// The stream of the work.
     core: Weak<Core>,
     /// `None` only after it was taken.
@@ -67,11 +70,55 @@ impl<M> Drop for Held<M> {
     }
 }
 
+/// Memory that is dropped when each of these points is passed, or its queue has stopped.
+struct Leaving<M: Send + 'static> {
+    points: Vec<Point>,
+    held: Option<Held<M>>,
+}
+
+impl<M: Send + 'static> Drop for Leaving<M> {
+    fn drop(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        while let Some(point) = self.points.pop() {
+            if point.is_passed() {
+                continue;
+            }
+            let points = std::mem::take(&mut self.points);
+            let held = Some(held);
+            // A drop must not wait, so without a thread the memory stays until the process ends.
+            let _ = callbacks::when(point, Action::Drop(Box::new(Leaving { points, held })));
+            return;
+        }
+    }
+}
+
+/// Whether a queue has nothing more to do up to a point: it has passed it, or has stopped.
+fn has_ended(point: &Point) -> bool {
+    let has_stopped = || match point.handle().stopped() {
+        Ok(stop) => stop.is_some(),
+        // A device that is gone does nothing any more. Other errors say nothing about it.
+        Err(error) => error.errno() == Errno::ENODEV as i32,
+    };
+    point.is_passed() || has_stopped()
+}
+
+/// Waits until a queue has nothing more to do up to a point.
+fn wait_for_end(point: &Point) {
+    if point.wait(None).is_err() && !has_ended(point) {
+        // It has not stopped itself, but waits for a queue that has.
+        point.handle().poison(LOST);
+    }
+}
+
+/// The cause with which a queue is poisoned that waits for one that has failed.
+const LOST: &str = "work that it waits for cannot be done";
+
 /// Work that is being submitted. If a panic drops it, the part that was submitted becomes pending.
 struct Submitting<'a, M: Send + 'static> {
     core: &'a Arc<Core>,
     /// The queue with which the work began.
     handle: Arc<Handle>,
+    before: Vec<Point>,
     held: Option<Held<M>>,
 }
 
@@ -91,6 +138,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
         }
         Some(Pending {
             point,
+            before: std::mem::take(&mut self.before),
             core: Arc::downgrade(self.core),
             held: Some(held),
         })
@@ -115,15 +163,17 @@ impl<M: Send + 'static> Pending<M> {
             memory: Some(Parked::new(memory)),
             loans: Arc::default(),
         };
-        let (result, pending) = Self::submit(core, handle, held, work);
+        let (result, pending) = Self::submit(core, handle, Vec::new(), held, work);
         result.map(|()| pending)
     }
 
-    /// Runs a function that submits work on memory, which begins with this queue of the stream.
-    /// Returns what came of the function, and the memory with all that was submitted.
+    /// Runs a function that submits work on memory, which begins with this queue of the stream and
+    /// was in flight up to the points `before`. Returns what came of the function, and the memory
+    /// with all that was submitted.
     fn submit<F>(
         core: &Arc<Core>,
         handle: Arc<Handle>,
+        before: Vec<Point>,
         held: Held<M>,
         work: F,
     ) -> (Result<()>, Self)
@@ -134,6 +184,7 @@ impl<M: Send + 'static> Pending<M> {
         let mut submitting = Submitting {
             core,
             handle,
+            before,
             held: Some(held),
         };
         let held = submitting.held.as_mut();
@@ -181,11 +232,12 @@ impl<M: Send + 'static> Pending<M> {
         let Some(held) = before.held.take() else {
             unreachable!("only what consumes the value takes it");
         };
-        let raw_packets = before.point.raw_packets;
-        let (result, mut pending) = Self::submit(core, handle, held, |scope, memory| {
+        let mut points = std::mem::take(&mut before.before);
+        points.push(before.point.clone());
+        points.retain(|point| !point.is_passed());
+        let (result, pending) = Self::submit(core, handle, points, held, |scope, memory| {
             work(scope, memory.slices())
         });
-        pending.point.raw_packets |= raw_packets;
         match result {
             Ok(()) => Ok(pending),
             Err(error) => Err(ErrorWith {
@@ -224,6 +276,10 @@ impl<M: Send + 'static> Pending<M> {
     /// function.
     pub fn wait(self) -> Result<M, ErrorWith<Self>> {
         let reached = self.point.wait(None);
+        if !inside::is_inside() {
+            // Other streams, which had the memory before, may go on after a failure of the last.
+            self.before.iter().for_each(wait_for_end);
+        }
         self.waited(reached.map(drop))
     }
 
@@ -232,7 +288,12 @@ impl<M: Send + 'static> Pending<M> {
         let handle = self.point.handle();
         match reached {
             Ok(()) => match self.release() {
-                Ok(()) => Ok(self.into_memory()),
+                // The last queue has waited for the others.
+                Ok(()) if self.before.iter().all(has_ended) => Ok(self.into_memory()),
+                Ok(()) => {
+                    let error = handle.fail(Operation::Wait, "wait for", Errno::EIO);
+                    Err(ErrorWith { error, value: self })
+                }
                 Err(error) => {
                     handle.poison(KEPT);
                     Err(ErrorWith { error, value: self })
@@ -241,7 +302,7 @@ impl<M: Send + 'static> Pending<M> {
             Err(error) => {
                 if !inside::is_inside() && handle.stopped().is_ok_and(|stop| stop.is_none()) {
                     // It has not stopped itself, but waits for a queue that has.
-                    handle.poison("work that it waits for cannot be done");
+                    handle.poison(LOST);
                 }
                 Err(ErrorWith { error, value: self })
             }
@@ -266,18 +327,14 @@ impl<M: Send + 'static> Pending<M> {
     }
 
     /// Gives the memory back if the device does nothing with it any more, because the work is done
-    /// or the stream has failed. Does not wait. Inside a host function, a failure is not noticed.
+    /// or the stream has failed, and any other stream that had the memory [before](Self::then) is
+    /// done with it. Does not wait. Inside a host function, a failure is not noticed.
     ///
     /// # Errors
     ///
     /// The `Pending` itself, if the device may still use the memory.
     pub fn try_into_memory(self) -> Result<M, Self> {
-        let has_ended = || match self.point.handle().stopped() {
-            Ok(stop) => stop.is_some(),
-            // A device that is gone does nothing any more. Other errors say nothing about it.
-            Err(error) => error.errno() == Errno::ENODEV as i32,
-        };
-        if self.point.is_passed() || has_ended() {
+        if has_ended(&self.point) && self.before.iter().all(has_ended) {
             Ok(self.into_memory())
         } else {
             Err(self)
@@ -349,11 +406,16 @@ impl<M: Send + 'static> Drop for Pending<M> {
         let Some(held) = self.held.take() else { return };
         // If nothing is to be dropped, nothing is lent, and no raw packet could name it, the device
         // does not know the memory.
-        let is_known =
-            std::mem::needs_drop::<M>() || !held.loans.is_empty() || self.point.raw_packets;
-        if is_known && !self.point.is_passed() {
-            // A drop must not wait, so without a thread the memory stays until the process ends.
-            let _ = callbacks::when(self.point.clone(), Action::Drop(Box::new(held)));
+        let mut points = std::mem::take(&mut self.before);
+        let raw_packets = self.point.raw_packets || points.iter().any(|point| point.raw_packets);
+        let is_known = std::mem::needs_drop::<M>() || !held.loans.is_empty() || raw_packets;
+        if is_known {
+            // The last one is waited for first, because it waits for the others.
+            points.push(self.point.clone());
+            drop(Leaving {
+                points,
+                held: Some(held),
+            });
         }
     }
 }

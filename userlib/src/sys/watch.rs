@@ -5,6 +5,7 @@
 //! a task is forgotten, and the task watches again if it finds nothing.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -50,7 +51,10 @@ impl Watch {
     fn wake(&self) {
         let waker = self.waker().take();
         if let Some(waker) = waker {
-            waker.wake();
+            // The waker is the program's. If it panics, its message is printed already; its payload
+            // is never dropped, because that could panic, too.
+            let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            woken.unwrap_or_else(std::mem::forget);
         }
     }
 
@@ -97,7 +101,7 @@ impl Drop for Watched {
 
 /// The state of the thread.
 struct Watcher {
-    /// Signalled when there is a new watch.
+    /// Signalled when there is a new watch, or one fewer.
     eventfd: EventFd,
     watches: Mutex<Vec<Arc<Watch>>>,
 }
@@ -119,7 +123,9 @@ pub(crate) fn watch(files: Box<dyn Files>, waker: &Waker) -> Result<Arc<Watch>, 
 pub(crate) fn forget(watch: &Arc<Watch>) {
     let _unwoken = watch.waker().take();
     if let Ok(watcher) = watcher() {
-        watcher.watches().retain(|other| !Arc::ptr_eq(other, watch));
+        watcher.remove(|other| Arc::ptr_eq(other, watch));
+        // The thread has the files, too, and with them perhaps a device, until it looks.
+        let _ = watcher.eventfd.write(1);
     }
 }
 
@@ -185,8 +191,17 @@ impl Watcher {
                     owner.wake();
                 }
             }
-            self.watches().retain(|watch| !watch.is_over());
+            self.remove(|watch| watch.is_over());
         }
+    }
+
+    /// Removes watches. They are dropped without the lock, because that may close a device.
+    fn remove(&self, is_it: impl Fn(&Arc<Watch>) -> bool) {
+        let mut watches = self.watches();
+        let (gone, left) = std::mem::take(&mut *watches).into_iter().partition(is_it);
+        *watches = left;
+        drop(watches);
+        drop::<Vec<_>>(gone);
     }
 }
 
@@ -211,6 +226,49 @@ mod tests {
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until nobody else has a file.
+    fn until_given_back(file: &Arc<EventFd>) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while Arc::strong_count(file) > 1 {
+            assert!(Instant::now() < until, "the watcher keeps a file");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_or_woken_is_given_back() {
+        let file = Arc::new(EventFd::new().expect("an eventfd"));
+        let waker = Waker::from(Arc::<Count>::default());
+        forget(&watch(Box::new(One(Arc::clone(&file))), &waker).expect("a thread"));
+        until_given_back(&file);
+        let watched = watch(Box::new(One(Arc::clone(&file))), &waker).expect("a thread");
+        file.write(1).expect("a signal");
+        drop(watched);
+        until_given_back(&file);
+    }
+
+    #[test]
+    fn a_waker_that_panics_stops_no_other() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("on purpose");
+            }
+        }
+        let file = Arc::new(EventFd::new().expect("an eventfd"));
+        file.write(1).expect("a signal");
+        let panics = Waker::from(Arc::new(Panics));
+        watch(Box::new(One(Arc::clone(&file))), &panics).expect("a thread");
+        until_given_back(&file);
+        let waker = Waker::from(Arc::<Count>::default());
+        let watched = watch(Box::new(One(Arc::clone(&file))), &waker).expect("a thread");
+        let until = Instant::now() + Duration::from_secs(60);
+        while !watched.is_over() {
+            assert!(Instant::now() < until, "the watcher does not wake");
+            thread::yield_now();
         }
     }
 

@@ -9,7 +9,7 @@ use crate::memory::element::Element;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::queue::format::{Kernel, Packet};
 use crate::queue::operand::Operands;
-use crate::testgpu::packet;
+use crate::testgpu::packet::{self, Format};
 
 /// How many bytes an operand of a kernel may have.
 const LONGEST: u64 = 1 << 30;
@@ -145,6 +145,7 @@ fn launch<const N: usize>(kernel: u32, arguments: [u64; N]) -> Packet {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's, T: Element> Kernel<'s> for CopyElements<'_, 'a, T> {
+    type Format = Format;
     const NAME: &'static str = "the kernel copy";
     const LONGEST: u64 = LONGEST;
 
@@ -158,6 +159,7 @@ unsafe impl<'s, 'a: 's, T: Element> Kernel<'s> for CopyElements<'_, 'a, T> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for Fill<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel fill";
     const LONGEST: u64 = LONGEST;
 
@@ -170,6 +172,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for Fill<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for IncrementF32<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel increment_f32";
     const LONGEST: u64 = LONGEST;
 
@@ -182,6 +185,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for IncrementF32<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for Saxpy<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel saxpy";
     const LONGEST: u64 = LONGEST;
 
@@ -196,6 +200,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for Saxpy<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for SumF32<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel sum_f32";
     const LONGEST: u64 = LONGEST;
 
@@ -209,6 +214,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for SumF32<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel histogram_u8";
     const LONGEST: u64 = LONGEST;
 
@@ -223,6 +229,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for HistogramU8<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel crc32c";
     const LONGEST: u64 = LONGEST;
 
@@ -236,6 +243,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for Crc32c<'_, 'a> {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for MatmulF32<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel matmul_f32";
     const LONGEST: u64 = LONGEST;
 
@@ -258,6 +266,7 @@ unsafe impl<'s, 'a: 's> Kernel<'s> for MatmulF32<'_, 'a> {
 
 // SAFETY: The kernel accesses nothing.
 unsafe impl Kernel<'_> for Spin {
+    type Format = Format;
     const NAME: &'static str = "the kernel spin";
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
@@ -269,6 +278,7 @@ unsafe impl Kernel<'_> for Spin {
 
 // SAFETY: By the manual, the kernel accesses its operands as they are added here.
 unsafe impl<'s, 'a: 's> Kernel<'s> for AtomicAddU64<'_, 'a> {
+    type Format = Format;
     const NAME: &'static str = "the kernel atomic_add_u64";
     const LONGEST: u64 = LONGEST;
 

@@ -7,6 +7,9 @@
 
 use crate::queue::format::{Direction, Packet, PacketFormat};
 
+/// The PCI ids of the test GPU.
+pub(crate) const ID: (u16, u16) = (0x1234, 0x7e57);
+
 /// The packet format of the test GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format;

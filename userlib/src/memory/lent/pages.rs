@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::error::failure::Reason;
 use crate::error::{Error, Operation, Result};
 use crate::memory::options::{Access, RegisterOptions};
+use crate::memory::query::State;
 use crate::memory::raw::{outwards, RawRegistration};
 use crate::sys::map::page_size;
 
@@ -121,6 +122,13 @@ fn take(
     known.reverse();
     let (mut at, mut gaps) = (segment.first, Vec::new());
     for (first, pages) in known {
+        if pages.registration.query()?.state == State::Stale {
+            let attempt = format!("lend the page at {:#x}", segment.first);
+            let cause = "memory that was lent in that page before has left the address space, and \
+                         was not given back";
+            let errno = Errno::ESTALE;
+            return Err(Error::refused(Operation::Register, attempt, errno, cause));
+        }
         if writes && pages.registration.access() != Access::ReadWrite {
             let attempt = format!("lend the page at {:#x} for writing", segment.first);
             let cause = "other memory in that page is lent, and the page can only be read";

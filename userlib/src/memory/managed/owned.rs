@@ -24,7 +24,7 @@ use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
 use crate::memory::allocation::Place;
-use crate::memory::element::Element;
+use crate::memory::element::{check_layout, Element};
 use crate::memory::lent::managed::ManagedRange;
 use crate::memory::lent::Reach;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
@@ -246,6 +246,7 @@ pub(super) fn mapped_len(bytes: usize) -> Option<usize> {
 
 impl<T: Element> Managed<T> {
     fn new(gpu: &Accelerator, count: usize, apart: bool) -> Result<Self> {
+        const { check_layout::<T>() }
         let attempt = || {
             format!(
                 "allocate managed memory for {count} elements with {}",
@@ -278,6 +279,7 @@ impl<T: Element> Managed<T> {
 
     /// Takes over a piece of a window, which is zeroed and has room for `count` elements.
     pub(super) fn in_window(gpu: &Accelerator, piece: Piece, count: usize) -> Self {
+        const { check_layout::<T>() }
         Self {
             gpu: gpu.clone(),
             memory: Arc::new(Memory::InWindow(piece)),

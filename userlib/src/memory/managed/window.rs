@@ -23,7 +23,7 @@ use nix::sys::mman::{madvise, mmap_anonymous, munmap, MapFlags, MmapAdvise, Prot
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{Error, Operation, Result};
-use crate::memory::element::Element;
+use crate::memory::element::{check_layout, Element};
 use crate::memory::lent::managed::{ManageOptions, ManagedRange};
 use crate::sys::map::page_size;
 
@@ -448,6 +448,7 @@ impl Window {
 
     /// The length of the piece for so many elements, and what its offset is a multiple of.
     fn length<T: Element>(&self, count: usize) -> Result<(usize, usize)> {
+        const { check_layout::<T>() }
         if count == 0 {
             let cause = "there must be at least one element";
             return Err(self.refuse::<T>(count, Errno::EINVAL, cause));
@@ -516,8 +517,9 @@ impl Drop for Piece {
     }
 }
 
-/// Takes a piece out of the free ones, one of which has all of it.
+/// Takes a piece, which is not empty, out of the free ones, one of which has all of it.
 fn take(free: &mut BTreeMap<usize, usize>, offset: usize, len: usize) {
+    debug_assert_ne!(len, 0);
     let room = free.range(..=offset).next_back();
     let Some((start, room)) = room.map(|(&start, &room)| (start, room)) else {
         return;
@@ -548,6 +550,13 @@ fn put(free: &mut BTreeMap<usize, usize>, offset: usize, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A piece of no bytes would be a second entry in the midst of another one.
+    #[test]
+    #[should_panic(expected = "left != right")]
+    fn an_empty_piece_is_none() {
+        take(&mut BTreeMap::from([(0, 100)]), 10, 0);
+    }
 
     #[test]
     fn pieces_are_taken_and_joined() {

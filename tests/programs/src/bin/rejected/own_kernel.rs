@@ -9,6 +9,7 @@ struct Mine<'r, 'a> {
 
 // SAFETY: The kernel 3 of the test GPU accesses the numbers that it is given, and nothing else.
 unsafe impl<'s, 'a: 's> Kernel<'s> for Mine<'_, 'a> {
+    type Format = packet::Format;
     const NAME: &'static str = "my kernel";
 
     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {

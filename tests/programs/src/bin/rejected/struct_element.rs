@@ -3,7 +3,6 @@
 use pinmap::{Accelerator, Result, StreamOptions};
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
 struct Descriptor {
     source: u64,
@@ -20,6 +19,7 @@ struct Record {
     value: f32,
 }
 
+pinmap::element!(bytemuck: Descriptor);
 pinmap::element!(zerocopy: Record);
 
 pub(crate) fn main() -> Result<()> {
