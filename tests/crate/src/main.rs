@@ -194,6 +194,8 @@ const TESTS: &[Test] = tests! {
         program_increment
         program_two_streams
         program_tokio
+        program_compress
+        program_key_value
         program_fpga_finds_no_device
         programs_of_accelerators
         programs_of_flat_devices;

@@ -2,6 +2,9 @@
 //! Programs as users write them, from `tests/programs`. Each checks its own results.
 
 use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::command::run;
 use crate::gpu::gpu;
@@ -47,6 +50,73 @@ pub(crate) fn program_two_streams() -> Outcome {
 pub(crate) fn program_tokio() -> Outcome {
     drop(gpu()?);
     program("tokio_increment").map(drop)
+}
+
+pub(crate) fn program_compress() -> Outcome {
+    drop(gpu()?);
+    let path = |name: &str| std::env::temp_dir().join(format!("pinmap-compress-{name}"));
+    let (from, packed, to) = (path("from"), path("packed"), path("to"));
+    let run = |options: &str, from: &Path, to: &Path| {
+        run(&format!(
+            "program-compress{options} {} {}",
+            from.display(),
+            to.display()
+        ))
+    };
+    let text: String = (0..60_000)
+        .map(|number| format!("line {number}\n"))
+        .collect();
+    for content in [
+        text.into_bytes(),
+        pattern(9, 600_001),
+        vec![7; 256 << 10],
+        b"x".to_vec(),
+        Vec::new(),
+    ] {
+        fs::write(&from, &content)?;
+        assert_eq!(
+            run("", &from, &packed)?,
+            (Some(0), String::new(), String::new())
+        );
+        assert_eq!(run(" --decompress", &packed, &to)?.0, Some(0));
+        assert!(fs::read(&to)? == content, "{} bytes", content.len());
+    }
+    // The device finds what is wrong.
+    fs::write(&from, vec![7; 100_000])?;
+    run("", &from, &packed)?;
+    let mut bytes = fs::read(&packed)?;
+    bytes[12] ^= 1;
+    fs::write(&packed, bytes)?;
+    let (status, _, err) = run(" --decompress", &packed, &to)?;
+    assert_eq!(status, Some(1));
+    assert!(err.contains("chunk 0 is corrupt"), "{err}");
+    for path in [from, packed, to] {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn program_key_value() -> Outcome {
+    drop(gpu()?);
+    let puts = (1..=1200).map(|number| format!("put key{number} value number {number}\n"));
+    let commands = "get key7\ndelete key8\nget key8\nput key7 something longer than before\n\
+                    get key7\nput empty \nscrub\ncorrupt key1000\ncorrupt key3\nscrub\n\
+                    put key3 anew\nscrub\n";
+    let mut child = Command::new("program-key_value")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut stdin = child.stdin.take().ok_or("no stdin")?;
+    stdin.write_all(puts.collect::<String>().as_bytes())?;
+    stdin.write_all(commands.as_bytes())?;
+    drop(stdin);
+    let output = child.wait_with_output()?;
+    assert!(output.status.success());
+    let expected = "key7 = value number 7\nkey8 deleted: true\nkey8 is not there\n\
+                    key7 = something longer than before\ncorrupt: [] of 1200\n\
+                    corrupt: [\"key1000\", \"key3\"] of 1200\ncorrupt: [\"key1000\"] of 1200\n";
+    assert_eq!(String::from_utf8(output.stdout)?, expected);
+    Ok(())
 }
 
 /// There is no such FPGA; `ring_is_worked_off_by_dma` has a device that works a ring off.
