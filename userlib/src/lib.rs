@@ -108,6 +108,18 @@
 //! the device's memory only. Elsewhere additions can be lost, and only aligned loads and stores of
 //! 8 bytes are indivisible: there a program and its kernels take turns by waiting.
 //!
+//! # Features
+//!
+//! None is on by default. The test GPU's module and futures on any executor need none.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `tokio`, `async-io` | `pinmap::tokio`, `pinmap::async_io`: interrupts, events on these reactors |
+//! | `bytemuck`, `zerocopy` | [`element!`] takes types that have the traits of these crates |
+//! | `half` | `f16` and `bf16` are numbers |
+//! | `serde` | `Serialize` on what the driver tells about devices, memory and faults |
+//! | `tracing` | spans around registering, allocating, and waiting |
+//!
 //! # What is guaranteed
 //!
 //! - A device reaches only memory that is registered and mapped, or managed. It writes only to

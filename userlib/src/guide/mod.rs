@@ -23,6 +23,11 @@ pub mod from_udmabuf_xdma {}
 #[doc = include_str!("rings.md")]
 pub mod rings {}
 
+/// Files, io_uring, and many small values: work on what is read, without a copy.
+///
+#[doc = include_str!("files.md")]
+pub mod files {}
+
 /// What CPU and device see of each other's accesses, and when.
 ///
 #[doc = include_str!("coherence.md")]

@@ -31,8 +31,13 @@ use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 /// the queues of an accelerator.
 ///
 /// Made by [`Accelerator::alloc`]. It dereferences to `[T]` as long as no work of the device
-/// borrows it, so that everything that takes slices takes it, also `read(2)`. Its address is the
-/// same for the program and for the device. Dropping it frees the memory.
+/// borrows it, so that everything that takes slices takes it, also `read(2)`. Dropping it frees the
+/// memory.
+///
+/// The memory is whole pages, however few elements it has, and begins with one, as `O_DIRECT`
+/// wants it. Its address is the same for the program and for the device, and stays the same as
+/// long as the value exists, also when the value moves. Others that have pinned the pages when it
+/// is dropped, such as io_uring, keep them until they let go.
 ///
 /// ```no_run
 /// use std::io::Read;

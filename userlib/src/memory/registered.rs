@@ -112,6 +112,10 @@ memory! {
 /// borrows it. Register memory once that many pieces of work use. Dropping it takes the memory from
 /// the device, and then drops the memory.
 ///
+/// The memory stays where it is, also when the value moves. It may begin and end anywhere, so that
+/// `O_DIRECT` takes it only if it happens to begin with a page: [`Pinned`](crate::Pinned) and
+/// [`Buffer`] do.
+///
 /// ```no_run
 /// use pinmap::{stream, Accelerator, Stream};
 /// # fn f(gpu: &Accelerator, stream: &Stream) -> pinmap::Result<()> {

@@ -47,7 +47,8 @@ impl Fence {
         self.handle.executed() >= self.value
     }
 
-    /// Waits until the fence is reached, for as long as that takes.
+    /// Waits until the fence is reached, for as long as that takes. Reads memory for about ten
+    /// microseconds, and then sleeps until the driver wakes it, as all waits of this crate do.
     ///
     /// # Errors
     ///

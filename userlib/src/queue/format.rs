@@ -149,9 +149,9 @@ pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
 ///
 /// # Safety
 ///
-/// The packet must have every device of that format access nothing but elements of operands that were added to
-/// `operands`, and write only those that were added by [`Operands::write`]. Each of these operands
-/// must outlive `'scope`, as `'a: 's` says above.
+/// The packet must have every device of that format access nothing but elements of operands that
+/// were added to `operands`, and write only those that were added by [`Operands::write`]. Each of
+/// these operands must outlive `'scope`, as `'a: 's` says above.
 pub unsafe trait Kernel<'scope> {
     /// The format of the devices that have the kernel. Others refuse it.
     type Format: PacketFormat;

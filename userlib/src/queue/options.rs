@@ -88,7 +88,8 @@ impl QueueOptions {
     }
 
     /// Sets how many packets the ring holds: a power of two from 64 to 65,536. Each piece of work
-    /// takes a packet, and the crate adds some to find out what is done.
+    /// takes a packet, and twelve are for finding out what is done: so a ring of 1,024 packets
+    /// takes 1,012 pieces of work before the device has done any.
     #[must_use]
     pub fn packets(mut self, packets: u32) -> Self {
         self.packets = packets;

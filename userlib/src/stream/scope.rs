@@ -106,12 +106,39 @@ impl Stream {
     /// # Ok(()) }
     /// ```
     ///
+    /// The device is told about each piece of work at once; [`submit`](Self::submit) tells it about
+    /// all of them when its function returns. For errors of another type there is
+    /// [`try_scope`](Self::try_scope).
+    ///
     /// # Errors
     ///
     /// As for [`scope()`].
     pub fn scope<'env, F, T>(&self, work: F) -> Result<T>
     where
         F: for<'scope> FnOnce(&StreamScope<'scope, 'env>) -> Result<T>,
+    {
+        self.try_scope(work)
+    }
+
+    /// Runs a function as [`scope`](Self::scope) does, whose error can be of any type that is made
+    /// of this crate's.
+    ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream, n: &mut pinmap::Pinned<f32>) -> std::io::Result<()> {
+    /// stream.try_scope(|work| {
+    ///     work.fill(n, "1.5".parse().map_err(std::io::Error::other)?)?;
+    ///     std::io::Result::Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_scope()`].
+    pub fn try_scope<'env, F, T, E>(&self, work: F) -> Result<T, E>
+    where
+        F: for<'scope> FnOnce(&StreamScope<'scope, 'env>) -> Result<T, E>,
+        E: From<Error>,
     {
         try_scope(|scope: &Scope<'_, 'env>| {
             work(&StreamScope {

@@ -74,26 +74,44 @@ pub struct Saxpy<'r, 'a> {
 pub struct SumF32<'r, 'a> {
     /// The elements to sum.
     pub data: DeviceSlice<'a, f32>,
-    /// The sum: one element.
+    /// The sum, which is overwritten: one element. That of no elements is 0.
     pub sum: &'r mut DeviceSliceMut<'a, f32>,
 }
 
-/// A kernel that counts how often each byte value occurs.
+/// A kernel that counts how often each byte value occurs, from zero.
+///
+/// ```no_run
+/// use pinmap::{testgpu::HistogramU8, Pinned, Stream};
+/// # fn f(stream: &Stream, text: &Pinned<u8>, counts: &mut Pinned<u32>) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     work.launch(HistogramU8 { data: text.slice(), counts: &mut counts.slice_mut() })
+/// })
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct HistogramU8<'r, 'a> {
     /// The bytes.
     pub data: DeviceSlice<'a, u8>,
-    /// The counts: 256 elements, by the value of the byte.
+    /// The counts, which are overwritten: 256 elements, by the value of the byte.
     pub counts: &'r mut DeviceSliceMut<'a, u32>,
 }
 
 /// A kernel that computes the CRC-32C (Castagnoli) of bytes: reflected, and inverted at the
-/// beginning and at the end.
+/// beginning and at the end. That of no bytes is 0.
+///
+/// ```no_run
+/// use pinmap::{testgpu::Crc32c, Pinned, Stream};
+/// # fn f(stream: &Stream, text: &Pinned<u8>, crc: &mut Pinned<u32>) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     work.launch(Crc32c { data: text.slice(), crc: &mut crc.slice_mut() })
+/// })
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Crc32c<'r, 'a> {
     /// The bytes.
     pub data: DeviceSlice<'a, u8>,
-    /// The checksum: one element.
+    /// The checksum, which is overwritten: one element.
     pub crc: &'r mut DeviceSliceMut<'a, u32>,
 }
 
@@ -105,7 +123,7 @@ pub struct MatmulF32<'r, 'a> {
     pub a: DeviceSlice<'a, f32>,
     /// Matrix B: k rows of n elements.
     pub b: DeviceSlice<'a, f32>,
-    /// Matrix C: m rows of n elements.
+    /// Matrix C, which is overwritten: m rows of n elements.
     pub c: &'r mut DeviceSliceMut<'a, f32>,
     /// Rows of A and C, at most 4,096.
     pub m: usize,
