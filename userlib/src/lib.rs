@@ -114,7 +114,7 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `tokio`, `async-io` | `pinmap::tokio`, `pinmap::async_io`: files that their reactors wait for |
+//! | `tokio`, `async-io` | `pinmap::tokio`, `pinmap::async_io`: files of their reactors |
 //! | `bytemuck`, `zerocopy` | [`element!`] takes types that have the traits of these crates |
 //! | `half` | `f16` and `bf16` are numbers |
 //! | `serde` | `Serialize` on what the driver tells about devices, memory and faults |
