@@ -184,6 +184,52 @@ programs_make() {
 	keep "$to" "$PROGRAMS" 10
 }
 
+# Where the VM has the libraries of programs that are not static.
+LIBRARIES=/usr/lib/pinmap/lib
+
+# programs_sanitize: exchanges crate-test in PROGRAMS for one that AddressSanitizer watches: each
+# access to memory of the heap, the stack and statics, by the crate or by a test. It cannot be
+# static, so its libraries come with it.
+programs_sanitize() {
+	local from=$PROGRAMS
+	PROGRAMS=$from-sanitized
+	[ -e "$PROGRAMS" ] || locked "sanitized-${BUILDS##*/}" sanitized_make "$from"
+	touch -c "$PROGRAMS"
+}
+
+sanitized_make() { # FROM
+	[ ! -e "$PROGRAMS" ] || return 0
+	local to=$BUILDS/sanitized
+	rm -rf "$to/programs"
+	mkdir -p "$to/programs/lib"
+	cp -r "$1/." "$to/programs"
+	STEP_LOG=$to/log
+	step "$STEP_LOG" "building crate-test with AddressSanitizer" cargo_progress \
+		with_progress sanitized_compile "$to" || {
+		cat "$STEP_LOG" >&2
+		die "crate-test cannot be built with AddressSanitizer"
+	}
+	keep "$to/programs" "$PROGRAMS" 10
+}
+
+# The compiler has sanitizers behind a switch that only RUSTC_BOOTSTRAP turns on; their runtime is
+# that of GCC.
+sanitized_compile() { # TO
+	local target=x86_64-unknown-linux-gnu in_cache=/cache${1#"$CACHE"} library flags
+	flags="-Zsanitizer=address -Zexternal-clangrt -Clink-arg=-lasan -Cdebuginfo=1"
+	flags+=" -Clink-arg=-Wl,-rpath=$LIBRARIES"
+	flags+=" -Clink-arg=-Wl,--dynamic-linker=$LIBRARIES/ld-linux-x86-64.so.2"
+	CARGO_TARGET_DIR=$in_cache/target RUSTFLAGS=$flags \
+		in_root env -C /src RUSTC_BOOTSTRAP=1 cargo build --release --locked \
+		-p pinmap-crate-test --target "$target" &&
+		cp "$1/target/$target/release/crate-test" "$1/programs/tests/" || return 1
+	for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libgcc_s.so.1 libasan.so.8; do
+		in_root cp -L "/usr/lib/x86_64-linux-gnu/$library" "$in_cache/programs/lib/" ||
+			return 1
+	done
+	in_root llvm-strip --strip-debug "$in_cache/programs/tests/crate-test"
+}
+
 # with_progress COMMAND...: has cargo tell how far it is, which it does by itself only on a terminal
 with_progress() {
 	CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=80 "$@"

@@ -31,6 +31,7 @@ END
 if [ -n "$programs" ]; then
 	cp -a "$programs/bin/." usr/bin
 	cp -a "$programs/tests" usr/lib/pinmap
+	[ ! -e "$programs/lib" ] || cp -a "$programs/lib" usr/lib/pinmap
 	[ -z "$importer" ] || cp "$importer" usr/lib/pinmap/tests/importer.ko
 fi
 cp -a "$modules/lib/modules/." lib/modules
