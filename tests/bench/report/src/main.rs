@@ -66,7 +66,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     }
     if let Some(directory) = options.svg {
         fs::create_dir_all(&directory)?;
-        for (name, svg) in plot::plots(&records) {
+        for (name, svg) in plot::plots(&records)? {
             fs::write(directory.join(name), svg)?;
         }
     }

@@ -27,21 +27,28 @@ fn goal(case: &Case) -> Option<f64> {
     goal.map(|(_, least)| *least)
 }
 
+/// Returns our record of each case, and the one that it is measured against.
+pub(crate) fn pairs(records: &[Record]) -> impl Iterator<Item = (&Record, &Record)> {
+    let is_moving = |record: &&Record| record.case.operation == "managed";
+    let ours = records
+        .iter()
+        .filter(is_moving)
+        .filter(|record| record.system == "managed");
+    ours.filter_map(move |ours| {
+        let other = records.iter().filter(is_moving).find(|other| {
+            other.case == ours.case && !["managed", "floor"].contains(&&*other.system)
+        });
+        Some((ours, other?))
+    })
+}
+
 /// Makes a table with a line for each case: our time, the other's, and the other's divided by ours.
 pub(crate) fn table(records: &[Record]) -> String {
     let mut out = format!(
         "\n{:36}{:>10}   {:12}{:>10}{:>8}{:>10}{:>10}\n",
         "memory that moves", "managed", "against", "", "ratio", "at least", "floor"
     );
-    let is_moving = |record: &&Record| record.case.operation == "managed";
-    for ours in records.iter().filter(is_moving) {
-        if ours.system != "managed" {
-            continue;
-        }
-        let other = records.iter().filter(is_moving).find(|other| {
-            other.case == ours.case && !["managed", "floor"].contains(&&*other.system)
-        });
-        let Some(other) = other else { continue };
+    for (ours, other) in pairs(records) {
         let ratio = other.median as f64 / ours.median.max(1) as f64;
         let least = goal(&ours.case).map_or(String::new(), |least| {
             format!("{least}{}", if ratio < least { " -" } else { " +" })
