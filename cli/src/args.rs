@@ -110,6 +110,9 @@ before; 2, usage error.")]
     /// memory directly and on a copy in the device's memory, for 4 bytes to 64 MiB, used once and
     /// ten times, in device time and in wall time. Takes half a minute.
     #[command(after_help = "\
+Example:
+  pinmap demo --json | jq '.sizes[] | [.bytes, .uses, .zero_copy.device_ns, .copy.device_ns]'
+
 Exit status: 0, all checks are right; 1, not all are, or there is no such device; 2, usage error.")]
     Demo(DemoOptions),
 
@@ -279,6 +282,12 @@ pub(crate) struct ExplainOptions {
 /// Options of `demo`.
 #[derive(Debug, Default, Args, PartialEq, Eq)]
 pub(crate) struct DemoOptions {
+    /// Print JSON: an object with all that is measured and checked; times are nanoseconds
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw what is measured, as SVG files in DIR, which is made if it is not there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) svg: Option<PathBuf>,
     /// Use this device: a node (/dev/pinmap0), its name or a BDF; otherwise the first one with
     /// queues
     #[arg(long, value_parser = Target::parse)]
@@ -476,8 +485,10 @@ mod tests {
         let line = "doctor --json --need 1M 00:10.0";
         assert_eq!(parsed(line), Ok(Command::Doctor(options)));
         let device = Some(Target::Pci(node()));
-        let options = DemoOptions { device };
-        assert_eq!(parsed("demo --device=00:10.0"), Ok(Command::Demo(options)));
+        let svg = Some("plots".into());
+        let options = DemoOptions { json, svg, device };
+        let line = "demo --json --svg plots --device=00:10.0";
+        assert_eq!(parsed(line), Ok(Command::Demo(options)));
         for (line, json) in [
             ("explain 12 0x1000", false),
             ("explain --json 12 4096", true),

@@ -126,8 +126,8 @@ struct GpuJson {
     memory_link: LinkJson,
 }
 
-#[derive(Serialize)]
-struct LinkJson {
+#[derive(Debug, Serialize)]
+pub(crate) struct LinkJson {
     bytes_per_second: Option<u64>,
     latency_ns: u64,
 }
@@ -284,11 +284,14 @@ fn reserved(reserved: &Reserved) -> ReservedJson {
     }
 }
 
-fn gpu(info: &AcceleratorInfo) -> GpuJson {
-    let link = |link: Link| LinkJson {
+pub(crate) fn link(link: Link) -> LinkJson {
+    LinkJson {
         bytes_per_second: link.bandwidth,
         latency_ns: nanos(link.latency),
-    };
+    }
+}
+
+fn gpu(info: &AcceleratorInfo) -> GpuJson {
     GpuJson {
         queues: info.queues,
         queues_at_once: info.slots,
@@ -305,7 +308,7 @@ fn gpu(info: &AcceleratorInfo) -> GpuJson {
 }
 
 /// A time in nanoseconds, in which the driver counts it.
-fn nanos(time: Duration) -> u64 {
+pub(crate) fn nanos(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 

@@ -3,37 +3,43 @@
 
 use std::io::Write;
 
+use serde::Serialize;
+
 use crate::Result;
 
 /// The checks so far.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    all: usize,
-    /// The checks that failed.
-    wrong: Vec<String>,
+    pub(crate) all: Vec<Check>,
+}
+
+/// A check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    pub(crate) what: String,
+    pub(crate) good: bool,
 }
 
 impl Checks {
     /// Writes whether a check is right.
     pub(crate) fn add(&mut self, out: &mut impl Write, good: bool, what: &str) -> Result<()> {
-        self.all += 1;
         let word = if good { "ok" } else { "FAILED" };
         writeln!(out, "   {word}: {what}")?;
-        if !good {
-            self.wrong.push(what.to_owned());
-        }
+        let what = what.to_owned();
+        self.all.push(Check { what, good });
         Ok(())
     }
+}
 
-    /// Fails if a check failed, and names it.
-    pub(crate) fn verdict(&self) -> Result<()> {
-        if self.wrong.is_empty() {
-            return Ok(());
-        }
-        let (wrong, all) = (self.wrong.len(), self.all);
-        let names = self.wrong.join("; ");
-        Err(format!("{wrong} of {all} checks failed: {names}").into())
+/// Fails if a check failed, and names it.
+pub(crate) fn verdict(all: &[Check]) -> Result<()> {
+    let wrong = all.iter().filter(|check| !check.good);
+    let wrong: Vec<_> = wrong.map(|check| &*check.what).collect();
+    if wrong.is_empty() {
+        return Ok(());
     }
+    let (count, names) = (wrong.len(), wrong.join("; "));
+    Err(format!("{count} of {} checks failed: {names}", all.len()).into())
 }
 
 #[cfg(test)]
@@ -44,9 +50,9 @@ mod tests {
     fn what_failed_is_named() {
         let (mut checks, mut out) = (Checks::default(), Vec::new());
         checks.add(&mut out, true, "one").expect("written");
-        checks.verdict().expect("all is well");
+        verdict(&checks.all).expect("all is well");
         checks.add(&mut out, false, "two").expect("written");
-        let error = checks.verdict().expect_err("two is wrong").to_string();
+        let error = verdict(&checks.all).expect_err("two is wrong").to_string();
         assert_eq!(error, "1 of 2 checks failed: two");
         assert_eq!(
             String::from_utf8_lossy(&out),

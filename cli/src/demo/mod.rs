@@ -4,11 +4,13 @@
 
 mod checks;
 mod moving;
+mod plots;
+mod report;
 mod rows;
 mod streams;
 mod table;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, ManageOptions, QueueOptions, Reach};
@@ -16,13 +18,36 @@ use pinmap_samples::{pagemap as frame, zero_copy as programs};
 
 use crate::args::{DemoOptions, Target};
 use crate::progress::during;
+use crate::report_json::nanos;
 use crate::size;
 use crate::Result;
 
 use checks::Checks;
+use report::{Counters, DeviceReport, InPlace, MappedCopy, Report, SizeRow};
 
-/// Runs the demo. Fails if a check fails.
+/// Runs the demo, and prints or draws what it measured. Fails after that if a check failed.
 pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
+    if let Some(directory) = &options.svg {
+        plots::make(directory)?;
+    }
+    let report = if options.json {
+        let report = measure(options, &mut io::sink())?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+        report
+    } else {
+        measure(options, out)?
+    };
+    if let Some(directory) = &options.svg {
+        let names = plots::write(&report, directory)?;
+        if !options.json {
+            writeln!(out, "drawn: {}", names.join(", "))?;
+        }
+    }
+    checks::verdict(&report.checks)
+}
+
+/// Measures and checks, and tells about it.
+fn measure(options: &DemoOptions, out: &mut impl Write) -> Result<Report> {
     let started = Instant::now();
     let gpu = match &options.device {
         Some(target) => open(target)?,
@@ -31,19 +56,28 @@ pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
     let info = gpu.info()?;
     describe(&gpu, &info, out)?;
     let mut checks = Checks::default();
-    zero_copy(&gpu, &mut checks, out)?;
-    streams::run(&gpu, &mut checks, out)?;
+    let (in_place, mapped_copy, counters) = zero_copy(&gpu, &mut checks, out)?;
+    let streams = streams::run(&gpu, &mut checks, out)?;
     let what = "measuring zero-copy against copies";
     let rows = during(what, || rows::measure(&gpu, started))?;
     table::write(&rows, &info, out)?;
     table::check(&rows, &mut checks, out)?;
-    moving::run(&gpu, &mut checks, out)?;
-    writeln!(
-        out,
-        "\nall of it took {:.0} s",
-        started.elapsed().as_secs_f64()
-    )?;
-    checks.verdict()
+    let managed = moving::run(&gpu, &mut checks, out)?;
+    let took = started.elapsed();
+    writeln!(out, "\nall of it took {:.0} s", took.as_secs_f64())?;
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        good: checks.all.iter().all(|check| check.good),
+        device: DeviceReport::new(gpu.device().to_string(), &info),
+        in_place,
+        mapped_copy,
+        counters,
+        streams,
+        sizes: rows.iter().map(SizeRow::from).collect(),
+        managed,
+        checks: checks.all,
+        wall_ns: nanos(took),
+    })
 }
 
 fn open(target: &Target) -> Result<Accelerator> {
@@ -85,7 +119,11 @@ fn link(link: Link) -> String {
 }
 
 /// Runs the two programs, and checks the results and the counters of the device.
-fn zero_copy(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+fn zero_copy(
+    gpu: &Accelerator,
+    checks: &mut Checks,
+    out: &mut impl Write,
+) -> Result<(InPlace, MappedCopy, Counters)> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let before = gpu.counters()?;
 
@@ -104,8 +142,18 @@ fn zero_copy(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Re
     let totals = gpu.device().own_totals()?;
     let work = programs::increment(&mut queue, &mut floats)?;
     let served = gpu.device().own_totals()?.faults.served - totals.faults.served;
-    let first: Vec<String> = floats.iter().take(10).map(f32::to_string).collect();
-    writeln!(out, "   the first ten: {}", first.join(" "))?;
+    let in_place = InPlace {
+        floats: programs::FLOATS,
+        first: floats.iter().take(10).copied().collect(),
+        addr: format!("{:#x}", work.addr),
+        device_addr: format!("{:#x}", work.device_addr),
+        reach: match work.reach {
+            Reach::Managed => "managed",
+            _ => "registered",
+        },
+        faults_served: served,
+    };
+    writeln!(out, "   the first ten: {}", list(&in_place.first))?;
     let good = (1u16..)
         .zip(&floats)
         .all(|(n, &float)| float == f32::from(n));
@@ -135,29 +183,41 @@ fn zero_copy(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Re
         programs::INTS
     )?;
     let ints = programs::copy(gpu, &mut queue)?;
-    let first: Vec<String> = ints.iter().take(10).map(i32::to_string).collect();
-    writeln!(out, "   the first ten: {}", first.join(" "))?;
+    let mapped_copy = MappedCopy {
+        ints: programs::INTS,
+        first: ints.iter().take(10).copied().collect(),
+    };
+    writeln!(out, "   the first ten: {}", list(&mapped_copy.first))?;
     let good = (0..).zip(&ints).all(|(n, &int)| int == n);
     checks.add(out, good, "each of them is there")?;
 
     let after = gpu.counters()?;
     let copied = after.copied().since(&before.copied());
     let computed = after.computed().since(&before.computed());
+    let counters = Counters {
+        copied_bytes: copied.bytes(),
+        host_read_bytes: computed.host_read,
+        host_written_bytes: computed.host_written,
+    };
     writeln!(
         out,
         "\n   the device's counters: copy engines {} bytes; compute engine {} bytes read from host \
          memory, {} written to it",
-        copied.bytes(),
-        computed.host_read,
-        computed.host_written
+        counters.copied_bytes, counters.host_read_bytes, counters.host_written_bytes
     )?;
     checks.add(
         out,
-        copied.bytes() == 0,
+        counters.copied_bytes == 0,
         "nothing was copied by the copy engines",
     )?;
     // At least: other programs may use the device at the same time.
     let moved = 4 * (u64::from(programs::FLOATS) + programs::INTS as u64);
     let enough = computed.host_read >= moved && computed.host_written >= moved;
-    checks.add(out, enough, "the kernels worked on host memory")
+    checks.add(out, enough, "the kernels worked on host memory")?;
+    Ok((in_place, mapped_copy, counters))
+}
+
+fn list<T: ToString>(numbers: &[T]) -> String {
+    let numbers: Vec<_> = numbers.iter().map(T::to_string).collect();
+    numbers.join(" ")
 }

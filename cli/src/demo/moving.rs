@@ -6,11 +6,13 @@ use std::io::Write;
 use std::time::Duration;
 
 use pinmap::{Accelerator, Advice, Place};
-use pinmap_samples::moving::{self, Load, System};
+use pinmap_samples::moving::{self, Load, Moment, System};
 
 use super::checks::Checks;
+use super::report::{LoadReport, ManagedReport, MomentReport, Moves};
 use super::table::time;
 use crate::progress::during;
+use crate::report_json::nanos;
 use crate::size;
 use crate::Result;
 
@@ -30,9 +32,14 @@ const COLUMNS: usize = 72;
 /// The times of a load, in the order of [`System::ALL`]. They are medians.
 type Times = [Duration; System::ALL.len()];
 
-/// Measures, and draws a timeline.
-pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
-    let bytes = size::format((moving::COUNT * size_of::<f32>()) as u64);
+/// Measures, and draws a timeline. Returns nothing if the kernel manages no memory.
+pub(crate) fn run(
+    gpu: &Accelerator,
+    checks: &mut Checks,
+    out: &mut impl Write,
+) -> Result<Option<ManagedReport>> {
+    let len = moving::COUNT * size_of::<f32>();
+    let bytes = size::format(len as u64);
     writeln!(
         out,
         "\n5. {bytes} of floats are used, and then read and written by the CPU. They move when \
@@ -44,7 +51,7 @@ pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) 
             out,
             "   the kernel lets no driver follow the memory of programs"
         )?;
-        return Ok(());
+        return Ok(None);
     }
     writeln!(
         out,
@@ -73,7 +80,28 @@ pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) 
     for (good, what) in verdicts(&rows) {
         checks.add(out, good, what)?;
     }
-    draw(gpu, checks, out)
+    let loads = LOADS
+        .iter()
+        .zip(&rows)
+        .map(|(load, times)| report(load, *times));
+    Ok(Some(ManagedReport {
+        bytes: len,
+        loads: loads.collect(),
+        moves: draw(gpu, checks, out)?,
+    }))
+}
+
+fn report((used, load): &(&'static str, Load), times: Times) -> LoadReport {
+    let [managed, prefetched, zero_copy, copy] = times.map(nanos);
+    LoadReport {
+        used,
+        turns: load.turns,
+        uses: load.uses,
+        managed_wall_ns: managed,
+        prefetched_wall_ns: prefetched,
+        zero_copy_wall_ns: zero_copy,
+        copy_wall_ns: copy,
+    }
 }
 
 /// Measures all loads. Returns also whether all results are right.
@@ -136,8 +164,8 @@ fn verdicts(rows: &[Times]) -> Vec<(bool, &'static str)> {
     ]
 }
 
-/// Draws how pages move while both sides take turns.
-fn draw(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+/// Draws how pages move while both sides take turns, and returns it.
+fn draw(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<Vec<Moves>> {
     let turns = LOADS[2].1.turns;
     let mut runs = Vec::new();
     for (name, advice) in [
@@ -165,23 +193,52 @@ fn draw(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<
         )?;
         writeln!(out, "     {}", moving::timeline(moments, longest, COLUMNS))?;
     }
-    let there: Vec<_> = runs
-        .iter()
-        .map(|(_, moments)| moments.last().map_or(0, |last| last.there))
-        .collect();
-    let [none, vram, host] = there[..] else {
-        return Ok(());
+    let moves: Vec<_> = runs.iter().map(|(name, seen)| moves(name, seen)).collect();
+    if let [none, vram, host] = &moves[..] {
+        let [none, vram, host] = [none, vram, host].map(|moves| moves.to_device_bytes);
+        checks.add(
+            out,
+            host == 0 && vram > 0,
+            "advice decides whether the memory moves",
+        )?;
+        checks.add(
+            out,
+            0 < none && none < vram,
+            "without advice it stays on the host when both have taken it from each other often",
+        )?;
+    }
+    Ok(moves)
+}
+
+/// Keeps the first moment, the last one, and those at which more had moved than before.
+fn moves(advice: &'static str, seen: &[Moment]) -> Moves {
+    let moment = |moment: &Moment| MomentReport {
+        wall_ns: nanos(moment.time),
+        to_device_bytes: moment.there,
+        home_bytes: moment.home,
     };
-    checks.add(
-        out,
-        host == 0 && vram > 0,
-        "advice decides whether the memory moves",
-    )?;
-    checks.add(
-        out,
-        0 < none && none < vram,
-        "without advice it stays on the host when both have taken it from each other often",
-    )
+    let changed = seen.windows(2).filter_map(|pair| {
+        let [before, after] = pair else { return None };
+        let same = (before.there, before.home) == (after.there, after.home);
+        (!same).then(|| moment(after))
+    });
+    let mut moments: Vec<_> = seen
+        .first()
+        .map(moment)
+        .into_iter()
+        .chain(changed)
+        .collect();
+    let last = moment(&seen.last().copied().unwrap_or_default());
+    if moments.last() != Some(&last) {
+        moments.push(last);
+    }
+    Moves {
+        advice,
+        wall_ns: last.wall_ns,
+        to_device_bytes: last.to_device_bytes,
+        home_bytes: last.home_bytes,
+        moments,
+    }
 }
 
 #[cfg(test)]
@@ -217,5 +274,31 @@ mod tests {
     fn the_quickest_is_named() {
         assert_eq!(winner(&row([4, 3, 2, 5])), "zero-copy");
         assert_eq!(winner(&row([1, 3, 2, 5])), "managed");
+    }
+
+    #[test]
+    fn moments_without_a_move_are_left_out() {
+        let seen = [
+            (0, 0, 0),
+            (1, 0, 0),
+            (2, 8, 0),
+            (3, 8, 0),
+            (4, 8, 4),
+            (5, 8, 4),
+        ];
+        let seen = seen.map(|(millis, there, home)| Moment {
+            time: Duration::from_millis(millis),
+            there,
+            home,
+        });
+        let moves = moves("none", &seen);
+        let kept: Vec<_> = moves
+            .moments
+            .iter()
+            .map(|m| m.wall_ns / 1_000_000)
+            .collect();
+        assert_eq!(kept, [0, 2, 4, 5]);
+        assert_eq!((moves.to_device_bytes, moves.home_bytes), (8, 4));
+        assert_eq!(moves.wall_ns, 5_000_000);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pinmap::{Accelerator, Allocation};
 use pinmap_samples::work::{Times, Work};
 
+use super::report::SizeRow;
 use crate::Result;
 
 /// The sizes, as powers of four bytes: 4 bytes to 64 MiB.
@@ -29,6 +30,18 @@ pub(crate) struct Row {
     pub(crate) copy: Times,
     /// Whether the numbers are right in the end.
     pub(crate) right: bool,
+}
+
+impl From<&Row> for SizeRow {
+    fn from(row: &Row) -> Self {
+        Self {
+            bytes: row.bytes,
+            uses: row.uses,
+            zero_copy: row.zero_copy.into(),
+            copy: row.copy.into(),
+            right: row.right,
+        }
+    }
 }
 
 /// Measures all rows, ordered by uses and then by size.

@@ -7,6 +7,8 @@ use pinmap::Accelerator;
 use pinmap_samples::overlap::{self, Pipeline};
 
 use super::checks::Checks;
+use super::report::{StepKind, StreamRun, StreamStep, Streams};
+use crate::report_json::nanos;
 use crate::size;
 use crate::Result;
 
@@ -15,8 +17,12 @@ const TRIES: usize = 3;
 /// How many columns the timeline has.
 const COLUMNS: usize = 72;
 
-/// Measures, and draws a timeline.
-pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) -> Result<()> {
+/// Measures, and draws a timeline. Returns nothing if there is nothing to overlap.
+pub(crate) fn run(
+    gpu: &Accelerator,
+    checks: &mut Checks,
+    out: &mut impl Write,
+) -> Result<Option<Streams>> {
     writeln!(
         out,
         "\n3. {} chunks are copied in, worked on for as long, and copied out:",
@@ -27,7 +33,7 @@ pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) 
             out,
             "   the link has no limit, so there is nothing to overlap"
         )?;
-        return Ok(());
+        return Ok(None);
     }
     let mut result = overlap::pipeline(gpu, overlap::CHUNKS)?;
     for _ in 1..TRIES {
@@ -62,7 +68,28 @@ pub(crate) fn run(gpu: &Accelerator, checks: &mut Checks, out: &mut impl Write) 
     for (good, what) in verdicts(&result) {
         checks.add(out, good, what)?;
     }
-    Ok(())
+    Ok(Some(report(&result)))
+}
+
+fn report(result: &Pipeline) -> Streams {
+    let step = |step: &overlap::Step| StreamStep {
+        stream: step.lane,
+        step: StepKind::ALL[step.part],
+        begin_ns: nanos(step.begin),
+        end_ns: nanos(step.end),
+    };
+    let runs = result.runs().map(|run| StreamRun {
+        name: run.name,
+        streams: run.streams,
+        device_ns: nanos(run.total),
+        of_serial: result.ratio(run),
+        steps: run.steps.iter().map(step).collect(),
+    });
+    Streams {
+        chunks: overlap::CHUNKS,
+        chunk_bytes: result.chunk,
+        runs: runs.into(),
+    }
 }
 
 /// Returns each claim that the measurement is to show, and whether it does.

@@ -69,7 +69,7 @@ fn winner(row: &Row, by: fn(&Times) -> Duration) -> &'static str {
 }
 
 /// A time with three digits and a unit.
-pub(super) fn time(time: Duration) -> String {
+pub(crate) fn time(time: Duration) -> String {
     let micros = time.as_nanos() as f64 / 1e3;
     let (value, unit) = if micros < 1e3 {
         (micros, "µs")
@@ -112,6 +112,7 @@ pub(crate) fn check(rows: &[Row], checks: &mut Checks, out: &mut impl Write) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::checks::verdict;
     use super::*;
 
     fn row(bytes: u64, uses: u32, zero_copy: u64, copy: u64) -> Row {
@@ -131,9 +132,7 @@ mod tests {
     fn failures(rows: &[Row]) -> String {
         let (mut checks, mut out) = (Checks::default(), Vec::new());
         check(rows, &mut checks, &mut out).expect("written");
-        checks
-            .verdict()
-            .map_or_else(|error| error.to_string(), |()| String::new())
+        verdict(&checks.all).map_or_else(|error| error.to_string(), |()| String::new())
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod cache;
 mod command;
+mod demo;
 mod device;
 mod doctor;
 mod documents;
@@ -138,6 +139,8 @@ const TESTS: &[Test] = tests! {
         examples_of_managed_memory
         example_pipeline
         example_stream_costs;
+    demo:
+        command_demo;
     documents:
         documents_have_these_programs
         readme_drives_a_device
