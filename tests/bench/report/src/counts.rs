@@ -5,7 +5,8 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use crate::record::Record;
+use crate::record::{median, Case, Record};
+use crate::table::SYSTEMS;
 
 /// Ratio to the recorded count that is still accepted.
 const TOLERANCE: f64 = 1.05;
@@ -16,17 +17,19 @@ fn varies(record: &Record) -> bool {
     bytes > 4096 && (kind == "4k-natural" || kind == "4k-scattered" && bytes < 1 << 20)
 }
 
+/// Returns the instructions a page of what took so many altogether.
+fn of_a_page(case: &Case, instructions: u64) -> f64 {
+    let pages = (case.bytes() / 4096).max(1);
+    instructions as f64 / pages as f64
+}
+
 /// Returns case and instructions a page for each record of pinmap.
-fn lines(records: &[Record]) -> Vec<(String, f64)> {
-    let of_a_page = |record: &Record| {
-        let pages = (record.case.bytes() / 4096).max(1);
-        (record.case.to_string(), record.median as f64 / pages as f64)
-    };
+fn lines(records: &[Record]) -> Vec<(&Case, f64)> {
     records
         .iter()
         .filter(|record| record.system == "pinmap")
         .filter(|record| !varies(record))
-        .map(of_a_page)
+        .map(|record| (&record.case, of_a_page(&record.case, record.median)))
         .collect()
 }
 
@@ -55,22 +58,37 @@ pub(crate) fn check(records: &[Record], path: &Path, record: bool) -> Result<boo
     let text = fs::read_to_string(path)?;
     let recorded = parse(&text);
     let mut good = true;
-    println!("{:44}{:>12}{:>12}", "case", "now", "recorded");
+    // With --others there are records of theirs.
+    let others: Vec<&str> = SYSTEMS[1..]
+        .iter()
+        .filter(|system| records.iter().any(|record| record.system == **system))
+        .copied()
+        .collect();
+    let titles = others.iter().map(|system| format!("{system:>12}"));
+    let titles: String = titles.collect();
+    println!("{:44}{:>12}{:>12}{titles}", "case", "now", "recorded");
     for (case, count) in &now {
+        let name = case.to_string();
         let before = recorded
             .iter()
-            .find(|(name, _)| name == case)
+            .find(|(recorded, _)| *recorded == name)
             .map(|(_, before)| *before);
         let worse = before.is_some_and(|before| *count > before * TOLERANCE);
         good &= !worse;
         let before = before.map_or("-".into(), |before| format!("{before:.2}"));
+        let theirs = others.iter().map(|system| {
+            let count = median(records, case, system).map(|count| of_a_page(case, count));
+            let count = count.map_or("-".into(), |count| format!("{count:.2}"));
+            format!("{count:>12}")
+        });
         println!(
-            "{case:44}{count:>12.2}{before:>12}{}",
+            "{name:44}{count:>12.2}{before:>12}{}{}",
+            theirs.collect::<String>(),
             if worse { "  more than 5 % more" } else { "" }
         );
     }
     for (case, _) in &recorded {
-        if !now.iter().any(|(name, _)| name == case) {
+        if !now.iter().any(|(name, _)| name.to_string() == *case) {
             good = false;
             println!("{case:44}{:>12}", "missing");
         }

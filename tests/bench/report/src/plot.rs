@@ -6,14 +6,12 @@ use pinmap_plots::{Axis, Bar, Bars, Curve, Curves, Point, Result};
 
 use crate::moving;
 use crate::record::{median, Case, Record};
-
-/// The systems, each in a colour of its own in all plots.
-const SYSTEMS: &[&str] = &["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
+use crate::table::SYSTEMS;
 
 /// Returns the systems or ways whose times against size are drawn, and whose clock tells them.
 fn compared(operation: &str) -> Option<(&'static [&'static str], &'static str)> {
     match operation {
-        "register" | "release" => Some((SYSTEMS, "the CPU's clock")),
+        "register" | "release" => Some((&SYSTEMS, "the CPU's clock")),
         "use-once" | "use-10-times" => {
             Some((&["zero-copy", "explicit-copy"], "the device's clock"))
         }
@@ -89,7 +87,7 @@ fn ratios(records: &[Record], like: &Case) -> Option<Bars> {
         format!("{}: {}, mode {}", like.operation, like.size, like.label),
         "median time, as a multiple of pinmap's",
         rows,
-        SYSTEMS.iter().map(|&system| system.to_owned()).collect(),
+        SYSTEMS.map(str::to_owned).into(),
         bars,
     )
 }

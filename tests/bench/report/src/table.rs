@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use crate::record::{median, Case, Record};
 
-const SYSTEMS: [&str; 5] = ["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
+/// The systems that are measured on the same pages.
+pub(crate) const SYSTEMS: [&str; 5] = ["pinmap", "iommufd", "vfio", "udmabuf", "floor"];
 
 /// Formats a time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
