@@ -289,21 +289,25 @@ programs_compile() { # TO
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
 
-# programs_cargo: for the programs of tests/programs, a workspace of their own
-programs_cargo() { # COMMAND ARGUMENT...
-	local command=$1 locked=(--locked)
-	shift
+# separate_cargo FOLDER TARGET COMMAND ARGUMENT...: for a workspace of its own in tests/
+separate_cargo() {
+	local folder=$1 target=$2 command=$3 locked=(--locked)
+	shift 3
 	[ "$command" != fmt ] || locked=()
-	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/users/target in_root \
-		cargo "$command" "${locked[@]}" --manifest-path /src/tests/programs/Cargo.toml "$@"
+	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/$target in_root \
+		cargo "$command" "${locked[@]}" --manifest-path "/src/tests/$folder/Cargo.toml" "$@"
+}
+
+programs_cargo() { # COMMAND ARGUMENT...
+	separate_cargo programs users/target "$@"
 }
 
 testgpu_cargo() { # COMMAND ARGUMENT...
-	local command=$1 locked=(--locked)
-	shift
-	[ "$command" != fmt ] || locked=()
-	CARGO_TARGET_DIR=/cache/builds/${BUILDS##*/}/testgpu/target in_root \
-		cargo "$command" "${locked[@]}" --manifest-path /src/tests/testgpu/Cargo.toml "$@"
+	separate_cargo testgpu testgpu/target "$@"
+}
+
+api_cargo() { # COMMAND ARGUMENT...
+	separate_cargo api api/target "$@"
 }
 
 # testgpu_build: builds the test GPU and sets TESTGPU, the program.
