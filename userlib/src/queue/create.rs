@@ -11,7 +11,7 @@ use crate::error::{Error, Operation, Result};
 use crate::memory::lent::Lending;
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
-use crate::sys::map::{page_size, Map};
+use crate::sys::map::{page_size, Map, Register};
 use crate::trace::recorder::Recorder;
 
 use super::doorbell::Doorbell;
@@ -81,7 +81,7 @@ impl Accelerator {
                 .ok_or_else(|| fail(Errno::EPROTO))?;
             Path::Mapped {
                 ring: Map::new(map(args.out_ring_offset, len)?),
-                doorbell: Doorbell::new(map(args.out_doorbell_offset, page_size())?),
+                doorbell: Doorbell::new(Register::new(map(args.out_doorbell_offset, page_size())?)),
             }
         };
         let id = created.keep();

@@ -13,10 +13,9 @@
 //! function that panicked, is *poisoned*: later errors give that reason.
 
 use std::fmt;
-use std::hint::spin_loop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -31,6 +30,7 @@ use crate::sys::barrier::{after_read, drain_writes};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::Map;
+use crate::sys::sync::{spin_loop, AtomicBool, Mutex, SPINS};
 use crate::sys::trace::span;
 use crate::sys::word;
 use crate::trace::recorder::Recorder;
@@ -39,8 +39,6 @@ use crate::trace::recorder::Recorder;
 const EXECUTED: u32 = 0;
 /// Index of the fence that counts host functions that have run.
 const CALLBACKS: u32 = 1;
-/// How often a wait reads the fence before it makes a system call: about ten microseconds.
-const SPINS: u32 = 500;
 /// How often to ask the driver for the queue's index, for which there is no interrupt.
 const POLL: Duration = Duration::from_micros(200);
 

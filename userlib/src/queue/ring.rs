@@ -186,6 +186,7 @@ impl Ring {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::sys::map::Register;
     use crate::testgpu::packet;
     use proptest::prelude::*;
 
@@ -197,7 +198,7 @@ pub(crate) mod tests {
         let doorbell = memmap2::MmapMut::map_anon(4096).expect("memory");
         let path = Path::Mapped {
             ring: Map::anonymous(bytes),
-            doorbell: Doorbell::new(doorbell.into()),
+            doorbell: Doorbell::new(Register::new(doorbell.into())),
         };
         Ring::new(path, capacity, FENCE, &packet::Format)
     }

@@ -18,24 +18,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::os::fd::AsFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::eventfd::EventFd;
 
 use crate::error::{Error, Operation, Result};
 use crate::queue::fence::Fence;
 use crate::queue::handle::Handle;
 use crate::queue::point::Point;
+use crate::sys::background::Background;
 use crate::sys::inside;
 use crate::sys::poll::wait;
+use crate::sys::sync::{AtomicBool, Instant, Mutex, MutexGuard};
 
 use super::future::Task;
-use super::pool::{block_signals, Pool};
+use super::pool::Pool;
 
 /// How often the waiter looks for lost points.
 const TICK: Duration = Duration::from_millis(250);
@@ -106,38 +107,16 @@ impl fmt::Debug for Action {
 
 /// The waiter, whose thread is started by the first call.
 fn waiter() -> Result<&'static Waiter> {
-    static WAITER: OnceLock<Waiter> = OnceLock::new();
-    static STARTING: Mutex<()> = Mutex::new(());
-    if let Some(waiter) = WAITER.get() {
-        return Ok(waiter);
-    }
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(waiter) = WAITER.get() {
-        return Ok(waiter);
-    }
-    let attempt = "start a thread that waits for streams";
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let eventfd = EventFd::from_flags(flags)
-        .map_err(|errno| Error::new(Operation::Stream, attempt, errno))?;
-    // The thread must exist before the waiter does, so it receives the waiter later.
-    let (sender, receiver) = std::sync::mpsc::channel::<&'static Waiter>();
-    thread::Builder::new()
-        .name("pinmap-waiter".into())
-        .spawn(move || {
-            block_signals();
-            if let Ok(waiter) = receiver.recv() {
-                waiter.run();
-            }
-        })
-        .map_err(|error| Error::from_io(Operation::Stream, attempt, &error))?;
-    let waiter = WAITER.get_or_init(|| Waiter {
+    static WAITER: Background<Waiter> = Background::new();
+    let make = |eventfd| Waiter {
         eventfd,
         fresh: AtomicBool::new(false),
         lines: Mutex::default(),
-    });
-    // The thread is waiting for this.
-    let _ = sender.send(waiter);
-    Ok(waiter)
+    };
+    let attempt = "start a thread that waits for streams";
+    WAITER
+        .get("pinmap-waiter", make, Waiter::run)
+        .map_err(|errno| Error::new(Operation::Stream, attempt, errno))
 }
 
 /// Makes sure that [`when`] cannot fail from now on.
@@ -402,6 +381,7 @@ mod tests {
     use super::*;
     use crate::error::check_outside;
     use std::sync::mpsc;
+    use std::thread;
 
     fn point(executed: u64) -> Point {
         let handle = Handle::fake();

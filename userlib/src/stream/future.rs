@@ -7,11 +7,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::Result;
 use crate::queue::point::Point;
+use crate::sys::sync::{Mutex, MutexGuard};
 
 use super::callbacks::{self, Action};
 

@@ -6,11 +6,11 @@
 //! the limit are.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
+use crate::sys::background::block_signals;
+use crate::sys::sync::{thread, Condvar, Mutex, MutexGuard};
 
 /// How long an idle thread waits for another job.
 const LINGER: Duration = Duration::from_secs(1);
@@ -95,10 +95,4 @@ impl Pool {
             }
         }
     }
-}
-
-/// Leaves signals to the program's own threads.
-pub(super) fn block_signals() {
-    // With these arguments it does not fail.
-    let _ = SigSet::all().thread_block();
 }

@@ -5,7 +5,9 @@
 //! elsewhere barrier instructions do.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{fence, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::sync::fence;
 
 /// Orders earlier writes to memory before the write to a register that follows.
 pub(crate) fn before_write() {

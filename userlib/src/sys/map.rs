@@ -4,10 +4,11 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::AtomicU64;
 
 use memmap2::{Advice, MmapRaw};
 use nix::unistd::{sysconf, SysconfVar};
+
+use super::sync::AtomicU64;
 
 /// Bytes in a page of the CPU.
 pub(crate) fn page_size() -> usize {
@@ -63,6 +64,30 @@ impl Map {
         // - A reference to atomics allows others to write: the device by its own, coherent
         //   accesses, which are no part of this process, and threads by these same atomics.
         unsafe { std::slice::from_raw_parts(words, self.0.len() / size_of::<AtomicU64>()) }
+    }
+}
+
+/// A mapped register of a device, of 64 bits. Once the device is gone, writing it has no effect.
+///
+/// # Invariants
+///
+/// The mapping begins with a page, and stays writable as long as the value exists.
+pub(crate) struct Register(MmapRaw);
+
+impl Register {
+    /// Takes over a mapping, which must be writable and at least a page. The register is at its
+    /// beginning.
+    pub(crate) fn new(map: MmapRaw) -> Self {
+        // INVARIANT: mmap() maps whole pages, and nobody else can unmap them.
+        Self(map)
+    }
+
+    /// Writes the register, in the device's byte order.
+    pub(crate) fn write(&self, value: u64) {
+        let at = self.0.as_mut_ptr().cast::<u64>();
+        // SAFETY: Mapped, writable and aligned by the invariant. A device's registers are outside
+        // of the memory model.
+        unsafe { at.write_volatile(value.to_le()) };
     }
 }
 

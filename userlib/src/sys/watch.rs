@@ -6,16 +6,16 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::signal::SigSet;
+use nix::sys::eventfd::EventFd;
 
+use super::background::Background;
 use super::poll::wait;
+use super::sync::{Mutex, MutexGuard};
 
 /// Files, any of which wakes a task.
 pub(crate) trait Files: Send + Sync {
@@ -131,36 +131,12 @@ pub(crate) fn forget(watch: &Arc<Watch>) {
 
 /// The watcher, whose thread is started by the first call.
 fn watcher() -> Result<&'static Watcher, Errno> {
-    static WATCHER: OnceLock<Watcher> = OnceLock::new();
-    static STARTING: Mutex<()> = Mutex::new(());
-    if let Some(watcher) = WATCHER.get() {
-        return Ok(watcher);
-    }
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(watcher) = WATCHER.get() {
-        return Ok(watcher);
-    }
-    let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-    let eventfd = EventFd::from_flags(flags)?;
-    // The thread must exist before the watcher does, so it receives the watcher later.
-    let (sender, receiver) = std::sync::mpsc::channel::<&'static Watcher>();
-    thread::Builder::new()
-        .name("pinmap-watcher".into())
-        .spawn(move || {
-            // Signals are for the program's own threads. With these arguments it does not fail.
-            let _ = SigSet::all().thread_block();
-            if let Ok(watcher) = receiver.recv() {
-                watcher.run();
-            }
-        })
-        .map_err(|error| error.raw_os_error().map_or(Errno::EAGAIN, Errno::from_raw))?;
-    let watcher = WATCHER.get_or_init(|| Watcher {
+    static WATCHER: Background<Watcher> = Background::new();
+    let make = |eventfd| Watcher {
         eventfd,
         watches: Mutex::default(),
-    });
-    // The thread is waiting for this.
-    let _ = sender.send(watcher);
-    Ok(watcher)
+    };
+    WATCHER.get("pinmap-watcher", make, Watcher::run)
 }
 
 impl Watcher {
@@ -210,6 +186,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
+    use std::thread;
     use std::time::{Duration, Instant};
 
     struct One(Arc<EventFd>);

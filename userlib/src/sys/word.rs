@@ -8,7 +8,9 @@
 //! bytes beside it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::sync::AtomicU64;
 
 /// Bytes in a word.
 const WORD: usize = size_of::<u64>();
