@@ -310,6 +310,10 @@ api_cargo() { # COMMAND ARGUMENT...
 	separate_cargo api api/target "$@"
 }
 
+loom_cargo() { # COMMAND ARGUMENT...
+	separate_cargo loom loom/target "$@"
+}
+
 # testgpu_build: builds the test GPU and sets TESTGPU, the program.
 testgpu_build() {
 	local content

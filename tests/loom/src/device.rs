@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device that stands for the driver's file. Queues are found by their ids.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::kernel::file;
+
+#[derive(Debug, Clone)]
+pub struct Device;
+
+impl Device {
+    pub(crate) fn has_lent(&self) -> bool {
+        false
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        file(0)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a device")
+    }
+}
