@@ -24,6 +24,7 @@ mod memory;
 mod queue;
 mod stream;
 mod sys;
+mod trace;
 
 pub mod poll;
 pub use real_nix::errno;

@@ -46,7 +46,7 @@ pub(crate) fn queue() -> (Arc<Handle>, Engine) {
         memory: Arc::default(),
         kernel: kernel(),
     };
-    let handle = Handle::new(Device, ID, fences, 0, Lending);
+    let handle = Handle::new(Device, ID, fences, 0, Lending, None);
     (Arc::new(handle), engine)
 }
 
