@@ -217,7 +217,8 @@ sanitized_make() { # FROM
 sanitized_compile() { # TO
 	local target=x86_64-unknown-linux-gnu in_cache=/cache${1#"$CACHE"} library flags
 	flags="-Zsanitizer=address -Zexternal-clangrt -Clink-arg=-lasan -Cdebuginfo=1"
-	flags+=" -Clink-arg=-Wl,-rpath=$LIBRARIES"
+	# RPATH and not RUNPATH, so that it holds for the libraries of libraries, too.
+	flags+=" -Clink-arg=-Wl,--disable-new-dtags,-rpath=$LIBRARIES"
 	flags+=" -Clink-arg=-Wl,--dynamic-linker=$LIBRARIES/ld-linux-x86-64.so.2"
 	CARGO_TARGET_DIR=$in_cache/target RUSTFLAGS=$flags \
 		in_root env -C /src RUSTC_BOOTSTRAP=1 cargo build --release --locked \
