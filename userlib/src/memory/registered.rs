@@ -263,6 +263,36 @@ impl<M: MemoryMut> DerefMut for Registered<M> {
     }
 }
 
+impl<M: Memory> AsRef<[M::Element]> for Registered<M> {
+    fn as_ref(&self) -> &[M::Element] {
+        self
+    }
+}
+
+impl<M: MemoryMut> AsMut<[M::Element]> for Registered<M> {
+    fn as_mut(&mut self) -> &mut [M::Element] {
+        self
+    }
+}
+
+impl<'a, M: Memory> IntoIterator for &'a Registered<M> {
+    type Item = &'a M::Element;
+    type IntoIter = std::slice::Iter<'a, M::Element>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<'a, M: MemoryMut> IntoIterator for &'a mut Registered<M> {
+    type Item = &'a mut M::Element;
+    type IntoIter = std::slice::IterMut<'a, M::Element>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}
+
 impl<'a, M: Memory> From<&'a Registered<M>> for DeviceSlice<'a, M::Element> {
     fn from(memory: &'a Registered<M>) -> Self {
         memory.slice()

@@ -19,8 +19,9 @@ use crate::memory::view::View;
 
 /// A borrowed slice of elements in memory that a device can reach, for the device to read.
 ///
-/// Made by [`Allocation::slice`](crate::Allocation::slice) and
-/// [`Registration::slice`](crate::Registration::slice), and of an ordinary slice by
+/// Made by the method `slice` of [`Pinned`](crate::Pinned), [`Registered`](crate::Registered),
+/// [`Managed`](crate::Managed), [`Allocation`](crate::Allocation) and
+/// [`Registration`](crate::Registration), and of an ordinary slice by
 /// [`QueueScope::slice`](crate::QueueScope::slice) and [`Work::slice`](crate::stream::Work::slice).
 /// While the slice exists, the memory can be neither released nor written through its owner.
 ///
@@ -51,9 +52,8 @@ pub struct DeviceSlice<'a, T> {
 /// An exclusively borrowed slice of elements in memory that a device can reach, for the device to
 /// write.
 ///
-/// Made by [`Allocation::slice_mut`](crate::Allocation::slice_mut) and
-/// [`Registration::slice_mut`](crate::Registration::slice_mut), and of an ordinary slice by
-/// [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) and
+/// Made by the method `slice_mut` of the types that [`DeviceSlice`] names, and of an ordinary slice
+/// by [`QueueScope::slice_mut`](crate::QueueScope::slice_mut) and
 /// [`Work::slice_mut`](crate::stream::Work::slice_mut). Submitting work borrows the slice only for
 /// the time of the call, so that several pieces of work can use the same memory, in the order of
 /// the queue. The memory itself stays borrowed until the [scope](crate::Queue::scope) has ended.
