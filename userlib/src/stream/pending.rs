@@ -263,7 +263,8 @@ impl<M: Send + 'static> Pending<M> {
         self.point.query()
     }
 
-    /// Waits until the work is done, and gives the memory back.
+    /// Waits until the work is done, and gives the memory back. After a failure, too, it waits for
+    /// other streams that had the memory [before](Self::then).
     ///
     /// # Errors
     ///
