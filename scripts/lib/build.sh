@@ -216,7 +216,10 @@ sanitized_make() { # FROM
 # that of GCC.
 sanitized_compile() { # TO
 	local target=x86_64-unknown-linux-gnu in_cache=/cache${1#"$CACHE"} library flags
-	flags="-Zsanitizer=address -Zexternal-clangrt -Clink-arg=-lasan -Cdebuginfo=1"
+	flags="-Zsanitizer=address -Zexternal-clangrt -Cdebuginfo=1"
+	# The runtime must be the first library.
+	flags+=" -Zpre-link-arg=-Wl,--no-as-needed -Zpre-link-arg=-lasan"
+	flags+=" -Zpre-link-arg=-Wl,--as-needed"
 	# RPATH and not RUNPATH, so that it holds for the libraries of libraries, too.
 	flags+=" -Clink-arg=-Wl,--disable-new-dtags,-rpath=$LIBRARIES"
 	flags+=" -Clink-arg=-Wl,--dynamic-linker=$LIBRARIES/ld-linux-x86-64.so.2"
