@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Write};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// The result of a test: success, an error, or skipped ([`Skip`]).
 pub(crate) type Outcome = Result<(), Box<dyn Error>>;
@@ -47,11 +47,39 @@ pub(crate) fn main(tests: &[Test], smoke: &[&str], faults: &[&str]) -> ExitCode 
     match &arguments[..] {
         ["--list"] => list(tests, smoke, faults),
         ["--run", name] => run(tests, name),
+        [MISUSE] => misuse(),
         _ => {
             eprintln!("usage: crate-test --list | --run NAME (all tests: run)");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The argument with which the program reads freed memory, which AddressSanitizer must find.
+const MISUSE: &str = "--misuse";
+
+/// Reads freed memory.
+#[allow(unsafe_code)]
+fn misuse() -> ExitCode {
+    let freed = std::ptr::from_ref(&*Box::new(7u64));
+    // SAFETY: It is not safe. AddressSanitizer ends the program here.
+    let value = unsafe { freed.read_volatile() };
+    println!("freed memory can be read: {value}");
+    ExitCode::SUCCESS
+}
+
+/// With AddressSanitizer, memory that is freed cannot be read.
+pub(crate) fn freed_memory_is_watched() -> Outcome {
+    if std::env::var_os("ASAN_OPTIONS").is_none() {
+        return skip("this program is without AddressSanitizer");
+    }
+    let output = Command::new(std::env::current_exe()?)
+        .arg(MISUSE)
+        .output()?;
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(told.contains("heap-use-after-free"), "{told}");
+    Ok(())
 }
 
 fn list(tests: &[Test], smoke: &[&str], faults: &[&str]) -> ExitCode {

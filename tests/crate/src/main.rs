@@ -202,6 +202,8 @@ const TESTS: &[Test] = tests! {
         program_fpga_finds_no_device
         programs_of_accelerators
         programs_of_flat_devices;
+    harness:
+        freed_memory_is_watched;
     traces:
         trace_tells_what_queues_did
         trace_outlives_the_program

@@ -67,7 +67,7 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
         down.launch(IncrementF32 { data: &mut local })?;
         down.copy(&local, &mut host)
     })?;
-    down.scope(|work| work.fill(&mut local.slice_mut(), 7.0))?;
+    down.scope(|work| work.fill(local.slice_mut(), 7.0))?;
     let (after, counters) = (gpu.info()?.time, gpu.counters()?);
     assert!(host.iter().all(|&number| number == 1.0));
 
@@ -176,7 +176,7 @@ pub(crate) fn trace_that_is_full_loses_records_only() -> Outcome {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let mut local = gpu.alloc_vram::<u64>(512)?;
     for value in 1..=FILLS {
-        queue.scope(|scope| scope.fill(&mut local.slice_mut(), value))?;
+        queue.scope(|scope| scope.fill(local.slice_mut(), value))?;
     }
     let mut host = gpu.alloc::<u64>(512)?;
     queue.scope(|scope| scope.copy(&local, &mut host))?;
