@@ -63,11 +63,9 @@ pub(crate) fn program_compress() -> Outcome {
             to.display()
         ))
     };
-    let text: String = (0..60_000)
-        .map(|number| format!("line {number}\n"))
-        .collect();
+    let text = (0..60_000).flat_map(|number| format!("line {number}\n").into_bytes());
     for content in [
-        text.into_bytes(),
+        text.collect(),
         pattern(9, 600_001),
         vec![7; 256 << 10],
         b"x".to_vec(),
@@ -107,7 +105,8 @@ pub(crate) fn program_key_value() -> Outcome {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut stdin = child.stdin.take().ok_or("no stdin")?;
-    stdin.write_all(puts.collect::<String>().as_bytes())?;
+    puts.clone()
+        .try_for_each(|put| stdin.write_all(put.as_bytes()))?;
     stdin.write_all(commands.as_bytes())?;
     drop(stdin);
     let output = child.wait_with_output()?;

@@ -63,6 +63,8 @@ struct State {
     pages: Pages,
     /// Queues cannot be destroyed, nor waited for.
     stuck: bool,
+    /// The device is no test GPU.
+    foreign: bool,
 }
 
 /// The states of all made-up drivers, by their files.
@@ -120,6 +122,11 @@ impl Fake {
     /// The managed ranges, as address and length.
     pub(crate) fn managed(&self) -> Vec<(u64, u64)> {
         self.with(|state| state.managed.values().copied().collect())
+    }
+
+    /// Makes the device another one than the test GPU.
+    pub(crate) fn be_foreign(&self) {
+        self.with(|state| state.foreign = true);
     }
 
     /// Has a window be in the way of every other one.
@@ -305,6 +312,8 @@ unsafe fn answer(
             // SAFETY: As the caller promises, here and below.
             let info = unsafe { take::<sys::pinmap_info>(arg) };
             info.out_kind = sys::PINMAP_KIND_PAGED;
+            info.out_vendor = 0x1234;
+            info.out_device = if state.foreign { 0x5678 } else { 0x7e57 };
             info.out_flags = sys::PINMAP_INFO_COHERENT;
             if state.gone {
                 info.out_flags |= sys::PINMAP_INFO_GONE;

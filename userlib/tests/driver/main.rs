@@ -7,6 +7,7 @@ mod fake;
 mod sys;
 
 mod forged;
+mod formats;
 mod lent;
 mod locks;
 mod lost;

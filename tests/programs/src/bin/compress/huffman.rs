@@ -25,11 +25,11 @@ impl Code {
     }
 
     pub fn to_bytes(&self) -> [u8; 128] {
-        std::array::from_fn(|i| self.lengths[2 * i] | self.lengths[2 * i + 1] << 4)
+        std::array::from_fn(|i| self.lengths[2 * i] | (self.lengths[2 * i + 1] << 4))
     }
 
     pub fn from_bytes(bytes: &[u8; 128]) -> Result<Self> {
-        let lengths = std::array::from_fn(|i| bytes[i / 2] >> (i % 2 * 4) & 15);
+        let lengths = std::array::from_fn(|i| (bytes[i / 2] >> (i % 2 * 4)) & 15);
         let space: u32 = lengths.iter().filter(|&&l| l > 0).map(|&l| (1 << MAX_BITS) >> l).sum();
         ensure!(lengths.iter().all(|&l| l <= MAX_BITS) && space <= 1 << MAX_BITS, "not a code");
         Ok(Self { lengths })
@@ -56,7 +56,7 @@ impl Code {
         let (mut bits, mut pending) = (0u64, 0);
         for &byte in data {
             let (length, word) = table[usize::from(byte)];
-            bits = bits << length | word;
+            bits = (bits << length) | word;
             pending += length;
             while pending >= 8 {
                 pending -= 8;
@@ -78,10 +78,10 @@ impl Code {
         let (mut bits, mut pending) = (0u64, 0);
         for byte in data {
             while pending < MAX_BITS {
-                bits = bits << 8 | u64::from(*packed.next().unwrap_or(&0));
+                bits = (bits << 8) | u64::from(*packed.next().unwrap_or(&0));
                 pending += 8;
             }
-            let window = bits >> (pending - MAX_BITS) & ((1 << MAX_BITS) - 1);
+            let window = (bits >> (pending - MAX_BITS)) & ((1 << MAX_BITS) - 1);
             let (symbol, length) = table[window as usize];
             ensure!(length > 0, "a word that is not in the code");
             (*byte, pending) = (symbol, pending - length);
