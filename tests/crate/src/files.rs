@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -11,6 +10,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 use pinmap::{Access, Buffer, BufferKind, Device, Pages, Reason, RegisterOptions, State};
 
 use crate::harness::{skip, Outcome};
+use crate::held::HeldFaults;
 use crate::setup::{become_user, device, edu, fill_device, pattern, RawMemory, PAGE};
 
 fn memfd(len: usize) -> Result<File, Box<dyn std::error::Error>> {
@@ -124,25 +124,31 @@ pub(crate) fn preflight_names_the_limit() -> Outcome {
 }
 
 pub(crate) fn progress_is_reported() -> Outcome {
+    const LEN: usize = 16 << 20;
+    const REPORTS: u64 = 5;
     let device = device()?;
-    let (reports, last) = (AtomicU64::new(0), AtomicU64::new(0));
-    // Memory that was never touched, so that each page is made and zeroed.
-    let buffer = Buffer::<u8>::with_pages(192 << 20, Pages::Normal)?;
+    let buffer = Buffer::<u8>::with_pages(LEN, Pages::Normal)?;
     let addr = buffer.addr();
     assert_eq!(device.progress(addr)?, None);
-    let every = Duration::from_micros(500);
+    // It cannot end before the last of these reports.
+    let mut held = Some(HeldFaults::new(addr + LEN / 2, LEN / 2)?);
+    let (mut reports, mut last) = (0, 0);
+    let every = Duration::from_millis(1);
     let registration =
         buffer.register_reporting(&device, Access::ReadWrite, every, |progress| {
-            assert_eq!(progress.total, 192 << 20);
-            assert!(progress.pinned <= progress.total);
-            assert!(last.swap(progress.pinned, Ordering::Relaxed) <= progress.pinned);
-            reports.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(progress.total, LEN as u64);
+            assert!(last <= progress.pinned && progress.pinned <= progress.total);
+            last = progress.pinned;
+            // The first half is on its way to be pinned, and the second is waited for.
+            reports += u64::from(last > 0);
+            if reports == REPORTS {
+                assert!(last <= LEN as u64 / 2);
+                held = None;
+            }
         })?;
     assert_eq!(device.progress(addr)?, None);
-    assert_eq!(registration.query()?.pinned, 192 << 20);
-    let reports = reports.into_inner();
-    println!("{reports} reports");
-    assert!(reports > 2 && last.into_inner() > 0, "{reports} reports");
+    assert_eq!(registration.query()?.pinned, LEN as u64);
+    assert!(reports >= REPORTS, "{reports} reports");
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod faults;
 mod files;
 mod gpu;
 mod harness;
+mod held;
 mod instructions;
 mod kernels;
 mod knobs;

@@ -73,7 +73,7 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
 
     let contents = trace.read();
     assert_eq!(contents.lost, 0);
-    assert!(contents.contexts.len() >= 2, "{:?}", contents.contexts);
+    assert!(!contents.contexts.is_empty());
     let queue = |id| contents.queues.iter().find(|queue| queue.id == id);
     let queue = |id| queue(id).ok_or_else(|| format!("no queue {id}: {contents:?}"));
     let (up, down): (&Queue, &Queue) = (queue(up.id())?, queue(down.id())?);
