@@ -20,6 +20,12 @@ KERNEL_ROOT_PACKAGES=(
 	libc6-dev gcc kmod ca-certificates
 )
 ROOT_BACKPORTS=(qemu-system-x86)
+# What packages, the C library and the Python module are made and tried with, besides that.
+SYSTEM_PACKAGES=(
+	build-essential debhelper dh-dkms dkms lintian fakeroot
+	pkgconf valgrind abigail-tools
+	python3-maturin python3-numpy python3-pytest python3-matplotlib
+)
 
 root_key() {
 	echo "$ROOT_VERSION ${ROOT_PACKAGES[*]} ${ROOT_BACKPORTS[*]}" | hash_of
@@ -100,6 +106,41 @@ kernel_root_install() {
 # in_kernel_root COMMAND...: in the root that the chosen kernel is built in
 in_kernel_root() {
 	local ROOT=$KERNEL_ROOT
+	in_root "$@"
+}
+
+# system_ensure: sets SYSTEM, a Debian system with the build root's packages and SYSTEM_PACKAGES. In
+# the VM it is at /system, for programs that are not static (scripts/vm --system).
+system_ensure() {
+	root_ensure
+	SYSTEM=$CACHE/roots/system-$({ root_key; echo "${SYSTEM_PACKAGES[*]}"; } | hash_of)
+	[ -e "$SYSTEM" ] || locked system system_make
+}
+
+system_make() {
+	[ ! -e "$SYSTEM" ] || return 0
+	need_space 5 "a system with Python and what packages need"
+	rm -rf --one-file-system "$SYSTEM.partial"
+	cp -a --reflink=auto "$ROOT" "$SYSTEM.partial"
+	# Where the VM has what belongs to it.
+	mkdir -p "$SYSTEM.partial"/{src,out,cache,usr/lib/pinmap,lib/modules}
+	STEP_LOG=$CACHE/logs/system.log
+	local ROOT=$SYSTEM.partial
+	step "$STEP_LOG" "installing Python and what packages need" apt_progress system_install ||
+		die "cannot install Python and what packages need: $(root_cause) (log: $STEP_LOG)"
+	mv "$SYSTEM.partial" "$SYSTEM"
+}
+
+system_install() {
+	local install=(in_root apt-get -q install -y "${SYSTEM_PACKAGES[@]}")
+	# The archive may have moved on since the root was made.
+	{ "${install[@]}" || { in_root apt-get -q update && "${install[@]}"; }; } &&
+		in_root apt-get -q clean
+}
+
+# in_system COMMAND...: like in_root
+in_system() {
+	local ROOT=$SYSTEM
 	in_root "$@"
 }
 
