@@ -4,6 +4,8 @@
 //! Their lifetimes keep the memory allocated, and registered or managed, until the device is done
 //! with it.
 
+mod convert;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
