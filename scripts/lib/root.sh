@@ -23,7 +23,7 @@ ROOT_BACKPORTS=(qemu-system-x86)
 # What packages, the C library and the Python module are made and tried with, besides that.
 SYSTEM_PACKAGES=(
 	build-essential debhelper dh-dkms dkms lintian fakeroot
-	pkgconf valgrind abigail-tools
+	pkgconf valgrind abigail-tools cbindgen
 	python3-maturin python3-numpy python3-pytest python3-matplotlib
 )
 

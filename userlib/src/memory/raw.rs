@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::device::Device;
+use crate::error::bounds;
 use crate::error::failure::Failure;
 use crate::error::{abort, Error, ErrorWith, Operation, Result};
 use crate::memory::mapping::Mapping;
@@ -303,6 +304,34 @@ impl RawRegistration {
     /// As for [`Registration::map`](crate::Registration::map).
     pub fn map(&self, options: impl Into<MapOptions>) -> Result<Mapping<'_>> {
         Mapping::new(self, options.into())
+    }
+
+    /// Makes what the CPU wrote to these bytes visible to a device that does not snoop its caches:
+    /// see [`Registration::sync_for_device`](crate::Registration::sync_for_device).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Registration::sync_for_device`](crate::Registration::sync_for_device).
+    pub fn sync_for_device(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("write back", &bytes)?;
+        self.sync(bytes, abi::PINMAP_SYNC_FOR_DEVICE)
+    }
+
+    /// Makes what a device that does not snoop the CPU's caches wrote to these bytes visible to the
+    /// CPU: see [`Registration::sync_for_cpu`](crate::Registration::sync_for_cpu).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Registration::sync_for_cpu`](crate::Registration::sync_for_cpu).
+    pub fn sync_for_cpu(&self, bytes: Range<usize>) -> Result<()> {
+        self.check_range("invalidate", &bytes)?;
+        self.sync(bytes, abi::PINMAP_SYNC_FOR_CPU)
+    }
+
+    fn check_range(&self, verb: &str, bytes: &Range<usize>) -> Result<()> {
+        let len = bytes.end.saturating_sub(bytes.start);
+        let memory = "registered memory";
+        bounds::check(verb, memory, bytes.start, len, 1, self.len as u64)
     }
 
     /// User address of the first byte, where a page begins.

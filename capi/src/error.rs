@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors: what a function of C returns, `errno`, and the words of the last error of a thread.
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+/// What kind of error the last one of this thread was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum ErrorKind {
+    /// There was no error yet.
+    None,
+    /// There is no such thing, or the driver is not bound to the function.
+    NotFound,
+    /// The user may not do this, or the memory may not be accessed so.
+    PermissionDenied,
+    /// Another context owns the device, or somebody else uses the memory.
+    Busy,
+    /// The device is gone.
+    Gone,
+    /// Memory that went away is named.
+    Stale,
+    /// An argument makes no sense.
+    InvalidInput,
+    /// The address names no memory that can be used so.
+    BadAddress,
+    /// It is there already: a registration, a device address.
+    AlreadyExists,
+    /// Out of memory, or over a limit such as RLIMIT_MEMLOCK.
+    OutOfMemory,
+    /// No room: device addresses, the device's memory, queues, handles.
+    NoSpace,
+    /// The device, the driver or the kernel cannot do this.
+    Unsupported,
+    /// It would have to wait, and must not.
+    WouldBlock,
+    /// The time was up.
+    TimedOut,
+    /// A signal came first.
+    Interrupted,
+    /// A host function must not do this, because a stream waits for it.
+    Deadlock,
+    /// The device refused a piece of work; the words of the error say why.
+    Fault,
+    /// The hardware failed, or a queue was given up.
+    Io,
+    /// Something else; see errno.
+    Other,
+}
+
+impl From<pinmap::ErrorKind> for ErrorKind {
+    fn from(kind: pinmap::ErrorKind) -> Self {
+        use pinmap::ErrorKind as From;
+        match kind {
+            From::NotFound => Self::NotFound,
+            From::PermissionDenied => Self::PermissionDenied,
+            From::Busy => Self::Busy,
+            From::Gone => Self::Gone,
+            From::Stale => Self::Stale,
+            From::InvalidInput => Self::InvalidInput,
+            From::BadAddress => Self::BadAddress,
+            From::AlreadyExists => Self::AlreadyExists,
+            From::OutOfMemory => Self::OutOfMemory,
+            From::NoSpace => Self::NoSpace,
+            From::Unsupported => Self::Unsupported,
+            From::WouldBlock => Self::WouldBlock,
+            From::TimedOut => Self::TimedOut,
+            From::Interrupted => Self::Interrupted,
+            From::Deadlock => Self::Deadlock,
+            From::Fault => Self::Fault,
+            From::Io => Self::Io,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Why a function fails.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: i32,
+    kind: ErrorKind,
+    text: String,
+    hint: Option<String>,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// A refusal by this library itself.
+    pub(crate) fn new(errno: Errno, kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self {
+            errno: errno as i32,
+            kind,
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    /// An argument that makes no sense.
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(Errno::EINVAL, ErrorKind::InvalidInput, text)
+    }
+
+    pub(crate) fn with_hint(self, hint: &str) -> Self {
+        let hint = Some(hint.to_owned());
+        Self { hint, ..self }
+    }
+}
+
+impl From<pinmap::Error> for Failure {
+    fn from(error: pinmap::Error) -> Self {
+        Self {
+            errno: error.errno(),
+            kind: error.kind().into(),
+            text: error.to_string(),
+            hint: error.hint().map(str::to_owned),
+        }
+    }
+}
+
+/// The last error of a thread.
+struct Last {
+    kind: ErrorKind,
+    text: CString,
+    hint: Option<CString>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+fn c_string(text: String) -> CString {
+    let bytes = text.into_bytes().into_iter().filter(|&byte| byte != 0);
+    CString::new(bytes.collect::<Vec<u8>>()).unwrap_or_default()
+}
+
+/// Runs the body of a function of C. If it fails, this returns `failed`, and the thread's last
+/// error and `errno` say why. A panic, which would be a bug of this library, is a failure as well:
+/// it must not reach C.
+pub(crate) fn enter<T>(failed: T, body: impl FnOnce() -> Result<T>) -> T {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(result)) => return result,
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(
+            Errno::ENOTRECOVERABLE,
+            ErrorKind::Other,
+            "pinmap has a bug: it panicked, as told on the standard error output",
+        ),
+    };
+    let Failure {
+        errno,
+        kind,
+        text,
+        hint,
+    } = failure;
+    let last = Last {
+        kind,
+        text: c_string(text),
+        hint: hint.map(c_string),
+    };
+    // A thread that is ending has no last error any more.
+    let _ = LAST.try_with(|cell| cell.replace(Some(last)));
+    Errno::set_raw(errno);
+    failed
+}
+
+/// Runs the body of a function that returns 0, or -1 if it fails.
+pub(crate) fn status(body: impl FnOnce() -> Result<()>) -> c_int {
+    enter(-1, || body().map(|()| 0))
+}
+
+/// Runs the body of a function that makes something, or returns NULL if it fails.
+pub(crate) fn make<T>(body: impl FnOnce() -> Result<T>) -> *mut T {
+    enter(ptr::null_mut(), || body().map(Box::new).map(Box::into_raw))
+}
+
+/// What a pointer of C refers to.
+///
+/// # Safety
+///
+/// The pointer is NULL, or that of a value that lives for `'a`.
+pub(crate) unsafe fn refer<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: As the caller promises.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+}
+
+/// Takes a value back that [`make`] gave to C, and drops it. NULL is none.
+///
+/// # Safety
+///
+/// The pointer is NULL, or comes from [`make`] and is not used again.
+pub(crate) unsafe fn destroy<T>(pointer: *mut T) {
+    if !pointer.is_null() {
+        // SAFETY: As the caller promises.
+        let value = unsafe { Box::from_raw(pointer) };
+        enter((), || {
+            drop(value);
+            Ok(())
+        });
+    }
+}
+
+/// Stores a result where a pointer of C says.
+///
+/// # Safety
+///
+/// The pointer is NULL, or can be written.
+pub(crate) unsafe fn store<T>(to: *mut T, value: T, what: &str) -> Result<()> {
+    if to.is_null() {
+        return Err(Failure::invalid(format!("{what} is NULL")));
+    }
+    // SAFETY: As the caller promises.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// A time to wait in milliseconds, of which -1 is for ever.
+pub(crate) fn timeout(milliseconds: c_int) -> Result<Option<Duration>> {
+    match u64::try_from(milliseconds) {
+        Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds))),
+        Err(_) if milliseconds == -1 => Ok(None),
+        Err(_) => Err(Failure::invalid(format!(
+            "the timeout is {milliseconds} ms; -1 is the only negative one, for ever"
+        ))),
+    }
+}
+
+/// A length or an offset of C, which Rust has in the same type on the machines of this driver.
+pub(crate) fn size(number: u64, what: &str) -> Result<usize> {
+    usize::try_from(number).map_err(|_| Failure::invalid(format!("{what} is {number}")))
+}
+
+/// Returns the words of this thread's last error: what failed, and why. They stay valid until the
+/// next call of this library by this thread fails. Empty if none has failed yet.
+#[no_mangle]
+pub extern "C" fn pinmap_last_error() -> *const c_char {
+    LAST.try_with(|cell| cell.borrow().as_ref().map(|last| last.text.as_ptr()))
+        .ok()
+        .flatten()
+        .unwrap_or(c"".as_ptr())
+}
+
+/// Returns what can be done about this thread's last error, in words, or NULL if this library has
+/// no advice. The words stay valid as those of pinmap_last_error() do.
+#[no_mangle]
+pub extern "C" fn pinmap_last_hint() -> *const c_char {
+    LAST.try_with(|cell| {
+        cell.borrow()
+            .as_ref()
+            .and_then(|last| Some(last.hint.as_ref()?.as_ptr()))
+    })
+    .ok()
+    .flatten()
+    .unwrap_or(ptr::null())
+}
+
+/// Returns the kind of this thread's last error.
+#[no_mangle]
+pub extern "C" fn pinmap_last_error_kind() -> ErrorKind {
+    LAST.try_with(|cell| cell.borrow().as_ref().map(|last| last.kind))
+        .ok()
+        .flatten()
+        .unwrap_or(ErrorKind::None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn text(pointer: *const c_char) -> Option<String> {
+        // SAFETY: NULL, or a string that is there until the next failure.
+        (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into())
+    }
+
+    #[test]
+    fn the_last_error_of_a_thread_is_told() {
+        assert_eq!(text(pinmap_last_error()), Some(String::new()));
+        assert_eq!(
+            (text(pinmap_last_hint()), pinmap_last_error_kind()),
+            (None, ErrorKind::None)
+        );
+        let failure = || Failure::invalid("no\0thing").with_hint("try it");
+        assert_eq!(status(|| Err(failure())), -1);
+        assert_eq!(Errno::last(), Errno::EINVAL);
+        assert_eq!(text(pinmap_last_error()).as_deref(), Some("nothing"));
+        assert_eq!(text(pinmap_last_hint()).as_deref(), Some("try it"));
+        assert_eq!(pinmap_last_error_kind(), ErrorKind::InvalidInput);
+        // A success leaves them, and another thread has its own.
+        assert_eq!(status(|| Ok(())), 0);
+        assert_eq!(text(pinmap_last_error()).as_deref(), Some("nothing"));
+        let other = std::thread::spawn(|| pinmap_last_error_kind());
+        assert_eq!(other.join().expect("a kind"), ErrorKind::None);
+    }
+
+    #[test]
+    fn a_panic_does_not_reach_c() {
+        assert!(make(|| -> Result<u8> { panic!("a bug") }).is_null());
+        assert_eq!(Errno::last(), Errno::ENOTRECOVERABLE);
+        assert!(text(pinmap_last_error()).is_some_and(|text| text.contains("bug")));
+    }
+
+    #[test]
+    fn timeouts_are_as_polls() {
+        assert_eq!(timeout(-1).expect("for ever"), None);
+        assert_eq!(
+            timeout(20).expect("a time"),
+            Some(Duration::from_millis(20))
+        );
+        assert!(timeout(-2).is_err());
+    }
+}

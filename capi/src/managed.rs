@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Managed memory: where its pages are, and where they should be.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use pinmap::{Advice, Place};
+
+use crate::device::Device;
+use crate::error::{refer, status, Failure, Result};
+use crate::options::answer;
+
+/// The memory of the host.
+pub const PINMAP_PLACE_HOST: u32 = 0;
+/// The memory of the device.
+pub const PINMAP_PLACE_VRAM: u32 = 1;
+
+/// The memory is to be on the host.
+pub const PINMAP_ADVICE_PREFER_HOST: u32 = 1 << 0;
+/// The memory is to be with the device.
+pub const PINMAP_ADVICE_PREFER_VRAM: u32 = 1 << 1;
+/// The device reaches the memory where it is, rather than have it moved.
+pub const PINMAP_ADVICE_ACCESSED_BY_DEVICE: u32 = 1 << 2;
+/// The memory is mostly read.
+pub const PINMAP_ADVICE_READ_MOSTLY: u32 = 1 << 3;
+
+/// What became of memory that was to move, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Prefetched {
+    /// It moved.
+    pub moved: u64,
+    /// It was there already.
+    pub there: u64,
+    /// There was no room for it.
+    pub no_room: u64,
+    /// It stays, because somebody has it pinned, shares it since fork(), or is using it just now.
+    pub busy: u64,
+    /// It never moves: memory of files, shared or locked memory, addresses where nothing is.
+    pub fixed: u64,
+}
+
+fn place(place: u32) -> Result<Place> {
+    match place {
+        PINMAP_PLACE_HOST => Ok(Place::Host),
+        PINMAP_PLACE_VRAM => Ok(Place::Vram),
+        _ => Err(Failure::invalid(format!("there is no place {place}"))),
+    }
+}
+
+fn memory(address: *const c_void, length: usize) -> *const [u8] {
+    ptr::slice_from_raw_parts(address.cast::<u8>(), length)
+}
+
+/// Moves managed memory to the host or to the device: the whole pages around the range. `answer`
+/// tells what became of it, and may be NULL; `size` is sizeof(struct pinmap_prefetched).
+///
+/// Errors: ENOENT, not all of it is managed; EINVAL, it is empty; EIO, the device did not copy it;
+/// ENOMEM, out of memory; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_prefetch(
+    device: *const Device,
+    address: *const c_void,
+    length: usize,
+    to: u32,
+    prefetched: *mut Prefetched,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let done = device
+            .accelerator()?
+            .prefetch(memory(address, length), place(to)?)?;
+        if prefetched.is_null() {
+            return Ok(());
+        }
+        let found = Prefetched {
+            moved: done.moved,
+            there: done.there,
+            no_room: done.no_room,
+            busy: done.busy,
+            fixed: done.fixed,
+        };
+        // SAFETY: Room for `size` bytes, by the rules of C; the answer has no padding.
+        unsafe { answer(prefetched, size, &found) }
+    })
+}
+
+/// Says how managed memory is used, in place of what was said before; 0 is nothing.
+///
+/// Errors: ENOENT, not all of it is managed; EINVAL, it is empty, or the advice contradicts itself;
+/// ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_advise(
+    device: *const Device,
+    address: *const c_void,
+    length: usize,
+    advice: u32,
+) -> c_int {
+    const PREFER: u32 = PINMAP_ADVICE_PREFER_HOST | PINMAP_ADVICE_PREFER_VRAM;
+    const ALL: u32 = PREFER | PINMAP_ADVICE_ACCESSED_BY_DEVICE | PINMAP_ADVICE_READ_MOSTLY;
+    status(|| {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        if advice & !ALL != 0 || advice & PREFER == PREFER {
+            return Err(Failure::invalid(format!("there is no advice {advice:#x}")));
+        }
+        let mut given = Advice::new();
+        if advice & PINMAP_ADVICE_PREFER_HOST != 0 {
+            given = given.prefer(Place::Host);
+        }
+        if advice & PINMAP_ADVICE_PREFER_VRAM != 0 {
+            given = given.prefer(Place::Vram);
+        }
+        if advice & PINMAP_ADVICE_ACCESSED_BY_DEVICE != 0 {
+            given = given.accessed_by_device();
+        }
+        if advice & PINMAP_ADVICE_READ_MOSTLY != 0 {
+            given = given.read_mostly();
+        }
+        Ok(device
+            .accelerator()?
+            .advise(memory(address, length), given)?)
+    })
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Registering, allocating, managing, importing and exporting memory.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::ptr;
+
+use nix::errno::Errno;
+use pinmap::{
+    AllocOptions, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, Managed, RegisterOptions,
+};
+
+use crate::device::Device;
+use crate::error::{enter, refer, ErrorKind, Failure, Result};
+use crate::memory::{Kept, Memory, Owner, Whole};
+use crate::options::{
+    options, MemoryOptions, PINMAP_AT_ADDRESS, PINMAP_ON_NODE, PINMAP_PORTABLE, PINMAP_READ_ONLY,
+    PINMAP_ROUND_OUTWARDS, PINMAP_SAME_ADDRESS, PINMAP_WRITE_COMBINED,
+};
+
+fn register_options(options: &MemoryOptions) -> RegisterOptions {
+    let mut register = RegisterOptions::new(options.access());
+    if options.has(PINMAP_ROUND_OUTWARDS) {
+        register = register.round_outwards();
+    }
+    if options.has(PINMAP_PORTABLE) {
+        register = register.portable();
+    }
+    if options.has(PINMAP_SAME_ADDRESS) {
+        register = register.identity();
+    }
+    if options.has(PINMAP_AT_ADDRESS) {
+        register = register.at(options.device_address);
+    }
+    if options.address_bits != 0 {
+        register = register.address_bits(options.address_bits);
+    }
+    register
+}
+
+/// Registers memory of this program: `length` bytes at `address`. The device can reach it until it
+/// is released. Without options (NULL), the device may read and write it, and it must be whole
+/// pages.
+///
+/// The memory must not be given back, with free() for instance, before it is released. If it leaves
+/// the address space before that, by munmap() for instance, the device cannot reach it any more,
+/// and there is an event PINMAP_EVENT_TYPE_STALE.
+///
+/// Flags: PINMAP_READ_ONLY, PINMAP_ROUND_OUTWARDS, PINMAP_PORTABLE, PINMAP_SAME_ADDRESS,
+/// PINMAP_AT_ADDRESS.
+///
+/// Errors: EINVAL, the memory is not whole pages, or empty; EFAULT, not all of it is memory that
+/// can be pinned; EEXIST, a part of it is registered already, or something else has the device
+/// address; ENOMEM, the user may not lock so much; EBUSY, another program owns the device; ENOSPC,
+/// the device can have no such address; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_register(
+    device: *const Device,
+    address: *mut c_void,
+    length: usize,
+    memory_options: *const MemoryOptions,
+) -> *mut Memory {
+    const FLAGS: u32 = PINMAP_READ_ONLY
+        | PINMAP_ROUND_OUTWARDS
+        | PINMAP_PORTABLE
+        | PINMAP_SAME_ADDRESS
+        | PINMAP_AT_ADDRESS;
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device and options, by the rules of C.
+        let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
+        given.check(FLAGS)?;
+        let addr = address.expose_provenance();
+        let register = register_options(&given);
+        // SAFETY: The program has the memory until it is released, by the rules of C, which has no
+        // references.
+        let memory = unsafe {
+            device
+                .device
+                .register_raw(address.cast(), length, register)?
+        };
+        let offset = addr - memory.addr();
+        let (id, start) = (memory.handle(), memory.device_addr()? + offset as u64);
+        let first = address.cast::<u8>();
+        // SAFETY: As above. The slices are not used after the registration was released.
+        let whole = unsafe {
+            if given.has(PINMAP_READ_ONLY) {
+                let slice = DeviceSlice::from_raw_parts(&device.device, first, start, length);
+                Whole::Read(slice)
+            } else {
+                let slice = DeviceSliceMut::from_raw_parts(&device.device, first, start, length);
+                Whole::Write(slice)
+            }
+        };
+        let owner = Owner::Registration(Kept::new(memory));
+        Ok(Memory::new(&device.device, (addr, length, offset), id, owner, whole).give())
+    })
+}
+
+/// Registers whole pages of a file that is open as `fd`: a memfd, or one of tmpfs or hugetlbfs. The
+/// device and all who map the file share them. The memory has no address in this program, and is no
+/// operand of a stream.
+///
+/// Flags: PINMAP_READ_ONLY, PINMAP_AT_ADDRESS.
+///
+/// Errors: EINVAL, that is no such file, or not whole pages of it; otherwise as for
+/// pinmap_register().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_register_file(
+    device: *const Device,
+    fd: c_int,
+    offset: u64,
+    length: usize,
+    memory_options: *const MemoryOptions,
+) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device and options, by the rules of C.
+        let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
+        given.check(PINMAP_READ_ONLY | PINMAP_AT_ADDRESS)?;
+        let file = duplicate(fd)?;
+        let register = register_options(&given);
+        let memory = device
+            .device
+            .register_file(&file, offset, length, register)?;
+        let (id, owner) = (memory.handle(), Owner::File(Kept::new(memory)));
+        Ok(Memory::new(&device.device, (0, length, 0), id, owner, Whole::None).give())
+    })
+}
+
+/// A file descriptor of our own for the file that C names.
+fn duplicate(fd: c_int) -> Result<std::fs::File> {
+    if fd < 0 {
+        return Err(Failure::new(
+            Errno::EBADF,
+            ErrorKind::InvalidInput,
+            format!("{fd} is no file descriptor"),
+        ));
+    }
+    // SAFETY: It is used for one call, which fails if it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let owned = borrowed.try_clone_to_owned().map_err(|error| {
+        let errno = error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw);
+        let text = format!("file descriptor {fd} cannot be duplicated: {error}");
+        Failure::new(errno, ErrorKind::InvalidInput, text)
+    })?;
+    Ok(owned.into())
+}
+
+/// Memory that the driver has allocated.
+fn allocated(device: &pinmap::Device, memory: Allocation<u8>) -> Memory {
+    let (addr, len, id) = (memory.addr(), memory.len(), memory.handle());
+    let mut memory = Kept::new(memory);
+    // SAFETY: The slice is not used after the memory was released, and nothing else refers to it.
+    let whole = Whole::Write(unsafe { memory.lend(Allocation::slice_mut) });
+    Memory::new(device, (addr, len, 0), id, Owner::Allocation(memory), whole)
+}
+
+/// Allocates host memory of the driver's, which is zeroed, pinned and mapped in this program and in
+/// the device.
+///
+/// Flags: PINMAP_WRITE_COMBINED, PINMAP_ON_NODE, PINMAP_PORTABLE.
+///
+/// Errors: EINVAL, the length is 0; ENOMEM, out of memory, or more than the user may lock; EBUSY,
+/// another program owns the device; ENODEV, it is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_alloc(
+    device: *const Device,
+    length: usize,
+    memory_options: *const MemoryOptions,
+) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device and options, by the rules of C.
+        let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
+        given.check(PINMAP_WRITE_COMBINED | PINMAP_ON_NODE | PINMAP_PORTABLE)?;
+        if given.address_bits != 0 {
+            return Err(Failure::invalid(
+                "address_bits is not for memory of the driver's",
+            ));
+        }
+        let mut alloc = AllocOptions::new().write_combined(given.has(PINMAP_WRITE_COMBINED));
+        if given.has(PINMAP_ON_NODE) {
+            alloc = alloc.node(given.node);
+        }
+        if given.has(PINMAP_PORTABLE) {
+            alloc = alloc.portable();
+        }
+        let memory = device.device.alloc_with(length, alloc)?;
+        Ok(allocated(&device.device, memory).give())
+    })
+}
+
+/// Allocates memory of the device's own, which is zeroed. The CPU reaches it by its address,
+/// write-combined: it is slow to read. When the device is gone, an access raises SIGBUS.
+///
+/// Errors: EOPNOTSUPP, the device has none; ENOSPC, it has too little; otherwise as for
+/// pinmap_alloc().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_alloc_vram(device: *const Device, length: usize) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let memory = device.accelerator()?.alloc_vram(length)?;
+        Ok(allocated(&device.device, memory).give())
+    })
+}
+
+/// Allocates managed memory: ordinary memory of the program, that the device reaches at the same
+/// address. Its pages move to where they are used.
+///
+/// Errors: EOPNOTSUPP, the device cannot have managed memory; otherwise as for pinmap_alloc().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_alloc_managed(device: *const Device, length: usize) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let memory = device.accelerator()?.alloc_managed::<u8>(length)?;
+        let (addr, id) = (memory.addr(), memory.range().handle());
+        let mut memory = Kept::new(memory);
+        // SAFETY: The slice is not used after the memory was released. C has no references to it.
+        let whole = Whole::Write(unsafe { memory.lend(Managed::slice_mut) });
+        let owner = Owner::Managed { _memory: memory };
+        Ok(Memory::new(&device.device, (addr, length, 0), id, owner, whole).give())
+    })
+}
+
+/// Has memory of this program managed, where it is: `length` bytes at `address`, and the rest of
+/// the pages around them. It may be unmapped and mapped anew; what is there then is managed.
+///
+/// Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, some of it is managed
+/// already; EINVAL, it is empty; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_manage(
+    device: *const Device,
+    address: *mut c_void,
+    length: usize,
+) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let memory = ptr::slice_from_raw_parts(address.cast::<u8>().cast_const(), length);
+        let range = device.accelerator()?.manage(memory)?;
+        let (addr, id, first) = (address.expose_provenance(), range.handle(), address.cast());
+        // SAFETY: The program has the memory while work names it, by the rules of C, which has no
+        // references. The device finds managed memory at the CPU's addresses.
+        let whole =
+            unsafe { DeviceSliceMut::from_raw_parts(&device.device, first, addr as u64, length) };
+        let owner = Owner::Range { _range: range };
+        let place = (addr, length, 0);
+        Ok(Memory::new(&device.device, place, id, owner, Whole::Write(whole)).give())
+    })
+}
+
+/// Imports the dma-buf that is open as `fd`, which this driver must have exported: for this or for
+/// another device. The file descriptor stays the caller's.
+///
+/// Errors: EINVAL, that is no dma-buf of this driver's; EACCES, it was exported for reading only;
+/// otherwise as for pinmap_alloc().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_import(device: *const Device, fd: c_int) -> *mut Memory {
+    enter(ptr::null_mut(), || {
+        // SAFETY: A device, by the rules of C.
+        let device = unsafe { refer(device, "device")? };
+        let file = DmaBuf::from(OwnedFd::from(duplicate(fd)?));
+        let memory = device.device.import(&file)?;
+        Ok(allocated(&device.device, memory).give())
+    })
+}
+
+/// Exports memory of the driver's, or a registered file, as a dma-buf. Returns its file descriptor,
+/// which the caller closes; -1 with an error. Flags: PINMAP_READ_ONLY.
+///
+/// Errors: EOPNOTSUPP, this kind of memory cannot be exported; ESTALE, it is stale; ENODEV, the
+/// device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_export(memory: *const Memory, flags: u32) -> c_int {
+    enter(-1, || {
+        // SAFETY: Memory, by the rules of C.
+        let memory = unsafe { refer(memory, "memory")? };
+        let given = MemoryOptions {
+            flags,
+            ..MemoryOptions::default()
+        };
+        given.check(PINMAP_READ_ONLY)?;
+        let exported = memory.with(|held| match &held.owner {
+            Owner::File(file) => Ok(file.export(given.access())?),
+            Owner::Allocation(allocation) => Ok(allocation.export(given.access())?),
+            _ => Err(Failure::new(
+                Errno::EOPNOTSUPP,
+                ErrorKind::Unsupported,
+                "only memory of the driver's and registered files are exported",
+            )),
+        })?;
+        Ok(OwnedFd::from(exported).into_raw_fd())
+    })
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams: work of an accelerator, in order.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pinmap::stream::{Completion, Pending, Work};
+
+use crate::device::Device;
+use crate::error::{destroy, enter, make, refer, status, timeout, Failure, Result};
+use crate::memory::{bytes, Memory};
+use crate::options::{options, StreamOptions};
+use crate::stream_event::StreamEvent;
+
+/// The memory that a piece of work names.
+type Named = Vec<Arc<Memory>>;
+
+/// The work of a stream that is not known to be done.
+pub(crate) struct Flight {
+    pending: Mutex<VecDeque<(Vec<*const Memory>, Pending<Named>)>>,
+}
+
+// SAFETY: The addresses are compared, and nothing is done with what they are of.
+unsafe impl Send for Flight {}
+// SAFETY: As above.
+unsafe impl Sync for Flight {}
+
+impl Flight {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Vec<*const Memory>, Pending<Named>)>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what is done, and adds a piece of work.
+    fn push(&self, names: Vec<*const Memory>, work: Pending<Named>) {
+        let mut pending = self.lock();
+        while pending.front().is_some_and(|(_, first)| first.is_done()) {
+            pending.pop_front();
+        }
+        pending.push_back((names, work));
+    }
+
+    /// Waits until no work names the memory any more, because it is done or has failed.
+    pub(crate) fn wait_for(&self, memory: &Arc<Memory>) {
+        let memory = Arc::as_ptr(memory);
+        let mut work = {
+            let mut pending = self.lock();
+            let last = pending
+                .iter()
+                .rposition(|(names, _)| names.contains(&memory));
+            pending
+                .drain(..last.map_or(0, |last| last + 1))
+                .collect::<Vec<_>>()
+        };
+        // What comes before the last one is done when that is.
+        while let Some((_, last)) = work.pop() {
+            // After a failure the stream does nothing with the memory any more.
+            let _ = last.wait();
+        }
+    }
+
+    /// Forgets what is done, or will never be.
+    fn clear(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
+    }
+}
+
+/// A stream: a queue of work that the device does in order, while the program does something else.
+pub struct Stream {
+    pub(crate) stream: pinmap::Stream,
+    flight: Arc<Flight>,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stream").field(&self.stream).finish()
+    }
+}
+
+/// A point in a stream, as a file descriptor.
+#[derive(Debug)]
+pub struct StreamCompletion(Completion);
+
+/// A function of the program that a stream calls, with its argument.
+struct HostFunction {
+    function: extern "C" fn(*mut c_void),
+    argument: *mut c_void,
+}
+
+// SAFETY: The program says that the function may be called by another thread.
+unsafe impl Send for HostFunction {}
+
+impl HostFunction {
+    fn call(self) {
+        (self.function)(self.argument);
+    }
+}
+
+/// A part of some memory that work names.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) memory: *const Memory,
+    pub(crate) what: &'static str,
+}
+
+impl Stream {
+    /// Submits work that names these parts of memory, which stays until the work is done.
+    ///
+    /// # Safety
+    ///
+    /// The memory is NULL, or not released.
+    pub(crate) unsafe fn submit<const N: usize>(
+        &self,
+        parts: [Part; N],
+        work: impl FnOnce(&Work<'_>, [Arc<Memory>; N]) -> Result<()>,
+    ) -> Result<()> {
+        let mut named = Vec::with_capacity(N);
+        for part in parts {
+            // SAFETY: As the caller promises.
+            named.push(unsafe { Memory::share(part.memory, part.what)? });
+        }
+        let names = named.iter().map(Arc::as_ptr).collect();
+        for memory in &named {
+            memory.used_by(&self.flight);
+        }
+        let shared: [Arc<Memory>; N] = match named.clone().try_into() {
+            Ok(shared) => shared,
+            Err(_) => unreachable!("there are as many"),
+        };
+        // An error of this library, which the crate's functions have no room for.
+        let mut failure = None;
+        let submitted = self.stream.submit(named, |scope, _| {
+            failure = work(scope, shared).err();
+            Ok(())
+        });
+        self.flight.push(names, submitted?);
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+/// Makes a stream of a device. Without options (NULL), it has the lowest priority.
+///
+/// Errors: EOPNOTSUPP, the device has no streams, or packets that this library does not know;
+/// EINVAL, the options make no sense; ENOMEM, out of memory, or more than the user may lock; ENOSPC,
+/// there are too many streams; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_create(
+    device: *const Device,
+    stream_options: *const StreamOptions,
+) -> *mut Stream {
+    make(|| {
+        // SAFETY: A device and options, by the rules of C.
+        let (device, given) = unsafe { (refer(device, "device")?, options(stream_options)?) };
+        if given.reserved != 0 {
+            return Err(Failure::invalid("reserved is not 0"));
+        }
+        let mut wanted = pinmap::StreamOptions::new().priority(given.priority);
+        if given.packets != 0 {
+            wanted = wanted.packets(given.packets);
+        }
+        let stream = device.accelerator()?.stream(wanted)?;
+        let pending = Mutex::default();
+        let flight = Arc::new(Flight { pending });
+        Ok(Stream { stream, flight })
+    })
+}
+
+/// Waits until everything that was submitted to a stream is done, and destroys it. NULL is none.
+/// The stream is gone even if this fails.
+///
+/// Errors: as for pinmap_stream_synchronize().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) -> c_int {
+    status(|| {
+        if stream.is_null() {
+            return Ok(());
+        }
+        // SAFETY: It comes from `make`, and is not used again, by the rules of C.
+        let stream = unsafe { Box::from_raw(stream) };
+        let done = stream.stream.synchronize();
+        stream.flight.clear();
+        Ok(done?)
+    })
+}
+
+/// Returns the number by which events name the queue of a stream.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_id(stream: *const Stream) -> u64 {
+    enter(0, || {
+        // SAFETY: A stream, by the rules of C.
+        Ok(unsafe { refer(stream, "stream")? }.stream.id())
+    })
+}
+
+/// Submits a copy of `length` bytes between any two pieces of memory of the stream's device.
+/// Returns when it is submitted, which waits only if the stream's ring is full. pinmap_release()
+/// waits until it is done.
+///
+/// Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES, the
+/// device may only read the target; EIO, the stream has failed; EDEADLK, this is a host function;
+/// ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_copy(
+    stream: *const Stream,
+    to: *const Memory,
+    to_offset: usize,
+    from: *const Memory,
+    from_offset: usize,
+    length: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream and memory, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        let (to, from) = (part(to, "to"), part(from, "from"));
+        // SAFETY: As above.
+        unsafe {
+            stream.submit([to, from], |work, [to, from]| {
+                let from = from.part(from_offset, length)?;
+                Ok(work.copy(from, to.part_mut(to_offset, length)?)?)
+            })
+        }
+    })
+}
+
+pub(crate) fn part(memory: *const Memory, what: &'static str) -> Part {
+    Part { memory, what }
+}
+
+/// Submits a fill: sets `count` elements of `width` bytes, which is 1, 2, 4 or 8, to the lowest
+/// bytes of `value`.
+///
+/// Errors: EINVAL, there is no such width, or the offset is not a multiple of it; otherwise as for
+/// pinmap_stream_copy().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_fill(
+    stream: *const Stream,
+    to: *const Memory,
+    offset: usize,
+    count: u64,
+    value: u64,
+    width: u32,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream and memory, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        if ![1, 2, 4, 8].contains(&width) {
+            return Err(Failure::invalid(format!("an element of {width} bytes")));
+        }
+        let length = bytes(count, width as usize)?;
+        // SAFETY: As above.
+        unsafe {
+            stream.submit([part(to, "to")], |work, [to]| {
+                let to = to.part_mut(offset, length)?;
+                match width {
+                    1 => work.fill(to, value as u8)?,
+                    2 => work.fill(to.cast()?, value as u16)?,
+                    4 => work.fill(to.cast()?, value as u32)?,
+                    _ => work.fill(to.cast()?, value)?,
+                }
+                Ok(())
+            })
+        }
+    })
+}
+
+/// Submits a host function: a thread of this library calls it once with `argument` when everything
+/// before is done, and what is submitted next waits for it. If the stream fails before that, it is
+/// not called. It must not wait for the stream, and must return.
+///
+/// Errors: EINVAL, the function is NULL; EIO, the stream has failed; EDEADLK, this is a host
+/// function.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_call(
+    stream: *const Stream,
+    function: Option<extern "C" fn(*mut c_void)>,
+    argument: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        let function = function.ok_or_else(|| Failure::invalid("the function is NULL"))?;
+        let host = HostFunction { function, argument };
+        Ok(stream.stream.call(move || host.call())?)
+    })
+}
+
+/// Records an event in a stream: it is complete when everything that was submitted before is done.
+///
+/// Errors: EINVAL, the event is another device's; ENOMEM, out of memory; EIO, the stream has failed;
+/// EDEADLK, this is a host function.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_record(
+    stream: *const Stream,
+    event: *const StreamEvent,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream and an event, by the rules of C.
+        let (stream, event) = unsafe { (refer(stream, "stream")?, refer(event, "event")?) };
+        Ok(stream.stream.record(&event.0)?)
+    })
+}
+
+/// Has the device wait for an event, as it was recorded last, before it does what is submitted next.
+/// The event may be another stream's, also of another device. One that was never recorded is
+/// complete.
+///
+/// Errors: ENOMEM, out of memory; EIO, the stream has failed; EDEADLK, this is a host function.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_wait_event(
+    stream: *const Stream,
+    event: *const StreamEvent,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream and an event, by the rules of C.
+        let (stream, event) = unsafe { (refer(stream, "stream")?, refer(event, "event")?) };
+        Ok(stream.stream.wait_event(&event.0)?)
+    })
+}
+
+/// Returns 1 if everything that was submitted is done, 0 if not, -1 with an error.
+///
+/// Errors: EIO, the stream has failed, and pinmap_last_error() says at what; ENODEV, the device is
+/// gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_query(stream: *const Stream) -> c_int {
+    enter(-1, || {
+        // SAFETY: A stream, by the rules of C.
+        Ok(unsafe { refer(stream, "stream")? }.stream.query()?.into())
+    })
+}
+
+/// Waits until everything that was submitted is done, for at most so many milliseconds; -1 is for
+/// ever. The program then sees what the work wrote.
+///
+/// Errors: ETIMEDOUT, the time was up; EIO, the stream has failed, and pinmap_last_error() says at
+/// what; EDEADLK, this is a host function; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_synchronize(
+    stream: *const Stream,
+    timeout_ms: c_int,
+) -> c_int {
+    status(|| {
+        // SAFETY: A stream, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        match timeout(timeout_ms)? {
+            Some(timeout) => stream.stream.synchronize_timeout(timeout)?,
+            None => stream.stream.synchronize()?,
+        }
+        Ok(())
+    })
+}
+
+/// Gives up what a stream that has failed has not done, and has it work again.
+///
+/// Errors: EDEADLK, this is a host function; ENOMEM, out of memory; ENODEV, the device is gone.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_reset(stream: *const Stream) -> c_int {
+    status(|| {
+        // SAFETY: A stream, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        stream.stream.reset()?;
+        stream.flight.clear();
+        Ok(())
+    })
+}
+
+/// Makes a completion: a file descriptor that poll() finds readable when everything that was
+/// submitted so far is done, or the stream has failed.
+///
+/// Errors: EMFILE, too many files are open; EIO, the stream has failed; EDEADLK, this is a host
+/// function.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_stream_completion(stream: *const Stream) -> *mut StreamCompletion {
+    make(|| {
+        // SAFETY: A stream, by the rules of C.
+        let stream = unsafe { refer(stream, "stream")? };
+        Ok(StreamCompletion(stream.stream.completion()?))
+    })
+}
+
+/// Returns the file descriptor of a completion, which stays the completion's.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_completion_fd(completion: *const StreamCompletion) -> c_int {
+    enter(-1, || {
+        // SAFETY: A completion, by the rules of C.
+        Ok(unsafe { refer(completion, "completion")? }.0.as_raw_fd())
+    })
+}
+
+/// Returns 1 if the work before a completion is done, 0 if not, -1 with an error: see
+/// pinmap_stream_query().
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_completion_query(completion: *const StreamCompletion) -> c_int {
+    enter(-1, || {
+        // SAFETY: A completion, by the rules of C.
+        Ok(unsafe { refer(completion, "completion")? }
+            .0
+            .query()?
+            .into())
+    })
+}
+
+/// Destroys a completion. NULL is none.
+#[no_mangle]
+pub unsafe extern "C" fn pinmap_completion_destroy(completion: *mut StreamCompletion) {
+    // SAFETY: It comes from `make`, and is not used again, by the rules of C.
+    unsafe { destroy(completion) };
+}
