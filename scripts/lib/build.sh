@@ -161,7 +161,7 @@ programs_build() {
 	content=$({
 		build_key
 		content_of "$TREE" '^\./(Cargo|README\.md$)' \
-			'^\./(userlib|cli|driver/logic|include|tests)/'
+			'^\./(userlib|cli|capi|driver/logic|include|tests)/'
 	} | hash_of)
 	PROGRAMS=$RESULTS/programs/$content
 	if [ -n "$commands" ] && [ ! -e "$PROGRAMS" ]; then
@@ -286,9 +286,12 @@ programs_compile() { # TO
 			return 1
 	fi
 	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0
+	RUSTFLAGS=$static cargo_in_root build --release --locked -p pinmap-capi \
+		--target "$target" || return 1
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
+			"LIBPINMAP=/cache/builds/${BUILDS##*/}/cargo/$target/release/libpinmap_capi.a" \
 			"-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
