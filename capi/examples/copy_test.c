@@ -30,14 +30,11 @@ enum { BUFFER = 0x40000, SIZE = 4096 };
 
 static void *need(void *handle, const char *what)
 {
-	const char *hint = pinmap_last_hint();
-
-	if (handle)
-		return handle;
-	fprintf(stderr, "%s: %s\n", what, pinmap_last_error());
-	if (hint)
-		fprintf(stderr, "%s\n", hint);
-	exit(1);
+	if (!handle) {
+		fprintf(stderr, "%s: %s\n", what, pinmap_last_error());
+		exit(1);
+	}
+	return handle;
 }
 
 static void check(int result, const char *what)

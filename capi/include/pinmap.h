@@ -700,14 +700,14 @@ int pinmap_fd(const struct pinmap_device *device);
 const char *pinmap_version(void);
 
 /**
- * Returns the words of this thread's last error: what failed, and why. They stay valid until the
- * next call of this library by this thread fails. Empty if none has failed yet.
+ * Returns the words of this thread's last error: what failed, why, and what can be done about it.
+ * They stay valid until the next call of this library by this thread fails. Empty if none has
+ * failed yet.
  */
 const char *pinmap_last_error(void);
 
 /**
- * Returns what can be done about this thread's last error, in words, or NULL if this library has
- * no advice. The words stay valid as those of pinmap_last_error() do.
+ * Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none. The words stay valid as those of pinmap_last_error() do.
  */
 const char *pinmap_last_hint(void);
 
@@ -730,8 +730,8 @@ int pinmap_next_event(const struct pinmap_device *device,
 /**
  * Enables an interrupt vector, from 0 on. On a flat device this makes the program its owner.
  *
- * Errors: ENOENT, the function has no such vector; EBUSY, the vector is enabled already, or another
- * program owns the device; ENODEV, the device is gone.
+ * Errors: ENOENT, the function has no such vector; EEXIST, this program has enabled it already;
+ * EBUSY, another program owns the device; ENODEV, the device is gone.
  */
 struct pinmap_interrupt *pinmap_interrupt_enable(const struct pinmap_device *device,
                                                  uint32_t vector);

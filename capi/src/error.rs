@@ -91,7 +91,7 @@ pub(crate) struct Failure {
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A refusal by this library itself.
+    /// A refusal by this library itself. The text has no hint.
     pub(crate) fn new(errno: Errno, kind: ErrorKind, text: impl Into<String>) -> Self {
         Self {
             errno: errno as i32,
@@ -106,9 +106,11 @@ impl Failure {
         Self::new(Errno::EINVAL, ErrorKind::InvalidInput, text)
     }
 
+    /// With what can be done about it, which becomes a part of the words, too.
     pub(crate) fn with_hint(self, hint: &str) -> Self {
+        let text = format!("{}; {hint}", self.text);
         let hint = Some(hint.to_owned());
-        Self { hint, ..self }
+        Self { text, hint, ..self }
     }
 }
 
@@ -235,8 +237,9 @@ pub(crate) fn size(number: u64, what: &str) -> Result<usize> {
     usize::try_from(number).map_err(|_| Failure::invalid(format!("{what} is {number}")))
 }
 
-/// Returns the words of this thread's last error: what failed, and why. They stay valid until the
-/// next call of this library by this thread fails. Empty if none has failed yet.
+/// Returns the words of this thread's last error: what failed, why, and what can be done about it.
+/// They stay valid until the next call of this library by this thread fails. Empty if none has
+/// failed yet.
 #[no_mangle]
 pub extern "C" fn pinmap_last_error() -> *const c_char {
     LAST.try_with(|cell| cell.borrow().as_ref().map(|last| last.text.as_ptr()))
@@ -245,8 +248,7 @@ pub extern "C" fn pinmap_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// Returns what can be done about this thread's last error, in words, or NULL if this library has
-/// no advice. The words stay valid as those of pinmap_last_error() do.
+/// Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none. The words stay valid as those of pinmap_last_error() do.
 #[no_mangle]
 pub extern "C" fn pinmap_last_hint() -> *const c_char {
     LAST.try_with(|cell| {
@@ -288,12 +290,18 @@ mod tests {
         let failure = || Failure::invalid("no\0thing").with_hint("try it");
         assert_eq!(status(|| Err(failure())), -1);
         assert_eq!(Errno::last(), Errno::EINVAL);
-        assert_eq!(text(pinmap_last_error()).as_deref(), Some("nothing"));
+        assert_eq!(
+            text(pinmap_last_error()).as_deref(),
+            Some("nothing; try it")
+        );
         assert_eq!(text(pinmap_last_hint()).as_deref(), Some("try it"));
         assert_eq!(pinmap_last_error_kind(), ErrorKind::InvalidInput);
         // A success leaves them, and another thread has its own.
         assert_eq!(status(|| Ok(())), 0);
-        assert_eq!(text(pinmap_last_error()).as_deref(), Some("nothing"));
+        assert_eq!(
+            text(pinmap_last_error()).as_deref(),
+            Some("nothing; try it")
+        );
         let other = std::thread::spawn(|| pinmap_last_error_kind());
         assert_eq!(other.join().expect("a kind"), ErrorKind::None);
     }

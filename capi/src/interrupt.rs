@@ -13,8 +13,8 @@ pub struct Interrupt(pinmap::Interrupt);
 
 /// Enables an interrupt vector, from 0 on. On a flat device this makes the program its owner.
 ///
-/// Errors: ENOENT, the function has no such vector; EBUSY, the vector is enabled already, or another
-/// program owns the device; ENODEV, the device is gone.
+/// Errors: ENOENT, the function has no such vector; EEXIST, this program has enabled it already;
+/// EBUSY, another program owns the device; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_interrupt_enable(
     device: *const Device,

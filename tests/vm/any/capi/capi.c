@@ -68,7 +68,6 @@ TEST(devices, .smoke = true)
 		CHECK_EQ(info.device, nodes[i].device);
 		CHECK(info.aperture_last > info.aperture_first && info.page_sizes & PAGE);
 		CHECK(info.flags & PINMAP_INFO_COHERENT);
-		CHECK(info.bar_lengths[0]);
 		pinmap_close(by_pci);
 		pinmap_close(by_path);
 	}
@@ -125,7 +124,7 @@ TEST(errors_have_words)
 	CHECK(!strcmp(pinmap_last_error(), "") && !pinmap_last_hint());
 	REFUSED(pinmap_open("/dev/pinmap77"), ENOENT, NOT_FOUND, "/dev/pinmap77");
 	CHECK(strstr(pinmap_last_hint(), "pinmap "));
-	REFUSED(pinmap_open_pci("here"), EINVAL, INVALID_INPUT, "here");
+	REFUSED(pinmap_open_pci("here"), EINVAL, INVALID_INPUT, "PCI address");
 	REFUSED(pinmap_find(0x10ee, 0xbeef), ENOENT, NOT_FOUND, "10ee:beef");
 	REFUSED(pinmap_register(device, memory + 1, PAGE, NULL), EINVAL, INVALID_INPUT, "register");
 	registered = MADE(pinmap_register(device, memory, 2 * PAGE, NULL));

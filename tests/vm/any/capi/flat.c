@@ -189,7 +189,7 @@ TEST(interrupts)
 	DONE(pinmap_interrupt_wait(interrupt, -1, &count));
 	CHECK_EQ(count, 1);
 	DONE(pinmap_bar_write32(bar, INTERRUPT_ACKNOWLEDGE, 1));
-	REFUSED(pinmap_interrupt_enable(device, 0), EBUSY, BUSY, "interrupt");
+	REFUSED(pinmap_interrupt_enable(device, 0), EEXIST, ALREADY_EXISTS, "interrupt");
 	REFUSED(pinmap_interrupt_enable(device, 1), ENOENT, NOT_FOUND, "interrupt");
 	pinmap_interrupt_disable(interrupt);
 	interrupt = MADE(pinmap_interrupt_enable(device, 0));

@@ -313,7 +313,7 @@ TEST(work_names_memory_that_it_may_use)
 }
 
 /* The device's MMU stops work on memory that went away, and the stream says so. */
-TEST(failed_stream_says_why)
+TEST(failed_stream_says_why, .faults = true)
 {
 	struct pinmap_device *gpu = capi_gpu();
 	struct pinmap_stream *stream = MADE(pinmap_stream_create(gpu, NULL));
@@ -324,11 +324,11 @@ TEST(failed_stream_says_why)
 	munmap(pinmap_address(gone), PAGE);
 	DONE(pinmap_next_event(gpu, 20000, &event, sizeof(event)));
 	DONE(pinmap_stream_fill(stream, gone, 0, PAGE, 1, 1));
-	REFUSED(pinmap_stream_synchronize(stream, -1), EIO, FAULT, "not mapped");
+	REFUSED(pinmap_stream_synchronize(stream, -1), EIO, FAULT, "stopped the queue");
 	DONE(pinmap_next_event(gpu, 20000, &event, sizeof(event)));
 	CHECK_EQ(event.event_type, PINMAP_EVENT_TYPE_FAULT);
 	CHECK_EQ(event.id, pinmap_stream_id(stream));
-	REFUSED(pinmap_stream_fill(stream, memory, 0, PAGE, 1, 1), EIO, FAULT, "not mapped");
+	REFUSED(pinmap_stream_fill(stream, memory, 0, PAGE, 1, 1), EIO, FAULT, "stopped the queue");
 	/* Work that will never be done keeps no memory. */
 	DONE(pinmap_release(gone));
 	DONE(pinmap_stream_reset(stream));
@@ -365,9 +365,9 @@ TEST(managed_memory_moves)
 	struct pinmap_device *gpu = capi_gpu();
 	struct pinmap_device_info info;
 	struct pinmap_stream *stream;
-	struct pinmap_memory *managed, *range;
+	struct pinmap_memory *managed;
 	struct pinmap_prefetched there;
-	float *numbers, *others;
+	float *numbers;
 
 	DONE(pinmap_get_info(gpu, &info, sizeof(info)));
 	if (!(info.flags & PINMAP_INFO_MANAGED))
@@ -393,17 +393,35 @@ TEST(managed_memory_moves)
 		EINVAL, INVALID_INPUT, "0x3");
 	DONE(pinmap_prefetch(gpu, numbers, PAGES * PAGE, PINMAP_PLACE_HOST, NULL, 0));
 	REFUSED(pinmap_prefetch(gpu, numbers, PAGE, 7, NULL, 0), EINVAL, INVALID_INPUT, "place 7");
-	/* Memory that is there already. */
-	others = (float *)capi_pages(2);
-	others[1500] = 1;
-	REFUSED(pinmap_prefetch(gpu, others, PAGE, PINMAP_PLACE_VRAM, NULL, 0), ENOENT, NOT_FOUND,
-		"");
-	range = MADE(pinmap_manage(gpu, others, 2 * PAGE));
-	DONE(pinmap_testgpu_increment_f32(stream, range, PAGE, 1024));
-	DONE(pinmap_stream_synchronize(stream, -1));
-	CHECK(others[1500] == 2 && others[0] == 0);
-	DONE(pinmap_release(range));
 	DONE(pinmap_stream_destroy(stream));
 	DONE(pinmap_release(managed));
+	pinmap_close(gpu);
+}
+
+/* Memory of the program becomes managed where it is. */
+TEST(ranges_are_managed)
+{
+	struct pinmap_device *gpu = capi_gpu();
+	struct pinmap_device_info info;
+	struct pinmap_stream *stream;
+	struct pinmap_memory *range;
+	float *numbers = (float *)capi_pages(2);
+
+	DONE(pinmap_get_info(gpu, &info, sizeof(info)));
+	if (!(info.flags & PINMAP_INFO_MANAGED))
+		SKIP("the device can have no managed memory");
+	numbers[1500] = 1;
+	REFUSED(pinmap_prefetch(gpu, numbers, PAGE, PINMAP_PLACE_VRAM, NULL, 0), ENOENT, NOT_FOUND,
+		"move");
+	stream = MADE(pinmap_stream_create(gpu, NULL));
+	range = MADE(pinmap_manage(gpu, numbers, 2 * PAGE));
+	CHECK(pinmap_address(range) == numbers && pinmap_length(range) == 2 * PAGE);
+	DONE(pinmap_testgpu_increment_f32(stream, range, PAGE, 1024));
+	DONE(pinmap_stream_synchronize(stream, -1));
+	CHECK(numbers[1500] == 2 && numbers[1024] == 1 && numbers[0] == 0);
+	REFUSED(pinmap_manage(gpu, numbers, PAGE), EEXIST, ALREADY_EXISTS, "manage");
+	REFUSED(pinmap_manage(gpu, numbers, 0), EINVAL, INVALID_INPUT, "manage");
+	DONE(pinmap_release(range));
+	DONE(pinmap_stream_destroy(stream));
 	pinmap_close(gpu);
 }
