@@ -655,14 +655,14 @@ struct pinmap_device *pinmap_open_pci(const char *address);
 /**
  * Opens the first device with these PCI ids.
  *
- * Errors: as for pinmap_open().
+ * Errors: ENODEV, there is none; otherwise as for pinmap_open().
  */
 struct pinmap_device *pinmap_find(uint16_t vendor, uint16_t device);
 
 /**
  * Opens the first device that has streams: an accelerator whose packets this library knows.
  *
- * Errors: as for pinmap_open().
+ * Errors: ENODEV, there is none; otherwise as for pinmap_open().
  */
 struct pinmap_device *pinmap_find_accelerator(void);
 
@@ -942,8 +942,10 @@ struct pinmap_memory *pinmap_alloc_managed(const struct pinmap_device *device,
  * Has memory of this program managed, where it is: `length` bytes at `address`, and the rest of
  * the pages around them. It may be unmapped and mapped anew; what is there then is managed.
  *
- * Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, some of it is managed
- * already; EINVAL, it is empty; ENODEV, the device is gone.
+ * What lies in memory that is managed already, stays a part of that.
+ *
+ * Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed memory
+ * and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
  */
 struct pinmap_memory *pinmap_manage(const struct pinmap_device *device,
                                     void *address,
@@ -998,8 +1000,8 @@ uint64_t pinmap_stream_id(const struct pinmap_stream *stream);
  * waits until it is done.
  *
  * Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES, the
- * device may only read the target; EIO, the stream has failed; EDEADLK, this is a host function;
- * ENODEV, the device is gone.
+ * device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a host
+ * function; ENODEV, the device is gone.
  */
 int pinmap_stream_copy(const struct pinmap_stream *stream,
                        const struct pinmap_memory *to,

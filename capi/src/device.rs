@@ -210,7 +210,7 @@ pub unsafe extern "C" fn pinmap_open_pci(address: *const c_char) -> *mut Device 
 
 /// Opens the first device with these PCI ids.
 ///
-/// Errors: as for pinmap_open().
+/// Errors: ENODEV, there is none; otherwise as for pinmap_open().
 #[no_mangle]
 pub extern "C" fn pinmap_find(vendor: u16, device: u16) -> *mut Device {
     make(|| Ok(Device::new(pinmap::Device::find(vendor, device)?)))
@@ -218,7 +218,7 @@ pub extern "C" fn pinmap_find(vendor: u16, device: u16) -> *mut Device {
 
 /// Opens the first device that has streams: an accelerator whose packets this library knows.
 ///
-/// Errors: as for pinmap_open().
+/// Errors: ENODEV, there is none; otherwise as for pinmap_open().
 #[no_mangle]
 pub extern "C" fn pinmap_find_accelerator() -> *mut Device {
     make(|| Ok(Device::new(pinmap::Accelerator::find()?.device().clone())))

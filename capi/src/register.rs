@@ -225,8 +225,10 @@ pub unsafe extern "C" fn pinmap_alloc_managed(device: *const Device, length: usi
 /// Has memory of this program managed, where it is: `length` bytes at `address`, and the rest of
 /// the pages around them. It may be unmapped and mapped anew; what is there then is managed.
 ///
-/// Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, some of it is managed
-/// already; EINVAL, it is empty; ENODEV, the device is gone.
+/// What lies in memory that is managed already, stays a part of that.
+///
+/// Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed memory
+/// and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_manage(
     device: *const Device,

@@ -200,8 +200,8 @@ pub unsafe extern "C" fn pinmap_stream_id(stream: *const Stream) -> u64 {
 /// waits until it is done.
 ///
 /// Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES, the
-/// device may only read the target; EIO, the stream has failed; EDEADLK, this is a host function;
-/// ENODEV, the device is gone.
+/// device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a host
+/// function; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_copy(
     stream: *const Stream,

@@ -125,7 +125,7 @@ TEST(errors_have_words)
 	REFUSED(pinmap_open("/dev/pinmap77"), ENOENT, NOT_FOUND, "/dev/pinmap77");
 	CHECK(strstr(pinmap_last_hint(), "pinmap "));
 	REFUSED(pinmap_open_pci("here"), EINVAL, INVALID_INPUT, "PCI address");
-	REFUSED(pinmap_find(0x10ee, 0xbeef), ENOENT, NOT_FOUND, "10ee:beef");
+	REFUSED(pinmap_find(0x10ee, 0xbeef), ENODEV, NOT_FOUND, "10ee:beef");
 	REFUSED(pinmap_register(device, memory + 1, PAGE, NULL), EINVAL, INVALID_INPUT, "register");
 	registered = MADE(pinmap_register(device, memory, 2 * PAGE, NULL));
 	REFUSED(pinmap_register(device, memory, PAGE, NULL), EEXIST, ALREADY_EXISTS, "register");
