@@ -707,7 +707,8 @@ const char *pinmap_version(void);
 const char *pinmap_last_error(void);
 
 /**
- * Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none. The words stay valid as those of pinmap_last_error() do.
+ * Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none.
+ * The words stay valid as those of pinmap_last_error() do.
  */
 const char *pinmap_last_hint(void);
 
@@ -944,8 +945,8 @@ struct pinmap_memory *pinmap_alloc_managed(const struct pinmap_device *device,
  *
  * What lies in memory that is managed already, stays a part of that.
  *
- * Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed memory
- * and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
+ * Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed
+ * memory and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
  */
 struct pinmap_memory *pinmap_manage(const struct pinmap_device *device,
                                     void *address,
@@ -975,8 +976,8 @@ int pinmap_export(const struct pinmap_memory *memory,
  * Makes a stream of a device. Without options (NULL), it has the lowest priority.
  *
  * Errors: EOPNOTSUPP, the device has no streams, or packets that this library does not know;
- * EINVAL, the options make no sense; ENOMEM, out of memory, or more than the user may lock; ENOSPC,
- * there are too many streams; ENODEV, the device is gone.
+ * EINVAL, the options make no sense; ENOMEM, out of memory, or more than the user may lock;
+ * ENOSPC, there are too many streams; ENODEV, the device is gone.
  */
 struct pinmap_stream *pinmap_stream_create(const struct pinmap_device *device,
                                            const struct pinmap_stream_options *stream_options);
@@ -999,9 +1000,9 @@ uint64_t pinmap_stream_id(const struct pinmap_stream *stream);
  * Returns when it is submitted, which waits only if the stream's ring is full. pinmap_release()
  * waits until it is done.
  *
- * Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES, the
- * device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a host
- * function; ENODEV, the device is gone.
+ * Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES,
+ * the device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a
+ * host function; ENODEV, the device is gone.
  */
 int pinmap_stream_copy(const struct pinmap_stream *stream,
                        const struct pinmap_memory *to,
@@ -1039,15 +1040,15 @@ int pinmap_stream_call(const struct pinmap_stream *stream,
 /**
  * Records an event in a stream: it is complete when everything that was submitted before is done.
  *
- * Errors: EINVAL, the event is another device's; ENOMEM, out of memory; EIO, the stream has failed;
- * EDEADLK, this is a host function.
+ * Errors: EINVAL, the event is another device's; ENOMEM, out of memory; EIO, the stream has
+ * failed; EDEADLK, this is a host function.
  */
 int pinmap_stream_record(const struct pinmap_stream *stream,
                          const struct pinmap_event *event);
 
 /**
- * Has the device wait for an event, as it was recorded last, before it does what is submitted next.
- * The event may be another stream's, also of another device. One that was never recorded is
+ * Has the device wait for an event, as it was recorded last, before it does what is submitted
+ * next. The event may be another stream's, also of another device. One that was never recorded is
  * complete.
  *
  * Errors: ENOMEM, out of memory; EIO, the stream has failed; EDEADLK, this is a host function.
@@ -1108,7 +1109,8 @@ void pinmap_completion_destroy(struct pinmap_completion *completion);
 /**
  * Makes an event for the streams of a device. It is complete until it is recorded.
  *
- * Errors: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the device is gone.
+ * Errors: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the device is
+ * gone.
  */
 struct pinmap_event *pinmap_event_create(const struct pinmap_device *device);
 

@@ -248,7 +248,8 @@ pub extern "C" fn pinmap_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none. The words stay valid as those of pinmap_last_error() do.
+/// Returns the part of pinmap_last_error() that says what can be done, or NULL if there is none.
+/// The words stay valid as those of pinmap_last_error() do.
 #[no_mangle]
 pub extern "C" fn pinmap_last_hint() -> *const c_char {
     LAST.try_with(|cell| {

@@ -227,8 +227,8 @@ pub unsafe extern "C" fn pinmap_alloc_managed(device: *const Device, length: usi
 ///
 /// What lies in memory that is managed already, stays a part of that.
 ///
-/// Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed memory
-/// and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
+/// Errors: EOPNOTSUPP, the device cannot have managed memory; EEXIST, it overlaps with managed
+/// memory and does not lie in it; EINVAL, it is empty; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_manage(
     device: *const Device,

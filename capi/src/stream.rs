@@ -144,8 +144,8 @@ impl Stream {
 /// Makes a stream of a device. Without options (NULL), it has the lowest priority.
 ///
 /// Errors: EOPNOTSUPP, the device has no streams, or packets that this library does not know;
-/// EINVAL, the options make no sense; ENOMEM, out of memory, or more than the user may lock; ENOSPC,
-/// there are too many streams; ENODEV, the device is gone.
+/// EINVAL, the options make no sense; ENOMEM, out of memory, or more than the user may lock;
+/// ENOSPC, there are too many streams; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_create(
     device: *const Device,
@@ -199,9 +199,9 @@ pub unsafe extern "C" fn pinmap_stream_id(stream: *const Stream) -> u64 {
 /// Returns when it is submitted, which waits only if the stream's ring is full. pinmap_release()
 /// waits until it is done.
 ///
-/// Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES, the
-/// device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a host
-/// function; ENODEV, the device is gone.
+/// Errors: EINVAL, the parts do not lie in the memory, overlap, or are another device's; EACCES,
+/// the device may only read the target; EIO, the stream is known to have failed; EDEADLK, this is a
+/// host function; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_copy(
     stream: *const Stream,
@@ -289,8 +289,8 @@ pub unsafe extern "C" fn pinmap_stream_call(
 
 /// Records an event in a stream: it is complete when everything that was submitted before is done.
 ///
-/// Errors: EINVAL, the event is another device's; ENOMEM, out of memory; EIO, the stream has failed;
-/// EDEADLK, this is a host function.
+/// Errors: EINVAL, the event is another device's; ENOMEM, out of memory; EIO, the stream has
+/// failed; EDEADLK, this is a host function.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_record(
     stream: *const Stream,
@@ -303,8 +303,8 @@ pub unsafe extern "C" fn pinmap_stream_record(
     })
 }
 
-/// Has the device wait for an event, as it was recorded last, before it does what is submitted next.
-/// The event may be another stream's, also of another device. One that was never recorded is
+/// Has the device wait for an event, as it was recorded last, before it does what is submitted
+/// next. The event may be another stream's, also of another device. One that was never recorded is
 /// complete.
 ///
 /// Errors: ENOMEM, out of memory; EIO, the stream has failed; EDEADLK, this is a host function.

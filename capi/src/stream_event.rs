@@ -14,7 +14,8 @@ pub struct StreamEvent(pub(crate) Event);
 
 /// Makes an event for the streams of a device. It is complete until it is recorded.
 ///
-/// Errors: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the device is gone.
+/// Errors: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the device is
+/// gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_event_create(device: *const Device) -> *mut StreamEvent {
     make(|| {

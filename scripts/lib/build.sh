@@ -288,10 +288,11 @@ programs_compile() { # TO
 	[ -z "$commands" ] && [ -f "$TREE/tests/Makefile" ] || return 0
 	RUSTFLAGS=$static cargo_in_root build --release --locked -p pinmap-capi \
 		--target "$target" || return 1
+	local archive=/cache/builds/${BUILDS##*/}/cargo/$target/release/libpinmap_capi.a
 	# Objects stay for the next time, but a program whose source is gone must not.
 	mkdir -p "$BUILDS/tests" && find "$BUILDS/tests" -maxdepth 1 -type f -delete &&
 		in_root make -s -C /src/tests "OUT=/cache/builds/${BUILDS##*/}/tests" M32=1 \
-			"LIBPINMAP=/cache/builds/${BUILDS##*/}/cargo/$target/release/libpinmap_capi.a" \
+			"LIBPINMAP=$archive" \
 			"-j$(nproc)" &&
 		find "$BUILDS/tests" -maxdepth 1 -type f -exec cp -t "$1/tests" {} +
 }
