@@ -8,8 +8,7 @@
 # its version, the source and the configuration. So they are made again, from linux-source of the
 # same version, with Debian's configuration and the very compilers that the image was built with.
 # That each symbol which they export is exported by the image, too, is checked: symbols of Rust
-# contain a hash of their crate.
-
+# contain a hash of their crate. packaging/dkms/rust-metadata does it.
 #
 # The newest line is the one in trixie-backports, which is built with trixie's own tool chain.
 # STOCK_SUITES has the suites for other lines; their kernels are built with newer compilers, which
@@ -119,53 +118,12 @@ stock_fetch_progress() {
 	fi
 }
 
+# stock_build: makes the metadata, with what the package pinmap-dkms makes it with.
 stock_build() {
-	local out=/cache/kernels/${KDIR##*/}/out headers=$KDIR/unpacked/usr/src/linux-headers-$KREL
-	local make=(make -s -C "$SOURCE" "O=$out" "${COMPILER[@]}" "KERNELRELEASE=$KREL")
-	stock_check_compilers &&
-		cp "$headers/.config" "$KDIR/out/.config" &&
-		in_kernel_root "${make[@]}" olddefconfig &&
-		stock_check_config "$headers/.config" &&
-		in_kernel_root "${make[@]}" "-j$(nproc)" prepare modules_prepare &&
-		cp "$headers/Module.symvers" "$KDIR/out/" &&
-		cp "$headers/.config" "$KDIR/modules/config" &&
-		stock_check_symbols
-}
-
-# The metadata fits the image only if these versions are those that built it.
-stock_check_compilers() {
-	local wanted found built
-	for wanted in "RUSTC_VERSION_TEXT rustc --version" \
-		"BINDGEN_VERSION_TEXT bindgen --version" \
-		"CC_VERSION_TEXT ${COMPILER[0]#CC=} --version"; do
-		# shellcheck disable=SC2086
-		found=$(in_kernel_root ${wanted#* } 2>&1 | head -n 1)
-		built=$(stock_config "${wanted%% *}")
-		[ "$found" = "$built" ] || {
-			echo "error: the image was built with $built, and here is $found"
-			return 1
-		}
-	done
-}
-
-stock_check_config() { # CONFIG
-	local drift
-	drift=$(diff <(grep ^CONFIG_ "$1") <(grep ^CONFIG_ "$KDIR/out/.config")) || {
-		drift=$(head -n 4 <<<"$drift" | tr '\n' ' ')
-		echo "error: this is not the image's configuration any more: $drift"
-		return 1
-	}
-}
-
-stock_check_symbols() {
-	local missing
-	missing=$(comm -23 \
-		<(sed -n 's/EXPORT_SYMBOL_RUST_GPL(\(.*\));/\1/p' \
-			"$KDIR"/out/rust/exports_*_generated.h | sort -u) \
-		<(cut -f2 "$KDIR/out/Module.symvers" | sort -u))
-	[ -z "$missing" ] || {
-		echo "error: the image does not export $(wc -l <<<"$missing") symbols," \
-			"first of all ${missing%%$'\n'*}"
-		return 1
-	}
+	local in_cache=/cache/kernels/${KDIR##*/}
+	local headers=$in_cache/unpacked/usr/src/linux-headers-$KREL
+	in_kernel_root bash /src/packaging/dkms/rust-metadata --headers "$headers" \
+		--source "$SOURCE" --build "$in_cache/out" "$KREL" &&
+		cp "$CACHE${headers#/cache}/Module.symvers" "$KDIR/out/" &&
+		cp "$CACHE${headers#/cache}/.config" "$KDIR/modules/config"
 }
