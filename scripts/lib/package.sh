@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# Debian packages. Needs common.sh, root.sh, kernel.sh and build.sh.
+
+# packages_build [LINE] [NAME]: builds the packages and sets PACKAGES, a directory with them, and
+# KREL, the release of the kernel that the driver is prebuilt for. With a NAME they are built again,
+# apart from others: to see whether they come out the same.
+packages_build() {
+	local content name=${2:-package}
+	kernel_ensure stock "${1:-}"
+	module_build
+	system_ensure
+	KREL=$(basename "$(echo "$KDIR"/modules/lib/modules/*)")
+	content=$({
+		build_key
+		sha256sum <"$MODULE"
+		echo "$name $SYSTEM"
+		sha256sum <"$TREE/scripts/lib/package.sh"
+		content_of "$TREE" '^\./(Cargo|README\.md$|Kbuild|Makefile)' \
+			'^\./(userlib|cli|capi|driver|include|packaging|udev|docs|LICENSES)/'
+	} | hash_of)
+	PACKAGES=$RESULTS/packages/$content
+	[ -e "$PACKAGES" ] || locked "$name-${BUILDS##*/}" packages_make "$name"
+	touch -c "$PACKAGES"
+}
+
+packages_make() { # NAME
+	[ ! -e "$PACKAGES" ] || return 0
+	local dir=$BUILDS/$1
+	mkdir -p "$dir/tree/target"
+	# What cargo has built stays for the next time.
+	find "$dir" -mindepth 1 -maxdepth 1 ! -name tree -exec rm -rf {} +
+	find "$dir/tree" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
+	rm -rf "$dir"/tree/target/{capi,man}
+	packages_copy "$dir/tree"
+	cp "$MODULE" "$dir/pinmap.ko"
+	STEP_LOG=$BUILDS/$1.log
+	step "$STEP_LOG" "building the Debian packages" cargo_progress \
+		with_progress packages_compile "/cache${dir#"$CACHE"}" || {
+		cat "$STEP_LOG" >&2
+		die "the packages cannot be built"
+	}
+	mkdir "$dir/packages"
+	mv "$dir"/*.deb "$dir/packages"
+	keep "$dir/packages" "$PACKAGES" 4
+}
+
+# packages_copy TO: the tree, with packaging/debian as debian/
+packages_copy() {
+	local version file
+	files_in "$TREE" | grep -v '^\./target/' | tr '\n' '\0' |
+		(cd "$TREE" && xargs -0 cp --parents -t "$1")
+	cp -r "$1/packaging/debian" "$1/debian"
+	sed "s/@RELEASE@/$KREL/" "$1/debian/control.modules" >>"$1/debian/control"
+	for file in postinst postrm; do
+		sed "s/@RELEASE@/$KREL/" "$1/debian/modules.$file" \
+			>"$1/debian/pinmap-modules-$KREL.$file"
+	done
+	rm "$1"/debian/control.modules "$1"/debian/modules.*
+	version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$1/Cargo.toml" | head -n 1)
+	for file in "$1"/debian/pinmap-dkms.{postinst,prerm}; do
+		sed -i "s/@VERSION@/$version/" "$file"
+	done
+	# Dates do not become a part of what is built.
+	chmod -R u=rwX,go=rX "$1/debian"
+}
+
+# packages_compile DIRECTORY: always at the same path, which is a part of what is built
+packages_compile() {
+	local build='mount --mkdir --bind "$1/tree" /tmp/pinmap/tree && cd /tmp/pinmap/tree &&
+		MODULE=$1/pinmap.ko RELEASE=$2 dpkg-buildpackage -b -us -uc -d &&
+		mv /tmp/pinmap/*.deb "$1"'
+	in_system unshare --mount --propagation unchanged bash -c "$build" bash "$1" "$KREL"
+}
