@@ -2,7 +2,7 @@
 //! The kernel: its version, its options, and the driver.
 
 use super::system::System;
-use super::Finding;
+use super::{signature, Finding};
 
 /// The kernel versions for which the driver is made.
 const VERSIONS: [(u32, u32); 2] = [(7, 2), (7, 3)];
@@ -139,22 +139,37 @@ pub(super) fn driver(system: &System) -> Finding {
     }
     let release = system.release().unwrap_or_default();
     let modules = system.read(format!("lib/modules/{release}/modules.dep"));
-    if modules.is_some_and(|modules| modules.contains("/pinmap.ko")) {
-        return Finding::wrong(
-            WHAT,
-            "the module is not loaded",
-            "`modprobe pinmap`, as root",
-        );
+    let module = modules.as_deref().and_then(installed);
+    if let Some(module) = module {
+        let module = format!("lib/modules/{release}/{module}");
+        return match signature::demanded(system) {
+            Some(why) => signature::unloaded(system, &module, &why),
+            None => Finding::wrong(
+                WHAT,
+                "the module is not loaded",
+                "`modprobe pinmap`, as root",
+            ),
+        };
     }
     Finding::wrong(
         WHAT,
         "there is no module pinmap for this kernel",
         format!(
-            "build it in pinmap's sources and install it, as root: `make \
-             KDIR=/lib/modules/{release}/build modules modules_install && depmod && \
-             modprobe pinmap`"
+            "install the package pinmap-dkms, or build the module in pinmap's sources and install \
+             it, as root: `make KDIR=/lib/modules/{release}/build modules modules_install && \
+             depmod && modprobe pinmap`"
         ),
     )
+}
+
+/// The driver's module in a list of modules (`modules.dep`), by its path in the directory of the
+/// list.
+fn installed(modules: &str) -> Option<&str> {
+    let paths = modules.lines().filter_map(|line| line.split(':').next());
+    paths.into_iter().find(|path| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        name == "pinmap.ko" || name.starts_with("pinmap.ko.")
+    })
 }
 
 /// Examines transparent huge pages, which make registering faster.
@@ -223,6 +238,8 @@ mod tests {
         assert!(fix(&fake).contains("make KDIR="), "{}", fix(&fake));
         fake.write("lib/modules/7.3.4/modules.dep", "updates/pinmap.ko:\n");
         assert_eq!(fix(&fake), "`modprobe pinmap`, as root");
+        fake.write("sys/kernel/security/lockdown", "none [integrity]");
+        assert!(fix(&fake).contains("mokutil"), "{}", fix(&fake));
         fake.write("sys/bus/pci/drivers/pinmap/bind", "");
         assert_eq!(driver(&fake.system()), Finding::good("driver", "loaded"));
     }

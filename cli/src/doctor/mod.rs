@@ -8,6 +8,7 @@ mod device;
 mod function;
 mod iommu;
 mod kernel;
+mod signature;
 mod system;
 
 use std::io::{self, Write};
