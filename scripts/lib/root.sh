@@ -25,6 +25,7 @@ SYSTEM_PACKAGES=(
 	build-essential debhelper dh-dkms dkms lintian fakeroot
 	pkgconf valgrind abigail-tools cbindgen
 	python3-maturin python3-numpy python3-pytest python3-matplotlib
+	ovmf python3-virt-firmware
 )
 
 root_key() {
