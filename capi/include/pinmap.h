@@ -281,7 +281,7 @@ struct pinmap_device;
 struct pinmap_interrupt;
 
 /**
- * Memory that a device can reach.
+ * Memory that a device can reach, which work in flight shares.
  */
 struct pinmap_memory;
 

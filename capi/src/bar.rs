@@ -4,9 +4,10 @@
 use std::ffi::c_int;
 
 use pinmap::Word;
+use pinmap_dynamic::Result;
 
 use crate::device::Device;
-use crate::error::{destroy, enter, make, refer, size, status, store, Result};
+use crate::error::{destroy, enter, make, refer, size, status, store};
 
 /// A BAR that is mapped.
 #[derive(Debug)]

@@ -6,8 +6,10 @@ use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use pinmap::ErrorKind;
+use pinmap_dynamic::{Error, Result};
 
-use crate::error::{destroy, enter, make, refer, status, ErrorKind, Failure, Result};
+use crate::error::{destroy, enter, make, refer, status};
 use crate::options::answer;
 
 /// The device has no MMU of its own: one program at a time uses it.
@@ -122,11 +124,7 @@ fn text<const N: usize>(text: &str) -> Result<[c_char; N]> {
     let mut array = [0; N];
     if text.len() >= N {
         let text = format!("{text} is longer than {} bytes", N - 1);
-        return Err(Failure::new(
-            Errno::EOVERFLOW,
-            ErrorKind::InvalidInput,
-            text,
-        ));
+        return Err(Error::new(Errno::EOVERFLOW, ErrorKind::InvalidInput, text));
     }
     for (to, from) in array.iter_mut().zip(text.bytes()) {
         *to = from as c_char;
@@ -144,7 +142,7 @@ unsafe fn string<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     let bytes = unsafe { CStr::from_ptr(refer(pointer, what)?) };
     bytes
         .to_str()
-        .map_err(|_| Failure::invalid(format!("{what} is no UTF-8")))
+        .map_err(|_| Error::invalid(format!("{what} is no UTF-8")))
 }
 
 /// Stores the devices of this driver, at most `max` of them, in the order of their numbers. Returns
@@ -153,7 +151,7 @@ unsafe fn string<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
 pub unsafe extern "C" fn pinmap_list(nodes: *mut Node, max: usize) -> c_int {
     enter(-1, || {
         if nodes.is_null() && max != 0 {
-            return Err(Failure::invalid("nodes is NULL"));
+            return Err(Error::invalid("nodes is NULL"));
         }
         let list = pinmap::Device::list()?;
         for (i, node) in list.iter().take(max).enumerate() {
@@ -166,7 +164,7 @@ pub unsafe extern "C" fn pinmap_list(nodes: *mut Node, max: usize) -> c_int {
             // SAFETY: There is room for `max` nodes.
             unsafe { nodes.add(i).write(node) };
         }
-        c_int::try_from(list.len()).map_err(|_| Failure::invalid("there are too many devices"))
+        c_int::try_from(list.len()).map_err(|_| Error::invalid("there are too many devices"))
     })
 }
 
@@ -183,7 +181,7 @@ pub unsafe extern "C" fn pinmap_open(path: *const c_char) -> *mut Device {
         }
         let first = pinmap::Device::list()?.into_iter().next();
         let first = first.ok_or_else(|| {
-            Failure::new(
+            Error::new(
                 Errno::ENOENT,
                 ErrorKind::NotFound,
                 "no device is bound to pinmap",
@@ -203,7 +201,7 @@ pub unsafe extern "C" fn pinmap_open_pci(address: *const c_char) -> *mut Device 
         // SAFETY: A string, by the rules of C.
         let address = unsafe { string(address, "address")? };
         let pci = address.parse::<pinmap::PciAddress>();
-        let pci = pci.map_err(|error| Failure::invalid(error.to_string()))?;
+        let pci = pci.map_err(|error| Error::invalid(error.to_string()))?;
         Ok(Device::new(pinmap::Device::open_pci(pci)?))
     })
 }

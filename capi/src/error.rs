@@ -8,6 +8,7 @@ use std::ptr;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use pinmap_dynamic::{Error, Result};
 
 /// What kind of error the last one of this thread was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,52 +80,6 @@ impl From<pinmap::ErrorKind> for ErrorKind {
     }
 }
 
-/// Why a function fails.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    errno: i32,
-    kind: ErrorKind,
-    text: String,
-    hint: Option<String>,
-}
-
-pub(crate) type Result<T> = std::result::Result<T, Failure>;
-
-impl Failure {
-    /// A refusal by this library itself. The text has no hint.
-    pub(crate) fn new(errno: Errno, kind: ErrorKind, text: impl Into<String>) -> Self {
-        Self {
-            errno: errno as i32,
-            kind,
-            text: text.into(),
-            hint: None,
-        }
-    }
-
-    /// An argument that makes no sense.
-    pub(crate) fn invalid(text: impl Into<String>) -> Self {
-        Self::new(Errno::EINVAL, ErrorKind::InvalidInput, text)
-    }
-
-    /// With what can be done about it, which becomes a part of the words, too.
-    pub(crate) fn with_hint(self, hint: &str) -> Self {
-        let text = format!("{}; {hint}", self.text);
-        let hint = Some(hint.to_owned());
-        Self { text, hint, ..self }
-    }
-}
-
-impl From<pinmap::Error> for Failure {
-    fn from(error: pinmap::Error) -> Self {
-        Self {
-            errno: error.errno(),
-            kind: error.kind().into(),
-            text: error.to_string(),
-            hint: error.hint().map(str::to_owned),
-        }
-    }
-}
-
 /// The last error of a thread.
 struct Last {
     kind: ErrorKind,
@@ -148,26 +103,20 @@ pub(crate) fn enter<T>(failed: T, body: impl FnOnce() -> Result<T>) -> T {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(result)) => return result,
         Ok(Err(failure)) => failure,
-        Err(_) => Failure::new(
+        Err(_) => Error::new(
             Errno::ENOTRECOVERABLE,
-            ErrorKind::Other,
+            pinmap::ErrorKind::Other,
             "pinmap has a bug: it panicked, as told on the standard error output",
         ),
     };
-    let Failure {
-        errno,
-        kind,
-        text,
-        hint,
-    } = failure;
     let last = Last {
-        kind,
-        text: c_string(text),
-        hint: hint.map(c_string),
+        kind: failure.kind().into(),
+        text: c_string(failure.to_string()),
+        hint: failure.hint().map(|hint| c_string(hint.to_owned())),
     };
     // A thread that is ending has no last error any more.
     let _ = LAST.try_with(|cell| cell.replace(Some(last)));
-    Errno::set_raw(errno);
+    Errno::set_raw(failure.errno());
     failed
 }
 
@@ -188,7 +137,7 @@ pub(crate) fn make<T>(body: impl FnOnce() -> Result<T>) -> *mut T {
 /// The pointer is NULL, or that of a value that lives for `'a`.
 pub(crate) unsafe fn refer<'a, T>(pointer: *const T, what: &str) -> Result<&'a T> {
     // SAFETY: As the caller promises.
-    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is NULL")))
+    unsafe { pointer.as_ref() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
 }
 
 /// Takes a value back that [`make`] gave to C, and drops it. NULL is none.
@@ -214,7 +163,7 @@ pub(crate) unsafe fn destroy<T>(pointer: *mut T) {
 /// The pointer is NULL, or can be written.
 pub(crate) unsafe fn store<T>(to: *mut T, value: T, what: &str) -> Result<()> {
     if to.is_null() {
-        return Err(Failure::invalid(format!("{what} is NULL")));
+        return Err(Error::invalid(format!("{what} is NULL")));
     }
     // SAFETY: As the caller promises.
     unsafe { to.write(value) };
@@ -226,7 +175,7 @@ pub(crate) fn timeout(milliseconds: c_int) -> Result<Option<Duration>> {
     match u64::try_from(milliseconds) {
         Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds))),
         Err(_) if milliseconds == -1 => Ok(None),
-        Err(_) => Err(Failure::invalid(format!(
+        Err(_) => Err(Error::invalid(format!(
             "the timeout is {milliseconds} ms; -1 is the only negative one, for ever"
         ))),
     }
@@ -234,7 +183,7 @@ pub(crate) fn timeout(milliseconds: c_int) -> Result<Option<Duration>> {
 
 /// A length or an offset of C, which Rust has in the same type on the machines of this driver.
 pub(crate) fn size(number: u64, what: &str) -> Result<usize> {
-    usize::try_from(number).map_err(|_| Failure::invalid(format!("{what} is {number}")))
+    usize::try_from(number).map_err(|_| Error::invalid(format!("{what} is {number}")))
 }
 
 /// Returns the words of this thread's last error: what failed, why, and what can be done about it.
@@ -288,7 +237,7 @@ mod tests {
             (text(pinmap_last_hint()), pinmap_last_error_kind()),
             (None, ErrorKind::None)
         );
-        let failure = || Failure::invalid("no\0thing").with_hint("try it");
+        let failure = || Error::invalid("no\0thing").with_hint("try it");
         assert_eq!(status(|| Err(failure())), -1);
         assert_eq!(Errno::last(), Errno::EINVAL);
         assert_eq!(

@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use pinmap::{Advice, Place};
+use pinmap_dynamic::{Error, Result};
 
 use crate::device::Device;
-use crate::error::{refer, status, Failure, Result};
+use crate::error::{refer, status};
 use crate::options::answer;
 
 /// The memory of the host.
@@ -44,7 +45,7 @@ fn place(place: u32) -> Result<Place> {
     match place {
         PINMAP_PLACE_HOST => Ok(Place::Host),
         PINMAP_PLACE_VRAM => Ok(Place::Vram),
-        _ => Err(Failure::invalid(format!("there is no place {place}"))),
+        _ => Err(Error::invalid(format!("there is no place {place}"))),
     }
 }
 
@@ -104,7 +105,7 @@ pub unsafe extern "C" fn pinmap_advise(
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
         if advice & !ALL != 0 || advice & PREFER == PREFER {
-            return Err(Failure::invalid(format!("there is no advice {advice:#x}")));
+            return Err(Error::invalid(format!("there is no advice {advice:#x}")));
         }
         let mut given = Advice::new();
         if advice & PINMAP_ADVICE_PREFER_HOST != 0 {

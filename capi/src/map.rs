@@ -2,28 +2,16 @@
 //! Mappings: device addresses that memory has besides its first one.
 
 use std::ffi::c_int;
-use std::fmt;
-use std::mem;
-use std::sync::Arc;
 
-use nix::errno::Errno;
-use pinmap::{MapOptions, Mapping};
+use pinmap::MapOptions;
 
-use crate::error::{make, refer, status, store, ErrorKind, Failure};
-use crate::memory::{Memory, Owner};
+use crate::error::{make, refer, status, store};
+use crate::memory::Memory;
 use crate::options::{options, MemoryOptions, PINMAP_AT_ADDRESS, PINMAP_READ_ONLY};
 
 /// A device address that memory has besides its first one.
-pub struct MemoryMapping {
-    mapping: Option<Mapping<'static>>,
-    memory: Arc<Memory>,
-}
-
-impl fmt::Debug for MemoryMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MemoryMapping").field(&self.mapping).finish()
-    }
-}
+#[derive(Debug)]
+pub struct MemoryMapping(pinmap_dynamic::MemoryMapping);
 
 /// Gives registered memory or a registered file one more device address.
 ///
@@ -38,8 +26,7 @@ pub unsafe extern "C" fn pinmap_map(
 ) -> *mut MemoryMapping {
     make(|| {
         // SAFETY: Memory and options, by the rules of C.
-        let (memory, given) =
-            unsafe { (Memory::share(memory, "memory")?, options(memory_options)?) };
+        let (memory, given) = unsafe { (refer(memory, "memory")?, options(memory_options)?) };
         given.check(PINMAP_READ_ONLY | PINMAP_AT_ADDRESS)?;
         let mut map = MapOptions::new(given.access());
         if given.has(PINMAP_AT_ADDRESS) {
@@ -48,26 +35,7 @@ pub unsafe extern "C" fn pinmap_map(
         if given.address_bits != 0 {
             map = map.address_bits(given.address_bits);
         }
-        let mapping = memory.with(|held| {
-            let mapping = match &held.owner {
-                Owner::Registration(registration) => registration.map(map)?,
-                Owner::File(file) => file.map(map)?,
-                _ => {
-                    return Err(Failure::new(
-                        Errno::EOPNOTSUPP,
-                        ErrorKind::Unsupported,
-                        "only registered memory and registered files are mapped again",
-                    ))
-                }
-            };
-            // SAFETY: The registration is not released as long as there is a mapping: see
-            // `pinmap_release`. It stays where it is.
-            let mapping = unsafe { mem::transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
-            held.mappings += 1;
-            Ok(mapping)
-        })?;
-        let mapping = Some(mapping);
-        Ok(MemoryMapping { mapping, memory })
+        Ok(MemoryMapping(memory.0.map(map)?))
     })
 }
 
@@ -80,7 +48,7 @@ pub unsafe extern "C" fn pinmap_mapping_address(
     status(|| {
         // SAFETY: A mapping, by the rules of C.
         let mapping = unsafe { refer(mapping, "mapping")? };
-        let found = mapping.mapping.as_ref().map_or(0, Mapping::device_addr);
+        let found = mapping.0.device_addr();
         // SAFETY: NULL, or room for it, by the rules of C.
         unsafe { store(device_address, found, "device_address") }
     })
@@ -96,12 +64,6 @@ pub unsafe extern "C" fn pinmap_unmap(mapping: *mut MemoryMapping) -> c_int {
             return Ok(());
         }
         // SAFETY: It comes from `pinmap_map`, and is not used again, by the rules of C.
-        let mut mapping = unsafe { Box::from_raw(mapping) };
-        let unmapped = mapping.mapping.take().map_or(Ok(()), Mapping::unmap);
-        mapping.memory.with(|held| {
-            held.mappings -= 1;
-            Ok(())
-        })?;
-        Ok(unmapped?)
+        unsafe { Box::from_raw(mapping) }.0.unmap()
     })
 }

@@ -5,7 +5,8 @@ use std::ptr;
 
 use nix::errno::Errno;
 
-use crate::error::{ErrorKind, Failure, Result};
+use pinmap::ErrorKind;
+use pinmap_dynamic::{Error, Result};
 
 /// The device may only read the memory.
 pub const PINMAP_READ_ONLY: u32 = 1 << 0;
@@ -85,7 +86,7 @@ pub(crate) unsafe fn options<T: Sized32>(from: *const T) -> Result<T> {
     let (known, bytes) = (size_of::<T>(), from.cast::<u8>());
     if size < size_of::<u32>() || size > 4096 {
         return Err(
-            Failure::invalid(format!("the options have a size of {size} bytes"))
+            Error::invalid(format!("the options have a size of {size} bytes"))
                 .with_hint("the member `size` is the size of the structure"),
         );
     }
@@ -93,7 +94,7 @@ pub(crate) unsafe fn options<T: Sized32>(from: *const T) -> Result<T> {
         // SAFETY: Inside of the structure.
         if unsafe { bytes.add(offset).read() } != 0 {
             let text = format!("this library knows {known} bytes of the options, of {size}");
-            return Err(Failure::new(Errno::E2BIG, ErrorKind::InvalidInput, text)
+            return Err(Error::new(Errno::E2BIG, ErrorKind::InvalidInput, text)
                 .with_hint("the program was compiled for a newer version of libpinmap"));
         }
     }
@@ -112,7 +113,7 @@ pub(crate) unsafe fn options<T: Sized32>(from: *const T) -> Result<T> {
 /// `to` is NULL, or can be written for `size` bytes. The answer is plain data without padding.
 pub(crate) unsafe fn answer<T: Copy>(to: *mut T, size: usize, answer: &T) -> Result<()> {
     if to.is_null() || size == 0 {
-        return Err(Failure::invalid("there is no room for the answer"));
+        return Err(Error::invalid("there is no room for the answer"));
     }
     let known = size_of::<T>();
     // SAFETY: As the caller promises.
@@ -134,17 +135,15 @@ impl MemoryOptions {
     pub(crate) fn check(&self, allowed: u32) -> Result<()> {
         let unknown = self.flags & !allowed;
         if unknown != 0 {
-            return Err(Failure::invalid(format!(
+            return Err(Error::invalid(format!(
                 "the flags {unknown:#x} have no meaning here"
             )));
         }
         if self.flags & PINMAP_AT_ADDRESS == 0 && self.device_address != 0 {
-            return Err(Failure::invalid(
-                "device_address goes with PINMAP_AT_ADDRESS",
-            ));
+            return Err(Error::invalid("device_address goes with PINMAP_AT_ADDRESS"));
         }
         if self.flags & PINMAP_ON_NODE == 0 && self.node != 0 {
-            return Err(Failure::invalid("node goes with PINMAP_ON_NODE"));
+            return Err(Error::invalid("node goes with PINMAP_ON_NODE"));
         }
         Ok(())
     }

@@ -3,16 +3,15 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
-use std::ptr;
 
 use nix::errno::Errno;
-use pinmap::{
-    AllocOptions, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, Managed, RegisterOptions,
-};
+use pinmap::ErrorKind;
+use pinmap::{AllocOptions, DmaBuf, RegisterOptions};
+use pinmap_dynamic::{Error, Result};
 
 use crate::device::Device;
-use crate::error::{enter, refer, ErrorKind, Failure, Result};
-use crate::memory::{Kept, Memory, Owner, Whole};
+use crate::error::{enter, make, refer};
+use crate::memory::Memory;
 use crate::options::{
     options, MemoryOptions, PINMAP_AT_ADDRESS, PINMAP_ON_NODE, PINMAP_PORTABLE, PINMAP_READ_ONLY,
     PINMAP_ROUND_OUTWARDS, PINMAP_SAME_ADDRESS, PINMAP_WRITE_COMBINED,
@@ -65,34 +64,18 @@ pub unsafe extern "C" fn pinmap_register(
         | PINMAP_PORTABLE
         | PINMAP_SAME_ADDRESS
         | PINMAP_AT_ADDRESS;
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device and options, by the rules of C.
         let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
         given.check(FLAGS)?;
-        let addr = address.expose_provenance();
+        let (device, first) = (&device.device, address.cast());
         let register = register_options(&given);
         // SAFETY: The program has the memory until it is released, by the rules of C, which has no
         // references.
         let memory = unsafe {
-            device
-                .device
-                .register_raw(address.cast(), length, register)?
+            pinmap_dynamic::Memory::register(device, first, length, given.access(), register)?
         };
-        let offset = addr - memory.addr();
-        let (id, start) = (memory.handle(), memory.device_addr()? + offset as u64);
-        let first = address.cast::<u8>();
-        // SAFETY: As above. The slices are not used after the registration was released.
-        let whole = unsafe {
-            if given.has(PINMAP_READ_ONLY) {
-                let slice = DeviceSlice::from_raw_parts(&device.device, first, start, length);
-                Whole::Read(slice)
-            } else {
-                let slice = DeviceSliceMut::from_raw_parts(&device.device, first, start, length);
-                Whole::Write(slice)
-            }
-        };
-        let owner = Owner::Registration(Kept::new(memory));
-        Ok(Memory::new(&device.device, (addr, length, offset), id, owner, whole).give())
+        Ok(Memory(memory))
     })
 }
 
@@ -112,24 +95,22 @@ pub unsafe extern "C" fn pinmap_register_file(
     length: usize,
     memory_options: *const MemoryOptions,
 ) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device and options, by the rules of C.
         let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
         given.check(PINMAP_READ_ONLY | PINMAP_AT_ADDRESS)?;
         let file = duplicate(fd)?;
         let register = register_options(&given);
-        let memory = device
-            .device
-            .register_file(&file, offset, length, register)?;
-        let (id, owner) = (memory.handle(), Owner::File(Kept::new(memory)));
-        Ok(Memory::new(&device.device, (0, length, 0), id, owner, Whole::None).give())
+        let device = &device.device;
+        let memory = pinmap_dynamic::Memory::register_file(device, &file, offset, length, register);
+        Ok(Memory(memory?))
     })
 }
 
 /// A file descriptor of our own for the file that C names.
 fn duplicate(fd: c_int) -> Result<std::fs::File> {
     if fd < 0 {
-        return Err(Failure::new(
+        return Err(Error::new(
             Errno::EBADF,
             ErrorKind::InvalidInput,
             format!("{fd} is no file descriptor"),
@@ -140,18 +121,9 @@ fn duplicate(fd: c_int) -> Result<std::fs::File> {
     let owned = borrowed.try_clone_to_owned().map_err(|error| {
         let errno = error.raw_os_error().map_or(Errno::EBADF, Errno::from_raw);
         let text = format!("file descriptor {fd} cannot be duplicated: {error}");
-        Failure::new(errno, ErrorKind::InvalidInput, text)
+        Error::new(errno, ErrorKind::InvalidInput, text)
     })?;
     Ok(owned.into())
-}
-
-/// Memory that the driver has allocated.
-fn allocated(device: &pinmap::Device, memory: Allocation<u8>) -> Memory {
-    let (addr, len, id) = (memory.addr(), memory.len(), memory.handle());
-    let mut memory = Kept::new(memory);
-    // SAFETY: The slice is not used after the memory was released, and nothing else refers to it.
-    let whole = Whole::Write(unsafe { memory.lend(Allocation::slice_mut) });
-    Memory::new(device, (addr, len, 0), id, Owner::Allocation(memory), whole)
 }
 
 /// Allocates host memory of the driver's, which is zeroed, pinned and mapped in this program and in
@@ -167,12 +139,12 @@ pub unsafe extern "C" fn pinmap_alloc(
     length: usize,
     memory_options: *const MemoryOptions,
 ) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device and options, by the rules of C.
         let (device, given) = unsafe { (refer(device, "device")?, options(memory_options)?) };
         given.check(PINMAP_WRITE_COMBINED | PINMAP_ON_NODE | PINMAP_PORTABLE)?;
         if given.address_bits != 0 {
-            return Err(Failure::invalid(
+            return Err(Error::invalid(
                 "address_bits is not for memory of the driver's",
             ));
         }
@@ -183,8 +155,11 @@ pub unsafe extern "C" fn pinmap_alloc(
         if given.has(PINMAP_PORTABLE) {
             alloc = alloc.portable();
         }
-        let memory = device.device.alloc_with(length, alloc)?;
-        Ok(allocated(&device.device, memory).give())
+        Ok(Memory(pinmap_dynamic::Memory::alloc(
+            &device.device,
+            length,
+            alloc,
+        )?))
     })
 }
 
@@ -195,11 +170,14 @@ pub unsafe extern "C" fn pinmap_alloc(
 /// pinmap_alloc().
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_alloc_vram(device: *const Device, length: usize) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
-        let memory = device.accelerator()?.alloc_vram(length)?;
-        Ok(allocated(&device.device, memory).give())
+        let accelerator = device.accelerator()?;
+        Ok(Memory(pinmap_dynamic::Memory::alloc_vram(
+            accelerator,
+            length,
+        )?))
     })
 }
 
@@ -209,16 +187,14 @@ pub unsafe extern "C" fn pinmap_alloc_vram(device: *const Device, length: usize)
 /// Errors: EOPNOTSUPP, the device cannot have managed memory; otherwise as for pinmap_alloc().
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_alloc_managed(device: *const Device, length: usize) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
-        let memory = device.accelerator()?.alloc_managed::<u8>(length)?;
-        let (addr, id) = (memory.addr(), memory.range().handle());
-        let mut memory = Kept::new(memory);
-        // SAFETY: The slice is not used after the memory was released. C has no references to it.
-        let whole = Whole::Write(unsafe { memory.lend(Managed::slice_mut) });
-        let owner = Owner::Managed { _memory: memory };
-        Ok(Memory::new(&device.device, (addr, length, 0), id, owner, whole).give())
+        let accelerator = device.accelerator()?;
+        Ok(Memory(pinmap_dynamic::Memory::alloc_managed(
+            accelerator,
+            length,
+        )?))
     })
 }
 
@@ -235,19 +211,14 @@ pub unsafe extern "C" fn pinmap_manage(
     address: *mut c_void,
     length: usize,
 ) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
-        let memory = ptr::slice_from_raw_parts(address.cast::<u8>().cast_const(), length);
-        let range = device.accelerator()?.manage(memory)?;
-        let (addr, id, first) = (address.expose_provenance(), range.handle(), address.cast());
+        let (accelerator, first) = (device.accelerator()?, address.cast());
         // SAFETY: The program has the memory while work names it, by the rules of C, which has no
-        // references. The device finds managed memory at the CPU's addresses.
-        let whole =
-            unsafe { DeviceSliceMut::from_raw_parts(&device.device, first, addr as u64, length) };
-        let owner = Owner::Range { _range: range };
-        let place = (addr, length, 0);
-        Ok(Memory::new(&device.device, place, id, owner, Whole::Write(whole)).give())
+        // references.
+        let memory = unsafe { pinmap_dynamic::Memory::manage(accelerator, first, length)? };
+        Ok(Memory(memory))
     })
 }
 
@@ -258,12 +229,14 @@ pub unsafe extern "C" fn pinmap_manage(
 /// otherwise as for pinmap_alloc().
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_import(device: *const Device, fd: c_int) -> *mut Memory {
-    enter(ptr::null_mut(), || {
+    make(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
         let file = DmaBuf::from(OwnedFd::from(duplicate(fd)?));
-        let memory = device.device.import(&file)?;
-        Ok(allocated(&device.device, memory).give())
+        Ok(Memory(pinmap_dynamic::Memory::import(
+            &device.device,
+            &file,
+        )?))
     })
 }
 
@@ -282,15 +255,7 @@ pub unsafe extern "C" fn pinmap_export(memory: *const Memory, flags: u32) -> c_i
             ..MemoryOptions::default()
         };
         given.check(PINMAP_READ_ONLY)?;
-        let exported = memory.with(|held| match &held.owner {
-            Owner::File(file) => Ok(file.export(given.access())?),
-            Owner::Allocation(allocation) => Ok(allocation.export(given.access())?),
-            _ => Err(Failure::new(
-                Errno::EOPNOTSUPP,
-                ErrorKind::Unsupported,
-                "only memory of the driver's and registered files are exported",
-            )),
-        })?;
+        let exported = memory.0.export(given.access())?;
         Ok(OwnedFd::from(exported).into_raw_fd())
     })
 }

@@ -1,84 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Streams: work of an accelerator, in order.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pinmap::stream::{Completion, Pending, Work};
+use pinmap::stream::{Completion, Work};
+use pinmap_dynamic::{Error, Operand, Result};
 
 use crate::device::Device;
-use crate::error::{destroy, enter, make, refer, status, timeout, Failure, Result};
+use crate::error::{destroy, enter, make, refer, status, timeout};
 use crate::memory::{bytes, Memory};
 use crate::options::{options, StreamOptions};
 use crate::stream_event::StreamEvent;
 
-/// The memory that a piece of work names.
-type Named = Vec<Arc<Memory>>;
-
-/// The work of a stream that is not known to be done.
-pub(crate) struct Flight {
-    pending: Mutex<VecDeque<(Vec<*const Memory>, Pending<Named>)>>,
-}
-
-// SAFETY: The addresses are compared, and nothing is done with what they are of.
-unsafe impl Send for Flight {}
-// SAFETY: As above.
-unsafe impl Sync for Flight {}
-
-impl Flight {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Vec<*const Memory>, Pending<Named>)>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Forgets what is done, and adds a piece of work.
-    fn push(&self, names: Vec<*const Memory>, work: Pending<Named>) {
-        let mut pending = self.lock();
-        while pending.front().is_some_and(|(_, first)| first.is_done()) {
-            pending.pop_front();
-        }
-        pending.push_back((names, work));
-    }
-
-    /// Waits until no work names the memory any more, because it is done or has failed.
-    pub(crate) fn wait_for(&self, memory: &Arc<Memory>) {
-        let memory = Arc::as_ptr(memory);
-        let mut work = {
-            let mut pending = self.lock();
-            let last = pending
-                .iter()
-                .rposition(|(names, _)| names.contains(&memory));
-            pending
-                .drain(..last.map_or(0, |last| last + 1))
-                .collect::<Vec<_>>()
-        };
-        // What comes before the last one is done when that is.
-        while let Some((_, last)) = work.pop() {
-            // After a failure the stream does nothing with the memory any more.
-            let _ = last.wait();
-        }
-    }
-
-    /// Forgets what is done, or will never be.
-    fn clear(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        drop(all);
-    }
-}
-
 /// A stream: a queue of work that the device does in order, while the program does something else.
-pub struct Stream {
-    pub(crate) stream: pinmap::Stream,
-    flight: Arc<Flight>,
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.stream).finish()
-    }
-}
+#[derive(Debug)]
+pub struct Stream(pub(crate) pinmap_dynamic::Stream);
 
 /// A point in a stream, as a file descriptor.
 #[derive(Debug)]
@@ -115,29 +52,15 @@ impl Stream {
     pub(crate) unsafe fn submit<const N: usize>(
         &self,
         parts: [Part; N],
-        work: impl FnOnce(&Work<'_>, [Arc<Memory>; N]) -> Result<()>,
+        work: impl for<'w> FnOnce(&Work<'w>, [Operand<'w>; N]) -> Result<()>,
     ) -> Result<()> {
-        let mut named = Vec::with_capacity(N);
-        for part in parts {
+        for part in &parts {
             // SAFETY: As the caller promises.
-            named.push(unsafe { Memory::share(part.memory, part.what)? });
+            unsafe { refer(part.memory, part.what)? };
         }
-        let names = named.iter().map(Arc::as_ptr).collect();
-        for memory in &named {
-            memory.used_by(&self.flight);
-        }
-        let shared: [Arc<Memory>; N] = match named.clone().try_into() {
-            Ok(shared) => shared,
-            Err(_) => unreachable!("there are as many"),
-        };
-        // An error of this library, which the crate's functions have no room for.
-        let mut failure = None;
-        let submitted = self.stream.submit(named, |scope, _| {
-            failure = work(scope, shared).err();
-            Ok(())
-        });
-        self.flight.push(names, submitted?);
-        failure.map_or(Ok(()), Err)
+        // SAFETY: As the caller promises; none is NULL.
+        let named = parts.map(|part| unsafe { &(*part.memory).0 });
+        self.0.submit(named, work)
     }
 }
 
@@ -155,16 +78,16 @@ pub unsafe extern "C" fn pinmap_stream_create(
         // SAFETY: A device and options, by the rules of C.
         let (device, given) = unsafe { (refer(device, "device")?, options(stream_options)?) };
         if given.reserved != 0 {
-            return Err(Failure::invalid("reserved is not 0"));
+            return Err(Error::invalid("reserved is not 0"));
         }
         let mut wanted = pinmap::StreamOptions::new().priority(given.priority);
         if given.packets != 0 {
             wanted = wanted.packets(given.packets);
         }
-        let stream = device.accelerator()?.stream(wanted)?;
-        let pending = Mutex::default();
-        let flight = Arc::new(Flight { pending });
-        Ok(Stream { stream, flight })
+        Ok(Stream(pinmap_dynamic::Stream::new(
+            device.accelerator()?,
+            wanted,
+        )?))
     })
 }
 
@@ -179,10 +102,7 @@ pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) -> c_int {
             return Ok(());
         }
         // SAFETY: It comes from `make`, and is not used again, by the rules of C.
-        let stream = unsafe { Box::from_raw(stream) };
-        let done = stream.stream.synchronize();
-        stream.flight.clear();
-        Ok(done?)
+        unsafe { Box::from_raw(stream) }.0.finish()
     })
 }
 
@@ -191,7 +111,7 @@ pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) -> c_int {
 pub unsafe extern "C" fn pinmap_stream_id(stream: *const Stream) -> u64 {
     enter(0, || {
         // SAFETY: A stream, by the rules of C.
-        Ok(unsafe { refer(stream, "stream")? }.stream.id())
+        Ok(unsafe { refer(stream, "stream")? }.0.id())
     })
 }
 
@@ -247,7 +167,7 @@ pub unsafe extern "C" fn pinmap_stream_fill(
         // SAFETY: A stream and memory, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
         if ![1, 2, 4, 8].contains(&width) {
-            return Err(Failure::invalid(format!("an element of {width} bytes")));
+            return Err(Error::invalid(format!("an element of {width} bytes")));
         }
         let length = bytes(count, width as usize)?;
         // SAFETY: As above.
@@ -281,9 +201,9 @@ pub unsafe extern "C" fn pinmap_stream_call(
     status(|| {
         // SAFETY: A stream, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
-        let function = function.ok_or_else(|| Failure::invalid("the function is NULL"))?;
+        let function = function.ok_or_else(|| Error::invalid("the function is NULL"))?;
         let host = HostFunction { function, argument };
-        Ok(stream.stream.call(move || host.call())?)
+        Ok(stream.0.call(move || host.call())?)
     })
 }
 
@@ -299,7 +219,7 @@ pub unsafe extern "C" fn pinmap_stream_record(
     status(|| {
         // SAFETY: A stream and an event, by the rules of C.
         let (stream, event) = unsafe { (refer(stream, "stream")?, refer(event, "event")?) };
-        Ok(stream.stream.record(&event.0)?)
+        Ok(stream.0.record(&event.0)?)
     })
 }
 
@@ -316,7 +236,7 @@ pub unsafe extern "C" fn pinmap_stream_wait_event(
     status(|| {
         // SAFETY: A stream and an event, by the rules of C.
         let (stream, event) = unsafe { (refer(stream, "stream")?, refer(event, "event")?) };
-        Ok(stream.stream.wait_event(&event.0)?)
+        Ok(stream.0.wait_event(&event.0)?)
     })
 }
 
@@ -328,7 +248,7 @@ pub unsafe extern "C" fn pinmap_stream_wait_event(
 pub unsafe extern "C" fn pinmap_stream_query(stream: *const Stream) -> c_int {
     enter(-1, || {
         // SAFETY: A stream, by the rules of C.
-        Ok(unsafe { refer(stream, "stream")? }.stream.query()?.into())
+        Ok(unsafe { refer(stream, "stream")? }.0.query()?.into())
     })
 }
 
@@ -346,8 +266,8 @@ pub unsafe extern "C" fn pinmap_stream_synchronize(
         // SAFETY: A stream, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
         match timeout(timeout_ms)? {
-            Some(timeout) => stream.stream.synchronize_timeout(timeout)?,
-            None => stream.stream.synchronize()?,
+            Some(timeout) => stream.0.synchronize_timeout(timeout)?,
+            None => stream.0.synchronize()?,
         }
         Ok(())
     })
@@ -361,9 +281,7 @@ pub unsafe extern "C" fn pinmap_stream_reset(stream: *const Stream) -> c_int {
     status(|| {
         // SAFETY: A stream, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
-        stream.stream.reset()?;
-        stream.flight.clear();
-        Ok(())
+        stream.0.reset()
     })
 }
 
@@ -377,7 +295,7 @@ pub unsafe extern "C" fn pinmap_stream_completion(stream: *const Stream) -> *mut
     make(|| {
         // SAFETY: A stream, by the rules of C.
         let stream = unsafe { refer(stream, "stream")? };
-        Ok(StreamCompletion(stream.stream.completion()?))
+        Ok(StreamCompletion(stream.0.completion()?))
     })
 }
 

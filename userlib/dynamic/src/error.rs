@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Errors: those of the crate `pinmap`, and refusals of this one, in the same form.
+
+use std::fmt;
+
+use nix::errno::Errno;
+use pinmap::ErrorKind;
+
+/// Why something failed.
+#[derive(Debug, Clone)]
+pub struct Error {
+    errno: i32,
+    kind: ErrorKind,
+    text: String,
+    hint: Option<String>,
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// A refusal. The text has no hint.
+    pub fn new(errno: Errno, kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self {
+            errno: errno as i32,
+            kind,
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    /// An argument that makes no sense.
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self::new(Errno::EINVAL, ErrorKind::InvalidInput, text)
+    }
+
+    /// The error with what can be done about it, which becomes a part of the words, too.
+    #[must_use]
+    pub fn with_hint(self, hint: &str) -> Self {
+        let text = format!("{}; {hint}", self.text);
+        let hint = Some(hint.to_owned());
+        Self { text, hint, ..self }
+    }
+
+    /// The errno.
+    pub fn errno(&self) -> i32 {
+        self.errno
+    }
+
+    /// The kind of error.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What can be done about it.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<pinmap::Error> for Error {
+    fn from(error: pinmap::Error) -> Self {
+        Self {
+            errno: error.errno(),
+            kind: error.kind(),
+            text: error.to_string(),
+            hint: error.hint().map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory and streams for the libraries of other languages, whose programs have no lifetimes that
+//! the compiler could check. The libraries for C (`capi/`) and for Python (`python/`) are made of
+//! this crate.
+//!
+//! What the crate `pinmap` proves when a program is compiled, this crate looks after while it runs:
+//! [`Memory`] is shared with the work in flight that names it, and releasing it waits for that work.
+//! Whether two pieces of work, or the CPU, write the same bytes at once is up to the program.
+
+mod error;
+mod map;
+mod memory;
+mod register;
+mod stream;
+
+pub use error::{Error, Result};
+pub use map::MemoryMapping;
+pub use memory::Memory;
+pub use stream::{Operand, Stream};
