@@ -131,8 +131,11 @@ pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
         }
         // SAFETY: Memory, by the rules of C.
         let released = unsafe { refer(memory, "memory")? }.0.release();
-        if matches!(&released, Err(error) if error.kind() == ErrorKind::Busy) {
-            return released;
+        if let Err(error) = &released {
+            if error.kind() == ErrorKind::Busy {
+                let hint = "`pinmap_unmap()` takes a mapping away";
+                return Err(error.clone().with_hint(hint));
+            }
         }
         // SAFETY: It comes from `make`, and is not used again, by the rules of C.
         unsafe { destroy(memory) };

@@ -283,9 +283,7 @@ impl Memory {
             let mapped = held.as_ref().map_or(0, |held| held.mappings);
             if mapped != 0 {
                 let text = format!("there are {mapped} mappings of the memory");
-                return Err(
-                    Error::new(Errno::EBUSY, ErrorKind::Busy, text).with_hint("take them away")
-                );
+                return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
             }
             // New work does not find it from here on.
             held.take()
