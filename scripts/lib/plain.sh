@@ -4,10 +4,11 @@
 # Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh, vm.sh and
 # package.sh.
 
-PLAIN_VERSION=1 # to be raised when something here changes what the system holds
+PLAIN_VERSION=2 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
-PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev rust-src rustc xz-utils)
+PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl rust-src rustc
+	xz-utils)
 
 # plain_ensure [OLDER]: sets PLAIN, the root directory of a Debian trixie with the kernel KREL from
 # trixie-backports. With OLDER, another release: one with that kernel alone and what builds modules
@@ -42,12 +43,14 @@ plain_make() { # OLDER
 	mv "$ROOT" "$PLAIN"
 }
 
+# The kernels have names that only trixie-backports knows; everything else is trixie's: the compiler
+# must be the one that built them.
 plain_install() { # OLDER
 	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}")
 	[ -z "$1" ] || packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$1"
 		"linux-source-$(cut -d. -f1-2 <<<"$1")")
 	in_root apt-get -q update &&
-		in_root apt-get -q install -y -t trixie-backports "${packages[@]}" &&
+		in_root apt-get -q install -y "${packages[@]}" &&
 		in_root apt-get -q clean
 }
 
