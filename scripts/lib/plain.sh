@@ -46,7 +46,7 @@ plain_make() { # OLDER
 # The kernels have names that only trixie-backports knows; everything else is trixie's: the compiler
 # must be the one that built them.
 plain_install() { # OLDER
-	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}")
+	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}" linux-base/trixie-backports)
 	[ -z "$1" ] || packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$1"
 		"linux-source-$(cut -d. -f1-2 <<<"$1")")
 	in_root apt-get -q update &&
