@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 # A plain Debian system in a virtual machine, as a user has one: debootstrap's, with systemd and
-# Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh, vm.sh and
-# package.sh.
+# Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh,
+# vm.sh and package.sh.
 
 PLAIN_VERSION=2 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
@@ -46,7 +46,8 @@ plain_make() { # OLDER
 # The kernels have names that only trixie-backports knows; everything else is trixie's: the compiler
 # must be the one that built them.
 plain_install() { # OLDER
-	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}" linux-base/trixie-backports)
+	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}")
+	packages+=(linux-base/trixie-backports)
 	[ -z "$1" ] || packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$1"
 		"linux-source-$(cut -d. -f1-2 <<<"$1")")
 	in_root apt-get -q update &&
@@ -104,7 +105,8 @@ plain_run() {
 	[ "$accel" = tcg ] || machine+=,kernel-irqchip=split
 	local qemu=(
 		qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
-		-machine "$machine" -smp 2 -m 1G -cpu "max$([ "$accel" != tcg ] || echo ,erms=off,fsrm=off)"
+		-machine "$machine" -smp 2 -m 1G
+		-cpu "max$([ "$accel" != tcg ] || echo ,erms=off,fsrm=off)"
 		-object memory-backend-memfd,id=ram,size=1G,share=on -run-with exit-with-parent=on
 		-device intel-iommu,intremap=on,caching-mode=on,aw-bits=48
 		-device edu,dma_mask=0xffffffffffffffff,addr=0x10

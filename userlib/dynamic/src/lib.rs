@@ -4,8 +4,8 @@
 //! this crate.
 //!
 //! What the crate `pinmap` proves when a program is compiled, this crate looks after while it runs:
-//! [`Memory`] is shared with the work in flight that names it, and releasing it waits for that work.
-//! Whether two pieces of work, or the CPU, write the same bytes at once is up to the program.
+//! [`Memory`] is shared with the work in flight that names it, and releasing it waits for that
+//! work. Whether two pieces of work, or the CPU, write the same bytes at once is up to the program.
 
 mod error;
 mod map;
