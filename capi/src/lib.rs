@@ -3,9 +3,9 @@
 //!
 //! Each function that is exported is declared and documented in `include/pinmap.h`, which
 //! `scripts/capi-header` makes of these files. A function checks what it is given, calls the crate
-//! `pinmap`, and stores an error for the thread ([`error`]). No panic gets out of one.
+//! `pinmap`, and stores an error for the thread (`error.rs`). No panic gets out of one.
 //!
-//! Handles of C are boxes. Memory is shared with the work in flight that names it ([`memory`]), so
+//! Handles of C are boxes. Memory is shared with the work in flight that names it (`memory.rs`), so
 //! that releasing it can wait for that work.
 
 // The names of C, which the header gives to these types, begin with `pinmap_`.
