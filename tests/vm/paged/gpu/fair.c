@@ -405,22 +405,21 @@ TEST(fault_that_waits_for_memory, .seconds = 120)
 				      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 
 		CHECK_OK(try_ioctl(own, PINMAP_ALLOC, &args));
-		for (unsigned int i = 0; i < PLACES; i++) {
-			places[i].iov_base = SYS(mmap(room + i * apart, PAGE, both,
-						      MAP_SHARED | MAP_FIXED, own,
-						      (off_t)args.out_offset));
-			places[i].iov_len = 1;
-		}
 		memory_cgroup(512 * MIB, false);
 		/* what cannot be taken from it */
 		memset(anon(64 * MIB / PAGE), 1, 64 * MIB);
 		gate_open(&ready);
-		/* one call: a task that returns to user space would sleep there */
 		for (;;) {
+			/* no neighbour keeps the page tables: each round needs new ones */
+			SYS(munmap(room, PLACES * apart));
+			for (unsigned int i = 0; i < PLACES; i++) {
+				places[i].iov_base = SYS(mmap(room + i * apart, PAGE, both,
+							      MAP_SHARED | MAP_FIXED_NOREPLACE, own,
+							      (off_t)args.out_offset));
+				places[i].iov_len = 1;
+			}
+			/* one call: a task that returns to user space would sleep there */
 			CHECK_EQ(readv(zero, places, PLACES), PLACES);
-			for (unsigned int i = 0; i < PLACES; i++)
-				SYS(mmap(places[i].iov_base, PAGE, both, MAP_SHARED | MAP_FIXED,
-					 own, (off_t)args.out_offset));
 		}
 	}
 	gate_pass(&ready);
