@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A driver for a made-up FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
- * 256 descriptors in memory, of which the device writes the status. A template for your own.
+ * A driver for the test FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
+ * 256 descriptors in memory, of which the device writes the status. A template for your own. The
+ * manual of the device is tests/testgpu/FPGA.md.
  *
  * cc fpga_ring.c $(pkg-config --cflags --libs pinmap)
  */
@@ -26,7 +27,11 @@ struct descriptor {
 	uint32_t reserved;
 };
 
-struct quokka {
+/* The device drives 40 bits of addresses. */
+static const struct pinmap_memory_options options = { .size = sizeof(options),
+						      .address_bits = 40 };
+
+struct fpga {
 	struct pinmap_bar *bar;
 	struct pinmap_interrupt *interrupt;
 	struct pinmap_memory *memory;
@@ -34,61 +39,60 @@ struct quokka {
 	uint32_t tail;
 };
 
-static int quokka_open(struct quokka *quokka, struct pinmap_device *device)
+static int fpga_open(struct fpga *fpga, struct pinmap_device *device)
 {
-	/* The device drives 40 bits of addresses. */
-	struct pinmap_memory_options options = { .size = sizeof(options), .address_bits = 40 };
 	size_t length = DESCRIPTORS * sizeof(struct descriptor);
 	uint32_t magic;
 	uint64_t base;
 
-	memset(quokka, 0, sizeof(*quokka));
-	quokka->bar = pinmap_bar_map(device, 0);
-	quokka->interrupt = pinmap_interrupt_enable(device, 0);
-	quokka->ring = aligned_alloc(4096, length);
-	if (!quokka->bar || !quokka->interrupt || !quokka->ring)
+	memset(fpga, 0, sizeof(*fpga));
+	fpga->bar = pinmap_bar_map(device, 0);
+	fpga->interrupt = pinmap_interrupt_enable(device, 0);
+	fpga->ring = aligned_alloc(4096, length);
+	if (!fpga->bar || !fpga->interrupt || !fpga->ring)
 		return -1;
-	if (pinmap_bar_read32(quokka->bar, MAGIC, &magic) || magic != 0x514b4b41)
+	if (pinmap_bar_read32(fpga->bar, MAGIC, &magic) || magic != 0x514b4b41)
 		return -1;
-	memset(quokka->ring, 0, length);
-	quokka->memory = pinmap_register(device, quokka->ring, length, &options);
-	if (!quokka->memory || pinmap_device_address(quokka->memory, 0, &base))
+	memset(fpga->ring, 0, length);
+	fpga->memory = pinmap_register(device, fpga->ring, length, &options);
+	if (!fpga->memory || pinmap_device_address(fpga->memory, 0, &base))
 		return -1;
-	return pinmap_bar_write64(quokka->bar, RING_BASE, base) ||
-	       pinmap_bar_write32(quokka->bar, RING_LENGTH, DESCRIPTORS) ||
-	       pinmap_bar_write32(quokka->bar, CONTROL, 1) ? -1 : 0;
+	return pinmap_bar_write64(fpga->bar, RING_BASE, base) ||
+	       pinmap_bar_write32(fpga->bar, RING_LENGTH, DESCRIPTORS) ||
+	       pinmap_bar_write32(fpga->bar, CONTROL, 1) ? -1 : 0;
 }
 
 /* Memory goes after the device, which may use it until then. */
-static void quokka_close(struct quokka *quokka)
+static void fpga_close(struct fpga *fpga)
 {
-	if (quokka->bar)
-		pinmap_bar_write32(quokka->bar, CONTROL, 0);
-	pinmap_release(quokka->memory);
-	pinmap_interrupt_disable(quokka->interrupt);
-	pinmap_bar_unmap(quokka->bar);
-	free(quokka->ring);
+	if (fpga->bar)
+		pinmap_bar_write32(fpga->bar, CONTROL, 0);
+	pinmap_release(fpga->memory);
+	pinmap_interrupt_disable(fpga->interrupt);
+	pinmap_bar_unmap(fpga->bar);
+	free(fpga->ring);
 }
 
-static int quokka_copy(struct quokka *quokka, uint64_t source, uint64_t target, uint32_t length)
+static int fpga_copy(struct fpga *fpga, uint64_t source, uint64_t target, uint32_t length)
 {
-	struct descriptor *descriptor = &quokka->ring[quokka->tail % DESCRIPTORS];
+	struct descriptor *descriptor = &fpga->ring[fpga->tail % DESCRIPTORS];
+	uint32_t status;
 
 	descriptor->source = source;
 	descriptor->target = target;
 	descriptor->length = length;
 	descriptor->flags = 1;
 	atomic_store_explicit(&descriptor->status, 0, memory_order_release);
-	quokka->tail++;
+	fpga->tail++;
 	/* The write to the BAR comes after the stores above, for the device as well. */
-	if (pinmap_bar_write32(quokka->bar, TAIL, quokka->tail % DESCRIPTORS))
+	if (pinmap_bar_write32(fpga->bar, TAIL, fpga->tail % DESCRIPTORS))
 		return -1;
-	while (!atomic_load_explicit(&descriptor->status, memory_order_acquire)) {
-		if (pinmap_interrupt_wait(quokka->interrupt, 1000, NULL) ||
-		    pinmap_bar_write32(quokka->bar, ACKNOWLEDGE, 1))
+	while (!(status = atomic_load_explicit(&descriptor->status, memory_order_acquire))) {
+		if (pinmap_interrupt_wait(fpga->interrupt, 1000, NULL) ||
+		    pinmap_bar_write32(fpga->bar, ACKNOWLEDGE, 1))
 			return -1;
 	}
-	return 0;
+	return status == 1 ? 0 : -1;
 }
 
 int main(void)
@@ -97,7 +101,7 @@ int main(void)
 	struct pinmap_device *device = pinmap_find(0x10ee, 0xbeef);
 	unsigned char *memory = aligned_alloc(4096, 2 * SIZE);
 	struct pinmap_memory *registered = NULL;
-	struct quokka quokka;
+	struct fpga fpga;
 	uint64_t address;
 	int result = 1;
 
@@ -107,15 +111,15 @@ int main(void)
 		return 1;
 	}
 	memset(memory, 7, SIZE);
-	if (!quokka_open(&quokka, device)) {
-		registered = pinmap_register(device, memory, 2 * SIZE, NULL);
+	if (!fpga_open(&fpga, device)) {
+		registered = pinmap_register(device, memory, 2 * SIZE, &options);
 		if (registered && !pinmap_device_address(registered, 0, &address) &&
-		    !quokka_copy(&quokka, address, address + SIZE, SIZE))
+		    !fpga_copy(&fpga, address, address + SIZE, SIZE))
 			result = memcmp(memory, memory + SIZE, SIZE) != 0;
 	}
 	if (result)
 		fprintf(stderr, "%s\n", pinmap_last_error());
-	quokka_close(&quokka);
+	fpga_close(&fpga);
 	pinmap_release(registered);
 	pinmap_close(device);
 	free(memory);

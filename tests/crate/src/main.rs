@@ -200,6 +200,7 @@ const TESTS: &[Test] = tests! {
         program_tokio
         program_compress
         program_key_value
+        program_fpga_ring
         program_fpga_finds_no_device
         programs_of_accelerators
         programs_of_flat_devices;

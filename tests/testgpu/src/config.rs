@@ -1,8 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! PCI configuration space (section 1 of the manual). QEMU adds the addresses of the BARs and the
+//! PCI configuration space (section 1 of the manuals). QEMU adds the addresses of the BARs and the
 //! parts that MSI-X needs.
 
 use crate::regs;
+
+/// What configuration space says of a function.
+#[derive(Debug)]
+pub struct Identity {
+    /// Vendor, and device in the upper half.
+    id: u32,
+    /// Revision, and class in the upper 24 bits.
+    class: u32,
+    /// Subsystem's vendor, and subsystem in the upper half.
+    subsystem: u32,
+    /// Whether BAR 2 is one of 64 bits, prefetchable. All others are of 32 bits.
+    has_wide_bar: bool,
+    /// MSI-X vectors.
+    pub vectors: usize,
+}
+
+impl Identity {
+    /// The test GPU.
+    pub const TEST_GPU: Self = Self {
+        id: 0x7e57_1234,
+        class: 0x1200_0001, // a processing accelerator
+        subsystem: 0x0001_1234,
+        has_wide_bar: true,
+        vectors: regs::VECTOR_COUNT,
+    };
+
+    /// The test FPGA.
+    pub const TEST_FPGA: Self = Self {
+        id: 0xbeef_10ee,
+        class: 0x1200_0001,
+        subsystem: 0x0001_10ee,
+        has_wide_bar: false,
+        vectors: 1,
+    };
+}
 
 /// Size of configuration space in bytes.
 pub const SIZE: usize = 4096;
@@ -34,13 +69,16 @@ pub struct Effect {
 /// Configuration space.
 #[derive(Debug)]
 pub struct Config {
+    identity: &'static Identity,
     bytes: Vec<u8>,
     writable: Vec<u8>,
 }
 
-impl Default for Config {
-    fn default() -> Self {
+impl Config {
+    /// Makes the configuration space of a function.
+    pub fn new(identity: &'static Identity) -> Self {
         let mut config = Self {
+            identity,
             bytes: vec![0; SIZE],
             writable: vec![0; SIZE],
         };
@@ -53,24 +91,22 @@ impl Default for Config {
         writable[MSIX + 3] = MSIX_CONTROL_WRITABLE;
         config
     }
-}
 
-impl Config {
     /// Restores the reset values.
     pub fn reset(&mut self) {
         self.bytes.fill(0);
-        let vectors = regs::VECTOR_COUNT as u32;
+        let identity = self.identity;
+        let vectors = identity.vectors as u32;
         let mut set = |offset: usize, value: u32| {
             self.bytes[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
         };
-        set(0x00, 0x7e57_1234);
+        set(0x00, identity.id);
         set(0x04, 0x0010_0000); // a list of capabilities
-        set(0x08, 0x1200_0001);
-        set(0x10, 0); // BAR 0: 32 bits
-        set(0x14, 0); // BAR 1: 32 bits
-        set(0x18, 0xc); // BAR 2: 64 bits, prefetchable
-        set(0x20, 0); // BAR 4: 32 bits
-        set(0x2c, 0x0001_1234);
+        set(0x08, identity.class);
+        if identity.has_wide_bar {
+            set(0x18, 0xc); // BAR 2: 64 bits, prefetchable
+        }
+        set(0x2c, identity.subsystem);
         set(0x34, EXPRESS as u32);
         set(EXPRESS, 0x0002_0010 | ((MSIX as u32) << 8)); // version 2, endpoint
         set(EXPRESS + 4, (1 << 28) | (1 << 15)); // function-level reset, role-based errors
@@ -114,7 +150,7 @@ mod tests {
 
     #[test]
     fn writes() {
-        let mut config = Config::default();
+        let mut config = Config::new(&Identity::TEST_GPU);
         assert_eq!(config.read(0, 4), Some(&[0x34, 0x12, 0x57, 0x7e][..]));
         assert_eq!(config.read(4094, 4), None);
         assert_eq!(

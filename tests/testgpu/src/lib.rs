@@ -7,7 +7,10 @@
 //!   [`pagetable`], and over a [`link`] at the pace of [`pacer`].
 //! * [`paging`] is the engine that copies for the driver, without the MMU.
 //! * [`packet`] and [`kernel`] decode packets, and [`compute`] executes them.
-//! * [`server`] presents the device to QEMU, whose [`guest`] is the host of the device.
+//! * [`server`] presents the device to QEMU, as a [`function`]; its [`guest`] is the host of the
+//!   device.
+//!
+//! [`fpga`] is another function for the same server: the test FPGA, with the manual `FPGA.md`.
 
 #![deny(unsafe_code)]
 
@@ -20,6 +23,8 @@ pub mod crc;
 pub mod device;
 pub mod engine;
 pub mod fault;
+pub mod fpga;
+pub mod function;
 pub mod guest;
 pub mod hardware;
 pub mod interrupt;

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use testgpu::options::{describe, parse, Request, USAGE};
-use testgpu::server::serve;
+use testgpu::server::{serve, serve_fpga};
 
 /// Listens at `path`. The path appears when connections are accepted, and not earlier.
 fn listen(path: &Path) -> io::Result<UnixListener> {
@@ -25,28 +25,35 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 fn main() -> ExitCode {
-    let (socket, settings, mode) = match parse(std::env::args_os().skip(1)) {
-        Ok(Request::Help) => {
-            print!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Ok(Request::Serve(socket, settings, mode)) => (socket, settings, mode),
+    let request = match parse(std::env::args_os().skip(1)) {
+        Ok(request) => request,
         Err(error) => {
             eprintln!("testgpu: {error} (see --help)");
             return ExitCode::from(2);
         }
     };
-    if mode.verbose {
-        eprintln!(
-            "testgpu: link {}; VRAM {}",
-            describe(settings.link),
-            describe(settings.vram_link)
-        );
-    }
-    let result = listen(&socket).and_then(|listener| {
-        let (stream, _) = listener.accept()?;
-        serve(stream, settings, mode)
-    });
+    let accept = |socket: &Path| Ok(listen(socket)?.accept()?.0);
+    let (socket, result) = match request {
+        Request::Help => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Request::Serve(socket, settings, mode) => {
+            if mode.verbose {
+                eprintln!(
+                    "testgpu: link {}; VRAM {}",
+                    describe(settings.link),
+                    describe(settings.vram_link)
+                );
+            }
+            let result = accept(&socket).and_then(|stream| serve(stream, settings, mode));
+            (socket, result)
+        }
+        Request::ServeFpga(socket, mode) => {
+            let result = accept(&socket).and_then(|stream| serve_fpga(stream, mode));
+            (socket, result)
+        }
+    };
     // Nobody can use a socket at which no process listens.
     let _ = std::fs::remove_file(&socket);
     match result {

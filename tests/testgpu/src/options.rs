@@ -9,12 +9,13 @@ use std::path::PathBuf;
 
 /// Text that `--help` prints.
 pub const USAGE: &str = "\
-usage: testgpu --socket PATH [OPTION...]
-Serves the test GPU to one QEMU, until that ends:
+usage: testgpu --socket PATH [--fpga] [OPTION...]
+Serves the test GPU, or the test FPGA, to one QEMU, until that ends:
   -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine q35,memory-backend=ram
   -device '{\"driver\":\"vfio-user-pci\",\"socket\":{\"path\":\"PATH\",\"type\":\"unix\"}}'
 
   --socket PATH            the Unix socket to listen at; it is there as soon as QEMU can connect
+  --fpga                   the test FPGA, for which only --message and --verbose mean something
   --vram SIZE              VRAM, a power of two from 1M to 64G (256M)
   --message                each access to guest memory goes through QEMU's IOMMU (else: mapped, with
                            the same effect but much faster)
@@ -33,20 +34,23 @@ SIZE and BYTES may end in K, M or G: 2^10, 2^20, 2^30.
 pub enum Request {
     /// Print the usage.
     Help,
-    /// Serve at this socket.
+    /// Serve the test GPU at this socket.
     Serve(PathBuf, Settings, Mode),
+    /// Serve the test FPGA at this socket.
+    ServeFpga(PathBuf, Mode),
 }
 
 /// Reads the arguments. An error is a sentence for the user.
 pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, String> {
     let mut settings = Settings::default();
     let mut mode = Mode::default();
-    let mut socket = None;
+    let (mut socket, mut fpga) = (None, false);
     while let Some(argument) = arguments.next() {
         let name = argument.to_string_lossy().into_owned();
         let mut value = || arguments.next().ok_or(format!("{name} needs a value"));
         match name.as_str() {
             "--help" | "-h" => return Ok(Request::Help),
+            "--fpga" => fpga = true,
             "--message" => mode.message = true,
             "--verbose" => mode.verbose = true,
             "--socket" => socket = Some(PathBuf::from(value()?)),
@@ -59,7 +63,10 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, S
         }
     }
     let socket = socket.ok_or("--socket is missing")?;
-    Ok(Request::Serve(socket, settings, mode))
+    Ok(match fpga {
+        true => Request::ServeFpga(socket, mode),
+        false => Request::Serve(socket, settings, mode),
+    })
 }
 
 fn number(name: &str, value: &OsString) -> Result<u64, String> {
@@ -140,6 +147,11 @@ mod tests {
         );
         assert!(mode.message && !mode.verbose);
         assert!(matches!(run(&["--socket", "s", "-h"]), Ok(Request::Help)));
+        let fpga = run(&["--fpga", "--socket", "s", "--message"]);
+        let Ok(Request::ServeFpga(socket, mode)) = fpga else {
+            panic!("{fpga:?}")
+        };
+        assert_eq!((socket.to_str(), mode.message), (Some("s"), true));
         for wrong in [
             &["--socket"][..],
             &[],

@@ -3,14 +3,14 @@
 //! big lock while it waits, and the device's DMA needs that lock, so nothing here waits for DMA.
 
 use crate::config::{self, Config};
-use crate::device::{Device, Running};
+use crate::device::Running;
+use crate::fpga::Fpga;
+use crate::function::Function;
 use crate::guest::Guest;
 use crate::hardware::Settings;
 use crate::messenger::Messenger;
 use crate::protocol::{command, words, Header, Map, Reader, Region, SetIrqs, Unmap};
 use crate::protocol::{EINVAL, ENOTSUP, HEADER, MAX_DATA};
-use crate::regs;
-use crate::state::Reset;
 use crate::sys::socket;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,9 +25,6 @@ const MSIX: u32 = 2;
 const READ_WRITE: u32 = 3;
 const MAPPABLE: u32 = 4;
 
-const BAR1_SIZE: u64 = regs::QUEUE_COUNT as u64 * regs::PAGE;
-const BAR4_SIZE: u64 = 16 << 10;
-
 /// Options of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mode {
@@ -37,21 +34,47 @@ pub struct Mode {
     pub verbose: bool,
 }
 
-/// Serves one QEMU until it disconnects.
+/// Serves the test GPU to one QEMU, until that disconnects.
 pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<()> {
+    connect(&stream, mode, |guest, answer| {
+        let running = Running::start(settings, Box::new(guest))?;
+        answer(&**running.device())
+    })
+}
+
+/// Serves the test FPGA to one QEMU, until that disconnects.
+pub fn serve_fpga(stream: UnixStream, mode: Mode) -> io::Result<()> {
+    connect(&stream, mode, |guest, answer| {
+        let fpga = Fpga::start(Box::new(guest))?;
+        answer(&*fpga)
+    })
+}
+
+/// Answers all requests for a function.
+type Answer<'a> = &'a mut dyn FnMut(&dyn Function) -> io::Result<()>;
+
+/// Calls `start`, which makes a function with the guest as its host, and has requests for it
+/// answered.
+fn connect(
+    stream: &UnixStream,
+    mode: Mode,
+    start: impl FnOnce(Arc<Guest>, Answer<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let messenger = Arc::new(Messenger::new(stream.try_clone()?));
     let guest = Arc::new(Guest::new(Arc::clone(&messenger), mode.message));
-    let running = Running::start(settings, Box::new(Arc::clone(&guest)))?;
-    let mut connection = Connection {
-        messenger: &messenger,
-        guest: &guest,
-        device: running.device(),
-        config: Config::default(),
-        verbose: mode.verbose,
-    };
-    let result = connection.run(&stream);
-    // Ends the waits of engines, which get no more answers, so that they can end.
-    messenger.close();
+    let result = start(Arc::clone(&guest), &mut |function| {
+        let mut connection = Connection {
+            messenger: &messenger,
+            guest: &guest,
+            function,
+            config: Config::new(function.identity()),
+            verbose: mode.verbose,
+        };
+        let result = connection.run(stream);
+        // Ends the waits of engines, which get no more answers, so that they can end.
+        messenger.close();
+        result
+    });
     match result {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
@@ -62,7 +85,7 @@ pub fn serve(stream: UnixStream, settings: Settings, mode: Mode) -> io::Result<(
 struct Connection<'a> {
     messenger: &'a Messenger,
     guest: &'a Guest,
-    device: &'a Device,
+    function: &'a dyn Function,
     config: Config,
     verbose: bool,
 }
@@ -141,7 +164,7 @@ impl<'a> Connection<'a> {
                     .ok_or(EINVAL)?;
                 // flags: by eventfd, and the number can only be changed as a whole
                 let (flags, count) = match index {
-                    MSIX => (9, regs::VECTOR_COUNT as u32),
+                    MSIX => (9, self.function.identity().vectors as u32),
                     _ => (0, 0),
                 };
                 Ok((words(&[16, flags, index, count]), None))
@@ -180,23 +203,17 @@ impl<'a> Connection<'a> {
         let index = Reader(payload.get(8..).ok_or(EINVAL)?)
             .u32()
             .ok_or(EINVAL)?;
-        let vram = self.device.hardware().vram.size();
-        let (flags, size, descriptor) = match index {
-            0 => (READ_WRITE, regs::BAR0_SIZE, None),
-            1 => (READ_WRITE, BAR1_SIZE, None),
-            2 => (
-                READ_WRITE | MAPPABLE,
-                vram,
-                Some(self.device.hardware().vram_file()),
-            ),
-            4 => (READ_WRITE, BAR4_SIZE, None),
-            CONFIG_REGION => (READ_WRITE, config::SIZE as u64, None),
-            _ => (0, 0, None),
+        let bar = self.function.bar(index);
+        let (flags, size) = match index {
+            CONFIG_REGION => (READ_WRITE, config::SIZE as u64),
+            _ if bar.size == 0 => (0, 0),
+            _ if bar.file.is_some() => (READ_WRITE | MAPPABLE, bar.size),
+            _ => (READ_WRITE, bar.size),
         };
         let mut reply = words(&[32, flags, index, 0]);
         reply.extend(size.to_le_bytes());
         reply.extend([0; 8]);
-        Ok((reply, descriptor))
+        Ok((reply, bar.file))
     }
 
     fn set_irqs(&self, payload: &[u8], descriptors: Vec<OwnedFd>) -> Result<(), u32> {
@@ -204,8 +221,13 @@ impl<'a> Connection<'a> {
         if set.index != MSIX {
             return Ok(());
         }
+        let vectors = self.function.identity().vectors;
+        let end = set.start.checked_add(set.count);
+        if end.is_none_or(|end| end > vectors) {
+            return Err(EINVAL);
+        }
         let done = match (set.flags & SetIrqs::DATA_NONE != 0, set.count) {
-            (true, 0) => self.guest.set_vectors(0, regs::VECTOR_COUNT, Vec::new()),
+            (true, 0) => self.guest.set_vectors(0, vectors, Vec::new()),
             // QEMU does the masking.
             _ if set.flags & SetIrqs::DATA_EVENTFD == 0 => true,
             (_, count) => self.guest.set_vectors(set.start, count, descriptors),
@@ -222,22 +244,8 @@ impl<'a> Connection<'a> {
         let mut reply = payload.get(..Region::SIZE).ok_or(EINVAL)?.to_vec();
         let mut data = vec![0; count];
         match region {
-            0 => {
-                let value = self.device.read_register(offset, count).to_le_bytes();
-                for (to, from) in data.iter_mut().zip(value.iter().chain(&[0xff; 8]).cycle()) {
-                    *to = *from;
-                }
-            }
-            2 => self
-                .device
-                .hardware()
-                .vram
-                .read(offset, &mut data)
-                .ok_or(EINVAL)?,
             CONFIG_REGION => data.copy_from_slice(self.config.read(offset, count).ok_or(EINVAL)?),
-            1 => self.device.read_doorbell(),
-            // QEMU has the MSI-X table itself.
-            _ => {}
+            bar => self.function.read(bar, offset, &mut data).ok_or(EINVAL)?,
         }
         reply.extend(data);
         Ok(reply)
@@ -255,29 +263,16 @@ impl<'a> Connection<'a> {
             .filter(|data| data.len() >= count)
             .ok_or(EINVAL)?;
         let data = &data[..count];
-        let mut value = [0; 8];
-        for (to, from) in value.iter_mut().zip(data) {
-            *to = *from;
-        }
-        let value = u64::from_le_bytes(value);
         match region {
-            0 => self.device.write_register(offset, count, value),
-            1 => self.device.write_doorbell(offset, count, value),
-            2 => self
-                .device
-                .hardware()
-                .vram
-                .write(offset, data)
-                .ok_or(EINVAL)?,
             CONFIG_REGION => {
                 let effect = self.config.write(offset, data);
                 if effect.reset {
                     self.reset("function-level reset");
                 } else {
-                    self.device.hardware().set_master(effect.master);
+                    self.function.set_master(effect.master);
                 }
             }
-            _ => {}
+            bar => self.function.write(bar, offset, data).ok_or(EINVAL)?,
         }
         Ok(head.to_vec())
     }
@@ -287,7 +282,7 @@ impl<'a> Connection<'a> {
             eprintln!("testgpu: {why}");
         }
         self.config.reset();
-        self.device.hardware().set_master(false);
-        self.device.reset(Reset::Function);
+        self.function.set_master(false);
+        self.function.reset();
     }
 }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A driver for a made-up FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
-//! 256 descriptors, whose status the device writes.
+//! A driver for the test FPGA, 10ee:beef: registers in BAR 0, one interrupt vector, and a ring of
+//! 256 descriptors, whose status the device writes. Its manual is tests/testgpu/FPGA.md.
 use pinmap::{registers, Access, Buffer, Descriptor, Device, Interrupt, RegisterOptions, Ring};
 use std::{mem::offset_of, time::Duration};
 
 registers! {
     struct Registers: 0x28 {
-        0x00 => magic: ReadOnly<u32>,
         0x10 => ring_base: WriteOnly<u64>,
         0x18 => ring_len: WriteOnly<u32>,
         0x1c => tail: WriteOnly<u32>,
@@ -24,35 +23,33 @@ impl Descriptor for Copy {
     type Status = u32;
     const STATUS: usize = offset_of!(Copy, status);
     fn is_done(status: u32) -> bool {
-        status == 1
+        status != 0
     }
 }
 
-struct Quokka {
+struct Fpga {
     registers: Registers,
     interrupt: Interrupt,
     ring: Ring<Copy>,
 }
 
-impl Quokka {
-    fn new(device: &Device) -> pinmap::Result<Self> {
+impl Fpga {
+    fn new(device: &Device, options: RegisterOptions) -> pinmap::Result<Self> {
         let registers: Registers = device.bar(0)?.registers(0)?;
-        assert_eq!(registers.magic().read(), 0x514b_4b41, "this is no Quokka");
-        let interrupt = device.interrupt(0)?;
-        // The device drives 40 bits of addresses.
-        let ring = device.ring(256, RegisterOptions::new(Access::ReadWrite).address_bits(40))?;
+        let ring = device.ring(256, options)?;
         registers.ring_base().write(ring.device_addr()?);
         registers.ring_len().write(ring.len() as u32);
         registers.control().write(1);
-        Ok(Self { registers, interrupt, ring })
+        // There is nothing to interrupt for yet.
+        Ok(Self { registers, interrupt: device.interrupt(0)?, ring })
     }
 
-    fn copy(&mut self, source: u64, target: u64, len: u32) -> pinmap::Result<Copy> {
+    fn copy(&mut self, source: u64, target: u64, len: u32) -> pinmap::Result<u32> {
         self.ring.push(Copy { source, target, len, flags: 1, ..Copy::default() })?;
         self.registers.tail().write(self.ring.tail() as u32);
         loop {
             if let Some(done) = self.ring.pop()? {
-                return Ok(done);
+                return Ok(done.status);
             }
             self.interrupt.wait_timeout(Duration::from_secs(1))?;
             self.registers.acknowledge().write(1);
@@ -62,10 +59,14 @@ impl Quokka {
 
 fn main() -> pinmap::Result<()> {
     let device = Device::find(0x10ee, 0xbeef)?;
-    let mut quokka = Quokka::new(&device)?;
-    let input = Buffer::from((0..4096).collect::<Vec<u32>>()).register(&device, Access::Read)?;
-    let output = Buffer::<u32>::new(4096)?.register(&device, Access::ReadWrite)?;
-    quokka.copy(input.device_addr()?, output.device_addr()?, 4 * 4096)?;
+    // The device drives 40 bits of addresses.
+    let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
+    let mut fpga = Fpga::new(&device, options)?;
+    let input = Buffer::from((0..4096).collect::<Vec<u32>>()).register(&device, options)?;
+    let output = Buffer::<u32>::new(4096)?.register(&device, options)?;
+    assert_eq!(fpga.copy(input.device_addr()?, output.device_addr()?, 4 * 4096)?, 1);
+    // The engine stops before the ring goes.
+    fpga.registers.control().write(0);
     assert_eq!(output.release()?[..], input.release()?[..]);
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 mod atomics;
 mod faults;
+mod fpga;
 mod hostile;
 mod mmu;
 mod packets;

@@ -40,6 +40,18 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    pub(crate) fn new() -> Self {
+        let file = memory_file(c"host", HOST_SIZE).unwrap();
+        Self {
+            bytes: Mapping::new(&file, HOST_SIZE).unwrap(),
+            refused: Mutex::default(),
+            vectors: Default::default(),
+            slow: Mutex::default(),
+            gate: RwLock::default(),
+            at_gate: AtomicU64::default(),
+        }
+    }
+
     fn check(&self, address: u64, bytes: u64) -> Result<(), Refused> {
         self.at_gate.fetch_add(1, Ordering::SeqCst);
         drop(self.gate.read().unwrap());
@@ -106,6 +118,18 @@ impl Bus for Memory {
     }
 }
 
+/// Waits until a condition is true, which must happen.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{what} does not happen"
+        );
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
 pub(crate) struct Rig {
     running: Running,
     pub(crate) host: Arc<Memory>,
@@ -146,15 +170,7 @@ impl Rig {
     }
 
     pub(crate) fn with(settings: Settings) -> Self {
-        let file = memory_file(c"host", HOST_SIZE).unwrap();
-        let host = Arc::new(Memory {
-            bytes: Mapping::new(&file, HOST_SIZE).unwrap(),
-            refused: Mutex::default(),
-            vectors: Default::default(),
-            slow: Mutex::default(),
-            gate: RwLock::default(),
-            at_gate: AtomicU64::default(),
-        });
+        let host = Arc::new(Memory::new());
         let rig = Self {
             running: Running::start(settings, Box::new(Arc::clone(&host))).unwrap(),
             host,
@@ -294,15 +310,8 @@ impl Rig {
     }
 
     /// Waits until a condition is true, which must happen.
-    pub(crate) fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let start = Instant::now();
-        while !done() {
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "{what} does not happen"
-            );
-            std::thread::sleep(Duration::from_micros(50));
-        }
+    pub(crate) fn until(&self, what: &str, done: impl FnMut() -> bool) {
+        wait_until(what, done);
     }
 
     pub(crate) fn slot(&self, slot: u64, register: u64) -> u64 {
