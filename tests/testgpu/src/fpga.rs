@@ -63,8 +63,8 @@ impl State {
     }
 
     fn status(&self) -> u32 {
-        let runs = self.runs() || self.executes;
-        u32::from(runs) * STATUS_RUNS | u32::from(self.error) * STATUS_ERROR
+        let bit = |set, bit| if set { bit } else { 0 };
+        bit(self.runs() || self.executes, STATUS_RUNS) | bit(self.error, STATUS_ERROR)
     }
 
     fn tail(&self) -> u32 {
