@@ -253,6 +253,12 @@ impl Memory {
         writable.unwrap_or(false)
     }
 
+    /// Whether there are [mappings](Self::map).
+    pub fn is_mapped(&self) -> bool {
+        let mapped = self.with(|held| Ok(held.mappings != 0));
+        mapped.unwrap_or(false)
+    }
+
     /// Maintains the CPU's caches for these bytes, if the device does not snoop them: for the
     /// device to see what the CPU wrote, or the other way round.
     ///
