@@ -417,6 +417,12 @@ impl Handle {
         self.confirm_fake(packets);
     }
 
+    /// Pretends that the queue was destroyed.
+    pub(crate) fn stop_fake(&self) {
+        let _ = self.ending.set(State::default());
+        self.destroyed.store(true, Ordering::Release);
+    }
+
     /// Sets the index that the made-up driver tells.
     pub(crate) fn confirm_fake(&self, packets: u64) {
         if let Some(index) = &self.fake_index {

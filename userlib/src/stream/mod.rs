@@ -207,6 +207,7 @@
 mod callbacks;
 mod completion;
 mod core;
+mod ended;
 mod event;
 mod future;
 mod in_flight;
