@@ -184,6 +184,11 @@ impl Handle {
 
     /// Has an eventfd signalled when `value` packets are executed, or never will be.
     pub(crate) fn notify(&self, value: u64, eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
+        #[cfg(test)]
+        if self.fake_index.is_some() {
+            // The made-up driver takes it, and signals nothing.
+            return Ok(());
+        }
         let mut args = abi::pinmap_queue_notify {
             queue: self.id,
             fence: EXECUTED,

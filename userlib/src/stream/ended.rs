@@ -55,8 +55,8 @@ pub(super) struct Ended {
     reached: Reached,
     /// What came of the point, once that is known.
     result: Option<Result<()>>,
-    /// Told when the queue was given up, which a thread does.
-    given_up: Option<Arc<Task>>,
+    /// Told when a thread has waited for the end.
+    waited: Option<Arc<Task>>,
 }
 
 impl Ended {
@@ -65,7 +65,7 @@ impl Ended {
             reached: Reached::new(point.clone()),
             point,
             result: None,
-            given_up: None,
+            waited: None,
         }
     }
 }
@@ -74,21 +74,76 @@ impl Future for Ended {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        match &self.given_up {
-            Some(task) if !task.is_over(context) => return Poll::Pending,
-            Some(_) => {}
-            None => {
-                let result = ready!(Pin::new(&mut self.reached).poll(context));
-                if result.is_ok() || inside::is_inside() {
-                    return Poll::Ready(result);
-                }
-                let (point, task) = (self.point.clone(), Task::new(context));
-                self.result = Some(result);
-                self.given_up = Some(Arc::clone(&task));
-                callbacks::in_background(&task, move || give_up(&point));
+        if let Some(task) = &self.waited {
+            if !task.is_over(context) {
                 return Poll::Pending;
             }
+            // After a wait this does not wait, whatever came of it.
+            return match self.result.take() {
+                Some(result) => Poll::Ready(result),
+                None => Pin::new(&mut self.reached).poll(context),
+            };
         }
-        Poll::Ready(self.result.take().unwrap_or(Ok(())))
+        // After raw packets the device itself is asked, for as long as it says no.
+        let is_doubtful = self.point.fence.is_done() && !self.point.is_passed();
+        if !is_doubtful || inside::is_inside() {
+            let result = ready!(Pin::new(&mut self.reached).poll(context));
+            if result.is_ok() || inside::is_inside() {
+                return Poll::Ready(result);
+            }
+            self.result = Some(result);
+        }
+        let (point, task) = (self.point.clone(), Task::new(context));
+        self.waited = Some(Arc::clone(&task));
+        callbacks::in_background(&task, move || wait_for_end(&point));
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::fence::Fence;
+    use crate::queue::handle::Handle;
+    use std::sync::mpsc::{channel, Sender};
+    use std::sync::Mutex;
+    use std::task::{Wake, Waker};
+    use std::time::Duration;
+
+    struct Tells(Mutex<Sender<()>>);
+
+    impl Wake for Tells {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.lock().expect("no panic").send(());
+        }
+    }
+
+    /// A fence that a raw packet may have stored is confirmed without blocking the executor.
+    #[test]
+    fn a_poll_does_not_wait_for_the_device_to_confirm() {
+        let handle = Arc::new(Handle::fake_with_index());
+        handle.execute(5);
+        handle.confirm_fake(0);
+        let mut point = Point::new(Fence::new(Arc::clone(&handle), 5), Vec::new());
+        point.raw_packets = true;
+        let (sender, woken) = channel();
+        let waker = Waker::from(Arc::new(Tells(sender.into())));
+        let mut context = Context::from_waker(&waker);
+        let mut ended = Ended::new(point);
+        let (polled, told) = channel();
+        std::thread::scope(|threads| {
+            let handle = &handle;
+            threads.spawn(move || {
+                // In the end also if the poll waits for that.
+                let _ = told.recv_timeout(Duration::from_secs(10));
+                handle.confirm_fake(5);
+            });
+            let first = Pin::new(&mut ended).poll(&mut context);
+            polled.send(()).expect("a thread");
+            assert!(first.is_pending());
+        });
+        woken.recv_timeout(Duration::from_secs(10)).expect("a wake");
+        let second = Pin::new(&mut ended).poll(&mut context);
+        assert!(matches!(second, Poll::Ready(Ok(()))));
     }
 }
