@@ -328,9 +328,7 @@ impl Memory {
                 return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
             }
         }
-        let Held { whole, owner, .. } = held;
-        drop(whole);
-        let released = match owner {
+        let released = match held.owner {
             Owner::Registration(registration) => {
                 let released = registration.into_inner().release();
                 released.map_err(pinmap::ErrorWith::into_error)

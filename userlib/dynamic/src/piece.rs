@@ -213,7 +213,7 @@ impl Pieces {
     pub(crate) fn have_ended(&self) -> bool {
         // Each is looked at, so that those that have ended keep nothing.
         let looked = self.all().into_iter().map(|piece| piece.has_ended());
-        looked.fold(true, |all, one| all && one)
+        looked.fold(true, |all, one| all & one)
     }
 
     /// Waits until all pieces have ended. Not to be called in a host function.

@@ -13,7 +13,7 @@
 //! [`Ring::pop`] loads the status word first, as an acquire: what the device wrote before it is
 //! seen by later reads. Where the device does not snoop the CPU's caches, both maintain the caches
 //! for the descriptor ([`Registration::sync_for_device`]). That takes descriptors that are whole
-//! cache lines: the CPU writes a line back as a whole, and in a line that two of them share it would
+//! cache lines: the CPU writes a line back as a whole, and in a line of two descriptors it would
 //! overwrite what the device has written in the other one. The memory that descriptors point to is
 //! the program's to maintain.
 

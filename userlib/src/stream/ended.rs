@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The end of what a queue does up to a point: it has passed the point, or has stopped before.
 //!
-//! A queue that waits for another one, which has stopped, never goes on by itself. So it is poisoned
-//! by whoever waits for its end. That takes as long as the packet that runs; a future leaves it to a
+//! A queue that waits for another one, which has stopped, never goes on by itself. So whoever waits
+//! for its end poisons it. That takes as long as the packet that runs; a future leaves it to a
 //! thread of the crate.
 
 use std::future::Future;
