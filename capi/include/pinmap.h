@@ -862,10 +862,12 @@ int pinmap_sync_for_cpu(const struct pinmap_memory *memory,
 
 /**
  * Takes memory away from the device, or frees it, when the work in flight that names it is done.
- * NULL is none. The memory is gone even if this fails, but for EBUSY.
+ * NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK.
  *
- * Errors: EBUSY, there are mappings of it (pinmap_map()), and nothing was done; EIO, the IOMMU or
- * the device failed: the device is cut off from all memory, and will soon be gone.
+ * Errors: EBUSY, there are mappings of it (pinmap_map()), or the device does not end the work that
+ * names it, and nothing was done; EDEADLK, this is a host function, and there is work in flight
+ * that names it, and nothing was done; EIO, the IOMMU or the device failed: the device is cut off
+ * from all memory, and will soon be gone.
  */
 int pinmap_release(struct pinmap_memory *memory);
 
@@ -984,9 +986,10 @@ struct pinmap_stream *pinmap_stream_create(const struct pinmap_device *device,
 
 /**
  * Waits until everything that was submitted to a stream is done, and destroys it. NULL is none.
- * The stream is gone even if this fails.
+ * The stream is gone even if this fails; in a host function, where this does not wait, its work is
+ * still done.
  *
- * Errors: as for pinmap_stream_synchronize().
+ * Errors: as for pinmap_stream_synchronize(); EDEADLK, this is a host function.
  */
 int pinmap_stream_destroy(struct pinmap_stream *stream);
 
@@ -1028,7 +1031,9 @@ int pinmap_stream_fill(const struct pinmap_stream *stream,
 /**
  * Submits a host function: a thread of this library calls it once with `argument` when everything
  * before is done, and what is submitted next waits for it. If the stream fails before that, it is
- * not called. It must not wait for the stream, and must return.
+ * not called. It must not wait for the stream, and must return. Functions of this library that
+ * might wait fail in it with EDEADLK; pinmap_release() only if there is work in flight that names
+ * the memory.
  *
  * Errors: EINVAL, the function is NULL; EIO, the stream has failed; EDEADLK, this is a host
  * function.

@@ -119,10 +119,12 @@ pub unsafe extern "C" fn pinmap_sync_for_cpu(
 }
 
 /// Takes memory away from the device, or frees it, when the work in flight that names it is done.
-/// NULL is none. The memory is gone even if this fails, but for EBUSY.
+/// NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK.
 ///
-/// Errors: EBUSY, there are mappings of it (pinmap_map()), and nothing was done; EIO, the IOMMU or
-/// the device failed: the device is cut off from all memory, and will soon be gone.
+/// Errors: EBUSY, there are mappings of it (pinmap_map()), or the device does not end the work that
+/// names it, and nothing was done; EDEADLK, this is a host function, and there is work in flight
+/// that names it, and nothing was done; EIO, the IOMMU or the device failed: the device is cut off
+/// from all memory, and will soon be gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
     status(|| {
@@ -130,11 +132,16 @@ pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
             return Ok(());
         }
         // SAFETY: Memory, by the rules of C.
-        let released = unsafe { refer(memory, "memory")? }.0.release();
+        let Memory(held) = unsafe { refer(memory, "memory")? };
+        let released = held.release();
         if let Err(error) = &released {
-            if error.kind() == ErrorKind::Busy {
-                let hint = "`pinmap_unmap()` takes a mapping away";
-                return Err(error.clone().with_hint(hint));
+            match error.kind() {
+                ErrorKind::Busy if held.is_mapped() => {
+                    let hint = "`pinmap_unmap()` takes a mapping away";
+                    return Err(error.clone().with_hint(hint));
+                }
+                ErrorKind::Busy | ErrorKind::Deadlock => return released,
+                _ => {}
             }
         }
         // SAFETY: It comes from `make`, and is not used again, by the rules of C.

@@ -92,9 +92,10 @@ pub unsafe extern "C" fn pinmap_stream_create(
 }
 
 /// Waits until everything that was submitted to a stream is done, and destroys it. NULL is none.
-/// The stream is gone even if this fails.
+/// The stream is gone even if this fails; in a host function, where this does not wait, its work is
+/// still done.
 ///
-/// Errors: as for pinmap_stream_synchronize().
+/// Errors: as for pinmap_stream_synchronize(); EDEADLK, this is a host function.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_destroy(stream: *mut Stream) -> c_int {
     status(|| {
@@ -188,7 +189,9 @@ pub unsafe extern "C" fn pinmap_stream_fill(
 
 /// Submits a host function: a thread of this library calls it once with `argument` when everything
 /// before is done, and what is submitted next waits for it. If the stream fails before that, it is
-/// not called. It must not wait for the stream, and must return.
+/// not called. It must not wait for the stream, and must return. Functions of this library that
+/// might wait fail in it with EDEADLK; pinmap_release() only if there is work in flight that names
+/// the memory.
 ///
 /// Errors: EINVAL, the function is NULL; EIO, the stream has failed; EDEADLK, this is a host
 /// function.

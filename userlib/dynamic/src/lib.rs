@@ -10,6 +10,7 @@
 mod error;
 mod map;
 mod memory;
+mod piece;
 mod register;
 mod stream;
 

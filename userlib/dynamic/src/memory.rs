@@ -2,22 +2,23 @@
 //! Memory that a device can reach: registered, allocated or managed.
 //!
 //! Whatever it is, a stream takes it as one device slice of bytes, made once. Work in flight shares
-//! it; releasing waits for that work.
+//! it; releasing waits for that [work](crate::piece).
 
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 
 use nix::errno::Errno;
+use pinmap::stream::in_host_function;
 use pinmap::{
     Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
     ManagedRange, RawRegistration,
 };
 
 use crate::error::{Error, Result};
-use crate::stream::Flight;
+use crate::piece::{lock, wait, Piece, Pieces};
 
 /// A value on the heap to which slices refer as long as it exists. A `Box` would assert that nobody
 /// else does.
@@ -100,31 +101,70 @@ pub(crate) struct Held {
     pub(crate) mappings: usize,
 }
 
+/// What work in flight has of memory.
+pub(crate) struct Shared {
+    pub(crate) len: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Whether memory is released.
+enum State {
+    Held(Held),
+    /// A thread releases it.
+    Leaving,
+    Released,
+}
+
+impl Shared {
+    /// Calls with what there is, if the memory is not released.
+    pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
+        match &mut *lock(&self.state) {
+            State::Held(held) => call(held),
+            State::Leaving | State::Released => {
+                let text = "the memory was released";
+                Err(Error::new(Errno::ESTALE, ErrorKind::Stale, text))
+            }
+        }
+    }
+
+    /// Checks that the memory has these bytes.
+    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::invalid(format!(
+                "{len} bytes from byte {offset} on end outside of the memory, which has {}",
+                self.len
+            ))),
+        }
+    }
+
+    fn set(&self, state: State) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+}
+
 /// Memory that a device can reach, shared by the program and by work in flight.
+///
+/// Memory that is dropped and was not released is taken away from the device when the work that
+/// names it has ended: at once, or when the other memory that this work names is used next.
 pub struct Memory {
     device: pinmap::Device,
     /// The user address of the first byte, or 0.
     addr: usize,
-    len: usize,
     /// Bytes between what the owner has and `addr`, after rounding outwards.
     offset: usize,
     id: u64,
-    held: Mutex<Option<Held>>,
-    /// The streams to which work was submitted that names the memory.
-    streams: Mutex<Vec<Weak<Flight>>>,
+    shared: Arc<Shared>,
+    pieces: Pieces,
 }
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            len, addr, device, ..
-        } = self;
+        let (len, Self { addr, device, .. }) = (self.len(), self);
         write!(f, "Memory({len} bytes at {addr:#x} of {device})")
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {
@@ -143,34 +183,29 @@ impl Memory {
         Arc::new(Self {
             device: device.clone(),
             addr,
-            len,
             offset,
             id,
-            held: Mutex::new(Some(held)),
-            streams: Mutex::new(Vec::new()),
+            shared: Arc::new(Shared {
+                len,
+                state: Mutex::new(State::Held(held)),
+                changed: Condvar::new(),
+            }),
+            pieces: Pieces::default(),
         })
     }
 
     /// Calls with what there is, if the memory is not released.
     pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Held) -> Result<T>) -> Result<T> {
-        match lock(&self.held).as_mut() {
-            Some(held) => call(held),
-            None => {
-                let text = "the memory was released";
-                Err(Error::new(Errno::ESTALE, ErrorKind::Stale, text))
-            }
-        }
+        self.shared.with(call)
     }
 
-    /// Checks that the memory has these bytes.
-    pub(crate) fn check(&self, offset: usize, len: usize) -> Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::invalid(format!(
-                "{len} bytes from byte {offset} on end outside of the memory, which has {}",
-                self.len
-            ))),
-        }
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        self.shared.check(offset, len)
+    }
+
+    /// What work in flight has of the memory.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The device.
@@ -186,7 +221,7 @@ impl Memory {
     /// The length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
-        self.len
+        self.shared.len
     }
 
     /// The number by which events name the memory.
@@ -216,6 +251,12 @@ impl Memory {
     pub fn is_writable(&self) -> bool {
         let writable = self.with(|held| Ok(!matches!(held.whole, Whole::Read(_))));
         writable.unwrap_or(false)
+    }
+
+    /// Whether there are [mappings](Self::map).
+    pub fn is_mapped(&self) -> bool {
+        let mapped = self.with(|held| Ok(held.mappings != 0));
+        mapped.unwrap_or(false)
     }
 
     /// Maintains the CPU's caches for these bytes, if the device does not snoop them: for the
@@ -260,44 +301,80 @@ impl Memory {
         })
     }
 
-    /// Notes that work of a stream names the memory.
-    pub(crate) fn used_by(&self, flight: &Arc<Flight>) {
-        let mut streams = lock(&self.streams);
-        let flight = Arc::downgrade(flight);
-        if !streams.iter().any(|known| known.ptr_eq(&flight)) {
-            streams.retain(|known| known.strong_count() != 0);
-            streams.push(flight);
-        }
+    /// Notes that a piece of work, which is about to be submitted, names the memory.
+    pub(crate) fn used_by(&self, piece: &Arc<Piece>) {
+        self.pieces.add(piece);
     }
 
     /// Takes the memory away from the device, or frees it, when the work in flight that names it is
-    /// done. Once it is released this does nothing.
+    /// done. Once it is released this does nothing. In a host function this does not wait.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there are [mappings](Self::map), and nothing was done; otherwise as for
+    /// `EBUSY`: there are [mappings](Self::map), or the device does not confirm that it has ended
+    /// the work, and nothing was done; `EDEADLK`: this is a host function, and there is work in
+    /// flight that names the memory, and nothing was done; otherwise as for
     /// [`RawRegistration::release`], after which the memory counts as released.
     pub fn release(self: &Arc<Self>) -> Result<()> {
-        let held = {
-            let mut held = lock(&self.held);
-            let mapped = held.as_ref().map_or(0, |held| held.mappings);
-            if mapped != 0 {
-                let text = format!("there are {mapped} mappings of the memory");
+        let Some(held) = self.take()? else {
+            return Ok(());
+        };
+        // A piece that was added since then finds the memory released. A host function must not
+        // even wait for that.
+        if !in_host_function() {
+            if let Err(error) = self.pieces.end() {
+                self.shared.set(State::Held(held));
+                let text = format!("the device does not end work that names the memory: {error}");
                 return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
             }
-            // New work does not find it from here on.
-            held.take()
-        };
-        let streams = mem::take(&mut *lock(&self.streams));
-        for flight in streams.iter().filter_map(Weak::upgrade) {
-            flight.wait_for(self);
         }
-        match held.map(|held| held.owner) {
-            Some(Owner::Registration(registration)) => {
+        let released = match held.owner {
+            Owner::Registration(registration) => {
                 let released = registration.into_inner().release();
-                Ok(released.map_err(pinmap::ErrorWith::into_error)?)
+                released.map_err(pinmap::ErrorWith::into_error)
             }
-            _ => Ok(()),
+            owner => {
+                drop(owner);
+                Ok(())
+            }
+        };
+        self.shared.set(State::Released);
+        Ok(released?)
+    }
+
+    /// Takes what there is, so that new work does not find it any more; `None` if the memory is
+    /// released.
+    fn take(&self) -> Result<Option<Held>> {
+        let Shared { state, changed, .. } = &*self.shared;
+        let mut state = lock(state);
+        loop {
+            match &*state {
+                State::Released => return Ok(None),
+                // The other thread may fail.
+                State::Leaving if !in_host_function() => state = wait(changed, state),
+                State::Held(held) if held.mappings != 0 => {
+                    let text = format!("there are {} mappings of the memory", held.mappings);
+                    return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
+                }
+                // All work that has found the memory is in the list.
+                State::Held(_) if !in_host_function() || self.pieces.have_ended() => break,
+                State::Leaving | State::Held(_) => {
+                    let text = "a host function cannot wait for the work that names the memory";
+                    let error = Error::new(Errno::EDEADLK, ErrorKind::Deadlock, text);
+                    return Err(error.with_hint("release it in another thread, or later"));
+                }
+            }
         }
+        match mem::replace(&mut *state, State::Leaving) {
+            State::Held(held) => Ok(Some(held)),
+            State::Leaving | State::Released => unreachable!("it was held"),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Pieces that have ended keep nothing, though other memory may know them.
+        self.pieces.have_ended();
     }
 }

@@ -1,70 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Streams: what work is in flight, and which memory it names.
+//! Streams: work that names memory.
 
 use std::array;
-use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::sync::Arc;
 
 use nix::errno::Errno;
-use pinmap::stream::{Pending, Work};
+use pinmap::stream::Work;
 use pinmap::{Accelerator, DeviceSlice, DeviceSliceMut, ErrorKind, StreamOptions};
 
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Whole};
-
-/// The memory that a piece of work names.
-type Named = Vec<Arc<Memory>>;
-
-/// A piece of work, and the addresses of the memory that it names.
-type Piece = (Vec<*const Memory>, Pending<Named>);
-
-/// The work of a stream that is not known to be done. It is locked while work is submitted, so that
-/// who waits for it does not miss any.
-pub(crate) struct Flight {
-    pending: Mutex<VecDeque<Piece>>,
-}
-
-// SAFETY: The addresses are compared, and nothing is done with what they are of.
-unsafe impl Send for Flight {}
-// SAFETY: As above.
-unsafe impl Sync for Flight {}
-
-impl Flight {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Piece>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until no work names the memory any more, because it is done or has failed.
-    pub(crate) fn wait_for(&self, memory: &Arc<Memory>) {
-        let memory = Arc::as_ptr(memory);
-        let mut work = {
-            let mut pending = self.lock();
-            let last = pending
-                .iter()
-                .rposition(|(names, _)| names.contains(&memory));
-            let until = last.map_or(0, |last| last + 1);
-            pending.drain(..until).collect::<Vec<_>>()
-        };
-        // What comes before the last one is done when that is.
-        while let Some((_, last)) = work.pop() {
-            // After a failure the stream does nothing with the memory any more.
-            let _ = last.wait();
-        }
-    }
-
-    /// Forgets all work: it is done, or will never be.
-    fn clear(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        drop(all);
-    }
-}
+use crate::memory::{Memory, Shared, Whole};
+use crate::piece::Piece;
 
 /// Memory that work names, for as long as the work takes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Operand<'w> {
-    memory: &'w Memory,
+    memory: &'w Shared,
+}
+
+impl fmt::Debug for Operand<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Operand({} bytes)", self.memory.len)
+    }
 }
 
 impl<'w> Operand<'w> {
@@ -111,23 +71,18 @@ fn no_operand() -> Error {
         .with_hint("map the file with mmap(), and register that")
 }
 
-/// A stream that knows which memory its work names.
-pub struct Stream {
-    stream: pinmap::Stream,
-    flight: Arc<Flight>,
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.stream).finish()
-    }
-}
+/// A stream whose work names [`Memory`].
+///
+/// Dropping it returns at once. Work that was submitted is still done, and the memory that the work
+/// names can be released after that.
+#[derive(Debug)]
+pub struct Stream(pinmap::Stream);
 
 impl Deref for Stream {
     type Target = pinmap::Stream;
 
     fn deref(&self) -> &pinmap::Stream {
-        &self.stream
+        &self.0
     }
 }
 
@@ -138,10 +93,7 @@ impl Stream {
     ///
     /// As for [`Accelerator::stream`].
     pub fn new(accelerator: &Accelerator, options: StreamOptions) -> Result<Self> {
-        let stream = accelerator.stream(options)?;
-        let pending = Mutex::default();
-        let flight = Arc::new(Flight { pending });
-        Ok(Self { stream, flight })
+        Ok(Self(accelerator.stream(options)?))
     }
 
     /// Submits work that names this memory, which stays until the work is done.
@@ -154,27 +106,31 @@ impl Stream {
         memory: [&Arc<Memory>; N],
         work: impl for<'w> FnOnce(&Work<'w>, [Operand<'w>; N]) -> Result<()>,
     ) -> Result<()> {
-        let mut pending = self.flight.lock();
-        while pending.front().is_some_and(|(_, first)| first.is_done()) {
-            pending.pop_front();
-        }
+        let piece = Piece::new();
+        // First, so that whoever releases the memory from now on waits for the piece, or the
+        // function does not find the memory any more.
         for memory in memory {
-            memory.used_by(&self.flight);
+            memory.used_by(&piece);
         }
-        let names = memory.iter().copied().map(Arc::as_ptr).collect();
-        // An error of this crate, which the other one's functions have no room for.
-        let mut failure = None;
-        let named = memory.map(Arc::clone).to_vec();
-        let submitted = self.stream.submit(named, |scope, named| {
-            let named: &Named = named;
+        let named = memory.map(|memory| Arc::clone(memory.shared()));
+        // Neither an error of this crate nor a panic must lose what was submitted before it.
+        let mut result = Ok(Ok(()));
+        let submitted = self.0.submit(named, |scope, named| {
+            let named: &[Arc<Shared>; N] = named;
             let operands = array::from_fn(|index| Operand {
                 memory: &named[index],
             });
-            failure = work(scope, operands).err();
+            result = catch_unwind(AssertUnwindSafe(|| work(scope, operands)));
             Ok(())
         });
-        pending.push_back((names, submitted?));
-        failure.map_or(Ok(()), Err)
+        match submitted {
+            Ok(pending) => piece.submitted(Box::new(pending)),
+            Err(error) => {
+                piece.refused();
+                return Err(error.into());
+            }
+        }
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Gives up what a stream that has failed has not done, and has it work again.
@@ -183,19 +139,15 @@ impl Stream {
     ///
     /// As for [`pinmap::Stream::reset`].
     pub fn reset(&self) -> Result<()> {
-        self.stream.reset()?;
-        self.flight.clear();
-        Ok(())
+        Ok(self.0.reset()?)
     }
 
-    /// Waits until everything is done that was submitted, and forgets it.
+    /// Waits until everything is done that was submitted.
     ///
     /// # Errors
     ///
     /// As for [`pinmap::Stream::synchronize`].
     pub fn finish(&self) -> Result<()> {
-        let done = self.stream.synchronize();
-        self.flight.clear();
-        Ok(done?)
+        Ok(self.0.synchronize()?)
     }
 }

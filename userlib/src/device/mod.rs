@@ -230,11 +230,19 @@ impl Device {
 
     /// Whether DMA snoops the CPU's caches, so that nothing needs to be synchronised.
     pub(crate) fn is_coherent(&self) -> bool {
-        *self.0.coherent.get_or_init(|| {
+        if let Some(&coherent) = self.0.coherent.get() {
+            return coherent;
+        }
+        match self.get_info() {
+            Ok(info) => *self
+                .0
+                .coherent
+                .get_or_init(|| Info::from_abi(&info).coherent),
+            // In a host function nobody can be asked: what synchronises then fails, and says why.
+            Err(Errno::EDEADLK) => false,
             // A device that cannot be asked is gone, and needs nothing.
-            self.get_info()
-                .map_or(true, |info| Info::from_abi(&info).coherent)
-        })
+            Err(_) => true,
+        }
     }
 
     pub(crate) fn id(&self) -> ContextId {
@@ -321,6 +329,14 @@ impl Device {
         let file = File::open(&path).expect("there is always /dev/null");
         Self(Arc::new(Context::new(file, path)))
     }
+
+    /// A [fake](Self::fake) device that does not snoop the CPU's caches.
+    #[cfg(test)]
+    pub(crate) fn fake_without_snooping() -> Self {
+        let device = Self::fake();
+        device.0.coherent.set(false).expect("nobody has asked");
+        device
+    }
 }
 
 impl AsFd for Device {
@@ -374,6 +390,16 @@ mod tests {
                 .contains("/dev/null: it is not a pinmap device"),
             "{error}"
         );
+    }
+
+    /// Coherence that could not be asked for, in a host function, is asked for later.
+    #[test]
+    fn a_host_function_does_not_decide_about_coherence() {
+        let device = Device::fake();
+        assert!(!crate::sys::inside::run(|| device.is_coherent()));
+        assert!(device.0.coherent.get().is_none());
+        // This one cannot be asked at all.
+        assert!(device.is_coherent());
     }
 
     #[test]

@@ -117,7 +117,9 @@ impl<T: Element> Buffer<T> {
     ///   no system call;
     /// - the file must reach to the end of the last page and not be truncated (`SIGBUS`).
     ///
-    /// The first does not apply while the buffer is registered.
+    /// The first does not apply while the buffer belongs to a
+    /// [`Registration`](crate::Registration), which hands out no references. It does apply while
+    /// the buffer is in a [`Registered`](crate::Registered), which is a slice, too.
     pub unsafe fn from_file(file: &File, offset: u64, len: usize) -> Result<Self> {
         const { check_layout::<T>() }
         let bytes = len.saturating_mul(size_of::<T>());

@@ -13,8 +13,9 @@
 //! [`Ring::pop`] loads the status word first, as an acquire: what the device wrote before it is
 //! seen by later reads. Where the device does not snoop the CPU's caches, both maintain the caches
 //! for the descriptor ([`Registration::sync_for_device`]). That takes descriptors that are whole
-//! cache lines, since a line that two of them share would belong to both sides. The memory that
-//! descriptors point to is the program's to maintain.
+//! cache lines: the CPU writes a line back as a whole, and in a line of two descriptors it would
+//! overwrite what the device has written in the other one. The memory that descriptors point to is
+//! the program's to maintain.
 
 use std::fmt;
 
@@ -27,6 +28,9 @@ use crate::memory::element::{bytes_of, bytes_of_mut, zero, Element};
 use crate::memory::options::RegisterOptions;
 use crate::memory::registration::Registration;
 use crate::sys::word::Word;
+
+/// Bytes of a cache line, on the processors that the driver is for.
+const CACHE_LINE: usize = 64;
 
 /// A descriptor of a [`Ring`], as the manual of the device lays it out.
 ///
@@ -103,8 +107,9 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: `len` is no power of two, or the options allow the device to read only; otherwise
-    /// as for [`Buffer::register`].
+    /// `EINVAL`: `len` is no power of two, or the options allow the device to read only, or the
+    /// device does not snoop caches, and descriptors are not whole cache lines of 64 bytes;
+    /// otherwise as for [`Buffer::register`].
     pub fn ring<D: Descriptor>(
         &self,
         len: usize,
@@ -126,6 +131,12 @@ impl Device {
         }
         if options.access() != crate::Access::ReadWrite {
             return refuse("the device must write the status words");
+        }
+        if size_of::<D>() % CACHE_LINE != 0 && !self.is_coherent() {
+            return refuse(
+                "the device does not snoop caches, and the descriptors are not whole cache lines \
+                 of 64 bytes",
+            );
         }
         let memory = Buffer::new(len)?.register(self, options)?;
         Ok(Ring {
@@ -389,5 +400,29 @@ mod tests {
             .ring::<Transfer>(4, crate::Access::ReadWrite)
             .expect_err("no driver");
         assert_eq!(error.errno(), Errno::ENOTTY as i32);
+    }
+
+    /// A write-back of a line would overwrite what the device writes to a neighbour in that line.
+    #[test]
+    fn descriptors_share_no_cache_line_that_must_be_written_back() {
+        crate::element! {
+            #[derive(Debug)]
+            struct Line { transfer: Transfer, rest: [u8; 48] }
+        }
+        impl Descriptor for Line {
+            type Status = u16;
+            const STATUS: usize = Transfer::STATUS;
+
+            fn is_done(status: u16) -> bool {
+                Transfer::is_done(status)
+            }
+        }
+        let device = Device::fake_without_snooping();
+        let error = device.ring::<Transfer>(4, crate::Access::ReadWrite);
+        let error = error.expect_err("refused");
+        assert_eq!(error.errno(), Errno::EINVAL as i32);
+        assert!(error.to_string().contains("64 bytes"), "{error}");
+        let error = device.ring::<Line>(4, crate::Access::ReadWrite);
+        assert_eq!(error.expect_err("no driver").errno(), Errno::ENOTTY as i32);
     }
 }

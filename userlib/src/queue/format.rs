@@ -77,6 +77,11 @@ pub enum Direction {
 /// the CPU. Scopes and streams rely on that: when the number is there, they give memory back.
 ///
 /// The device executes the [kernels](Kernel::Format) of the format that [`id`](Self::id) names.
+///
+/// # Locks
+///
+/// The methods are called while the queue is locked, so they must not use it, nor its stream. (For
+/// [`Kernel::encode`] nothing is locked.)
 pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
     /// The type of the format: this one, unless this one wraps another.
     fn id(&self) -> TypeId {

@@ -15,7 +15,7 @@ pub(crate) mod options;
 pub(crate) mod point;
 pub(crate) mod ring;
 pub(crate) mod scope;
-mod transfer;
+pub(crate) mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,6 +14,7 @@ use crate::error::{in_time, Error, Operation, Result};
 
 use super::fence::Fence;
 use super::format::{Kernel, Packet};
+use super::transfer::encode;
 use super::{Queue, WhenFull};
 use crate::memory::element::Element;
 use crate::memory::lent::{or_abort, Loans, KEPT};
@@ -255,7 +256,9 @@ impl<'scope, 'env> QueueScope<'scope, 'env> {
         self.launch_if(kernel, WhenFull::Refuse)
     }
 
-    fn launch_if(&self, kernel: impl Kernel<'scope>, when_full: WhenFull) -> Result<()> {
+    fn launch_if<K: Kernel<'scope>>(&self, kernel: K, when_full: WhenFull) -> Result<()> {
+        let handle = self.queue.borrow().accept::<K>()?;
+        let kernel = encode(&handle, kernel)?;
         self.queue.borrow_mut().launch(kernel, when_full)
     }
 

@@ -2,6 +2,7 @@
 //! Work of a queue with operands: copies, fills, kernels, timestamps.
 
 use std::any::TypeId;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -9,7 +10,8 @@ use super::{Queue, WhenFull};
 use crate::error::{Error, Operation, Result};
 use crate::memory::element::{Element, Number};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
-use crate::queue::format::{Direction, Kernel};
+use crate::queue::format::{Direction, Kernel, Packet};
+use crate::queue::handle::Handle;
 use crate::queue::operand::Operands;
 use crate::queue::options::Engines;
 use crate::queue::scope::QueueScope;
@@ -105,7 +107,9 @@ impl<'scope> QueueScope<'scope, '_> {
         index: usize,
         value: u64,
     ) -> Result<()> {
-        self.queue.borrow_mut().wait_value(&of.into(), index, value)
+        // Before borrowing the queue: this runs code of the caller, which may use the scope.
+        let of = of.into();
+        self.queue.borrow_mut().wait_value(&of, index, value)
     }
 
     /// Has the device store `value` in one element, when everything before is done. The CPU sees it
@@ -239,12 +243,8 @@ impl Queue {
         self.submit(Traced::Fill { bytes, most }, count, packets, when_full)
     }
 
-    /// Submits a kernel.
-    pub(crate) fn launch<'a, K: Kernel<'a>>(
-        &mut self,
-        kernel: K,
-        when_full: WhenFull,
-    ) -> Result<()> {
+    /// Checks that a kernel can be submitted, and returns the handle for [`encode`].
+    pub(crate) fn accept<'a, K: Kernel<'a>>(&self) -> Result<Arc<Handle>> {
         self.require(K::NAME, Engines::Compute)?;
         if self.format().id() != TypeId::of::<K::Format>() {
             let attempt = format!("submit {} to queue {}", K::NAME, self.id());
@@ -252,10 +252,13 @@ impl Queue {
             let errno = Errno::EINVAL;
             return Err(Error::refused(Operation::Submit, attempt, errno, cause));
         }
-        let device = self.handle().device();
-        let packet = kernel.encode(&mut Operands::new(device, K::NAME, K::LONGEST))?;
-        let what = Traced::Kernel(K::NAME);
-        self.submit(what, 1, std::iter::once(packet), when_full)
+        Ok(Arc::clone(self.handle()))
+    }
+
+    /// Submits a kernel, which was [encoded](encode) before.
+    pub(crate) fn launch(&mut self, kernel: Encoded, when_full: WhenFull) -> Result<()> {
+        let what = Traced::Kernel(kernel.name);
+        self.submit(what, 1, std::iter::once(kernel.packet), when_full)
     }
 
     /// Submits a packet that stores the device's clock in one element.
@@ -299,6 +302,20 @@ impl Queue {
         };
         Operands::new(self.handle().device(), what, 8).read(&one)
     }
+}
+
+/// A kernel as a packet.
+pub(crate) struct Encoded {
+    name: &'static str,
+    packet: Packet,
+}
+
+/// Makes the packet of a kernel that a queue has [accepted](Queue::accept). This runs code of the
+/// program, which may use the queue: so nothing is locked or borrowed meanwhile.
+pub(crate) fn encode<'a, K: Kernel<'a>>(handle: &Handle, kernel: K) -> Result<Encoded> {
+    let (name, device) = (K::NAME, handle.device());
+    let packet = kernel.encode(&mut Operands::new(device, name, K::LONGEST))?;
+    Ok(Encoded { name, packet })
 }
 
 /// The length of a piece of a transfer that takes several packets.
@@ -353,6 +370,41 @@ mod tests {
         let error = queue.scope(|scope| scope.write_value(&mut foreign.slice_mut(), 0, 1));
         let error = error.expect_err("another context").to_string();
         assert!(error.contains("another context"), "{error}");
+    }
+
+    /// Code of the program that a call runs may use the scope.
+    #[test]
+    #[allow(unsafe_code)]
+    fn operands_are_made_before_the_queue_is_borrowed() {
+        struct Flags<'r, 's, 'e>(&'r QueueScope<'s, 'e>, DeviceSlice<'s, u64>);
+        impl<'s> From<Flags<'_, 's, '_>> for DeviceSlice<'s, u64> {
+            fn from(Flags(scope, slice): Flags<'_, 's, '_>) -> Self {
+                scope.fence().expect("it is free");
+                slice
+            }
+        }
+        struct Twice<'r, 's, 'e>(&'r QueueScope<'s, 'e>);
+        // SAFETY: The packet accesses nothing.
+        unsafe impl<'s> Kernel<'s> for Twice<'_, 's, '_> {
+            type Format = packet::Format;
+            const NAME: &'static str = "the kernel twice";
+
+            fn encode(self, _: &mut Operands<'_>) -> Result<Packet> {
+                self.0.fence()?;
+                Ok(packet::nop())
+            }
+        }
+        let mut queue = Queue::fake_with_index();
+        queue.handle().execute(u64::MAX);
+        let memory = Fake::of(queue.handle().device(), ADDR);
+        let done = queue.scope(|scope| {
+            scope.wait_value(Flags(scope, memory.slice()), 0, 1)?;
+            scope.launch(Twice(scope))
+        });
+        done.expect("done");
+        let packets = queue.packets();
+        assert!(packets.contains(&packet::fence_wait(ADDR, 1)));
+        assert!(packets.contains(&packet::nop()));
     }
 
     #[test]

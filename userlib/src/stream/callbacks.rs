@@ -62,6 +62,8 @@ pub(super) enum Action {
 /// An action and its point.
 struct Item {
     point: Point,
+    /// Counts all items, in the order in which they were added.
+    number: u64,
     /// Memory says that the point is reached, and the device does not: it is asked every [`TICK`].
     doubtful: bool,
     action: Action,
@@ -124,8 +126,9 @@ pub(super) fn prepare() -> Result<()> {
     waiter().map(drop)
 }
 
-/// Does an action when a point is reached.
-pub(super) fn when(point: Point, action: Action) -> Result<()> {
+/// Does an action when a point is reached. Returns a number by which the action can be
+/// [forgotten](forget).
+pub(super) fn when(point: Point, action: Action) -> Result<u64> {
     let waiter = match waiter() {
         Ok(waiter) => waiter,
         Err(error) => {
@@ -136,15 +139,33 @@ pub(super) fn when(point: Point, action: Action) -> Result<()> {
             return Err(error);
         }
     };
-    waiter.lines().add(Item {
+    let number = waiter.lines().add(Item {
         point,
+        number: 0,
         doubtful: false,
         action,
     });
     waiter.fresh.store(true, Ordering::Release);
     // An eventfd that is full is readable, too.
     let _ = waiter.eventfd.write(1);
-    Ok(())
+    Ok(number)
+}
+
+/// Runs something that takes as long as a packet, and then wakes a task.
+pub(super) fn in_background(task: &Arc<Task>, job: impl FnOnce() + Send + 'static) {
+    let task = Arc::clone(task);
+    DROPS.run(move || {
+        job();
+        run_inside(|| task.wake());
+    });
+}
+
+/// Forgets an action, if it was not taken yet.
+pub(super) fn forget(point: &Point, number: u64) {
+    let Ok(waiter) = waiter() else { return };
+    let item = waiter.lines().remove(point, number);
+    // Without the lock: it may be the last to know its queue, which is then destroyed.
+    drop(item);
 }
 
 /// The points at which something is still to be done, of all fences that `is_ours` chooses.
@@ -166,22 +187,46 @@ fn key(handle: &Arc<Handle>) -> usize {
 }
 
 impl Lines {
-    fn add(&mut self, item: Item) {
+    /// Adds a new item, and returns its number.
+    fn add(&mut self, item: Item) -> u64 {
+        self.added += 1;
+        let number = self.added;
+        self.put(Item { number, ..item });
+        number
+    }
+
+    /// Puts an item in its place.
+    fn put(&mut self, item: Item) {
         let handle = item.point.handle();
         let line = self.lines.entry(key(handle)).or_insert_with(|| Line {
             handle: Arc::clone(handle),
             items: BTreeMap::new(),
             asked: None,
         });
-        self.added += 1;
         line.items
-            .insert((item.point.fence.value(), self.added), item);
+            .insert((item.point.fence.value(), item.number), item);
     }
 
-    /// Takes the items that memory says are reached, and forgets queues without items.
+    /// Takes an item away, if it is there. Its line stays as long as the driver is to signal it, so
+    /// that the driver is not asked again and again.
+    fn remove(&mut self, point: &Point, number: u64) -> Option<Item> {
+        let line = self.lines.get_mut(&key(point.handle()))?;
+        line.items.remove(&(point.fence.value(), number))
+    }
+
+    /// Takes the lines that have no items, unless the driver is to signal them.
+    fn take_idle(&mut self) -> Vec<Line> {
+        let idle = |line: &Line| line.items.is_empty() && line.asked.is_none();
+        let lines = self.lines.iter().filter(|(_, line)| idle(line));
+        let keys: Vec<_> = lines.map(|(&key, _)| key).collect();
+        let lines = keys.iter().filter_map(|key| self.lines.remove(key));
+        lines.collect()
+    }
+
+    /// Takes the items that memory says are reached.
     fn take_reached(&mut self) -> Vec<Item> {
         let mut reached = Vec::new();
-        self.lines.retain(|_, line| {
+        for line in self.lines.values_mut() {
             while let Some(first) = line.items.first_entry() {
                 #[cfg(test)]
                 {
@@ -193,8 +238,7 @@ impl Lines {
                 reached.push(first.remove());
             }
             line.asked = line.asked.filter(|&asked| line.handle.executed() < asked);
-            !line.items.is_empty()
-        });
+        }
         reached
     }
 
@@ -210,14 +254,16 @@ impl Lines {
         firsts.collect()
     }
 
-    /// All queues on which an item depends.
+    /// All queues that have a line, or on which an item depends.
     fn queues(&self) -> HashMap<usize, Arc<Handle>> {
+        let lines = self.lines.values().map(|line| &line.handle);
         let items = self.lines.values().flat_map(|line| line.items.values());
         let fences = items.flat_map(|Item { point, .. }| {
             std::iter::once(&point.fence).chain(&point.dependencies)
         });
-        fences
-            .map(|fence| (key(fence.handle()), Arc::clone(fence.handle())))
+        let handles = lines.chain(fences.map(Fence::handle));
+        handles
+            .map(|handle| (key(handle), Arc::clone(handle)))
             .collect()
     }
 
@@ -227,7 +273,11 @@ impl Lines {
         let is_lost =
             |fence: &Fence| stopped.contains_key(&key(fence.handle())) && !fence.is_done();
         let mut lost = Vec::new();
-        for line in self.lines.values_mut() {
+        for (key, line) in &mut self.lines {
+            if stopped.contains_key(key) {
+                // The driver signals nothing any more.
+                line.asked = None;
+            }
             let is_hit = |Item { point, .. }: &Item| {
                 is_lost(&point.fence) || point.dependencies.iter().any(is_lost)
             };
@@ -267,17 +317,27 @@ impl Waiter {
 
     /// Does what can be done now. Returns whether there was anything.
     fn pass(&self) -> bool {
-        let reached = self.lines().take_reached();
+        let (reached, idle) = {
+            let mut lines = self.lines();
+            (lines.take_reached(), lines.take_idle())
+        };
+        // Without the lock: this may be the last to know a queue, which is then destroyed.
+        drop(idle);
         let (due, doubtful): (Vec<_>, Vec<_>) =
             reached.into_iter().partition(|item| item.point.is_passed());
+        let mut forgotten = Vec::new();
         let (to_ask, mut busy) = {
             let mut lines = self.lines();
             for mut item in doubtful {
                 item.doubtful = true;
-                lines.add(item);
+                match item.is_forgotten() {
+                    true => forgotten.push(item),
+                    false => lines.put(item),
+                }
             }
             (lines.to_ask(), !due.is_empty())
         };
+        drop(forgotten);
         end(due, true);
         let mut gone = HashMap::new();
         for fence in to_ask {
@@ -350,6 +410,12 @@ fn call(handle: &Handle, count: u64, function: Box<dyn FnOnce() + Send>) {
 }
 
 impl Item {
+    /// Whether nobody is left to be woken, who could not [`forget`] the item while it was with the
+    /// waiter.
+    fn is_forgotten(&self) -> bool {
+        matches!(&self.action, Action::Wake(task) if Arc::strong_count(task) == 1)
+    }
+
     /// Drops what the item holds.
     fn drop_all(self, reached: bool) {
         match self.action {
@@ -472,6 +538,7 @@ mod tests {
         for value in (1..=COUNT).rev() {
             lines.add(Item {
                 point: Point::new(Fence::new(Arc::clone(&handle), value), Vec::new()),
+                number: 0,
                 doubtful: false,
                 action: Action::Drop(Box::new(())),
             });
@@ -487,7 +554,54 @@ mod tests {
                 .collect();
             assert_eq!(values, [value]);
         }
+        assert_eq!(lines.take_idle().len(), 1);
         assert!(lines.lines.is_empty());
         assert!(lines.looks <= 2 * COUNT + 1, "{}", lines.looks);
+    }
+
+    /// Waits that are given up again and again leave nothing, and ask the driver once.
+    #[test]
+    fn what_is_forgotten_is_asked_for_once() {
+        let (point, mut lines) = (point(0), Lines::default());
+        let task = Arc::<Task>::default();
+        for turn in 0..3 {
+            let number = lines.add(Item {
+                point: point.clone(),
+                number: 0,
+                doubtful: false,
+                action: Action::Wake(Arc::clone(&task)),
+            });
+            let asked = lines.to_ask();
+            assert_eq!(asked.len(), usize::from(turn == 0));
+            for line in lines.lines.values_mut() {
+                line.asked = Some(10);
+            }
+            assert!(lines.remove(&point, number).is_some());
+            assert!(lines.take_reached().is_empty() && lines.take_idle().is_empty());
+        }
+        assert_eq!(Arc::strong_count(&task), 1);
+        point.handle().execute(10);
+        assert!(lines.take_reached().is_empty());
+        assert_eq!(lines.take_idle().len(), 1);
+    }
+
+    /// The line of a queue that has stopped goes, though the driver never signals it.
+    #[test]
+    fn a_queue_that_has_stopped_leaves_nothing() {
+        let (point, mut lines) = (point(0), Lines::default());
+        let number = lines.add(Item {
+            point: point.clone(),
+            number: 0,
+            doubtful: false,
+            action: Action::Wake(Arc::default()),
+        });
+        for line in lines.lines.values_mut() {
+            line.asked = Some(10);
+        }
+        drop(lines.remove(&point, number));
+        let stopped = lines.queues();
+        assert_eq!(stopped.len(), 1);
+        assert!(lines.take_lost(&stopped).is_empty());
+        assert_eq!(lines.take_idle().len(), 1);
     }
 }

@@ -27,6 +27,8 @@ use super::future::Reached;
 pub struct Completion {
     point: Point,
     eventfd: Arc<EventFd>,
+    /// What the thread that waits for streams was asked, if it was.
+    asked: Option<u64>,
 }
 
 impl Completion {
@@ -45,11 +47,17 @@ impl Completion {
             }
             Err(errno) => return Err(handle.fail(Operation::Stream, "wait for", errno)),
         }
+        let mut asked = None;
         if !point.dependencies.is_empty() {
             // If one of them stops, the driver does not know what that means for this point.
-            callbacks::when(point.clone(), Action::Tell(Arc::clone(&eventfd)))?;
+            let tell = Action::Tell(Arc::clone(&eventfd));
+            asked = Some(callbacks::when(point.clone(), tell)?);
         }
-        Ok(Self { point, eventfd })
+        Ok(Self {
+            point,
+            eventfd,
+            asked,
+        })
     }
 
     /// Whether the point is reached. If it is, later reads see what was done before.
@@ -91,6 +99,14 @@ impl Completion {
     }
 }
 
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if let Some(number) = self.asked {
+            callbacks::forget(&self.point, number);
+        }
+    }
+}
+
 impl AsRawFd for Completion {
     fn as_raw_fd(&self) -> RawFd {
         self.eventfd.as_fd().as_raw_fd()
@@ -100,5 +116,31 @@ impl AsRawFd for Completion {
 impl AsFd for Completion {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::fence::Fence;
+    use crate::queue::handle::Handle;
+    use crate::queue::Queue;
+
+    #[test]
+    fn a_dropped_completion_leaves_nothing() {
+        let mut queue = Queue::fake_with_index();
+        let handle = Arc::clone(queue.handle());
+        let other = Arc::new(Handle::fake_with_index());
+        queue.depend_on(&Fence::new(other, 1));
+        let core = Core::fake(queue);
+        let outstanding =
+            || callbacks::outstanding(|fence| Arc::ptr_eq(fence.handle(), &handle)).len();
+        // There is something to wait for.
+        core.call(None, Box::new(|| ())).expect("submitted");
+        let before = outstanding();
+        let completion = Completion::new(&core).expect("made");
+        assert_eq!(outstanding(), before + 1);
+        drop(completion);
+        assert_eq!(outstanding(), before);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The thread that waits for all points of the process ([`callbacks`](super::callbacks)) wakes the
 //! task, so these futures need no runtime, and no file descriptor. Dropping one changes nothing for
-//! the work.
+//! the work, and leaves nothing behind with that thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,6 +28,25 @@ struct Told {
 }
 
 impl Task {
+    pub(super) fn new(context: &Context<'_>) -> Arc<Self> {
+        let task = Self::default();
+        task.lock().waker = Some(context.waker().clone());
+        Arc::new(task)
+    }
+
+    /// Whether the task was told that the wait is over. If not, it will be.
+    pub(super) fn is_over(&self, context: &Context<'_>) -> bool {
+        let waker = context.waker().clone();
+        let mut told = self.lock();
+        if told.over {
+            return true;
+        }
+        let before = told.waker.replace(waker);
+        drop(told);
+        drop(before);
+        false
+    }
+
     fn lock(&self) -> MutexGuard<'_, Told> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,8 +68,8 @@ impl Task {
 #[derive(Debug)]
 pub(super) struct Reached {
     point: Point,
-    /// There once the waiting thread was asked.
-    task: Option<Arc<Task>>,
+    /// There once the waiting thread was asked, with the number of what it was asked.
+    task: Option<(Arc<Task>, u64)>,
 }
 
 impl Reached {
@@ -66,10 +85,8 @@ impl Future for Reached {
         if self.point.fence.is_done() {
             return Poll::Ready(self.point.wait(None).map(drop));
         }
-        if let Some(task) = &self.task {
-            let mut told = task.lock();
-            if !told.over {
-                told.waker = Some(context.waker().clone());
+        if let Some((task, _)) = &self.task {
+            if !task.is_over(context) {
                 return Poll::Pending;
             }
         }
@@ -79,20 +96,24 @@ impl Future for Reached {
             Ok(true) => return Poll::Ready(self.point.wait(None).map(drop)),
             Err(error) => return Poll::Ready(Err(error)),
         }
-        let task = Arc::<Task>::default();
-        task.lock().waker = Some(context.waker().clone());
-        if let Err(error) = callbacks::when(self.point.clone(), Action::Wake(Arc::clone(&task))) {
-            return Poll::Ready(Err(error));
+        let task = Task::new(context);
+        match callbacks::when(self.point.clone(), Action::Wake(Arc::clone(&task))) {
+            Ok(number) => self.task = Some((task, number)),
+            Err(error) => return Poll::Ready(Err(error)),
         }
-        self.task = Some(task);
         Poll::Pending
     }
 }
 
 impl Drop for Reached {
     fn drop(&mut self) {
-        if let Some(task) = &self.task {
-            task.lock().waker = None;
+        if let Some((task, number)) = self.task.take() {
+            // Taken first, and dropped without the lock: a waker is code of the program's.
+            let waker = task.lock().waker.take();
+            drop(waker);
+            // Before forgetting, so that the waiting thread finds that nobody has it.
+            drop(task);
+            callbacks::forget(&self.point, number);
         }
     }
 }

@@ -207,6 +207,7 @@
 mod callbacks;
 mod completion;
 mod core;
+mod ended;
 mod event;
 mod future;
 mod in_flight;
@@ -236,6 +237,7 @@ use std::time::Duration;
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Operation, Result};
+use crate::sys::inside;
 
 use self::core::Core;
 use self::future::Reached;
@@ -255,6 +257,19 @@ use self::shared::Shared;
 #[derive(Clone)]
 pub struct Stream {
     core: Arc<Core>,
+}
+
+/// Whether this thread runs a [host function](self#host-functions), or drops memory that was handed
+/// over. Calls that might wait then fail with `EDEADLK`.
+///
+/// A library that waits by other means, for instance by a lock that is held while somebody else
+/// waits for a stream, asks before it does.
+///
+/// ```
+/// assert!(!pinmap::stream::in_host_function());
+/// ```
+pub fn in_host_function() -> bool {
+    inside::is_inside()
 }
 
 impl Accelerator {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{ready, Context, Poll};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use crate::sys::inside;
 
 use super::callbacks::{self, Action};
 use super::core::Core;
-use super::future::Reached;
+use super::ended::{has_ended, wait_for_end, Ended, LOST};
 use super::in_flight::InFlight;
 use super::parked::Parked;
 use super::work::Work;
@@ -91,27 +91,6 @@ impl<M: Send + 'static> Drop for Leaving<M> {
         }
     }
 }
-
-/// Whether a queue has nothing more to do up to a point: it has passed it, or has stopped.
-fn has_ended(point: &Point) -> bool {
-    let has_stopped = || match point.handle().stopped() {
-        Ok(stop) => stop.is_some(),
-        // A device that is gone does nothing any more. Other errors say nothing about it.
-        Err(error) => error.errno() == Errno::ENODEV as i32,
-    };
-    point.is_passed() || has_stopped()
-}
-
-/// Waits until a queue has nothing more to do up to a point.
-fn wait_for_end(point: &Point) {
-    if point.wait(None).is_err() && !has_ended(point) {
-        // It has not stopped itself, but waits for a queue that has.
-        point.handle().poison(LOST);
-    }
-}
-
-/// The cause with which a queue is poisoned that waits for one that has failed.
-const LOST: &str = "work that it waits for cannot be done";
 
 /// Work that is being submitted. If a panic drops it, the part that was submitted becomes pending.
 struct Submitting<'a, M: Send + 'static> {
@@ -310,12 +289,14 @@ impl<M: Send + 'static> Pending<M> {
         }
     }
 
-    /// Waits as [`wait`](Self::wait) does, but no longer than `timeout`.
+    /// Waits for the work as [`wait`](Self::wait) does, but no longer than `timeout`. After a
+    /// failure it does not wait for other streams that had the memory [before](Self::then).
     ///
     /// # Errors
     ///
     /// As for [`wait`](Self::wait); `ETIMEDOUT`: the time was up first. The `Pending` that comes
-    /// back can be waited for again.
+    /// back can be waited for again. It may be that [`try_into_memory`](Self::try_into_memory)
+    /// gives the memory back only after that.
     pub fn wait_timeout(self, timeout: Duration) -> Result<M, ErrorWith<Self>> {
         match self.point.wait(Some(timeout)) {
             Ok(false) => {
@@ -368,20 +349,28 @@ impl<M: Send + 'static> IntoFuture for Pending<M> {
     /// # Ok(()) }
     /// ```
     fn into_future(self) -> PendingFuture<M> {
-        let reached = Reached::new(self.point.clone());
-        let pending = Some(self);
-        PendingFuture { pending, reached }
+        PendingFuture {
+            ended: Ended::new(self.point.clone()),
+            pending: Some(self),
+            result: None,
+            asked: 0,
+        }
     }
 }
 
-/// The future of a [`Pending`]. Dropped, it drops the memory when the work is done, as a `Pending`
-/// does.
+/// The future of a [`Pending`]. It waits for what [`Pending::wait`] does, also after a failure.
+/// Dropped, it drops the memory when the work is done, as a `Pending` does.
 #[must_use = "futures do nothing unless they are awaited"]
 #[derive(Debug)]
 pub struct PendingFuture<M: Send + 'static> {
     /// `None` only after the end.
     pending: Option<Pending<M>>,
-    reached: Reached,
+    /// The end of the work, and after a failure those of the work before it, one by one.
+    ended: Ended,
+    /// What came of the work, once that is known.
+    result: Option<Result<()>>,
+    /// How many points before that of the work were asked for their end.
+    asked: usize,
 }
 
 // Nothing in it is pinned: the memory has its own place on the heap.
@@ -394,35 +383,137 @@ impl<M: Send + 'static> Future for PendingFuture<M> {
     ///
     /// The future was ready before.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let reached = Pin::new(&mut self.reached).poll(context);
-        reached.map(|reached| match self.pending.take() {
-            Some(pending) => pending.waited(reached),
-            None => panic!("a future was polled after it was ready"),
-        })
+        let this = &mut *self;
+        loop {
+            let Some(pending) = &this.pending else {
+                panic!("a future was polled after it was ready");
+            };
+            let ended = ready!(Pin::new(&mut this.ended).poll(context));
+            let result = this.result.get_or_insert(ended);
+            // Other streams, which had the memory before, may go on after a failure of the last.
+            let is_over = result.is_ok() || inside::is_inside();
+            let next = pending.before.get(this.asked).filter(|_| !is_over);
+            let Some(point) = next else { break };
+            this.ended = Ended::new(point.clone());
+            this.asked += 1;
+        }
+        match (this.pending.take(), this.result.take()) {
+            (Some(pending), Some(result)) => Poll::Ready(pending.waited(result)),
+            _ => unreachable!("both are there until now"),
+        }
     }
 }
 
 impl<M: Send + 'static> Drop for Pending<M> {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        // If nothing is to be dropped, nothing is lent, and no raw packet could name it, the device
-        // does not know the memory.
-        let mut points = std::mem::take(&mut self.before);
-        let raw_packets = self.point.raw_packets || points.iter().any(|point| point.raw_packets);
-        let is_known = std::mem::needs_drop::<M>() || !held.loans.is_empty() || raw_packets;
-        if is_known {
-            // The last one is waited for first, because it waits for the others.
-            points.push(self.point.clone());
-            drop(Leaving {
-                points,
-                held: Some(held),
-            });
+        // Unless there is nothing to keep, the device may know the memory: from the loans, and by a
+        // slice of raw parts or a raw packet also from its address.
+        let is_empty = size_of::<M>() == 0 && !std::mem::needs_drop::<M>();
+        if is_empty && held.loans.is_empty() {
+            return;
         }
+        // The last one is waited for first, because it waits for the others.
+        let mut points = std::mem::take(&mut self.before);
+        points.push(self.point.clone());
+        drop(Leaving {
+            points,
+            held: Some(held),
+        });
     }
 }
 
 impl<M: Send + 'static> fmt::Debug for Pending<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Pending").field(&self.point.fence).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::Queue;
+    use crate::testgpu::IncrementF32;
+    use crate::DeviceSliceMut;
+    use std::time::Instant;
+
+    /// A stream whose device executes nothing, so that its work is lost in the end.
+    fn stuck() -> (Stream, Arc<Handle>) {
+        let queue = Queue::fake();
+        let handle = Arc::clone(queue.handle());
+        (Stream::of(Core::fake(queue)), handle)
+    }
+
+    /// Whether somebody waits for the work, who then finds that it is lost.
+    fn is_waited_for(handle: &Handle) -> bool {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            match handle.check(Operation::Submit, "add to") {
+                Err(error) => break error.to_string().contains(LOST),
+                Ok(()) if Instant::now() > until => break false,
+                Ok(()) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// The device can know memory that nothing is to be dropped of, by its address.
+    #[test]
+    #[allow(unsafe_code)]
+    fn dropped_memory_stays_until_the_work_is_done() {
+        let (stream, handle) = stuck();
+        let device = handle.device();
+        let pending = stream.submit([0.0f32; 4096], |work, memory| {
+            let (first, len) = (memory.as_mut_ptr(), memory.len());
+            let addr = first.addr() as u64;
+            // SAFETY: The memory is not used, and stays where it is until the work is done.
+            let mut data = unsafe { DeviceSliceMut::from_raw_parts(device, first, addr, len) };
+            work.launch(IncrementF32 { data: &mut data })
+        });
+        drop(pending.expect("submitted"));
+        assert!(is_waited_for(&handle));
+    }
+
+    /// After a failure the future waits for the streams that had the memory before, too.
+    #[test]
+    fn a_future_waits_for_all_streams() {
+        let (first, second) = (Queue::fake_with_index(), Queue::fake_with_index());
+        let (busy, failed) = (Arc::clone(first.handle()), Arc::clone(second.handle()));
+        let point = |handle: &Arc<Handle>| Point::new(Fence::new(Arc::clone(handle), 5), vec![]);
+        let pending = Pending {
+            point: point(&failed),
+            before: vec![point(&busy)],
+            core: Weak::new(),
+            held: Some(Held {
+                memory: Some(Parked::new(7)),
+                loans: Arc::default(),
+            }),
+        };
+        failed.stop_fake();
+        let mut future = pending.into_future();
+        let (sender, woken) = std::sync::mpsc::channel();
+        struct Wakes(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
+        impl std::task::Wake for Wakes {
+            fn wake(self: Arc<Self>) {
+                let _ = self.0.lock().expect("no panic").send(());
+            }
+        }
+        let waker = Arc::new(Wakes(sender.into())).into();
+        let mut context = Context::from_waker(&waker);
+        // Until it waits for the first stream.
+        while future.asked == 0 {
+            assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+            if future.asked == 0 {
+                woken.recv_timeout(Duration::from_secs(10)).expect("a wake");
+            }
+        }
+        busy.execute(5);
+        let error = loop {
+            match Pin::new(&mut future).poll(&mut context) {
+                Poll::Ready(result) => break result.expect_err("the second stream has failed"),
+                Poll::Pending => woken.recv_timeout(Duration::from_secs(10)).expect("a wake"),
+            }
+        };
+        assert_eq!(error.error.errno(), Errno::EIO as i32);
+        assert_eq!(error.value.try_into_memory().expect("nobody uses it"), 7);
     }
 }

@@ -15,6 +15,7 @@ use crate::memory::raw::outwards;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::queue::format::{Kernel, Packet};
 use crate::queue::handle::Handle;
+use crate::queue::transfer::encode;
 use crate::queue::WhenFull;
 use crate::sys::map::page_size;
 use crate::trace::recorder::Traced;
@@ -246,6 +247,13 @@ impl<'w> Work<'w> {
     /// As for [`copy`](Self::copy); `EINVAL`: the operands do not have the lengths that the kernel
     /// needs, or one that is written overlaps with another.
     pub fn launch(&self, kernel: impl Kernel<'w>) -> Result<()> {
+        self.launch_kernel(kernel)
+    }
+
+    fn launch_kernel<K: Kernel<'w>>(&self, kernel: K) -> Result<()> {
+        let handle = self.lock()?.queue().accept::<K>()?;
+        // Without the lock: this runs code of the caller, which may use the stream.
+        let kernel = encode(&handle, kernel)?;
         self.lock()?.queue_mut().launch(kernel, WhenFull::Wait)
     }
 
@@ -357,6 +365,7 @@ impl fmt::Debug for Work<'_> {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::queue::operand::Operands;
     use crate::queue::Queue;
     use crate::stream::{scope, Stream};
     use crate::testgpu::packet;
@@ -397,6 +406,29 @@ mod tests {
             let result = scope(|scope| nop(&scope.on(&stream)));
             result.expect("done");
         });
+    }
+
+    /// A kernel of the program's own may use the stream while it is launched.
+    #[test]
+    fn a_kernel_is_encoded_without_a_lock() {
+        struct Asks<'r>(&'r Stream);
+        // SAFETY: The packet accesses nothing.
+        unsafe impl Kernel<'_> for Asks<'_> {
+            type Format = packet::Format;
+            const NAME: &'static str = "the kernel asks";
+
+            fn encode(self, _: &mut Operands<'_>) -> Result<Packet> {
+                // This says no while somebody has the lock.
+                assert!(self.0.query()?);
+                Ok(packet::nop())
+            }
+        }
+        let queue = Queue::fake_with_index();
+        queue.handle().execute(u64::MAX);
+        let core = Core::fake(queue);
+        let stream = Stream { core };
+        let done = stream.scope(|work| work.launch(Asks(&stream)));
+        done.expect("done");
     }
 
     #[test]

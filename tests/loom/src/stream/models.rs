@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::task::Poll;
 
 use loom::future::block_on;
 use loom::sync::Notify;
@@ -64,6 +65,22 @@ pub fn a_task_is_told_that_its_queue_is_gone() {
         let other = thread::spawn(move || other.destroy().expect("the driver can"));
         block_on(Reached::new(point(&handle, 5))).expect_err("nothing is executed");
         other.join().expect("the other thread");
+    });
+}
+
+/// A future that is dropped before its point is reached leaves nothing with the waiter.
+pub fn a_future_that_is_dropped_leaves_nothing() {
+    check(|| {
+        let (handle, engine) = queue();
+        let mut future = Box::pin(Reached::new(point(&handle, 5)));
+        block_on(std::future::poll_fn(|context| {
+            assert!(future.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        }));
+        assert_eq!(callbacks::outstanding(|_| true).len(), 1);
+        drop(future);
+        assert!(callbacks::outstanding(|_| true).is_empty());
+        drop(engine);
     });
 }
 

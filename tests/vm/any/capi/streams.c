@@ -2,10 +2,12 @@
 /* libpinmap: streams of the test GPU, and managed memory. */
 #define _GNU_SOURCE
 #include "capi.h"
+#include "file.h"
 #include "pins.h"
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -178,7 +180,21 @@ static void *release(void *argument)
 	return NULL;
 }
 
-/* Memory stays within the device's reach as long as work names it. */
+/* Begins to release memory in another thread, which has to wait for that. */
+static pthread_t begin_release(struct releasing *releasing)
+{
+	pthread_t thread;
+	uint64_t address;
+
+	CHECK_EQ(pthread_create(&thread, NULL, release, releasing), 0);
+	/* Nothing finds the memory any more. */
+	while (!pinmap_device_address(releasing->memory, 0, &address))
+		sched_yield();
+	CHECK_EQ(errno, ESTALE);
+	return thread;
+}
+
+/* Memory stays within the device's reach as long as work names it, whoever else waits for that. */
 TEST(release_waits_for_work)
 {
 	struct pinmap_device *gpu = capi_gpu();
@@ -186,25 +202,139 @@ TEST(release_waits_for_work)
 	long long pins = pins_held();
 	struct pinmap_memory *from = registered(gpu, 1), *to = registered(gpu, 1);
 	char *target = pinmap_address(to);
-	struct releasing releasing = { .memory = to };
-	pthread_t thread;
+	struct releasing releasing[] = { { .memory = to }, { .memory = from } };
+	pthread_t threads[2];
 	struct gate gate;
 
 	strcpy(pinmap_address(from), "late");
 	gate_close(&gate, stream);
 	DONE(pinmap_stream_copy(stream, to, 0, from, 0, PAGE));
-	/* Work behind it, which does not name the memory, is not waited for. */
 	CHECK_EQ(DONE(pinmap_stream_query(stream)), 0);
-	CHECK_EQ(pthread_create(&thread, NULL, release, &releasing), 0);
+	for (int i = 0; i < 2; i++)
+		threads[i] = begin_release(&releasing[i]);
 	sleep_ms(50);
-	CHECK(!releasing.released && target[0] == 0);
+	CHECK(!releasing[0].released && !releasing[1].released && target[0] == 0);
+	CHECK_EQ(pins_held(), pins + 2);
 	sem_post(&gate.open);
-	pthread_join(thread, NULL);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
 	CHECK(!strcmp(target, "late"));
-	CHECK_PINS_SOON(pins + 1);
-	DONE(pinmap_release(from));
-	DONE(pinmap_stream_destroy(stream));
 	CHECK_PINS_SOON(pins);
+	DONE(pinmap_stream_destroy(stream));
+	pinmap_close(gpu);
+}
+
+/* A host function that releases memory, or destroys its stream, when the test lets it. */
+struct within {
+	struct gate gate;
+	struct pinmap_stream *stream;
+	struct pinmap_memory *done, *busy;
+};
+
+static void release_within(void *argument)
+{
+	struct within *within = argument;
+
+	wait_at(&within->gate);
+	REFUSED(pinmap_release(within->busy), EDEADLK, DEADLOCK, "a host function");
+	REFUSED(pinmap_stream_fill(within->stream, within->busy, 0, 1, 1, 1), EDEADLK, DEADLOCK,
+		"submit");
+	DONE(pinmap_release(within->done));
+}
+
+static void begin_within(struct within *within, void (*function)(void *))
+{
+	sem_init(&within->gate.entered, 0, 0);
+	sem_init(&within->gate.open, 0, 0);
+	within->gate.calls = 0;
+	DONE(pinmap_stream_call(within->stream, function, within));
+	sem_wait(&within->gate.entered);
+}
+
+/* Opens a gate when a thread waits in an ioctl(). */
+struct opener {
+	struct gate *gate;
+	pid_t waits;
+};
+
+static void *open_gate(void *argument)
+{
+	struct opener *opener = argument;
+	char path[64], call[256] = "";
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", opener->waits);
+	/* "16" is ioctl(). */
+	while (strncmp(call, "16 ", 3))
+		file_read(path, call, sizeof(call));
+	sem_post(&opener->gate->open);
+	return NULL;
+}
+
+/*
+ * A host function can release memory that is no longer used, even while another thread waits for
+ * room in the ring, which only the end of that function can make. Other memory it cannot release.
+ */
+TEST(host_function_releases_what_is_done)
+{
+	struct pinmap_device *gpu = capi_gpu();
+	struct pinmap_stream_options options = { .size = sizeof(options), .packets = 64 };
+	struct within within = {
+		.stream = MADE(pinmap_stream_create(gpu, &options)),
+		.done = registered(gpu, 1),
+		.busy = registered(gpu, 1),
+	};
+	struct opener opener = { .gate = &within.gate, .waits = gettid() };
+	const uint64_t *number = pinmap_address(within.busy);
+	long long pins = pins_held();
+	pthread_t thread;
+
+	DONE(pinmap_stream_fill(within.stream, within.done, 0, PAGE, 1, 1));
+	DONE(pinmap_stream_synchronize(within.stream, -1));
+	begin_within(&within, release_within);
+	DONE(pinmap_stream_fill(within.stream, within.busy, 0, 1, 1, 8));
+	CHECK_EQ(pthread_create(&thread, NULL, open_gate, &opener), 0);
+	/* The ring has room for 64 packets. */
+	for (uint64_t i = 2; i <= 100; i++)
+		DONE(pinmap_stream_fill(within.stream, within.busy, 0, 1, i, 8));
+	pthread_join(thread, NULL);
+	DONE(pinmap_stream_synchronize(within.stream, -1));
+	CHECK_EQ(*number, 100);
+	CHECK_PINS_SOON(pins - 1);
+	DONE(pinmap_release(within.busy));
+	DONE(pinmap_stream_destroy(within.stream));
+	pinmap_close(gpu);
+}
+
+static void destroy_within(void *argument)
+{
+	struct within *within = argument;
+
+	wait_at(&within->gate);
+	REFUSED(pinmap_stream_destroy(within->stream), EDEADLK, DEADLOCK, "stream");
+	sem_post(&within->gate.entered);
+}
+
+/* Work of a stream that is gone is waited for, too. */
+TEST(release_waits_for_work_of_a_stream_that_is_gone)
+{
+	struct pinmap_device *gpu = capi_gpu();
+	struct within within = {
+		.stream = MADE(pinmap_stream_create(gpu, NULL)),
+		.done = registered(gpu, 1),
+		.busy = registered(gpu, 1),
+	};
+	const char *target = pinmap_address(within.busy);
+
+	strcpy(pinmap_address(within.done), "late");
+	begin_within(&within, destroy_within);
+	/* The work takes longer than the rest of the test, if that does not wait. */
+	DONE(pinmap_testgpu_spin(within.stream, 500000000));
+	DONE(pinmap_stream_copy(within.stream, within.busy, 0, within.done, 0, PAGE));
+	sem_post(&within.gate.open);
+	sem_wait(&within.gate.entered);
+	DONE(pinmap_release(within.busy));
+	CHECK(!strcmp(target, "late"));
+	DONE(pinmap_release(within.done));
 	pinmap_close(gpu);
 }
 
