@@ -305,11 +305,14 @@
 //! }) }
 //! ```
 //!
-//! ```compile_fail
+//! ```compile_fail,E0521
 //! # use pinmap::*;
 //! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
-//! let data = queue.scope(|scope| scope.slice_mut(numbers))?;
-//! # Ok(()) }
+//! let mut data = None;
+//! queue.scope(|scope| {
+//!     data = Some(scope.slice_mut(numbers)?);
+//!     Ok(())
+//! }) }
 //! ```
 //!
 //! Memory that is only borrowed shared cannot be written:

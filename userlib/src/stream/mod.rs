@@ -196,7 +196,7 @@
 //!
 //! The function can use only the memory that was handed over:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0597
 //! # use pinmap::*;
 //! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
 //! let other = &mut numbers;
