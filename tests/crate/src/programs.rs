@@ -137,6 +137,7 @@ pub(crate) fn programs_of_accelerators() -> Outcome {
         "alloc_as_slice",
         "into_under_lock",
         "other_elements",
+        "overclaims",
         "own_kernel",
         "part_then_whole",
         "pending_await",
@@ -156,7 +157,12 @@ pub(crate) fn programs_of_accelerators() -> Outcome {
 /// The same for flat devices.
 pub(crate) fn programs_of_flat_devices() -> Outcome {
     drop(device()?);
-    for name in ["buffer_from_vec", "register_word_f32", "tokio_interrupt"] {
+    for name in [
+        "buffer_from_vec",
+        "interrupt_timeout",
+        "register_word_f32",
+        "tokio_interrupt",
+    ] {
         program(&format!("rejected {name}"))?;
     }
     Ok(())

@@ -101,6 +101,22 @@ impl Device {
     /// Makes a ring of `len` descriptors, zeroed, in memory that is registered with these options.
     /// On a flat device this makes the context the owner.
     ///
+    /// ```no_run
+    /// use pinmap::{Access, Device, RegisterOptions};
+    /// # pinmap::element! { struct Transfer { address: u64, len: u32, status: u32 } }
+    /// # impl pinmap::Descriptor for Transfer {
+    /// #     type Status = u32;
+    /// #     const STATUS: usize = 12;
+    /// #     fn is_done(status: u32) -> bool { status != 0 }
+    /// # }
+    /// # fn f(device: &Device) -> pinmap::Result<()> {
+    /// // 256 descriptors, for a device that drives 40 bits of addresses.
+    /// let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
+    /// let ring = device.ring::<Transfer>(256, options)?;
+    /// device.bar(0)?.write(0x10, ring.device_addr()?)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: `len` is no power of two, or the options allow the device to read only; otherwise

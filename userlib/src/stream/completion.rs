@@ -22,6 +22,14 @@ use super::future::Reached;
 /// readable when the point is reached, or when it never will be, and stays readable; nothing is to
 /// be read from it. With completions, one thread waits for thousands of streams in an event loop or
 /// an async runtime.
+///
+/// ```no_run
+/// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+/// let completion = stream.completion()?;
+/// // ... give the file `completion.as_fd()` to an event loop ...
+/// completion.wait()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, a completion tells nothing"]
 #[derive(Debug)]
 pub struct Completion {

@@ -26,6 +26,14 @@ pub(super) type Answer = Arc<Mutex<Option<Result<Prefetched>>>>;
 ///
 /// Made by [`Managed::prefetch_on`](crate::Managed::prefetch_on) and
 /// [`Work::prefetch`](super::Work::prefetch). Dropped, the memory moves all the same.
+///
+/// ```no_run
+/// use pinmap::{Managed, Place, Stream};
+/// # fn f(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
+/// let moving = stream.scope(|work| work.prefetch(numbers.slice(), Place::Vram))?;
+/// println!("{:?}", moving.wait()?);
+/// # Ok(()) }
+/// ```
 pub struct Prefetching {
     point: Point,
     result: Answer,
