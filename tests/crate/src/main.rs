@@ -188,6 +188,7 @@ const TESTS: &[Test] = tests! {
         errors_have_kinds_and_sources;
     waiting:
         pending_work_is_awaited
+        fences_devices_and_moves_are_awaited
         futures_can_be_dropped
         futures_learn_of_faults
         interrupts_are_awaited
@@ -198,6 +199,7 @@ const TESTS: &[Test] = tests! {
         program_increment
         program_two_streams
         program_tokio
+        program_reactors
         program_compress
         program_key_value
         program_fpga_finds_no_device

@@ -130,6 +130,13 @@ pub(crate) fn program_fpga_finds_no_device() -> Outcome {
     Ok(())
 }
 
+/// Futures that a runtime's own reactor wakes.
+pub(crate) fn program_reactors() -> Outcome {
+    drop(device()?);
+    program("reactors tokio")?;
+    program("reactors async-io").map(drop)
+}
+
 /// What users of an earlier version tried first, and could not write.
 pub(crate) fn programs_of_accelerators() -> Outcome {
     drop(gpu()?);

@@ -55,6 +55,7 @@ pub trait Descriptor: Element {
 
     /// Whether the device has passed the descriptor back, by its status word. What the program
     /// pushes must not look like that.
+    #[must_use]
     fn is_done(status: Self::Status) -> bool;
 }
 
@@ -276,6 +277,7 @@ impl<D> Ring<D> {
     }
 
     /// How many descriptors can be pushed before one must be popped.
+    #[must_use]
     pub fn room(&self) -> usize {
         self.len - self.in_flight()
     }

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{check_outside, Error, Operation, Result};
+use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 
 use super::callbacks::{self, Action};
@@ -96,6 +97,25 @@ impl Completion {
     /// As for [`query`](Self::query).
     pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
         Reached::new(self.point.clone())
+    }
+}
+
+impl Fence {
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor. Work that
+    /// is awaited in a [scope of a queue](crate::Queue::scope) borrows its memory meanwhile, so the
+    /// fence is taken out of the scope, or awaited by another task.
+    ///
+    /// ```no_run
+    /// # async fn f(fence: &pinmap::Fence) -> pinmap::Result<()> {
+    /// fence.wait_async().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait).
+    pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        Reached::new(Point::new(self.clone(), Vec::new()))
     }
 }
 

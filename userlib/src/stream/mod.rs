@@ -254,11 +254,12 @@ pub use work::Work;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Operation, Result};
+use crate::queue::point::Point;
 
 use self::core::Core;
 use self::future::Reached;
@@ -332,18 +333,78 @@ impl Device {
     /// The error of the first stream that failed, after the others are done: as for
     /// [`Stream::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
+        let mut result = Ok(());
+        for point in self.points()? {
+            result = result.and(point.and_then(|point| point.wait(None).map(drop)));
+        }
+        result
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`.
+    ///
+    /// ```no_run
+    /// use pinmap::ErrorKind;
+    /// use std::time::Duration;
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// match device.synchronize_timeout(Duration::from_secs(1)) {
+    ///     Err(error) if error.kind() == ErrorKind::TimedOut => println!("still at work"),
+    ///     other => other?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize); `ETIMEDOUT`: the time was up first.
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut result = Ok(());
+        for point in self.points()? {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            result = result.and(point.and_then(|point| point.wait_timeout(left)));
+        }
+        result
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, without blocking the thread, on any
+    /// executor. What is submitted after this call is not waited for.
+    ///
+    /// ```no_run
+    /// # async fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// device.synchronize_async().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize).
+    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let points = self.points();
+        async move {
+            let mut result = Ok(());
+            for point in points? {
+                let reached = match point {
+                    Ok(point) => Reached::new(point).await,
+                    Err(error) => Err(error),
+                };
+                result = result.and(reached);
+            }
+            result
+        }
+    }
+
+    /// The points behind everything that was submitted to the streams of this context. All of it is
+    /// published, so that it runs at the same time.
+    fn points(&self) -> Result<Vec<Result<Point>>> {
         check_outside(Operation::Stream, || format!("wait for the work of {self}"))?;
         // First the streams that exist, which now cannot be dropped unseen.
         let cores = Shared::find(self).map_or_else(Vec::new, |shared| shared.members());
         let dropped =
             callbacks::outstanding(|fence| fence.device().is_same(self) && !fence.is_over());
-        // All are published before one is waited for, so that they run at the same time.
-        let points: Vec<_> = cores.iter().map(|core| core.point()).collect();
-        let mut result = Ok(());
-        for point in points.into_iter().chain(dropped.into_iter().map(Ok)) {
-            result = result.and(point.and_then(|point| point.wait(None).map(drop)));
-        }
-        result
+        let points = cores.iter().map(|core| core.point());
+        Ok(points.chain(dropped.into_iter().map(Ok)).collect())
     }
 }
 

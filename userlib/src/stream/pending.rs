@@ -260,6 +260,7 @@ impl<M: Send + 'static> Pending<M> {
 
     /// Whether the work is done, as far as memory tells. Makes no system call, and does not find
     /// out whether the work ever will be done.
+    #[must_use]
     pub fn is_done(&self) -> bool {
         self.point.fence.is_done()
     }
