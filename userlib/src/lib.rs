@@ -381,6 +381,7 @@ compile_error!("the driver is for 64-bit Linux, and so is this crate");
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../README.md")]
+    #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/using.md")]
     #[doc = include_str!("../../docs/driver.md")]
     #[doc = include_str!("../../docs/testing.md")]

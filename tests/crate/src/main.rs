@@ -147,7 +147,10 @@ const TESTS: &[Test] = tests! {
         readme_drives_a_device
         readme_works_in_place
         readme_uses_a_stream
-        using_moves_memory;
+        using_moves_memory
+        crate_readme_works_in_place
+        crate_readme_drives_a_device
+        guides_have_programs_that_run;
     doctor:
         doctor_all_is_well
         doctor_low_limit

@@ -125,7 +125,7 @@ pub enum Direction {
 ///
 /// The device executes the [kernels](Kernel::Format) of the format that [`id`](Self::id) names.
 pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
-    /// The type of the format: this one, unless this one wraps another.
+    /// Identifies the format. A wrapper returns the id of the format it wraps.
     fn id(&self) -> TypeId {
         TypeId::of::<Self>()
     }

@@ -50,7 +50,8 @@
 //! accesses, a read returns an old value or a new one; it is never undefined behaviour.
 //!
 //! Operands are slices of registered or allocated memory, or ordinary slices that [`Work::slice`]
-//! and [`Work::slice_mut`] lend to the device until the work is done. No call waits implicitly.
+//! and [`Work::slice_mut`] lend to the device until the work is done. Submitting waits only if the
+//! ring is full.
 //!
 //! # Errors
 //!
