@@ -152,8 +152,8 @@ also if PROGRAM cannot be run or FILE not be written; 2 also for a usage error."
     /// and which rule of the driver put it there. Of each context that manages the page. Moves
     /// nothing.
     #[command(after_help = "\
-Exit status: 0, told; 1, the page is not managed, or the driver's list cannot be read; 2, usage
-error.")]
+Exit status: 0, the page was found; 1, the page is not managed, or the driver's list cannot be read;
+2, usage error.")]
     Explain(ExplainOptions),
 
     /// Print a script that completes the command line in a shell

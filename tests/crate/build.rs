@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Makes the whole programs in README.md and docs/using.md a part of the tests, as they stand
-//! there: `documents.rs` has a module for each.
+//! Makes the whole programs in the documents a part of the tests, as they stand there:
+//! `documents.rs` has a module for each.
 
 use std::env;
 use std::fmt::Write;
@@ -8,9 +8,12 @@ use std::fs;
 use std::path::Path;
 
 /// The documents, by the names of their lists.
-const DOCUMENTS: [(&str, &str); 2] = [
+const DOCUMENTS: [(&str, &str); 5] = [
     ("README", "../../README.md"),
     ("USING", "../../docs/using.md"),
+    ("CRATE", "../../userlib/README.md"),
+    ("FILES", "../../userlib/src/guide/files.md"),
+    ("FROM_CUDA", "../../userlib/src/guide/from_cuda.md"),
 ];
 
 fn main() {
@@ -20,10 +23,13 @@ fn main() {
         println!("cargo:rerun-if-changed={path}");
         let text = fs::read_to_string(path).expect("the document");
         let mut names = String::new();
-        let programs = text.split("\n```rust").skip(1);
-        for (number, program) in programs.enumerate() {
-            let (_, program) = program.split_once('\n').expect("a first line");
-            let (program, _) = program.split_once("\n```").expect("the end of a block");
+        // Every second piece is a block; a whole program is one that hides nothing.
+        let blocks = text.split("\n```").skip(1).step_by(2);
+        let programs = blocks
+            .filter_map(|block| block.split_once('\n'))
+            .filter(|(language, _)| ["rust,no_run", "no_run"].contains(language))
+            .filter(|(_, program)| program.contains("\nfn main()"));
+        for (number, (_, program)) in programs.enumerate() {
             let name = format!("{}_{number}", list.to_lowercase());
             write!(
                 modules,

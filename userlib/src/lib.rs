@@ -118,7 +118,14 @@
 //! | `bytemuck`, `zerocopy` | [`element!`] takes types that have the traits of these crates |
 //! | `half` | `f16` and `bf16` are numbers |
 //! | `serde` | `Serialize` on what the driver tells about devices, memory and faults |
-//! | `tracing` | spans around registering, allocating, and waiting |
+//! | `tracing` | spans around registering, allocating, submitting, copying and waiting |
+//!
+//! # Names
+//!
+//! [`Result`] has the name of the prelude's on purpose, as that of [`std::io`] has. Programs name
+//! what they use (`use pinmap::{Accelerator, StreamOptions}`), or write `pinmap::Result`. After
+//! `use pinmap::*`, `Result` is the crate's, and with the features `tokio` and `async-io` these two
+//! names are modules of this crate; the crates are then `::tokio` and `::async_io`.
 //!
 //! # What is guaranteed
 //!
@@ -305,11 +312,14 @@
 //! }) }
 //! ```
 //!
-//! ```compile_fail
+//! ```compile_fail,E0521
 //! # use pinmap::*;
 //! # fn f(queue: &mut Queue, numbers: &mut [f32]) -> Result<()> {
-//! let data = queue.scope(|scope| scope.slice_mut(numbers))?;
-//! # Ok(()) }
+//! let mut data = None;
+//! queue.scope(|scope| {
+//!     data = Some(scope.slice_mut(numbers)?);
+//!     Ok(())
+//! }) }
 //! ```
 //!
 //! Memory that is only borrowed shared cannot be written:
@@ -371,6 +381,7 @@ compile_error!("the driver is for 64-bit Linux, and so is this crate");
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../README.md")]
+    #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/using.md")]
     #[doc = include_str!("../../docs/driver.md")]
     #[doc = include_str!("../../docs/testing.md")]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs in README.md and docs/using.md, run as they stand there. Each checks its own
-//! results.
+//! The programs in README.md, docs/using.md, the crate's own readme and its guides, run as they
+//! stand there. Each checks its own results, but that of the guide `files`, which prints them.
 #![allow(clippy::all)]
 
 use crate::gpu::gpu;
@@ -12,6 +12,7 @@ include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 
 pub(crate) fn documents_have_these_programs() -> Outcome {
     assert_eq!((README.len(), USING.len()), (3, 4));
+    assert_eq!((CRATE.len(), FILES.len(), FROM_CUDA.len()), (2, 1, 1));
     Ok(())
 }
 
@@ -37,4 +38,23 @@ pub(crate) fn readme_uses_a_stream() -> Outcome {
 pub(crate) fn using_moves_memory() -> Outcome {
     drop(faulting()?);
     USING.iter().try_for_each(|program| program())
+}
+
+pub(crate) fn crate_readme_works_in_place() -> Outcome {
+    drop(gpu()?);
+    CRATE[0]()
+}
+
+pub(crate) fn crate_readme_drives_a_device() -> Outcome {
+    drop(edu()?);
+    CRATE[1]()?;
+    let mut edu = edu()?;
+    assert_eq!(device_content(&mut edu, 13)?, b"hello, device");
+    Ok(())
+}
+
+pub(crate) fn guides_have_programs_that_run() -> Outcome {
+    drop(gpu()?);
+    FILES[0]()?;
+    FROM_CUDA[0]()
 }

@@ -147,7 +147,10 @@ const TESTS: &[Test] = tests! {
         readme_drives_a_device
         readme_works_in_place
         readme_uses_a_stream
-        using_moves_memory;
+        using_moves_memory
+        crate_readme_works_in_place
+        crate_readme_drives_a_device
+        guides_have_programs_that_run;
     doctor:
         doctor_all_is_well
         doctor_low_limit
@@ -188,6 +191,7 @@ const TESTS: &[Test] = tests! {
         errors_have_kinds_and_sources;
     waiting:
         pending_work_is_awaited
+        fences_devices_and_moves_are_awaited
         futures_can_be_dropped
         futures_learn_of_faults
         interrupts_are_awaited
@@ -198,6 +202,7 @@ const TESTS: &[Test] = tests! {
         program_increment
         program_two_streams
         program_tokio
+        program_reactors
         program_compress
         program_key_value
         program_fpga_ring

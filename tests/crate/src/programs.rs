@@ -150,6 +150,13 @@ pub(crate) fn program_fpga_finds_no_device() -> Outcome {
     Ok(())
 }
 
+/// Futures that a runtime's own reactor wakes.
+pub(crate) fn program_reactors() -> Outcome {
+    drop(device()?);
+    program("reactors tokio")?;
+    program("reactors async-io").map(drop)
+}
+
 /// What users of an earlier version tried first, and could not write.
 pub(crate) fn programs_of_accelerators() -> Outcome {
     drop(gpu()?);
@@ -157,6 +164,7 @@ pub(crate) fn programs_of_accelerators() -> Outcome {
         "alloc_as_slice",
         "into_under_lock",
         "other_elements",
+        "overclaims",
         "own_kernel",
         "part_then_whole",
         "pending_await",
@@ -176,7 +184,12 @@ pub(crate) fn programs_of_accelerators() -> Outcome {
 /// The same for flat devices.
 pub(crate) fn programs_of_flat_devices() -> Outcome {
     drop(device()?);
-    for name in ["buffer_from_vec", "register_word_f32", "tokio_interrupt"] {
+    for name in [
+        "buffer_from_vec",
+        "interrupt_timeout",
+        "register_word_f32",
+        "tokio_interrupt",
+    ] {
         program(&format!("rejected {name}"))?;
     }
     Ok(())

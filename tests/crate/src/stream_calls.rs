@@ -61,6 +61,10 @@ pub(crate) fn host_functions_cannot_wait() -> Outcome {
             let calls = [
                 ("synchronize", errno(one.synchronize())),
                 ("device", errno(gpu.device().synchronize())),
+                (
+                    "device, for some time",
+                    errno(gpu.device().synchronize_timeout(Duration::MAX)),
+                ),
                 ("record", errno(one.record(&event))),
                 ("wait_event", errno(one.wait_event(&event))),
                 ("submit", errno(one.submit((), |_, ()| Ok(())).map(drop))),

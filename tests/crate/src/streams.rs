@@ -306,10 +306,15 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
         "it is reached later"
     );
     assert!(mappings()? > with, "the device still works for it");
+    assert!(
+        timed_out(gpu.device().synchronize_timeout(short))?,
+        "the device is not done"
+    );
     let start = Instant::now();
     gate.open()?;
     gpu.device().synchronize()?;
     assert!(start.elapsed() >= SOME_TIME, "the device is waited for");
+    gpu.device().synchronize_timeout(short)?;
     result = pending.wait()?;
     assert_eq!(result.get(0)?, 9);
     event.synchronize()?;

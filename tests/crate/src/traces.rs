@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use pinmap::testgpu::{packet, IncrementF32};
-use pinmap::trace::{Activity, Kind, Queue, Trace, PATH_VARIABLE};
+use pinmap::trace::{Activity, ActivityKind, QueueRecord, Trace, PATH_VARIABLE};
 use pinmap::{stream, Direction, QueueOptions, StreamOptions};
 use serde_json::Value;
 
@@ -76,23 +76,26 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
     assert!(!contents.contexts.is_empty());
     let queue = |id| contents.queues.iter().find(|queue| queue.id == id);
     let queue = |id| queue(id).ok_or_else(|| format!("no queue {id}: {contents:?}"));
-    let (up, down): (&Queue, &Queue) = (queue(up.id())?, queue(down.id())?);
+    let (up, down): (&QueueRecord, &QueueRecord) = (queue(up.id())?, queue(down.id())?);
     assert_eq!((up.priority, down.priority), (0, 1));
     assert_eq!(up.context.process, std::process::id());
     assert_eq!(up.context.node, gpu.device().path());
     assert_eq!(up.context.pci, gpu.device().info()?.pci.to_string());
 
-    let kinds = |queue: &Queue| -> Vec<Kind> {
+    let kinds = |queue: &QueueRecord| -> Vec<ActivityKind> {
         let activities = queue.activities.iter();
         activities.map(|activity| activity.kind.clone()).collect()
     };
     let bytes = 4 * LEN as u64;
-    let copy = |direction| Kind::Copy { direction, bytes };
-    assert_eq!(kinds(up), [copy(Direction::ToDevice), Kind::HostFunction]);
+    let copy = |direction| ActivityKind::Copy { direction, bytes };
+    assert_eq!(
+        kinds(up),
+        [copy(Direction::ToDevice), ActivityKind::HostFunction]
+    );
     let upload = &up.activities[0];
     let mut downs = kinds(down);
     // The event may have been reached before, and then there is nothing to wait for.
-    if let Kind::WaitQueue {
+    if let ActivityKind::WaitQueue {
         queue, position, ..
     } = downs[0]
     {
@@ -100,9 +103,9 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
         assert!(down.activities[0].ended >= upload.ended);
         downs.remove(0);
     }
-    let increment = Kind::Kernel("increment_f32".to_owned());
+    let increment = ActivityKind::Kernel("increment_f32".to_owned());
     let download = copy(Direction::ToHost);
-    assert_eq!(downs, [increment, download, Kind::Fill { bytes }]);
+    assert_eq!(downs, [increment, download, ActivityKind::Fill { bytes }]);
 
     let all = || up.activities.iter().chain(&down.activities);
     for activity in all() {
@@ -126,8 +129,8 @@ pub(crate) fn trace_tells_what_queues_did() -> Outcome {
         let of_engine = all().filter(|activity| activity.engine == Some(engine));
         let moved: u64 = of_engine
             .map(|activity| match activity.kind {
-                Kind::Copy { bytes, .. } => 2 * bytes,
-                Kind::Fill { bytes } => bytes,
+                ActivityKind::Copy { bytes, .. } => 2 * bytes,
+                ActivityKind::Fill { bytes } => bytes,
                 _ => 0,
             })
             .sum();
@@ -215,7 +218,9 @@ pub(crate) fn trace_leaves_small_rings_alone() -> Outcome {
     assert_eq!(contents.queues[0].activities.len(), 1 + LONGEST / 2 + MANY);
     assert_eq!(contents.lost as usize, LONGEST / 2 + 1 + LONGEST);
     let mut raw = contents.queues[0].activities.iter();
-    assert!(raw.all(|activity| activity.kind == Kind::RawPacket && activity.ended.is_some()));
+    assert!(
+        raw.all(|activity| activity.kind == ActivityKind::RawPacket && activity.ended.is_some())
+    );
     Ok(())
 }
 

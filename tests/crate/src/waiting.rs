@@ -10,8 +10,11 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use nix::libc;
+use pinmap::stream::Prefetching;
 use pinmap::testgpu::Spin;
-use pinmap::{Access, Buffer, Descriptor, DeviceEvent, ErrorKind, RegisterOptions};
+use pinmap::{
+    Access, Buffer, Descriptor, DeviceEvent, ErrorKind, Place, QueueOptions, RegisterOptions,
+};
 
 use crate::edu::Edu;
 use crate::gpu::gpu;
@@ -95,6 +98,70 @@ pub(crate) fn pending_work_is_awaited() -> Outcome {
         streams[1].synchronize_async().await
     })?;
     assert!(last.is_done() && event.query()?);
+    Ok(())
+}
+
+/// The work of a queue, of all streams of a device, and of a stream that moves memory. Nothing is
+/// ready before the gate is open.
+pub(crate) fn fences_devices_and_moves_are_awaited() -> Outcome {
+    let gpu = gpu()?;
+    let (one, other) = (stream(&gpu)?, stream(&gpu)?);
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let mut numbers = gpu.alloc::<u32>(100)?;
+    let mut gate = gpu.alloc::<u64>(1)?;
+    let managed = if gpu.device().info()?.managed {
+        let mut managed = gpu.alloc_managed::<u32>(1024)?;
+        managed.fill(1);
+        Some(managed)
+    } else {
+        None
+    };
+    let count = Arc::<Count>::default();
+    pinmap::stream::scope(|scope| {
+        let (first, second) = (scope.on(&one), scope.on(&other));
+        let mut gate = gate.slice_mut();
+        first.wait_value(&gate, 0, 1)?;
+        second.wait_value(&gate, 0, 2)?;
+        let moving = managed.as_ref();
+        let moving = moving
+            .map(|memory| memory.prefetch_on(&one, Place::Vram))
+            .transpose()?;
+        let mut device = pin!(gpu.device().synchronize_async());
+        assert!(poll(device.as_mut(), &count).is_pending());
+        let mut moving = pin!(moving.map(Prefetching::wait_async));
+        if let Some(moving) = moving.as_mut().as_pin_mut() {
+            assert!(poll(moving, &count).is_pending());
+        }
+        // The first stream goes on, the device as a whole does not.
+        gate.set(0, 1)?;
+        if let Some(moving) = moving.as_mut().as_pin_mut() {
+            assert_eq!(block_on(moving)?.moved, 4096);
+        }
+        block_on(one.synchronize_async())?;
+        assert!(poll(device.as_mut(), &count).is_pending());
+        gate.set(0, 2)?;
+        block_on(device)
+    })?;
+    assert!(one.query()? && other.query()?);
+    gate[0] = 0;
+    queue.scope(|scope| {
+        let mut gate = gate.slice_mut();
+        scope.wait_value(&gate, 0, 1)?;
+        scope.fill(numbers.slice_mut(), 7)?;
+        let fence = scope.fence()?;
+        {
+            let mut future = pin!(fence.wait_async());
+            assert!(poll(future.as_mut(), &count).is_pending());
+        }
+        let mut future = pin!(fence.wait_async());
+        assert!(poll(future.as_mut(), &count).is_pending());
+        gate.set(0, 1)?;
+        block_on(future)?;
+        assert!(fence.is_done());
+        // Ready at once.
+        block_on(fence.wait_async())
+    })?;
+    assert!(numbers.iter().all(|&number| number == 7));
     Ok(())
 }
 

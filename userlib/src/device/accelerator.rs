@@ -241,6 +241,14 @@ pub struct Counters {
 ///
 /// Only the bytes of operands are counted, not those of packets, page tables, fences and
 /// timestamps.
+///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+/// for (number, engine) in gpu.counters()?.copy_engines.iter().enumerate() {
+///     println!("copy engine {number}: {} packets in {:?}", engine.packets, engine.busy);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -310,6 +318,12 @@ impl Counters {
     }
 
     /// Sum of the counters of all copy engines.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// println!("{} bytes were copied", gpu.counters()?.copied().bytes());
+    /// # Ok(()) }
+    /// ```
     pub fn copied(&self) -> EngineCounters {
         sum(&self.copy_engines)
     }
@@ -457,6 +471,13 @@ impl Accelerator {
     }
 
     /// Asks for the properties of the device, how much of its memory is free, and its clock.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// let free = gpu.info()?.vram_free / size_of::<f32>() as u64;
+    /// let chunk = gpu.alloc_vram::<f32>(free.min(1 << 20) as usize)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -52,6 +52,17 @@ use info::{Info, Kind, Reserved};
 ///
 /// The file ([`AsFd`]) can be polled: it is readable when there is an event, and reports a hang-up
 /// when the device is gone. It is in non-blocking mode.
+///
+/// ```no_run
+/// use pinmap::Device;
+/// # fn main() -> pinmap::Result<()> {
+/// let device = Device::open("/dev/pinmap0")?;
+/// println!("{device}: {:?}", device.kind()?);
+/// let same = device.clone();
+/// drop(device); // closes nothing: `same` is the same context
+/// let registers = same.bar(0)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Device(Arc<Context>);
 
@@ -94,6 +105,15 @@ impl Context {
 impl Device {
     /// Opens a device by its node, such as `/dev/pinmap0`.
     ///
+    /// ```no_run
+    /// # fn main() -> pinmap::Result<()> {
+    /// match pinmap::Device::open("/dev/pinmap0") {
+    ///     Ok(device) => println!("{}", device.info()?.pci),
+    ///     Err(error) => println!("{error}"), // which says what to do, if that is known
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENOENT`: there is no such node; `EACCES`: this user may not open it; `ENOTTY`: the node
@@ -117,6 +137,12 @@ impl Device {
     }
 
     /// Opens the device of a PCI function, to which the driver must be bound.
+    ///
+    /// ```no_run
+    /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let device = pinmap::Device::open_pci("0000:00:10.0".parse()?)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -172,6 +198,15 @@ impl Device {
     /// Lists the devices that the driver is bound to, whether or not this user may open them. If
     /// there is none, the list is empty.
     ///
+    /// ```no_run
+    /// # fn main() -> pinmap::Result<()> {
+    /// for node in pinmap::Device::list()? {
+    ///     let (vendor, device) = node.id;
+    ///     println!("{}: {vendor:04x}:{device:04x} at {}", node.path.display(), node.pci);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of reading sysfs.
@@ -187,6 +222,13 @@ impl Device {
 
     /// Asks for the properties of the device, its limits, and whether it is owned now. Needs no
     /// ownership, and works even when the device is gone.
+    ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let info = device.info()?;
+    /// println!("{}, {} interrupt vectors", info.pci, info.vectors);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -262,6 +304,14 @@ impl Device {
 
     /// Lists the ranges of device addresses that no mapping can use, in ascending order.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// for range in device.reserved()? {
+    ///     println!("{range:x?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENODEV`: the device is gone.
@@ -286,6 +336,14 @@ impl Device {
 
     /// Resets the PCI function. Mappings and interrupts stay as they are. Makes this context the
     /// owner of the device.
+    ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// if device.info()?.can_reset {
+    ///     device.reset()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

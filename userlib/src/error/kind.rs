@@ -42,7 +42,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// The address names no memory that can be used so (`EFAULT`).
     BadAddress,
-    /// It is there already: a registration, a device address (`EEXIST`).
+    /// It already exists: a registration, a device address (`EEXIST`).
     AlreadyExists,
     /// Out of memory, or over a limit such as `RLIMIT_MEMLOCK` (`ENOMEM`).
     OutOfMemory,
@@ -50,7 +50,7 @@ pub enum ErrorKind {
     NoSpace,
     /// The device, the driver or the kernel cannot do this (`EOPNOTSUPP`, `ENOTTY`).
     Unsupported,
-    /// It would have to wait, and must not (`EAGAIN`).
+    /// The call would have to wait, which it may not do (`EAGAIN`).
     WouldBlock,
     /// The time was up (`ETIMEDOUT`).
     TimedOut,

@@ -167,7 +167,7 @@ impl Error {
         ErrorKind::of(self.0.operation, self.0.errno, self.0.fault.is_some())
     }
 
-    /// Returns an error of the standard library that has the errno, and no more.
+    /// Returns an error of the standard library that carries only the errno.
     /// [`io::Error::from`] keeps the whole text instead, and with it only the kind.
     pub fn to_io_error(&self) -> io::Error {
         self.0.source.clone().0

@@ -26,6 +26,15 @@ use crate::sys::map::{page_size, Map};
 use crate::sys::trace::span;
 
 /// Where memory is, or is to be: an [`Allocation`], or managed memory.
+///
+/// ```no_run
+/// use pinmap::{Allocation, Place};
+/// # fn f(memory: &Allocation<u8>) -> pinmap::Result<()> {
+/// if memory.place() == Place::Vram {
+///     println!("reading this by the CPU is slow");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -83,6 +92,14 @@ impl Device {
     /// The memory is whole pages, huge ones if possible, and is charged to `RLIMIT_MEMLOCK` as
     /// registered memory is.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let mut ring = device.alloc::<u64>(512)?;
+    /// ring.set(0, 0x8000_0000_0000_0001)?;
+    /// device.bar(0)?.write(0x10, ring.device_addr())?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Error::failure`](crate::Error::failure) has the details.
@@ -96,6 +113,14 @@ impl Device {
     }
 
     /// Allocates host memory as [`alloc`](Self::alloc) does, of the kind that the options say.
+    ///
+    /// ```no_run
+    /// use pinmap::AllocOptions;
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// // The CPU only writes it, in bursts.
+    /// let commands = device.alloc_with::<u64>(4096, AllocOptions::new().write_combined(true))?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -113,6 +138,14 @@ impl Device {
 impl Accelerator {
     /// Allocates memory of the device for `count` elements, zeroed. The device address equals the
     /// user address.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator, stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// let host = gpu.alloc_from(&[1.0f32; 1024])?;
+    /// let mut local = gpu.alloc_vram::<f32>(1024)?;
+    /// stream.scope(|work| work.copy(&host, &mut local))?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -207,6 +240,16 @@ impl<T: Element> Allocation<T> {
     }
 
     /// Borrows the elements as a slice that the device can read.
+    ///
+    /// ```no_run
+    /// use pinmap::{Allocation, Pinned};
+    /// # fn f(
+    /// #     stream: &pinmap::Stream, from: &Allocation<f32>, to: &mut Pinned<f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// // The first half.
+    /// stream.scope(|work| work.copy(from.slice().part(..512)?, to.slice_mut().part(..512)?))?;
+    /// # Ok(()) }
+    /// ```
     pub fn slice(&self) -> DeviceSlice<'_, T> {
         let view = match &self.memory {
             Mapped::Host(memory) => View::Host(memory.words()),
@@ -216,6 +259,18 @@ impl<T: Element> Allocation<T> {
     }
 
     /// Borrows the elements exclusively as a slice that the device can write.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Allocation};
+    /// # fn f(stream: &pinmap::Stream, local: &mut Allocation<f32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     // Borrowed once, for both: the first piece of work has it until the end of the scope.
+    ///     let mut local = local.slice_mut();
+    ///     work.fill(&mut local, 1.0)?;
+    ///     work.launch(IncrementF32 { data: &mut local })
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     pub fn slice_mut(&mut self) -> DeviceSliceMut<'_, T> {
         DeviceSliceMut::new(self.slice())
     }
@@ -352,6 +407,14 @@ impl<T: Element> Allocation<T> {
     /// [`Info::coherent`](crate::Info::coherent)). To be called after the last write, and before
     /// the device's work starts. On a coherent device this costs nothing.
     ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar, input: &mut pinmap::Allocation<u32>) -> pinmap::Result<()> {
+    /// input.write(0, &[1, 2, 3])?;
+    /// input.sync_for_device(0..3)?;
+    /// bar.write(0x98, 1u32)?; // start
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the range does not end inside the allocation; `EOPNOTSUPP`: this architecture
@@ -362,6 +425,16 @@ impl<T: Element> Allocation<T> {
 
     /// Makes what a device that is not coherent wrote to these elements visible to the CPU. To be
     /// called after the device's work ended, and before the first read.
+    ///
+    /// ```no_run
+    /// # fn f(
+    /// #     interrupt: &pinmap::Interrupt, output: &pinmap::Allocation<u32>,
+    /// # ) -> pinmap::Result<()> {
+    /// interrupt.wait()?;
+    /// output.sync_for_cpu(0..3)?;
+    /// println!("{}", output.get(0)?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -396,6 +469,12 @@ impl<T: Element> Allocation<T> {
     }
 
     /// Copies all elements.
+    ///
+    /// ```no_run
+    /// # fn f(local: &pinmap::Allocation<f32>) -> pinmap::Result<()> {
+    /// let sum: f32 = local.to_vec().iter().sum();
+    /// # Ok(()) }
+    /// ```
     pub fn to_vec(&self) -> Vec<T> {
         self.slice().to_vec()
     }

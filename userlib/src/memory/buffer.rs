@@ -60,6 +60,13 @@ pub struct Buffer<T = u8> {
 impl<T: Element> Buffer<T> {
     /// Allocates zeroed memory for `len` elements, in whole pages.
     ///
+    /// ```no_run
+    /// # fn f() -> pinmap::Result<()> {
+    /// let mut samples = pinmap::Buffer::<i16>::new(1 << 20)?;
+    /// samples[0] = -1;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: `len` is 0; `EOVERFLOW`: `len` exceeds every address space; `ENOMEM`: out of

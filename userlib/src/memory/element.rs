@@ -10,6 +10,12 @@ use std::mem::MaybeUninit;
 /// With the features `bytemuck` and `zerocopy`, [`element!`](crate::element) takes types that have
 /// the traits of these crates. The feature `half` implements the trait for `f16` and `bf16`.
 ///
+/// Such a type takes that one line: `pinmap::element!(bytemuck: Descriptor);`. It is no element by
+/// itself, because an implementation for every `T: bytemuck::Pod` would exclude all others: the
+/// compiler would refuse a second one for `zerocopy`, and those for numbers, arrays and the structs
+/// of [`element!`](crate::element) besides. Whether a type is an element would also depend on which
+/// features another crate of the program has switched on.
+///
 /// # Safety
 ///
 /// Any bytes must be a valid value, all bytes of a value must be initialised (no padding), and the

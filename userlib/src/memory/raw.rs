@@ -95,7 +95,7 @@ impl Device {
     /// stays mapped:
     ///
     /// - There must be no reference to any part of it, except to atomics; with [`Access::Read`]
-    ///   shared references are allowed, too. It must be accessed by atomics or, in one thread, by
+    ///   shared references are allowed, too. Access it only through atomics, or from one thread by
     ///   volatile accesses through raw pointers.
     /// - It must not be given back to an allocator that would use it for something else.
     pub unsafe fn register_raw(

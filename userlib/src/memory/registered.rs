@@ -22,6 +22,13 @@ use crate::memory::view::View;
 
 /// Memory that [`Accelerator::register`] takes: something that owns or borrows a slice of elements.
 ///
+/// ```no_run
+/// # fn f(gpu: &pinmap::Accelerator, part: &mut [f32]) -> pinmap::Result<()> {
+/// let owned = gpu.register(vec![0u8; 4096])?; // gives the `Vec` back in the end
+/// let borrowed = gpu.register(part)?;
+/// # Ok(()) }
+/// ```
+///
 /// # Safety
 ///
 /// Both slices are the same memory. It has the same address and length each time, also after the
@@ -202,6 +209,13 @@ impl<M: Memory> Registered<M> {
     }
 
     /// Takes the memory from the device, and gives it back.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator, numbers: Vec<f32>) -> pinmap::Result<()> {
+    /// let registered = gpu.register(numbers).map_err(|failed| failed.error)?;
+    /// let numbers: Vec<f32> = registered.release()?; // an error has the `Vec`, too
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -101,6 +101,13 @@ impl<T> Registration<T> {
     /// before it stored a value that [`load`](Self::load) returned. Each aligned 8 bytes are read
     /// at once; the copy as a whole is not.
     ///
+    /// ```no_run
+    /// # fn f(registration: &pinmap::Registration) -> pinmap::Result<()> {
+    /// let mut header = [0; 16];
+    /// registration.read_at(64, &mut header)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the range does not end inside the memory.
@@ -114,6 +121,12 @@ impl<T> Registration<T> {
     ///
     /// The device sees these bytes before a later write to a [`Bar`](crate::Bar), and before a
     /// later [`store`](Self::store).
+    ///
+    /// ```no_run
+    /// # fn f(registration: &pinmap::Registration) -> pinmap::Result<()> {
+    /// registration.write_at(0, b"a command")?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -59,6 +59,7 @@ pub trait Descriptor: Element {
 
     /// Whether the device has passed the descriptor back, by its status word. What the program
     /// pushes must not look like that.
+    #[must_use]
     fn is_done(status: Self::Status) -> bool;
 }
 
@@ -104,6 +105,22 @@ pub struct Ring<D> {
 impl Device {
     /// Makes a ring of `len` descriptors, zeroed, in memory that is registered with these options.
     /// On a flat device this makes the context the owner.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Device, RegisterOptions};
+    /// # pinmap::element! { struct Transfer { address: u64, len: u32, status: u32 } }
+    /// # impl pinmap::Descriptor for Transfer {
+    /// #     type Status = u32;
+    /// #     const STATUS: usize = 12;
+    /// #     fn is_done(status: u32) -> bool { status != 0 }
+    /// # }
+    /// # fn f(device: &Device) -> pinmap::Result<()> {
+    /// // 256 descriptors, for a device that drives 40 bits of addresses.
+    /// let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
+    /// let ring = device.ring::<Transfer>(256, options)?;
+    /// device.bar(0)?.write(0x10, ring.device_addr()?)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -271,6 +288,7 @@ impl<D> Ring<D> {
     }
 
     /// How many descriptors can be pushed before one must be popped.
+    #[must_use]
     pub fn room(&self) -> usize {
         self.len - self.in_flight()
     }

@@ -27,6 +27,18 @@ const PACKETS: std::ops::RangeInclusive<u32> = 64..=65536;
 impl Accelerator {
     /// Makes a queue. There can be many more queues than the device holds at once: they take turns.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Accelerator, QueueOptions};
+    /// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
+    /// let mut queue = gpu.queue(QueueOptions::new())?;
+    /// let mut numbers = vec![0.0f32; 1024];
+    /// queue.scope(|scope| {
+    ///     let mut data = scope.slice_mut(&mut numbers)?;
+    ///     scope.launch(IncrementF32 { data: &mut data })
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the number of packets is no power of two from 64 to 65,536; `ENOSPC`: the device

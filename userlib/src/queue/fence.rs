@@ -43,6 +43,7 @@ impl Fence {
 
     /// Whether the fence is reached, without a system call. If it is, later reads see what the work
     /// before it wrote.
+    #[must_use]
     pub fn is_done(&self) -> bool {
         self.handle.executed() >= self.value
     }

@@ -21,6 +21,14 @@ use super::operand::Operands;
 /// *raw* packet itself. Submitting it is unsafe, because the device then writes wherever the packet
 /// says, as far as the context lets it: see
 /// [`QueueScope::submit_packets`](crate::QueueScope::submit_packets).
+///
+/// ```
+/// use pinmap::Packet;
+///
+/// // Operation 0x42 of a device of the program's own, with an address and a count.
+/// let packet = Packet::from_words([0x42, 0x7f00_0000_1000, 16, 0, 0, 0, 0, 0]);
+/// assert_eq!(packet.to_bytes()[..8], [0x42, 0, 0, 0, 0, 0, 0, 0]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Packet([u64; 8]);
 
@@ -66,6 +74,45 @@ pub enum Direction {
 ///
 /// Given to [`Device::accelerator_with`](crate::Device::accelerator_with).
 ///
+/// ```
+/// use pinmap::{Direction, Packet, PacketFormat};
+///
+/// /// The packets of a made-up device: a word with the operation, and its arguments.
+/// #[derive(Debug)]
+/// struct Format;
+///
+/// fn packet(operation: u64, [a, b, c]: [u64; 3]) -> Packet {
+///     Packet::from_words([operation, a, b, c, 0, 0, 0, 0])
+/// }
+///
+/// // SAFETY: The manual of the device says of each operation what the trait demands.
+/// unsafe impl PacketFormat for Format {
+///     fn copy(&self, _: Direction, from: u64, to: u64, bytes: u64) -> Packet {
+///         packet(1, [from, to, bytes])
+///     }
+///
+///     fn fill(&self, to: u64, bytes: u64, pattern: u64, log2: u8) -> Packet {
+///         packet(2 | u64::from(log2) << 8, [to, bytes, pattern])
+///     }
+///
+///     fn fence_write(&self, addr: u64, value: u64) -> Packet {
+///         packet(3, [addr, value, 0])
+///     }
+///
+///     fn fence_wait(&self, addr: u64, value: u64) -> Packet {
+///         packet(4, [addr, value, 0])
+///     }
+///
+///     fn timestamp(&self, addr: u64) -> Packet {
+///         packet(5, [addr, 0, 0])
+///     }
+///
+///     fn interrupt(&self) -> Packet {
+///         packet(6, [0; 3])
+///     }
+/// }
+/// ```
+///
 /// # Safety
 ///
 /// The device executes the packets of a queue in order, and each of them:
@@ -83,7 +130,7 @@ pub enum Direction {
 /// The methods are called while the queue is locked, so they must not use it, nor its stream. (For
 /// [`Kernel::encode`] nothing is locked.)
 pub unsafe trait PacketFormat: fmt::Debug + Send + Sync + 'static {
-    /// The type of the format: this one, unless this one wraps another.
+    /// Identifies the format. A wrapper returns the id of the format it wraps.
     fn id(&self) -> TypeId {
         TypeId::of::<Self>()
     }

@@ -15,6 +15,30 @@ const MOST: usize = 7;
 /// of the queue, must not be too long, and what is written must not overlap with another operand.
 ///
 /// Passed to [`Kernel::encode`](crate::Kernel::encode). There are at most 7.
+///
+/// ```
+/// use pinmap::{DeviceSlice, DeviceSliceMut, Kernel, Operands, Packet, Result};
+/// # use pinmap::testgpu::packet::Format as VendorFormat;
+///
+/// /// Adds numbers to others: operation 0x43 of the device.
+/// struct Add<'r, 'a> {
+///     from: DeviceSlice<'a, i32>,
+///     to: &'r mut DeviceSliceMut<'a, i32>,
+/// }
+///
+/// // SAFETY: The device reads `count` numbers at `from` and at `to`, and writes those at `to`.
+/// unsafe impl<'s, 'a: 's> Kernel<'s> for Add<'_, 'a> {
+///     type Format = VendorFormat;
+///     const NAME: &'static str = "the kernel add";
+///
+///     fn encode(self, operands: &mut Operands<'_>) -> Result<Packet> {
+///         // With the count of one operand alone, the device would reach beyond a shorter one.
+///         operands.require_len("`to`", self.to.len(), self.from.len())?;
+///         let (from, to) = (operands.read(&self.from)?, operands.write(self.to)?);
+///         Ok(Packet::from_words([0x43, from, to, self.to.len() as u64, 0, 0, 0, 0]))
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Operands<'q> {
     /// The context of the queue.

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::error::{check_outside, Error, Operation, Result};
+use crate::queue::fence::Fence;
 use crate::queue::point::Point;
 
 use super::callbacks::{self, Action};
@@ -22,6 +23,14 @@ use super::future::Reached;
 /// readable when the point is reached, or when it never will be, and stays readable; nothing is to
 /// be read from it. With completions, one thread waits for thousands of streams in an event loop or
 /// an async runtime.
+///
+/// ```no_run
+/// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+/// let completion = stream.completion()?;
+/// // ... give the file `completion.as_fd()` to an event loop ...
+/// completion.wait()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, a completion tells nothing"]
 #[derive(Debug)]
 pub struct Completion {
@@ -104,6 +113,25 @@ impl Drop for Completion {
         if let Some(number) = self.asked {
             callbacks::forget(&self.point, number);
         }
+    }
+}
+
+impl Fence {
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor. Work that
+    /// is awaited in a [scope of a queue](crate::Queue::scope) borrows its memory meanwhile, so the
+    /// fence is taken out of the scope, or awaited by another task.
+    ///
+    /// ```no_run
+    /// # async fn f(fence: &pinmap::Fence) -> pinmap::Result<()> {
+    /// fence.wait_async().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait).
+    pub fn wait_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        Reached::new(Point::new(self.clone(), Vec::new()))
     }
 }
 

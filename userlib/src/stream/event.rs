@@ -28,6 +28,18 @@ use super::shared::{Shared, Slot};
 /// Made by [`Accelerator::event`], and recorded by [`Stream::record`](super::Stream::record). An
 /// event that was never recorded is complete. Dropping an event changes nothing for streams that
 /// wait for it.
+///
+/// ```no_run
+/// use pinmap::{Accelerator, Stream};
+/// # fn f(gpu: &Accelerator, up: &Stream, down: &Stream) -> pinmap::Result<()> {
+/// let copied = gpu.event()?;
+/// // ... copies on `up` ...
+/// up.record(&copied)?;
+/// down.wait_event(&copied)?; // the device waits, and not this thread
+/// // ... work on `down` ...
+/// copied.synchronize()?; // this thread waits
+/// # Ok(()) }
+/// ```
 pub struct Event {
     gpu: Accelerator,
     shared: Arc<Shared>,
@@ -46,6 +58,13 @@ struct Recorded {
 
 impl Accelerator {
     /// Makes an event that was never recorded.
+    ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator, stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// let event = gpu.event()?;
+    /// stream.record(&event)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -200,6 +219,13 @@ impl Event {
 
     /// The time of the device's clock when the event was reached. The clock started when the device
     /// did.
+    ///
+    /// ```no_run
+    /// # fn f(event: &pinmap::stream::Event) -> pinmap::Result<()> {
+    /// event.synchronize()?; // otherwise it may be too early
+    /// println!("{:?} after the device's start", event.time()?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

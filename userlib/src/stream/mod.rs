@@ -50,7 +50,8 @@
 //! accesses, a read returns an old value or a new one; it is never undefined behaviour.
 //!
 //! Operands are slices of registered or allocated memory, or ordinary slices that [`Work::slice`]
-//! and [`Work::slice_mut`] lend to the device until the work is done. No call waits implicitly.
+//! and [`Work::slice_mut`] lend to the device until the work is done. Submitting waits only if the
+//! ring is full.
 //!
 //! # Errors
 //!
@@ -194,9 +195,32 @@
 //! # Ok(()) }
 //! ```
 //!
+//! The same for two pieces of memory, of which the second one is used twice:
+//!
+//! ```compile_fail,E0499
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
+//! stream.submit(both, |work, (host, local)| {
+//!     work.copy(&host.slice_mut(), &mut local.slice_mut())?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut local.slice_mut() })
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
+//! ```no_run
+//! # use pinmap::*;
+//! # fn f(stream: &Stream, both: (Pinned<f32>, Allocation<f32>)) -> Result<()> {
+//! let pending = stream.submit(both, |work, (host, local)| {
+//!     let mut local = local.slice_mut();
+//!     work.copy(&*host, &mut local)?;
+//!     work.launch(testgpu::IncrementF32 { data: &mut local })
+//! })?;
+//! # pending.wait()?; Ok(()) }
+//! ```
+//!
 //! The function can use only the memory that was handed over:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0597
 //! # use pinmap::*;
 //! # fn f(stream: &Stream, mut numbers: Allocation<f32>) -> Result<()> {
 //! let other = &mut numbers;
@@ -232,11 +256,12 @@ pub use work::Work;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Operation, Result};
+use crate::queue::point::Point;
 use crate::sys::inside;
 
 use self::core::Core;
@@ -254,6 +279,18 @@ use self::shared::Shared;
 /// place in the device is given up. When the process ends, only the packet that runs is finished.
 ///
 /// Once the device is gone, submitted work goes nowhere, and waiting for it fails with `ENODEV`.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Accelerator, StreamOptions};
+/// # fn main() -> pinmap::Result<()> {
+/// let gpu = Accelerator::find()?;
+/// let stream = gpu.stream(StreamOptions::new())?;
+/// let pending = stream.submit(gpu.alloc::<f32>(1024)?, |work, numbers| {
+///     work.launch(IncrementF32 { data: &mut numbers.slice_mut() })
+/// })?;
+/// let numbers = pending.wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Stream {
     core: Arc<Core>,
@@ -276,6 +313,15 @@ impl Accelerator {
     /// Makes a stream. All programs together can have as many as the device has queues
     /// ([`AcceleratorInfo::queues`](crate::AcceleratorInfo::queues)), for instance 1,024.
     ///
+    /// ```no_run
+    /// use pinmap::{Accelerator, StreamOptions};
+    /// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
+    /// let stream = gpu.stream(StreamOptions::new())?;
+    /// let mut numbers = gpu.alloc::<f32>(1024)?;
+    /// stream.scope(|work| work.fill(&mut numbers, 1.0))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the number of packets is no power of two from 64 to 65,536; `ENOSPC`: the device
@@ -292,23 +338,89 @@ impl Device {
     /// Waits until all streams of this context are done with what was submitted, also streams that
     /// were dropped.
     ///
+    /// ```no_run
+    /// # fn f(gpu: &pinmap::Accelerator) -> pinmap::Result<()> {
+    /// gpu.device().synchronize()?; // all streams of this program
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The error of the first stream that failed, after the others are done: as for
     /// [`Stream::synchronize`].
     pub fn synchronize(&self) -> Result<()> {
+        let mut result = Ok(());
+        for point in self.points()? {
+            result = result.and(point.and_then(|point| point.wait(None).map(drop)));
+        }
+        result
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`.
+    ///
+    /// ```no_run
+    /// use pinmap::ErrorKind;
+    /// use std::time::Duration;
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// match device.synchronize_timeout(Duration::from_secs(1)) {
+    ///     Err(error) if error.kind() == ErrorKind::TimedOut => println!("still at work"),
+    ///     other => other?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize); `ETIMEDOUT`: the time was up first.
+    pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut result = Ok(());
+        for point in self.points()? {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            result = result.and(point.and_then(|point| point.wait_timeout(left)));
+        }
+        result
+    }
+
+    /// Waits as [`synchronize`](Self::synchronize) does, without blocking the thread, on any
+    /// executor. What is submitted after this call is not waited for.
+    ///
+    /// ```no_run
+    /// # async fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// device.synchronize_async().await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Self::synchronize).
+    pub fn synchronize_async(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let points = self.points();
+        async move {
+            let mut result = Ok(());
+            for point in points? {
+                let reached = match point {
+                    Ok(point) => Reached::new(point).await,
+                    Err(error) => Err(error),
+                };
+                result = result.and(reached);
+            }
+            result
+        }
+    }
+
+    /// The points behind everything that was submitted to the streams of this context. All of it is
+    /// published, so that it runs at the same time.
+    fn points(&self) -> Result<Vec<Result<Point>>> {
         check_outside(Operation::Stream, || format!("wait for the work of {self}"))?;
         // First the streams that exist, which now cannot be dropped unseen.
         let cores = Shared::find(self).map_or_else(Vec::new, |shared| shared.members());
         let dropped =
             callbacks::outstanding(|fence| fence.device().is_same(self) && !fence.is_over());
-        // All are published before one is waited for, so that they run at the same time.
-        let points: Vec<_> = cores.iter().map(|core| core.point()).collect();
-        let mut result = Ok(());
-        for point in points.into_iter().chain(dropped.into_iter().map(Ok)) {
-            result = result.and(point.and_then(|point| point.wait(None).map(drop)));
-        }
-        result
+        let points = cores.iter().map(|core| core.point());
+        Ok(points.chain(dropped.into_iter().map(Ok)).collect())
     }
 }
 
@@ -344,6 +456,20 @@ impl Stream {
     /// or panics, what it has submitted is executed all the same, and the memory is dropped after
     /// that.
     ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Pinned, Stream};
+    /// # fn f(stream: &Stream, numbers: Pinned<f32>) -> pinmap::Result<()> {
+    /// let pending = stream.submit(numbers, |work, numbers| {
+    ///     let mut numbers = numbers.slice_mut(); // borrowed once, for both
+    ///     work.fill(&mut numbers, 1.0)?;
+    ///     work.launch(IncrementF32 { data: &mut numbers })
+    /// })?;
+    /// // ... something else ...
+    /// let numbers = pending.wait()?;
+    /// assert_eq!(numbers[0], 2.0);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The error of the function; `EIO`: the stream has failed; `EDEADLK`: this is a host function.
@@ -358,6 +484,18 @@ impl Stream {
     /// Records an event here: it is complete when everything that was submitted before is done.
     /// This replaces an earlier recording of the event.
     ///
+    /// ```no_run
+    /// use pinmap::{Accelerator, Stream};
+    /// # fn f(gpu: &Accelerator, stream: &Stream) -> pinmap::Result<()> {
+    /// let (begin, end) = (gpu.event()?, gpu.event()?);
+    /// stream.record(&begin)?;
+    /// // ... work ...
+    /// stream.record(&end)?;
+    /// end.synchronize()?;
+    /// println!("{:?} by the device's clock", end.elapsed_since(&begin)?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the event belongs to another context; `ENOMEM`: out of memory, or over
@@ -369,6 +507,16 @@ impl Stream {
     /// Has the device wait for an event, as it was recorded last, before it executes what is
     /// submitted next. The CPU does not wait, unless the ring is full. The event may belong to
     /// another context, even to another device. An event that was never recorded is complete.
+    ///
+    /// ```no_run
+    /// use pinmap::{Accelerator, Stream};
+    /// # fn f(gpu: &Accelerator, first: &Stream, second: &Stream) -> pinmap::Result<()> {
+    /// let ready = gpu.event()?;
+    /// first.record(&ready)?;
+    /// // What is submitted to the second stream from here on begins after what the first one has.
+    /// second.wait_event(&ready)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -388,6 +536,17 @@ impl Stream {
     ///
     /// Waking the thread takes system calls. Nothing else that is submitted does.
     ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// let (sender, receiver) = std::sync::mpsc::channel();
+    /// // The function must not wait for a stream, but it can wake somebody who does.
+    /// stream.call(move || {
+    ///     let _ = sender.send(());
+    /// })?;
+    /// let _ = receiver.recv();
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EIO`: the stream has failed; `EDEADLK`: this is a host function.
@@ -398,6 +557,14 @@ impl Stream {
     /// Whether everything that was submitted is done. If it is, this makes no system call, and
     /// later reads see what the work wrote.
     ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// if !stream.query()? {
+    ///     println!("still at work");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
@@ -407,6 +574,17 @@ impl Stream {
     }
 
     /// Waits until everything that was submitted is done. Later reads see what it wrote.
+    ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// if let Err(error) = stream.synchronize() {
+    ///     if let Some(fault) = error.fault() {
+    ///         println!("the stream has failed: {fault}");
+    ///     }
+    ///     stream.reset()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -445,6 +623,22 @@ impl Stream {
     /// Makes a completion: an eventfd to poll, which becomes readable when everything that was
     /// submitted is done, or never will be.
     ///
+    /// ```no_run
+    /// use std::os::fd::AsFd;
+    /// use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+    /// # fn f(streams: &[pinmap::Stream]) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut done = Vec::new();
+    /// for stream in streams {
+    ///     done.push(stream.completion()?);
+    /// }
+    /// let mut files = Vec::new();
+    /// for done in &done {
+    ///     files.push(PollFd::new(done.as_fd(), PollFlags::POLLIN));
+    /// }
+    /// poll(&mut files, PollTimeout::NONE)?; // until the first of them is done
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EMFILE`: too many open files; `ENOSPC`: this stream has 63 completions outstanding; `EIO`:
@@ -456,6 +650,14 @@ impl Stream {
     /// Makes a stream that has failed usable again. Work that was not executed never will be. Host
     /// functions that have not run are dropped, except one that is already due. Waits for the
     /// packet that runs, if there is one, and for other threads that are submitting.
+    ///
+    /// ```no_run
+    /// # fn f(stream: &pinmap::Stream) -> pinmap::Result<()> {
+    /// if stream.query().is_err_and(|error| error.fault().is_some()) {
+    ///     stream.reset()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -9,6 +9,14 @@ use crate::queue::options::QueueOptions;
 /// Options of a stream: its priority, the length of its ring.
 ///
 /// Passed to [`Accelerator::stream`].
+///
+/// ```no_run
+/// use pinmap::{Accelerator, StreamOptions};
+/// # fn f(gpu: &Accelerator) -> pinmap::Result<()> {
+/// let most = *gpu.priorities().end();
+/// let urgent = gpu.stream(StreamOptions::new().priority(most).packets(1024))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     priority: u32,
@@ -16,6 +24,14 @@ pub struct StreamOptions {
 }
 
 /// The behaviour of a copy whose memory is not registered.
+///
+/// ```no_run
+/// use pinmap::{stream::Unregistered, Allocation, Stream};
+/// # fn f(stream: &Stream, from: &[f32], local: &mut Allocation<f32>) -> pinmap::Result<()> {
+/// // Fails with `EPERM`, instead of pinning memory unasked where the device cannot fault.
+/// stream.scope(|work| work.copy_from(from, local, Unregistered::Refuse))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unregistered {
     /// The copy is refused.

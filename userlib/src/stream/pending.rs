@@ -33,6 +33,17 @@ use super::Stream;
 /// memory, under the rules of a [host function](super#host-functions): nothing that is dropped then
 /// may wait. If a stream waits for another one that has failed, it is given up. A forgotten
 /// `Pending` ([`std::mem::forget`]) keeps the memory until the process ends.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Stream};
+/// # fn f(stream: &Stream, numbers: Vec<f32>) -> pinmap::Result<()> {
+/// let pending = stream.submit(numbers, |work, numbers| {
+///     work.launch(IncrementF32 { data: &mut work.slice_mut(numbers)? })
+/// })?;
+/// // Here nobody has the numbers but the device.
+/// let numbers: Vec<f32> = pending.wait()?;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropped, it drops the memory when the work is done"]
 pub struct Pending<M: Send + 'static> {
     point: Point,
@@ -228,11 +239,21 @@ impl<M: Send + 'static> Pending<M> {
 
     /// Whether the work is done, as far as memory tells. Makes no system call, and does not find
     /// out whether the work ever will be done.
+    #[must_use]
     pub fn is_done(&self) -> bool {
         self.point.fence.is_done()
     }
 
     /// Whether the work is done.
+    ///
+    /// ```no_run
+    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// while !pending.query()? {
+    ///     std::thread::yield_now(); // or something useful
+    /// }
+    /// let numbers = pending.wait()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -244,6 +265,19 @@ impl<M: Send + 'static> Pending<M> {
 
     /// Waits until the work is done, and gives the memory back. After a failure, too, it waits for
     /// other streams that had the memory [before](Self::then).
+    ///
+    /// ```no_run
+    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// match pending.wait() {
+    ///     Ok(numbers) => println!("{}", numbers[0]),
+    ///     Err(failed) => {
+    ///         println!("{}", failed.error);
+    ///         // The memory is not lost.
+    ///         let numbers = failed.value.try_into_memory();
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -291,6 +325,21 @@ impl<M: Send + 'static> Pending<M> {
 
     /// Waits for the work as [`wait`](Self::wait) does, but no longer than `timeout`. After a
     /// failure it does not wait for other streams that had the memory [before](Self::then).
+    ///
+    /// ```no_run
+    /// use pinmap::ErrorKind;
+    /// use std::time::Duration;
+    /// # fn f(pending: pinmap::stream::Pending<Vec<f32>>) -> pinmap::Result<()> {
+    /// let mut pending = pending;
+    /// let numbers = loop {
+    ///     match pending.wait_timeout(Duration::from_secs(1)) {
+    ///         Ok(numbers) => break numbers,
+    ///         Err(late) if late.error.kind() == ErrorKind::TimedOut => pending = late.value,
+    ///         Err(failed) => return Err(failed.error),
+    ///     }
+    /// };
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

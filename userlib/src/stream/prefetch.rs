@@ -5,6 +5,7 @@
 //! driver's own copies wait for no stream, so unlike a host function of the program it may.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::memory::managed::prefetch::{move_pages, Prefetched};
 use crate::queue::point::Point;
 use crate::sys::ioctl;
 
+use super::future::Reached;
 use super::Stream;
 
 /// Where the host function leaves what became of the memory.
@@ -26,6 +28,14 @@ pub(super) type Answer = Arc<Mutex<Option<Result<Prefetched>>>>;
 ///
 /// Made by [`Managed::prefetch_on`](crate::Managed::prefetch_on) and
 /// [`Work::prefetch`](super::Work::prefetch). Dropped, the memory moves all the same.
+///
+/// ```no_run
+/// use pinmap::{Managed, Place, Stream};
+/// # fn f(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
+/// let moving = stream.scope(|work| work.prefetch(numbers.slice(), Place::Vram))?;
+/// println!("{:?}", moving.wait()?);
+/// # Ok(()) }
+/// ```
 pub struct Prefetching {
     point: Point,
     result: Answer,
@@ -73,6 +83,7 @@ impl Prefetching {
 
     /// Whether the memory has moved, as far as the program's own memory tells. Makes no system
     /// call.
+    #[must_use]
     pub fn is_done(&self) -> bool {
         self.point.fence.is_done()
     }
@@ -99,6 +110,27 @@ impl Prefetching {
         match reached.and_then(|()| self.take()) {
             Ok(prefetched) => Ok(prefetched),
             Err(error) => Err(ErrorWith { error, value: self }),
+        }
+    }
+
+    /// Waits as [`wait`](Self::wait) does, without blocking the thread, on any executor.
+    ///
+    /// ```no_run
+    /// use pinmap::{Managed, Place, Stream};
+    /// # async fn f(stream: &Stream, numbers: Managed<f32>) -> pinmap::Result<()> {
+    /// let moving = numbers.prefetch_on(stream, Place::Vram)?;
+    /// println!("{:?}", moving.wait_async().await?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`wait`](Self::wait).
+    pub fn wait_async(self) -> impl Future<Output = Result<Prefetched>> + Send + 'static {
+        let reached = Reached::new(self.point.clone());
+        async move {
+            reached.await?;
+            self.take()
         }
     }
 

@@ -15,6 +15,19 @@ use super::work::Work;
 use super::Stream;
 
 /// A scope in which work is submitted to streams. Made by [`scope()`].
+///
+/// ```no_run
+/// use pinmap::{stream, Pinned, Stream};
+/// # fn f(
+/// #     up: &Stream, down: &Stream, a: &mut Pinned<f32>, b: &Pinned<f32>, c: &mut Pinned<f32>,
+/// # ) -> pinmap::Result<()> {
+/// stream::scope(|scope| {
+///     let (up, down) = (scope.on(up), scope.on(down));
+///     up.fill(a, 1.0)?;
+///     down.copy(b, c)
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Scope<'scope, 'env: 'scope> {
     /// The streams that were used, with the ids of the queues that they had.
     used: Mutex<Vec<(Arc<Core>, u64)>>,
@@ -56,6 +69,18 @@ where
 /// panicked, and also if the streams were dropped. A stream that has failed, or that waits for one
 /// that has, is given up: it needs a [reset](Stream::reset). A stream that is reset during the
 /// scope takes no more work of it, unless [`Scope::on`] is called again.
+///
+/// ```no_run
+/// use pinmap::{stream, Pinned, Stream};
+/// use std::io;
+/// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> std::io::Result<()> {
+/// stream::try_scope(|scope| {
+///     let value = "1.5".parse().map_err(io::Error::other)?;
+///     scope.on(stream).fill(numbers, value)?;
+///     io::Result::Ok(())
+/// })?;
+/// # Ok(()) }
+/// ```
 ///
 /// # Errors
 ///

@@ -31,6 +31,19 @@ use super::Stream;
 ///
 /// Made by [`Scope::on`](super::Scope::on), or passed to the function of
 /// [`Stream::submit`](super::Stream::submit).
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Allocation, Pinned, Stream};
+/// # fn f(
+/// #     stream: &Stream, host: &mut Pinned<f32>, local: &mut Allocation<f32>,
+/// # ) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     let mut local = local.slice_mut();
+///     work.copy(&*host, &mut local)?;
+///     work.launch(IncrementF32 { data: &mut local })
+/// })?;
+/// # Ok(()) }
+/// ```
 pub struct Work<'w> {
     core: Arc<Core>,
     /// Id of the queue with which the work began.
@@ -67,6 +80,16 @@ impl<'w> Work<'w> {
     /// A device that can fault has the memory [managed](crate::Accelerator::manage), without a
     /// system call once a slice was lent to this stream. For any other device the pages around the
     /// slice are registered until the work is done. [`DeviceSlice::reach`] tells which it was.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::Crc32c, Pinned, Stream};
+    /// # fn f(stream: &Stream, text: &[u8], crc: &mut Pinned<u32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     let data = work.slice(text)?; // any memory of the program
+    ///     work.launch(Crc32c { data, crc: &mut crc.slice_mut() })
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -159,6 +182,17 @@ impl<'w> Work<'w> {
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
     /// direction. Waits if the ring is full.
     ///
+    /// ```no_run
+    /// use pinmap::{Allocation, Pinned, Stream};
+    /// # fn f(
+    /// #     stream: &Stream, host: &mut Pinned<f32>, local: &mut Allocation<f32>,
+    /// # ) -> pinmap::Result<()> {
+    /// stream.scope(|work| work.copy(&*host, &mut *local))?;
+    /// // A part of it back.
+    /// stream.scope(|work| work.copy(local.slice().part(..10)?, host.slice_mut().part(..10)?))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: `from` and `to` differ in length or overlap, or belong to another context; `EIO`:
@@ -177,6 +211,13 @@ impl<'w> Work<'w> {
     /// Submits a copy from memory that is not registered. The copy is refused, or the memory is
     /// lent to the device as by [`slice`](Self::slice), as `unregistered` says.
     ///
+    /// ```no_run
+    /// use pinmap::{stream::Unregistered, Allocation, Stream};
+    /// # fn f(stream: &Stream, from: &[f32], local: &mut Allocation<f32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| work.copy_from(from, local, Unregistered::Register))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EPERM`: refused, by [`Unregistered::Refuse`]; otherwise as for
@@ -193,6 +234,14 @@ impl<'w> Work<'w> {
 
     /// Submits a copy to memory that is not registered. The copy is refused, or the memory is lent
     /// to the device as by [`slice_mut`](Self::slice_mut), as `unregistered` says.
+    ///
+    /// ```no_run
+    /// use pinmap::{stream::Unregistered, Allocation, Stream};
+    /// # fn f(stream: &Stream, local: &Allocation<f32>, to: &mut [f32]) -> pinmap::Result<()> {
+    /// stream.scope(|work| work.copy_to(local, to, Unregistered::Register))?;
+    /// println!("{}", to[0]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -228,6 +277,14 @@ impl<'w> Work<'w> {
     /// Submits a fill, which sets each element to `value`, by a copy engine. Waits if the ring is
     /// full.
     ///
+    /// ```no_run
+    /// use pinmap::{Pinned, Stream};
+    /// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
+    /// // The type of the value is that of the elements: `0` would not be an `f32`.
+    /// stream.scope(|work| work.fill(numbers, 0.0))?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy).
@@ -241,6 +298,13 @@ impl<'w> Work<'w> {
     }
 
     /// Submits a [kernel](mod@crate::testgpu). Waits if the ring is full.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::Saxpy, Pinned, Stream};
+    /// # fn f(stream: &Stream, x: &Pinned<f32>, y: &mut Pinned<f32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| work.launch(Saxpy { a: 2.0, x: x.slice(), y: &mut y.slice_mut() }))?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -260,6 +324,19 @@ impl<'w> Work<'w> {
     /// Has the device store its clock, in nanoseconds, in one element, when everything before is
     /// done.
     ///
+    /// ```no_run
+    /// use pinmap::{Pinned, Stream};
+    /// # fn f(stream: &Stream, times: &mut Pinned<u64>) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     let mut times = times.slice_mut();
+    ///     work.timestamp(&mut times, 0)?;
+    ///     // ... work ...
+    ///     work.timestamp(&mut times, 1)
+    /// })?;
+    /// println!("{} ns", times[1] - times[0]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
@@ -271,6 +348,17 @@ impl<'w> Work<'w> {
     /// everything before is done, and before what is submitted next: the whole pages around
     /// `memory`. Returns at once. [`Accelerator::prefetch`](crate::Accelerator::prefetch) does it
     /// now.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::IncrementF32, Managed, Place, Stream};
+    /// # fn f(stream: &Stream, numbers: &mut Managed<f32>) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     let mut data = numbers.slice_mut();
+    ///     work.prefetch(&data, Place::Vram)?;
+    ///     work.launch(IncrementF32 { data: &mut data })
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -304,6 +392,17 @@ impl<'w> Work<'w> {
     /// Has the device wait until one element is at least `value`, before it executes what is
     /// submitted next: see [`QueueScope::wait_value`](crate::QueueScope::wait_value).
     ///
+    /// ```no_run
+    /// use pinmap::{Pinned, Stream};
+    /// # fn f(stream: &Stream, turn: &mut Pinned<u64>) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     let mut turn = turn.slice_mut();
+    ///     work.wait_value(&turn, 0, 1)?; // until somebody has stored 1 or more
+    ///     work.write_value(&mut turn, 0, 2)
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`copy`](Self::copy); `EINVAL`: there is no such element.
@@ -333,6 +432,16 @@ impl<'w> Work<'w> {
 
     /// Submits raw packets, for operations that this crate has no methods for. Waits if the ring is
     /// full.
+    ///
+    /// ```no_run
+    /// use pinmap::{testgpu::packet, Stream};
+    /// # fn f(stream: &Stream) -> pinmap::Result<()> {
+    /// stream.scope(|work| {
+    ///     // SAFETY: The packet accesses nothing.
+    ///     unsafe { work.submit_packets(&[packet::nop()]) }
+    /// })?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

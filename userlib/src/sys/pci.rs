@@ -5,6 +5,14 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The address of a PCI function: domain, bus, device and function, such as `0000:00:03.0`.
+///
+/// ```
+/// use pinmap::PciAddress;
+///
+/// let pci: PciAddress = "0000:3b:00.1".parse()?;
+/// assert_eq!((pci.bus, pci.function), (0x3b, 1));
+/// # Ok::<(), pinmap::ParsePciAddressError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     /// Domain, also called segment.

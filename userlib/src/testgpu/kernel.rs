@@ -32,6 +32,15 @@ mod number {
 }
 
 /// A kernel that copies elements.
+///
+/// ```no_run
+/// use pinmap::{testgpu::CopyElements, Pinned, Stream};
+/// # fn f(stream: &Stream, from: &Pinned<u16>, to: &mut Pinned<u16>) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     work.launch(CopyElements { from: from.slice(), to: &mut to.slice_mut() })
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct CopyElements<'r, 'a, T> {
     /// The elements to copy.
@@ -41,6 +50,13 @@ pub struct CopyElements<'r, 'a, T> {
 }
 
 /// A kernel that sets each element to a value.
+///
+/// ```no_run
+/// use pinmap::{testgpu::Fill, Pinned, Stream};
+/// # fn f(stream: &Stream, words: &mut Pinned<u32>) -> pinmap::Result<()> {
+/// stream.scope(|work| work.launch(Fill { to: &mut words.slice_mut(), value: 7 }))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Fill<'r, 'a> {
     /// The elements to set.
@@ -50,6 +66,15 @@ pub struct Fill<'r, 'a> {
 }
 
 /// A kernel that adds 1.0 to each element, in place.
+///
+/// ```no_run
+/// use pinmap::{testgpu::IncrementF32, Pinned, Stream};
+/// # fn f(stream: &Stream, numbers: &mut Pinned<f32>) -> pinmap::Result<()> {
+/// let before = numbers[0];
+/// stream.scope(|work| work.launch(IncrementF32 { data: &mut numbers.slice_mut() }))?;
+/// assert_eq!(numbers[0], before + 1.0);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct IncrementF32<'r, 'a> {
     /// The elements to increment.
@@ -58,6 +83,15 @@ pub struct IncrementF32<'r, 'a> {
 
 /// A kernel that computes y = a · x + y for each element, in place. Product and sum are each
 /// rounded to `f32`.
+///
+/// ```no_run
+/// use pinmap::{testgpu::Saxpy, Pinned, Stream};
+/// # fn f(stream: &Stream, x: &Pinned<f32>, y: &mut Pinned<f32>) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     work.launch(Saxpy { a: 0.5, x: x.slice(), y: &mut y.slice_mut() })
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Saxpy<'r, 'a> {
     /// The factor a.
@@ -70,6 +104,20 @@ pub struct Saxpy<'r, 'a> {
 
 /// A kernel that sums all elements, from the first to the last in `f64`, and rounds the sum to
 /// `f32`.
+///
+/// ```no_run
+/// use pinmap::{testgpu::SumF32, Pinned, Stream};
+/// # fn f(
+/// #     stream: &Stream, numbers: &Pinned<f32>, sum: &mut Pinned<f32>,
+/// # ) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     // The sum is one element, however long `sum` is.
+///     let mut sum = sum.slice_mut().part(..1)?;
+///     work.launch(SumF32 { data: numbers.slice(), sum: &mut sum })
+/// })?;
+/// println!("{}", sum[0]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct SumF32<'r, 'a> {
     /// The elements to sum.
@@ -117,6 +165,25 @@ pub struct Crc32c<'r, 'a> {
 
 /// A kernel that multiplies matrices: C = A · B, stored row after row. Each element is summed in
 /// `f32`, from the first product to the last; product and sum are each rounded.
+///
+/// ```no_run
+/// use pinmap::{testgpu::MatmulF32, Pinned, Stream};
+/// # fn f(
+/// #     stream: &Stream, a: &Pinned<f32>, b: &Pinned<f32>, c: &mut Pinned<f32>,
+/// # ) -> pinmap::Result<()> {
+/// // 2 rows of 3, times 3 rows of 4, is 2 rows of 4.
+/// stream.scope(|work| {
+///     work.launch(MatmulF32 {
+///         a: a.slice().part(..6)?,
+///         b: b.slice().part(..12)?,
+///         c: &mut c.slice_mut().part(..8)?,
+///         m: 2,
+///         n: 4,
+///         k: 3,
+///     })
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct MatmulF32<'r, 'a> {
     /// Matrix A: m rows of k elements.
@@ -135,6 +202,14 @@ pub struct MatmulF32<'r, 'a> {
 
 /// A kernel that does nothing for some time. A packet that runs for longer than
 /// [`AcceleratorInfo::max_run`](crate::AcceleratorInfo::max_run) stops its queue.
+///
+/// ```no_run
+/// use pinmap::{testgpu::Spin, Stream};
+/// use std::time::Duration;
+/// # fn f(stream: &Stream) -> pinmap::Result<()> {
+/// stream.scope(|work| work.launch(Spin { time: Duration::from_millis(1) }))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Spin {
     /// How long the kernel runs.
@@ -144,6 +219,15 @@ pub struct Spin {
 /// A kernel that adds a value to each element several times, each time in an atomic access. The
 /// sums wrap. What the device and others do to the same elements meanwhile does not get lost, as
 /// far as the device's manual says so.
+///
+/// ```no_run
+/// use pinmap::{testgpu::AtomicAddU64, Managed, Stream};
+/// # fn f(stream: &Stream, counters: &mut Managed<u64>) -> pinmap::Result<()> {
+/// stream.scope(|work| {
+///     work.launch(AtomicAddU64 { data: &mut counters.slice_mut(), value: 1, times: 1000 })
+/// })?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct AtomicAddU64<'r, 'a> {
     /// The elements to which is added.

@@ -73,6 +73,18 @@ pub const fn nop() -> Packet {
 
 /// Makes a packet that copies bytes between device addresses, by any copy engine. The ranges
 /// must not overlap.
+///
+/// ```no_run
+/// use pinmap::{testgpu::packet, Allocation, Queue};
+/// # type Bytes = Allocation<u8>;
+/// # fn f(queue: &mut Queue, from: &Bytes, to: &mut Bytes) -> pinmap::Result<()> {
+/// let copy = packet::copy(from.device_addr(), to.device_addr(), from.len().min(to.len()) as u64);
+/// queue.scope(|scope| {
+///     // SAFETY: Both are borrowed until the scope has ended, and are as long as the packet says.
+///     unsafe { scope.submit_packets(&[copy]) }
+/// })
+/// # }
+/// ```
 pub const fn copy(source: u64, destination: u64, bytes: u64) -> Packet {
     new(opcode::COPY, [source, destination, bytes])
 }

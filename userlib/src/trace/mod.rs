@@ -61,7 +61,7 @@ pub struct Contents {
     /// The contexts that were opened, in no particular order.
     pub contexts: Vec<Context>,
     /// The queues, also those of streams, in no particular order.
-    pub queues: Vec<Queue>,
+    pub queues: Vec<QueueRecord>,
     /// How many activities were not recorded, because the file was full or a program could not
     /// register memory for them.
     pub lost: u64,
@@ -86,7 +86,7 @@ pub struct Context {
 /// A queue, with what it did.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Queue {
+pub struct QueueRecord {
     /// The context.
     pub context: Context,
     /// The id of the queue, unique in the context.
@@ -119,7 +119,7 @@ pub struct Clock {
 #[non_exhaustive]
 pub struct Activity {
     /// What it was.
-    pub kind: Kind,
+    pub kind: ActivityKind,
     /// When it was submitted, by the CPU's clock (`CLOCK_MONOTONIC`).
     pub submitted: Duration,
     /// How many packets of the queue were executed when it was done.
@@ -136,7 +136,7 @@ pub struct Activity {
 /// The kind of an [activity](Activity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum ActivityKind {
     /// A copy, or a part of one that took several packets.
     Copy {
         /// Between which memories.
@@ -248,7 +248,7 @@ impl Contents {
             None => {
                 let nanos = |word| Duration::from_nanos(load(word));
                 let number = |word| u32::try_from(load(word)).unwrap_or(u32::MAX);
-                self.queues.push(Queue {
+                self.queues.push(QueueRecord {
                     context,
                     id,
                     priority: number(chunk::PRIORITY),
@@ -288,7 +288,7 @@ fn read_activity(words: &[AtomicU64]) -> Option<Activity> {
     let code = words[activity::CODE].load(Ordering::Acquire);
     let load = |word: usize| words[word].load(Ordering::Relaxed);
     let (first, second) = (load(activity::FIRST), load(activity::SECOND));
-    let copy = |direction| Kind::Copy {
+    let copy = |direction| ActivityKind::Copy {
         direction,
         bytes: first,
     };
@@ -296,17 +296,17 @@ fn read_activity(words: &[AtomicU64]) -> Option<Activity> {
         code::TO_DEVICE => copy(Direction::ToDevice),
         code::TO_HOST => copy(Direction::ToHost),
         code::INSIDE => copy(Direction::Inside),
-        code::FILL => Kind::Fill { bytes: first },
-        code::KERNEL => Kind::Kernel(text::load(&words[activity::NAME])),
-        code::WAIT_QUEUE => Kind::WaitQueue {
+        code::FILL => ActivityKind::Fill { bytes: first },
+        code::KERNEL => ActivityKind::Kernel(text::load(&words[activity::NAME])),
+        code::WAIT_QUEUE => ActivityKind::WaitQueue {
             context: load(activity::THIRD),
             queue: first,
             position: second,
         },
-        code::WAIT_VALUE => Kind::WaitValue { value: first },
-        code::WRITE_VALUE => Kind::WriteValue { value: first },
-        code::HOST_FUNCTION => Kind::HostFunction,
-        code::RAW_PACKET => Kind::RawPacket,
+        code::WAIT_VALUE => ActivityKind::WaitValue { value: first },
+        code::WRITE_VALUE => ActivityKind::WriteValue { value: first },
+        code::HOST_FUNCTION => ActivityKind::HostFunction,
+        code::RAW_PACKET => ActivityKind::RawPacket,
         _ => return None,
     };
     // The device stores little-endian.
@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(contents.queues.len(), 1, "two chunks of one queue");
         let nanos = Duration::from_nanos;
         let copy = Activity {
-            kind: Kind::Copy {
+            kind: ActivityKind::Copy {
                 direction: Direction::ToHost,
                 bytes: 4096,
             },
@@ -396,7 +396,7 @@ mod tests {
             engine: Some(1),
         };
         let kernel = Activity {
-            kind: Kind::Kernel("sum".to_owned()),
+            kind: ActivityKind::Kernel("sum".to_owned()),
             ended: Some(nanos(50)),
             ..Activity::default()
         };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::Duration;
 
-use pinmap::trace::{Activity, Contents, Context, Kind, Queue};
+use pinmap::trace::{Activity, ActivityKind, Contents, Context, QueueRecord};
 use pinmap::Direction;
 use serde::Serialize;
 use serde_json::{json, Map, Value};
@@ -174,7 +174,7 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn queue_track(queue: &Queue) -> Track {
+fn queue_track(queue: &QueueRecord) -> Track {
     Track {
         group: queue.context.process,
         // Ids of queues begin anew in each context.
@@ -185,7 +185,7 @@ fn queue_track(queue: &Queue) -> Track {
 /// The name of an activity, and what else is known of it.
 fn describe(activity: &Activity) -> (String, Map<String, Value>) {
     match &activity.kind {
-        Kind::Copy { direction, bytes } => {
+        ActivityKind::Copy { direction, bytes } => {
             let name = match direction {
                 Direction::ToDevice => "copy to device",
                 Direction::ToHost => "copy to host",
@@ -193,33 +193,35 @@ fn describe(activity: &Activity) -> (String, Map<String, Value>) {
             };
             (name.to_owned(), object(json!({ "bytes": bytes })))
         }
-        Kind::Fill { bytes } => ("fill".to_owned(), object(json!({ "bytes": bytes }))),
-        Kind::Kernel(name) => (name.clone(), Map::new()),
-        Kind::WaitQueue {
+        ActivityKind::Fill { bytes } => ("fill".to_owned(), object(json!({ "bytes": bytes }))),
+        ActivityKind::Kernel(name) => (name.clone(), Map::new()),
+        ActivityKind::WaitQueue {
             queue, position, ..
         } => {
             let args = json!({ "queue": queue, "position": position });
             (format!("wait for queue {queue}"), object(args))
         }
-        Kind::WaitValue { value } => (
+        ActivityKind::WaitValue { value } => (
             "wait for a value".to_owned(),
             object(json!({ "value": value })),
         ),
-        Kind::WriteValue { value } => (
+        ActivityKind::WriteValue { value } => (
             "write a value".to_owned(),
             object(json!({ "value": value })),
         ),
-        Kind::HostFunction => ("host function".to_owned(), Map::new()),
-        Kind::RawPacket => ("raw packet".to_owned(), Map::new()),
+        ActivityKind::HostFunction => ("host function".to_owned(), Map::new()),
+        ActivityKind::RawPacket => ("raw packet".to_owned(), Map::new()),
         other => (format!("{other:?}"), Map::new()),
     }
 }
 
 /// Whether the queue itself waits, so that no engine works.
-fn is_wait(kind: &Kind) -> bool {
+fn is_wait(kind: &ActivityKind) -> bool {
     matches!(
         kind,
-        Kind::WaitQueue { .. } | Kind::WaitValue { .. } | Kind::HostFunction
+        ActivityKind::WaitQueue { .. }
+            | ActivityKind::WaitValue { .. }
+            | ActivityKind::HostFunction
     )
 }
 
@@ -268,7 +270,7 @@ impl Timeline {
     }
 
     /// Draws the activities of a queue, on its own track and on those of the engines.
-    fn queue(&mut self, queue: &Queue, devices: &BTreeMap<&str, Device>) -> Vec<Placed> {
+    fn queue(&mut self, queue: &QueueRecord, devices: &BTreeMap<&str, Device>) -> Vec<Placed> {
         let context = &queue.context;
         let Some(device) = devices.get(context.pci.as_str()).copied() else {
             return Vec::new();
@@ -326,7 +328,7 @@ impl Timeline {
     }
 
     /// The track of an engine.
-    fn engine(&mut self, queue: &Queue, group: u32, engine: u32) -> Track {
+    fn engine(&mut self, queue: &QueueRecord, group: u32, engine: u32) -> Track {
         let number = engine.into();
         let track = Track { group, number };
         let name = match engine.checked_sub(queue.copy_engines) {
@@ -345,14 +347,14 @@ impl Timeline {
     }
 
     /// Draws an arrow to each wait from what it waited for.
-    fn flows(&mut self, queue: &Queue, placed: &BTreeMap<(&str, u64, u64), Vec<Placed>>) {
+    fn flows(&mut self, queue: &QueueRecord, placed: &BTreeMap<(&str, u64, u64), Vec<Placed>>) {
         let pci = queue.context.pci.as_str();
         let key = |context, queue| (pci, context, queue);
         let Some(own) = placed.get(&key(queue.context.id, queue.id)) else {
             return;
         };
         for activity in &queue.activities {
-            let Kind::WaitQueue {
+            let ActivityKind::WaitQueue {
                 context,
                 queue: other,
                 position,

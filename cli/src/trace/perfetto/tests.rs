@@ -7,7 +7,7 @@ use pinmap::trace::Clock;
 
 const MICRO: u64 = 1000;
 
-fn activity(kind: Kind, position: u64, times: [u64; 3], engine: u32) -> Activity {
+fn activity(kind: ActivityKind, position: u64, times: [u64; 3], engine: u32) -> Activity {
     let [submitted, begun, ended] = times.map(|micros| Duration::from_nanos(micros * MICRO));
     let mut activity = Activity::default();
     activity.kind = kind;
@@ -19,8 +19,8 @@ fn activity(kind: Kind, position: u64, times: [u64; 3], engine: u32) -> Activity
     activity
 }
 
-fn queue(id: u64, activities: Vec<Activity>) -> Queue {
-    let mut queue = Queue::default();
+fn queue(id: u64, activities: Vec<Activity>) -> QueueRecord {
+    let mut queue = QueueRecord::default();
     queue.context.process = 77;
     queue.context.command = "program".to_owned();
     queue.context.id = 3;
@@ -51,16 +51,16 @@ fn of_kind<'a>(trace: &'a Value, kind: &'a str) -> Vec<&'a Value> {
 
 #[test]
 fn queues_engines_and_waits_are_drawn() {
-    let copy = Kind::Copy {
+    let copy = ActivityKind::Copy {
         direction: Direction::ToDevice,
         bytes: 4000,
     };
-    let wait = Kind::WaitQueue {
+    let wait = ActivityKind::WaitQueue {
         context: 3,
         queue: 0,
         position: 3,
     };
-    let kernel = Kind::Kernel("sum".to_owned());
+    let kernel = ActivityKind::Kernel("sum".to_owned());
     let mut contents = Contents::default();
     contents.queues = vec![
         queue(0, vec![activity(copy, 1, [2000, 1010, 1014], 0)]),
@@ -118,9 +118,14 @@ fn queues_engines_and_waits_are_drawn() {
 
 #[test]
 fn devices_that_tell_less_are_drawn_too() {
-    let mut spin = activity(Kind::Kernel("spin".to_owned()), 1, [2000, 0, 1020], 0);
+    let mut spin = activity(
+        ActivityKind::Kernel("spin".to_owned()),
+        1,
+        [2000, 0, 1020],
+        0,
+    );
     (spin.begun, spin.engine) = (None, None);
-    let mut never = activity(Kind::RawPacket, 2, [2000, 0, 0], 0);
+    let mut never = activity(ActivityKind::RawPacket, 2, [2000, 0, 0], 0);
     (never.begun, never.ended, never.engine) = (None, None, None);
     let mut contents = Contents::default();
     contents.queues = vec![queue(5, vec![spin, never])];

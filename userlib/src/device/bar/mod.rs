@@ -80,6 +80,13 @@ impl Device {
     /// Maps all pages of a BAR that can be mapped: write-combined if the BAR is prefetchable, and
     /// otherwise uncached. Makes this context the owner of the device.
     ///
+    /// ```no_run
+    /// # fn f(device: &pinmap::Device) -> pinmap::Result<()> {
+    /// let registers = device.bar(0)?;
+    /// let id: u32 = registers.read(0x00)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `ENOENT`: the function has no such BAR; `EOPNOTSUPP`: the BAR cannot be mapped; `EBUSY`:
@@ -203,6 +210,13 @@ impl Bar {
 
     /// Reads values from byte `offset` on, one access for each.
     ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+    /// let mut table = [0u32; 16];
+    /// bar.read_slice(0x400, &mut table)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// `EINVAL`: the offset is not a multiple of the size of `T`, or the values are not all inside
@@ -222,6 +236,15 @@ impl Bar {
     /// Writes values from byte `offset` on, one access for each. To a write-combined BAR that is
     /// fast, because the CPU merges them into whole bursts.
     ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+    /// // A command of 64 bytes, and then, when it is on its way, the doorbell.
+    /// bar.write_slice(0x1000, &[0x42u64, 0, 0, 0, 0, 0, 0, 0])?;
+    /// bar.flush();
+    /// bar.write(0x2000, 1u32)?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`read_slice`](Self::read_slice).
@@ -239,6 +262,14 @@ impl Bar {
 
     /// Reads a value at byte `offset`. Later reads of registered memory see what the device wrote
     /// before it answered.
+    ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+    /// // The type says how wide the access is.
+    /// let status: u32 = bar.read(0x20)?;
+    /// let temperature = bar.read::<f32>(0x24)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -261,6 +292,13 @@ impl Bar {
     ///
     /// Writes to a write-combined BAR may be delayed and merged: see [`flush`](Self::flush).
     ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar, registration: &pinmap::Registration) -> pinmap::Result<()> {
+    /// bar.write(0x80, registration.device_addr()?)?; // 8 bytes
+    /// bar.write(0x98, 1u32)?; // 4 bytes
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`read`](Self::read).
@@ -277,6 +315,13 @@ impl Bar {
 
     /// Sends writes to a write-combined BAR that the CPU has delayed. That they have arrived at the
     /// device is proven only by a read that is answered.
+    ///
+    /// ```no_run
+    /// # fn f(framebuffer: &pinmap::Bar) -> pinmap::Result<()> {
+    /// framebuffer.write_slice(0, &[0xff00_00ffu32; 640])?;
+    /// framebuffer.flush();
+    /// # Ok(()) }
+    /// ```
     pub fn flush(&self) {
         fence(Ordering::SeqCst);
     }

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs one of the programs that a user of the crate tries first: the one that is named.
 //!
-//! Three others do not compile, and must not: they would use memory while a device works on it.
-//! `userlib/src/stream/mod.rs` has them, and what to do instead.
+//! Three others do not compile, and must not. They are examples of the documentation, each beside
+//! what to write instead (`userlib/src/stream/mod.rs`):
+//!
+//! - `launch_without_scope` launches a kernel on a stream itself. The stream would return while the
+//!   device works on memory that the program can use (E0599).
+//! - `submit_twice` and `readme3` borrow memory for each operation in turn, although the first
+//!   operation still has it. If that compiled, two operations could have the same memory at once,
+//!   each as if it alone had it (E0499).
 use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
@@ -48,9 +54,10 @@ macro_rules! programs {
 }
 
 programs! {
-    alloc_as_slice buffer_from_vec into_under_lock other_elements own_kernel part_then_whole
-    pending_await pending_chain pending_not_sync raw_is_no_operand read_into_alloc register_word_f32
-    scope_needs_annotation serde_info struct_element tokio_interrupt
+    alloc_as_slice buffer_from_vec interrupt_timeout into_under_lock other_elements overclaims
+    own_kernel part_then_whole pending_await pending_chain pending_not_sync raw_is_no_operand
+    read_into_alloc register_word_f32 scope_needs_annotation serde_info struct_element
+    tokio_interrupt
 }
 
 fn main() -> ExitCode {
