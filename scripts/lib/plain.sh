@@ -4,7 +4,7 @@
 # Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh,
 # vm.sh and package.sh.
 
-PLAIN_VERSION=3 # to be raised when something here changes what the system holds
+PLAIN_VERSION=4 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
 PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl rust-src rustc
@@ -96,6 +96,8 @@ plain_install() { # DIRECTORY SUITE [--dkms]
 			"linux-image-$KREL" "linux-headers-$KREL" "$base" || return 1
 		rm -rf "$ROOT"/var/cache/update/{partial,lock}
 	fi
+	# From here on nothing comes from the archive, and apt need not read what it has.
+	find "$ROOT/var/lib/apt/lists" "$ROOT/var/cache/apt" -type f -delete
 	echo "$older" >"$1/older"
 }
 
