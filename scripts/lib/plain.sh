@@ -179,13 +179,13 @@ plain_run() {
 		-drive "if=pflash,format=raw,file=$keys/keys,snapshot=on"
 	)
 	touch "$run/out"
-	in_root --exec timeout 1500 "${qemu[@]}" >"$run/qemu" 2>&1 </dev/null &
+	in_root --exec timeout 2400 "${qemu[@]}" >"$run/qemu" 2>&1 </dev/null &
 	machine=$!
 	wait "$machine" || rc=$?
 	kill "$gpu" 2>/dev/null || :
 	tr -d '\r' <"$run/out"
 	if [ "$rc" -ne 0 ] || ! grep -q '^1\.\.' "$run/out"; then
-		echo "# QEMU has ended with exit status $rc (124: after 1500 s); its last words:"
+		echo "# QEMU has ended with exit status $rc (124: after 2400 s); its last words:"
 		tail -q -n 30 "$run/console" "$run/qemu" | tr -d '\r' | sed 's/^/# /'
 		rc=1
 	fi
