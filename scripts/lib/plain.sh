@@ -7,8 +7,8 @@
 PLAIN_VERSION=4 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
-PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl rust-src rustc
-	xz-utils)
+PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl python3 rust-src
+	rustc xz-utils)
 
 # plain_ensure [--dkms]: sets PLAIN, the root directory of a Debian system with the kernel KREL,
 # and PLAIN_OLDER to nothing. With --dkms: one with what builds modules, and, if the archive has an
