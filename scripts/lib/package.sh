@@ -17,7 +17,8 @@ packages_build() {
 		echo "$name $SYSTEM"
 		sha256sum <"$TREE/scripts/lib/package.sh"
 		content_of "$TREE" '^\./(Cargo|README\.md$|Kbuild|Makefile)' \
-			'^\./(userlib|cli|capi|driver|include|packaging|udev|docs|LICENSES)/'
+			'^\./(userlib|cli|capi|driver|include|udev)/' \
+			'^\./packaging/(debian/|dkms/|modules-load\.conf$)'
 	} | hash_of)
 	PACKAGES=$RESULTS/packages/$content
 	[ -e "$PACKAGES" ] || locked "$name-${BUILDS##*/}" packages_make "$name"
@@ -28,10 +29,9 @@ packages_make() { # NAME
 	[ ! -e "$PACKAGES" ] || return 0
 	local dir=$BUILDS/$1
 	mkdir -p "$dir/tree/target"
-	# What cargo has built stays for the next time.
+	# What cargo has built stays for the next time, and what it has built that from.
 	find "$dir" -mindepth 1 -maxdepth 1 ! -name tree -exec rm -rf {} +
-	find "$dir/tree" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
-	rm -rf "$dir"/tree/target/{capi,man}
+	rm -rf "$dir"/tree/target/{capi,man} "$dir/tree/debian"
 	packages_copy "$dir/tree"
 	cp "$MODULE" "$dir/pinmap.ko"
 	STEP_LOG=$BUILDS/$1.log
@@ -45,11 +45,18 @@ packages_make() { # NAME
 	keep "$dir/packages" "$PACKAGES" 4
 }
 
-# packages_copy TO: the tree, with packaging/debian as debian/
+# packages_copy TO: the tree, with packaging/debian as debian/. Files that have not changed stay,
+# for cargo goes by time.
 packages_copy() {
 	local version file
-	files_in "$TREE" | grep -v '^\./target/' | tr '\n' '\0' |
-		(cd "$TREE" && xargs -0 cp --parents -t "$1")
+	comm -13 <(files_in "$TREE") <(files_in "$1") | tr '\n' '\0' |
+		(cd "$1" && xargs -0 -r rm -f)
+	while read -r file; do
+		cmp -s "$TREE/$file" "$1/$file" || {
+			mkdir -p "$1/${file%/*}"
+			cp "$TREE/$file" "$1/$file"
+		}
+	done < <(files_in "$TREE")
 	cp -r "$1/packaging/debian" "$1/debian"
 	sed "s/@RELEASE@/$KREL/" "$1/debian/control.modules" >>"$1/debian/control"
 	for file in postinst postrm; do

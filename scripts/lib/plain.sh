@@ -4,55 +4,101 @@
 # Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh,
 # vm.sh and package.sh.
 
-PLAIN_VERSION=2 # to be raised when something here changes what the system holds
+PLAIN_VERSION=4 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
-PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl rust-src rustc
-	xz-utils)
+PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl python3 rust-src
+	rustc xz-utils)
 
-# plain_ensure [OLDER]: sets PLAIN, the root directory of a Debian trixie with the kernel KREL from
-# trixie-backports. With OLDER, another release: one with that kernel alone and what builds modules
-# for it, before it is updated.
+# plain_ensure [--dkms]: sets PLAIN, the root directory of a Debian system with the kernel KREL,
+# and PLAIN_OLDER to nothing. With --dkms: one with what builds modules, and, if the archive has an
+# older kernel that such a user may have come from, with that one, PLAIN_OLDER, instead. The
+# packages of KREL are in its directory /var/cache/update then, so that no test needs the network.
 plain_ensure() {
-	local key
-	key=$(echo "$PLAIN_VERSION ${PLAIN_PACKAGES[*]} ${PLAIN_DKMS_PACKAGES[*]} $KREL ${1:-}" |
-		hash_of)
-	PLAIN=$CACHE/roots/plain-$key
-	[ -e "$PLAIN" ] || locked plain plain_make "${1:-}"
+	local kind=${1:-} key packages="${PLAIN_PACKAGES[*]}"
+	[ -z "$kind" ] || packages+=" ${PLAIN_DKMS_PACKAGES[*]}"
+	key=$(echo "$PLAIN_VERSION $packages $KREL" | hash_of)
+	local made=$CACHE/roots/plain${kind#-}-$key
+	[ -e "$made" ] || locked "${made##*/}" plain_make "$made" "$kind"
+	PLAIN=$made/root
+	PLAIN_OLDER=$(cat "$made/older")
 }
 
-plain_make() { # OLDER
-	[ ! -e "$PLAIN" ] || return 0
+plain_make() { # DIRECTORY [--dkms]
+	[ ! -e "$1" ] || return 0
 	need_space 8 "a plain Debian system"
 	root_need_debootstrap
-	local mirror ROOT=$PLAIN.partial
+	local mirror partial=$1.partial suite=${STOCK_SUITES[$LINE]:-trixie}
+	local ROOT=$partial/root suites=("$suite")
+	[ "$suite" != trixie ] || suites+=(trixie-updates trixie-backports)
 	mirror=$(root_mirror)
-	rm -rf --one-file-system "$ROOT"
+	rm -rf --one-file-system "$partial"
 	mkdir -p "$ROOT"
-	STEP_LOG=$CACHE/logs/plain.log
-	step "$STEP_LOG" "unpacking a plain Debian" debootstrap_progress \
-		root_debootstrap trixie "$mirror" ||
+	STEP_LOG=$CACHE/logs/${1##*/}.log
+	step "$STEP_LOG" "unpacking a plain Debian $suite" debootstrap_progress \
+		root_debootstrap "$suite" "$mirror" ||
 		die "cannot make a plain Debian: $(root_cause) (log: $STEP_LOG)"
-	root_sources trixie trixie-updates trixie-backports
+	root_sources "${suites[@]}"
 	# Plain: with manual pages and documents.
 	rm "$ROOT/etc/dpkg/dpkg.cfg.d/pinmap-lean"
-	STEP_LOG=$CACHE/logs/plain-packages.log
-	step "$STEP_LOG" "installing its kernel${1:+ and what builds modules for it}" apt_progress \
-		plain_install "$1" ||
+	STEP_LOG=$CACHE/logs/${1##*/}-packages.log
+	step "$STEP_LOG" "installing its kernel${2:+ and what builds modules for it}" \
+		apt_progress plain_install "$partial" "$suite" "${2:-}" ||
 		die "cannot install the packages of a plain Debian: $(root_cause) (log: $STEP_LOG)"
-	mv "$ROOT" "$PLAIN"
+	mv "$partial" "$1"
+}
+
+# plain_older: the newest release of Debian's kernel before KREL that the driver is for, and that
+# the archive has with its headers and its source; nothing if it has none
+plain_older() {
+	local release line version
+	in_root apt-cache search --names-only '^linux-headers-[0-9.]*[^-]*-amd64$' |
+		sed -n 's/^linux-headers-\([^ ]*\) .*/\1/p' | sort -rV |
+		while read -r release; do
+			line=$(cut -d. -f1-2 <<<"$release")
+			[[ " ${KERNEL_LINES[*]} " == *" $line "* && $release != "$KREL" ]] ||
+				continue
+			[ "$(printf '%s\n' "$release" "$KREL" | sort -V | head -n 1)" = \
+				"$release" ] || continue
+			version=$(plain_version "linux-headers-$release")
+			in_root apt-get -qq --print-uris download "linux-image-$release=$version" \
+				"linux-source-$line=$version" >/dev/null 2>&1 || continue
+			echo "$release"
+			break
+		done
+}
+
+plain_version() { # PACKAGE: the version of it that would be installed
+	in_root apt-cache policy "$1" | awk '$1 == "Candidate:" { print $2 }'
 }
 
 # The kernels have names that only trixie-backports knows; everything else is trixie's: the compiler
 # must be the one that built them.
-plain_install() { # OLDER
-	local packages=("${PLAIN_PACKAGES[@]}" "linux-image-${1:-$KREL}")
-	packages+=(linux-base/trixie-backports)
-	[ -z "$1" ] || packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$1"
-		"linux-source-$(cut -d. -f1-2 <<<"$1")")
-	in_root apt-get -q update &&
-		in_root apt-get -q install -y "${packages[@]}" &&
-		in_root apt-get -q clean
+plain_install() { # DIRECTORY SUITE [--dkms]
+	local packages=("${PLAIN_PACKAGES[@]}") older='' version release base=linux-base
+	[ "$2" != trixie ] || base+=/trixie-backports
+	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] ||
+		echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
+	in_root apt-get -q update || return 1
+	[ -z "$3" ] || older=$(plain_older)
+	release=${older:-$KREL}
+	packages+=("linux-image-$release" "$base")
+	if [ -n "$3" ]; then
+		version=$(plain_version "linux-headers-$release")
+		packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$release"
+			"linux-source-$(cut -d. -f1-2 <<<"$release")=$version")
+	fi
+	in_root apt-get -q install -y "${packages[@]}" && in_root apt-get -q clean || return 1
+	if [ -n "$older" ]; then
+		mkdir -p "$ROOT/var/cache/update/partial"
+		in_root apt-get -q install -y --download-only \
+			-o Dir::Cache::Archives=/var/cache/update \
+			"linux-image-$KREL" "linux-headers-$KREL" "$base" || return 1
+		rm -rf "$ROOT"/var/cache/update/{partial,lock}
+	fi
+	# From here on nothing comes from the archive, and apt need not read what it has.
+	find "$ROOT/var/lib/apt/lists" "$ROOT/var/cache/apt" -type f -delete
+	echo "$older" >"$1/older"
 }
 
 # plain_image ROOT IMAGE: makes a disk of a root directory, as it is now
@@ -65,77 +111,84 @@ plain_image() {
 	echo plain >"$1/etc/hostname"
 	printf '/dev/vda / ext4 defaults 0 1\n' >"$1/etc/fstab"
 	rm -f "$2"
-	in_root mke2fs -q -t ext4 -d "$root" -E root_owner=0:0 "$image" 5G
+	in_root mke2fs -q -t ext4 -d "$root" -E root_owner=0:0 "$image" 6G ||
+		die "a disk with a plain Debian cannot be made"
 }
 
-# plain_run IMAGE RELEASE DIRECTORY [OPTION...]: boots the system on the disk IMAGE with its kernel
-# RELEASE, as TAP: the program `guest` in DIRECTORY runs as root, with the directory at /mnt. The
-# disk stays as it is. Options:
+# plain_disk IMAGE: makes the disk of the plain system without tools; runs with the lock held
+plain_disk() {
+	[ ! -e "$1" ] || return 0
+	mkdir -p "${1%/*}"
+	plain_image "$PLAIN" "$1.partial"
+	mv "$1.partial" "$1"
+	keep_newest 2 "${1%/*}"
+}
+
+# plain_run IMAGE RELEASE BOOT DIRECTORY [OPTION...]: boots the system on the disk IMAGE with its
+# kernel RELEASE, which is in BOOT with its initramfs, as TAP: the program `guest` in DIRECTORY runs
+# as root, with the directory at /mnt. The disk stays as it is. To be run in a subshell. Options:
 #   --append ARGUMENTS   for the kernel, and for `guest`, which reads /proc/cmdline
-#   --keys FILE          the firmware is UEFI's, with these variables
+#   --keys DIRECTORY     the firmware is UEFI's: `firmware` there, with the variables in `keys`
 plain_run() {
-	local image=$1 release=$2 directory=$3 append='' keys='' run in_root_run accel rc=0
-	shift 3
+	local image=$1 release=$2 boot=$3 directory=$4 append='' keys='' run in_root_run accel rc=0
+	local gpu='' machine=''
+	shift 4
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--append) append=$2; shift 2 ;;
-		--keys) keys=$2; shift 2 ;;
+		--keys) keys=/cache${2#"$CACHE"}; shift 2 ;;
 		esac
 	done
 	run=$(mktemp -d "$CACHE/runs/XXXXXXXX")
 	in_root_run=/cache/runs/${run##*/}
-	PLAIN_RUNS+=("$run")
+	trap 'kill $gpu $machine 2>/dev/null; rm -rf "$run"; exit 143' TERM
 	accel=$(accelerator)
 	in_root mke2fs -q -t ext4 -d "/cache${directory#"$CACHE"}" "$in_root_run/packages" 256M ||
 		die "a disk with the packages cannot be made"
 	in_root --exec "/cache${TESTGPU#"$CACHE"}" --socket "$in_root_run/testgpu" \
 		>"$run/gpu" 2>&1 </dev/null &
-	PLAIN_PIDS+=($!)
-	local i
-	for ((i = 0; i < 1200; i++)); do
-		[ ! -S "$run/testgpu" ] || break
+	gpu=$!
+	until [ -S "$run/testgpu" ]; do
+		kill -0 "$gpu" 2>/dev/null || { cat "$run/gpu" >&2; die "the test GPU has ended"; }
 		sleep 0.05
 	done
 	local line="root=/dev/vda rw console=ttyS0 quiet no_timer_check tsc=reliable panic=-1"
 	line+=" systemd.mount-extra=/dev/vdb:/mnt:ext4:ro systemd.run=/mnt/guest"
 	line+=" systemd.run_success_action=poweroff systemd.run_failure_action=poweroff"
 	local socket="{\"type\":\"unix\",\"path\":\"$in_root_run/testgpu\"}"
-	local gpu="\"driver\":\"vfio-user-pci\",\"addr\":\"0x14\",\"rombar\":0"
-	local machine=q35,accel=$accel,memory-backend=ram
-	[ "$accel" = tcg ] || machine+=,kernel-irqchip=split
+	local device="\"driver\":\"vfio-user-pci\",\"addr\":\"0x14\",\"rombar\":0"
+	local kind=q35,accel=$accel,memory-backend=ram
+	[ "$accel" = tcg ] || kind+=,kernel-irqchip=split
 	local qemu=(
 		qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
-		-machine "$machine" -smp 2 -m 1G
+		-machine "$kind" -smp 2 -m 1G
 		-cpu "max$([ "$accel" != tcg ] || echo ,erms=off,fsrm=off)"
 		-object memory-backend-memfd,id=ram,size=1G,share=on -run-with exit-with-parent=on
 		-device intel-iommu,intremap=on,caching-mode=on,aw-bits=48
 		-device edu,dma_mask=0xffffffffffffffff,addr=0x10
-		-device "{$gpu,\"socket\":$socket}"
-		-kernel "/cache${PLAIN_BOOT#"$CACHE"}/vmlinuz-$release"
-		-initrd "/cache${PLAIN_BOOT#"$CACHE"}/initrd.img-$release"
+		-device "{$device,\"socket\":$socket}"
+		-kernel "/cache${boot#"$CACHE"}/vmlinuz-$release"
+		-initrd "/cache${boot#"$CACHE"}/initrd.img-$release"
 		-append "$line $append"
 		-drive "file=/cache${image#"$CACHE"},format=raw,if=virtio,snapshot=on"
 		-drive "file=$in_root_run/packages,format=raw,if=virtio,readonly=on"
 		-serial "file:$in_root_run/console" -serial "file:$in_root_run/out"
 	)
-	[ -z "$keys" ] || qemu+=("${PLAIN_FIRMWARE[@]}"
-		-drive "if=pflash,format=raw,file=/cache${keys#"$CACHE"},snapshot=on")
+	[ -z "$keys" ] || qemu+=(
+		-drive "if=pflash,format=raw,readonly=on,file=$keys/firmware"
+		-drive "if=pflash,format=raw,file=$keys/keys,snapshot=on"
+	)
 	touch "$run/out"
-	in_root --exec timeout 900 "${qemu[@]}" >"$run/qemu" 2>&1 </dev/null &
-	PLAIN_PIDS+=($!)
-	wait $! || rc=$?
+	in_root --exec timeout 2400 "${qemu[@]}" >"$run/qemu" 2>&1 </dev/null &
+	machine=$!
+	wait "$machine" || rc=$?
+	kill "$gpu" 2>/dev/null || :
 	tr -d '\r' <"$run/out"
 	if [ "$rc" -ne 0 ] || ! grep -q '^1\.\.' "$run/out"; then
+		echo "# QEMU has ended with exit status $rc (124: after 2400 s); its last words:"
 		tail -q -n 30 "$run/console" "$run/qemu" | tr -d '\r' | sed 's/^/# /'
-		return 1
+		rc=1
 	fi
+	rm -rf "$run"
+	return "$rc"
 }
-PLAIN_RUNS=() PLAIN_PIDS=()
-plain_clean_up() {
-	local pid
-	for pid in "${PLAIN_PIDS[@]}"; do
-		kill "$pid" 2>/dev/null || :
-	done
-	[ ${#PLAIN_RUNS[@]} -eq 0 ] || rm -rf "${PLAIN_RUNS[@]}"
-}
-at_exit plain_clean_up
