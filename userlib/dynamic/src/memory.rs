@@ -313,8 +313,8 @@ impl Memory {
     ///
     /// `EBUSY`: there are [mappings](Self::map), or the device does not confirm that it has ended
     /// the work, and nothing was done; `EDEADLK`: this is a host function, and there is work in
-    /// flight that names the memory, and nothing was done; otherwise as for
-    /// [`RawRegistration::release`], after which the memory counts as released.
+    /// flight that names the memory, or this thread is just submitting some, and nothing was done;
+    /// otherwise as for [`RawRegistration::release`], after which the memory counts as released.
     pub fn release(self: &Arc<Self>) -> Result<()> {
         let Some(held) = self.take()? else {
             return Ok(());
@@ -324,6 +324,9 @@ impl Memory {
         if !in_host_function() {
             if let Err(error) = self.pieces.end() {
                 self.shared.set(State::Held(held));
+                if error.kind() == ErrorKind::Deadlock {
+                    return Err(error);
+                }
                 let text = format!("the device does not end work that names the memory: {error}");
                 return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
             }

@@ -10,9 +10,11 @@
 use std::any::Any;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
+use nix::errno::Errno;
 use pinmap::stream::Pending;
-use pinmap::ErrorWith;
+use pinmap::{ErrorKind, ErrorWith};
 
 use crate::error::{Error, Result};
 
@@ -70,7 +72,7 @@ pub(crate) struct Piece {
 
 enum State {
     /// A thread submits it.
-    Submitting,
+    Submitting(ThreadId),
     InFlight(Box<dyn InFlight>),
     /// A thread waits for the device.
     Awaited,
@@ -78,10 +80,10 @@ enum State {
 }
 
 impl Piece {
-    /// A piece that is about to be submitted.
+    /// A piece that this thread is about to submit.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State::Submitting),
+            state: Mutex::new(State::Submitting(thread::current().id())),
             changed: Condvar::new(),
         })
     }
@@ -105,7 +107,7 @@ impl Piece {
     fn is_done(&self) -> bool {
         match &*lock(&self.state) {
             State::InFlight(work) => work.is_done(),
-            State::Submitting | State::Awaited => false,
+            State::Submitting(_) | State::Awaited => false,
             State::Ended => true,
         }
     }
@@ -142,13 +144,19 @@ impl Piece {
 
     /// Waits until the piece has ended. Not to be called in a host function.
     ///
-    /// Fails if the device does not confirm that.
+    /// Fails if the device does not confirm that; and with `EDEADLK` while this thread itself submits
+    /// the piece.
     fn end(&self) -> Result<()> {
         let mut state = lock(&self.state);
         let work = loop {
             match mem::replace(&mut *state, State::Awaited) {
                 State::InFlight(work) => break work,
-                other @ (State::Submitting | State::Awaited) => {
+                State::Submitting(by) if by == thread::current().id() => {
+                    *state = State::Submitting(by);
+                    let text = "this thread is submitting work that names the memory";
+                    return Err(Error::new(Errno::EDEADLK, ErrorKind::Deadlock, text));
+                }
+                other @ (State::Submitting(_) | State::Awaited) => {
                     *state = other;
                     state = wait(&self.changed, state);
                 }
@@ -220,7 +228,8 @@ impl Pieces {
     ///
     /// # Errors
     ///
-    /// That of the first piece for which the device does not confirm that.
+    /// That of the first piece for which the device does not confirm that; `EDEADLK`: this thread
+    /// itself submits one of them.
     pub(crate) fn end(&self) -> Result<()> {
         self.all().iter().try_for_each(|piece| piece.end())
     }
@@ -229,11 +238,8 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::errno::Errno;
-    use pinmap::ErrorKind;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{channel, Receiver, Sender};
-    use std::thread;
 
     /// The device that does a piece of work when it is told to.
     #[derive(Clone, Default)]
@@ -332,17 +338,25 @@ mod tests {
     /// Memory waits for work that is being submitted, and finds that without a lock.
     #[test]
     fn a_piece_that_is_being_submitted_has_not_ended() {
-        let (memory, piece) = (Pieces::default(), Piece::new());
-        memory.add(&piece);
-        assert!(!memory.have_ended());
-        let known = Arc::strong_count(&piece);
+        let memory = Pieces::default();
         thread::scope(|threads| {
-            threads.spawn(|| {
+            let (sender, added) = channel();
+            let memory = &memory;
+            threads.spawn(move || {
+                let piece = Piece::new();
+                memory.add(&piece);
+                assert!(!memory.have_ended());
+                // A thread that waited for itself would wait for ever.
+                let refused = memory.end().expect_err("by this thread");
+                assert_eq!(refused.errno(), Errno::EDEADLK as i32);
+                let known = Arc::strong_count(&piece);
+                sender.send(()).expect("the test");
                 while Arc::strong_count(&piece) == known {
                     thread::yield_now();
                 }
                 piece.refused();
             });
+            added.recv().expect("it was added");
             memory.end().expect("nothing was submitted");
         });
         assert!(memory.have_ended());
