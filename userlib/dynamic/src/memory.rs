@@ -4,6 +4,7 @@
 //! Whatever it is, a stream takes it as one device slice of bytes, made once. Work in flight shares
 //! it; releasing waits for that work.
 
+use std::any::Any;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
@@ -11,13 +12,14 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nix::errno::Errno;
+use pinmap::stream::in_host_function;
 use pinmap::{
-    Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
-    ManagedRange, RawRegistration,
+    Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind,
+    FileRegistration, Managed, ManagedRange, ManagedStatistics, RawRegistration,
 };
 
 use crate::error::{Error, Result};
-use crate::stream::Flight;
+use crate::stream::{in_the_way, Flight};
 
 /// A value on the heap to which slices refer as long as it exists. A `Box` would assert that nobody
 /// else does.
@@ -74,13 +76,8 @@ pub(crate) enum Owner {
     Registration(Kept<RawRegistration>),
     File(Kept<FileRegistration>),
     Allocation(Kept<Allocation<u8>>),
-    /// Managed memory, which is only kept.
-    Managed {
-        _memory: Kept<Managed<u8>>,
-    },
-    Range {
-        _range: ManagedRange,
-    },
+    Managed(Kept<Managed<u8>>),
+    Range(ManagedRange),
 }
 
 /// The memory as an operand of a stream. What it refers to exists as long as the owner beside it.
@@ -110,6 +107,8 @@ pub struct Memory {
     offset: usize,
     id: u64,
     held: Mutex<Option<Held>>,
+    /// What the program wants kept; dropped after what is held.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
     /// The streams to which work was submitted that names the memory.
     streams: Mutex<Vec<Weak<Flight>>>,
 }
@@ -147,6 +146,7 @@ impl Memory {
             offset,
             id,
             held: Mutex::new(Some(held)),
+            kept: Mutex::default(),
             streams: Mutex::new(Vec::new()),
         })
     }
@@ -206,7 +206,7 @@ impl Memory {
                 Owner::Registration(registration) => registration.device_addr()?,
                 Owner::File(file) => file.device_addr()?,
                 Owner::Allocation(allocation) => allocation.device_addr(),
-                Owner::Managed { .. } | Owner::Range { .. } => self.addr as u64,
+                Owner::Managed(_) | Owner::Range(_) => self.addr as u64,
             })
         })?;
         Ok(first + (self.offset + offset) as u64)
@@ -260,6 +260,29 @@ impl Memory {
         })
     }
 
+    /// What became of managed memory so far.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the memory is not managed; otherwise as for [`ManagedRange::statistics`].
+    pub fn statistics(&self) -> Result<ManagedStatistics> {
+        self.with(|held| match &held.owner {
+            Owner::Managed(memory) => Ok(memory.statistics()?),
+            Owner::Range(range) => Ok(range.statistics()?),
+            _ => Err(Error::new(
+                Errno::EOPNOTSUPP,
+                ErrorKind::Unsupported,
+                "the memory is not managed",
+            )),
+        })
+    }
+
+    /// Keeps something, such as what owns the bytes, until the device cannot reach the memory any
+    /// more: it is dropped when the memory was released. A thread of the crate's may drop it.
+    pub fn keep(&self, what: impl Any + Send) {
+        lock(&self.kept).push(Box::new(what));
+    }
+
     /// Notes that work of a stream names the memory.
     pub(crate) fn used_by(&self, flight: &Arc<Flight>) {
         let mut streams = lock(&self.streams);
@@ -275,9 +298,17 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `EBUSY`: there are [mappings](Self::map), and nothing was done; otherwise as for
+    /// `EBUSY`: there are [mappings](Self::map), or `EDEADLK`: this is a host function, and work in
+    /// flight names the memory, and nothing was done; otherwise as for
     /// [`RawRegistration::release`], after which the memory counts as released.
     pub fn release(self: &Arc<Self>) -> Result<()> {
+        if in_host_function() {
+            let flights = lock(&self.streams).clone();
+            let mut flights = flights.iter().filter_map(Weak::upgrade);
+            if flights.any(|flight| flight.is_using(self)) {
+                return Err(in_the_way("wait for the work that names the memory"));
+            }
+        }
         let held = {
             let mut held = lock(&self.held);
             let mapped = held.as_ref().map_or(0, |held| held.mappings);
@@ -292,12 +323,11 @@ impl Memory {
         for flight in streams.iter().filter_map(Weak::upgrade) {
             flight.wait_for(self);
         }
-        match held.map(|held| held.owner) {
-            Some(Owner::Registration(registration)) => {
-                let released = registration.into_inner().release();
-                Ok(released.map_err(pinmap::ErrorWith::into_error)?)
-            }
+        let released = match held.map(|held| held.owner) {
+            Some(Owner::Registration(registration)) => registration.into_inner().release(),
             _ => Ok(()),
-        }
+        };
+        drop(mem::take(&mut *lock(&self.kept)));
+        Ok(released.map_err(pinmap::ErrorWith::into_error)?)
     }
 }

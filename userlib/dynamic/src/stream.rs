@@ -5,10 +5,10 @@ use std::array;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use nix::errno::Errno;
-use pinmap::stream::{Pending, Work};
+use pinmap::stream::{in_host_function, Pending, Work};
 use pinmap::{Accelerator, DeviceSlice, DeviceSliceMut, ErrorKind, StreamOptions};
 
 use crate::error::{Error, Result};
@@ -18,7 +18,31 @@ use crate::memory::{Memory, Whole};
 type Named = Vec<Arc<Memory>>;
 
 /// A piece of work, and the addresses of the memory that it names.
-type Piece = (Vec<*const Memory>, Pending<Named>);
+type Piece = (Vec<*const Memory>, Arc<Awaited>);
+
+/// A piece of work for which one thread waits, and all others that need it wait for that thread:
+/// the lock is held meanwhile. Nothing is left when it is done.
+struct Awaited(Mutex<Option<Pending<Named>>>);
+
+impl Awaited {
+    fn is_done(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(pending) => pending.as_ref().is_none_or(Pending::is_done),
+            Err(TryLockError::Poisoned(pending)) => {
+                pending.get_ref().as_ref().is_none_or(Pending::is_done)
+            }
+            Err(TryLockError::WouldBlock) => false,
+        }
+    }
+
+    fn wait(&self) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pending) = pending.take() {
+            // After a failure the stream does nothing with the memory any more.
+            let _ = pending.wait();
+        }
+    }
+}
 
 /// The work of a stream that is not known to be done. It is locked while work is submitted, so that
 /// who waits for it does not miss any.
@@ -36,21 +60,32 @@ impl Flight {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no work names the memory any more, because it is done or has failed.
-    pub(crate) fn wait_for(&self, memory: &Arc<Memory>) {
+    /// The last piece of work that names the memory.
+    fn last(&self, memory: &Arc<Memory>) -> Option<Arc<Awaited>> {
         let memory = Arc::as_ptr(memory);
-        let mut work = {
+        let pending = self.lock();
+        let mut names = pending.iter().rev();
+        let (_, last) = names.find(|(names, _)| names.contains(&memory))?;
+        Some(Arc::clone(last))
+    }
+
+    /// Whether work that is not done names the memory.
+    pub(crate) fn is_using(&self, memory: &Arc<Memory>) -> bool {
+        self.last(memory).is_some_and(|last| !last.is_done())
+    }
+
+    /// Waits until no work names the memory any more, because it is done or has failed. The work
+    /// stays in the list meanwhile, for others that wait for some of it.
+    pub(crate) fn wait_for(&self, memory: &Arc<Memory>) {
+        while let Some(last) = self.last(memory) {
+            last.wait();
             let mut pending = self.lock();
-            let last = pending
-                .iter()
-                .rposition(|(names, _)| names.contains(&memory));
-            let until = last.map_or(0, |last| last + 1);
-            pending.drain(..until).collect::<Vec<_>>()
-        };
-        // What comes before the last one is done when that is.
-        while let Some((_, last)) = work.pop() {
-            // After a failure the stream does nothing with the memory any more.
-            let _ = last.wait();
+            let index = pending.iter().position(|(_, one)| Arc::ptr_eq(one, &last));
+            // What comes before the last one is done when that is.
+            let until = index.map_or(0, |index| index + 1);
+            let done = pending.drain(..until).collect::<Vec<_>>();
+            drop(pending);
+            drop(done);
         }
     }
 
@@ -111,6 +146,12 @@ fn no_operand() -> Error {
         .with_hint("map the file with mmap(), and register that")
 }
 
+/// The refusal of what a host function must not do.
+pub(crate) fn in_the_way(what: &str) -> Error {
+    let text = format!("cannot {what}: this is a host function, for which a stream waits");
+    Error::new(Errno::EDEADLK, ErrorKind::Deadlock, format!("{text} (EDEADLK)"))
+}
+
 /// A stream that knows which memory its work names.
 pub struct Stream {
     stream: pinmap::Stream,
@@ -154,10 +195,16 @@ impl Stream {
         memory: [&Arc<Memory>; N],
         work: impl for<'w> FnOnce(&Work<'w>, [Operand<'w>; N]) -> Result<()>,
     ) -> Result<()> {
-        let mut pending = self.flight.lock();
-        while pending.front().is_some_and(|(_, first)| first.is_done()) {
-            pending.pop_front();
+        // Before locking: a thread that holds the lock may wait for this host function.
+        if in_host_function() {
+            return Err(in_the_way("submit work"));
         }
+        // Dropped after the lock: that may call what the program has kept with its memory.
+        let mut done = Vec::new();
+        let mut pending = self.flight.lock();
+        let count = pending.iter().take_while(|(_, first)| first.is_done());
+        let count = count.count();
+        done.extend(pending.drain(..count));
         for memory in memory {
             memory.used_by(&self.flight);
         }
@@ -173,7 +220,8 @@ impl Stream {
             failure = work(scope, operands).err();
             Ok(())
         });
-        pending.push_back((names, submitted?));
+        let awaited = Awaited(Mutex::new(Some(submitted?)));
+        pending.push_back((names, Arc::new(awaited)));
         failure.map_or(Ok(()), Err)
     }
 

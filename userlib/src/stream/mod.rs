@@ -236,10 +236,21 @@ use std::time::Duration;
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
 use crate::error::{check_outside, Operation, Result};
+use crate::sys::inside;
 
 use self::core::Core;
 use self::future::Reached;
 use self::shared::Shared;
+
+/// Whether this thread runs a host function of a stream ([`Stream::call`]). There, what may wait
+/// fails with `EDEADLK`: a library finds out before it takes locks of its own.
+///
+/// ```
+/// assert!(!pinmap::stream::in_host_function());
+/// ```
+pub fn in_host_function() -> bool {
+    inside::is_inside()
+}
 
 /// A stream of asynchronous work, which a device executes in the order in which it is submitted.
 ///
