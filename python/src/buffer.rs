@@ -5,6 +5,7 @@ use std::ffi::c_int;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::dtype::Layout;
 use crate::error::detached;
@@ -56,8 +57,8 @@ impl Buffer {
 impl Buffer {
     /// The number of elements in each dimension.
     #[getter]
-    fn shape(&self) -> Vec<usize> {
-        self.layout.counts()
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.layout.counts())
     }
 
     /// The type of the elements, by NumPy's name, such as "float32".
@@ -103,6 +104,7 @@ impl Buffer {
         length(&self.layout)
     }
 
+    /// Returns the memory as an array of NumPy, as numpy.asarray() does.
     #[pyo3(signature = (dtype = None, *, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
