@@ -252,7 +252,7 @@ mod tests {
             text(pinmap_last_error()).as_deref(),
             Some("nothing; try it")
         );
-        let other = std::thread::spawn(pinmap_last_error_kind);
+        let other = std::thread::spawn(|| pinmap_last_error_kind());
         assert_eq!(other.join().expect("a kind"), ErrorKind::None);
     }
 

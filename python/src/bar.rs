@@ -140,10 +140,15 @@ impl Bar {
             let text = format!("the offset {offset:#x} is not a multiple of {}", dtype.size);
             return Err(invalid(text));
         }
-        let rest = usize::try_from(self.length).unwrap_or(usize::MAX).saturating_sub(offset);
+        let rest = usize::try_from(self.length)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(offset);
         let count = count.unwrap_or(rest / dtype.size);
         let layout = Layout::new(dtype, &[count])?;
-        let addr = bar.as_mut_ptr(offset, layout.bytes).map_err(raise)?.expose_provenance();
+        let addr = bar
+            .as_mut_ptr(offset, layout.bytes)
+            .map_err(raise)?
+            .expose_provenance();
         let part = Part {
             _bar: pinmap::Bar::clone(&bar),
             addr,
@@ -198,6 +203,13 @@ impl Part {
         let owner = slf.clone();
         let this = owner.get();
         // SAFETY: It is that of the request. The view keeps the object, and that the mapping.
-        unsafe { fill(view, slf.into_any(), (this.addr, &this.layout, false), flags) }
+        unsafe {
+            fill(
+                view,
+                slf.into_any(),
+                (this.addr, &this.layout, false),
+                flags,
+            )
+        }
     }
 }

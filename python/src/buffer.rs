@@ -122,7 +122,14 @@ impl Buffer {
         let this = slf.clone();
         let this = this.get();
         // SAFETY: It is that of the request. The object, which the view keeps, has the pages.
-        unsafe { fill(view, slf.into_any(), (this.addr, &this.layout, false), flags)? };
+        unsafe {
+            fill(
+                view,
+                slf.into_any(),
+                (this.addr, &this.layout, false),
+                flags,
+            )?
+        };
         this.views.begin().inspect_err(|_| {
             // SAFETY: As above. A request that fails has no object.
             unsafe { take_back(view) };

@@ -228,7 +228,9 @@ impl Source {
             return Err(PyTypeError::new_err(text));
         };
         if !view.is_c_contiguous() {
-            return Err(invalid("the elements of the array do not follow each other"));
+            return Err(invalid(
+                "the elements of the array do not follow each other",
+            ));
         }
         // Elements that this module has no name for are bytes to it.
         let layout = match Dtype::of_format(view.format(), view.item_size()) {
@@ -257,7 +259,9 @@ fn duplicate(fd: i32) -> PyResult<OwnedFd> {
     }
     // SAFETY: It is used for one call, which fails if it is not open.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    borrowed.try_clone_to_owned().map_err(|_| fail(Errno::EBADF))
+    borrowed
+        .try_clone_to_owned()
+        .map_err(|_| fail(Errno::EBADF))
 }
 
 fn alloc_options(write_combined: bool, node: Option<u32>, portable: bool) -> AllocOptions {
@@ -440,7 +444,7 @@ impl Device {
                 // Python does to the bytes meanwhile is no access of Rust's.
                 unsafe {
                     let access = access(read_only);
-                    dynamic::Memory::register(&shared.device, first, len, access, options.clone())
+                    dynamic::Memory::register(&shared.device, first, len, access, options)
                 }
             });
             match attempt {
@@ -451,7 +455,13 @@ impl Device {
             }
         };
         (source.keep)(&registered);
-        Memory::new(slf, Kind::Registered, registered, source.layout, source.read_only)
+        Memory::new(
+            slf,
+            Kind::Registered,
+            registered,
+            source.layout,
+            source.read_only,
+        )
     }
 
     /// Registers whole pages of a file that is open as `fd`: a memfd, or one of tmpfs or hugetlbfs:
@@ -574,11 +584,7 @@ impl Device {
     /// know; EINVAL, the options make no sense; ENOSPC, there are too many streams; ENOMEM, out of
     /// memory, or more than the user may lock; ENODEV, the device is gone.
     #[pyo3(signature = (*, priority = 0, packets = None))]
-    fn stream(
-        slf: &Bound<'_, Self>,
-        priority: u32,
-        packets: Option<u32>,
-    ) -> PyResult<Stream> {
+    fn stream(slf: &Bound<'_, Self>, priority: u32, packets: Option<u32>) -> PyResult<Stream> {
         let shared = slf.get().shared()?;
         let mut options = pinmap::StreamOptions::new().priority(priority);
         if let Some(packets) = packets {
@@ -596,7 +602,9 @@ impl Device {
     /// device is gone.
     fn event(&self, py: Python<'_>) -> PyResult<Event> {
         let shared = self.shared()?;
-        Ok(Event::new(detached(py, || Ok(shared.accelerator()?.event()?))?))
+        Ok(Event::new(detached(py, || {
+            Ok(shared.accelerator()?.event()?)
+        })?))
     }
 
     /// Takes the next event of the device. Waits for one, for at most `timeout` seconds; None is
@@ -617,7 +625,11 @@ impl Device {
     /// Raises Error: as next_event() does.
     fn next_event_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let file = slf.get().fileno()?;
-        coroutine(slf.py(), vec![(file, true)], slf.getattr("_try_next_event")?)
+        coroutine(
+            slf.py(),
+            vec![(file, true)],
+            slf.getattr("_try_next_event")?,
+        )
     }
 
     fn _try_next_event(&self, py: Python<'_>) -> PyResult<Option<DeviceEvent>> {

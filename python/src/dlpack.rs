@@ -127,14 +127,22 @@ pub(crate) fn capsule<'py>(
                 flags,
                 tensor,
             });
-            ffi::PyCapsule_New(ptr::from_mut(tensor).cast(), VERSIONED.as_ptr(), Some(unused))
+            ffi::PyCapsule_New(
+                ptr::from_mut(tensor).cast(),
+                VERSIONED.as_ptr(),
+                Some(unused),
+            )
         } else {
             let tensor = (*context).unversioned.insert(Unversioned {
                 tensor,
                 context: context.cast(),
                 deleter: Some(delete_unversioned),
             });
-            ffi::PyCapsule_New(ptr::from_mut(tensor).cast(), UNVERSIONED.as_ptr(), Some(unused))
+            ffi::PyCapsule_New(
+                ptr::from_mut(tensor).cast(),
+                UNVERSIONED.as_ptr(),
+                Some(unused),
+            )
         }
     };
     if capsule.is_null() {
@@ -152,7 +160,11 @@ fn context(layout: &Layout, data: Data) -> Context {
         versioned: None,
         unversioned: None,
         shape: layout.shape.iter().map(|&count| count as i64).collect(),
-        strides: layout.strides.iter().map(|&bytes| bytes as i64 / size).collect(),
+        strides: layout
+            .strides
+            .iter()
+            .map(|&bytes| bytes as i64 / size)
+            .collect(),
         data,
     }
 }

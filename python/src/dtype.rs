@@ -128,7 +128,10 @@ impl Layout {
     pub(crate) fn new(dtype: &'static Dtype, shape: &[usize]) -> PyResult<Self> {
         let too_large = || invalid(format!("an array of the shape {shape:?} is too large"));
         if shape.len() > 64 {
-            return Err(invalid(format!("{} dimensions are more than 64", shape.len())));
+            return Err(invalid(format!(
+                "{} dimensions are more than 64",
+                shape.len()
+            )));
         }
         let mut strides = vec![0; shape.len()];
         let mut bytes = dtype.size;
@@ -148,15 +151,15 @@ impl Layout {
 
     /// The layout of a shape of Python: a number, or a sequence of numbers. Without a type, the
     /// elements are bytes.
-    pub(crate) fn of(
-        shape: &Bound<'_, PyAny>,
-        dtype: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+    pub(crate) fn of(shape: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let dtype = dtype.map_or(Ok(Dtype::bytes()), Dtype::of)?;
         let counts = match shape.extract::<i64>() {
             Ok(count) => vec![count],
             Err(_) => shape.extract::<Vec<i64>>().map_err(|_| {
-                let shape = shape.repr().map(|text| text.to_string()).unwrap_or_default();
+                let shape = shape
+                    .repr()
+                    .map(|text| text.to_string())
+                    .unwrap_or_default();
                 PyTypeError::new_err(format!("{shape} is no shape: a number, or a tuple of them"))
             })?,
         };
@@ -164,7 +167,9 @@ impl Layout {
         let counts = counts.map_err(|_| invalid(format!("{shape} has a negative dimension")))?;
         let layout = Self::new(dtype, &counts)?;
         if layout.bytes == 0 {
-            return Err(invalid(format!("an array of the shape {shape} has no elements")));
+            return Err(invalid(format!(
+                "an array of the shape {shape} has no elements"
+            )));
         }
         Ok(layout)
     }

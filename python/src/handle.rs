@@ -37,9 +37,14 @@ impl<T: Send + Sync> Handle<T> {
         if self.process == process::id() {
             return Ok(());
         }
-        let text = format!("the {} belongs to the process that this one forked from", self.what);
+        let text = format!(
+            "the {} belongs to the process that this one forked from",
+            self.what
+        );
         let error = Error::new(Errno::EPERM, ErrorKind::PermissionDenied, text);
-        Err(raise(error.with_hint("open the device again in this process")))
+        Err(raise(
+            error.with_hint("open the device again in this process"),
+        ))
     }
 
     fn swap(&self, with: Option<Arc<T>>) -> Option<Arc<T>> {

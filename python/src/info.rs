@@ -4,7 +4,10 @@
 use pyo3::prelude::*;
 
 macro_rules! records {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => { $(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }
+    )*) => { $(
         $(#[$doc])*
         #[pyclass(module = "pinmap", frozen, get_all)]
         #[derive(Debug, Clone)]
@@ -355,9 +358,7 @@ impl From<pinmap::DeviceEvent> for DeviceEvent {
             packet,
         };
         match event {
-            From::Stale { handle, addr, len } => {
-                make("stale", handle, addr as u64, len as u64, 0)
-            }
+            From::Stale { handle, addr, len } => make("stale", handle, addr as u64, len as u64, 0),
             From::Fault {
                 queue,
                 addr,

@@ -9,6 +9,8 @@
 
 // A class of Python is documented by its stub, `pinmap/__init__.pyi`, too.
 #![allow(clippy::too_many_arguments)]
+// The interpreter calls what is unsafe, by the rules of the buffer protocol.
+#![allow(clippy::missing_safety_doc)]
 
 mod bar;
 mod buffer;
@@ -33,6 +35,8 @@ use pyo3::prelude::*;
 /// The part of pinmap that is in Rust.
 #[pymodule]
 mod _pinmap {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::bar::Bar;
     #[pymodule_export]
@@ -55,6 +59,8 @@ mod _pinmap {
     #[pymodule_export]
     use crate::testgpu::testgpu;
 
-    #[pymodule_export]
-    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -24,7 +24,9 @@ fn place(shared: &Shared, to: &Bound<'_, PyAny>) -> PyResult<Place> {
         Ok("device") => Ok(Place::Vram),
         _ => {
             let to = to.repr()?;
-            Err(invalid(format!("there is no place {to}: \"host\" and \"device\" are the ones")))
+            Err(invalid(format!(
+                "there is no place {to}: \"host\" and \"device\" are the ones"
+            )))
         }
     }
 }

@@ -118,7 +118,10 @@ impl Memory {
         if self.kind == Kind::Managed {
             return Ok(());
         }
-        Err(unsupported(format!("the memory is {}, not managed", self.kind.word())))
+        Err(unsupported(format!(
+            "the memory is {}, not managed",
+            self.kind.word()
+        )))
     }
 
     /// Bytes of the memory, from elements of the first dimension on.
@@ -128,7 +131,9 @@ impl Memory {
         let count = count.unwrap_or(rows.saturating_sub(offset));
         match offset.checked_add(count) {
             Some(end) if end <= rows => Ok((offset * row, count * row)),
-            _ => Err(invalid(format!("{count} elements from {offset} on end outside of {rows}"))),
+            _ => Err(invalid(format!(
+                "{count} elements from {offset} on end outside of {rows}"
+            ))),
         }
     }
 }
@@ -400,7 +405,9 @@ impl Memory {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if stream.is_some() {
-            return Err(PyBufferError::new_err("memory of the CPU goes with no stream"));
+            return Err(PyBufferError::new_err(
+                "memory of the CPU goes with no stream",
+            ));
         }
         if let Some(device) = dl_device.filter(|&device| device != dlpack::CPU) {
             let text = format!("the memory is that of the CPU (1, 0), not of {device:?}");
@@ -496,5 +503,9 @@ impl Mapping {
 
 fn poisoned() -> PyErr {
     let text = "a thread panicked, which is a bug of pinmap";
-    raise(dynamic::Error::new(Errno::ENOTRECOVERABLE, ErrorKind::Other, text))
+    raise(dynamic::Error::new(
+        Errno::ENOTRECOVERABLE,
+        ErrorKind::Other,
+        text,
+    ))
 }

@@ -56,7 +56,9 @@ impl Operand {
             return Err(PyTypeError::new_err(text));
         };
         if !view.is_c_contiguous() {
-            return Err(invalid(format!("the elements of {what} do not follow each other")));
+            return Err(invalid(format!(
+                "the elements of {what} do not follow each other"
+            )));
         }
         let (addr, len) = (view.buf_ptr().addr(), view.len_bytes());
         if written && view.readonly() {
@@ -65,11 +67,17 @@ impl Operand {
             return Err(raise(error));
         }
         let memory = device.find(addr, len).ok_or_else(|| {
-            let text = format!("{what} is an array outside of all memory of {}", device.device);
+            let text = format!(
+                "{what} is an array outside of all memory of {}",
+                device.device
+            );
             let error = Error::new(Errno::EINVAL, ErrorKind::InvalidInput, text);
             raise(error.with_hint("allocate it with `Device.alloc()`, or `Device.register()` it"))
         })?;
-        let (dtype, size) = (Dtype::of_format(view.format(), view.item_size()), view.item_size());
+        let (dtype, size) = (
+            Dtype::of_format(view.format(), view.item_size()),
+            view.item_size(),
+        );
         let shape = view.shape().to_vec();
         // Its end may call what the program wants to know of it, which needs the lock.
         view.release(object.py());
@@ -88,7 +96,9 @@ impl Operand {
     pub(crate) fn dtype(&self) -> PyResult<&'static Dtype> {
         self.dtype.ok_or_else(|| {
             let Self { what, size, .. } = self;
-            invalid(format!("the elements of {what}, of {size} bytes, are none that are known"))
+            invalid(format!(
+                "the elements of {what}, of {size} bytes, are none that are known"
+            ))
         })
     }
 
@@ -98,7 +108,10 @@ impl Operand {
         if found == name {
             return Ok(self);
         }
-        Err(invalid(format!("the elements of {} are {found}, not {name}", self.what)))
+        Err(invalid(format!(
+            "the elements of {} are {found}, not {name}",
+            self.what
+        )))
     }
 
     /// Checks the number of its elements.
@@ -107,14 +120,21 @@ impl Operand {
         if found == count {
             return Ok(self);
         }
-        Err(invalid(format!("{} has {found} elements, not {count}", self.what)))
+        Err(invalid(format!(
+            "{} has {found} elements, not {count}",
+            self.what
+        )))
     }
 
     /// Its rows and columns.
     pub(crate) fn matrix(&self) -> PyResult<(usize, usize)> {
         match self.shape[..] {
             [rows, columns] => Ok((rows, columns)),
-            _ => Err(invalid(format!("{} has {} dimensions, not 2", self.what, self.shape.len()))),
+            _ => Err(invalid(format!(
+                "{} has {} dimensions, not 2",
+                self.what,
+                self.shape.len()
+            ))),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use pinmap::stream;
+use pinmap::stream::{self, Work};
 use pinmap_dynamic as dynamic;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -59,15 +59,19 @@ impl Stream {
     }
 
     /// Submits work that names these operands.
-    pub(crate) fn submit<const N: usize>(
+    pub(crate) fn submit<const N: usize, F>(
         &self,
         py: Python<'_>,
         operands: [&Operand; N],
-        work: impl for<'w> FnOnce(&stream::Work<'w>, [dynamic::Operand<'w>; N]) -> dynamic::Result<()>
-            + Send,
-    ) -> PyResult<()> {
+        work: F,
+    ) -> PyResult<()>
+    where
+        F: for<'w> FnOnce(&Work<'w>, [dynamic::Operand<'w>; N]) -> dynamic::Result<()> + Send,
+    {
         let held = self.held.get()?;
-        detached(py, || held.submit(operands.map(|operand| &operand.memory), work))
+        detached(py, || {
+            held.submit(operands.map(|operand| &operand.memory), work)
+        })
     }
 }
 
@@ -132,7 +136,10 @@ impl Stream {
         let packed = py.import("struct")?.getattr("pack")?.call1((format, value));
         let packed = packed.map_err(|error| {
             let reason = error.value(py);
-            invalid(format!("{value} is no element of the type {}: {reason}", dtype.name))
+            invalid(format!(
+                "{value} is no element of the type {}: {reason}",
+                dtype.name
+            ))
         })?;
         let packed = packed.cast_into::<PyBytes>()?;
         let mut bytes = [0; 8];
@@ -281,7 +288,10 @@ impl Stream {
 
     fn __repr__(&self) -> String {
         let closed = if self.held.is_open() { "" } else { ", closed" };
-        format!("<pinmap.Stream {} of {}{closed}>", self.id, self.shared.device)
+        format!(
+            "<pinmap.Stream {} of {}{closed}>",
+            self.id, self.shared.device
+        )
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

@@ -48,7 +48,10 @@ pub(crate) mod testgpu {
     ) -> PyResult<()> {
         let stream = stream.get();
         let y = stream.write(y, "y")?.expect("float32")?;
-        let x = stream.read(x, "x")?.expect("float32")?.expect_count(y.len / 4)?;
+        let x = stream
+            .read(x, "x")?
+            .expect("float32")?
+            .expect_count(y.len / 4)?;
         let (of_x, of_y, len) = (x.offset, y.offset, y.len);
         stream.submit(py, [&x, &y], |work, [x, y]| {
             let x = x.part(of_x, len)?.cast()?;
@@ -70,7 +73,10 @@ pub(crate) mod testgpu {
     ) -> PyResult<()> {
         let stream = stream.get();
         let data = stream.read(data, "data")?.expect("float32")?;
-        let sum = stream.write(sum, "sum")?.expect("float32")?.expect_count(1)?;
+        let sum = stream
+            .write(sum, "sum")?
+            .expect("float32")?
+            .expect_count(1)?;
         let (of_data, len, of_sum) = (data.offset, data.len, sum.offset);
         stream.submit(py, [&data, &sum], |work, [data, sum]| {
             let data = data.part(of_data, len)?.cast()?;
@@ -91,7 +97,10 @@ pub(crate) mod testgpu {
     ) -> PyResult<()> {
         let stream = stream.get();
         let data = stream.read(data, "data")?;
-        let counts = stream.write(counts, "counts")?.expect("uint32")?.expect_count(256)?;
+        let counts = stream
+            .write(counts, "counts")?
+            .expect("uint32")?
+            .expect_count(256)?;
         let (of_data, len, of_counts) = (data.offset, data.len, counts.offset);
         stream.submit(py, [&data, &counts], |work, [data, counts]| {
             let data = data.part(of_data, len)?;
@@ -112,7 +121,10 @@ pub(crate) mod testgpu {
     ) -> PyResult<()> {
         let stream = stream.get();
         let data = stream.read(data, "data")?;
-        let crc = stream.write(crc, "crc")?.expect("uint32")?.expect_count(1)?;
+        let crc = stream
+            .write(crc, "crc")?
+            .expect("uint32")?
+            .expect_count(1)?;
         let (of_data, len, of_crc) = (data.offset, data.len, crc.offset);
         stream.submit(py, [&data, &crc], |work, [data, crc]| {
             let data = data.part(of_data, len)?;
@@ -180,6 +192,8 @@ pub(crate) mod testgpu {
     fn spin(py: Python<'_>, stream: &Bound<'_, Stream>, seconds: f64) -> PyResult<()> {
         let time = Duration::try_from_secs_f64(seconds)
             .map_err(|_| refuse(format!("a kernel cannot take {seconds} s")))?;
-        stream.get().submit(py, [], |work, []| Ok(work.launch(Spin { time })?))
+        stream
+            .get()
+            .submit(py, [], |work, []| Ok(work.launch(Spin { time })?))
     }
 }

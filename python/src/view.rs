@@ -103,7 +103,9 @@ pub(crate) unsafe fn fill(
         return Err(PyBufferError::new_err("the memory can only be read"));
     }
     if wants(ffi::PyBUF_F_CONTIGUOUS) && !wants(ffi::PyBUF_C_CONTIGUOUS) && layout.shape.len() > 1 {
-        return Err(PyBufferError::new_err("the elements are stored row after row"));
+        return Err(PyBufferError::new_err(
+            "the elements are stored row after row",
+        ));
     }
     let or_null = |list: &[isize], is: bool| match is {
         true => list.as_ptr().cast_mut(),

@@ -18,7 +18,9 @@ pub(crate) fn limit(seconds: Option<f64>) -> PyResult<Option<Duration>> {
         return Ok(None);
     };
     if seconds.is_nan() || seconds < 0.0 {
-        return Err(invalid(format!("the timeout is {seconds} s; None is for ever")));
+        return Err(invalid(format!(
+            "the timeout is {seconds} s; None is for ever"
+        )));
     }
     // What is too long to be represented is for ever.
     Ok(Duration::try_from_secs_f64(seconds).ok())

@@ -4,6 +4,7 @@
 import ast
 import inspect
 import pathlib
+from inspect import Parameter
 
 import pinmap
 import pytest
@@ -28,12 +29,12 @@ def described(node):
     defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults
     for index, (argument, default) in enumerate(zip(positional, defaults)):
         only = index < len(given.posonlyargs)
-        kind = inspect.Parameter.POSITIONAL_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        kind = Parameter.POSITIONAL_ONLY if only else Parameter.POSITIONAL_OR_KEYWORD
         made.append((argument.arg, kind, default))
     if given.vararg:
-        made.append((given.vararg.arg, inspect.Parameter.VAR_POSITIONAL, None))
+        made.append((given.vararg.arg, Parameter.VAR_POSITIONAL, None))
     for argument, default in zip(given.kwonlyargs, given.kw_defaults):
-        made.append((argument.arg, inspect.Parameter.KEYWORD_ONLY, default))
+        made.append((argument.arg, Parameter.KEYWORD_ONLY, default))
     made = [(name, kind, default and ast.literal_eval(default)) for name, kind, default in made]
     return [one for one in made if one[0] != "self"]
 

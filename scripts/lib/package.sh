@@ -17,7 +17,7 @@ packages_build() {
 		echo "$name $SYSTEM"
 		sha256sum <"$TREE/scripts/lib/package.sh"
 		content_of "$TREE" '^\./(Cargo|README\.md$|Kbuild|Makefile)' \
-			'^\./(userlib|cli|capi|driver|include|packaging|udev|docs|LICENSES)/'
+			'^\./(userlib|cli|capi|python|driver|include|packaging|udev|docs|LICENSES)/'
 	} | hash_of)
 	PACKAGES=$RESULTS/packages/$content
 	[ -e "$PACKAGES" ] || locked "$name-${BUILDS##*/}" packages_make "$name"

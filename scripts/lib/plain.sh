@@ -5,7 +5,8 @@
 # vm.sh and package.sh.
 
 PLAIN_VERSION=2 # to be raised when something here changes what the system holds
-PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
+PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login
+	python3-numpy)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
 PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl rust-src rustc
 	xz-utils)

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use nix::errno::Errno;
 use pinmap::stream::in_host_function;
 use pinmap::{
-    Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind,
-    FileRegistration, Managed, ManagedRange, ManagedStatistics, RawRegistration,
+    Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
+    ManagedRange, ManagedStatistics, RawRegistration,
 };
 
 use crate::error::{Error, Result};

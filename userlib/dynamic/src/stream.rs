@@ -149,7 +149,11 @@ fn no_operand() -> Error {
 /// The refusal of what a host function must not do.
 pub(crate) fn in_the_way(what: &str) -> Error {
     let text = format!("cannot {what}: this is a host function, for which a stream waits");
-    Error::new(Errno::EDEADLK, ErrorKind::Deadlock, format!("{text} (EDEADLK)"))
+    Error::new(
+        Errno::EDEADLK,
+        ErrorKind::Deadlock,
+        format!("{text} (EDEADLK)"),
+    )
 }
 
 /// A stream that knows which memory its work names.
