@@ -414,7 +414,7 @@ impl Device {
         address_bits: Option<u32>,
     ) -> PyResult<Memory> {
         let (py, shared) = (slf.py(), slf.get().shared()?);
-        let mut options = RegisterOptions::new(access(read_only)).interruptible();
+        let mut options = RegisterOptions::new(access(read_only));
         if round_outwards {
             options = options.round_outwards();
         }
@@ -437,7 +437,13 @@ impl Device {
             ));
         }
         let (addr, len) = (source.addr, source.len);
+        let mut signals = 0;
         let registered = loop {
+            // Not for ever, or a timer that is quicker than this would let it never succeed.
+            let options = match signals {
+                0..8 => options.interruptible(),
+                _ => options,
+            };
             let attempt = py.detach(|| {
                 let first = std::ptr::with_exposed_provenance_mut(addr);
                 // SAFETY: The object keeps the memory, and is kept until it is released. What
@@ -449,7 +455,10 @@ impl Device {
             });
             match attempt {
                 // A signal: a handler that raises an exception ends this.
-                Err(error) if error.kind() == ErrorKind::Interrupted => py.check_signals()?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    signals += 1;
+                    py.check_signals()?;
+                }
                 Err(error) => return Err(raise(hinted(error, round_outwards))),
                 Ok(memory) => break memory,
             }

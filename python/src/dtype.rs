@@ -64,6 +64,7 @@ impl Dtype {
     fn find(name: &str) -> Option<&'static Self> {
         let short = name.trim_start_matches(['<', '=', '|']);
         let name = match name {
+            "bool_" => "bool",
             "float" => "float64",
             "int" => "int64",
             "complex" => "complex128",

@@ -111,6 +111,8 @@ impl Memory {
             let text = "memory of a file has no address in this program: map the file with mmap";
             return Err(PyBufferError::new_err(text));
         }
+        // A child has no such memory.
+        self.held.get()?;
         Ok((self.addr, &self.layout, self.read_only))
     }
 

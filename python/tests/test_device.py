@@ -131,6 +131,8 @@ def test_a_child_can_use_nothing_that_it_inherited(gpu, stream):
     uses = [
         gpu.info,
         memory.release,
+        memory.numpy,
+        lambda: bytes(memory),
         lambda: gpu.register(buffer),
         lambda: stream.fill(memory, 1),
         stream.synchronize,
