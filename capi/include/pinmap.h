@@ -862,10 +862,12 @@ int pinmap_sync_for_cpu(const struct pinmap_memory *memory,
 
 /**
  * Takes memory away from the device, or frees it, when the work in flight that names it is done.
- * NULL is none. The memory is gone even if this fails, but for EBUSY.
+ * NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK, with which
+ * nothing was done.
  *
- * Errors: EBUSY, there are mappings of it (pinmap_map()), and nothing was done; EIO, the IOMMU or
- * the device failed: the device is cut off from all memory, and will soon be gone.
+ * Errors: EBUSY, there are mappings of it (pinmap_map()); EDEADLK, this is a host function, and
+ * work in flight names it; EIO, the IOMMU or the device failed: the device is cut off from all
+ * memory, and will soon be gone.
  */
 int pinmap_release(struct pinmap_memory *memory);
 

@@ -119,10 +119,12 @@ pub unsafe extern "C" fn pinmap_sync_for_cpu(
 }
 
 /// Takes memory away from the device, or frees it, when the work in flight that names it is done.
-/// NULL is none. The memory is gone even if this fails, but for EBUSY.
+/// NULL is none. The memory is gone even if this fails, but for EBUSY and EDEADLK, with which
+/// nothing was done.
 ///
-/// Errors: EBUSY, there are mappings of it (pinmap_map()), and nothing was done; EIO, the IOMMU or
-/// the device failed: the device is cut off from all memory, and will soon be gone.
+/// Errors: EBUSY, there are mappings of it (pinmap_map()); EDEADLK, this is a host function, and
+/// work in flight names it; EIO, the IOMMU or the device failed: the device is cut off from all
+/// memory, and will soon be gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
     status(|| {
@@ -132,9 +134,13 @@ pub unsafe extern "C" fn pinmap_release(memory: *mut Memory) -> c_int {
         // SAFETY: Memory, by the rules of C.
         let released = unsafe { refer(memory, "memory")? }.0.release();
         if let Err(error) = &released {
-            if error.kind() == ErrorKind::Busy {
-                let hint = "`pinmap_unmap()` takes a mapping away";
-                return Err(error.clone().with_hint(hint));
+            match error.kind() {
+                ErrorKind::Busy => {
+                    let hint = "`pinmap_unmap()` takes a mapping away";
+                    return Err(error.clone().with_hint(hint));
+                }
+                ErrorKind::Deadlock => return released,
+                _ => {}
             }
         }
         // SAFETY: It comes from `make`, and is not used again, by the rules of C.
