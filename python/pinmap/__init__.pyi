@@ -3,21 +3,20 @@ import builtins
 from collections.abc import Callable, Coroutine, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, final
 
-import numpy
+from numpy import dtype as _DType
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import Buffer as _Buffer, TypeVarTuple, Unpack
 
 from . import testgpu as testgpu
 
 __version__: str
-__all__: builtins.list[str]
 
 _Arguments = TypeVarTuple("_Arguments")
 _Shape: TypeAlias = int | Sequence[int]
 # Memory of a device, or an array that is a view of some.
-Operand: TypeAlias = Memory | _Buffer
+_Operand: TypeAlias = Memory | _Buffer | NDArray[Any]
 _Place: TypeAlias = Literal["host", "device"] | Device
 
 class Error(OSError):
@@ -47,6 +46,7 @@ def list() -> builtins.list[DeviceNode]: ...
 def empty(shape: _Shape, dtype: DTypeLike | None = None) -> Buffer: ...
 def cupy_array(memory: Memory) -> Any: ...
 
+@final
 class Device:
     @property
     def path(self) -> str: ...
@@ -69,7 +69,7 @@ class Device:
     def alloc_managed(self, shape: _Shape, dtype: DTypeLike | None = None) -> Memory: ...
     def register(
         self,
-        memory: _Buffer,
+        memory: Memory | Buffer | _Buffer | NDArray[Any],
         *,
         read_only: bool = False,
         round_outwards: bool = False,
@@ -87,7 +87,7 @@ class Device:
         read_only: bool = False,
         at: int | None = None,
     ) -> Memory: ...
-    def manage(self, memory: _Buffer) -> Memory: ...
+    def manage(self, memory: Memory | Buffer | _Buffer | NDArray[Any]) -> Memory: ...
     def import_(self, fd: int, shape: _Shape, dtype: DTypeLike | None = None) -> Memory: ...
     def translate(self, addr: int) -> int: ...
     def bar(self, number: int) -> Bar: ...
@@ -108,6 +108,7 @@ class Device:
         /,
     ) -> None: ...
 
+@final
 class Buffer:
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -123,9 +124,10 @@ class Buffer:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(
-        self, dtype: numpy.dtype[Any] | None = None, *, copy: bool | None = None
+        self, dtype: _DType[Any] | None = None, *, copy: bool | None = None
     ) -> NDArray[Any]: ...
 
+@final
 class Memory:
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -188,7 +190,7 @@ class Memory:
     ) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(
-        self, dtype: numpy.dtype[Any] | None = None, *, copy: bool | None = None
+        self, dtype: _DType[Any] | None = None, *, copy: bool | None = None
     ) -> NDArray[Any]: ...
     def __dlpack__(
         self,
@@ -200,6 +202,7 @@ class Memory:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class Mapping:
     @property
     def device_address(self) -> int: ...
@@ -213,6 +216,7 @@ class Mapping:
         /,
     ) -> None: ...
 
+@final
 class Bar:
     @property
     def number(self) -> int: ...
@@ -240,6 +244,7 @@ class Bar:
         /,
     ) -> None: ...
 
+@final
 class Interrupt:
     @property
     def vector(self) -> int: ...
@@ -257,6 +262,7 @@ class Interrupt:
         /,
     ) -> None: ...
 
+@final
 class Stream:
     @property
     def device(self) -> Device: ...
@@ -264,8 +270,8 @@ class Stream:
     def id(self) -> int: ...
     @property
     def priority(self) -> int: ...
-    def copy(self, to: Operand, source: Operand) -> None: ...
-    def fill(self, to: Operand, value: bool | float) -> None: ...
+    def copy(self, to: _Operand, source: _Operand) -> None: ...
+    def fill(self, to: _Operand, value: bool | float) -> None: ...
     def call(
         self, function: Callable[[Unpack[_Arguments]], object], *arguments: Unpack[_Arguments]
     ) -> None: ...
@@ -286,17 +292,20 @@ class Stream:
         /,
     ) -> None: ...
 
+@final
 class Completion:
     def query(self) -> bool: ...
     def wait(self, timeout: float | None = None) -> None: ...
     def fileno(self) -> int: ...
     def close(self) -> None: ...
 
+@final
 class Event:
     def query(self) -> bool: ...
     def synchronize(self, timeout: float | None = None) -> None: ...
     def elapsed_since(self, earlier: Event) -> float: ...
 
+@final
 class DeviceNode:
     @property
     def path(self) -> str: ...
@@ -307,6 +316,7 @@ class DeviceNode:
     @property
     def device(self) -> int: ...
 
+@final
 class Info:
     @property
     def kind(self) -> str: ...
@@ -347,6 +357,7 @@ class Info:
     @property
     def bars(self) -> builtins.list[BarInfo | None]: ...
 
+@final
 class BarInfo:
     @property
     def length(self) -> int: ...
@@ -355,6 +366,7 @@ class BarInfo:
     @property
     def prefetchable(self) -> bool: ...
 
+@final
 class AcceleratorInfo:
     @property
     def copy_engines(self) -> int: ...
@@ -367,12 +379,14 @@ class AcceleratorInfo:
     @property
     def vram_free(self) -> int: ...
 
+@final
 class Total:
     @property
     def number(self) -> int: ...
     @property
     def bytes(self) -> int: ...
 
+@final
 class Totals:
     @property
     def contexts(self) -> int: ...
@@ -395,6 +409,7 @@ class Totals:
     @property
     def faults_failed(self) -> int: ...
 
+@final
 class Prefetched:
     @property
     def moved(self) -> int: ...
@@ -407,6 +422,7 @@ class Prefetched:
     @property
     def fixed(self) -> int: ...
 
+@final
 class Residency:
     @property
     def host(self) -> int: ...
@@ -417,6 +433,7 @@ class Residency:
     @property
     def runs(self) -> builtins.list[Run]: ...
 
+@final
 class Run:
     @property
     def addr(self) -> int: ...
@@ -427,6 +444,7 @@ class Run:
     @property
     def rule(self) -> str: ...
 
+@final
 class Statistics:
     @property
     def device_faults(self) -> int: ...
@@ -449,6 +467,7 @@ class Statistics:
     @property
     def host_time(self) -> float: ...
 
+@final
 class DeviceEvent:
     @property
     def kind(self) -> str: ...
@@ -460,3 +479,42 @@ class DeviceEvent:
     def length(self) -> int: ...
     @property
     def packet(self) -> int: ...
+
+__all__ = [
+    "AcceleratorInfo",
+    "AlreadyExists",
+    "Bar",
+    "BarInfo",
+    "Buffer",
+    "Completion",
+    "Device",
+    "DeviceEvent",
+    "DeviceNode",
+    "Error",
+    "Event",
+    "Info",
+    "Interrupt",
+    "Interrupted",
+    "InvalidInput",
+    "Mapping",
+    "Memory",
+    "NotFound",
+    "OutOfMemory",
+    "PermissionDenied",
+    "Prefetched",
+    "Residency",
+    "Run",
+    "Statistics",
+    "Stream",
+    "TimedOut",
+    "Total",
+    "Totals",
+    "WouldBlock",
+    "cupy_array",
+    "empty",
+    "find",
+    "find_accelerator",
+    "list",
+    "open",
+    "testgpu",
+]

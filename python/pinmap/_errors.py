@@ -59,6 +59,7 @@ _CLASSES = {
 
 for _class in (Error, *_CLASSES.values()):
     _class.__module__ = "pinmap"
+del _class
 
 
 def make(errno, words, kind, hint):
