@@ -79,23 +79,37 @@ class Edu:
         self.registers.close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.has_failed = getattr(item, "has_failed", False) or report.failed
+    return report
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left(request):
     """After each test, no page is pinned that was not before, and no device has memory."""
     faulthandler.dump_traceback_later(240, exit=True)
     before = pinned()
     yield
+    if request.node.has_failed:
+        # What it had is in its traceback.
+        faulthandler.cancel_dump_traceback_later()
+        return
     gc.collect()
     devices = [pinmap.open(node.path) for node in pinmap.list()]
 
     def is_clean():
         totals = [device.totals() for device in devices]
         left = [(each.allocated, each.vram, each.managed, each.pinned) for each in totals]
-        owned = [device.info().owned for device in devices]
         numbers = sum(total.number for group in left for total in group)
-        return pinned() <= before and numbers == 0 and not any(owned)
+        # Nobody else has one open: what was closed is gone, too.
+        alone = all(each.contexts == 1 for each in totals)
+        return pinned() <= before and numbers == 0 and alone
 
     wait_until(is_clean)
+    for device in devices:
+        device.close()
     faulthandler.cancel_dump_traceback_later()
 
 

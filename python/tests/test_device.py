@@ -100,10 +100,15 @@ def test_a_context_manager_closes():
     assert device.closed
 
 
-def test_reset_makes_the_device_forget(edu):
-    edu.registers.write32(0x08, 5)
-    edu.device.reset()
-    assert edu.registers.read32(0x00) & 0xFFFF == 0x00ED
+def test_reset_where_the_function_has_one(gpu, flat):
+    for device in (gpu, flat):
+        if device.info().can_reset:
+            device.reset()
+        else:
+            with pytest.raises(pinmap.Error, match="the function has no reset") as caught:
+                device.reset()
+            assert caught.value.kind == "unsupported"
+    assert not flat.info().can_reset
 
 
 def in_child(test):

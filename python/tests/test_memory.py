@@ -4,6 +4,10 @@
 import array
 import errno
 import gc
+import os
+import subprocess
+import sys
+import threading
 import weakref
 
 import numpy as np
@@ -211,9 +215,6 @@ def test_array_with_another_type_copies(gpu):
 
 
 def test_fortran_order_is_refused(gpu):
-    class Request:
-        """Asks for the order of columns, as Fortran has it."""
-
     with gpu.alloc((2, 3), "float32") as memory:
         view = memoryview(memory)
         assert not view.f_contiguous
@@ -250,8 +251,6 @@ def test_sync(gpu):
 
 
 def test_a_dma_buf_shares_memory_with_another_device(gpu, flat):
-    import os
-
     with flat.alloc(1024, "uint32") as memory:
         file = memory.export()
         with gpu.import_(file, 1024, "uint32") as same:
@@ -285,8 +284,6 @@ def test_many_pieces_of_memory(gpu, stream):
 
 
 def test_views_are_counted_by_all_threads(gpu):
-    import threading
-
     memory = gpu.alloc(64)
 
     def look():
@@ -303,9 +300,6 @@ def test_views_are_counted_by_all_threads(gpu):
 
 
 def test_a_view_at_the_end_of_the_program(gpu):
-    import subprocess
-    import sys
-
     program = """if True:
         import numpy, pinmap
         gpu = pinmap.find_accelerator()

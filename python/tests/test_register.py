@@ -2,10 +2,14 @@
 """Registering memory of the program: what is taken, what is refused, what the device can do."""
 
 import array
+import ctypes
 import errno
 import gc
 import mmap
 import os
+import signal
+import subprocess
+import sys
 import weakref
 
 import numpy as np
@@ -40,9 +44,11 @@ def test_pages_are_pinned_while_registered(gpu):
     numbers = whole_pages(16 * 1024)
     before = pinned()
     memory = gpu.register(numbers)
-    assert pinned() - before == 16 and gpu.own_totals().pinned.bytes == 16 * PAGE
+    wait_until(lambda: pinned() - before == 16)
+    assert gpu.own_totals().pinned.bytes == 16 * PAGE
     memory.release()
-    assert pinned() == before and gpu.own_totals().pinned.number == 0
+    wait_until(lambda: pinned() == before)
+    assert gpu.own_totals().pinned.number == 0
 
 
 def test_managed_memory_is_not_pinned(gpu):
@@ -89,10 +95,10 @@ def test_python_that_forgets_the_registration_releases_it(gpu):
     numbers = whole_pages(1024)
     before = pinned()
     memory = gpu.register(numbers)
-    assert pinned() == before + 1
+    wait_until(lambda: pinned() == before + 1)
     del memory
     gc.collect()
-    assert pinned() == before
+    wait_until(lambda: pinned() == before)
 
 
 def test_what_is_registered_cannot_be_resized(gpu):
@@ -262,11 +268,8 @@ def test_memory_of_one_device_is_registered_for_another(gpu, edu, stream):
 
 
 def test_memory_that_goes_is_stale(gpu):
-    mapped = whole_pages(1024, "uint8" if PAGE == 1024 else "float32")
-    memory = gpu.register(mapped)
+    memory = gpu.register(whole_pages(1024))
     # Behind Python's back, which would refuse it.
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
@@ -275,7 +278,7 @@ def test_memory_that_goes_is_stale(gpu):
     event = gpu.next_event(20)
     assert (event.kind, event.id) == ("stale", memory.id)
     assert (event.address, event.length) == (memory.addr, memory.nbytes)
-    with pytest.raises(pinmap.Error) as caught:
+    with pytest.raises(pinmap.NotFound):
         gpu.translate(memory.addr)
     memory.release()
     with pytest.raises(pinmap.TimedOut) as caught:
@@ -322,9 +325,6 @@ def test_mappings(edu):
 
 
 def test_a_limit_of_locked_memory():
-    import subprocess
-    import sys
-
     program = """if True:
         import os, resource, pinmap
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
@@ -335,7 +335,7 @@ def test_a_limit_of_locked_memory():
             gpu.register(buffer)
         except pinmap.OutOfMemory as error:
             print(isinstance(error, MemoryError), error.errno, error.kind, error)
-        assert bytes(buffer[:0] if False else memoryview(buffer)[:4]) == bytes(4)
+        assert bytes(memoryview(buffer)[:4]) == bytes(4)
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.startswith(f"True {errno.ENOMEM} out_of_memory"), done
@@ -343,8 +343,6 @@ def test_a_limit_of_locked_memory():
 
 
 def test_a_signal_does_not_fail_a_registration(gpu):
-    import signal
-
     came = []
     old = signal.signal(signal.SIGALRM, lambda *_: came.append(1))
     try:

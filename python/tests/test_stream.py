@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Streams, their events, host functions, and who may wait."""
 
+import ctypes
 import errno
+import os
+import select
 import sys
 import threading
 
@@ -126,8 +129,6 @@ def test_memory_of_another_device(gpu, flat, stream):
 
 
 def test_a_file_is_no_operand(gpu, stream):
-    import os
-
     file = os.memfd_create("pinmap")
     os.ftruncate(file, 4096)
     with gpu.register_file(file, 4096) as memory:
@@ -391,10 +392,7 @@ def test_a_fault_names_the_packet_and_reset_helps(gpu, stream):
     memory, fine = gpu.register(buffer), gpu.alloc(16)
     called = []
     # Memory that goes away behind Python's back.
-    import ctypes
-
     libc = ctypes.CDLL(None)
-    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     gate = Gate(stream)
     stream.fill(memory, 1)
     stream.call(called.append, 1)
@@ -418,8 +416,6 @@ def test_a_fault_names_the_packet_and_reset_helps(gpu, stream):
 
 
 def test_completions_are_files(gpu, stream):
-    import select
-
     gate = Gate(stream)
     with_gate = stream.completion()
     assert not with_gate.query()
@@ -458,9 +454,10 @@ def test_python_that_forgets_a_stream_does_not_stop_its_work(gpu):
         assert bytes(memory) == b"\x06" * 16
 
 
-def test_bad_options(gpu):
-    for attempt in (lambda: gpu.stream(packets=63), lambda: gpu.stream(priority=1000)):
-        with pytest.raises(pinmap.InvalidInput):
-            attempt()
+def test_options(gpu):
+    with gpu.stream(priority=1000, packets=64) as stream:
+        assert stream.priority == gpu.accelerator_info().max_priority
+    with pytest.raises(pinmap.InvalidInput, match="packets|power of two"):
+        gpu.stream(packets=63)
     with pytest.raises(TypeError):
         gpu.stream(1)

@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pinmap
 import pytest
-from conftest import pinned, wait_until, whole_pages
+from conftest import pinned, wait_until
 from test_stream import Gate
 
 
@@ -224,8 +224,7 @@ def test_a_cancelled_wait_loses_no_interrupt(edu):
 
 
 def test_device_events_in_asyncio(gpu):
-    numbers = whole_pages(1024)
-    memory = gpu.register(numbers)
+    memory = gpu.register(pinmap.empty(1024))
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
