@@ -4,8 +4,9 @@
 # Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh,
 # vm.sh and package.sh.
 
-PLAIN_VERSION=4 # to be raised when something here changes what the system holds
-PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login)
+PLAIN_VERSION=5 # to be raised when something here changes what the system holds
+PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login
+	python3-numpy)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
 PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl python3 rust-src
 	rustc xz-utils)

@@ -4,6 +4,7 @@
 //! Whatever it is, a stream takes it as one device slice of bytes, made once. Work in flight shares
 //! it; releasing waits for that [work](crate::piece).
 
+use std::any::Any;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
@@ -14,7 +15,7 @@ use nix::errno::Errno;
 use pinmap::stream::in_host_function;
 use pinmap::{
     Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
-    ManagedRange, RawRegistration,
+    ManagedRange, ManagedStatistics, RawRegistration,
 };
 
 use crate::error::{Error, Result};
@@ -75,13 +76,8 @@ pub(crate) enum Owner {
     Registration(Kept<RawRegistration>),
     File(Kept<FileRegistration>),
     Allocation(Kept<Allocation<u8>>),
-    /// Managed memory, which is only kept.
-    Managed {
-        _memory: Kept<Managed<u8>>,
-    },
-    Range {
-        _range: ManagedRange,
-    },
+    Managed(Kept<Managed<u8>>),
+    Range(ManagedRange),
 }
 
 /// The memory as an operand of a stream. What it refers to exists as long as the owner beside it.
@@ -99,6 +95,8 @@ pub(crate) struct Held {
     pub(crate) owner: Owner,
     /// How many mappings there are besides.
     pub(crate) mappings: usize,
+    /// What the program wants kept; dropped after the owner.
+    pub(crate) kept: Vec<Box<dyn Any + Send>>,
 }
 
 /// What work in flight has of memory.
@@ -179,6 +177,7 @@ impl Memory {
             whole,
             owner,
             mappings: 0,
+            kept: Vec::new(),
         };
         Arc::new(Self {
             device: device.clone(),
@@ -241,7 +240,7 @@ impl Memory {
                 Owner::Registration(registration) => registration.device_addr()?,
                 Owner::File(file) => file.device_addr()?,
                 Owner::Allocation(allocation) => allocation.device_addr(),
-                Owner::Managed { .. } | Owner::Range { .. } => self.addr as u64,
+                Owner::Managed(_) | Owner::Range(_) => self.addr as u64,
             })
         })?;
         Ok(first + (self.offset + offset) as u64)
@@ -301,6 +300,35 @@ impl Memory {
         })
     }
 
+    /// What became of managed memory so far.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP`: the memory is not managed; otherwise as for [`ManagedRange::statistics`].
+    pub fn statistics(&self) -> Result<ManagedStatistics> {
+        self.with(|held| match &held.owner {
+            Owner::Managed(memory) => Ok(memory.statistics()?),
+            Owner::Range(range) => Ok(range.statistics()?),
+            _ => Err(Error::new(
+                Errno::EOPNOTSUPP,
+                ErrorKind::Unsupported,
+                "the memory is not managed",
+            )),
+        })
+    }
+
+    /// Keeps something, such as what owns the bytes, until the device cannot reach the memory any
+    /// more: it is dropped when the memory was released, and at once if that was before. A thread
+    /// of the crate's may drop it.
+    pub fn keep(&self, what: impl Any + Send) {
+        let mut what: Option<Box<dyn Any + Send>> = Some(Box::new(what));
+        // Otherwise it is dropped here, without a lock.
+        let _ = self.with(|held| {
+            held.kept.extend(what.take());
+            Ok(())
+        });
+    }
+
     /// Notes that a piece of work, which is about to be submitted, names the memory.
     pub(crate) fn used_by(&self, piece: &Arc<Piece>) {
         self.pieces.add(piece);
@@ -331,7 +359,8 @@ impl Memory {
                 return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
             }
         }
-        let released = match held.owner {
+        let Held { owner, kept, .. } = held;
+        let released = match owner {
             Owner::Registration(registration) => {
                 let released = registration.into_inner().release();
                 released.map_err(pinmap::ErrorWith::into_error)
@@ -342,12 +371,15 @@ impl Memory {
             }
         };
         self.shared.set(State::Released);
+        drop(kept);
         Ok(released?)
     }
 
     /// Takes what there is, so that new work does not find it any more; `None` if the memory is
     /// released.
     fn take(&self) -> Result<Option<Held>> {
+        // Without the lock: what is dropped with a piece may be code of the program's.
+        let over = in_host_function() && self.pieces.have_ended();
         let Shared { state, changed, .. } = &*self.shared;
         let mut state = lock(state);
         loop {
@@ -360,7 +392,7 @@ impl Memory {
                     return Err(Error::new(Errno::EBUSY, ErrorKind::Busy, text));
                 }
                 // All work that has found the memory is in the list.
-                State::Held(_) if !in_host_function() || self.pieces.have_ended() => break,
+                State::Held(_) if !in_host_function() || over && self.pieces.are_over() => break,
                 State::Leaving | State::Held(_) => {
                     let text = "a host function cannot wait for the work that names the memory";
                     let error = Error::new(Errno::EDEADLK, ErrorKind::Deadlock, text);

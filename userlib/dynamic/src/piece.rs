@@ -224,6 +224,11 @@ impl Pieces {
         looked.fold(true, |all, one| all & one)
     }
 
+    /// Whether all pieces are known to have ended. Drops nothing.
+    pub(crate) fn are_over(&self) -> bool {
+        lock(&self.0).pieces.iter().all(|piece| piece.is_over())
+    }
+
     /// Waits until all pieces have ended. Not to be called in a host function.
     ///
     /// # Errors

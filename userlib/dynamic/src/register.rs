@@ -114,7 +114,7 @@ impl Memory {
         // SAFETY: The slice is not used after the memory was released, and nothing else refers to
         // it.
         let whole = Whole::Write(unsafe { memory.lend(Managed::slice_mut) });
-        let owner = Owner::Managed { _memory: memory };
+        let owner = Owner::Managed(memory);
         Ok(Self::new(
             accelerator.device(),
             (addr, len, 0),
@@ -143,7 +143,7 @@ impl Memory {
         let (addr, id) = (first.expose_provenance(), range.handle());
         // SAFETY: As the caller promises. The device finds managed memory at the CPU's addresses.
         let whole = unsafe { DeviceSliceMut::from_raw_parts(device, first, addr as u64, len) };
-        let owner = Owner::Range { _range: range };
+        let owner = Owner::Range(range);
         Ok(Self::new(
             device,
             (addr, len, 0),

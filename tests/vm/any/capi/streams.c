@@ -338,6 +338,36 @@ TEST(release_waits_for_work_of_a_stream_that_is_gone)
 	pinmap_close(gpu);
 }
 
+static void release_inside(void *argument)
+{
+	struct releasing *releasing = argument;
+
+	REFUSED(pinmap_release(releasing->memory), EDEADLK, DEADLOCK, "host function");
+	releasing->released = true;
+}
+
+/* A host function cannot wait for the work that names memory, and is told before anything is done.
+ */
+TEST(host_functions_release_nothing_in_use)
+{
+	struct pinmap_device *gpu = capi_gpu();
+	struct pinmap_stream *stream = MADE(pinmap_stream_create(gpu, NULL));
+	struct releasing releasing = { .memory = registered(gpu, 1) };
+	const char *bytes = pinmap_address(releasing.memory);
+	struct gate gate;
+
+	gate_close(&gate, stream);
+	DONE(pinmap_stream_call(stream, release_inside, &releasing));
+	DONE(pinmap_stream_fill(stream, releasing.memory, 0, 4096, 7, 1));
+	sem_post(&gate.open);
+	DONE(pinmap_stream_synchronize(stream, 30000));
+	CHECK(releasing.released);
+	CHECK(bytes[0] == 7 && bytes[4095] == 7);
+	DONE(pinmap_release(releasing.memory));
+	DONE(pinmap_stream_destroy(stream));
+	pinmap_close(gpu);
+}
+
 TEST(host_functions_run_in_order)
 {
 	struct pinmap_device *gpu = capi_gpu();

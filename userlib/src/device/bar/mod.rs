@@ -313,6 +313,26 @@ impl Bar {
         Ok(())
     }
 
+    /// The address at which `len` bytes from byte `offset` on are mapped, for code that accesses
+    /// them by itself, for instance by copying many at once. They stay mapped, readable and
+    /// writable, as long as there is a `Bar` for them; when the device is gone, an access raises
+    /// `SIGBUS`. Nothing orders such accesses with those to other memory.
+    ///
+    /// ```no_run
+    /// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+    /// let memory = bar.as_mut_ptr(0x1000, 4096)?;
+    /// // SAFETY: The pages are mapped as long as `bar` exists.
+    /// unsafe { memory.write_bytes(0, 4096) };
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: the bytes are not all inside the BAR, or lie in its hole.
+    pub fn as_mut_ptr(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        self.at("map", offset, 1, len)
+    }
+
     /// Sends writes to a write-combined BAR that the CPU has delayed. That they have arrived at the
     /// device is proven only by a read that is answered.
     ///
@@ -429,6 +449,19 @@ pub(super) mod tests {
         assert!(bar.write_slice(2, &[0u32; 3]).is_err());
         bar.read_slice::<u64>(0x2000, &mut [])
             .expect("nothing is always there");
+    }
+
+    #[test]
+    fn pointers_do_not_cross_the_hole() {
+        let bar = bar(0x4000, Some((0x1000, 0x1000)));
+        bar.write(0x2004, 7u32).expect("a write");
+        let after = bar.as_mut_ptr(0x2004, 4).expect("mapped").cast::<u32>();
+        // SAFETY: It is mapped and aligned.
+        assert_eq!(unsafe { after.read() }, 7);
+        bar.as_mut_ptr(0, 0x1000).expect("all before it");
+        for (offset, len) in [(0xfff, 2), (0x1000, 1), (0x3fff, 2), (0x4001, 0)] {
+            assert!(bar.as_mut_ptr(offset, len).is_err(), "{offset:#x}");
+        }
     }
 
     #[test]

@@ -1,0 +1,697 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices: opening one, what it is, and what is made from it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use pinmap::{Accelerator, AllocOptions, DmaBuf, ErrorKind, RegisterOptions};
+use pinmap_dynamic as dynamic;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::bar::Bar;
+use crate::buffer::Buffer;
+use crate::dtype::{Dtype, Layout};
+use crate::error::{detached, invalid, raise};
+use crate::event::Event;
+use crate::handle::Handle;
+use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Totals};
+use crate::interrupt::Interrupt;
+use crate::memory::{access, Kind, Memory};
+use crate::stream::Stream;
+use crate::wait::{coroutine, wait};
+
+/// What the objects of a device share.
+pub(crate) struct Shared {
+    pub(crate) device: pinmap::Device,
+    accelerator: OnceLock<Accelerator>,
+    /// Memory with an address, by the address and the number.
+    known: Mutex<BTreeMap<(usize, u64), Weak<dynamic::Memory>>>,
+}
+
+impl Shared {
+    /// The device as one with queues.
+    pub(crate) fn accelerator(&self) -> dynamic::Result<&Accelerator> {
+        if let Some(accelerator) = self.accelerator.get() {
+            return Ok(accelerator);
+        }
+        let accelerator = self.device.accelerator()?;
+        Ok(self.accelerator.get_or_init(|| accelerator))
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Weak<dynamic::Memory>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has arrays in this memory found.
+    pub(crate) fn know(&self, memory: &Arc<dynamic::Memory>) {
+        let mut known = self.known();
+        // Once in a while, so that it costs nothing: memory that nobody has released by name.
+        if known.len().is_power_of_two() {
+            known.retain(|_, memory| memory.strong_count() != 0);
+        }
+        known.insert((memory.addr(), memory.id()), Arc::downgrade(memory));
+    }
+
+    pub(crate) fn forget(&self, memory: &dynamic::Memory) {
+        self.known().remove(&(memory.addr(), memory.id()));
+    }
+
+    /// The memory in which these bytes are.
+    pub(crate) fn find(&self, addr: usize, len: usize) -> Option<Arc<dynamic::Memory>> {
+        let known = self.known();
+        let before = known.range(..=(addr, u64::MAX)).rev();
+        let mut alive = before.filter_map(|(_, memory)| memory.upgrade());
+        alive.find(|memory| addr - memory.addr() + len <= memory.len())
+    }
+}
+
+/// An open device. What is made from it keeps it open. Made by open(), find() and
+/// find_accelerator().
+#[pyclass(module = "pinmap", frozen, weakref)]
+pub(crate) struct Device {
+    held: Handle<Arc<Shared>>,
+    path: String,
+}
+
+impl Device {
+    fn new(device: pinmap::Device) -> Self {
+        let path = device.path().to_string_lossy().into_owned();
+        let shared = Arc::new(Shared {
+            device,
+            accelerator: OnceLock::new(),
+            known: Mutex::default(),
+        });
+        Self {
+            held: Handle::new("device", shared),
+            path,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+        Ok(Arc::clone(&*self.held.get()?))
+    }
+}
+
+/// Opens a device: by the path of its file, such as "/dev/pinmap0"; by the address of its PCI
+/// function, such as "0000:01:00.0"; or the first one that there is.
+///
+/// Raises Error: ENOENT, there is no such device; EACCES, the user is not in the group of the file.
+#[pyfunction]
+#[pyo3(signature = (name = None))]
+pub(crate) fn open(py: Python<'_>, name: Option<PathBuf>) -> PyResult<Device> {
+    let device = detached(py, || {
+        let Some(name) = name else {
+            let first = pinmap::Device::list()?.into_iter().next();
+            let first = first.ok_or_else(|| {
+                let text = "no device is bound to pinmap";
+                dynamic::Error::new(Errno::ENOENT, ErrorKind::NotFound, text)
+                    .with_hint("`pinmap doctor` says why, and `pinmap bind` binds a function")
+            })?;
+            return Ok(pinmap::Device::open(first.path)?);
+        };
+        let pci = name.to_str().and_then(|name| name.parse().ok());
+        Ok(match pci {
+            Some(pci) => pinmap::Device::open_pci(pci)?,
+            None => pinmap::Device::open(name)?,
+        })
+    })?;
+    Ok(Device::new(device))
+}
+
+/// Opens the first device with these PCI ids.
+///
+/// Raises Error: ENODEV, there is none; otherwise as open() does.
+#[pyfunction]
+pub(crate) fn find(py: Python<'_>, vendor: u16, device: u16) -> PyResult<Device> {
+    let found = detached(py, || Ok(pinmap::Device::find(vendor, device)?))?;
+    Ok(Device::new(found))
+}
+
+/// Opens the first device that has streams: an accelerator whose packets this module knows.
+///
+/// Raises Error: ENODEV, there is none; otherwise as open() does.
+#[pyfunction]
+pub(crate) fn find_accelerator(py: Python<'_>) -> PyResult<Device> {
+    let found = detached(py, || Ok(Accelerator::find()?.device().clone()))?;
+    Ok(Device::new(found))
+}
+
+/// Lists the devices of the driver, in the order of their numbers.
+#[pyfunction]
+pub(crate) fn list(py: Python<'_>) -> PyResult<Vec<DeviceNode>> {
+    let nodes = detached(py, || Ok(pinmap::Device::list()?))?;
+    Ok(nodes.into_iter().map(Into::into).collect())
+}
+
+/// What keeps memory while it is registered: a view of an object of Python.
+struct Kept {
+    _view: PyUntypedBuffer,
+}
+
+/// Memory of this module that is registered, and has no views until it is released.
+enum Lent {
+    Buffer(Py<Buffer>),
+    Memory(Py<Memory>),
+}
+
+impl Lent {
+    fn end(&self, py: Python<'_>) {
+        match self {
+            Self::Buffer(buffer) => buffer.bind(py).get().views().open(),
+            Self::Memory(memory) => memory.bind(py).get().views().open(),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // When the interpreter is gone, nobody asks for views.
+        Python::try_attach(|py| self.end(py));
+    }
+}
+
+/// Memory that is to be registered or managed.
+struct Source {
+    addr: usize,
+    len: usize,
+    layout: Layout,
+    read_only: bool,
+    keep: Box<dyn FnOnce(&dynamic::Memory)>,
+}
+
+const LENT: &str = "the memory is registered: take views of what register() has returned";
+
+impl Source {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(buffer) = object.cast::<Buffer>() {
+            let (addr, layout) = buffer.get().contents();
+            let layout = Layout::new(layout.dtype, &layout.counts())?;
+            if !buffer.get().views().close("register the memory", LENT)? {
+                return Err(PyBufferError::new_err(LENT));
+            }
+            let lent = Lent::Buffer(buffer.clone().unbind());
+            return Ok(Self {
+                addr,
+                // All of the pages, which nothing else is in.
+                len: layout.bytes.next_multiple_of(4096),
+                layout,
+                read_only: false,
+                keep: Box::new(move |memory| memory.keep(lent)),
+            });
+        }
+        if let Ok(memory) = object.cast::<Memory>() {
+            let (addr, layout, read_only) = memory.get().contents()?;
+            let layout = Layout::new(layout.dtype, &layout.counts())?;
+            if !memory.get().views().close("register the memory", LENT)? {
+                return Err(PyBufferError::new_err(LENT));
+            }
+            let lent = Lent::Memory(memory.clone().unbind());
+            let len = memory.get().held()?.len();
+            return Ok(Self {
+                addr,
+                len,
+                layout,
+                read_only,
+                keep: Box::new(move |memory| memory.keep(lent)),
+            });
+        }
+        let Ok(view) = PyUntypedBuffer::get(object) else {
+            let kind = object.get_type().name()?;
+            let text = format!("a {kind} is no memory: an object with the buffer protocol is");
+            return Err(PyTypeError::new_err(text));
+        };
+        if !view.is_c_contiguous() {
+            return Err(invalid(
+                "the elements of the array do not follow each other",
+            ));
+        }
+        // Elements that this module has no name for are bytes to it.
+        let layout = match Dtype::of_format(view.format(), view.item_size()) {
+            Some(dtype) => Layout::new(dtype, view.shape())?,
+            None => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
+        };
+        let (addr, read_only) = (view.buf_ptr().expose_provenance(), view.readonly());
+        Ok(Self {
+            addr,
+            len: layout.bytes,
+            layout,
+            read_only,
+            keep: Box::new(move |memory| memory.keep(Kept { _view: view })),
+        })
+    }
+}
+
+/// A file descriptor of our own for one that Python names.
+fn duplicate(fd: i32) -> PyResult<OwnedFd> {
+    let fail = |errno| {
+        let text = format!("{fd} is no file descriptor that is open");
+        raise(dynamic::Error::new(errno, ErrorKind::InvalidInput, text))
+    };
+    if fd < 0 {
+        return Err(fail(Errno::EBADF));
+    }
+    // SAFETY: It is used for one call, which fails if it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    borrowed
+        .try_clone_to_owned()
+        .map_err(|_| fail(Errno::EBADF))
+}
+
+fn alloc_options(write_combined: bool, node: Option<u32>, portable: bool) -> AllocOptions {
+    let mut options = AllocOptions::new().write_combined(write_combined);
+    if let Some(node) = node {
+        options = options.node(node);
+    }
+    if portable {
+        options = options.portable();
+    }
+    options
+}
+
+#[pymethods]
+impl Device {
+    /// The path of the device's file, such as "/dev/pinmap0".
+    #[getter]
+    fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether close() was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.held.is_open()
+    }
+
+    /// Tells the properties of the device.
+    ///
+    /// A device that is gone says so in Info.gone.
+    fn info(&self, py: Python<'_>) -> PyResult<Info> {
+        let shared = self.shared()?;
+        Ok(detached(py, || Ok(shared.device.info()?))?.into())
+    }
+
+    /// Tells the properties of a device with queues.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device has none.
+    fn accelerator_info(&self, py: Python<'_>) -> PyResult<AcceleratorInfo> {
+        let shared = self.shared()?;
+        Ok(detached(py, || Ok(shared.accelerator()?.info()?))?.into())
+    }
+
+    /// Tells how much memory of the device is in use, by all programs.
+    fn totals(&self, py: Python<'_>) -> PyResult<Totals> {
+        let shared = self.shared()?;
+        Ok(detached(py, || Ok(shared.device.totals()?))?.into())
+    }
+
+    /// Tells how much memory of the device is in use by this program.
+    fn own_totals(&self, py: Python<'_>) -> PyResult<Totals> {
+        let shared = self.shared()?;
+        Ok(detached(py, || Ok(shared.device.own_totals()?))?.into())
+    }
+
+    /// Allocates host memory of the driver's as an array of this shape: zeroed, pinned, and mapped
+    /// in this program and in the device. The elements are bytes, unless their type is named.
+    ///
+    /// write_combined: fast to write for the CPU, slow to read. node: on this NUMA node. portable:
+    /// all devices of the driver that the process has open reach it.
+    ///
+    /// Raises Error: EINVAL, the shape or the type makes no sense; ENOMEM, out of memory, or more
+    /// than the user may lock; EBUSY, another program owns the device; ENODEV, it is gone.
+    #[pyo3(signature = (
+        shape, dtype = None, *, write_combined = false, node = None, portable = false
+    ))]
+    fn alloc(
+        slf: &Bound<'_, Self>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        write_combined: bool,
+        node: Option<u32>,
+        portable: bool,
+    ) -> PyResult<Memory> {
+        let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
+        let (len, options) = (layout.bytes, alloc_options(write_combined, node, portable));
+        let memory = detached(slf.py(), || {
+            dynamic::Memory::alloc(&shared.device, len, options)
+        })?;
+        Memory::new(slf, Kind::Allocated, memory, layout, false)
+    }
+
+    /// Allocates memory of the device's own as an array of this shape, zeroed. The CPU reaches it,
+    /// write-combined: it is slow to read. When the device is gone, an access raises SIGBUS.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device has none; ENOSPC, it has too little; otherwise as
+    /// alloc() does.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn alloc_vram(
+        slf: &Bound<'_, Self>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Memory> {
+        let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
+        let len = layout.bytes;
+        let memory = detached(slf.py(), || {
+            dynamic::Memory::alloc_vram(shared.accelerator()?, len)
+        })?;
+        Memory::new(slf, Kind::Vram, memory, layout, false)
+    }
+
+    /// Allocates managed memory as an array of this shape: ordinary memory of the program, that the
+    /// device reaches at the same address. Its pages move to where they are used.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device cannot have managed memory; otherwise as alloc() does.
+    #[pyo3(signature = (shape, dtype = None))]
+    fn alloc_managed(
+        slf: &Bound<'_, Self>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Memory> {
+        let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
+        let len = layout.bytes;
+        let memory = detached(slf.py(), || {
+            dynamic::Memory::alloc_managed(shared.accelerator()?, len)
+        })?;
+        Memory::new(slf, Kind::Managed, memory, layout, false)
+    }
+
+    /// Registers memory of the program: an array of NumPy, a bytearray, a mmap, a Buffer of
+    /// empty(), or another object with the buffer protocol whose elements follow each other. The
+    /// device can reach it until it is released, and until then the object is kept, and cannot be
+    /// resized.
+    ///
+    /// read_only: the device may only read it; an object that Python can only read must be
+    /// registered so. round_outwards: takes the whole pages around it, with whatever else lies
+    /// there; without it, the memory must be whole pages. portable: all devices of the driver that
+    /// the process has open reach it. identity: fails if the device cannot have it at the address
+    /// that it has for the CPU. at: the device gets it at this address. address_bits: the device
+    /// drives only so many bits of addresses.
+    ///
+    /// Raises BufferError if it is a Buffer or Memory of which there are views, or an object that
+    /// can only be read and read_only is not set; Error: EINVAL, it is not whole pages, or empty;
+    /// EFAULT, not all of it can be pinned; EEXIST, a part of it is registered already, or
+    /// something else has the device address; ENOMEM, the user may not lock so much; EBUSY,
+    /// another program owns the device; ENOSPC, the device can have no such address; ENODEV, it is
+    /// gone.
+    #[pyo3(signature = (
+        memory, *, read_only = false, round_outwards = false, portable = false, identity = false,
+        at = None, address_bits = None
+    ))]
+    fn register(
+        slf: &Bound<'_, Self>,
+        memory: &Bound<'_, PyAny>,
+        read_only: bool,
+        round_outwards: bool,
+        portable: bool,
+        identity: bool,
+        at: Option<u64>,
+        address_bits: Option<u32>,
+    ) -> PyResult<Memory> {
+        let (py, shared) = (slf.py(), slf.get().shared()?);
+        let mut options = RegisterOptions::new(access(read_only));
+        if round_outwards {
+            options = options.round_outwards();
+        }
+        if portable {
+            options = options.portable();
+        }
+        if identity {
+            options = options.identity();
+        }
+        if let Some(at) = at {
+            options = options.at(at);
+        }
+        if let Some(bits) = address_bits {
+            options = options.address_bits(bits);
+        }
+        let source = Source::of(memory)?;
+        if source.read_only && !read_only {
+            return Err(PyBufferError::new_err(
+                "the object can only be read: register it with read_only=True",
+            ));
+        }
+        let (addr, len) = (source.addr, source.len);
+        let mut signals = 0;
+        let registered = loop {
+            // Not for ever, or a timer that is quicker than this would let it never succeed.
+            let options = match signals {
+                0..8 => options.interruptible(),
+                _ => options,
+            };
+            let attempt = py.detach(|| {
+                let first = std::ptr::with_exposed_provenance_mut(addr);
+                // SAFETY: The object keeps the memory, and is kept until it is released. What
+                // Python does to the bytes meanwhile is no access of Rust's.
+                unsafe {
+                    let access = access(read_only);
+                    dynamic::Memory::register(&shared.device, first, len, access, options)
+                }
+            });
+            match attempt {
+                // A signal: a handler that raises an exception ends this.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {
+                    signals += 1;
+                    py.check_signals()?;
+                }
+                Err(error) => return Err(raise(hinted(error, round_outwards))),
+                Ok(memory) => break memory,
+            }
+        };
+        (source.keep)(&registered);
+        Memory::new(
+            slf,
+            Kind::Registered,
+            registered,
+            source.layout,
+            source.read_only,
+        )
+    }
+
+    /// Registers whole pages of a file that is open as `fd`: a memfd, or one of tmpfs or hugetlbfs:
+    /// `length` bytes from `offset` on. The device and all who map the file share them. The memory
+    /// has no address in this program, is no array, and no operand of a stream.
+    ///
+    /// Raises Error: EBADF, that is no file; EINVAL, that is no such file, or not whole pages of
+    /// it; otherwise as register() does.
+    #[pyo3(signature = (fd, length, offset = 0, *, read_only = false, at = None))]
+    fn register_file(
+        slf: &Bound<'_, Self>,
+        fd: i32,
+        length: usize,
+        offset: u64,
+        read_only: bool,
+        at: Option<u64>,
+    ) -> PyResult<Memory> {
+        let shared = slf.get().shared()?;
+        let file = std::fs::File::from(duplicate(fd)?);
+        let mut options = RegisterOptions::new(access(read_only));
+        if let Some(at) = at {
+            options = options.at(at);
+        }
+        let layout = Layout::new(Dtype::bytes(), &[length])?;
+        let memory = detached(slf.py(), || {
+            dynamic::Memory::register_file(&shared.device, &file, offset, length, options)
+        })?;
+        Memory::new(slf, Kind::File, memory, layout, false)
+    }
+
+    /// Has memory of the program managed, where it is: an object as for register(), and the rest of
+    /// the pages around it. The device reaches it at the same address, and its pages move to where
+    /// they are used. The object is kept until the memory is released.
+    ///
+    /// Raises BufferError as register() does; Error: EOPNOTSUPP, the device cannot have managed
+    /// memory; EEXIST, it overlaps with managed memory and does not lie in it; ENODEV, the device
+    /// is gone.
+    fn manage(slf: &Bound<'_, Self>, memory: &Bound<'_, PyAny>) -> PyResult<Memory> {
+        let shared = slf.get().shared()?;
+        let source = Source::of(memory)?;
+        if source.read_only {
+            return Err(PyBufferError::new_err("the object can only be read"));
+        }
+        let (addr, len) = (source.addr, source.len);
+        let managed = detached(slf.py(), || {
+            let first = std::ptr::with_exposed_provenance_mut(addr);
+            // SAFETY: As in `register`.
+            unsafe { dynamic::Memory::manage(shared.accelerator()?, first, len) }
+        })?;
+        (source.keep)(&managed);
+        Memory::new(slf, Kind::Managed, managed, source.layout, false)
+    }
+
+    /// Imports the dma-buf that is open as `fd`, which the driver must have exported, as an array
+    /// of this shape, which must fit into it. The file descriptor stays the caller's.
+    ///
+    /// Raises Error: EBADF, that is no file; EINVAL, that is no dma-buf of the driver's, or the
+    /// array does not fit; EACCES, it was exported for reading only; otherwise as alloc() does.
+    #[pyo3(signature = (fd, shape, dtype = None))]
+    fn import_(
+        slf: &Bound<'_, Self>,
+        fd: i32,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Memory> {
+        let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
+        let file = DmaBuf::from(duplicate(fd)?);
+        let memory = detached(slf.py(), || dynamic::Memory::import(&shared.device, &file))?;
+        if memory.len() < layout.bytes {
+            return Err(invalid(format!(
+                "an array of {} bytes does not fit into the {} of the dma-buf",
+                layout.bytes,
+                memory.len()
+            )));
+        }
+        Memory::new(slf, Kind::Imported, memory, layout, false)
+    }
+
+    /// Tells the device address of an address of this program in any memory of the device's,
+    /// whoever registered it in this program.
+    ///
+    /// Raises Error: ENOENT, nothing of the device's is there, or nothing that is mapped.
+    fn translate(&self, py: Python<'_>, addr: usize) -> PyResult<u64> {
+        let shared = self.shared()?;
+        detached(py, || {
+            let found = shared.device.query(addr)?;
+            found.and_then(|info| info.device_addr).ok_or_else(|| {
+                let text = format!("no memory of {} is at {addr:#x}", shared.device);
+                dynamic::Error::new(Errno::ENOENT, ErrorKind::NotFound, text)
+            })
+        })
+    }
+
+    /// Maps a BAR, 0 to 5. On a flat device this makes the program its owner.
+    ///
+    /// Raises Error: ENOENT, the function has no such BAR; EOPNOTSUPP, it cannot be mapped; EBUSY,
+    /// another program owns the device; ENODEV, it is gone.
+    fn bar(&self, py: Python<'_>, number: usize) -> PyResult<Bar> {
+        let shared = self.shared()?;
+        Ok(Bar::new(detached(py, || Ok(shared.device.bar(number)?))?))
+    }
+
+    /// Enables an interrupt vector, from 0 on, before the device is told to raise it. On a flat
+    /// device this makes the program its owner.
+    ///
+    /// Raises Error: ENOENT, the function has no such vector; EEXIST, this program has enabled it
+    /// already; EBUSY, another program owns the device; ENODEV, it is gone.
+    #[pyo3(signature = (vector = 0))]
+    fn interrupt(&self, py: Python<'_>, vector: u32) -> PyResult<Interrupt> {
+        let shared = self.shared()?;
+        let interrupt = detached(py, || Ok(shared.device.interrupt(vector)?))?;
+        Ok(Interrupt::new(interrupt))
+    }
+
+    /// Makes a stream. Between packets, the device prefers streams of a higher priority; 0 is the
+    /// lowest, and a number above AcceleratorInfo.max_priority is the highest. `packets` is how many packets can wait for the device, a power of two from 64 to
+    /// 65,536; None is for 256.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device has no streams, or packets that this module does not
+    /// know; EINVAL, the options make no sense; ENOSPC, there are too many streams; ENOMEM, out of
+    /// memory, or more than the user may lock; ENODEV, the device is gone.
+    #[pyo3(signature = (*, priority = 0, packets = None))]
+    fn stream(slf: &Bound<'_, Self>, priority: u32, packets: Option<u32>) -> PyResult<Stream> {
+        let shared = slf.get().shared()?;
+        let mut options = pinmap::StreamOptions::new().priority(priority);
+        if let Some(packets) = packets {
+            options = options.packets(packets);
+        }
+        let stream = detached(slf.py(), || {
+            dynamic::Stream::new(shared.accelerator()?, options)
+        })?;
+        Ok(Stream::new(slf, shared, stream))
+    }
+
+    /// Makes an event for the streams of the device. It is complete until it is recorded.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the
+    /// device is gone.
+    fn event(&self, py: Python<'_>) -> PyResult<Event> {
+        let shared = self.shared()?;
+        Ok(Event::new(detached(py, || {
+            Ok(shared.accelerator()?.event()?)
+        })?))
+    }
+
+    /// Takes the next event of the device. Waits for one, for at most `timeout` seconds; None is
+    /// for ever, and 0 only looks.
+    ///
+    /// Raises TimedOut: the time was up; Error: ENODEV, the device is gone, and the last event was
+    /// taken.
+    #[pyo3(signature = (timeout = None))]
+    fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<DeviceEvent> {
+        let shared = self.shared()?;
+        let next = |slice| shared.device.next_event_timeout(slice);
+        Ok(wait(py, timeout, next)?.into())
+    }
+
+    /// Waits in asyncio for the next event of the device, and takes it. No event is lost if the
+    /// wait is cancelled.
+    ///
+    /// Raises Error: as next_event() does.
+    fn next_event_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let file = slf.get().fileno()?;
+        coroutine(
+            slf.py(),
+            vec![(file, true)],
+            slf.getattr("_try_next_event")?,
+        )
+    }
+
+    fn _try_next_event(&self, py: Python<'_>) -> PyResult<Option<DeviceEvent>> {
+        let shared = self.shared()?;
+        let taken = detached(py, || {
+            match shared.device.next_event_timeout(Duration::ZERO) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(None),
+                taken => Ok(Some(taken?)),
+            }
+        })?;
+        Ok(taken.map(Into::into))
+    }
+
+    /// Resets the function. On a flat device this makes the program its owner.
+    ///
+    /// Raises Error: EOPNOTSUPP, the function has no reset; EAGAIN, somebody else is binding,
+    /// unbinding or resetting it; EBUSY, another program owns the device; ENODEV, it is gone.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        let shared = self.shared()?;
+        detached(py, || Ok(shared.device.reset()?))
+    }
+
+    /// Returns the file descriptor of the device, which stays the device's: readable when there is
+    /// an event for next_event().
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.shared()?.device.as_raw_fd())
+    }
+
+    /// Closes the device. Memory, streams and all else that was made from it stay, and keep it open
+    /// for the driver. Once it is closed, this does nothing.
+    fn close(&self) {
+        self.held.close();
+    }
+
+    fn __repr__(&self) -> String {
+        let closed = if self.closed() { ", closed" } else { "" };
+        format!("<pinmap.Device {}{closed}>", self.path)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
+        self.close();
+    }
+}
+
+/// The error of a registration, with what helps an array, which is hardly ever whole pages.
+fn hinted(error: dynamic::Error, round_outwards: bool) -> dynamic::Error {
+    if error.errno() != Errno::EINVAL as i32 || round_outwards || error.hint().is_some() {
+        return error;
+    }
+    error.with_hint("`round_outwards=True` takes the pages around it, `pinmap.empty()` whole ones")
+}

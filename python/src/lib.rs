@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The Python module pinmap: the part that is in Rust, `pinmap._pinmap`. What is in Python, next to
+//! it in `pinmap/`, are the errors, what waits in asyncio, and what speaks to CuPy.
+//!
+//! A method checks what it is given, calls the crate `pinmap` without the interpreter's lock, and
+//! raises an error of the module (`error.rs`). Each object belongs to the process that made it
+//! (`handle.rs`). Memory counts the views that Python has of it (`view.rs`), and is not released
+//! before they are gone (`memory.rs`).
+
+// A class of Python is documented by its stub, `pinmap/__init__.pyi`, too.
+#![allow(clippy::too_many_arguments)]
+// The interpreter calls what is unsafe, by the rules of the buffer protocol.
+#![allow(clippy::missing_safety_doc)]
+
+mod bar;
+mod buffer;
+mod device;
+mod dlpack;
+mod dtype;
+mod error;
+mod event;
+mod handle;
+mod info;
+mod interrupt;
+mod managed;
+mod memory;
+mod operand;
+mod stream;
+mod testgpu;
+mod view;
+mod wait;
+
+use pyo3::prelude::*;
+
+/// The part of pinmap that is in Rust.
+#[pymodule]
+mod _pinmap {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::bar::Bar;
+    #[pymodule_export]
+    use crate::buffer::{empty, Buffer};
+    #[pymodule_export]
+    use crate::device::{find, find_accelerator, list, open, Device};
+    #[pymodule_export]
+    use crate::event::Event;
+    #[pymodule_export]
+    use crate::info::{
+        AcceleratorInfo, BarInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Run,
+        Statistics, Total, Totals,
+    };
+    #[pymodule_export]
+    use crate::interrupt::Interrupt;
+    #[pymodule_export]
+    use crate::memory::{Mapping, Memory};
+    #[pymodule_export]
+    use crate::stream::{Completion, Stream};
+    #[pymodule_export]
+    use crate::testgpu::testgpu;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

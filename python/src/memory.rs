@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory that a device can reach, as an array.
+
+use std::ffi::c_int;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use pinmap::{Access, ErrorKind, MapOptions};
+use pinmap_dynamic as dynamic;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::buffer::{as_numpy, converted, length, take_back};
+use crate::device::{Device, Shared};
+use crate::dlpack;
+use crate::dtype::Layout;
+use crate::error::{detached, invalid, raise, unsupported};
+use crate::handle::Handle;
+use crate::info::{Prefetched, Residency, Statistics};
+use crate::managed;
+use crate::view::{fill, Views};
+
+/// Why there is no view of memory that was released.
+pub(crate) const RELEASED: &str = "the memory was released";
+
+/// Memory that a device can reach, as an array: the same bytes for Python, NumPy and the device.
+///
+/// numpy.asarray() and memoryview() take it without a copy, and torch.from_dlpack() does. Release
+/// it with release() or at the end of a `with` block, when no view of it is left; or leave that to
+/// Python, which releases it together with the last view.
+#[pyclass(module = "pinmap", frozen, weakref)]
+pub(crate) struct Memory {
+    held: Handle<Arc<dynamic::Memory>>,
+    device: Py<Device>,
+    /// The device, which may be closed.
+    shared: Arc<Shared>,
+    kind: Kind,
+    addr: usize,
+    layout: Layout,
+    /// Whether the program, too, may only read it.
+    read_only: bool,
+    views: Views,
+}
+
+/// What memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Registered,
+    File,
+    Allocated,
+    Vram,
+    Imported,
+    Managed,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::File => "file",
+            Self::Allocated => "allocated",
+            Self::Vram => "vram",
+            Self::Imported => "imported",
+            Self::Managed => "managed",
+        }
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(
+        device: &Bound<'_, Device>,
+        kind: Kind,
+        memory: Arc<dynamic::Memory>,
+        layout: Layout,
+        read_only: bool,
+    ) -> PyResult<Self> {
+        let (addr, shared) = (memory.addr(), device.get().shared()?);
+        if addr != 0 {
+            shared.know(&memory);
+        }
+        Ok(Self {
+            held: Handle::new("memory", memory),
+            device: device.clone().unbind(),
+            shared,
+            kind,
+            addr,
+            layout,
+            read_only,
+            views: Views::default(),
+        })
+    }
+
+    pub(crate) fn held(&self) -> PyResult<Arc<dynamic::Memory>> {
+        Ok(Arc::clone(&*self.held.get()?))
+    }
+
+    pub(crate) fn views(&self) -> &Views {
+        &self.views
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where the bytes are, how they are laid out, and whether they can only be read.
+    pub(crate) fn contents(&self) -> PyResult<(usize, &Layout, bool)> {
+        if self.kind == Kind::File {
+            let text = "memory of a file has no address in this program: map the file with mmap";
+            return Err(PyBufferError::new_err(text));
+        }
+        // A child has no such memory.
+        self.held.get()?;
+        Ok((self.addr, &self.layout, self.read_only))
+    }
+
+    fn check_managed(&self) -> PyResult<()> {
+        if self.kind == Kind::Managed {
+            return Ok(());
+        }
+        Err(unsupported(format!(
+            "the memory is {}, not managed",
+            self.kind.word()
+        )))
+    }
+
+    /// Bytes of the memory, from elements of the first dimension on.
+    fn bytes(&self, offset: usize, count: Option<usize>) -> PyResult<(usize, usize)> {
+        let rows = self.layout.shape.first().map_or(1, |&rows| rows as usize);
+        let row = self.layout.bytes / rows;
+        let count = count.unwrap_or(rows.saturating_sub(offset));
+        match offset.checked_add(count) {
+            Some(end) if end <= rows => Ok((offset * row, count * row)),
+            _ => Err(invalid(format!(
+                "{count} elements from {offset} on end outside of {rows}"
+            ))),
+        }
+    }
+}
+
+#[pymethods]
+impl Memory {
+    /// The number of elements in each dimension.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.layout.counts())
+    }
+
+    /// The type of the elements, by NumPy's name, such as "float32".
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.layout.dtype.name
+    }
+
+    /// The number of bytes of all elements.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.layout.bytes
+    }
+
+    /// The number of bytes of an element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.layout.dtype.size
+    }
+
+    /// The number of dimensions.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.layout.shape.len()
+    }
+
+    /// What the memory is: "registered", "file", "allocated", "vram", "imported" or "managed".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.kind.word()
+    }
+
+    /// The device.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> Py<Device> {
+        self.device.clone_ref(py)
+    }
+
+    /// The address of the first byte in this program; 0 for a registered file.
+    #[getter]
+    fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// The address at which the device finds the first byte. Give the device this one, never addr:
+    /// the two differ where the IOMMU does not allow the address of the program.
+    ///
+    /// Raises Error (ESTALE) if the memory was released.
+    #[getter]
+    fn device_address(&self, py: Python<'_>) -> PyResult<u64> {
+        let held = self.held()?;
+        detached(py, || held.device_addr(0))
+    }
+
+    /// Whether the device may write the memory.
+    #[getter]
+    fn writable(&self) -> PyResult<bool> {
+        Ok(self.held()?.is_writable())
+    }
+
+    /// Whether the program may only read the memory.
+    #[getter]
+    fn readonly(&self) -> bool {
+        self.read_only
+    }
+
+    /// The number by which events of the device name the memory.
+    #[getter]
+    fn id(&self) -> PyResult<u64> {
+        Ok(self.held()?.id())
+    }
+
+    /// How many views of the memory there are: arrays of NumPy, memoryviews, tensors.
+    #[getter]
+    fn views_count(&self) -> usize {
+        self.views.count()
+    }
+
+    /// Whether the memory was released.
+    #[getter]
+    fn released(&self) -> bool {
+        self.views.why_closed() == Some(RELEASED)
+    }
+
+    /// Returns the memory as an array of NumPy, without a copy. The array keeps the memory.
+    ///
+    /// Raises BufferError if the memory was released, or is that of a file.
+    fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        as_numpy(slf.as_any())
+    }
+
+    /// Takes the memory away from the device, or frees it, when the work in flight that names it is
+    /// done. Once it is released, this does nothing.
+    ///
+    /// Raises BufferError if there are views of it, or other memory was registered in it, and Error
+    /// with the errno EBUSY if there are mappings of it, or EDEADLK in a function that a stream
+    /// calls, if work in flight names the memory. The memory is as before then.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        let held = self.held()?;
+        if !self.views.close("release the memory", RELEASED)? {
+            return Ok(());
+        }
+        let released = py.detach(|| held.release());
+        if let Err(error) = released {
+            if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Deadlock) {
+                self.views.open();
+            }
+            return Err(raise(match error.kind() {
+                ErrorKind::Busy => error.with_hint("`Mapping.unmap()` takes a mapping away"),
+                _ => error,
+            }));
+        }
+        self.shared.forget(&held);
+        Ok(())
+    }
+
+    /// Has the device see what the CPU wrote to `count` elements of the first dimension, from
+    /// `offset` on; None is the rest. Needed only if Info.coherent is false.
+    ///
+    /// Raises Error: EINVAL, there are no such elements; ESTALE, it was released; ENODEV, the
+    /// device is gone.
+    #[pyo3(signature = (offset = 0, count = None))]
+    fn sync_for_device(&self, py: Python<'_>, offset: usize, count: Option<usize>) -> PyResult<()> {
+        let (held, (start, len)) = (self.held()?, self.bytes(offset, count)?);
+        detached(py, || held.sync(start, len, true))
+    }
+
+    /// Has the CPU see what the device wrote: see sync_for_device().
+    #[pyo3(signature = (offset = 0, count = None))]
+    fn sync_for_cpu(&self, py: Python<'_>, offset: usize, count: Option<usize>) -> PyResult<()> {
+        let (held, (start, len)) = (self.held()?, self.bytes(offset, count)?);
+        detached(py, || held.sync(start, len, false))
+    }
+
+    /// Gives registered memory or a registered file one more device address, until
+    /// Mapping.unmap(). The device gets the address `at`, or one that the driver chooses.
+    ///
+    /// Raises Error: EOPNOTSUPP, this kind of memory cannot be mapped again; EACCES, it was
+    /// registered for reading only; EEXIST, something else has the address; ENOSPC, the device can
+    /// have no such address.
+    #[pyo3(signature = (*, read_only = false, at = None, address_bits = None))]
+    fn map(
+        &self,
+        py: Python<'_>,
+        read_only: bool,
+        at: Option<u64>,
+        address_bits: Option<u32>,
+    ) -> PyResult<Mapping> {
+        let held = self.held()?;
+        let mut options = MapOptions::new(access(read_only));
+        if let Some(at) = at {
+            options = options.at(at);
+        }
+        if let Some(bits) = address_bits {
+            options = options.address_bits(bits);
+        }
+        let mapping = detached(py, || held.map(options))?;
+        let device_address = mapping.device_addr();
+        Ok(Mapping {
+            held: Handle::new("mapping", std::sync::Mutex::new(Some(mapping))),
+            device_address,
+        })
+    }
+
+    /// Exports allocated memory, or a registered file, as a dma-buf. Returns its file descriptor,
+    /// which the caller closes.
+    ///
+    /// Raises Error: EOPNOTSUPP, this kind of memory cannot be exported; ESTALE, it was released.
+    #[pyo3(signature = (*, read_only = false))]
+    fn export(&self, py: Python<'_>, read_only: bool) -> PyResult<c_int> {
+        let held = self.held()?;
+        let file = detached(py, || held.export(access(read_only)))?;
+        Ok(OwnedFd::from(file).into_raw_fd())
+    }
+
+    /// Moves managed memory to the device, or to the host: `to` is the device, "device" or "host".
+    /// Returns when it is there, and what became of it. (Stream.call() can do it in a stream.)
+    ///
+    /// Raises Error: EOPNOTSUPP, the memory is not managed; EIO, the device did not copy it;
+    /// ENOMEM, out of memory; ESTALE, it was released.
+    fn prefetch(&self, py: Python<'_>, to: &Bound<'_, PyAny>) -> PyResult<Prefetched> {
+        self.check_managed()?;
+        let held = self.held()?;
+        managed::prefetch(py, &held, &self.shared, to)
+    }
+
+    /// Says how managed memory is used, in place of what was said before. `prefer` is the device,
+    /// "device" or "host": where it is to be. With accessed_by_device, the device reaches it where
+    /// it is, rather than have it moved. With read_mostly, it is mostly read.
+    ///
+    /// Raises Error: EOPNOTSUPP, the memory is not managed; ESTALE, it was released.
+    #[pyo3(signature = (*, prefer = None, accessed_by_device = false, read_mostly = false))]
+    fn advise(
+        &self,
+        py: Python<'_>,
+        prefer: Option<Bound<'_, PyAny>>,
+        accessed_by_device: bool,
+        read_mostly: bool,
+    ) -> PyResult<()> {
+        self.check_managed()?;
+        let given = (prefer.as_ref(), accessed_by_device, read_mostly);
+        let held = self.held()?;
+        managed::advise(py, &held, &self.shared, given)
+    }
+
+    /// Tells where the pages of managed memory are, in bytes and in runs.
+    ///
+    /// Raises Error: EOPNOTSUPP, the memory is not managed; ESTALE, it was released.
+    fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
+        self.check_managed()?;
+        let held = self.held()?;
+        managed::residency(py, &held, &self.shared)
+    }
+
+    /// Tells how often managed memory was moved and why, since it is managed.
+    ///
+    /// Raises Error: EOPNOTSUPP, the memory is not managed; ESTALE, it was released.
+    fn statistics(&self, py: Python<'_>) -> PyResult<Statistics> {
+        let held = self.held()?;
+        Ok(detached(py, || held.statistics())?.into())
+    }
+
+    fn __repr__(&self) -> String {
+        let Layout { shape, dtype, .. } = &self.layout;
+        let shape: Vec<_> = shape.iter().map(isize::to_string).collect();
+        let released = if self.released() { ", released" } else { "" };
+        format!(
+            "<pinmap.Memory ({}) {}, {} at {:#x}{released}>",
+            shape.join(", "),
+            dtype.name,
+            self.kind.word(),
+            self.addr
+        )
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        length(&self.layout)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.release(py)
+    }
+
+    /// Makes a tensor of DLPack, which is a view of the memory; with copy=True one of a copy.
+    ///
+    /// Raises BufferError if the memory was released, if another device than the CPU is asked for,
+    /// or if it can only be read and max_version is less than (1, 0).
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err(
+                "memory of the CPU goes with no stream",
+            ));
+        }
+        if let Some(device) = dl_device.filter(|&device| device != dlpack::CPU) {
+            let text = format!("the memory is that of the CPU (1, 0), not of {device:?}");
+            return Err(PyBufferError::new_err(text));
+        }
+        let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        dlpack::capsule(slf, versioned, copy == Some(true))
+    }
+
+    /// Returns the device of DLPack, which is the CPU: (1, 0).
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
+    }
+
+    /// Returns the memory as an array of NumPy, as numpy.asarray() does.
+    #[pyo3(signature = (dtype = None, *, copy = None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        converted(as_numpy(slf.as_any())?, dtype, copy)
+    }
+
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let owner = slf.clone();
+        let this = owner.get();
+        let contents = this.contents()?;
+        // SAFETY: It is that of the request. The view keeps the object, and the memory is not
+        // released while views are counted.
+        unsafe { fill(view, slf.into_any(), contents, flags)? };
+        this.views.begin().inspect_err(|_| {
+            // SAFETY: As above. A request that fails has no object.
+            unsafe { take_back(view) };
+        })
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.views.end();
+    }
+}
+
+pub(crate) fn access(read_only: bool) -> Access {
+    match read_only {
+        true => Access::Read,
+        false => Access::ReadWrite,
+    }
+}
+
+/// A device address that memory has besides its first one. Made by Memory.map().
+#[pyclass(module = "pinmap", frozen)]
+pub(crate) struct Mapping {
+    held: Handle<std::sync::Mutex<Option<dynamic::MemoryMapping>>>,
+    device_address: u64,
+}
+
+#[pymethods]
+impl Mapping {
+    /// The device address of the first byte of the first page.
+    #[getter]
+    fn device_address(&self) -> u64 {
+        self.device_address
+    }
+
+    /// Takes the address away. Once it is taken away, this does nothing.
+    ///
+    /// Raises Error: EIO, the IOMMU or the device failed; the device is cut off from all memory.
+    fn unmap(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(held) = self.held.take()? else {
+            return Ok(());
+        };
+        let mapping = held.lock().map_err(|_| poisoned())?.take();
+        detached(py, || mapping.map_or(Ok(()), dynamic::MemoryMapping::unmap))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<pinmap.Mapping at {:#x}>", self.device_address)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.unmap(py)
+    }
+}
+
+fn poisoned() -> PyErr {
+    let text = "a thread panicked, which is a bug of pinmap";
+    raise(dynamic::Error::new(
+        Errno::ENOTRECOVERABLE,
+        ErrorKind::Other,
+        text,
+    ))
+}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What the tests share: devices, and an oracle that looks for what a test has left behind."""
+
+import faulthandler
+import gc
+import mmap
+import time
+
+import numpy as np
+import pinmap
+import pytest
+
+PAGE = mmap.PAGESIZE
+EDU = (0x1234, 0x11E8)
+
+
+def pinned():
+    """How many pages are pinned, of all that ever were."""
+    with open("/proc/vmstat") as file:
+        counts = dict(line.split() for line in file)
+    return int(counts["nr_foll_pin_acquired"]) - int(counts["nr_foll_pin_released"])
+
+
+def wait_until(condition, seconds=20):
+    """Waits for an effect."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come in time"
+        time.sleep(0.005)
+
+
+def whole_pages(count, dtype="float32"):
+    """An array that begins with a page and has whole pages, as mmap gives it."""
+    size = np.dtype(dtype).itemsize * count
+    assert size % PAGE == 0
+    return np.frombuffer(mmap.mmap(-1, size), dtype)
+
+
+class Edu:
+    """A driver for QEMU's device edu."""
+
+    MEMORY = 0x40000
+
+    def __init__(self, device):
+        self.device = device
+        self.registers = device.bar(0)
+        self.interrupt = device.interrupt(0)
+
+    def start(self, source, to, count, command):
+        self.registers.write64(0x80, source)
+        self.registers.write64(0x88, to)
+        self.registers.write64(0x90, count)
+        self.registers.write64(0x98, command | 0x4)
+
+    def acknowledge(self):
+        self.registers.write32(0x64, self.registers.read32(0x24))
+
+    def finish(self):
+        self.interrupt.wait(60)
+        self.acknowledge()
+
+    def read(self, address, count):
+        """The device reads memory of the program."""
+        self.start(address, self.MEMORY, count, 0x1)
+        self.finish()
+
+    def write(self, address, count):
+        """The device writes what it has read to memory of the program."""
+        self.start(self.MEMORY, address, count, 0x3)
+        self.finish()
+
+    def factorial(self, number):
+        """Starts a computation that ends with an interrupt."""
+        self.registers.write32(0x20, 0x80)
+        self.registers.write32(0x08, number)
+
+    def close(self):
+        self.interrupt.close()
+        self.registers.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    item.has_failed = getattr(item, "has_failed", False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request):
+    """After each test, no page is pinned that was not before, and no device has memory."""
+    faulthandler.dump_traceback_later(240, exit=True)
+    before = pinned()
+    yield
+    if request.node.has_failed:
+        # What it had is in its traceback.
+        faulthandler.cancel_dump_traceback_later()
+        return
+    gc.collect()
+    devices = [pinmap.open(node.path) for node in pinmap.list()]
+
+    def is_clean():
+        totals = [device.totals() for device in devices]
+        left = [(each.allocated, each.vram, each.managed, each.pinned) for each in totals]
+        numbers = sum(total.number for group in left for total in group)
+        # Nobody else has one open: what was closed is gone, too.
+        alone = all(each.contexts == 1 for each in totals)
+        return pinned() <= before and numbers == 0 and alone
+
+    wait_until(is_clean)
+    for device in devices:
+        device.close()
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def gpu():
+    with pinmap.find_accelerator() as device:
+        yield device
+
+
+@pytest.fixture
+def stream(gpu):
+    with gpu.stream() as made:
+        yield made
+
+
+@pytest.fixture
+def flat():
+    with pinmap.find(*EDU) as device:
+        yield device
+
+
+@pytest.fixture
+def edu(flat):
+    driver = Edu(flat)
+    yield driver
+    driver.close()
