@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The test FPGA: a ring of descriptors, a thread that executes them, an interrupt. `FPGA.md` is its
-//! manual.
+//! The test FPGA: a ring of descriptors, a thread that executes them, an interrupt. `FPGA.md` is
+//! its manual.
 
 use crate::bus::{Bus, Refused};
 use crate::config::Identity;

@@ -144,8 +144,8 @@ impl Piece {
 
     /// Waits until the piece has ended. Not to be called in a host function.
     ///
-    /// Fails if the device does not confirm that; and with `EDEADLK` while this thread itself submits
-    /// the piece.
+    /// Fails if the device does not confirm that; and with `EDEADLK` while this thread itself
+    /// submits the piece.
     fn end(&self) -> Result<()> {
         let mut state = lock(&self.state);
         let work = loop {
