@@ -119,7 +119,7 @@ static void bench_register(enum kind kind, size_t length)
 {
 	static struct samples add[SYSTEMS], remove[SYSTEMS];
 	unsigned int repeat = length < MIB ? 16 : length < 64 * MIB ? 4 : 1;
-	struct memory memory = memory_new(kind, length);
+	struct memory memory = memory_of_runs(kind, length);
 	size_t runs = memory_runs(&memory, length);
 
 	fprintf(stderr, "bench: %s, %zu KiB: %zu runs in %zu pages\n", kind_names[kind],

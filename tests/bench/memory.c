@@ -43,6 +43,18 @@ static void touch_scattered(char *addr, size_t length)
 	free(order);
 }
 
+/*
+ * Touches huge pages, first every second one and then the others, so that no two neighbours get
+ * neighbouring frames.
+ */
+static void touch_apart(char *addr, size_t length)
+{
+	for (size_t first = 0; first <= HUGE; first += HUGE) {
+		for (size_t at = first; at < length; at += 2 * HUGE)
+			*(volatile char *)(addr + at) = 1;
+	}
+}
+
 static char *aligned_space(size_t length)
 {
 	char *space = SYS(mmap(NULL, length + HUGE, PROT_NONE,
@@ -91,9 +103,29 @@ struct memory memory_new(enum kind kind, size_t length)
 								 : MADV_HUGEPAGE));
 	if (kind == SCATTERED)
 		touch_scattered(memory.addr, memory.length);
-	else
-		memory_touch(memory.addr, memory.length);
+	if (kind == THP && least)
+		touch_apart(memory.addr, memory.length);
+	memory_touch(memory.addr, memory.length);
 	return memory;
+}
+
+struct memory memory_of_runs(enum kind kind, size_t length)
+{
+	enum { ATTEMPTS = 4 };
+	struct memory all[ATTEMPTS], found;
+	int attempts = 0;
+
+	/* Memory that will not do is kept meanwhile, so that other memory comes next. */
+	do {
+		if (attempts == ATTEMPTS)
+			DIE("huge pages always become neighbours");
+		found = memory_new(kind, length);
+		all[attempts++] = found;
+	} while (kind == THP && least &&
+		 memory_runs(&found, found.length) != found.length / HUGE);
+	for (int i = 0; i < attempts - 1; i++)
+		memory_free(&all[i]);
+	return found;
 }
 
 void memory_free(struct memory *memory)

@@ -24,6 +24,7 @@ use nix::errno::Errno;
 
 use crate::device::accelerator::{Accelerator, Limits};
 use crate::error::{Error, Operation, Result};
+use crate::sys::trace::span;
 use crate::trace::recorder::Traced;
 
 use fence::Fence;
@@ -189,6 +190,7 @@ impl Queue {
         packets: impl Iterator<Item = Packet>,
         when_full: WhenFull,
     ) -> Result<()> {
+        span!("submit", queue = self.handle.id(), packets = count);
         self.handle.check(Operation::Submit, "add to")?;
         // Each packet has another one behind it that stamps it, if that ever fits.
         let traced = self.handle.recorder().is_some_and(|recorder| {

@@ -15,6 +15,7 @@ use crate::queue::handle::Handle;
 use crate::queue::operand::Operands;
 use crate::queue::options::Engines;
 use crate::queue::scope::QueueScope;
+use crate::sys::trace::span;
 use crate::trace::recorder::Traced;
 
 /// The name of a copy in errors.
@@ -210,6 +211,7 @@ impl Queue {
         bytes: u64,
         when_full: WhenFull,
     ) -> Result<()> {
+        span!("copy", queue = self.handle().id(), len = bytes);
         self.require(COPY, Engines::Copy)?;
         let format = self.format();
         let (count, pieces) = pieces(bytes, self.limits().max_transfer);

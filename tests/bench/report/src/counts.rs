@@ -11,14 +11,6 @@ use crate::table::SYSTEMS;
 /// Ratio to the recorded count that is still accepted.
 const TOLERANCE: f64 = 1.05;
 
-/// Instructions a page that are accepted in any case. Where thousands of pages share one operation,
-/// whether huge pages happen to be neighbours is more than [`TOLERANCE`].
-const SLACK: f64 = 1.0;
-
-fn is_worse(now: f64, recorded: f64) -> bool {
-    now > recorded * TOLERANCE && now > recorded + SLACK
-}
-
 /// Returns whether a count varies by chance: among few scattered pages, some are neighbours.
 fn varies(record: &Record) -> bool {
     let (kind, bytes) = (&*record.case.kind, record.case.bytes());
@@ -81,7 +73,7 @@ pub(crate) fn check(records: &[Record], path: &Path, record: bool) -> Result<boo
             .iter()
             .find(|(recorded, _)| *recorded == name)
             .map(|(_, before)| *before);
-        let worse = before.is_some_and(|before| is_worse(*count, before));
+        let worse = before.is_some_and(|before| *count > before * TOLERANCE);
         good &= !worse;
         let before = before.map_or("-".into(), |before| format!("{before:.2}"));
         let theirs = others.iter().map(|system| {
@@ -115,13 +107,6 @@ mod tests {
         )
         .parse()
         .unwrap()
-    }
-
-    #[test]
-    fn less_than_an_instruction_more_is_not_worse() {
-        assert!(!is_worse(4.44, 3.86));
-        assert!(is_worse(4.9, 3.86));
-        assert!(!is_worse(103.0, 100.0));
     }
 
     #[test]
