@@ -586,8 +586,8 @@ impl Device {
     }
 
     /// Makes a stream. Between packets, the device prefers streams of a higher priority; 0 is the
-    /// lowest, and a number above AcceleratorInfo.max_priority is the highest. `packets` is how many packets can wait for the device, a power of two from 64 to
-    /// 65,536; None is for 256.
+    /// lowest, and a number above AcceleratorInfo.max_priority is the highest. `packets` is how
+    /// many packets can wait for the device, a power of two from 64 to 65,536; None is for 256.
     ///
     /// Raises Error: EOPNOTSUPP, the device has no streams, or packets that this module does not
     /// know; EINVAL, the options make no sense; ENOSPC, there are too many streams; ENOMEM, out of

@@ -33,7 +33,8 @@ impl<T: Send + Sync> Handle<T> {
         }
     }
 
-    fn check_process(&self) -> PyResult<()> {
+    /// Refuses use in another process.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
         if self.process == process::id() {
             return Ok(());
         }

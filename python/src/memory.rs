@@ -33,16 +33,20 @@ pub(crate) const RELEASED: &str = "the memory was released";
 /// Python, which releases it together with the last view.
 #[pyclass(module = "pinmap", frozen, weakref)]
 pub(crate) struct Memory {
-    held: Handle<Arc<dynamic::Memory>>,
+    held: Handle<Held>,
     device: Py<Device>,
-    /// The device, which may be closed.
-    shared: Arc<Shared>,
     kind: Kind,
     addr: usize,
     layout: Layout,
     /// Whether the program, too, may only read it.
     read_only: bool,
     views: Views,
+}
+
+/// What there is until the memory is released: also the device, whose object may be closed.
+struct Held {
+    memory: Arc<dynamic::Memory>,
+    shared: Arc<Shared>,
 }
 
 /// What memory is.
@@ -82,9 +86,8 @@ impl Memory {
             shared.know(&memory);
         }
         Ok(Self {
-            held: Handle::new("memory", memory),
+            held: Handle::new("memory", Held { memory, shared }),
             device: device.clone().unbind(),
-            shared,
             kind,
             addr,
             layout,
@@ -93,8 +96,19 @@ impl Memory {
         })
     }
 
+    fn both(&self) -> PyResult<Arc<Held>> {
+        if !self.held.is_open() {
+            return Err(raise(dynamic::Error::new(
+                Errno::ESTALE,
+                ErrorKind::Stale,
+                RELEASED,
+            )));
+        }
+        self.held.get()
+    }
+
     pub(crate) fn held(&self) -> PyResult<Arc<dynamic::Memory>> {
-        Ok(Arc::clone(&*self.held.get()?))
+        Ok(Arc::clone(&self.both()?.memory))
     }
 
     pub(crate) fn views(&self) -> &Views {
@@ -112,7 +126,7 @@ impl Memory {
             return Err(PyBufferError::new_err(text));
         }
         // A child has no such memory.
-        self.held.get()?;
+        self.held.check_process()?;
         Ok((self.addr, &self.layout, self.read_only))
     }
 
@@ -244,22 +258,28 @@ impl Memory {
     /// with the errno EBUSY if there are mappings of it, or EDEADLK in a function that a stream
     /// calls, if work in flight names the memory. The memory is as before then.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let held = self.held()?;
+        self.held.check_process()?;
         if !self.views.close("release the memory", RELEASED)? {
             return Ok(());
         }
-        let released = py.detach(|| held.release());
-        if let Err(error) = released {
+        let held = self.both()?;
+        let released = py.detach(|| held.memory.release());
+        if let Err(error) = &released {
             if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Deadlock) {
                 self.views.open();
+                return Err(raise(match error.kind() {
+                    ErrorKind::Busy => {
+                        let hint = "`Mapping.unmap()` takes a mapping away";
+                        error.clone().with_hint(hint)
+                    }
+                    _ => error.clone(),
+                }));
             }
-            return Err(raise(match error.kind() {
-                ErrorKind::Busy => error.with_hint("`Mapping.unmap()` takes a mapping away"),
-                _ => error,
-            }));
         }
-        self.shared.forget(&held);
-        Ok(())
+        held.shared.forget(&held.memory);
+        drop(held);
+        self.held.close();
+        released.map_err(raise)
     }
 
     /// Has the device see what the CPU wrote to `count` elements of the first dimension, from
@@ -328,8 +348,8 @@ impl Memory {
     /// ENOMEM, out of memory; ESTALE, it was released.
     fn prefetch(&self, py: Python<'_>, to: &Bound<'_, PyAny>) -> PyResult<Prefetched> {
         self.check_managed()?;
-        let held = self.held()?;
-        managed::prefetch(py, &held, &self.shared, to)
+        let held = self.both()?;
+        managed::prefetch(py, &held.memory, &held.shared, to)
     }
 
     /// Says how managed memory is used, in place of what was said before. `prefer` is the device,
@@ -347,8 +367,8 @@ impl Memory {
     ) -> PyResult<()> {
         self.check_managed()?;
         let given = (prefer.as_ref(), accessed_by_device, read_mostly);
-        let held = self.held()?;
-        managed::advise(py, &held, &self.shared, given)
+        let held = self.both()?;
+        managed::advise(py, &held.memory, &held.shared, given)
     }
 
     /// Tells where the pages of managed memory are, in bytes and in runs.
@@ -356,8 +376,8 @@ impl Memory {
     /// Raises Error: EOPNOTSUPP, the memory is not managed; ESTALE, it was released.
     fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
         self.check_managed()?;
-        let held = self.held()?;
-        managed::residency(py, &held, &self.shared)
+        let held = self.both()?;
+        managed::residency(py, &held.memory, &held.shared)
     }
 
     /// Tells how often managed memory was moved and why, since it is managed.

@@ -25,11 +25,17 @@ use crate::wait::{coroutine, wait};
 /// old or new bytes until the work is done.
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Stream {
-    held: Handle<dynamic::Stream>,
+    held: Handle<Held>,
     device: Py<Device>,
-    shared: Arc<Shared>,
+    path: String,
     id: u64,
     priority: u32,
+}
+
+/// What there is until the stream is closed: also the device, whose object may be closed.
+struct Held {
+    stream: dynamic::Stream,
+    shared: Arc<Shared>,
 }
 
 impl Stream {
@@ -39,10 +45,11 @@ impl Stream {
         stream: dynamic::Stream,
     ) -> Self {
         let (id, priority) = (stream.id(), stream.priority());
+        let path = shared.device.path().to_string_lossy().into_owned();
         Self {
-            held: Handle::new("stream", stream),
+            held: Handle::new("stream", Held { stream, shared }),
             device: device.clone().unbind(),
-            shared,
+            path,
             id,
             priority,
         }
@@ -50,12 +57,12 @@ impl Stream {
 
     /// An operand that work reads.
     pub(crate) fn read(&self, object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Operand> {
-        Operand::of(&self.shared, object, what, false)
+        Operand::of(&self.held.get()?.shared, object, what, false)
     }
 
     /// An operand that work writes.
     pub(crate) fn write(&self, object: &Bound<'_, PyAny>, what: &'static str) -> PyResult<Operand> {
-        Operand::of(&self.shared, object, what, true)
+        Operand::of(&self.held.get()?.shared, object, what, true)
     }
 
     /// Submits work that names these operands.
@@ -70,7 +77,8 @@ impl Stream {
     {
         let held = self.held.get()?;
         detached(py, || {
-            held.submit(operands.map(|operand| &operand.memory), work)
+            held.stream
+                .submit(operands.map(|operand| &operand.memory), work)
         })
     }
 }
@@ -186,7 +194,7 @@ impl Stream {
             });
             let _ = called;
         };
-        detached(py, || Ok(held.call(host)?))
+        detached(py, || Ok(held.stream.call(host)?))
     }
 
     /// Records an event: it is complete when everything that was submitted before is done. Returns
@@ -200,15 +208,16 @@ impl Stream {
         py: Python<'py>,
         event: Option<Bound<'py, Event>>,
     ) -> PyResult<Bound<'py, Event>> {
+        let held = self.held.get()?;
         let event = match event {
             Some(event) => event,
             None => {
-                let made = detached(py, || Ok(self.shared.accelerator()?.event()?))?;
+                let made = detached(py, || Ok(held.shared.accelerator()?.event()?))?;
                 Bound::new(py, Event::new(made))?
             }
         };
-        let (held, point) = (self.held.get()?, event.get().held()?);
-        detached(py, || Ok(held.record(&point)?))?;
+        let point = event.get().held()?;
+        detached(py, || Ok(held.stream.record(&point)?))?;
         Ok(event)
     }
 
@@ -219,7 +228,7 @@ impl Stream {
     /// this function.
     fn wait_event(&self, py: Python<'_>, event: &Bound<'_, Event>) -> PyResult<()> {
         let (held, point) = (self.held.get()?, event.get().held()?);
-        detached(py, || Ok(held.wait_event(&point)?))
+        detached(py, || Ok(held.stream.wait_event(&point)?))
     }
 
     /// Tells whether everything that was submitted is done.
@@ -228,7 +237,7 @@ impl Stream {
     /// gone.
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         let held = self.held.get()?;
-        detached(py, || Ok(held.query()?))
+        detached(py, || Ok(held.stream.query()?))
     }
 
     /// Waits until everything that was submitted is done, for at most `timeout` seconds; None is
@@ -239,7 +248,7 @@ impl Stream {
     #[pyo3(signature = (timeout = None))]
     fn synchronize(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let held = self.held.get()?;
-        wait(py, timeout, |slice| held.synchronize_timeout(slice))
+        wait(py, timeout, |slice| held.stream.synchronize_timeout(slice))
     }
 
     /// Waits in asyncio until everything is done that was submitted before this call. If the wait
@@ -259,7 +268,7 @@ impl Stream {
     /// calls this function.
     fn completion(&self, py: Python<'_>) -> PyResult<Completion> {
         let held = self.held.get()?;
-        let completion = detached(py, || Ok(held.completion()?))?;
+        let completion = detached(py, || Ok(held.stream.completion()?))?;
         let held = Handle::new("completion", completion);
         Ok(Completion { held })
     }
@@ -270,7 +279,7 @@ impl Stream {
     /// device is gone.
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
         let held = self.held.get()?;
-        detached(py, || held.reset())
+        detached(py, || held.stream.reset())
     }
 
     /// Waits until everything that was submitted is done, and closes the stream. It is closed even
@@ -281,17 +290,14 @@ impl Stream {
         let Some(held) = self.held.take()? else {
             return Ok(());
         };
-        let waited = wait(py, None, |slice| held.synchronize_timeout(slice));
+        let waited = wait(py, None, |slice| held.stream.synchronize_timeout(slice));
         py.detach(|| drop(held));
         waited
     }
 
     fn __repr__(&self) -> String {
         let closed = if self.held.is_open() { "" } else { ", closed" };
-        format!(
-            "<pinmap.Stream {} of {}{closed}>",
-            self.id, self.shared.device
-        )
+        format!("<pinmap.Stream {} of {}{closed}>", self.id, self.path)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
