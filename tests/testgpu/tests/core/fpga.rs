@@ -129,7 +129,7 @@ fn refused_accesses_are_told_and_the_ring_goes_on() {
     card.describe(0, SOURCE + 0x8000, TARGET, 1, 0);
     card.describe(1, SOURCE, TARGET, 0x1001, 0);
     // The upper 24 bits of addresses are left out.
-    card.describe(2, SOURCE | 1 << 40, TARGET | 0xffff << 48, 16, 0);
+    card.describe(2, SOURCE | (1 << 40), TARGET | (0xffff << 48), 16, 0);
     card.describe(3, SOURCE, TARGET + 64, 0, 0);
     card.write(0x1c, 4);
     wait_until("the last copy", || card.status(3) != 0);
