@@ -252,8 +252,9 @@ mod tests {
             text(pinmap_last_error()).as_deref(),
             Some("nothing; try it")
         );
-        let other = std::thread::spawn(|| pinmap_last_error_kind());
-        assert_eq!(other.join().expect("a kind"), ErrorKind::None);
+        let other = std::thread::spawn(|| (pinmap_last_error_kind(), text(pinmap_last_error())));
+        let nothing = (ErrorKind::None, Some(String::new()));
+        assert_eq!(other.join().expect("what is told"), nothing);
     }
 
     #[test]
