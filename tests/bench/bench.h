@@ -76,8 +76,8 @@ struct memory {
 };
 struct memory memory_new(enum kind kind, size_t length);
 /*
- * As memory_new(). Where the least is reported, every huge page of THP is a run of its own: how many
- * of them are neighbours would be chance, and each run takes instructions.
+ * As memory_new(). Where the least is reported, every huge page of THP is a run of its own: how
+ * many of them are neighbours would be chance, and each run takes instructions.
  */
 struct memory memory_of_runs(enum kind kind, size_t length);
 void memory_free(struct memory *memory);
