@@ -13,6 +13,11 @@ impl Device {
     pub(crate) fn has_lent(&self) -> bool {
         false
     }
+
+    /// Whether DMA snoops the CPU's caches.
+    pub(crate) fn is_coherent(&self) -> bool {
+        true
+    }
 }
 
 impl AsFd for Device {

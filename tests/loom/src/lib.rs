@@ -29,6 +29,9 @@ mod trace;
 pub mod poll;
 pub use real_nix::errno;
 
+pub(crate) use memory::options::Access;
+
+pub use memory::models as rings;
 pub use queue::models as queues;
 pub use stream::models as streams;
 pub use sys::models as watches;

@@ -18,5 +18,6 @@ models! {
         pending_memory_is_dropped_after_the_work
         the_device_sees_what_a_host_function_wrote a_pool_wakes_its_thread
         a_pool_runs_every_job;
+    rings: descriptors_go_there_and_come_back;
     watches: a_file_wakes_its_task;
 }

@@ -61,6 +61,43 @@ pub trait Descriptor: Element {
     /// pushes must not look like that.
     #[must_use]
     fn is_done(status: Self::Status) -> bool;
+
+    /// Whether the device has passed back a descriptor of this lap, the first of which is 0: what
+    /// [`is_done`](Self::is_done) says, in every lap. Only for a device that marks its laps by a
+    /// *phase bit*, an implementation looks at the lap. The program pushes the other phase; the lap
+    /// of the next descriptor is [`tail`](Ring::tail) divided by [`len`](Ring::len).
+    ///
+    /// ```
+    /// use pinmap::{Descriptor, Ring};
+    ///
+    /// pinmap::element! {
+    ///     struct Job { addr: u64, len: u32, status: u32 }
+    /// }
+    ///
+    /// impl Descriptor for Job {
+    ///     type Status = u32;
+    ///     const STATUS: usize = std::mem::offset_of!(Job, status);
+    ///
+    ///     fn is_done(status: u32) -> bool {
+    ///         Self::is_done_in_lap(status, 0)
+    ///     }
+    ///
+    ///     fn is_done_in_lap(status: u32, lap: u64) -> bool {
+    ///         // The device stores 1 in even laps, and 0 in odd ones.
+    ///         (status & 1 != 0) == (lap % 2 == 0)
+    ///     }
+    /// }
+    ///
+    /// fn push(ring: &mut Ring<Job>, addr: u64, len: u32) -> pinmap::Result<usize> {
+    ///     let lap = ring.tail() / ring.len() as u64;
+    ///     ring.push(Job { addr, len, status: (lap % 2) as u32 })
+    /// }
+    /// ```
+    #[must_use]
+    fn is_done_in_lap(status: Self::Status, lap: u64) -> bool {
+        let _ = lap;
+        Self::is_done(status)
+    }
 }
 
 /// A ring of descriptors in pinned memory, which the program fills and a device works off in order.
@@ -200,7 +237,7 @@ impl<D: Descriptor> Ring<D> {
         let mut word = [0; 8];
         word[..status.len()].copy_from_slice(status);
         let status = word_of::<D::Status>(word);
-        if D::is_done(status) {
+        if D::is_done_in_lap(status, self.lap(self.tail)) {
             let (errno, cause) = (Errno::EINVAL, "its status word says that it is done");
             return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
         }
@@ -226,7 +263,7 @@ impl<D: Descriptor> Ring<D> {
         }
         let (_, at) = self.place(self.head);
         self.memory.sync_for_cpu(at..at + size_of::<D>())?;
-        if !D::is_done(self.memory.load(at + D::STATUS)?) {
+        if !D::is_done_in_lap(self.memory.load(at + D::STATUS)?, self.lap(self.head)) {
             return Ok(None);
         }
         // The first time only the status was sure to be read after the device had stored it.
@@ -235,6 +272,11 @@ impl<D: Descriptor> Ring<D> {
         self.memory.read_at(at, bytes_of_mut(&mut descriptor))?;
         self.head += 1;
         Ok(Some(descriptor[0]))
+    }
+
+    /// The lap of the descriptor with a number, counted from the beginning.
+    fn lap(&self, number: u64) -> u64 {
+        number / self.len as u64
     }
 
     /// Place and byte offset of the descriptor with a number, counted from the beginning.
@@ -330,6 +372,10 @@ mod tests {
     }
 
     fn ring(len: usize) -> Ring<Transfer> {
+        ring_of(len)
+    }
+
+    fn ring_of<D: Descriptor>(len: usize) -> Ring<D> {
         let buffer = Buffer::new(len).expect("memory");
         let raw = RawRegistration::fake(buffer.addr(), 4096, Some(0x1_0000));
         Ring {
@@ -386,6 +432,50 @@ mod tests {
             }
         }
         assert_eq!((ring.tail(), ring.head()), (12, 12));
+    }
+
+    #[test]
+    fn a_phase_bit_marks_the_laps() {
+        crate::element! {
+            #[derive(Debug, Default, PartialEq)]
+            struct Phased { addr: u64, status: u64 }
+        }
+        impl Descriptor for Phased {
+            type Status = u64;
+            const STATUS: usize = std::mem::offset_of!(Phased, status);
+
+            fn is_done(status: u64) -> bool {
+                Self::is_done_in_lap(status, 0)
+            }
+
+            fn is_done_in_lap(status: u64, lap: u64) -> bool {
+                status != lap % 2
+            }
+        }
+        let mut ring = ring_of::<Phased>(4);
+        for number in 0..12 {
+            let (addr, lap) = (number, ring.tail() / 4);
+            let wrong = Phased {
+                addr,
+                status: 1 - lap % 2,
+            };
+            assert!(ring.push(wrong).is_err(), "it would come back at once");
+            let place = ring
+                .push(Phased {
+                    addr,
+                    status: lap % 2,
+                })
+                .expect("room");
+            assert_eq!(
+                ring.pop().expect("a load"),
+                None,
+                "the device has not seen it"
+            );
+            let at = place * size_of::<Phased>() + Phased::STATUS;
+            ring.memory().store(at, 1 - lap % 2).expect("a store");
+            let done = ring.pop().expect("a load").expect("it is done");
+            assert_eq!(done.addr, number);
+        }
     }
 
     #[test]
