@@ -42,7 +42,7 @@ packages_make() { # NAME
 	}
 	mkdir "$dir/packages"
 	mv "$dir"/*.deb "$dir/packages"
-	keep "$dir/packages" "$PACKAGES" 4
+	keep "$dir/packages" "$PACKAGES" 12
 }
 
 # packages_copy TO: the tree, with packaging/debian as debian/. Files that have not changed stay,
