@@ -75,11 +75,13 @@ struct memory {
 	enum kind kind;
 };
 struct memory memory_new(enum kind kind, size_t length);
-/*
- * As memory_new(). Where the least is reported, every huge page of THP is a run of its own: how
- * many of them are neighbours would be chance, and each run takes instructions.
- */
+/* As memory_new(), but if @apart is set, every huge page of THP is a run of its own. */
 struct memory memory_of_runs(enum kind kind, size_t length);
+/*
+ * Set where the counts of pinmap alone are compared with recorded ones: a run takes instructions,
+ * and how many huge pages are neighbours would be chance.
+ */
+extern bool apart;
 void memory_free(struct memory *memory);
 /* Writes a word into each page. */
 void memory_touch(char *addr, size_t length);

@@ -21,6 +21,7 @@ static const size_t usual = 64 * MIB;
 
 static unsigned int rounds = 15;
 bool least;
+bool apart;
 static size_t max_length = GIB;
 static const char *only;
 static char **patterns;
@@ -414,6 +415,7 @@ static void parse(int argc, char **argv)
 			exit(2);
 		}
 	}
+	apart = least && only;
 	if (!rounds || rounds > MAX_ROUNDS)
 		DIE("--rounds is a number from 1 to %d", MAX_ROUNDS);
 	patterns = argv + optind;

@@ -103,7 +103,7 @@ struct memory memory_new(enum kind kind, size_t length)
 								 : MADV_HUGEPAGE));
 	if (kind == SCATTERED)
 		touch_scattered(memory.addr, memory.length);
-	if (kind == THP && least)
+	if (kind == THP && apart)
 		touch_apart(memory.addr, memory.length);
 	memory_touch(memory.addr, memory.length);
 	return memory;
@@ -121,7 +121,7 @@ struct memory memory_of_runs(enum kind kind, size_t length)
 			DIE("huge pages always become neighbours");
 		found = memory_new(kind, length);
 		all[attempts++] = found;
-	} while (kind == THP && least &&
+	} while (kind == THP && apart &&
 		 memory_runs(&found, found.length) != found.length / HUGE);
 	for (int i = 0; i < attempts - 1; i++)
 		memory_free(&all[i]);
