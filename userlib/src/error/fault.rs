@@ -269,6 +269,18 @@ impl fmt::Display for FaultAccess {
 macro_rules! codes {
     ($($number:literal $variant:ident $name:literal $text:literal;)*) => {
         /// The code of a fault, as the manual of the test GPU defines it.
+        ///
+        /// ```no_run
+        /// use pinmap::{FaultCode, Stream};
+        /// # fn f(stream: &Stream) -> pinmap::Result<()> {
+        /// let result = stream.synchronize();
+        /// let fault = result.as_ref().err().and_then(|error| error.fault());
+        /// if fault.is_some_and(|fault| fault.code == FaultCode::Timeout) {
+        ///     println!("a packet ran for too long");
+        /// }
+        /// result
+        /// # }
+        /// ```
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         #[cfg_attr(feature = "serde", derive(serde::Serialize))]

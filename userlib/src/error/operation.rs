@@ -2,6 +2,14 @@
 //! The operations that errors name.
 
 /// The operation that failed.
+///
+/// ```no_run
+/// # fn f(error: &pinmap::Error) -> pinmap::Result<()> {
+/// if error.operation() == pinmap::Operation::Register {
+///     println!("the memory is not registered: {error}");
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]

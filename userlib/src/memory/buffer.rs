@@ -20,6 +20,15 @@ use crate::memory::registration::Registration;
 use crate::sys::map::{page_size, Map};
 
 /// The kind of pages that a [`Buffer`] is made of.
+///
+/// ```no_run
+/// use pinmap::{Access, Buffer, Device, Pages};
+/// # fn f(device: &Device) -> pinmap::Result<()> {
+/// // Pinned and mapped by 32 pages, not 16,384.
+/// let buffer = Buffer::<u8>::with_pages(64 << 20, Pages::Huge { bits: 21 })?;
+/// let registration = buffer.register(device, Access::ReadWrite)?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Pages {

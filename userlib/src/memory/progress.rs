@@ -13,6 +13,15 @@ use crate::memory::query::State;
 use crate::memory::registration::Registration;
 
 /// The progress of a registration.
+///
+/// ```no_run
+/// # fn f(device: &pinmap::Device, addr: usize) -> pinmap::Result<()> {
+/// // Another thread is registering the memory at `addr`.
+/// while let Some(pinmap::Progress { pinned, total, .. }) = device.progress(addr)? {
+///     println!("{} %", 100 * pinned / total);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Progress {

@@ -68,6 +68,14 @@ pub struct Contents {
 }
 
 /// A context: a device that a program has opened.
+///
+/// ```no_run
+/// # fn f(trace: &pinmap::trace::Trace) -> pinmap::Result<()> {
+/// for context in trace.read().contexts {
+///     println!("{} ({}) has opened {}", context.command, context.process, context.node.display());
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Context {

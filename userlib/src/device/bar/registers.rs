@@ -59,6 +59,22 @@ unsafe impl<const LEN: usize> Send for RegisterBlock<LEN> {}
 unsafe impl<const LEN: usize> Sync for RegisterBlock<LEN> {}
 
 /// A register: one access for each call, in program order.
+///
+/// ```no_run
+/// pinmap::registers! {
+///     struct Timer: 0x10 {
+///         0x00 => ticks: ReadOnly<u64>,
+///         0x08 => period: ReadWrite<u32>,
+///         0x0c => start: WriteOnly<u32>,
+///     }
+/// }
+/// # fn f(bar: &pinmap::Bar) -> pinmap::Result<()> {
+/// let timer: Timer = bar.registers(0x1000)?;
+/// timer.period().update(|period| period / 2);
+/// timer.start().write(1); // `timer.start().read()` does not compile
+/// println!("{} ticks", timer.ticks().read());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy)]
 pub struct Register<'a, T, A> {
     /// # Invariants

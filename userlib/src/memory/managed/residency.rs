@@ -22,6 +22,16 @@ use super::{pages_around, words};
 const RUNS: usize = 512;
 
 /// Where managed memory is. Returned by [`Accelerator::residency`].
+///
+/// ```no_run
+/// # fn f(numbers: &pinmap::Managed<f32>) -> pinmap::Result<()> {
+/// let residency = numbers.residency()?;
+/// println!("{} bytes are on the device", residency.sums.device);
+/// for run in &residency.runs {
+///     println!("{:#x}: {} bytes, {:?}", run.addr, run.len, run.place);
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
