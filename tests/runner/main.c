@@ -12,6 +12,7 @@
 #define _GNU_SOURCE
 #include "harness.h"
 
+#include "file.h"
 #include "list.h"
 #include "oracle.h"
 #include "pci.h"
@@ -285,6 +286,11 @@ int main(int argc, char **argv)
 	/* orphans of a test are ours to end */
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	pci_remember();
+	/*
+	 * khugepaged makes huge pages of blocks with a few pages in device memory, for which it
+	 * brings these home. It must not do so while a test counts where pages are.
+	 */
+	try_file_write("/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_swap", "0");
 
 	tests = list_tests(directory);
 	count = select_tests(tests, argc - 1, argv + 1);
