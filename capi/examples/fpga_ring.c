@@ -111,6 +111,7 @@ int main(void)
 		return 1;
 	}
 	memset(memory, 7, SIZE);
+	memset(memory + SIZE, 0, SIZE);
 	if (!fpga_open(&fpga, device)) {
 		registered = pinmap_register(device, memory, 2 * SIZE, &options);
 		if (registered && !pinmap_device_address(registered, 0, &address) &&
