@@ -8,6 +8,7 @@
 #ifndef BENCH_H
 #define BENCH_H
 
+#include "profile/mark.h"
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,6 +45,17 @@ uint64_t slab_bytes(void);
 
 /* Nanoseconds; in a VM that counts instructions, instructions. */
 uint64_t now(void);
+
+/* Begin and end what scripts/bench --profile shows. */
+static inline void profile_begin(void)
+{
+	mark(MARK_BEGIN);
+}
+
+static inline void profile_end(void)
+{
+	mark(MARK_END);
+}
 
 /* --- memory --- */
 

@@ -73,8 +73,10 @@ static void once(const struct system *system, const struct memory *memory, char 
 {
 	uint64_t token = 0, began, between;
 
+	profile_begin();
 	if (system->measure) {
 		system->measure(addr, length, add_ns, remove_ns);
+		profile_end();
 		return;
 	}
 	began = now();
@@ -82,6 +84,7 @@ static void once(const struct system *system, const struct memory *memory, char 
 	between = now();
 	system->remove(addr, length, token);
 	*remove_ns = now() - between;
+	profile_end();
 	*add_ns = between - began;
 }
 
@@ -196,6 +199,7 @@ static void bench_pair(enum kind kind)
 			for (unsigned int again = 0; again < REPEAT; again++) {
 				uint64_t token, add_ns, remove_ns;
 
+				profile_begin();
 				if (system->measure) {
 					system->measure(memory.addr, PAGE, &add_ns, &remove_ns);
 					sum += add_ns + remove_ns;
@@ -203,6 +207,7 @@ static void bench_pair(enum kind kind)
 					system->add(&memory, memory.addr, PAGE, &token);
 					system->remove(memory.addr, PAGE, token);
 				}
+				profile_end();
 			}
 			if (round)
 				sample(&pairs[i], (system->measure ? sum : now() - began) / REPEAT);

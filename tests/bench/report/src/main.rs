@@ -2,11 +2,13 @@
 //! Turns the bench's records, one JSON object a line, into a table, plots and one JSON file.
 //!
 //! usage: `bench-report [--json FILE] [--svg DIRECTORY] RECORDS...`, or
-//! `bench-report --counts RECORDED [--record] RECORDS...` for instructions a page.
+//! `bench-report --counts RECORDED [--record] RECORDS...` for instructions a page, or
+//! `bench-report --profile TRACE KALLSYMS` for instructions by function.
 
 mod counts;
 mod moving;
 mod plot;
+mod profile;
 mod record;
 mod table;
 
@@ -23,6 +25,7 @@ struct Options {
     svg: Option<PathBuf>,
     counts: Option<PathBuf>,
     record: bool,
+    profile: Option<PathBuf>,
     inputs: Vec<PathBuf>,
 }
 
@@ -38,6 +41,7 @@ fn parse() -> Result<Options, Box<dyn Error>> {
             Some("--json") => options.json = Some(value()?),
             Some("--svg") => options.svg = Some(value()?),
             Some("--counts") => options.counts = Some(value()?),
+            Some("--profile") => options.profile = Some(value()?),
             Some("--record") => options.record = true,
             _ => options.inputs.push(argument.into()),
         }
@@ -47,6 +51,13 @@ fn parse() -> Result<Options, Box<dyn Error>> {
 
 fn run() -> Result<bool, Box<dyn Error>> {
     let options = parse()?;
+    if let Some(trace) = &options.profile {
+        let [symbols] = &options.inputs[..] else {
+            return Err("--profile takes a trace and a list of symbols".into());
+        };
+        print!("{}", profile::list(trace, symbols)?);
+        return Ok(true);
+    }
     let mut records = Vec::new();
     for input in &options.inputs {
         let text = fs::read_to_string(input)?;
