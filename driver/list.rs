@@ -24,3 +24,10 @@ pub(crate) fn grow<T, A: Allocator>(
     }
     Ok(mem::replace(list, roomy))
 }
+
+/// Drops a vector that may have no memory, without asking the allocator to free nothing.
+pub(crate) fn drop_empty<T, A: Allocator>(list: Vec<T, A>) {
+    if list.capacity() == 0 {
+        mem::forget(list);
+    }
+}

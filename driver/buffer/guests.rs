@@ -76,16 +76,11 @@ impl Buffer {
         }
     }
 
-    /// Takes back an event that was not read yet, or the memory for it.
+    /// Takes back an event that was not read yet.
     pub(crate) fn withdraw_event(&self) {
-        let mut inner = self.inner.lock();
-        let (event, slot) = (inner.event.take(), inner.slot.take());
-        drop(inner);
+        let event = self.inner.lock().event.take();
         if let Some(event) = event {
             self.events.withdraw(event);
-        }
-        if let Some(slot) = slot {
-            self.events.return_slot(slot);
         }
     }
 }

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The life of a buffer: pinned, live, revoked, reaped, ended.
 
-use super::{pinned, Backing, Buffer, Inner};
+use super::{mappings::MappedAt, pinned, Backing, Buffer, Inner};
 use crate::{
     dmabuf::Importer,
     failure::Failure,
+    list,
     logic::contiguity::Contiguity,
     stats::{Stat, StatGuard},
     sys::{
         compat,
+        gup::PinnedRuns,
         uapi::{self, pinmap_event},
         work,
     },
@@ -20,7 +22,7 @@ use kernel::{
     sync::{
         atomic::{Acquire, Relaxed, Release},
         lock::{mutex::MutexBackend, Guard},
-        Arc,
+        Arc, UniqueArc,
     },
 };
 
@@ -53,7 +55,11 @@ impl Buffer {
     pub(crate) fn pin(this: &Arc<Self>) -> Result<(), Failure> {
         let lookout = this.lookout.as_ref().ok_or(EINVAL)?;
         lookout.watch(this, this.account.mm())?;
-        let pinned = pinned::pin(&this.account, this.span, this.write, |pages| {
+        let runs = match this.inner.lock().runs.take() {
+            Some(runs) => runs,
+            None => PinnedRuns::new()?,
+        };
+        let pinned = pinned::pin(runs, &this.account, this.span, this.write, |pages| {
             this.pinned.store(pages, Relaxed);
             this.check_signal()
         })?;
@@ -212,7 +218,7 @@ impl Buffer {
     /// removed: then the device is cut off.
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
-        let mappings = mem::take(&mut inner.mappings);
+        let mut mappings = mem::take(&mut inner.mappings);
         let held = inner.held.take();
         let failed = inner.failed;
         drop(inner);
@@ -223,7 +229,7 @@ impl Buffer {
             .iter()
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
-        drop(mappings);
+        mappings.clear();
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
@@ -235,8 +241,13 @@ impl Buffer {
         if let Some(Backing::Import(_, source)) = &backing {
             source.exporter().remove_importer(self);
         }
-        drop(backing);
+        let runs = match backing {
+            // The memory of the list, if no mapping or export keeps the pages.
+            Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
+            _ => None,
+        };
         drop(held);
+        self.keep_memory(mappings, runs);
         self.reaped.store(true, Release);
         if let Some(lookout) = &self.lookout {
             lookout.changed.wake_up();
@@ -246,6 +257,17 @@ impl Buffer {
         } else {
             forgotten
         }
+    }
+
+    /// Keeps the memory of lists, which are empty, for the next registration of this buffer.
+    fn keep_memory(&self, mappings: KVec<MappedAt>, runs: Option<UniqueArc<PinnedRuns>>) {
+        let mut inner = self.inner.lock();
+        // Nobody adds a mapping to a buffer that has ended.
+        let empty = mem::replace(&mut inner.mappings, mappings);
+        let before = mem::replace(&mut inner.runs, runs);
+        drop(inner);
+        list::drop_empty(empty);
+        drop(before);
     }
 
     /// Makes a registration fail that is under way: the device is gone.

@@ -15,7 +15,7 @@
 //!
 //! One module for each part: `backing.rs`, `mappings.rs`, `life.rs` (live, stale, ended),
 //! `watch.rs` (has registered memory gone away?), `guests.rs` (other contexts that have the
-//! buffer), `pinned.rs`.
+//! buffer), `pinned.rs`, `spare.rs` (buffers that are used again).
 //!
 //! Locks, outermost first: `backing`, `inner`, the address space of a mapping. `backing` is held
 //! while mapping and while pages are looked up, which may both fault or allocate. So an MMU
@@ -28,7 +28,7 @@ use crate::{
     logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
-    sys::{account::Account, memfd::PinnedFile, uapi, watch::Interval},
+    sys::{account::Account, gup::PinnedRuns, memfd::PinnedFile, uapi, watch::Interval},
     trace::{Details, Timed},
 };
 use kernel::{
@@ -37,7 +37,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
-        Arc, Mutex, SpinLock,
+        Arc, Mutex, SpinLock, UniqueArc,
     },
     workqueue::Work,
 };
@@ -47,11 +47,13 @@ mod guests;
 mod life;
 mod mappings;
 pub(crate) mod pinned;
+mod spare;
 mod watch;
 
 pub(crate) use backing::Backing;
 pub(crate) use life::State;
 pub(crate) use mappings::Tenant;
+pub(crate) use spare::Spare;
 pub(crate) use watch::Lookout;
 
 use guests::Subscriber;
@@ -74,6 +76,8 @@ struct Inner {
     /// Entries in the statistics: the memory; its staleness.
     held: Option<StatGuard>,
     stale: Option<StatGuard>,
+    /// Memory for the list of pinned pages.
+    runs: Option<UniqueArc<PinnedRuns>>,
 }
 
 /// A buffer's state, as QUERY and debugfs answer it.
@@ -198,6 +202,7 @@ impl Buffer {
             lost: None,
             held,
             stale: None,
+            runs: None,
         };
         Arc::pin_init(
             pin_init!(Self {

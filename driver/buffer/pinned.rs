@@ -12,16 +12,21 @@ use crate::{
         task, uapi,
     },
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{Arc, UniqueArc},
+};
 
 /// Pages pinned at a time: 4 MiB, an array of two pages.
 const CHUNK_PAGES: u64 = 1024;
 
-/// Charges for `span` of the current task and pins it, for writing if `write`. `progress` is told
-/// how many pages are pinned so far; its failure stops the call, and so does a fatal signal.
+/// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which is
+/// empty. `progress` is told how many pages are pinned so far; its failure stops the call, and so
+/// does a fatal signal.
 /// Sleeps: the caller holds no lock that a page fault, a FUSE daemon or a userfaultfd handler might
 /// wait for.
 pub(crate) fn pin(
+    mut runs: UniqueArc<PinnedRuns>,
     account: &Arc<Account>,
     span: Span,
     write: bool,
@@ -36,7 +41,7 @@ pub(crate) fn pin(
     }
     let room = span.pages().min(CHUNK_PAGES) as usize;
     let mut chunk = Chunk::new(room, write)?;
-    let mut runs = PinnedRuns::new(write, charge);
+    runs.begin(write, charge);
     while runs.pages() < span.pages() {
         if task::fatal_signal_pending() {
             return Err(EINTR.into());
@@ -53,7 +58,7 @@ pub(crate) fn pin(
         progress(runs.pages())?;
     }
     runs.finish()?;
-    Ok(Arc::new(runs, GFP_KERNEL_ACCOUNT)?)
+    Ok(runs.into())
 }
 
 /// Charges for `span` of `file` and pins it. A failure of `wanted` stops the call, and so does a

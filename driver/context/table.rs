@@ -15,10 +15,11 @@ use super::{
     Context, SharedBuffers,
 };
 use crate::{
-    buffer::{Buffer, State},
+    buffer::{Buffer, Spare, State},
     failure::Failure,
     logic::{
         handle::{Absent, Counter},
+        request::RegisterPlan,
         span::Span,
     },
     sys::{compat, miscdevice, uapi},
@@ -58,6 +59,7 @@ impl Entry {
             Role::Home => {
                 let result = SharedBuffers::end(context, &self.buffer, State::Released);
                 self.buffer.withdraw_event();
+                context.recycle(self.buffer);
                 result
             }
             Role::Guest => {
@@ -102,6 +104,8 @@ pub(super) struct Table {
     pub(super) windows: Windows,
     /// Memory of the handle that was removed last, for the next one.
     spare: Option<Nodes>,
+    /// The buffer that was released last, for the next registration.
+    spare_buffer: Option<Spare>,
 }
 
 /// Memory for a handle.
@@ -136,6 +140,7 @@ impl Table {
             ranges: RBTree::new(),
             windows: Windows::new(),
             spare: None,
+            spare_buffer: None,
         }
     }
 
@@ -383,6 +388,40 @@ impl Context {
             allowed,
             result,
         }
+    }
+
+    /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
+    /// and its user addresses.
+    pub(crate) fn reserve_user(
+        self: &Arc<Self>,
+        plan: &RegisterPlan,
+    ) -> Result<(Arc<Buffer>, ReservedHandle), Failure> {
+        let spare = self.table.lock().spare_buffer.take();
+        let buffer = match spare {
+            Some(spare) => spare.register(plan),
+            None => Buffer::new(
+                plan,
+                self.account.clone(),
+                self.events.clone(),
+                self.lookout.clone(),
+            )?,
+        };
+        let reserved = self.reserve(&buffer)?;
+        Ok((buffer, reserved))
+    }
+
+    /// Keeps `buffer`, which has ended, for the next registration, if nobody else has it.
+    fn recycle(&self, buffer: Arc<Buffer>) {
+        let Some(spare) = Spare::new(buffer) else {
+            return;
+        };
+        let mut table = self.table.lock();
+        if table.gone || table.spare_buffer.is_some() {
+            drop(table);
+            drop(spare);
+            return;
+        }
+        table.spare_buffer = Some(spare);
     }
 
     /// Reserves a handle for `buffer`, and its user addresses, if it has any.

@@ -67,7 +67,7 @@ impl Request for pinmap_alloc {
         self.out_handle = reserved.handle();
         self.out_offset = offset;
         Ok(Pending::Registration {
-            guests: KVec::new(),
+            guests: None,
             reserved,
             claim,
         })

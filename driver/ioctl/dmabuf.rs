@@ -82,7 +82,7 @@ impl Request for pinmap_import {
         self.out_length = length;
         self.out_flags = if write { uapi::PINMAP_EXPORT_WRITE } else { 0 };
         Ok(Pending::Registration {
-            guests: KVec::new(),
+            guests: None,
             reserved,
             claim: None,
         })

@@ -19,7 +19,7 @@ pub(super) enum Pending {
     /// A registration under a handle that cannot be used yet. Dropped in this order.
     Registration {
         /// The buffer in other contexts, if it is portable.
-        guests: KVec<Guest>,
+        guests: Option<KVec<Guest>>,
         reserved: ReservedHandle,
         /// The claim of the flat device, if the registration is mapped.
         claim: Option<Claim>,
@@ -50,7 +50,7 @@ impl Pending {
                 if let Some(claim) = claim {
                     claim.keep();
                 }
-                for guest in guests {
+                for guest in guests.into_iter().flatten() {
                     guest.publish();
                 }
             }

@@ -47,14 +47,7 @@ impl Request for pinmap_register {
         let timed = Timed::begin(Tracepoint::Register);
         context.check_caller()?;
         let claim = claim(context, &plan)?;
-        let account = context.account().clone();
-        let buffer = Buffer::new(
-            &plan,
-            account,
-            context.events().clone(),
-            context.lookout().clone(),
-        )?;
-        let reserved = context.reserve(&buffer)?;
+        let (buffer, reserved) = context.reserve_user(&plan)?;
         context.check_foreign(plan.span)?;
         Buffer::pin(&buffer)?;
         let (device_addr, guests) = begin(context, &buffer, &plan)?;
@@ -223,8 +216,8 @@ fn begin(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     plan: &RegisterPlan,
-) -> Result<(u64, KVec<Guest>), Failure> {
-    let mut guests = KVec::new();
+) -> Result<(u64, Option<KVec<Guest>>), Failure> {
+    let mut guests = None;
     let device_addr = match plan.target {
         Some(target) => {
             let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
@@ -239,8 +232,7 @@ fn begin(
                         ..target
                     }
                 };
-                guests =
-                    SharedBuffers::share(context, buffer, target, plan.write)?.unwrap_or_default();
+                guests = SharedBuffers::share(context, buffer, target, plan.write)?;
             }
             device_addr
         }

@@ -23,8 +23,15 @@ use crate::logic::{
     runs::{self, Run},
     span::Span,
 };
-use core::{mem::MaybeUninit, ptr};
-use kernel::{bindings, error::to_result, ffi, mm::virt::VmaRef, prelude::*};
+use core::{mem::MaybeUninit, pin::Pin, ptr};
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi,
+    mm::virt::VmaRef,
+    prelude::*,
+    sync::{Arc, UniqueArc},
+};
 
 pub(super) type PagePtr = *mut bindings::page;
 
@@ -358,23 +365,55 @@ pub(crate) struct PinnedRuns {
     last: Option<Run>,
     pages: u64,
     write: bool,
-    _charge: Charge,
+    charge: Option<Charge>,
 }
 
 impl PinnedRuns {
     /// Runs in the first block: most registrations have few.
     const FEW: usize = 8;
 
-    /// Makes an empty list; `charge` pays for the pages to come.
-    pub(crate) fn new(write: bool, charge: Charge) -> Self {
+    /// Makes an empty list.
+    pub(crate) fn new() -> Result<UniqueArc<Self>> {
         // INVARIANT: There are no runs.
-        Self {
+        let empty = Self {
             blocks: KVVec::new(),
             last: None,
             pages: 0,
-            write,
-            _charge: charge,
+            write: false,
+            charge: None,
+        };
+        Ok(UniqueArc::new(empty, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Prepares the list, which is empty, for pages that `charge` pays for.
+    pub(crate) fn begin(&mut self, write: bool, charge: Charge) {
+        self.write = write;
+        self.charge = Some(charge);
+    }
+
+    /// Lets go of the pages and the charge. If this was the last reference, returns the empty list;
+    /// otherwise whoever drops the last one unpins the pages.
+    pub(crate) fn let_go(this: Arc<Self>) -> Option<UniqueArc<Self>> {
+        let mut this = Pin::into_inner(Arc::into_unique_or_drop(this)?);
+        this.unpin();
+        Some(this)
+    }
+
+    /// Unpins the pages, and gives the charge back.
+    fn unpin(&mut self) {
+        if self.pages != 0 {
+            // SAFETY: The runs are pinned by the type invariants. Whatever lets a device reach them
+            // has a reference to `self`, so nothing does any more.
+            unsafe { unpin_runs(self.iter(), self.write) };
         }
+        // The lists of a large registration are not kept.
+        if !self.blocks.is_empty() {
+            self.blocks = KVVec::new();
+        }
+        // INVARIANT: There are no runs.
+        self.last = None;
+        self.pages = 0;
+        self.charge = None;
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.
@@ -484,9 +523,7 @@ unsafe impl Pages for PinnedRuns {
 
 impl Drop for PinnedRuns {
     fn drop(&mut self) {
-        // SAFETY: The runs are pinned by the type invariants. Whatever lets a device reach them has
-        // a reference to `self`, so nothing does any more.
-        unsafe { unpin_runs(self.iter(), self.write) };
+        self.unpin();
     }
 }
 

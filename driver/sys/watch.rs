@@ -162,7 +162,7 @@ struct Owner<T: Watcher> {
 pub(crate) struct Interval<T: Watcher> {
     #[pin]
     node: Opaque<bindings::interval_tree_node>,
-    /// Written once, by the task that set `begun`.
+    /// Written by the task that set `begun`, while the interval is not inserted.
     owner: UnsafeCell<Option<Owner<T>>>,
     begun: Atomic<bool>,
     inserted: Atomic<bool>,
@@ -173,9 +173,11 @@ pub(crate) struct Interval<T: Watcher> {
     _pin: PhantomPinned,
 }
 
-// SAFETY: The node is only changed with the tree locked; `owner` is written once, before insertion.
+// SAFETY: The node is only changed with the tree locked; `owner` is written before
+// insertion.
 unsafe impl<T: Watcher> Send for Interval<T> {}
-// SAFETY: The node is only changed with the tree locked; `owner` is written once, before insertion.
+// SAFETY: The node is only changed with the tree locked; `owner` is written before
+// insertion.
 unsafe impl<T: Watcher> Sync for Interval<T> {}
 
 impl<T: Watcher> Interval<T> {
@@ -203,10 +205,14 @@ impl<T: Watcher> Interval<T> {
         // SAFETY: The interval is not inserted, so nobody reads it; the exchange lets no other task
         // get here.
         unsafe {
-            *this.owner.get() = Some(Owner {
-                watcher: Arc::as_ptr(watcher),
-                watch: watch.clone(),
-            });
+            let owner = &mut *this.owner.get();
+            // The owner of an interval that watches again is the same.
+            if !matches!(owner, Some(owner) if Arc::ptr_eq(&owner.watch, watch)) {
+                *owner = Some(Owner {
+                    watcher: Arc::as_ptr(watcher),
+                    watch: watch.clone(),
+                });
+            }
             (*node).start = range.start() as usize;
             (*node).last = range.last() as usize;
         }
@@ -217,6 +223,13 @@ impl<T: Watcher> Interval<T> {
         // INVARIANT: The node is in the tree, and `owner` is set.
         this.inserted.store(true, Release);
         Ok(())
+    }
+
+    /// Makes an interval that was removed one that watches nothing yet.
+    pub(crate) fn renew(self: Pin<&mut Self>) {
+        // Nobody else has a reference.
+        self.leaving.store(false, Relaxed);
+        self.begun.store(false, Relaxed);
     }
 
     /// Stops watching, after the callbacks that are running. Sleeps; must not be called from a
