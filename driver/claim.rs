@@ -6,7 +6,10 @@ use kernel::{prelude::*, sync::Arc};
 
 /// A claim of a device. Dropping it gives the device back, unless the context had it before;
 /// [`keep`](Self::keep) makes it last.
-pub(crate) struct Claim {
+pub(crate) struct Claim(Option<Begun>);
+
+/// A claim that has to be ended.
+struct Begun {
     device: Arc<Device>,
     context: u64,
     keep: bool,
@@ -26,16 +29,18 @@ impl Claim {
     /// not replaced there, since that allocates, and takes locks of the IOMMU core under which the
     /// mmap lock is taken. The first call that maps memory replaces it.
     pub(crate) fn for_view(context: &Context) -> Result<Self> {
-        let device = context.device().clone();
+        let device = context.device();
         if device.domain().is_broken() {
             return Err(ENODEV);
         }
-        device.backend().claim(context.id())?;
-        Ok(Self {
-            device,
+        if !device.backend().claim(context.id())? {
+            return Ok(Self(None));
+        }
+        Ok(Self(Some(Begun {
+            device: device.clone(),
             context: context.id(),
             keep: false,
-        })
+        })))
     }
 
     /// Fails as [`new`](Self::new) would now, without claiming anything.
@@ -49,11 +54,13 @@ impl Claim {
 
     /// Makes the claim last until the context ends: the call has succeeded.
     pub(crate) fn keep(mut self) {
-        self.keep = true;
+        if let Some(begun) = &mut self.0 {
+            begun.keep = true;
+        }
     }
 }
 
-impl Drop for Claim {
+impl Drop for Begun {
     fn drop(&mut self) {
         let backend = self.device.backend();
         backend.end_claim(self.context, self.keep);

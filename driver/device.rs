@@ -103,7 +103,7 @@ pub(crate) struct Device {
     common: Arc<Common>,
     gone: Atomic<bool>,
     opened: Atomic<u64>,
-    /// Statistics of all contexts.
+    /// The number of contexts, and their faults.
     totals: Arc<Totals>,
     /// Held while all contexts lose the device, which takes as long as they have memory.
     #[pin]
@@ -296,9 +296,11 @@ impl Device {
         &self.domain
     }
 
-    /// Statistics of all contexts.
-    pub(crate) fn totals(&self) -> &Totals {
-        &self.totals
+    /// Returns the statistics of all contexts, added up now.
+    pub(crate) fn totals(&self) -> Totals {
+        let contexts = self.contexts.lock();
+        self.totals
+            .sum(contexts.values().map(|context| context.stats().totals()))
     }
 
     /// The processes that have a device open.
@@ -473,9 +475,9 @@ impl Device {
 
     /// Fills in the answer of GET_TOTALS, for all contexts.
     pub(crate) fn describe_totals(&self, args: &mut pinmap_get_totals) {
-        let contexts = self.totals.of(Stat::Contexts);
-        args.out_contexts = contexts.number as u32;
-        self.totals.describe(args);
+        let totals = self.totals();
+        args.out_contexts = totals.of(Stat::Contexts).number as u32;
+        totals.describe(args);
     }
 
     /// The ranges that `context` cannot map.

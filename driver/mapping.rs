@@ -41,7 +41,7 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         match self {
             Self::Host(pages) => pages.pages().saturating_mul(PAGE_SIZE),
             Self::Vram(vram) => vram.span().length(),
@@ -101,18 +101,37 @@ impl Mapping {
         wanted: impl Fn() -> Result,
     ) -> Result<Self, Failure> {
         let range = IovaRange::take(space, memory.length(), target)?;
-        let span = range.span();
-        // Whatever fails from here on, dropping `this` undoes what there is.
-        let mut this = Self {
+        let mut this = Self::at(range);
+        this.fill(memory, access, wanted)?;
+        Ok(this)
+    }
+
+    /// Makes a mapping of nothing at `range`, to be [filled](Self::fill).
+    #[inline(always)] // Made where it stays: it is large.
+    pub(crate) fn at(range: IovaRange) -> Self {
+        Self {
             entries: None,
             mapped: None,
             bus: None,
-            device_addr: span.start(),
+            device_addr: range.span().start(),
+            space: range.space().clone(),
             range: Some(range),
-            space: space.clone(),
             lost: false,
             vram: None,
-        };
+        }
+    }
+
+    /// Maps `memory`, which is as long as the range. Called once. Sleeps. A fatal signal stops it,
+    /// and a failure of `wanted`; then dropping the mapping undoes what there is.
+    pub(crate) fn fill(
+        &mut self,
+        memory: &Memory,
+        access: Access,
+        wanted: impl Fn() -> Result,
+    ) -> Result<(), Failure> {
+        let this = self;
+        let space = &this.space;
+        let span = this.range.as_ref().ok_or(EINVAL)?.span();
         let reached = match memory {
             Memory::Host(pages) => {
                 let mut at = span;
@@ -142,7 +161,7 @@ impl Mapping {
             let entries = Entries::new(mmu, dma_control, span, reached, access)?;
             this.entries = Some(entries);
         }
-        Ok(this)
+        Ok(())
     }
 
     /// The device address. Valid also after the memory was unmapped.
@@ -235,8 +254,10 @@ impl Drop for Mapping {
         if self.forget().is_err() {
             self.keep_addresses();
         }
-        // A failure is reported through `lost`.
-        let _ = self.unmap();
+        if !self.mapped.as_ref().is_some_and(Mapped::is_unmapped) {
+            // A failure is reported through `lost`.
+            let _ = self.unmap();
+        }
         if self.lost {
             // A program may use the memory again once its call has failed.
             self.dma_control().clone().block_dma();

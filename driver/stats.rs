@@ -2,7 +2,9 @@
 //! Statistics: how much contexts have, for fdinfo, debugfs, tracepoints and GET_TOTALS.
 //!
 //! Nothing is decided by these numbers; what is charged against limits is in `sys/account.rs`. A
-//! [`StatGuard`] counts something for as long as that lives, in its context and in the device.
+//! [`StatGuard`] counts something for as long as that lives, in its context. Those of a device are
+//! added up when somebody asks for them; only faults, which stay counted when a context has ended,
+//! are counted in the device as well.
 
 #[cfg(not(pinmap_flat))]
 use crate::sys::clock;
@@ -96,7 +98,20 @@ struct Faults {
     failed_at: Atomic<u64>,
 }
 
-/// All statistics of a context or of a device.
+impl Faults {
+    fn copy(&self) -> Self {
+        let copy = |counter: &Atomic<u64>| Atomic::new(counter.load(Relaxed));
+        Self {
+            served: copy(&self.served),
+            failed: copy(&self.failed),
+            pages: copy(&self.pages),
+            ns: copy(&self.ns),
+            failed_at: copy(&self.failed_at),
+        }
+    }
+}
+
+/// The statistics of a context, or of a device.
 pub(crate) struct Totals {
     tallies: [Tally; Stat::COUNT],
     faults: Faults,
@@ -116,6 +131,27 @@ impl Totals {
                 ns: Atomic::new(0),
                 failed_at: Atomic::new(0),
             },
+        }
+    }
+
+    /// Copies what is counted for the device itself, and adds what each of `contexts` has now.
+    pub(crate) fn sum<'a>(&self, contexts: impl Iterator<Item = &'a Totals>) -> Self {
+        let sum = Self {
+            faults: self.faults.copy(),
+            ..Self::new()
+        };
+        sum.include(self);
+        for totals in contexts {
+            sum.include(totals);
+        }
+        sum
+    }
+
+    /// Adds the tallies of `other`.
+    fn include(&self, other: &Totals) {
+        for (tally, more) in self.tallies.iter().zip(&other.tallies) {
+            tally.number.fetch_add(more.number.load(Relaxed), Relaxed);
+            tally.bytes.fetch_add(more.bytes.load(Relaxed), Relaxed);
         }
     }
 
@@ -182,11 +218,12 @@ pub(crate) struct Stats {
     function: Function,
     context: u64,
     own: Totals,
+    #[cfg_attr(pinmap_flat, expect(dead_code, reason = "for faults"))]
     device: Arc<Totals>,
 }
 
 impl Stats {
-    /// Makes the statistics of a context, which are added to those of its device.
+    /// Makes the statistics of a context, whose faults count in its device, too.
     pub(crate) fn new(function: Function, context: u64, device: Arc<Totals>) -> Result<Arc<Self>> {
         let this = Self {
             function,
@@ -241,7 +278,6 @@ impl StatGuard {
     /// Begins to count. From any context.
     pub(crate) fn new(stats: &Arc<Stats>, stat: Stat, bytes: u64) -> Self {
         stats.own.add(stat, bytes);
-        stats.device.add(stat, bytes);
         Self {
             stats: stats.clone(),
             stat,
@@ -258,6 +294,5 @@ impl StatGuard {
 impl Drop for StatGuard {
     fn drop(&mut self) {
         self.stats.own.remove(self.stat, self.bytes);
-        self.stats.device.remove(self.stat, self.bytes);
     }
 }

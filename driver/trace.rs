@@ -35,12 +35,38 @@ impl Timed {
         Self { tracepoint, since }
     }
 
+    /// Begins, if the tracepoint is on, with what `gather` returns, and otherwise with a default.
+    /// Gathers values before the traced operation destroys them.
+    pub(crate) fn begin_with<T: Default>(
+        tracepoint: Tracepoint,
+        gather: impl FnOnce() -> T,
+    ) -> (Self, T) {
+        if !tracepoint.is_on() {
+            let since = None;
+            return (Self { tracepoint, since }, T::default());
+        }
+        let gathered = gather();
+        let since = Some(trace::now());
+        (Self { tracepoint, since }, gathered)
+    }
+
+    /// Whether the tracepoint was on when the operation began.
+    pub(crate) fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if
     /// the tracepoint is on, and after the time was taken.
+    #[inline(always)] // The check, where nobody listens.
     pub(crate) fn end(&self, stats: &Stats, details: impl FnOnce() -> Details) {
-        let Some(since) = self.since else {
-            return;
-        };
+        if let Some(since) = self.since {
+            self.emit(since, stats, details);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn emit(&self, since: u64, stats: &Stats, details: impl FnOnce() -> Details) {
         let ns = trace::now().saturating_sub(since);
         let details = details();
         let record = Record {
@@ -55,16 +81,6 @@ impl Timed {
             ..of(stats)
         };
         self.tracepoint.emit(&record);
-    }
-}
-
-/// Returns the result of `gather` if the tracepoint is on, and otherwise a default. Gathers values
-/// for a tracepoint before the traced operation destroys them.
-pub(crate) fn wanted<T: Default>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> T {
-    if tracepoint.is_on() {
-        gather()
-    } else {
-        T::default()
     }
 }
 

@@ -172,12 +172,12 @@ impl Backend {
     /// Claims the device for `context`. `EBUSY`: another context has it; `ENODEV`: the device is
     /// gone. Takes no lock that is held across allocations or page faults. Called only by
     /// [`Claim`](crate::claim::Claim), which calls [`end_claim`](Self::end_claim) once for each
-    /// success.
-    pub(crate) fn claim(&self, context: u64) -> Result {
+    /// `true`; `false`: the context owns the device until it ends, and the call changes nothing.
+    pub(crate) fn claim(&self, context: u64) -> Result<bool> {
         match self {
             Self::Flat(flat) => flat.claim(context),
             #[cfg(not(pinmap_flat))]
-            Self::Paged(gpu) => gpu.check_here(),
+            Self::Paged(gpu) => gpu.check_here().map(|()| true),
         }
     }
 

@@ -165,7 +165,7 @@ impl Flat {
     }
 
     /// See [`Backend::claim`](super::Backend::claim).
-    pub(super) fn claim(&self, context: u64) -> Result {
+    pub(super) fn claim(&self, context: u64) -> Result<bool> {
         let mut owner = self.owner.lock();
         owner.check(context)?;
         if owner.holder == Holder::Nobody && owner.used && self.function.can_reset() {
@@ -190,7 +190,8 @@ impl Flat {
         // Nobody else could claim the function while it was cleaned.
         match &mut owner.holder {
             Holder::Claimed { pending, .. } => *pending = pending.saturating_add(1),
-            Holder::Owned { .. } | Holder::Stopped { .. } => {}
+            Holder::Owned { .. } => return Ok(false),
+            Holder::Stopped { .. } => {}
             holder => {
                 *holder = Holder::Claimed {
                     context,
@@ -199,7 +200,7 @@ impl Flat {
                 self.function.set_master(true);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// See [`Backend::check_claim`](super::Backend::check_claim).

@@ -14,7 +14,7 @@ use crate::{
         uapi::{self, pinmap_event},
         work,
     },
-    trace::{self, Details, Timed, Tracepoint},
+    trace::{Details, Timed, Tracepoint},
 };
 use core::mem;
 use kernel::{
@@ -132,9 +132,9 @@ impl Buffer {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
-                let before = inner.flushes();
-                let contiguity = trace::wanted(Tracepoint::Stale, || this.contiguity_now(&inner));
-                let timed = Timed::begin(Tracepoint::Stale);
+                let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Stale, || {
+                    (this.contiguity_now(&inner), inner.flushes())
+                });
                 inner.state = State::Stale;
                 inner.unmap_all(this);
                 timed.end(this.stats(), || Details {
@@ -291,18 +291,18 @@ impl Buffer {
         let is_elsewhere = inner.is_elsewhere();
         drop(inner);
         // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
-        let contiguity = trace::wanted(Tracepoint::Release, || this.contiguity());
-        let timed = Timed::begin(Tracepoint::Release);
+        let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Release, || {
+            (this.contiguity(), this.inner.lock().flushes())
+        });
         let forgotten = if is_elsewhere {
             this.forget_all()
         } else {
             Ok(())
         };
         let mut inner = this.inner.lock();
-        let before = inner.flushes();
         inner.unmap_all(this);
         inner.failed |= forgotten.is_err();
-        let flushes = inner.flushes().saturating_sub(before);
+        let flushes = if timed.is_on() { inner.flushes() } else { 0 };
         inner.stale = None;
         drop(inner);
         this.interval.remove();
@@ -323,7 +323,7 @@ impl Buffer {
                 addr: this.span.start(),
                 device_addr: 0,
                 contiguity,
-                flushes,
+                flushes: flushes.saturating_sub(before),
             });
         }
         result.map_err(|_| EIO)

@@ -3,7 +3,7 @@
 
 use super::{Backing, Buffer, Inner, State};
 use crate::{
-    address_space::AddressSpace,
+    address_space::{AddressSpace, IovaRange},
     failure::Failure,
     list,
     logic::{pte::Access, request::Target},
@@ -11,7 +11,7 @@ use crate::{
     mmu::Entries,
     stats::{Stat, StatGuard, Stats},
     sys::{compat, task, uapi, work},
-    trace::{self, Details, Timed, Tracepoint},
+    trace::{Details, Timed, Tracepoint},
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -43,9 +43,9 @@ pub(super) struct MappedAt {
 impl MappedAt {
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
     fn unmap(&mut self, buffer: &Buffer) -> Result {
-        let contiguity = trace::wanted(Tracepoint::Unmap, || self.mapping.contiguity());
-        let before = self.mapping.flushes();
-        let timed = Timed::begin(Tracepoint::Unmap);
+        let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Unmap, || {
+            (self.mapping.contiguity(), self.mapping.flushes())
+        });
         let result = self.mapping.unmap();
         if let Some(stat) = self.stat.take() {
             timed.end(stat.stats(), || Details {
@@ -129,16 +129,20 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        let mapping = Mapping::new(tenant.space, &memory, target, access, wanted)?;
-        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
-        let stat = StatGuard::new(tenant.stats, Stat::Mapped, self.span.length());
-        let id = self.add(MappedAt {
-            mapping,
+        let range = IovaRange::take(tenant.space, memory.length(), target)?;
+        let mut mapped = MappedAt {
+            mapping: Mapping::at(range),
             id: 0,
             handle: tenant.handle,
             published,
-            stat: Some(stat),
-        })?;
+            stat: None,
+        };
+        let mapping = &mut mapped.mapping;
+        mapping.fill(&memory, access, wanted)?;
+        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
+        let stat = StatGuard::new(tenant.stats, Stat::Mapped, self.span.length());
+        mapped.stat = Some(stat);
+        let id = self.add(mapped)?;
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
             addr: self.span.start(),
@@ -159,6 +163,7 @@ impl Buffer {
     }
 
     /// Adds a mapping to the list, where revoking finds it, or undoes it. Returns its id.
+    #[inline(always)] // Moved once: a mapping is large.
     fn add(&self, mut mapped: MappedAt) -> Result<u64, Failure> {
         loop {
             let mut inner = self.inner.lock();
@@ -172,14 +177,13 @@ impl Buffer {
                 let failure = Failure::limit(ENOSPC, uapi::PINMAP_FAIL_OBJECTS, needed, allowed);
                 return Err(failure);
             }
-            let id = inner.made;
-            mapped.id = id;
-            match inner.mappings.push_within_capacity(mapped) {
-                Ok(()) => {
-                    inner.made = id.wrapping_add(1);
-                    return Ok(id);
-                }
-                Err(full) => mapped = full.0,
+            if count < inner.mappings.capacity() {
+                let id = inner.made;
+                mapped.id = id;
+                inner.made = id.wrapping_add(1);
+                // There is room.
+                let _ = inner.mappings.push_within_capacity(mapped);
+                return Ok(id);
             }
             drop(inner);
             self.make_room(count, |inner| &mut inner.mappings)?;

@@ -14,14 +14,18 @@ use crate::{
     context::Context,
     failure::Failure,
     logic::size::{self, Exchange},
-    sys::uapi::{
-        self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
-        pinmap_generations, pinmap_get_totals, pinmap_gpu_counters, pinmap_gpu_info,
-        pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map, pinmap_prefetch,
-        pinmap_preflight, pinmap_query, pinmap_queue_create, pinmap_queue_destroy,
-        pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit, pinmap_queue_wait,
-        pinmap_register, pinmap_register_fd, pinmap_release, pinmap_reserved, pinmap_reset,
-        pinmap_residency, pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
+    sys::{
+        uapi::{
+            self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
+            pinmap_generations, pinmap_get_totals, pinmap_gpu_counters, pinmap_gpu_info,
+            pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map,
+            pinmap_prefetch, pinmap_preflight, pinmap_query, pinmap_queue_create,
+            pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
+            pinmap_queue_wait, pinmap_register, pinmap_register_fd, pinmap_release,
+            pinmap_reserved, pinmap_reset, pinmap_residency, pinmap_set_eventfd, pinmap_statistics,
+            pinmap_sync, pinmap_unmap,
+        },
+        user,
     },
 };
 use kernel::{
@@ -181,7 +185,7 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
         .find(|row| row.number == command)
         .ok_or(ENOTTY)?;
 
-    let given: u32 = UserSlice::new(argument, size_of::<u32>()).reader().read()?;
+    let given = user::read_u32(argument)?;
     let Exchange { copy, tail } =
         size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
     // Most structs are small, and zeroing a large buffer would take longer than reading them.

@@ -56,6 +56,7 @@ pub(crate) mod task;
 pub(crate) mod thread;
 pub(crate) mod trace;
 pub(crate) mod uapi;
+pub(crate) mod user;
 pub(crate) mod vma;
 pub(crate) mod wait;
 pub(crate) mod watch;

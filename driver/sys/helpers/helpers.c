@@ -32,6 +32,7 @@
 #include "sort.c"
 #include "task.c"
 #include "thread.c"
+#include "user.c"
 #include "vma.c"
 #include "wait.c"
 #include "work.c"

@@ -337,6 +337,9 @@ unsigned int pinmap_online_cpus(void);
 /* thread.rs */
 struct task_struct *pinmap_run_thread(int (*run)(void *data), void *data, const char *name);
 
+/* user.rs */
+int pinmap_get_user_u32(unsigned long address, u32 *value);
+
 /* vma.rs */
 enum {
 	PINMAP_VM_FAULT_SIGBUS = VM_FAULT_SIGBUS,

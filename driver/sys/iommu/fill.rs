@@ -44,8 +44,6 @@ pub(super) struct Part {
     pub(super) flushes: u64,
     /// More may be mapped, and could not be unmapped.
     pub(super) stuck: bool,
-    /// A part that was mapped as well, and was unmapped again.
-    pub(super) undone: Option<Span>,
 }
 
 /// State that two CPUs share while they map one buffer.
@@ -251,7 +249,7 @@ impl Use {
         if let Some(mapped) = whole.tail(back.length) {
             part.flushes = part.flushes.saturating_add(1);
             part.stuck |= self.unmap(mapped.start(), mapped.length()).is_err();
-            part.undone = Some(mapped);
+            self.note(mapped);
         }
         result
     }

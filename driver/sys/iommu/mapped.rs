@@ -26,6 +26,8 @@ use kernel::{
 pub(super) struct Use {
     pub(super) domain: Arc<Domain>,
     pub(super) table: NonNull<bindings::iommu_domain>,
+    /// Whether the tables that the mapping leaves are charged.
+    counted: bool,
 }
 
 // SAFETY: Mapping and unmapping of disjoint ranges may be done from any thread at once.
@@ -52,12 +54,15 @@ impl Use {
         Ok(Self {
             domain: domain.clone(),
             table: current.page_table.0,
+            counted: payer.is_some(),
         })
     }
 
     /// Counts the tables of `part`, since no more than that of a mapping was mapped.
-    fn note(&self, part: Span) {
-        self.domain.current.lock().footprint.note(part);
+    pub(super) fn note(&self, part: Span) {
+        if self.counted {
+            self.domain.current.lock().footprint.note(part);
+        }
     }
 
     /// Unmaps and flushes. When this returns `Ok`, no device can reach what was mapped there. May
@@ -90,7 +95,6 @@ impl Drop for Use {
 /// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
 pub(crate) struct Mapped {
     table: Option<Use>,
-    counted: bool,
     start: u64,
     part: Part,
     runs: Option<Arc<dyn Pages>>,
@@ -107,7 +111,6 @@ impl Mapped {
         // INVARIANT: Nothing is mapped yet.
         Ok(Self {
             table: Some(Use::new(domain, span, payer)?),
-            counted: payer.is_some(),
             start: span.start(),
             part: Part::default(),
             runs: None,
@@ -132,10 +135,9 @@ impl Mapped {
         self.runs = Some(runs.clone());
         // INVARIANT: The call counts in `part` what it maps.
         let result = table.fill(self.start, &**runs, write, wanted, &mut self.part);
-        if result.is_err() && self.counted {
-            let front = Span::new(self.start, self.part.length).ok();
-            for part in [front, self.part.undone].into_iter().flatten() {
-                table.note(part);
+        if result.is_err() {
+            if let Ok(front) = Span::new(self.start, self.part.length) {
+                table.note(front);
             }
         }
         result
@@ -174,6 +176,11 @@ impl Mapped {
         self.runs.as_deref()
     }
 
+    /// Whether [`unmap`](Self::unmap) was called.
+    pub(crate) fn is_unmapped(&self) -> bool {
+        self.table.is_none()
+    }
+
     /// Whether anything is mapped.
     pub(crate) fn is_empty(&self) -> bool {
         self.part.length == 0 && !self.part.stuck
@@ -183,6 +190,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Callers that need the result have called `unmap` before.
-        let _ = self.unmap();
+        if !self.is_unmapped() {
+            let _ = self.unmap();
+        }
     }
 }
