@@ -263,10 +263,6 @@ impl IovaRange {
         self.span
     }
 
-    pub(crate) fn space(&self) -> &Arc<AddressSpace> {
-        &self.space
-    }
-
     /// Leaves the range: it can be taken again once `entries` were removed.
     pub(crate) fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();

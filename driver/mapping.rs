@@ -72,10 +72,10 @@ fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
     Contiguity::default().add_block(span.start() / PAGE_SIZE, span.pages())
 }
 
-/// Memory at an address of a context. Dropping it removes it from the device's MMU, unmaps and
-/// flushes, lets go of the memory, and frees the addresses. If any of that ever failed, the
-/// device's DMA is blocked when the drop returns. The drop waits for the device, if it has an MMU:
-/// see [`Entries::remove`].
+/// Memory at an address of a context. [Clearing](Self::clear) or dropping it removes it from the
+/// device's MMU, unmaps and flushes, lets go of the memory, and frees the addresses. If any of that
+/// ever failed, the device's DMA is blocked when the call returns. The call waits for the device, if
+/// it has an MMU: see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
     mapped: Option<Mapped>,
@@ -101,37 +101,40 @@ impl Mapping {
         wanted: impl Fn() -> Result,
     ) -> Result<Self, Failure> {
         let range = IovaRange::take(space, memory.length(), target)?;
-        let mut this = Self::at(range);
-        this.fill(memory, access, wanted)?;
+        let mut this = Self::empty(space);
+        this.fill(range, memory, access, wanted)?;
         Ok(this)
     }
 
-    /// Makes a mapping of nothing at `range`, to be [filled](Self::fill).
-    #[inline(always)] // Made where it stays: it is large.
-    pub(crate) fn at(range: IovaRange) -> Self {
+    /// Makes a mapping of nothing in `space`, to be [filled](Self::fill).
+    pub(crate) fn empty(space: &Arc<AddressSpace>) -> Self {
         Self {
             entries: None,
             mapped: None,
             bus: None,
-            device_addr: range.span().start(),
-            space: range.space().clone(),
-            range: Some(range),
+            device_addr: 0,
+            space: space.clone(),
+            range: None,
             lost: false,
             vram: None,
         }
     }
 
-    /// Maps `memory`, which is as long as the range. Called once. Sleeps. A fatal signal stops it,
-    /// and a failure of `wanted`; then dropping the mapping undoes what there is.
+    /// Maps `memory` at `range`, which is in the same space and as long. The mapping is empty.
+    /// Sleeps. A fatal signal stops it, and a failure of `wanted`; then clearing the mapping undoes
+    /// what there is.
     pub(crate) fn fill(
         &mut self,
+        range: IovaRange,
         memory: &Memory,
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<(), Failure> {
         let this = self;
         let space = &this.space;
-        let span = this.range.as_ref().ok_or(EINVAL)?.span();
+        let span = range.span();
+        this.device_addr = span.start();
+        this.range = Some(range);
         let reached = match memory {
             Memory::Host(pages) => {
                 let mut at = span;
@@ -249,8 +252,10 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
+impl Mapping {
+    /// Removes everything, as described for the type. The mapping is empty then, or, if something
+    /// has failed, of no use any more.
+    pub(crate) fn clear(&mut self) {
         if self.forget().is_err() {
             self.keep_addresses();
         }
@@ -262,5 +267,16 @@ impl Drop for Mapping {
             // A program may use the memory again once its call has failed.
             self.dma_control().clone().block_dma();
         }
+        // From the device outwards.
+        self.entries = None;
+        self.mapped = None;
+        self.bus = None;
+        self.range = None;
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

@@ -37,8 +37,8 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// The span that was freed last, until [`free_vacant`](Self::free_vacant).
-    vacant: Option<Span>,
+    /// The span that was freed last, until [`free_vacant`](Self::free_vacant), and its next owner.
+    vacant: Option<(Span, u64)>,
 }
 
 /// Gaps by class and address, and nodes without a gap, under a class of their own. There are as
@@ -167,15 +167,12 @@ impl<L: Clone> Spans<L> {
 
     /// Takes the vacant span, if it `suits`. Returns the span and its owner.
     pub(crate) fn take_again(&mut self, suits: impl FnOnce(Span) -> bool) -> Option<(Span, u64)> {
-        let span = self.vacant.take_if(|vacant| suits(*vacant))?;
-        let owner = self.next_owner();
-        self.taken.get_mut(&span.last())?.owner = owner;
-        Some((span, owner))
+        self.vacant.take_if(|(vacant, _)| suits(*vacant))
     }
 
     /// Frees the vacant span in the trees. Called before looking at what is taken.
     pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
-        if let Some(span) = self.vacant.take() {
+        if let Some((span, _)) = self.vacant.take() {
             self.taken.remove(&span.last());
             bounds.free(self, span);
             drop(self.gaps.take_spare());
@@ -200,12 +197,12 @@ impl<L: Clone> Spans<L> {
     /// Frees the span that ends at `last`, if `owner` still has it. Does not allocate.
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
         self.free_vacant(bounds);
-        let nobody = self.next_owner();
+        let next = self.next_owner();
         if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
-            taken.owner = nobody;
+            taken.owner = next;
             taken.left = None;
             taken.is_window = false;
-            self.vacant = Some(taken.span);
+            self.vacant = Some((taken.span, next));
         }
     }
 
@@ -239,7 +236,8 @@ impl<L: Clone> Spans<L> {
         let mut from = within.start();
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
-            if self.vacant != Some(span) && !self.is_window(span) {
+            let is_vacant = self.vacant.is_some_and(|(vacant, _)| vacant == span);
+            if !is_vacant && !self.is_window(span) {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;

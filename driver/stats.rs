@@ -267,32 +267,63 @@ impl Stats {
     }
 }
 
-/// Something that is counted for as long as this lives.
+/// Something that is counted until this is dropped or stopped.
 pub(crate) struct StatGuard {
     stats: Arc<Stats>,
     stat: Stat,
-    bytes: u64,
+    /// `None`: stopped.
+    bytes: Option<u64>,
 }
 
 impl StatGuard {
     /// Begins to count. From any context.
     pub(crate) fn new(stats: &Arc<Stats>, stat: Stat, bytes: u64) -> Self {
-        stats.own.add(stat, bytes);
+        let mut this = Self::stopped(stats, stat);
+        this.begin(bytes);
+        this
+    }
+
+    /// Makes a guard that counts nothing yet.
+    pub(crate) fn stopped(stats: &Arc<Stats>, stat: Stat) -> Self {
         Self {
             stats: stats.clone(),
             stat,
-            bytes,
+            bytes: None,
         }
     }
 
+    /// Begins to count, if it does not. From any context.
+    pub(crate) fn begin(&mut self, bytes: u64) {
+        if self.bytes.is_none() {
+            self.stats.own.add(self.stat, bytes);
+            self.bytes = Some(bytes);
+        }
+    }
+
+    /// Stops counting. Returns whether it did count.
+    pub(crate) fn stop(&mut self) -> bool {
+        match self.bytes.take() {
+            Some(bytes) => {
+                self.stats.own.remove(self.stat, bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether it counts.
+    pub(crate) fn counts(&self) -> bool {
+        self.bytes.is_some()
+    }
+
     /// The context in which this is counted.
-    pub(crate) fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 }
 
 impl Drop for StatGuard {
     fn drop(&mut self) {
-        self.stats.own.remove(self.stat, self.bytes);
+        self.stop();
     }
 }

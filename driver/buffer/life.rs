@@ -229,7 +229,7 @@ impl Buffer {
             .iter()
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
-        mappings.clear();
+        let place = self.clear_all(&mut mappings);
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
@@ -247,7 +247,7 @@ impl Buffer {
             _ => None,
         };
         drop(held);
-        self.keep_memory(mappings, runs);
+        self.keep_memory(mappings, place, runs);
         self.reaped.store(true, Release);
         if let Some(lookout) = &self.lookout {
             lookout.changed.wake_up();
@@ -260,14 +260,20 @@ impl Buffer {
     }
 
     /// Keeps the memory of lists, which are empty, for the next registration of this buffer.
-    fn keep_memory(&self, mappings: KVec<MappedAt>, runs: Option<UniqueArc<PinnedRuns>>) {
+    fn keep_memory(
+        &self,
+        mappings: KVec<KBox<MappedAt>>,
+        place: Option<KBox<MappedAt>>,
+        runs: Option<UniqueArc<PinnedRuns>>,
+    ) {
         let mut inner = self.inner.lock();
         // Nobody adds a mapping to a buffer that has ended.
         let empty = mem::replace(&mut inner.mappings, mappings);
-        let before = mem::replace(&mut inner.runs, runs);
+        let place = mem::replace(&mut inner.place, place);
+        let runs = mem::replace(&mut inner.runs, runs);
         drop(inner);
         list::drop_empty(empty);
-        drop(before);
+        drop((place, runs));
     }
 
     /// Makes a registration fail that is under way: the device is gone.

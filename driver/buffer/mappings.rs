@@ -37,18 +37,30 @@ pub(super) struct MappedAt {
     /// User space knows the mapping.
     pub(super) published: bool,
     /// The mapping's entry in the statistics, until it is unmapped.
-    stat: Option<StatGuard>,
+    stat: StatGuard,
 }
 
 impl MappedAt {
+    /// Makes a place for a mapping for `tenant`.
+    fn new(tenant: Tenant<'_>) -> Result<KBox<Self>> {
+        let this = Self {
+            mapping: Mapping::empty(tenant.space),
+            id: 0,
+            handle: 0,
+            published: false,
+            stat: StatGuard::stopped(tenant.stats, Stat::Mapped),
+        };
+        Ok(KBox::new(this, GFP_KERNEL_ACCOUNT)?)
+    }
+
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
     fn unmap(&mut self, buffer: &Buffer) -> Result {
         let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Unmap, || {
             (self.mapping.contiguity(), self.mapping.flushes())
         });
         let result = self.mapping.unmap();
-        if let Some(stat) = self.stat.take() {
-            timed.end(stat.stats(), || Details {
+        if self.stat.stop() {
+            timed.end(self.stat.stats(), || Details {
                 handle: self.handle,
                 addr: buffer.span.start(),
                 device_addr: self.mapping.device_addr(),
@@ -129,19 +141,21 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        let range = IovaRange::take(tenant.space, memory.length(), target)?;
-        let mut mapped = MappedAt {
-            mapping: Mapping::at(range),
-            id: 0,
-            handle: tenant.handle,
-            published,
-            stat: None,
+        // A place that is kept is one for the home context.
+        let place = self
+            .is_of(tenant.stats)
+            .then(|| self.inner.lock().place.take());
+        let mut mapped = match place.flatten() {
+            Some(place) => place,
+            None => MappedAt::new(tenant)?,
         };
+        mapped.handle = tenant.handle;
+        mapped.published = published;
+        let range = IovaRange::take(tenant.space, memory.length(), target)?;
         let mapping = &mut mapped.mapping;
-        mapping.fill(&memory, access, wanted)?;
+        mapping.fill(range, &memory, access, wanted)?;
         let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
-        let stat = StatGuard::new(tenant.stats, Stat::Mapped, self.span.length());
-        mapped.stat = Some(stat);
+        mapped.stat.begin(self.span.length());
         let id = self.add(mapped)?;
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
@@ -163,8 +177,7 @@ impl Buffer {
     }
 
     /// Adds a mapping to the list, where revoking finds it, or undoes it. Returns its id.
-    #[inline(always)] // Moved once: a mapping is large.
-    fn add(&self, mut mapped: MappedAt) -> Result<u64, Failure> {
+    fn add(&self, mut mapped: KBox<MappedAt>) -> Result<u64, Failure> {
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
@@ -188,6 +201,18 @@ impl Buffer {
             drop(inner);
             self.make_room(count, |inner| &mut inner.mappings)?;
         }
+    }
+
+    /// Clears all of `mappings`. Returns one for the home context, for the next mapping there.
+    pub(super) fn clear_all(&self, mappings: &mut KVec<KBox<MappedAt>>) -> Option<KBox<MappedAt>> {
+        let mut place = None;
+        while let Some(mut mapped) = mappings.pop() {
+            mapped.mapping.clear();
+            if self.is_of(mapped.stat.stats()) {
+                place = Some(mapped);
+            }
+        }
+        place
     }
 
     /// Makes room for more than `count` entries of a list. Allocates outside of the lock, which the
@@ -331,7 +356,7 @@ impl Buffer {
     pub(crate) fn each_device_addr(&self, space: &Arc<AddressSpace>, mut visit: impl FnMut(u64)) {
         let inner = self.inner.lock();
         for mapped in &inner.mappings {
-            if mapped.published && mapped.stat.is_some() && mapped.mapping.is_in(space) {
+            if mapped.published && mapped.stat.counts() && mapped.mapping.is_in(space) {
                 visit(mapped.mapping.device_addr());
             }
         }

@@ -62,7 +62,7 @@ use mappings::MappedAt;
 /// The part of a buffer that its lock protects.
 struct Inner {
     state: State,
-    mappings: KVec<MappedAt>,
+    mappings: KVec<KBox<MappedAt>>,
     /// Mappings that were ever made; the id of the next one.
     made: u64,
     /// Memory for the one event that the buffer can have, and the event once it was sent.
@@ -76,6 +76,8 @@ struct Inner {
     /// Entries in the statistics: the memory; its staleness.
     held: Option<StatGuard>,
     stale: Option<StatGuard>,
+    /// A place for the next mapping for the home context.
+    place: Option<KBox<MappedAt>>,
     /// Memory for the list of pinned pages.
     runs: Option<UniqueArc<PinnedRuns>>,
 }
@@ -202,6 +204,7 @@ impl Buffer {
             lost: None,
             held,
             stale: None,
+            place: None,
             runs: None,
         };
         Arc::pin_init(
@@ -267,6 +270,11 @@ impl Buffer {
         self.portable.store(true, Relaxed);
     }
 
+    /// Whether `stats` are those of its home context.
+    fn is_of(&self, stats: &Arc<Stats>) -> bool {
+        Arc::ptr_eq(self.stats(), stats)
+    }
+
     /// Whether `events` are those of its home context, which made the buffer.
     pub(crate) fn is_home(&self, events: &Arc<EventQueue>) -> bool {
         Arc::ptr_eq(&self.events, events)
@@ -295,7 +303,7 @@ impl Buffer {
     pub(crate) fn status(&self, space: &Arc<AddressSpace>) -> Status {
         let inner = self.inner.lock();
         // The mappings of a stale buffer are undone, but stay in the list until it is reaped.
-        let mappings: &[MappedAt] = if inner.state == State::Live {
+        let mappings: &[KBox<MappedAt>] = if inner.state == State::Live {
             &inner.mappings
         } else {
             &[]

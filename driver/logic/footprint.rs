@@ -69,12 +69,20 @@ fn missing(wanted: u64, other: u64) -> u64 {
     u64::from(differ.div_ceil(ENTRIES_SHIFT)).min(UPPER)
 }
 
+/// Returns the addresses of the lowest table of `address`.
+fn block(address: u64) -> Option<Span> {
+    let first = address >> LEAF_SHIFT << LEAF_SHIFT;
+    Span::from_bounds(first, first | ((1 << LEAF_SHIFT) - 1))
+}
+
+/// Returns the addresses of the lowest table that `span` leaves, if it leaves just one: a mapping
+/// within them adds no table then.
+pub fn lowest_table(span: Span) -> Option<Span> {
+    block(span.start()).filter(|block| block.covers(span) && *block != span)
+}
+
 /// Returns the ends of `span`. The second is `None` if both are in the same lowest table.
 pub fn ends(span: Span) -> (End, Option<End>) {
-    let block = |address: u64| {
-        let first = address >> LEAF_SHIFT << LEAF_SHIFT;
-        Span::from_bounds(first, first | ((1 << LEAF_SHIFT) - 1))
-    };
     let end = |address| End {
         address,
         leaf: block(address).is_none_or(|block| !span.covers(block)),

@@ -60,6 +60,8 @@ pub(super) struct Footprint {
     tables: u64,
     paid: u64,
     charges: KVec<Charge>,
+    /// Addresses of a lowest table that was counted: a mapping within costs nothing.
+    counted: Option<Span>,
 }
 
 impl Footprint {
@@ -70,6 +72,7 @@ impl Footprint {
             tables: 0,
             paid: 0,
             charges: KVec::new(),
+            counted: None,
         }
     }
 
@@ -120,6 +123,9 @@ impl Footprint {
         span: Span,
         payer: &Arc<Account>,
     ) -> core::result::Result<(), NoTables> {
+        if self.counted.is_some_and(|counted| counted.covers(span)) {
+            return Ok(());
+        }
         let (first, other) = footprint::ends(span);
         let (near, far) = self.costs(first, other);
         let due = self.owed(near.saturating_add(far));
@@ -132,10 +138,10 @@ impl Footprint {
         }
         self.add(first, near)?;
         match other {
-            Some(end) => self.add(end, far),
-            None => Ok(()),
+            Some(end) => self.add(end, far)?,
+            None => self.counted = footprint::lowest_table(span),
         }
-        .map_err(NoTables::from)
+        Ok(())
     }
 
     /// Counts what was mapped at `span` unforeseen. Whoever maps next pays for it.
