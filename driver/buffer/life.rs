@@ -64,8 +64,11 @@ impl Buffer {
             this.check_signal()
         })?;
         *this.backing.lock() = Some(Backing::User(pinned));
-        let held = StatGuard::new(this.stats(), Stat::Pinned, this.span.length());
-        this.inner.lock().held = Some(held);
+        let mut inner = this.inner.lock();
+        let held = inner
+            .held
+            .get_or_insert_with(|| StatGuard::stopped(this.stats(), Stat::Pinned));
+        held.begin(this.span.length());
         Ok(())
     }
 
@@ -219,7 +222,6 @@ impl Buffer {
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mut mappings = mem::take(&mut inner.mappings);
-        let held = inner.held.take();
         let failed = inner.failed;
         drop(inner);
         for mapped in &mappings {
@@ -246,7 +248,6 @@ impl Buffer {
             Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
             _ => None,
         };
-        drop(held);
         self.keep_memory(mappings, place, runs);
         self.reaped.store(true, Release);
         if let Some(lookout) = &self.lookout {
@@ -259,7 +260,8 @@ impl Buffer {
         }
     }
 
-    /// Keeps the memory of lists, which are empty, for the next registration of this buffer.
+    /// Counts the memory no more, and keeps that of lists, which are empty, for the next
+    /// registration of this buffer.
     fn keep_memory(
         &self,
         mappings: KVec<KBox<MappedAt>>,
@@ -267,6 +269,9 @@ impl Buffer {
         runs: Option<UniqueArc<PinnedRuns>>,
     ) {
         let mut inner = self.inner.lock();
+        if let Some(held) = &mut inner.held {
+            held.stop();
+        }
         // Nobody adds a mapping to a buffer that has ended.
         let empty = mem::replace(&mut inner.mappings, mappings);
         let place = mem::replace(&mut inner.place, place);

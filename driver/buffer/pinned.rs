@@ -32,7 +32,7 @@ pub(crate) fn pin(
     write: bool,
     progress: impl Fn(u64) -> Result,
 ) -> Result<Arc<PinnedRuns>, Failure> {
-    let charge = Charge::new(account, span.pages())?;
+    runs.begin(write, account, span.pages())?;
     // Pages that are there are pinned without a look at the areas that they are in, and hardware
     // permits reading wherever it permits writing or executing. The answer must not depend on
     // whether pages are there.
@@ -41,7 +41,6 @@ pub(crate) fn pin(
     }
     let room = span.pages().min(CHUNK_PAGES) as usize;
     let mut chunk = Chunk::new(room, write)?;
-    runs.begin(write, charge);
     while runs.pages() < span.pages() {
         if task::fatal_signal_pending() {
             return Err(EINTR.into());

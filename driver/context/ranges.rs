@@ -18,7 +18,12 @@ use crate::{
     managed::{self, range::Range as ManagedRange, Managed, Managing},
     stats::Stat,
 };
-use crate::{failure::Failure, logic::span::Span, stats::StatGuard, sys::uapi::PINMAP_FAIL_WINDOW};
+use crate::{
+    failure::Failure,
+    logic::span::Span,
+    stats::StatGuard,
+    sys::{compat, uapi::PINMAP_FAIL_WINDOW},
+};
 #[cfg(pinmap_mirror)]
 use kernel::sync::Arc;
 use kernel::{
@@ -82,13 +87,12 @@ impl Context {
         Ok(range.map(|range| range.span))
     }
 
-    /// Ends the managed range that is called `handle`. `None`: it is the handle of something else.
-    pub(super) fn release_range(&self, handle: u64) -> Option<Result> {
+    /// Ends the managed range that is called `handle`. `ESTALE`: another call has done so.
+    pub(super) fn release_range(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
-        table.ranges.get(&handle).filter(|range| range.published)?;
-        let node = table.remove_range(handle)?;
+        let node = table.remove_range(handle).ok_or(compat::stale())?;
         drop(table);
-        Some(self.end_range(node.to_key_value().1))
+        self.end_range(node.to_key_value().1)
     }
 
     #[cfg(not(pinmap_mirror))]

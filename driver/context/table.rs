@@ -194,6 +194,13 @@ impl Table {
         Ok(handle)
     }
 
+    /// Whether `handle` is that of a managed range which user space knows.
+    fn has_range(&self, handle: u64) -> bool {
+        self.ranges
+            .get(&handle)
+            .is_some_and(|range| range.published)
+    }
+
     /// Removes a managed range.
     pub(super) fn remove_range(&mut self, handle: u64) -> Option<RBTreeNode<u64, Range>> {
         if let Some(range) = self.ranges.get(&handle) {
@@ -497,10 +504,11 @@ impl Context {
 
     /// Releases the buffer that is called `handle`, or ends the managed range.
     pub(crate) fn release(&self, handle: u64) -> Result {
-        if let Some(result) = self.release_range(handle) {
-            return result;
-        }
         let mut table = self.table.lock();
+        if table.has_range(handle) {
+            drop(table);
+            return self.release_range(handle);
+        }
         table.get(handle)?;
         let entry = table.remove(handle).ok_or(ENOENT)?;
         drop(table);

@@ -85,17 +85,26 @@ struct Command {
     number: u32,
     first_size: usize,
     known_size: usize,
-    run: fn(&Arc<Context>, &mut [u64]) -> Outcome,
+    run: fn(&Arc<Context>, &mut [u64], &Caller) -> Result,
 }
 
 /// A buffer that any of the structs fits in, and one that most fit in; aligned for all of them.
 type Large = [u64; 64];
 type Small = [u64; 16];
 
-/// The result of a handler, and whether its struct is written back.
-struct Outcome {
-    result: Result<Pending>,
-    respond: bool,
+/// Where the caller's struct is, and how much of it the driver knows.
+struct Caller {
+    argument: UserPtr,
+    copy: usize,
+}
+
+impl Caller {
+    /// Writes the struct back.
+    fn answer(&self, bytes: &[u8]) -> Result {
+        let known = bytes.get(..self.copy).ok_or(EINVAL)?;
+        let mut writer = UserSlice::new(self.argument, self.copy).writer();
+        writer.write_slice(known)
+    }
 }
 
 const fn command<T: Request>() -> Command {
@@ -144,35 +153,38 @@ const TABLE: &[Command] = &[
     command::<pinmap_budget>(),
 ];
 
-fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64]) -> Outcome {
+/// Runs the handler, writes the struct back, publishes.
+fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) -> Result {
     let bytes = AsBytes::as_bytes_mut(buffer);
     let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
-    let Some(request) = request else {
-        return Outcome {
-            result: Err(EINVAL),
-            respond: false,
-        };
-    };
+    let request = request.ok_or(EINVAL)?;
     if let Some(detail) = request.detail() {
         *detail = pinmap_fail::default();
     }
-    match request.run(context) {
-        Ok(pending) => Outcome {
-            result: Ok(pending),
-            respond: T::ANSWERS,
-        },
-        Err(failure) => {
-            let detail = request.detail();
-            let respond = detail.is_some() || T::ANSWERS_FAILURE;
-            if let Some(detail) = detail {
-                *detail = failure.detail;
+    let failure = match request.run(context) {
+        Ok(pending) => {
+            if T::ANSWERS {
+                // If the struct cannot be written, `pending` is dropped, and so undone.
+                caller.answer(AsBytes::as_bytes(request))?;
             }
-            Outcome {
-                result: Err(failure.errno),
-                respond,
-            }
+            return pending.publish();
         }
+        Err(failure) => failure,
+    };
+    if failure.errno == ENODEV {
+        // A caller that is told ENODEV relies on the device reaching none of its memory.
+        context.device().await_end();
     }
+    let detail = request.detail();
+    let respond = detail.is_some() || T::ANSWERS_FAILURE;
+    if let Some(detail) = detail {
+        *detail = failure.detail;
+    }
+    if respond {
+        // The failure counts, whether it can be explained or not.
+        let _ = caller.answer(AsBytes::as_bytes(request));
+    }
+    Err(failure.errno)
 }
 
 /// Dispatches an ioctl: the only code that touches the pointer that user space passed.
@@ -205,7 +217,7 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
     }
 }
 
-/// Reads the caller's struct into `buffer`, runs the handler, writes the struct back, publishes.
+/// Reads the caller's struct into `buffer`, and runs the command.
 ///
 /// `copy` of the `given` bytes are read and written; the last `tail` of them must be zero.
 fn exchange(
@@ -227,23 +239,8 @@ fn exchange(
     if let Some(size) = AsBytes::as_bytes_mut(buffer).get_mut(..size_of::<u32>()) {
         size.copy_from_slice(&given.to_ne_bytes());
     }
-
     context.admit()?;
-    let outcome = (row.run)(context, buffer);
-    if matches!(outcome.result, Err(error) if error == ENODEV) {
-        // A caller that is told ENODEV relies on the device reaching none of its memory.
-        context.device().await_end();
-    }
-    let written = if outcome.respond {
-        let bytes = AsBytes::as_bytes(buffer).get(..copy).ok_or(EINVAL)?;
-        UserSlice::new(argument, copy).writer().write_slice(bytes)
-    } else {
-        Ok(())
-    };
-    // If the struct could not be written, `pending` is dropped, and so undone.
-    let pending = outcome.result?;
-    written?;
-    pending.publish()
+    (row.run)(context, buffer, &Caller { argument, copy })
 }
 
 /// Fails with `E2BIG` if one of the `left` bytes that the driver does not know is not zero.

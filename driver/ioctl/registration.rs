@@ -207,7 +207,10 @@ fn find(context: &Context, args: &pinmap_query) -> Result<Found> {
 
 /// Claims the device, if the plan is to map.
 fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Claim>> {
-    plan.target.map(|_| Claim::new(context)).transpose()
+    Ok(match plan.target {
+        Some(_) => Some(Claim::new(context)?),
+        None => None,
+    })
 }
 
 /// Maps the pinned pages as planned, and makes the buffer live. Returns the device address, and the

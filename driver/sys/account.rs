@@ -116,6 +116,39 @@ impl Account {
         (limit != u64::MAX && !unlimited()).then_some(limit)
     }
 
+    /// Charges `pages`, or fails if that exceeds the limit. Returns their number, and whether the
+    /// user was charged.
+    fn charge(&self, pages: u64) -> core::result::Result<(i64, bool), OverLimit> {
+        let too_many = OverLimit {
+            needed: u64::MAX,
+            allowed: u64::MAX,
+        };
+        let pages = i64::try_from(pages).map_err(|_| too_many)?;
+        let user_charged = !unlimited();
+        if user_charged {
+            self.charge_user(pages)?;
+        }
+        self.pinned_vm().add(pages, Relaxed);
+        Ok((pages, user_charged))
+    }
+
+    fn charge_user(&self, pages: i64) -> core::result::Result<(), OverLimit> {
+        let limit = Self::limit();
+        let locked = self.user.locked_vm();
+        let mut now = locked.load(Relaxed);
+        loop {
+            let after = now.saturating_add(pages);
+            let needed = pages_to_bytes(after);
+            if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
+                return Err(OverLimit { needed, allowed });
+            }
+            match locked.cmpxchg(now, after, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
     fn pinned_vm(&self) -> &Atomic<i64> {
         // SAFETY: We hold a reference to the `mm_struct`; the field is only accessed atomically.
         unsafe { Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.pinned_vm.counter) }
@@ -147,21 +180,34 @@ impl Charge {
         account: &kernel::sync::Arc<Account>,
         pages: u64,
     ) -> core::result::Result<Self, OverLimit> {
-        let too_many = OverLimit {
-            needed: u64::MAX,
-            allowed: u64::MAX,
-        };
-        let pages = i64::try_from(pages).map_err(|_| too_many)?;
-        let user_charged = !unlimited();
-        if user_charged {
-            Self::charge_user(account, pages)?;
-        }
-        account.pinned_vm().add(pages, Relaxed);
+        let (pages, user_charged) = account.charge(pages)?;
         Ok(Self {
             account: account.clone(),
             pages,
             user_charged,
         })
+    }
+
+    /// Charges `pages` in place of what was charged, to the same account. After a failure nothing is
+    /// charged.
+    pub(crate) fn renew(&mut self, pages: u64) -> core::result::Result<(), OverLimit> {
+        self.give_back();
+        (self.pages, self.user_charged) = self.account.charge(pages)?;
+        Ok(())
+    }
+
+    /// Gives everything back.
+    pub(crate) fn give_back(&mut self) {
+        if self.user_charged {
+            self.account.user.locked_vm().fetch_sub(self.pages, Relaxed);
+        }
+        self.account.pinned_vm().fetch_sub(self.pages, Relaxed);
+        self.pages = 0;
+    }
+
+    /// The account that is charged.
+    pub(crate) fn account(&self) -> &kernel::sync::Arc<Account> {
+        &self.account
     }
 
     /// Splits off the charge for one page; `None` if none is left.
@@ -177,30 +223,12 @@ impl Charge {
             user_charged: self.user_charged,
         })
     }
-
-    fn charge_user(account: &Account, pages: i64) -> core::result::Result<(), OverLimit> {
-        let limit = Account::limit();
-        let locked = account.user.locked_vm();
-        let mut now = locked.load(Relaxed);
-        loop {
-            let after = now.saturating_add(pages);
-            let needed = pages_to_bytes(after);
-            if let Some(allowed) = limit.filter(|&allowed| needed > allowed) {
-                return Err(OverLimit { needed, allowed });
-            }
-            match locked.cmpxchg(now, after, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(seen) => now = seen,
-            }
-        }
-    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.user_charged {
-            self.account.user.locked_vm().fetch_sub(self.pages, Relaxed);
+        if self.pages != 0 {
+            self.give_back();
         }
-        self.account.pinned_vm().fetch_sub(self.pages, Relaxed);
     }
 }

@@ -14,7 +14,7 @@
 //! `Documentation/core-api/pin_user_pages.rst`.
 
 use super::{
-    account::Charge,
+    account::{Account, Charge, OverLimit},
     helpers,
     pages::{Pages, BLOCK},
     task, uapi,
@@ -23,7 +23,7 @@ use crate::logic::{
     runs::{self, Run},
     span::Span,
 };
-use core::{mem::MaybeUninit, pin::Pin, ptr};
+use core::{mem::MaybeUninit, pin::Pin, ptr, slice};
 use kernel::{
     bindings,
     error::to_result,
@@ -63,10 +63,10 @@ impl Frames {
 ///
 /// # Invariants
 ///
-/// The first `pinned` entries are pages of which we hold a long-term pin. If there is one, we also
+/// The first `pinned` entries are set, to pages of which we hold a long-term pin. If there is one, we also
 /// hold a pin of each of the `behind` pages that follow it in its folio; otherwise `behind` is 0.
 pub(crate) struct Chunk {
-    few: [PagePtr; Chunk::FEW],
+    few: [MaybeUninit<PagePtr>; Chunk::FEW],
     many: Option<KVec<PagePtr>>,
     pinned: usize,
     behind: u64,
@@ -88,7 +88,7 @@ impl Chunk {
         };
         // INVARIANT: Nothing is pinned.
         Ok(Self {
-            few: [ptr::null_mut(); Self::FEW],
+            few: [const { MaybeUninit::uninit() }; Self::FEW],
             many,
             pinned: 0,
             behind: 0,
@@ -97,17 +97,21 @@ impl Chunk {
         })
     }
 
-    fn room(&self) -> &[PagePtr] {
-        match &self.many {
-            Some(many) => many,
-            None => &self.few,
-        }
+    /// The pages that are pinned.
+    fn pages(&self) -> &[PagePtr] {
+        let few = match &self.many {
+            Some(many) => return many.get(..self.pinned).unwrap_or_default(),
+            None => self.few.get(..self.pinned).unwrap_or_default(),
+        };
+        // SAFETY: The first `pinned` entries are set, by the type invariants.
+        unsafe { slice::from_raw_parts(few.as_ptr().cast(), few.len()) }
     }
 
-    fn room_mut(&mut self) -> &mut [PagePtr] {
+    /// Where GUP writes pages, and how many it may.
+    fn room(&mut self) -> (*mut PagePtr, usize) {
         match &mut self.many {
-            Some(many) => many,
-            None => &mut self.few,
+            Some(many) => (many.as_mut_ptr(), many.len()),
+            None => (self.few.as_mut_ptr().cast(), Self::FEW),
         }
     }
 
@@ -139,16 +143,11 @@ impl Chunk {
 
     fn pin_some(&mut self, address: u64, want: u64) -> Result {
         let flags = bindings::FOLL_LONGTERM | if self.write { bindings::FOLL_WRITE } else { 0 };
-        let room = self.room_mut();
-        let want = room.len().min(usize::try_from(want).unwrap_or(usize::MAX));
+        let (room, length) = self.room();
+        let want = length.min(usize::try_from(want).unwrap_or(usize::MAX));
         // SAFETY: There is room for `want` pointers.
         let got = unsafe {
-            bindings::pin_user_pages_fast(
-                address as usize,
-                want as ffi::c_int,
-                flags,
-                room.as_mut_ptr(),
-            )
+            bindings::pin_user_pages_fast(address as usize, want as ffi::c_int, flags, room)
         };
         to_result(got)?;
         // INVARIANT: GUP has pinned so many.
@@ -166,7 +165,7 @@ impl Chunk {
     /// cannot be split, move, or be shared with a forked child any more. So the addresses mean the
     /// pages that the entry maps. The MMU notifier tells if they change later.
     fn pin_behind(&mut self, address: u64, want: u64) -> Result {
-        let Some(&first) = self.room().first() else {
+        let Some(&first) = self.pages().first() else {
             return Ok(());
         };
         // SAFETY: The call only reads the page table; the page is pinned.
@@ -194,8 +193,7 @@ impl Chunk {
     /// own.
     #[inline(never)]
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
-        let Some((&base, rest)) = self.room().get(..self.pinned).and_then(<[_]>::split_first)
-        else {
+        let Some((&base, rest)) = self.pages().split_first() else {
             return Ok(());
         };
         // SAFETY: `base` is a page.
@@ -233,23 +231,23 @@ impl Chunk {
     }
 
     /// Unpins all but the first `keep` pages, which `store` has taken.
+    #[cold]
     fn unpin(&mut self, keep: usize) {
-        let (pinned, behind) = (self.pinned, self.behind);
-        if let Some(pages) = self.room_mut().get_mut(keep..pinned) {
-            if let Some(&first) = pages.first().filter(|_| behind > 0) {
+        if let Some(pages) = self.pages().get(keep..) {
+            if let Some(&first) = pages.first().filter(|_| self.behind > 0) {
                 // SAFETY: The pages are pinned by the type invariants. Nothing was written through
                 // them.
                 unsafe {
                     bindings::unpin_user_page_range_dirty_lock(
                         first.wrapping_add(1),
-                        behind as usize,
+                        self.behind as usize,
                         false,
                     )
                 };
             }
             // SAFETY: The pages are pinned by the type invariants. Nothing was written through
-            // them.
-            unsafe { bindings::unpin_user_pages(pages.as_mut_ptr(), pages.len()) };
+            // them. The call only reads the array.
+            unsafe { bindings::unpin_user_pages(pages.as_ptr().cast_mut(), pages.len()) };
         }
         // INVARIANT: Nothing is left.
         self.pinned = 0;
@@ -259,7 +257,9 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.unpin(0);
+        if self.pinned != 0 {
+            self.unpin(0);
+        }
     }
 }
 
@@ -385,10 +385,21 @@ impl PinnedRuns {
         Ok(UniqueArc::new(empty, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Prepares the list, which is empty, for pages that `charge` pays for.
-    pub(crate) fn begin(&mut self, write: bool, charge: Charge) {
+    /// Prepares the list, which is empty, for so many pages, and charges `account` for them.
+    pub(crate) fn begin(
+        &mut self,
+        write: bool,
+        account: &Arc<Account>,
+        pages: u64,
+    ) -> core::result::Result<(), OverLimit> {
         self.write = write;
-        self.charge = Some(charge);
+        match &mut self.charge {
+            Some(charge) if Arc::ptr_eq(charge.account(), account) => charge.renew(pages),
+            _ => {
+                self.charge = Some(Charge::new(account, pages)?);
+                Ok(())
+            }
+        }
     }
 
     /// Lets go of the pages and the charge. If this was the last reference, returns the empty list;
@@ -413,7 +424,9 @@ impl PinnedRuns {
         // INVARIANT: There are no runs.
         self.last = None;
         self.pages = 0;
-        self.charge = None;
+        if let Some(charge) = &mut self.charge {
+            charge.give_back();
+        }
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.

@@ -202,6 +202,11 @@ impl Use {
         } else {
             pages.block(0).len()
         };
+        if entries == 1 && blocks == 1 {
+            let mut one = [bindings::scatterlist::default()];
+            let gfp = bindings::GFP_KERNEL_ACCOUNT;
+            return filling.map(start, pages.block(0), gfp, &mut one, part);
+        }
         if entries <= FEW {
             let mut few = [bindings::scatterlist::default(); FEW];
             let another = |index| index < blocks;
