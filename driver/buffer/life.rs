@@ -317,11 +317,13 @@ impl Buffer {
         inner.stale = None;
         drop(inner);
         this.interval.remove();
-        // The notifier does not call any more. The worker stops at the next page; wait for it,
-        // since it has a reference to the pages.
-        this.forget_suspect();
-        if let Some(lookout) = &this.lookout {
-            lookout.changed.wait(|| !this.suspect.lock().is_busy());
+        // The notifier does not call any more. If it did, the worker stops at the next page; wait
+        // for it, since it has a reference to the pages.
+        if this.told.load(Relaxed) {
+            this.forget_suspect();
+            if let Some(lookout) = &this.lookout {
+                lookout.changed.wait(|| !this.suspect.lock().is_busy());
+            }
         }
         // Whoever revoked the buffer has queued the worker by now.
         if this.reaped_later.load(Acquire) {

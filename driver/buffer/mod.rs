@@ -116,6 +116,8 @@ pub(crate) struct Buffer {
     /// The ranges of which the worker has to find out whether they are still there.
     #[pin]
     suspect: SpinLock<Suspect>,
+    /// Whether `suspect` was ever changed.
+    told: Atomic<bool>,
     /// The worker; only for user memory.
     lookout: Option<Arc<Lookout>>,
     #[pin]
@@ -221,6 +223,7 @@ impl Buffer {
                 events,
                 inner <- new_mutex!(inner, "pinmap_buffer"),
                 suspect <- new_spinlock!(Suspect::new(), "pinmap_suspect"),
+                told: Atomic::new(false),
                 lookout,
                 links <- ListLinks::new(),
                 tracker <- AtomicTracker::new(),

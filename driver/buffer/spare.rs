@@ -11,10 +11,7 @@ use crate::logic::{request::RegisterPlan, suspect::Suspect};
 use core::pin::Pin;
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{Relaxed, Release},
-        Arc, UniqueArc,
-    },
+    sync::{atomic::Relaxed, Arc, UniqueArc},
 };
 
 /// A buffer of user memory that has ended, to which nobody else has a reference.
@@ -27,32 +24,36 @@ impl Spare {
         if !buffer.is_user_memory() || buffer.is_portable() {
             return None;
         }
-        let buffer = Arc::into_unique_or_drop(buffer)?;
-        let inner = buffer.inner.lock();
+        let mut buffer = Arc::into_unique_or_drop(buffer)?;
+        let mut inner = buffer.inner.lock();
         let is_fit = inner.slot.is_some() && !inner.failed && inner.guests.is_empty();
+        inner.state = State::Building;
+        inner.made = 0;
         drop(inner);
-        is_fit.then_some(Self(buffer))
+        if !is_fit {
+            return None;
+        }
+        if buffer.told.load(Relaxed) {
+            *buffer.suspect.lock() = Suspect::new();
+        }
+        let fields = buffer.as_mut().project();
+        fields.interval.renew();
+        *fields.told.get_mut() = false;
+        *fields.published.get_mut() = false;
+        *fields.handle.get_mut() = 0;
+        *fields.pinned.get_mut() = 0;
+        *fields.reaped_later.get_mut() = false;
+        *fields.reaped.get_mut() = false;
+        Some(Self(buffer))
     }
 
     /// Makes the buffer one of the user memory of `plan`, with nothing pinned yet.
     pub(crate) fn register(mut self, plan: &RegisterPlan) -> Arc<Buffer> {
-        let buffer = self.0.as_mut().project();
-        *buffer.span = plan.span;
-        *buffer.write = plan.write;
-        *buffer.interruptible = plan.interruptible;
-        buffer.interval.renew();
-        let buffer = &self.0;
-        buffer.portable.store(plan.portable, Relaxed);
-        buffer.published.store(false, Release);
-        buffer.handle.store(0, Relaxed);
-        buffer.pinned.store(0, Relaxed);
-        buffer.reaped_later.store(false, Relaxed);
-        buffer.reaped.store(false, Release);
-        *buffer.suspect.lock() = Suspect::new();
-        let mut inner = buffer.inner.lock();
-        inner.state = State::Building;
-        inner.made = 0;
-        drop(inner);
+        let fields = self.0.as_mut().project();
+        *fields.span = plan.span;
+        *fields.write = plan.write;
+        *fields.interruptible = plan.interruptible;
+        *fields.portable.get_mut() = plan.portable;
         self.0.into()
     }
 }

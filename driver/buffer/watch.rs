@@ -29,7 +29,7 @@ use kernel::{
     mm::Mm,
     new_delayed_work, new_spinlock,
     prelude::*,
-    sync::{Arc, ArcBorrow, SetOnce, SpinLock},
+    sync::{atomic::Relaxed, Arc, ArcBorrow, SetOnce, SpinLock},
     time::msecs_to_jiffies,
     workqueue::{DelayedWork, WorkItem},
 };
@@ -54,7 +54,7 @@ impl Watcher for Buffer {
 
     fn cleared(this: ArcBorrow<'_, Self>, range: Span, may_sleep: bool) {
         if let Some(part) = this.span().intersection(range) {
-            if !this.suspect.lock().note(part) {
+            if !this.note(part) {
                 return;
             }
             let this: Arc<Self> = this.into();
@@ -68,7 +68,7 @@ impl Watcher for Buffer {
     /// was not may have pinned pages that were still there.
     fn gone(this: ArcBorrow<'_, Self>, range: Span) {
         if let Some(part) = this.span().intersection(range) {
-            if this.suspect.lock().note(part) {
+            if this.note(part) {
                 let this: Arc<Self> = this.into();
                 this.queue_check();
             }
@@ -246,6 +246,12 @@ impl Buffer {
         if let Some(lookout) = &self.lookout {
             lookout.queue(self.clone());
         }
+    }
+
+    /// Notes that `part` has changed. Returns whether a check is wanted.
+    fn note(&self, part: Span) -> bool {
+        self.told.store(true, Relaxed);
+        self.suspect.lock().note(part)
     }
 
     /// Looks whether the suspect pages are still there, and revokes the buffer if one is not.

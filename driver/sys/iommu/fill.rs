@@ -11,7 +11,7 @@ use crate::{
     logic::{
         runs::{self, Run},
         span::Span,
-        PAGE_SIZE,
+        PAGE_SHIFT, PAGE_SIZE,
     },
     sys::{
         gup::Frames,
@@ -21,7 +21,9 @@ use crate::{
     },
 };
 use kernel::{
-    bindings, ffi,
+    bindings,
+    error::to_result,
+    ffi,
     prelude::*,
     sync::atomic::{Atomic, Relaxed},
 };
@@ -135,13 +137,7 @@ impl Filling<'_> {
             entry.page_link = self.frames.page(run.pfn()).addr();
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
         }
-        let mut prot = bindings::IOMMU_READ;
-        if self.write {
-            prot |= bindings::IOMMU_WRITE;
-        }
-        if self.table.domain.coherent {
-            prot |= bindings::IOMMU_CACHE;
-        }
+        let prot = self.table.prot(self.write);
         let domain = self.table.table.as_ptr();
         // SAFETY: The domain is valid. The entries describe pages that are kept; none of them
         // chains or ends the list before `window.len()`.
@@ -151,18 +147,12 @@ impl Filling<'_> {
                 at as usize,
                 window.as_mut_ptr(),
                 window.len() as u32,
-                prot as ffi::c_int,
+                prot,
                 gfp,
             )
         };
         if bytes < 0 {
-            // A failed call unmaps what it has mapped, and does not check whether that worked.
-            //
-            // SAFETY: The domain is valid.
-            if unsafe { bindings::iommu_iova_to_phys(domain, at) } != 0 {
-                self.table.domain.lose(0, PAGE_SIZE);
-                part.stuck = true;
-            }
+            self.table.check_undone(at, part);
             return Err(Error::from_errno(bytes as i32));
         }
         part.length = part.length.saturating_add(bytes.unsigned_abs() as u64);
@@ -177,6 +167,53 @@ fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
 }
 
 impl Use {
+    /// The permissions and attributes of a mapping.
+    fn prot(&self, write: bool) -> ffi::c_int {
+        let mut prot = bindings::IOMMU_READ;
+        if write {
+            prot |= bindings::IOMMU_WRITE;
+        }
+        if self.domain.coherent {
+            prot |= bindings::IOMMU_CACHE;
+        }
+        prot as ffi::c_int
+    }
+
+    /// Looks whether anything is mapped at `at` after a call has failed to map there. Such a call
+    /// unmaps what it has mapped, and does not check whether that worked.
+    #[cold]
+    fn check_undone(&self, at: u64, part: &mut Part) {
+        // SAFETY: The domain is valid.
+        if unsafe { bindings::iommu_iova_to_phys(self.table.as_ptr(), at) } != 0 {
+            self.domain.lose(0, PAGE_SIZE);
+            part.stuck = true;
+        }
+    }
+
+    /// Maps a single run, without a list.
+    fn map_run(&self, at: u64, run: Run, write: bool, part: &mut Part) -> Result {
+        let (from, bytes) = (run.pfn() << PAGE_SHIFT, run.pages() << PAGE_SHIFT);
+        let prot = self.prot(write);
+        // SAFETY: The domain is valid, and the pages are kept.
+        let result = to_result(unsafe {
+            bindings::iommu_map(
+                self.table.as_ptr(),
+                at as usize,
+                from,
+                bytes as usize,
+                prot,
+                bindings::GFP_KERNEL_ACCOUNT,
+            )
+        });
+        if result.is_err() {
+            self.check_undone(at, part);
+            return result;
+        }
+        part.length = part.length.saturating_add(bytes);
+        part.flushes = part.flushes.saturating_add(1);
+        Ok(())
+    }
+
     /// Maps `pages` from `start` on, as long as `wanted` does not fail. Counts in `part` what is
     /// mapped, also on failure. Sleeps.
     pub(super) fn fill(
@@ -187,6 +224,9 @@ impl Use {
         wanted: impl Fn() -> Result,
         part: &mut Part,
     ) -> Result {
+        if let ([run], 1) = (pages.block(0), pages.blocks()) {
+            return self.map_run(start, *run, write, part);
+        }
         let filling = Filling {
             table: self,
             frames: Frames::new(),
@@ -202,11 +242,6 @@ impl Use {
         } else {
             pages.block(0).len()
         };
-        if entries == 1 && blocks == 1 {
-            let mut one = [bindings::scatterlist::default()];
-            let gfp = bindings::GFP_KERNEL_ACCOUNT;
-            return filling.map(start, pages.block(0), gfp, &mut one, part);
-        }
         if entries <= FEW {
             let mut few = [bindings::scatterlist::default(); FEW];
             let another = |index| index < blocks;
