@@ -102,7 +102,7 @@ impl Mapping {
     ) -> Result<Self, Failure> {
         let range = IovaRange::take(space, memory.length(), target)?;
         let mut this = Self::empty(space);
-        this.fill(range, memory, access, wanted)?;
+        this.fill(range, memory.clone(), access, wanted)?;
         Ok(this)
     }
 
@@ -126,7 +126,7 @@ impl Mapping {
     pub(crate) fn fill(
         &mut self,
         range: IovaRange,
-        memory: &Memory,
+        memory: Memory,
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<(), Failure> {
@@ -155,8 +155,9 @@ impl Mapping {
                 pte::Memory::Host(at.start())
             }
             Memory::Vram(vram) => {
-                this.vram = Some(vram.clone());
-                pte::Memory::Vram(vram.span().start())
+                let start = vram.span().start();
+                this.vram = Some(vram);
+                pte::Memory::Vram(start)
             }
         };
         if let Some(device_mmu) = space.device_mmu() {
@@ -216,6 +217,7 @@ impl Mapping {
     /// is dropped, that is not known: the pages stay pinned, the addresses are not used again, and
     /// the device is stopped soon. May be called in an MMU notifier. May be called while the
     /// device's MMU still has the mapping, if somebody else keeps the memory.
+    #[inline]
     pub(crate) fn unmap(&mut self) -> Result {
         self.vram = None;
         let result = self.mapped.as_mut().map_or(Ok(()), Mapped::unmap);

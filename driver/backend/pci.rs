@@ -21,10 +21,20 @@ use crate::{
         uapi::{self, pinmap_info},
     },
 };
-use kernel::{new_mutex, prelude::*, sync::Mutex};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Mutex,
+    },
+};
 
 /// Bits of a file offset that are an offset into a BAR; the bits above are its number.
 const BAR_SHIFT: u32 = 40;
+
+/// The number of no context.
+const NOBODY: u64 = u64::MAX;
 
 /// The context that has the function.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -95,6 +105,8 @@ pub(crate) struct Flat {
     nr_vectors: u32,
     #[pin]
     owner: Mutex<Owner>,
+    /// The context that owns the device, to be read without the lock.
+    owned_by: Atomic<u64>,
     #[pin]
     vectors: Mutex<Option<Vectors>>,
     /// Held while a page of device memory is inserted into a page table.
@@ -125,6 +137,7 @@ impl Flat {
             bars,
             nr_vectors: function.vectors(),
             owner <- new_mutex!(Owner::default(), "pinmap_owner"),
+            owned_by: Atomic::new(NOBODY),
             vectors <- new_mutex!(None, "pinmap_vectors"),
             access <- new_mutex!(Access::Open, "pinmap_access"),
             answering: Gate::new(),
@@ -166,6 +179,9 @@ impl Flat {
 
     /// See [`Backend::claim`](super::Backend::claim).
     pub(super) fn claim(&self, context: u64) -> Result<bool> {
+        if self.owned_by.load(Relaxed) == context {
+            return Ok(false);
+        }
         let mut owner = self.owner.lock();
         owner.check(context)?;
         if owner.holder == Holder::Nobody && owner.used && self.function.can_reset() {
@@ -220,6 +236,9 @@ impl Flat {
         };
         if keep {
             owner.holder = Holder::Owned { context };
+            if !owner.gone {
+                self.owned_by.store(context, Relaxed);
+            }
         } else if pending > 1 {
             owner.holder = Holder::Claimed {
                 context,
@@ -236,6 +255,7 @@ impl Flat {
         let mut owner = self.owner.lock();
         if owner.context() == Some(context) {
             owner.holder = Holder::Stopped { context };
+            self.owned_by.store(NOBODY, Relaxed);
             self.function.set_master(false);
         }
     }
@@ -261,6 +281,7 @@ impl Flat {
     /// See [`Backend::leave`](super::Backend::leave).
     pub(super) fn leave(&self) {
         self.owner.lock().gone = true;
+        self.owned_by.store(NOBODY, Relaxed);
         self.function.set_master(false);
         self.set_access(Access::Gone);
         // Waits for resets and changes of vectors that are under way.

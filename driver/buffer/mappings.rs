@@ -153,17 +153,17 @@ impl Buffer {
         mapped.published = published;
         let range = IovaRange::take(tenant.space, memory.length(), target)?;
         let mapping = &mut mapped.mapping;
-        mapping.fill(range, &memory, access, wanted)?;
-        let (device_addr, flushes) = (mapping.device_addr(), mapping.flushes());
+        mapping.fill(range, memory, access, wanted)?;
+        let device_addr = mapping.device_addr();
         mapped.stat.begin(self.span.length());
-        let id = self.add(mapped)?;
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
             addr: self.span.start(),
             device_addr,
-            contiguity: memory.contiguity(),
-            flushes,
+            contiguity: mapped.mapping.contiguity(),
+            flushes: mapped.mapping.flushes(),
         });
+        let id = self.add(mapped)?;
         Ok((device_addr, id))
     }
 

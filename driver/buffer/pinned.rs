@@ -40,7 +40,8 @@ pub(crate) fn pin(
         return Err(Failure::at(EFAULT, reason, address));
     }
     let room = span.pages().min(CHUNK_PAGES) as usize;
-    let mut chunk = Chunk::new(room, write)?;
+    let mut chunk = Chunk::new(write);
+    chunk.make_room(room)?;
     while runs.pages() < span.pages() {
         if task::fatal_signal_pending() {
             return Err(EINTR.into());

@@ -198,6 +198,9 @@ impl Charge {
 
     /// Gives everything back.
     pub(crate) fn give_back(&mut self) {
+        if self.pages == 0 {
+            return;
+        }
         if self.user_charged {
             self.account.user.locked_vm().fetch_sub(self.pages, Relaxed);
         }
@@ -227,8 +230,6 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if self.pages != 0 {
-            self.give_back();
-        }
+        self.give_back();
     }
 }

@@ -79,22 +79,25 @@ impl Chunk {
     /// Pages that fit without allocating memory.
     const FEW: usize = 16;
 
-    /// Makes room for `pages` pages, to be pinned for writing if `write`.
-    pub(crate) fn new(pages: usize, write: bool) -> Result<Self> {
-        let many = if pages > Self::FEW {
-            Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?)
-        } else {
-            None
-        };
+    /// Makes a chunk with room for a few pages, to be pinned for writing if `write`.
+    pub(crate) fn new(write: bool) -> Self {
         // INVARIANT: Nothing is pinned.
-        Ok(Self {
+        Self {
             few: [const { MaybeUninit::uninit() }; Self::FEW],
-            many,
+            many: None,
             pinned: 0,
             behind: 0,
             huge: false,
             write,
-        })
+        }
+    }
+
+    /// Makes room for `pages` pages. The chunk must be empty.
+    pub(crate) fn make_room(&mut self, pages: usize) -> Result {
+        if pages > Self::FEW {
+            self.many = Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?);
+        }
+        Ok(())
     }
 
     /// The pages that are pinned.
@@ -534,6 +537,10 @@ unsafe impl Pages for PinnedRuns {
 
     fn block(&self, index: usize) -> &[Run] {
         self.block(index)
+    }
+
+    fn single(&self) -> Option<Run> {
+        self.last.filter(|_| self.blocks.is_empty())
     }
 
     fn writable(&self) -> bool {

@@ -22,6 +22,14 @@ pub(crate) unsafe trait Pages: Send + Sync {
     /// Returns the runs of one block: at most [`BLOCK`].
     fn block(&self, index: usize) -> &[Run];
 
+    /// Returns the only run; `None`: there are several, or none.
+    fn single(&self) -> Option<Run> {
+        match self.block(0) {
+            [run] if self.blocks() == 1 => Some(*run),
+            _ => None,
+        }
+    }
+
     /// Whether a device may write to the pages.
     fn writable(&self) -> bool;
 

@@ -224,8 +224,8 @@ impl Use {
         wanted: impl Fn() -> Result,
         part: &mut Part,
     ) -> Result {
-        if let ([run], 1) = (pages.block(0), pages.blocks()) {
-            return self.map_run(start, *run, write, part);
+        if let Some(run) = pages.single() {
+            return self.map_run(start, run, write, part);
         }
         let filling = Filling {
             table: self,

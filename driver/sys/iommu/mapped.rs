@@ -121,7 +121,7 @@ impl Mapped {
     /// `wanted`, which is called now and then, fails. After a failure a part may be mapped. Sleeps.
     pub(crate) fn fill(
         &mut self,
-        runs: &Arc<dyn Pages>,
+        runs: Arc<dyn Pages>,
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> Result {
@@ -132,9 +132,9 @@ impl Mapped {
         if write && !runs.writable() {
             return Err(EACCES);
         }
-        self.runs = Some(runs.clone());
+        let runs = &**self.runs.insert(runs);
         // INVARIANT: The call counts in `part` what it maps.
-        let result = table.fill(self.start, &**runs, write, wanted, &mut self.part);
+        let result = table.fill(self.start, runs, write, wanted, &mut self.part);
         if result.is_err() {
             if let Ok(front) = Span::new(self.start, self.part.length) {
                 table.note(front);
