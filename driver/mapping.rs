@@ -22,7 +22,10 @@ use crate::{
         PAGE_SIZE,
     },
     mmu::{DmaControl, Entries},
-    sys::{iommu::Mapped, pages::Pages},
+    sys::{
+        iommu::{Gather, Mapped},
+        pages::Pages,
+    },
 };
 use kernel::{prelude::*, sync::Arc};
 
@@ -227,6 +230,24 @@ impl Mapping {
             self.keep_addresses();
         }
         result
+    }
+
+    /// Unmaps from the IOMMU, and leaves the flush to `gather`, unless there are entries of a
+    /// device's MMU, which go first. The pages are kept until [`unmap`](Self::unmap).
+    pub(crate) fn unmap_into(&mut self, gather: &mut Gather) {
+        if self.entries.is_none() {
+            if let Some(mapped) = &mut self.mapped {
+                mapped.unmap_into(gather);
+            }
+        }
+    }
+
+    /// Flushes what [`unmap_into`](Self::unmap_into) has left to another task. May be called in an
+    /// MMU notifier.
+    pub(crate) fn flush_gathered(&self) {
+        if let Some(mapped) = &self.mapped {
+            mapped.flush_gathered();
+        }
     }
 
     /// Control over the device's DMA.

@@ -139,6 +139,9 @@ impl Buffer {
                     (this.contiguity_now(&inner), inner.flushes())
                 });
                 inner.state = State::Stale;
+                for known in &inner.mappings {
+                    known.mapping.flush_gathered();
+                }
                 inner.unmap_all(this);
                 timed.end(this.stats(), || Details {
                     handle: this.handle(),

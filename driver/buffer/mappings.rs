@@ -10,7 +10,7 @@ use crate::{
     mapping::Mapping,
     mmu::Entries,
     stats::{Stat, StatGuard, Stats},
-    sys::{compat, task, uapi, work},
+    sys::{compat, iommu::Gather, task, uapi, work},
     trace::{Details, Timed, Tracepoint},
 };
 use kernel::{prelude::*, sync::Arc};
@@ -308,6 +308,17 @@ impl Buffer {
         // After a failure this drop cuts off the device.
         drop(mapped);
         result
+    }
+
+    /// Unmaps what only the IOMMU has mapped, and leaves the flush to `gather`. To be followed by
+    /// [`end`](Self::end): until then the pages stay pinned, and who revokes the buffer flushes.
+    pub(crate) fn unmap_into(&self, gather: &mut Gather) {
+        let mut inner = self.inner.lock();
+        if inner.state == State::Live {
+            for mapped in &mut inner.mappings {
+                mapped.mapping.unmap_into(gather);
+            }
+        }
     }
 
     /// Makes the MMUs of devices forget all mappings of the buffer, and waits until they have. The

@@ -22,7 +22,7 @@ use crate::{
         request::RegisterPlan,
         span::Span,
     },
-    sys::{compat, miscdevice, uapi},
+    sys::{compat, iommu::Gather, miscdevice, task, uapi},
 };
 use core::mem;
 use kernel::{
@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) buffer: Arc<Buffer>,
     pub(super) role: Role,
     published: bool,
+    /// Named by a call that is going to remove it, under the same lock.
+    leaving: bool,
 }
 
 impl Entry {
@@ -199,6 +201,31 @@ impl Table {
         self.ranges
             .get(&handle)
             .is_some_and(|range| range.published)
+    }
+
+    /// Marks the entries of `handles`, which are going to be removed. Fails, and marks none, if one
+    /// cannot be released or is there twice.
+    fn mark_leaving(&mut self, handles: &[u64]) -> Result<(), (Error, usize)> {
+        for (index, &handle) in handles.iter().enumerate() {
+            let result = self.get(handle).map(|_| ()).and_then(|()| {
+                let entry = self.by_handle.get_mut(&handle).ok_or(ENOENT)?;
+                let twice = mem::replace(&mut entry.leaving, true);
+                if twice {
+                    Err(EINVAL)
+                } else {
+                    Ok(())
+                }
+            });
+            if let Err(error) = result {
+                for handle in handles.iter().take(index) {
+                    if let Some(entry) = self.by_handle.get_mut(handle) {
+                        entry.leaving = false;
+                    }
+                }
+                return Err((error, index));
+            }
+        }
+        Ok(())
     }
 
     /// Removes a managed range.
@@ -461,6 +488,7 @@ impl Context {
             buffer: buffer.clone(),
             role,
             published: false,
+            leaving: false,
         };
         let mut table = self.table.lock();
         let nodes = match table.spare.take() {
@@ -513,6 +541,35 @@ impl Context {
         let entry = table.remove(handle).ok_or(ENOENT)?;
         drop(table);
         entry.release(self)
+    }
+
+    /// Releases the buffers that are called `handles`, or none of them. A failure comes with the
+    /// index of the handle, or the number of all of them, if they were released.
+    pub(crate) fn release_all(&self, handles: &[u64]) -> Result<(), (Error, usize)> {
+        let all = |error| (error, handles.len());
+        let room = KVVec::with_capacity(handles.len(), GFP_KERNEL);
+        let mut entries: KVVec<Entry> = room.map_err(|error| all(error.into()))?;
+        let mut gather = Gather::new().map_err(all)?;
+        let mut table = self.table.lock();
+        table.mark_leaving(handles)?;
+        for &handle in handles {
+            if let Some(entry) = table.remove(handle) {
+                // There is room.
+                let _ = entries.push_within_capacity(entry);
+            }
+        }
+        drop(table);
+        // One flush for all that needs no more than that.
+        for entry in &entries {
+            entry.buffer.unmap_into(&mut gather);
+        }
+        gather.flush();
+        let mut result = Ok(());
+        for entry in entries {
+            result = result.and(entry.release(self));
+            task::cond_resched();
+        }
+        result.map_err(all)
     }
 
     /// Removes a portable buffer of another context, which has ended or left this context.

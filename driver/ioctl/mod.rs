@@ -21,9 +21,9 @@ use crate::{
             pinmap_gpu_walk, pinmap_import, pinmap_info, pinmap_manage, pinmap_map,
             pinmap_prefetch, pinmap_preflight, pinmap_query, pinmap_queue_create,
             pinmap_queue_destroy, pinmap_queue_notify, pinmap_queue_query, pinmap_queue_submit,
-            pinmap_queue_wait, pinmap_register, pinmap_register_fd, pinmap_release,
-            pinmap_reserved, pinmap_reset, pinmap_residency, pinmap_set_eventfd, pinmap_statistics,
-            pinmap_sync, pinmap_unmap,
+            pinmap_queue_wait, pinmap_register, pinmap_register_buffers, pinmap_register_fd,
+            pinmap_release, pinmap_release_buffers, pinmap_reserved, pinmap_reset,
+            pinmap_residency, pinmap_set_eventfd, pinmap_statistics, pinmap_sync, pinmap_unmap,
         },
         user,
     },
@@ -37,6 +37,7 @@ use kernel::{
 };
 
 mod alloc;
+mod buffers;
 mod device;
 mod dmabuf;
 #[cfg(pinmap_flat)]
@@ -151,6 +152,8 @@ const TABLE: &[Command] = &[
     command::<pinmap_residency>(),
     command::<pinmap_statistics>(),
     command::<pinmap_budget>(),
+    command::<pinmap_register_buffers>(),
+    command::<pinmap_release_buffers>(),
 ];
 
 /// Runs the handler, writes the struct back, publishes.

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     buffer::{pinned, Buffer, State},
     claim::Claim,
-    context::{Context, Found, Guest, SharedBuffers},
+    context::{Context, Found, Guest, ReservedHandle, SharedBuffers},
     failure::Failure,
     logic::{
         place::Placement,
@@ -44,14 +44,13 @@ impl Request for pinmap_register {
             address_bits: self.address_bits,
         };
         let plan = request::register(&args, task::user_last()).map_err(errno)?;
-        let timed = Timed::begin(Tracepoint::Register);
         context.check_caller()?;
         let claim = claim(context, &plan)?;
-        let (buffer, reserved) = context.reserve_user(&plan)?;
-        context.check_foreign(plan.span)?;
-        Buffer::pin(&buffer)?;
-        let (device_addr, guests) = begin(context, &buffer, &plan)?;
-        buffer.trace_registered(&timed, device_addr);
+        let Registered {
+            device_addr,
+            reserved,
+            guests,
+        } = register(context, &plan)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -65,6 +64,30 @@ impl Request for pinmap_register {
     fn detail(&mut self) -> Option<&mut pinmap_fail> {
         Some(&mut self.fail)
     }
+}
+
+/// Memory that is registered, under a handle that cannot be used yet. Dropped in this order.
+pub(super) struct Registered {
+    pub(super) device_addr: u64,
+    /// The buffer in other contexts, if it is portable.
+    pub(super) guests: Option<KVec<Guest>>,
+    pub(super) reserved: ReservedHandle,
+}
+
+/// Registers the user memory of `plan`. The caller was checked, and has claimed the device.
+#[inline]
+pub(super) fn register(context: &Arc<Context>, plan: &RegisterPlan) -> Result<Registered, Failure> {
+    let timed = Timed::begin(Tracepoint::Register);
+    let (buffer, reserved) = context.reserve_user(plan)?;
+    context.check_foreign(plan.span)?;
+    Buffer::pin(&buffer)?;
+    let (device_addr, guests) = begin(context, &buffer, plan)?;
+    buffer.trace_registered(&timed, device_addr);
+    Ok(Registered {
+        device_addr,
+        guests,
+        reserved,
+    })
 }
 
 /// REGISTER_FD has nothing to watch: nobody but its file can take the pages away.
@@ -206,7 +229,7 @@ fn find(context: &Context, args: &pinmap_query) -> Result<Found> {
 }
 
 /// Claims the device, if the plan is to map.
-fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Claim>> {
+pub(super) fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Claim>> {
     Ok(match plan.target {
         Some(_) => Some(Claim::new(context)?),
         None => None,

@@ -16,6 +16,7 @@
 
 mod fill;
 mod footprint;
+mod gather;
 mod group;
 #[cfg(pinmap_mirror)]
 mod lent;
@@ -24,7 +25,9 @@ mod reserved;
 
 #[cfg(pinmap_mirror)]
 pub(crate) use self::lent::Lender;
-pub(crate) use self::{footprint::NoTables, group::Group, mapped::Mapped, reserved::Reserved};
+pub(crate) use self::{
+    footprint::NoTables, gather::Gather, group::Group, mapped::Mapped, reserved::Reserved,
+};
 
 use self::footprint::Footprint;
 use super::{helpers, pci::Function};

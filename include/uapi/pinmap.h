@@ -155,7 +155,9 @@ enum {
 	PINMAP_CMD_QUEUE_NOTIFY = 0x1c,
 	PINMAP_CMD_STATISTICS = 0x1d,
 	PINMAP_CMD_BUDGET = 0x1e,
+	PINMAP_CMD_REGISTER_BUFFERS = 0x1f,
 	PINMAP_CMD_GPU_WALK = 0x20,
+	PINMAP_CMD_RELEASE_BUFFERS = 0x21,
 };
 
 /**
@@ -617,6 +619,61 @@ struct pinmap_register {
 	struct pinmap_fail fail;
 };
 #define PINMAP_REGISTER _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_REGISTER)
+
+/**
+ * define PINMAP_MAX_BUFFERS - buffers that one call registers or releases
+ */
+#define PINMAP_MAX_BUFFERS 1024
+
+/**
+ * struct pinmap_registration - one of the buffers of PINMAP_REGISTER_BUFFERS
+ * @addr: as in &struct pinmap_register
+ * @length: as in &struct pinmap_register
+ * @device_addr: as in &struct pinmap_register
+ * @out_handle: as in &struct pinmap_register
+ */
+struct pinmap_registration {
+	__aligned_u64 addr;
+	__aligned_u64 length;
+	__aligned_u64 device_addr;
+	__aligned_u64 out_handle;
+};
+
+/**
+ * struct pinmap_register_buffers - ioctl(PINMAP_REGISTER_BUFFERS)
+ * @size: sizeof(struct pinmap_register_buffers)
+ * @flags: enum pinmap_register_flags, for all of the buffers
+ * @buffers: in and out: pointer to an array of &struct pinmap_registration
+ * @count: number of buffers, from 1 to %PINMAP_MAX_BUFFERS
+ * @address_bits: as in &struct pinmap_register
+ * @out_failed: out, after a failure: index of the buffer that failed; @count
+ *              if no single one did
+ * @__reserved: must be 0
+ * @fail: out: what failed
+ *
+ * Registers several buffers, as %PINMAP_REGISTER does each of them, with less
+ * work for each. All are registered or none: where one cannot be, those before
+ * it are released again before the call returns. No handle can be used before
+ * all of them can. Each buffer is released, mapped and queried by its own
+ * handle, as if a call of its own had registered it.
+ *
+ * The arguments of all buffers are checked before the first one is pinned.
+ * ``EINVAL``: @count is 0 or too large. ``EFAULT`` with a @fail of 0: @buffers
+ * cannot be read or written. Everything else is as for %PINMAP_REGISTER; two
+ * of the buffers that overlap are refused as if the first was registered
+ * before (``EEXIST``).
+ */
+struct pinmap_register_buffers {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 buffers;
+	__u32 count;
+	__u32 address_bits;
+	__u32 out_failed;
+	__u32 __reserved;
+	struct pinmap_fail fail;
+};
+#define PINMAP_REGISTER_BUFFERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_REGISTER_BUFFERS)
 
 /**
  * struct pinmap_register_fd - ioctl(PINMAP_REGISTER_FD)
@@ -1305,6 +1362,33 @@ struct pinmap_release {
 	__aligned_u64 handle;
 };
 #define PINMAP_RELEASE _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RELEASE)
+
+/**
+ * struct pinmap_release_buffers - ioctl(PINMAP_RELEASE_BUFFERS)
+ * @size: sizeof(struct pinmap_release_buffers)
+ * @flags: must be 0
+ * @handles: pointer to an array of handles (__u64) of buffers of this context
+ * @count: number of handles, from 1 to %PINMAP_MAX_BUFFERS
+ * @out_failed: out, after a failure: index of the handle that failed; @count
+ *              if no single one did
+ *
+ * Releases several buffers, as %PINMAP_RELEASE does each of them, with one
+ * flush of the IOMMU for all that are mapped in it only. The handles are
+ * checked first: if one of them cannot be released, none is.
+ *
+ * ``EINVAL``: @count is 0 or too large, a handle is there twice, or one is
+ * that of a managed range. ``EFAULT``: @handles cannot be read. ``ENOENT``,
+ * ``ESTALE``, ``ENODEV``: as for %PINMAP_RELEASE. After ``EIO``, which has the
+ * meaning that it has there, all handles are gone.
+ */
+struct pinmap_release_buffers {
+	__u32 size;
+	__u32 flags;
+	__aligned_u64 handles;
+	__u32 count;
+	__u32 out_failed;
+};
+#define PINMAP_RELEASE_BUFFERS _IO(PINMAP_IOCTL_TYPE, PINMAP_CMD_RELEASE_BUFFERS)
 
 /**
  * enum pinmap_buffer_kind - where the pages of a buffer come from

@@ -122,6 +122,11 @@ struct system {
 };
 extern const struct system pinmap_system, iommufd_system, vfio_system, udmabuf_system, floor_system;
 
+/* Registers pages at different places by one call, and releases them by another. */
+enum { BATCH = 64 };
+void pinmap_add_all(char *const addrs[BATCH], uint64_t handles[BATCH]);
+void pinmap_remove_all(const uint64_t handles[BATCH]);
+
 /* Memory of the driver's own: allocated, mapped for the CPU and the device. */
 struct pinmap_memory {
 	char *addr;

@@ -219,6 +219,54 @@ static void bench_pair(enum kind kind)
 }
 
 /*
+ * Measures registering pages that are far from each other, and releasing them, by one call each:
+ * for each page. The others register the same pages one by one.
+ */
+static void bench_batch(enum kind kind)
+{
+	static struct samples pairs[SYSTEMS];
+	/* Every third page, so that no two are neighbours. */
+	struct memory memory = memory_new(kind, 3 * BATCH * PAGE);
+	char *addrs[BATCH];
+
+	for (unsigned int i = 0; i < BATCH; i++)
+		addrs[i] = memory.addr + 3 * i * PAGE;
+	for (unsigned int round = 0; round <= rounds; round++) {
+		for (unsigned int turn = 0; turn < SYSTEMS; turn++) {
+			unsigned int i = (round + turn) % SYSTEMS;
+			const struct system *system = systems[i];
+			uint64_t tokens[BATCH], sum = 0, began = now();
+
+			if (!fits(system, &memory))
+				continue;
+			profile_begin();
+			if (system == &pinmap_system) {
+				pinmap_add_all(addrs, tokens);
+				pinmap_remove_all(tokens);
+			} else if (system->measure) {
+				for (unsigned int page = 0; page < BATCH; page++) {
+					uint64_t add_ns, remove_ns;
+
+					system->measure(addrs[page], PAGE, &add_ns, &remove_ns);
+					sum += add_ns + remove_ns;
+				}
+			} else {
+				for (unsigned int page = 0; page < BATCH; page++)
+					system->add(&memory, addrs[page], PAGE, &tokens[page]);
+				for (unsigned int page = 0; page < BATCH; page++)
+					system->remove(addrs[page], PAGE, tokens[page]);
+			}
+			profile_end();
+			if (round)
+				sample(&pairs[i], (system->measure ? sum : now() - began) / BATCH);
+		}
+	}
+	for (unsigned int i = 0; i < SYSTEMS; i++)
+		report("batch", PAGE, kind, systems[i]->name, &pairs[i]);
+	memory_free(&memory);
+}
+
+/*
  * Measures how long it takes to get new memory for CPU and device: the driver's own, or the
  * program's, touched and then registered.
  */
@@ -441,6 +489,8 @@ int main(int argc, char **argv)
 		}
 		if (wanted("pair", kind) && (kind == NATURAL || kind == SCATTERED))
 			bench_pair(kind);
+		if (wanted("batch", kind) && kind == NATURAL)
+			bench_batch(kind);
 		if (wanted("release-first", kind) && usual <= max_length)
 			bench_first_release(kind, usual);
 	}

@@ -116,6 +116,32 @@ static void pinmap_remove(char *addr, size_t length, uint64_t token)
 	SYS(ioctl(pinmap_fd, PINMAP_RELEASE, &args));
 }
 
+void pinmap_add_all(char *const addrs[BATCH], uint64_t handles[BATCH])
+{
+	struct pinmap_registration entries[BATCH] = {};
+	struct pinmap_register_buffers args = { .size = sizeof(args),
+						.flags = PINMAP_REGISTER_WRITE,
+						.buffers = (uintptr_t)entries,
+						.count = BATCH };
+
+	for (unsigned int i = 0; i < BATCH; i++) {
+		entries[i].addr = (uintptr_t)addrs[i];
+		entries[i].length = PAGE;
+	}
+	SYS(ioctl(pinmap_fd, PINMAP_REGISTER_BUFFERS, &args));
+	for (unsigned int i = 0; i < BATCH; i++)
+		handles[i] = entries[i].out_handle;
+}
+
+void pinmap_remove_all(const uint64_t handles[BATCH])
+{
+	struct pinmap_release_buffers args = { .size = sizeof(args),
+					       .handles = (uintptr_t)handles,
+					       .count = BATCH };
+
+	SYS(ioctl(pinmap_fd, PINMAP_RELEASE_BUFFERS, &args));
+}
+
 const struct system pinmap_system = { .name = "pinmap",
 				      .driver = "pinmap",
 				      .open = pinmap_open,

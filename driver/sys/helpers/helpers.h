@@ -150,6 +150,9 @@ struct pinmap_bus_run {
 };
 u64 pinmap_unmap_runs(struct iommu_domain *domain, const struct pinmap_bus_run *runs,
 		      unsigned int count);
+void pinmap_gather_init(struct iommu_iotlb_gather *gather);
+void pinmap_gather_sync(struct iommu_domain *domain, struct iommu_iotlb_gather *gather);
+void pinmap_flush_all(struct iommu_domain *domain);
 struct pinmap_region {
 	__u64 start;
 	__u64 last;

@@ -68,6 +68,23 @@ u64 pinmap_unmap_runs(struct iommu_domain *domain, const struct pinmap_bus_run *
 	return bytes;
 }
 
+void pinmap_gather_init(struct iommu_iotlb_gather *gather)
+{
+	iommu_iotlb_gather_init(gather);
+}
+
+/* Flushes everything of @domain. May be called in any context. */
+void pinmap_flush_all(struct iommu_domain *domain)
+{
+	iommu_flush_iotlb_all(domain);
+}
+
+/* Flushes what was gathered, and makes @gather empty. */
+void pinmap_gather_sync(struct iommu_domain *domain, struct iommu_iotlb_gather *gather)
+{
+	iommu_iotlb_sync(domain, gather);
+}
+
 /*
  * Flags for whoever allocates on behalf of another task, and so is not killed with it: the
  * allocation fails rather than calling the OOM killer.

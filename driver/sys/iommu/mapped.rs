@@ -3,10 +3,10 @@
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
-use super::{fill::Part, Domain, NoTables};
+use super::{fill::Part, gather::Gather, Domain, NoTables};
 use crate::{
     logic::span::Span,
-    sys::{account::Account, pages::Pages},
+    sys::{account::Account, helpers, pages::Pages},
 };
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -77,7 +77,29 @@ impl Use {
         if unmapped as u64 == length {
             return Ok(());
         }
-        Err(self.domain.lose(unmapped as u64, length))
+        Err(self.lose(unmapped as u64, length))
+    }
+
+    /// Marks the domain as broken, since only `unmapped` of `length` bytes were unmapped.
+    pub(super) fn lose(&self, unmapped: u64, length: u64) -> Error {
+        self.domain.lose(unmapped, length)
+    }
+
+    /// Flushes everything. May be called in any context.
+    fn flush_all(&self) {
+        // SAFETY: The domain is valid by the type invariants.
+        unsafe { helpers::pinmap_flush_all(self.table.as_ptr()) };
+    }
+
+    /// Another use of the same page table.
+    pub(super) fn another(&self) -> Self {
+        self.domain.uses.add(1, Relaxed);
+        // INVARIANT: Counted just now; as long as there is one, the page table is not replaced.
+        Self {
+            domain: self.domain.clone(),
+            table: self.table,
+            counted: self.counted,
+        }
     }
 }
 
@@ -164,6 +186,24 @@ impl Mapped {
             mem::forget(runs);
         }
         result
+    }
+
+    /// Unmaps, and leaves the flush to `gather`. Until that is flushed, a device may still reach the
+    /// pages, which are kept until [`unmap`](Self::unmap).
+    pub(crate) fn unmap_into(&mut self, gather: &mut Gather) {
+        let Some(table) = self.table.as_ref().filter(|_| self.part.length != 0) else {
+            return;
+        };
+        let length = mem::take(&mut self.part.length);
+        self.part.stuck |= gather.unmap(table, self.start, length).is_err();
+    }
+
+    /// Flushes what [`unmap_into`](Self::unmap_into) has left to another task. May be called in any
+    /// context.
+    pub(crate) fn flush_gathered(&self) {
+        if let Some(table) = self.table.as_ref().filter(|_| self.part.length == 0) {
+            table.flush_all();
+        }
     }
 
     /// How often the IOMMU's cache was flushed for this mapping.

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+//! REGISTER_BUFFERS and RELEASE_BUFFERS: several buffers by one call.
+
+use super::{
+    pending::{check_flags, errno, Pending, Publish},
+    registration::{self, Registered},
+    Request,
+};
+use crate::{
+    claim::Claim,
+    context::Context,
+    failure::Failure,
+    logic::request::{self, RegisterArgs, RegisterPlan},
+    sys::{
+        task,
+        uapi::{
+            self, pinmap_fail, pinmap_register_buffers, pinmap_registration, pinmap_release_buffers,
+        },
+    },
+};
+use core::mem;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    transmute::{AsBytes, FromBytes},
+    uaccess::{UserPtr, UserSlice},
+};
+
+/// An array of the caller's.
+struct Array(UserPtr);
+
+impl Array {
+    fn new(address: u64) -> Result<Self> {
+        let address = usize::try_from(address).map_err(|_| EFAULT)?;
+        Ok(Self(UserPtr::from_addr(address)))
+    }
+
+    /// Reads `count` entries.
+    fn read<T: AsBytes + FromBytes + Default + Clone>(&self, count: u32) -> Result<KVVec<T>> {
+        let mut entries = KVVec::from_elem(T::default(), count as usize, GFP_KERNEL)?;
+        let length = size_of::<T>().saturating_mul(count as usize);
+        let mut reader = UserSlice::new(self.0, length).reader();
+        for entry in &mut entries {
+            *entry = reader.read()?;
+        }
+        Ok(entries)
+    }
+
+    /// Writes the entries back.
+    fn write<T: AsBytes + FromBytes>(&self, entries: &[T]) -> Result {
+        let mut writer = UserSlice::new(self.0, size_of_val(entries)).writer();
+        entries.iter().try_for_each(|entry| writer.write(entry))
+    }
+}
+
+fn check_count(count: u32) -> Result {
+    if (1..=uapi::PINMAP_MAX_BUFFERS).contains(&count) {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
+}
+
+impl pinmap_register_buffers {
+    /// Checks the arguments of one of the buffers.
+    fn plan(&self, entry: &pinmap_registration) -> Result<RegisterPlan> {
+        let args = RegisterArgs {
+            flags: self.flags,
+            reserved: self.__reserved,
+            address: entry.addr,
+            length: entry.length,
+            device_address: entry.device_addr,
+            address_bits: self.address_bits,
+        };
+        request::register(&args, task::user_last()).map_err(errno)
+    }
+}
+
+impl Request for pinmap_register_buffers {
+    const NR: u32 = uapi::PINMAP_CMD_REGISTER_BUFFERS;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        self.out_failed = self.count;
+        check_count(self.count)?;
+        let array = Array::new(self.buffers)?;
+        let mut entries: KVVec<pinmap_registration> = array.read(self.count)?;
+        let mut claim = None;
+        for (index, entry) in (0..).zip(&entries) {
+            let plan = self.plan(entry).inspect_err(|_| self.out_failed = index)?;
+            if index == 0 {
+                context.check_caller()?;
+                claim = registration::claim(context, &plan)?;
+            }
+        }
+        let mut registered = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
+        for (index, entry) in (0..).zip(&mut entries) {
+            let plan = self.plan(entry)?;
+            let one =
+                registration::register(context, &plan).inspect_err(|_| self.out_failed = index)?;
+            entry.device_addr = one.device_addr;
+            entry.out_handle = one.reserved.handle();
+            // There is room.
+            let _ = registered.push_within_capacity(one);
+            task::cond_resched();
+            if task::fatal_signal_pending() {
+                return Err(EINTR.into());
+            }
+        }
+        array.write(&entries)?;
+        let registrations = Registrations { registered, claim };
+        Ok(Pending::Other(KBox::new(registrations, GFP_KERNEL)?))
+    }
+
+    fn detail(&mut self) -> Option<&mut pinmap_fail> {
+        Some(&mut self.fail)
+    }
+}
+
+/// Registrations under handles that cannot be used yet. Dropped in this order.
+struct Registrations {
+    registered: KVVec<Registered>,
+    claim: Option<Claim>,
+}
+
+impl Publish for Registrations {
+    fn publish(&mut self) -> Result {
+        for one in mem::replace(&mut self.registered, KVVec::new()) {
+            one.reserved.publish()?;
+            for guest in one.guests.into_iter().flatten() {
+                guest.publish();
+            }
+        }
+        if let Some(claim) = self.claim.take() {
+            claim.keep();
+        }
+        Ok(())
+    }
+}
+
+impl Request for pinmap_release_buffers {
+    const NR: u32 = uapi::PINMAP_CMD_RELEASE_BUFFERS;
+    const ANSWERS_FAILURE: bool = true;
+
+    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+        self.out_failed = self.count;
+        check_flags(self.flags)?;
+        check_count(self.count)?;
+        let handles: KVVec<u64> = Array::new(self.handles)?.read(self.count)?;
+        context
+            .release_all(&handles)
+            .inspect_err(|&(_, failed)| self.out_failed = failed as u32)
+            .map_err(|(errno, _)| errno)?;
+        Ok(Pending::Done)
+    }
+}
