@@ -221,11 +221,12 @@ impl IovaRange {
             let fits = span.last().checked_shr(target.address_bits).unwrap_or(0) == 0;
             fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
         };
-        let again = space.taken.lock().take_again(suits);
+        let wished = Span::new(target.placement.address(), length);
+        let last = wished.as_ref().ok().map(|wished| wished.last());
+        let again = space.taken.lock().take_again(last, suits);
         if let Some((span, id)) = again {
             return Ok(Self::new(space, span, id));
         }
-        let wished = Span::new(target.placement.address(), length);
         // Its memory is allocated outside of the lock.
         let nodes = SpanNodes::new()?;
         let mut taken = space.taken.lock();

@@ -6,15 +6,16 @@
 //! So when a range is taken, a node is allocated for the gap that it may leave when it is freed.
 //! Nodes that hold no gap wait in the tree of gaps.
 //!
-//! The range that was freed last is *vacant*: it stays in the tree of taken ranges until somebody
-//! looks at that, because a program often registers the same addresses again, and then neither tree
-//! changes.
+//! The ranges that were freed last are *vacant*: they stay in the tree of taken ranges until
+//! somebody looks at that, because a program often registers the same addresses again, and then
+//! neither tree changes.
 
 use crate::logic::{
     gaps::{self, Bounds, FreeSpace},
     place::Taken,
     span::Span,
 };
+use core::mem;
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
@@ -28,6 +29,8 @@ struct TakenSpan<L> {
     left: Option<L>,
     /// The owner maps nothing there: it is a window of managed memory.
     is_window: bool,
+    /// Where the span is in [`Spans::vacant`]; then `owner` is the next one's number.
+    vacant: Option<usize>,
 }
 
 /// Disjoint taken spans, and the gaps between them.
@@ -37,9 +40,12 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// The span that was freed last, until [`free_vacant`](Self::free_vacant), and its next owner.
-    vacant: Option<(Span, u64)>,
+    /// Spans that were freed, until [`free_vacant`](Self::free_vacant).
+    vacant: KVec<Span>,
 }
+
+/// Spans that may be vacant at a time.
+const VACANT: usize = 64;
 
 /// Gaps by class and address, and nodes without a gap, under a class of their own. There are as
 /// many nodes as there can be gaps: those of the empty space, and one for each taken span.
@@ -155,7 +161,7 @@ impl<L: Clone> Spans<L> {
             taken: RBTree::new(),
             gaps,
             owners: 0,
-            vacant: None,
+            vacant: KVec::with_capacity(VACANT, GFP_KERNEL_ACCOUNT)?,
         })
     }
 
@@ -165,18 +171,47 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes the vacant span, if it `suits`. Returns the span and its owner.
-    pub(crate) fn take_again(&mut self, suits: impl FnOnce(Span) -> bool) -> Option<(Span, u64)> {
-        self.vacant.take_if(|(vacant, _)| suits(*vacant))
+    /// Takes a vacant span that `suits`: the one that ends at `last`, if there is one. Returns the
+    /// span and its owner.
+    pub(crate) fn take_again(
+        &mut self,
+        last: Option<u64>,
+        suits: impl Fn(Span) -> bool,
+    ) -> Option<(Span, u64)> {
+        if self.vacant.is_empty() {
+            return None;
+        }
+        let at = last.and_then(|last| self.taken.get(&last)?.vacant);
+        let at = at.filter(|&at| self.vacant.get(at).is_some_and(|&span| suits(span)));
+        let at = at.or_else(|| self.vacant.iter().rposition(|&span| suits(span)))?;
+        let span = self.remove_vacant(at)?;
+        let owner = self.taken.get(&span.last())?.owner;
+        Some((span, owner))
     }
 
-    /// Frees the vacant span in the trees. Called before looking at what is taken.
-    pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
-        if let Some((span, _)) = self.vacant.take() {
-            self.taken.remove(&span.last());
-            bounds.free(self, span);
-            drop(self.gaps.take_spare());
+    /// Removes a span from the list of those that are vacant.
+    fn remove_vacant(&mut self, at: usize) -> Option<Span> {
+        let mut span = self.vacant.pop()?;
+        if let Some(place) = self.vacant.get_mut(at) {
+            let moved = mem::replace(place, span);
+            self.taken.get_mut(&span.last())?.vacant = Some(at);
+            span = moved;
         }
+        self.taken.get_mut(&span.last())?.vacant = None;
+        Some(span)
+    }
+
+    /// Frees the vacant spans in the trees. Called before looking at what is taken.
+    pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
+        while let Some(span) = self.vacant.pop() {
+            self.free_in_trees(bounds, span);
+        }
+    }
+
+    fn free_in_trees(&mut self, bounds: Bounds<'_>, span: Span) {
+        self.taken.remove(&span.last());
+        bounds.free(self, span);
+        drop(self.gaps.take_spare());
     }
 
     /// Takes `span`, which is free. Returns the owner.
@@ -189,6 +224,7 @@ impl<L: Clone> Spans<L> {
             owner,
             left: None,
             is_window: false,
+            vacant: None,
         };
         self.taken.insert(nodes.taken.into_node(span.last(), entry));
         owner
@@ -196,13 +232,20 @@ impl<L: Clone> Spans<L> {
 
     /// Frees the span that ends at `last`, if `owner` still has it. Does not allocate.
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
-        self.free_vacant(bounds);
+        if self.vacant.len() == VACANT {
+            if let Some(longest) = self.remove_vacant(0) {
+                self.free_in_trees(bounds, longest);
+            }
+        }
         let next = self.next_owner();
+        let at = self.vacant.len();
         if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
             taken.owner = next;
             taken.left = None;
             taken.is_window = false;
-            self.vacant = Some((taken.span, next));
+            taken.vacant = Some(at);
+            // There is room.
+            let _ = self.vacant.push_within_capacity(taken.span);
         }
     }
 
@@ -236,8 +279,8 @@ impl<L: Clone> Spans<L> {
         let mut from = within.start();
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
-            let is_vacant = self.vacant.is_some_and(|(vacant, _)| vacant == span);
-            if !is_vacant && !self.is_window(span) {
+            let taken = self.taken.get(&span.last())?;
+            if taken.vacant.is_none() && !taken.is_window {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;

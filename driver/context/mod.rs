@@ -213,11 +213,11 @@ impl Context {
         drop(ranges);
         self.events.generations().bump_all();
         SharedBuffers::leave(self);
-        while let Some(entry) = self.take_any() {
+        while let Some(removed) = self.take_any() {
             // Failures were reported by the mapping.
-            let _ = match entry.role {
-                Role::Home => Buffer::end_with_context(&entry.buffer),
-                Role::Guest => entry.release(self),
+            let _ = match removed.entry.role {
+                Role::Home => Buffer::end_with_context(&removed.entry.buffer),
+                Role::Guest => removed.release(self),
             };
         }
         // The device does nothing any more, and has no other owner yet. If this fails, the next

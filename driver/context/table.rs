@@ -17,6 +17,7 @@ use super::{
 use crate::{
     buffer::{Buffer, Spare, State},
     failure::Failure,
+    list,
     logic::{
         handle::{Absent, Counter},
         request::RegisterPlan,
@@ -54,22 +55,6 @@ impl Entry {
     fn is_visible(&self) -> bool {
         self.published && (self.role == Role::Home || self.buffer.is_published())
     }
-
-    /// Ends the buffer, if this is its home, or lets go of it. The handle was removed before.
-    pub(super) fn release(self, context: &Context) -> Result {
-        match self.role {
-            Role::Home => {
-                let result = SharedBuffers::end(context, &self.buffer, State::Released);
-                self.buffer.withdraw_event();
-                context.recycle(self.buffer);
-                result
-            }
-            Role::Guest => {
-                self.buffer.remove_guest(&context.events);
-                Buffer::unmap_all_in(&self.buffer, &context.space)
-            }
-        }
-    }
 }
 
 /// A buffer that was found, and how.
@@ -104,11 +89,18 @@ pub(super) struct Table {
     /// Managed ranges by handle.
     pub(super) ranges: RBTree<u64, Range>,
     pub(super) windows: Windows,
-    /// Memory of the handle that was removed last, for the next one.
-    spare: Option<Nodes>,
-    /// The buffer that was released last, for the next registration.
-    spare_buffer: Option<Spare>,
+    /// What was released last, for the next registrations.
+    spares: KVec<Spares>,
 }
+
+/// Memory for a registration.
+struct Spares {
+    buffer: Spare,
+    nodes: Nodes,
+}
+
+/// Registrations whose memory is kept.
+const SPARES: usize = 64;
 
 /// Memory for a handle.
 struct Nodes {
@@ -141,8 +133,7 @@ impl Table {
             guests: RBTree::new(),
             ranges: RBTree::new(),
             windows: Windows::new(),
-            spare: None,
-            spare_buffer: None,
+            spares: KVec::new(),
         }
     }
 
@@ -303,13 +294,14 @@ impl Table {
         buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
-    fn remove(&mut self, handle: u64) -> Option<Entry> {
+    fn remove(&mut self, handle: u64) -> Option<Removed> {
         let entry = self.by_handle.get(&handle)?.clone();
         let by_handle = self.by_handle.remove_node(&handle);
         let last = entry.buffer.span().last();
+        let mut nodes = None;
         if self.by_last.get(&last) == Some(&handle) {
             let by_last = self.by_last.remove_node(&last);
-            self.spare = by_handle.zip(by_last).map(|(by_handle, by_last)| Nodes {
+            nodes = by_handle.zip(by_last).map(|(by_handle, by_last)| Nodes {
                 by_handle: by_handle.into_reservation(),
                 by_last: by_last.into_reservation(),
             });
@@ -318,7 +310,32 @@ impl Table {
             self.guests.remove(&key(&entry.buffer));
         }
         self.count = self.count.saturating_sub(1);
-        Some(entry)
+        Some(Removed { entry, nodes })
+    }
+}
+
+/// A handle that was removed.
+pub(super) struct Removed {
+    pub(super) entry: Entry,
+    nodes: Option<Nodes>,
+}
+
+impl Removed {
+    /// Ends the buffer, if this is its home, or lets go of it.
+    pub(super) fn release(self, context: &Context) -> Result {
+        let buffer = match self.entry.role {
+            Role::Home => self.entry.buffer,
+            Role::Guest => {
+                self.entry.buffer.remove_guest(&context.events);
+                return Buffer::unmap_all_in(&self.entry.buffer, &context.space);
+            }
+        };
+        let result = SharedBuffers::end(context, &buffer, State::Released);
+        buffer.withdraw_event();
+        if let Some(nodes) = self.nodes {
+            context.recycle(buffer, nodes);
+        }
+        result
     }
 }
 
@@ -430,32 +447,45 @@ impl Context {
         self: &Arc<Self>,
         plan: &RegisterPlan,
     ) -> Result<(Arc<Buffer>, ReservedHandle), Failure> {
-        let spare = self.table.lock().spare_buffer.take();
-        let buffer = match spare {
-            Some(spare) => spare.register(plan),
-            None => Buffer::new(
-                plan,
-                self.account.clone(),
-                self.events.clone(),
-                self.lookout.clone(),
-            )?,
+        let spares = self.table.lock().spares.pop();
+        let (buffer, nodes) = match spares {
+            Some(Spares { buffer, nodes }) => (buffer.register(plan), nodes),
+            None => {
+                let (account, events) = (self.account.clone(), self.events.clone());
+                let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
+                (buffer, Nodes::new()?)
+            }
         };
-        let reserved = self.reserve(&buffer)?;
+        let reserved = self.reserve_as(&buffer, Role::Home, nodes)?;
         Ok((buffer, reserved))
     }
 
-    /// Keeps `buffer`, which has ended, for the next registration, if nobody else has it.
-    fn recycle(&self, buffer: Arc<Buffer>) {
-        let Some(spare) = Spare::new(buffer) else {
+    /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to come,
+    /// if nobody else has the buffer.
+    fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
+        let Some(buffer) = Spare::new(buffer) else {
             return;
         };
+        let mut spares = Spares { buffer, nodes };
         let mut table = self.table.lock();
-        if table.gone || table.spare_buffer.is_some() {
+        if table.spares.capacity() == 0 {
             drop(table);
-            drop(spare);
-            return;
+            let Ok(roomy) = KVec::with_capacity(SPARES, GFP_KERNEL_ACCOUNT) else {
+                return;
+            };
+            table = self.table.lock();
+            if let Ok(left) = list::grow(&mut table.spares, roomy) {
+                list::drop_empty(left);
+            }
         }
-        table.spare_buffer = Some(spare);
+        if !table.gone {
+            match table.spares.push_within_capacity(spares) {
+                Ok(()) => return,
+                Err(full) => spares = full.0,
+            }
+        }
+        drop(table);
+        drop(spares);
     }
 
     /// Reserves a handle for `buffer`, and its user addresses, if it has any.
@@ -463,7 +493,7 @@ impl Context {
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
     ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Home)
+        self.reserve_as(buffer, Role::Home, Nodes::new()?)
     }
 
     /// Reserves a handle for a portable buffer of another context, and its user addresses.
@@ -471,13 +501,14 @@ impl Context {
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
     ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Guest)
+        self.reserve_as(buffer, Role::Guest, Nodes::new()?)
     }
 
     fn reserve_as(
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
         role: Role,
+        nodes: Nodes,
     ) -> Result<ReservedHandle, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
         let guest_node = match role {
@@ -491,15 +522,6 @@ impl Context {
             leaving: false,
         };
         let mut table = self.table.lock();
-        let nodes = match table.spare.take() {
-            Some(nodes) => nodes,
-            None => {
-                drop(table);
-                let nodes = Nodes::new()?;
-                table = self.table.lock();
-                nodes
-            }
-        };
         if table.gone {
             return Err(ENODEV.into());
         }
@@ -538,9 +560,9 @@ impl Context {
             return self.release_range(handle);
         }
         table.get(handle)?;
-        let entry = table.remove(handle).ok_or(ENOENT)?;
+        let removed = table.remove(handle).ok_or(ENOENT)?;
         drop(table);
-        entry.release(self)
+        removed.release(self)
     }
 
     /// Releases the buffers that are called `handles`, or none of them. A failure comes with the
@@ -548,25 +570,25 @@ impl Context {
     pub(crate) fn release_all(&self, handles: &[u64]) -> Result<(), (Error, usize)> {
         let all = |error| (error, handles.len());
         let room = KVVec::with_capacity(handles.len(), GFP_KERNEL);
-        let mut entries: KVVec<Entry> = room.map_err(|error| all(error.into()))?;
+        let mut removed: KVVec<Removed> = room.map_err(|error| all(error.into()))?;
         let mut gather = Gather::new().map_err(all)?;
         let mut table = self.table.lock();
         table.mark_leaving(handles)?;
         for &handle in handles {
-            if let Some(entry) = table.remove(handle) {
+            if let Some(one) = table.remove(handle) {
                 // There is room.
-                let _ = entries.push_within_capacity(entry);
+                let _ = removed.push_within_capacity(one);
             }
         }
         drop(table);
         // One flush for all that needs no more than that.
-        for entry in &entries {
-            entry.buffer.unmap_into(&mut gather);
+        for one in &removed {
+            one.entry.buffer.unmap_into(&mut gather);
         }
         gather.flush();
         let mut result = Ok(());
-        for entry in entries {
-            result = result.and(entry.release(self));
+        for one in removed {
+            result = result.and(one.release(self));
             task::cond_resched();
         }
         result.map_err(all)
@@ -587,7 +609,7 @@ impl Context {
     }
 
     /// Removes any published entry. Dooms the registrations before it that are not published yet.
-    pub(super) fn take_any(&self) -> Option<Entry> {
+    pub(super) fn take_any(&self) -> Option<Removed> {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
@@ -637,10 +659,10 @@ impl Drop for ReservedHandle {
         if self.published {
             return;
         }
-        let entry = self.context.table.lock().remove(self.handle);
-        if let Some(entry) = entry {
+        let removed = self.context.table.lock().remove(self.handle);
+        if let Some(removed) = removed {
             // Failures were reported by the mapping.
-            let _ = entry.release(&self.context);
+            let _ = removed.release(&self.context);
         }
     }
 }
