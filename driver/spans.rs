@@ -15,7 +15,6 @@ use crate::logic::{
     place::Taken,
     span::Span,
 };
-use core::mem;
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
@@ -29,8 +28,8 @@ struct TakenSpan<L> {
     left: Option<L>,
     /// The owner maps nothing there: it is a window of managed memory.
     is_window: bool,
-    /// Where the span is in [`Spans::vacant`]; then `owner` is the next one's number.
-    vacant: Option<usize>,
+    /// Nobody has the span, and `owner` is the number of the next one.
+    is_vacant: bool,
 }
 
 /// Disjoint taken spans, and the gaps between them.
@@ -40,8 +39,9 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// Spans that were freed, until [`free_vacant`](Self::free_vacant).
-    vacant: KVec<Span>,
+    /// Spans that were freed, and the owners that they will have: vacant, unless they were taken
+    /// since. All that are vacant are in here.
+    vacant: KVec<(Span, u64)>,
 }
 
 /// Spans that may be vacant at a time.
@@ -181,37 +181,37 @@ impl<L: Clone> Spans<L> {
         if self.vacant.is_empty() {
             return None;
         }
-        let at = last.and_then(|last| self.taken.get(&last)?.vacant);
-        let at = at.filter(|&at| self.vacant.get(at).is_some_and(|&span| suits(span)));
-        let at = at.or_else(|| self.vacant.iter().rposition(|&span| suits(span)))?;
-        let span = self.remove_vacant(at)?;
-        let owner = self.taken.get(&span.last())?.owner;
-        Some((span, owner))
+        if let Some(taken) = last.and_then(|last| self.taken.get_mut(&last)) {
+            if taken.is_vacant && suits(taken.span) {
+                taken.is_vacant = false;
+                return Some((taken.span, taken.owner));
+            }
+        }
+        while let Some(at) = self.vacant.iter().rposition(|&(span, _)| suits(span)) {
+            let (span, owner) = self.vacant.remove(at).ok()?;
+            if let Some(taken) = self.vacant_at(span, owner) {
+                taken.is_vacant = false;
+                return Some((span, owner));
+            }
+        }
+        None
     }
 
-    /// Removes a span from the list of those that are vacant.
-    fn remove_vacant(&mut self, at: usize) -> Option<Span> {
-        let mut span = self.vacant.pop()?;
-        if let Some(place) = self.vacant.get_mut(at) {
-            let moved = mem::replace(place, span);
-            self.taken.get_mut(&span.last())?.vacant = Some(at);
-            span = moved;
-        }
-        self.taken.get_mut(&span.last())?.vacant = None;
-        Some(span)
+    /// Returns `span`, if it is vacant, to be taken by `owner`.
+    fn vacant_at(&mut self, span: Span, owner: u64) -> Option<&mut TakenSpan<L>> {
+        let taken = self.taken.get_mut(&span.last())?;
+        (taken.is_vacant && taken.owner == owner).then_some(taken)
     }
 
     /// Frees the vacant spans in the trees. Called before looking at what is taken.
     pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
-        while let Some(span) = self.vacant.pop() {
-            self.free_in_trees(bounds, span);
+        while let Some((span, owner)) = self.vacant.pop() {
+            if self.vacant_at(span, owner).is_some() {
+                self.taken.remove(&span.last());
+                bounds.free(self, span);
+                drop(self.gaps.take_spare());
+            }
         }
-    }
-
-    fn free_in_trees(&mut self, bounds: Bounds<'_>, span: Span) {
-        self.taken.remove(&span.last());
-        bounds.free(self, span);
-        drop(self.gaps.take_spare());
     }
 
     /// Takes `span`, which is free. Returns the owner.
@@ -224,7 +224,7 @@ impl<L: Clone> Spans<L> {
             owner,
             left: None,
             is_window: false,
-            vacant: None,
+            is_vacant: false,
         };
         self.taken.insert(nodes.taken.into_node(span.last(), entry));
         owner
@@ -233,19 +233,17 @@ impl<L: Clone> Spans<L> {
     /// Frees the span that ends at `last`, if `owner` still has it. Does not allocate.
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
         if self.vacant.len() == VACANT {
-            if let Some(longest) = self.remove_vacant(0) {
-                self.free_in_trees(bounds, longest);
-            }
+            // Most may have been taken since.
+            self.free_vacant(bounds);
         }
         let next = self.next_owner();
-        let at = self.vacant.len();
         if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
             taken.owner = next;
             taken.left = None;
             taken.is_window = false;
-            taken.vacant = Some(at);
+            taken.is_vacant = true;
             // There is room.
-            let _ = self.vacant.push_within_capacity(taken.span);
+            let _ = self.vacant.push_within_capacity((taken.span, next));
         }
     }
 
@@ -280,7 +278,7 @@ impl<L: Clone> Spans<L> {
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
             let taken = self.taken.get(&span.last())?;
-            if taken.vacant.is_none() && !taken.is_window {
+            if !taken.is_vacant && !taken.is_window {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;

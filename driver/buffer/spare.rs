@@ -9,10 +9,7 @@
 use super::{Buffer, State};
 use crate::logic::{request::RegisterPlan, suspect::Suspect};
 use core::pin::Pin;
-use kernel::{
-    prelude::*,
-    sync::{atomic::Relaxed, Arc, UniqueArc},
-};
+use kernel::sync::{atomic::Relaxed, Arc, UniqueArc};
 
 /// A buffer of user memory that has ended, to which nobody else has a reference.
 pub(crate) struct Spare(Pin<UniqueArc<Buffer>>);

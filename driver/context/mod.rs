@@ -196,11 +196,6 @@ impl Context {
         &self.mmap_offsets
     }
 
-    /// The watch over the user memory that the context registers.
-    pub(crate) fn lookout(&self) -> &Arc<Lookout> {
-        &self.lookout
-    }
-
     /// Ends everything: the device stops, mappings go, pages are unpinned. Registrations that are
     /// under way will fail. Nothing is left when this returns. Can be called again.
     pub(crate) fn tear_down(&self) {

@@ -178,7 +178,7 @@ impl Table {
         }
         self.check_count()?;
         if let Some(window) = window {
-            self.check_way(range.span)?;
+            let _ = self.check_way(range.span)?;
             self.windows.insert(window, range.span);
         }
         let handle = self.counter.take().ok_or(ENOSPC)?;
@@ -198,15 +198,16 @@ impl Table {
     /// cannot be released or is there twice.
     fn mark_leaving(&mut self, handles: &[u64]) -> Result<(), (Error, usize)> {
         for (index, &handle) in handles.iter().enumerate() {
-            let result = self.get(handle).map(|_| ()).and_then(|()| {
-                let entry = self.by_handle.get_mut(&handle).ok_or(ENOENT)?;
-                let twice = mem::replace(&mut entry.leaving, true);
-                if twice {
-                    Err(EINVAL)
-                } else {
-                    Ok(())
+            let result = match self.by_handle.get_mut(&handle) {
+                Some(entry) if entry.is_visible() && !self.gone => {
+                    if mem::replace(&mut entry.leaving, true) {
+                        Err(EINVAL)
+                    } else {
+                        Ok(())
+                    }
                 }
-            });
+                _ => self.get(handle).map(|_| ()),
+            };
             if let Err(error) = result {
                 for handle in handles.iter().take(index) {
                     if let Some(entry) = self.by_handle.get_mut(handle) {
@@ -258,10 +259,11 @@ impl Table {
         (needed, compat::max_registrations().into())
     }
 
-    /// Fails if a window or a live registration overlaps `span`.
-    fn check_way(&self, span: Span) -> Result<(), Failure> {
+    /// Fails if a window or a live registration overlaps `span`. Returns whether a stale one does.
+    fn check_way(&self, span: Span) -> Result<bool, Failure> {
         self.windows.check_way(span)?;
         let mut from = span.start();
+        let mut is_stale = false;
         while let Some((_, buffer)) = self.first_from(from) {
             let way = buffer.span();
             if !way.overlaps(span) {
@@ -270,20 +272,22 @@ impl Table {
             if buffer.state() != State::Stale {
                 return Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, way.start()));
             }
+            is_stale = true;
             let Some(next) = way.last().checked_add(1) else {
                 break;
             };
             from = next;
         }
-        Ok(())
+        Ok(is_stale)
     }
 
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
-        self.check_way(span)?;
         // Only once it is known that none is live: a call that fails changes nothing.
-        while let Some(last) = self.first_last_in(span) {
-            self.by_last.remove(&last);
+        if self.check_way(span)? {
+            while let Some(last) = self.first_last_in(span) {
+                self.by_last.remove(&last);
+            }
         }
         Ok(())
     }
@@ -295,17 +299,21 @@ impl Table {
     }
 
     fn remove(&mut self, handle: u64) -> Option<Removed> {
-        let entry = self.by_handle.get(&handle)?.clone();
-        let by_handle = self.by_handle.remove_node(&handle);
-        let last = entry.buffer.span().last();
-        let mut nodes = None;
-        if self.by_last.get(&last) == Some(&handle) {
-            let by_last = self.by_last.remove_node(&last);
-            nodes = by_handle.zip(by_last).map(|(by_handle, by_last)| Nodes {
-                by_handle: by_handle.into_reservation(),
-                by_last: by_last.into_reservation(),
-            });
+        let cursor = self.by_handle.cursor_lower_bound_mut(&handle)?;
+        let (&found, entry) = cursor.current();
+        if found != handle {
+            return None;
         }
+        let entry = entry.clone();
+        let (_, by_handle) = cursor.remove_current();
+        let last = entry.buffer.span().last();
+        let by_last = self.by_last.cursor_lower_bound_mut(&last);
+        // Whoever took the addresses of a stale registration has removed it here.
+        let by_last = by_last.filter(|cursor| cursor.current() == (&last, &handle));
+        let nodes = by_last.map(|cursor| Nodes {
+            by_handle: by_handle.into_reservation(),
+            by_last: cursor.remove_current().1.into_reservation(),
+        });
         if entry.role == Role::Guest {
             self.guests.remove(&key(&entry.buffer));
         }
@@ -432,7 +440,9 @@ impl Context {
         let result = if table.gone {
             Err(ENODEV.into())
         } else {
-            table.check_count().and_then(|()| table.check_way(span))
+            table
+                .check_count()
+                .and_then(|()| table.check_way(span).map(|_| ()))
         };
         Vacancy {
             needed,

@@ -84,19 +84,19 @@ impl Request for pinmap_register_buffers {
         check_count(self.count)?;
         let array = Array::new(self.buffers)?;
         let mut entries: KVVec<pinmap_registration> = array.read(self.count)?;
-        let mut claim = None;
+        let mut plans = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
         for (index, entry) in (0..).zip(&entries) {
             let plan = self.plan(entry).inspect_err(|_| self.out_failed = index)?;
-            if index == 0 {
-                context.check_caller()?;
-                claim = registration::claim(context, &plan)?;
-            }
+            // There is room.
+            let _ = plans.push_within_capacity(plan);
         }
+        context.check_caller()?;
+        let first = plans.first().ok_or(EINVAL)?;
+        let claim = registration::claim(context, first)?;
         let mut registered = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
-        for (index, entry) in (0..).zip(&mut entries) {
-            let plan = self.plan(entry)?;
-            let one =
-                registration::register(context, &plan).inspect_err(|_| self.out_failed = index)?;
+        for ((index, entry), plan) in (0..).zip(&mut entries).zip(&plans) {
+            let one = registration::register(context, plan);
+            let one = one.inspect_err(|_| self.out_failed = index)?;
             entry.device_addr = one.device_addr;
             entry.out_handle = one.reserved.handle();
             // There is room.
