@@ -139,6 +139,7 @@ impl Publish for Registrations {
 
 impl Request for pinmap_release_buffers {
     const NR: u32 = uapi::PINMAP_CMD_RELEASE_BUFFERS;
+    const ANSWERS: bool = false;
     const ANSWERS_FAILURE: bool = true;
 
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {

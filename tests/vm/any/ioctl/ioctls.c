@@ -40,6 +40,25 @@ static void fill_release(const struct context *context, union argument *argument
 	argument->release.handle = context->pinned.handle;
 }
 
+static void fill_register_buffers(const struct context *context, union argument *argument)
+{
+	static struct pinmap_registration entry;
+
+	entry = (struct pinmap_registration){ .addr = (uintptr_t)context->page, .length = PAGE };
+	argument->register_buffers.buffers = (uintptr_t)&entry;
+	argument->register_buffers.count = 1;
+	argument->register_buffers.flags = WRITE;
+}
+
+static void fill_release_buffers(const struct context *context, union argument *argument)
+{
+	static uint64_t handle;
+
+	handle = context->pinned.handle;
+	argument->release_buffers.handles = (uintptr_t)&handle;
+	argument->release_buffers.count = 1;
+}
+
 static void fill_query(const struct context *context, union argument *argument)
 {
 	argument->query.handle = context->pinned.handle;
@@ -182,6 +201,11 @@ const struct command commands[NR_COMMANDS] = {
 		RESERVED(pinmap_preflight), .writes_back = true, .fill = fill_preflight),
 	COMMAND("generations", PINMAP_GENERATIONS, pinmap_generations, .writes_back = true,
 		.fill = fill_nothing),
+	COMMAND("register_buffers", PINMAP_REGISTER_BUFFERS, pinmap_register_buffers,
+		.flags = REGISTER_FLAGS, RESERVED(pinmap_register_buffers), .writes_back = true,
+		.fill = fill_register_buffers),
+	COMMAND("release_buffers", PINMAP_RELEASE_BUFFERS, pinmap_release_buffers,
+		.fill = fill_release_buffers),
 	COMMAND("release", PINMAP_RELEASE, pinmap_release, .fill = fill_release),
 	COMMAND("query", PINMAP_QUERY, pinmap_query, .first = 72, .writes_back = true,
 		.fill = fill_query),

@@ -14,6 +14,8 @@ union argument {
 	struct pinmap_reserved reserved;
 	struct pinmap_register register_;
 	struct pinmap_release release;
+	struct pinmap_register_buffers register_buffers;
+	struct pinmap_release_buffers release_buffers;
 	struct pinmap_query query;
 	struct pinmap_map map;
 	struct pinmap_unmap unmap;
@@ -101,7 +103,7 @@ struct command {
 	void (*fill)(const struct context *context, union argument *argument);
 };
 
-enum { NR_COMMANDS = 32 };
+enum { NR_COMMANDS = 34 };
 extern const struct command commands[NR_COMMANDS];
 
 #endif

@@ -85,6 +85,36 @@ TEST(release_flush, .smoke = true, .faults = true)
 	check_cut_off(&used, used.registration.device_addr);
 }
 
+/*
+ * One flush serves all that one call releases: none of them can be reached after it. The device has
+ * used each of them just before.
+ */
+TEST(release_buffers_flush, .faults = true)
+{
+	enum { COUNT = 5 };
+	struct used used[COUNT];
+	uint64_t handles[COUNT];
+	struct pinmap_release_buffers args = { .size = sizeof(args),
+					       .handles = (uintptr_t)handles,
+					       .count = COUNT };
+
+	used[0] = use(WRITE);
+	for (int i = 1; i < COUNT; i++) {
+		used[i] = (struct used){ .fd = used[0].fd,
+					 .edu = used[0].edu,
+					 .memory = memory_new(MEMFD, PAGE) };
+		used[i].registration =
+			register_memory(used[i].fd, used[i].memory.addr, PAGE, WRITE);
+		edu_writes(&used[i].edu, used[i].registration.device_addr, PAGE);
+		memset(used[i].memory.addr, 0x21, PAGE);
+	}
+	for (int i = 0; i < COUNT; i++)
+		handles[i] = used[i].registration.handle;
+	CHECK_OK(try_ioctl(used[0].fd, PINMAP_RELEASE_BUFFERS, &args));
+	for (int i = 0; i < COUNT; i++)
+		check_cut_off(&used[i], used[i].registration.device_addr);
+}
+
 TEST(unmap_flush, .faults = true)
 {
 	struct used used = use(WRITE);
