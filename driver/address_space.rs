@@ -13,7 +13,7 @@ use crate::{
     failure::Failure,
     logic::{
         gaps::Bounds,
-        place::{NoPlace, Space},
+        place::{NoPlace, Placement, Space},
         request::Target,
         span::Span,
         PAGE_SIZE,
@@ -222,7 +222,9 @@ impl IovaRange {
             fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
         };
         let wished = Span::new(target.placement.address(), length);
-        let last = wished.as_ref().ok().map(|wished| wished.last());
+        let is_packed = matches!(target.placement, Placement::Packed(_));
+        let exactly = wished.as_ref().ok().filter(|_| !is_packed);
+        let last = exactly.map(|wished| wished.last());
         let again = space.taken.lock().take_again(last, suits);
         if let Some((span, id)) = again {
             return Ok(Self::new(space, span, id));

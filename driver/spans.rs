@@ -171,8 +171,8 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes a vacant span that `suits`: the one that ends at `last`, if there is one. Returns the
-    /// span and its owner.
+    /// Takes a vacant span that `suits`: the one that ends at `last`, or, without that, any. Returns
+    /// the span and its owner.
     pub(crate) fn take_again(
         &mut self,
         last: Option<u64>,
@@ -181,11 +181,13 @@ impl<L: Clone> Spans<L> {
         if self.vacant.is_empty() {
             return None;
         }
-        if let Some(taken) = last.and_then(|last| self.taken.get_mut(&last)) {
-            if taken.is_vacant && suits(taken.span) {
-                taken.is_vacant = false;
-                return Some((taken.span, taken.owner));
+        if let Some(last) = last {
+            let taken = self.taken.get_mut(&last)?;
+            if !taken.is_vacant || !suits(taken.span) {
+                return None;
             }
+            taken.is_vacant = false;
+            return Some((taken.span, taken.owner));
         }
         while let Some(at) = self.vacant.iter().rposition(|&(span, _)| suits(span)) {
             let (span, owner) = self.vacant.remove(at).ok()?;

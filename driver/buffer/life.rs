@@ -277,8 +277,8 @@ impl Buffer {
         }
         // Nobody adds a mapping to a buffer that has ended.
         let empty = mem::replace(&mut inner.mappings, mappings);
-        let place = mem::replace(&mut inner.place, place);
-        let runs = mem::replace(&mut inner.runs, runs);
+        let place = place.and_then(|place| inner.place.replace(place));
+        let runs = runs.and_then(|runs| inner.runs.replace(runs));
         drop(inner);
         list::drop_empty(empty);
         drop((place, runs));

@@ -300,6 +300,7 @@ impl Buffer {
         // Unmapped under the lock, so that a concurrent munmap() or RELEASE waits for it. The pages
         // stay: `backing` has them.
         let mapped = inner.mappings.get_mut(index).ok_or(ENOENT)?;
+        mapped.mapping.flush_gathered();
         let result = forgotten.and(mapped.unmap(self));
         mapped.mapping.free_address();
         inner.failed |= result.is_err();

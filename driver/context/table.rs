@@ -457,10 +457,16 @@ impl Context {
         self: &Arc<Self>,
         plan: &RegisterPlan,
     ) -> Result<(Arc<Buffer>, ReservedHandle), Failure> {
-        let spares = self.table.lock().spares.pop();
+        let mut table = self.table.lock();
+        let spares = table.spares.pop();
+        let has_room = table.spares.capacity() != 0;
+        drop(table);
         let (buffer, nodes) = match spares {
             Some(Spares { buffer, nodes }) => (buffer.register(plan), nodes),
             None => {
+                if !has_room {
+                    self.make_room_for_spares()?;
+                }
                 let (account, events) = (self.account.clone(), self.events.clone());
                 let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
                 (buffer, Nodes::new()?)
@@ -470,32 +476,30 @@ impl Context {
         Ok((buffer, reserved))
     }
 
+    /// Makes room for what is released, since releasing must not fail.
+    fn make_room_for_spares(&self) -> Result {
+        let roomy = KVec::with_capacity(SPARES, GFP_KERNEL_ACCOUNT)?;
+        let left = list::grow(&mut self.table.lock().spares, roomy)?;
+        list::drop_empty(left);
+        Ok(())
+    }
+
     /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to come,
-    /// if nobody else has the buffer.
+    /// if nobody else has the buffer and there is room.
     fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
         let Some(buffer) = Spare::new(buffer) else {
             return;
         };
-        let mut spares = Spares { buffer, nodes };
+        let spares = Spares { buffer, nodes };
         let mut table = self.table.lock();
-        if table.spares.capacity() == 0 {
-            drop(table);
-            let Ok(roomy) = KVec::with_capacity(SPARES, GFP_KERNEL_ACCOUNT) else {
-                return;
-            };
-            table = self.table.lock();
-            if let Ok(left) = list::grow(&mut table.spares, roomy) {
-                list::drop_empty(left);
-            }
-        }
-        if !table.gone {
-            match table.spares.push_within_capacity(spares) {
-                Ok(()) => return,
-                Err(full) => spares = full.0,
-            }
-        }
+        let left = if table.gone {
+            Some(spares)
+        } else {
+            let pushed = table.spares.push_within_capacity(spares);
+            pushed.err().map(|full| full.0)
+        };
         drop(table);
-        drop(spares);
+        drop(left);
     }
 
     /// Reserves a handle for `buffer`, and its user addresses, if it has any.
@@ -593,7 +597,9 @@ impl Context {
         drop(table);
         // One flush for all that needs no more than that.
         for one in &removed {
-            one.entry.buffer.unmap_into(&mut gather);
+            if one.entry.role == Role::Home && !one.entry.buffer.is_portable() {
+                one.entry.buffer.unmap_into(&mut gather);
+            }
         }
         gather.flush();
         let mut result = Ok(());
