@@ -77,8 +77,8 @@ fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
 
 /// Memory at an address of a context. [Clearing](Self::clear) or dropping it removes it from the
 /// device's MMU, unmaps and flushes, lets go of the memory, and frees the addresses. If any of that
-/// ever failed, the device's DMA is blocked when the call returns. The call waits for the device, if
-/// it has an MMU: see [`Entries::remove`].
+/// ever failed, the device's DMA is blocked when the call returns. The call waits for the device,
+/// if it has an MMU: see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
     mapped: Option<Mapped>,

@@ -171,8 +171,8 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes a vacant span that `suits`: the one that ends at `last`, or, without that, any. Returns
-    /// the span and its owner.
+    /// Takes a vacant span that `suits`: the one that ends at `last`, or, without that, any.
+    /// Returns the span and its owner.
     pub(crate) fn take_again(
         &mut self,
         last: Option<u64>,

@@ -20,11 +20,10 @@ use kernel::{
 /// Pages pinned at a time: 4 MiB, an array of two pages.
 const CHUNK_PAGES: u64 = 1024;
 
-/// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which is
-/// empty. `progress` is told how many pages are pinned so far; its failure stops the call, and so
-/// does a fatal signal.
-/// Sleeps: the caller holds no lock that a page fault, a FUSE daemon or a userfaultfd handler might
-/// wait for.
+/// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which
+/// is empty. `progress` is told how many pages are pinned so far; its failure stops the call, and
+/// so does a fatal signal. Sleeps: the caller holds no lock that a page fault, a FUSE daemon or a
+/// userfaultfd handler might wait for.
 pub(crate) fn pin(
     mut runs: UniqueArc<PinnedRuns>,
     account: &Arc<Account>,

@@ -484,8 +484,8 @@ impl Context {
         Ok(())
     }
 
-    /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to come,
-    /// if nobody else has the buffer and there is room.
+    /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
+    /// come, if nobody else has the buffer and there is room.
     fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
         let Some(buffer) = Spare::new(buffer) else {
             return;

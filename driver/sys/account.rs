@@ -188,8 +188,8 @@ impl Charge {
         })
     }
 
-    /// Charges `pages` in place of what was charged, to the same account. After a failure nothing is
-    /// charged.
+    /// Charges `pages` in place of what was charged, to the same account. After a failure nothing
+    /// is charged.
     pub(crate) fn renew(&mut self, pages: u64) -> core::result::Result<(), OverLimit> {
         self.give_back();
         (self.pages, self.user_charged) = self.account.charge(pages)?;

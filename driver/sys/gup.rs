@@ -63,8 +63,9 @@ impl Frames {
 ///
 /// # Invariants
 ///
-/// The first `pinned` entries are set, to pages of which we hold a long-term pin. If there is one, we also
-/// hold a pin of each of the `behind` pages that follow it in its folio; otherwise `behind` is 0.
+/// The first `pinned` entries are set, to pages of which we hold a long-term pin. If there is one,
+/// we also hold a pin of each of the `behind` pages that follow it in its folio; otherwise `behind`
+/// is 0.
 pub(crate) struct Chunk {
     few: [MaybeUninit<PagePtr>; Chunk::FEW],
     many: Option<KVec<PagePtr>>,

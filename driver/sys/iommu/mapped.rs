@@ -188,8 +188,8 @@ impl Mapped {
         result
     }
 
-    /// Unmaps, and leaves the flush to `gather`. Until that is flushed, a device may still reach the
-    /// pages, which are kept until [`unmap`](Self::unmap).
+    /// Unmaps, and leaves the flush to `gather`. Until that is flushed, a device may still reach
+    /// the pages, which are kept until [`unmap`](Self::unmap).
     pub(crate) fn unmap_into(&mut self, gather: &mut Gather) {
         let Some(table) = self.table.as_ref().filter(|_| self.part.length != 0) else {
             return;
