@@ -276,6 +276,34 @@ TEST(change_of_many_pages)
 	}
 }
 
+/*
+ * A registration after one that was looked at and released is looked at, too, and QUERY waits until
+ * its pages are unpinned.
+ */
+TEST(looked_at_like_the_first)
+{
+	enum { PAGES = 5000 };
+	int fd = open_device(0);
+	char *memory = anon(PAGES);
+	long long pins = pins_held();
+
+	for (unsigned int i = 0; i < rounds(20); i++) {
+		struct registration registration =
+			register_memory(fd, memory, PAGES * PAGE, NO_MAP);
+
+		SYS(madvise(memory, PAGES * PAGE, MADV_FREE));
+		CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_LIVE);
+		release(fd, registration.handle);
+		registration = register_memory(fd, memory, PAGES * PAGE, NO_MAP);
+		SYS(madvise(memory + (PAGES - 1) * PAGE, PAGE, MADV_DONTNEED));
+		CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
+		CHECK_PINS(pins);
+		CHECK_STALE_EVENT(fd, registration);
+		release(fd, registration.handle);
+		memory[(PAGES - 1) * PAGE] = 1;
+	}
+}
+
 struct writer {
 	int fd;
 	char *from;

@@ -176,6 +176,23 @@ TEST(process_status)
 	CHECK_EQ(locked("VmLck:"), mlocked);
 }
 
+/* Whether a process has a limit is asked at each registration, and not at its first only. */
+TEST(charge_without_the_privilege)
+{
+	char *memory = anon(8);
+	int fd = open_device(0);
+	uint64_t used = get_info(fd).out_memlock_used;
+	struct registration registration = register_memory(fd, memory, 8 * PAGE, NO_MAP);
+
+	CHECK_EQ(get_info(fd).out_memlock_used, used);
+	release(fd, registration.handle);
+	become_user(true);
+	registration = register_memory(fd, memory, 8 * PAGE, NO_MAP);
+	CHECK_EQ(get_info(fd).out_memlock_used, used + 8 * PAGE);
+	release(fd, registration.handle);
+	CHECK_EQ(get_info(fd).out_memlock_used, used);
+}
+
 /* The user who registered gets the charge back, though root closes the file. */
 TEST(charge_of_another_user)
 {
