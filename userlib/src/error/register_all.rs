@@ -11,7 +11,8 @@ use crate::device::Device;
 ///
 /// Returned by [`Accelerator::register_all`](crate::Accelerator::register_all) and
 /// [`Device::register_all`](crate::Device::register_all). `?` converts it into an [`Error`] and
-/// drops the memory.
+/// drops the memory. That of borrowed memory has the borrow in it; a function whose error is a
+/// `Box<dyn std::error::Error>` converts it first, by `.map_err(pinmap::Error::from)?`.
 ///
 /// ```no_run
 /// # fn f(gpu: &pinmap::Accelerator, mut batch: Vec<Vec<f32>>) -> pinmap::Result<()> {

@@ -226,9 +226,9 @@ impl<T> Buffer<T> {
 }
 
 impl Device {
-    /// Registers several buffers, as [`Buffer::register`] does each of them: all or none. The driver
-    /// does it by one call for up to 1024 of them, which takes less time than as many calls. No
-    /// buffers do nothing.
+    /// Registers several buffers, as [`Buffer::register`] does each of them: all or none. The
+    /// driver does it by one call for up to 1024 of them, which takes less time than as many calls.
+    /// No buffers do nothing.
     ///
     /// The options are those of each buffer. With [`RegisterOptions::at`] the first buffer is at
     /// that device address, and each of the others begins where the one before it ends, so that the
