@@ -4,7 +4,6 @@
 use std::{fmt, io};
 
 use super::Error;
-use crate::device::Device;
 
 /// An error of registering several pieces of memory: none of them is registered, and all of them
 /// are here again.
@@ -90,7 +89,7 @@ impl Refused {
     /// and gives all memory back.
     pub(crate) fn with<M>(
         self,
-        device: &Device,
+        device: &impl fmt::Display,
         ranges: &[(usize, usize)],
         memory: Vec<M>,
     ) -> RegisterAllError<M> {
@@ -121,14 +120,14 @@ mod tests {
     fn refused(index: Option<usize>) -> RegisterAllError<u8> {
         let error = Error::new(Operation::Register, "register", Errno::ENOSPC);
         let ranges = [(0x1000, 100), (0x7000, 200)];
-        Refused { error, index }.with(&Device::fake(), &ranges, vec![1, 2])
+        Refused { error, index }.with(&"the device", &ranges, vec![1, 2])
     }
 
     #[test]
     fn tells_which_piece_it_was() {
         let error = refused(Some(1));
         let text = error.to_string();
-        let start = "cannot register 200 bytes at 0x7000, index 1 of 2, with ";
+        let start = "cannot register 200 bytes at 0x7000, index 1 of 2, with the device: ";
         assert!(text.starts_with(start), "{text}");
         assert_eq!((error.index, &error.memory[..]), (Some(1), &[1, 2][..]));
         let source = std::error::Error::source(&error).expect("the error");
