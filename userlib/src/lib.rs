@@ -418,7 +418,7 @@ pub use device::totals::{FaultTotals, Total, Totals};
 pub use device::Device;
 pub use error::failure::{Failure, Reason};
 pub use error::fault::{Fault, FaultAccess, FaultCode, FaultReason, MemoryArea};
-pub use error::{Error, ErrorKind, ErrorWith, Operation, Result};
+pub use error::{Error, ErrorKind, ErrorWith, Operation, RegisterAllError, Result};
 pub use memory::alloc_options::AllocOptions;
 pub use memory::allocation::{Allocation, Place};
 pub use memory::buffer::{Buffer, Pages};

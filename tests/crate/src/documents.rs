@@ -11,7 +11,7 @@ use crate::setup::{device_content, edu};
 include!(concat!(env!("OUT_DIR"), "/documents.rs"));
 
 pub(crate) fn documents_have_these_programs() -> Outcome {
-    assert_eq!((README.len(), USING.len()), (3, 4));
+    assert_eq!((README.len(), USING.len()), (3, 5));
     assert_eq!((CRATE.len(), FILES.len(), FROM_CUDA.len()), (2, 1, 1));
     Ok(())
 }

@@ -31,6 +31,7 @@ mod queues;
 mod raw;
 mod registration;
 mod setup;
+mod several;
 mod sharing;
 mod stale;
 mod stream_calls;
@@ -71,6 +72,17 @@ const TESTS: &[Test] = tests! {
         read_only_is_enforced
         register_raw_rounds_outwards
         query_finds_interior_addresses;
+    several:
+        several_buffers_are_reached_and_released
+        several_buffers_are_at_demanded_addresses
+        several_buffers_are_all_registered_or_none
+        several_buffers_count_against_the_limit
+        several_buffers_of_an_owned_device_come_back
+        several_buffers_may_be_stale_or_of_a_device_that_is_gone
+        several_vectors_are_worked_on_in_place
+        several_pieces_share_their_pages
+        several_pieces_are_all_registered_or_none
+        several_pieces_are_released_beside_work;
     lost:
         lost_memory_is_not_given_back
         scope_tells_that_memory_is_lost;

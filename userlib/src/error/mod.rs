@@ -11,6 +11,7 @@ pub(crate) mod fault;
 pub(crate) mod hint;
 mod kind;
 mod operation;
+mod register_all;
 
 use std::fmt;
 use std::io::{self, Write};
@@ -23,6 +24,8 @@ use failure::Failure;
 use fault::Fault;
 pub use kind::ErrorKind;
 pub use operation::Operation;
+pub(crate) use register_all::Refused;
+pub use register_all::RegisterAllError;
 
 /// Ends the process, because there would be references to memory that a device still writes.
 pub(crate) fn abort(reason: impl fmt::Display) -> ! {
@@ -148,6 +151,12 @@ impl Error {
         let hint = fault.reason.and_then(hint::for_fault);
         self.0.hint = hint.map(str::to_owned).or(self.0.hint);
         self.0.fault = Some(fault);
+        self
+    }
+
+    /// Replaces the attempt.
+    pub(crate) fn with_attempt(mut self, attempt: impl Into<String>) -> Self {
+        self.0.attempt = attempt.into();
         self
     }
 

@@ -235,6 +235,26 @@ impl RegisterOptions {
         }
     }
 
+    /// The options of memory that lies so many bytes behind the first of several pieces: a device
+    /// address that is demanded is that of the first.
+    pub(crate) fn behind(mut self, bytes: u64) -> Self {
+        if let Placement::Fixed(first) = self.placement {
+            // Behind all addresses there is none that the driver would take.
+            self.placement = Placement::Fixed(first.saturating_add(bytes));
+        }
+        self
+    }
+
+    /// The options as arguments of the ioctl for several pieces of memory.
+    pub(crate) fn to_abi_buffers(self) -> abi::pinmap_register_buffers {
+        let args = self.to_abi(0, 0);
+        abi::pinmap_register_buffers {
+            flags: args.flags,
+            address_bits: args.address_bits,
+            ..Default::default()
+        }
+    }
+
     /// The options as arguments of the ioctl for a part of a file.
     pub(crate) fn to_abi_fd(self, fd: i32, offset: u64, length: u64) -> abi::pinmap_register_fd {
         let args = self.to_abi(offset, length);
@@ -407,6 +427,23 @@ mod tests {
             (flags, 0x1000, 0x2000)
         );
         assert_eq!((asked.device_addr, asked.address_bits), (0x5000, 40));
+    }
+
+    #[test]
+    fn several_pieces_follow_one_another() {
+        let options = RegisterOptions::new(Access::ReadWrite)
+            .at(0x5000)
+            .address_bits(40);
+        let flags = abi::PINMAP_REGISTER_WRITE | abi::PINMAP_REGISTER_FIXED;
+        assert_eq!(register(options.behind(0x3000)), (flags, 0x8000, 40));
+        let last = RegisterOptions::new(Access::Read).at(u64::MAX - 0xfff);
+        let (_, addr, _) = register(last.behind(0x2000));
+        assert_eq!(addr, u64::MAX, "no page begins there");
+        let buffers = options.to_abi_buffers();
+        assert_eq!((buffers.flags, buffers.address_bits), (flags, 40));
+        assert_eq!(register(Access::Read), {
+            register(RegisterOptions::new(Access::Read).behind(0x3000))
+        });
     }
 
     #[test]

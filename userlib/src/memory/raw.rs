@@ -7,6 +7,8 @@
 //! forgotten the handle, so nobody can prove that this memory is safe again.
 #![allow(unsafe_code)]
 
+pub(crate) mod all;
+
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -16,7 +18,7 @@ use nix::errno::Errno;
 use crate::device::Device;
 use crate::error::bounds;
 use crate::error::failure::Failure;
-use crate::error::{abort, Error, ErrorWith, Operation, Result};
+use crate::error::{Error, ErrorWith, Operation, Result};
 use crate::memory::mapping::Mapping;
 use crate::memory::options::{Access, MapOptions, RegisterOptions};
 use crate::memory::query::{RegistrationInfo, State};
@@ -243,23 +245,6 @@ impl RawRegistration {
             LOST,
         )
         .with_hint("the driver has cut it off; unbind it from the driver, and bind it again")
-    }
-
-    /// Releases memory to which there will be references next. If it is lost, waits until the
-    /// device is gone and reaches nothing; aborts the process if that takes longer than 10 seconds,
-    /// because nothing else could keep the memory from being used.
-    ///
-    /// # Errors
-    ///
-    /// As for [`release`](Self::release). The device does not reach the memory even then.
-    pub(crate) fn release_or_abort(&mut self) -> Result<()> {
-        let released = self.release_now();
-        if let Err(error) = &released {
-            if !self.is_cut_off() {
-                abort(format_args!("{error}. The memory is about to be used"));
-            }
-        }
-        released
     }
 
     /// Maintains the CPU's caches for these bytes, if the device does not snoop them.

@@ -14,7 +14,7 @@ use crate::memory::element::Element;
 use crate::memory::mapping::Mapping;
 use crate::memory::options::{Access, MapOptions};
 use crate::memory::query::{RegistrationInfo, State};
-use crate::memory::raw::RawRegistration;
+use crate::memory::raw::{all, RawRegistration};
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
 use crate::memory::view::View;
 use crate::sys::barrier::drain_writes;
@@ -51,7 +51,7 @@ use crate::sys::word::{self, Word};
 #[derive(Debug)]
 pub struct Registration<T = u8> {
     raw: RawRegistration,
-    /// `None` only after `release` took it.
+    /// `None` only after a release took it.
     buffer: Option<Buffer<T>>,
 }
 
@@ -91,7 +91,45 @@ impl<T> Registration<T> {
         }
         match self.buffer.take() {
             Some(buffer) => Ok(buffer),
-            None => unreachable!("only `release` takes it, and that consumes the registration"),
+            None => unreachable!("only a release takes it, and that consumes the registration"),
+        }
+    }
+
+    /// Makes the memory of several registrations unreachable for their devices, as
+    /// [`release`](Self::release) does that of one, and gives all of it back in its order. The
+    /// driver does it by one call for up to 1024 of them, with one flush of the IOMMU. No
+    /// registrations do nothing.
+    ///
+    /// ```no_run
+    /// use pinmap::{Access, Buffer, Registration};
+    /// # fn f(device: &pinmap::Device, buffers: Vec<Buffer>) -> pinmap::Result<()> {
+    /// let registrations = device.register_all(buffers, Access::Read)?;
+    /// match Registration::release_all(registrations) {
+    ///     Ok(buffers) => println!("{} buffers", buffers.len()),
+    ///     // `failed.value` is the registrations.
+    ///     Err(failed) => println!("{}", failed.error),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// All registrations come back with the error. Each can still be released by itself, and gives
+    /// its memory back if the device cannot reach that.
+    ///
+    /// `EIO`: as for [`release`](Self::release). The driver does not say for which of the
+    /// registrations of a call it failed, so the memory of all of them is never given back.
+    pub fn release_all(
+        registrations: impl IntoIterator<Item = Self>,
+    ) -> Result<Vec<Buffer<T>>, ErrorWith<Vec<Self>>> {
+        let mut value: Vec<Self> = registrations.into_iter().collect();
+        let mut raw: Vec<_> = value.iter_mut().map(|one| &mut one.raw).collect();
+        match all::release_all(&mut raw) {
+            Ok(()) => {
+                let buffers = value.iter_mut().filter_map(|one| one.buffer.take());
+                Ok(buffers.collect())
+            }
+            Err(error) => Err(ErrorWith { error, value }),
         }
     }
 

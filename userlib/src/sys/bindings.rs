@@ -5,6 +5,7 @@
 
 pub const PINMAP_IOCTL_TYPE: u32 = 188;
 pub const PINMAP_NR_BARS: u32 = 6;
+pub const PINMAP_MAX_BUFFERS: u32 = 1024;
 pub const PINMAP_MAX_ENGINES: u32 = 8;
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __s32 = ::core::ffi::c_int;
@@ -41,7 +42,9 @@ pub const PINMAP_CMD_RESIDENCY: _bindgen_ty_1 = 27;
 pub const PINMAP_CMD_QUEUE_NOTIFY: _bindgen_ty_1 = 28;
 pub const PINMAP_CMD_STATISTICS: _bindgen_ty_1 = 29;
 pub const PINMAP_CMD_BUDGET: _bindgen_ty_1 = 30;
+pub const PINMAP_CMD_REGISTER_BUFFERS: _bindgen_ty_1 = 31;
 pub const PINMAP_CMD_GPU_WALK: _bindgen_ty_1 = 32;
+pub const PINMAP_CMD_RELEASE_BUFFERS: _bindgen_ty_1 = 33;
 pub type _bindgen_ty_1 = ::core::ffi::c_uint;
 pub const PINMAP_KIND_FLAT: pinmap_kind = 1;
 pub const PINMAP_KIND_PAGED: pinmap_kind = 2;
@@ -344,6 +347,62 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_register, out_generation) - 48usize];
     ["Offset of field: pinmap_register::fail"]
         [::core::mem::offset_of!(pinmap_register, fail) - 56usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_registration {
+    pub addr: __u64,
+    pub length: __u64,
+    pub device_addr: __u64,
+    pub out_handle: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_registration"][::core::mem::size_of::<pinmap_registration>() - 32usize];
+    ["Alignment of pinmap_registration"][::core::mem::align_of::<pinmap_registration>() - 8usize];
+    ["Offset of field: pinmap_registration::addr"]
+        [::core::mem::offset_of!(pinmap_registration, addr) - 0usize];
+    ["Offset of field: pinmap_registration::length"]
+        [::core::mem::offset_of!(pinmap_registration, length) - 8usize];
+    ["Offset of field: pinmap_registration::device_addr"]
+        [::core::mem::offset_of!(pinmap_registration, device_addr) - 16usize];
+    ["Offset of field: pinmap_registration::out_handle"]
+        [::core::mem::offset_of!(pinmap_registration, out_handle) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_register_buffers {
+    pub size: __u32,
+    pub flags: __u32,
+    pub buffers: __u64,
+    pub count: __u32,
+    pub address_bits: __u32,
+    pub out_failed: __u32,
+    pub __reserved: __u32,
+    pub fail: pinmap_fail,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_register_buffers"]
+        [::core::mem::size_of::<pinmap_register_buffers>() - 64usize];
+    ["Alignment of pinmap_register_buffers"]
+        [::core::mem::align_of::<pinmap_register_buffers>() - 8usize];
+    ["Offset of field: pinmap_register_buffers::size"]
+        [::core::mem::offset_of!(pinmap_register_buffers, size) - 0usize];
+    ["Offset of field: pinmap_register_buffers::flags"]
+        [::core::mem::offset_of!(pinmap_register_buffers, flags) - 4usize];
+    ["Offset of field: pinmap_register_buffers::buffers"]
+        [::core::mem::offset_of!(pinmap_register_buffers, buffers) - 8usize];
+    ["Offset of field: pinmap_register_buffers::count"]
+        [::core::mem::offset_of!(pinmap_register_buffers, count) - 16usize];
+    ["Offset of field: pinmap_register_buffers::address_bits"]
+        [::core::mem::offset_of!(pinmap_register_buffers, address_bits) - 20usize];
+    ["Offset of field: pinmap_register_buffers::out_failed"]
+        [::core::mem::offset_of!(pinmap_register_buffers, out_failed) - 24usize];
+    ["Offset of field: pinmap_register_buffers::__reserved"]
+        [::core::mem::offset_of!(pinmap_register_buffers, __reserved) - 28usize];
+    ["Offset of field: pinmap_register_buffers::fail"]
+        [::core::mem::offset_of!(pinmap_register_buffers, fail) - 32usize];
 };
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -754,6 +813,31 @@ const _: () = {
         [::core::mem::offset_of!(pinmap_release, flags) - 4usize];
     ["Offset of field: pinmap_release::handle"]
         [::core::mem::offset_of!(pinmap_release, handle) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct pinmap_release_buffers {
+    pub size: __u32,
+    pub flags: __u32,
+    pub handles: __u64,
+    pub count: __u32,
+    pub out_failed: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of pinmap_release_buffers"][::core::mem::size_of::<pinmap_release_buffers>() - 24usize];
+    ["Alignment of pinmap_release_buffers"]
+        [::core::mem::align_of::<pinmap_release_buffers>() - 8usize];
+    ["Offset of field: pinmap_release_buffers::size"]
+        [::core::mem::offset_of!(pinmap_release_buffers, size) - 0usize];
+    ["Offset of field: pinmap_release_buffers::flags"]
+        [::core::mem::offset_of!(pinmap_release_buffers, flags) - 4usize];
+    ["Offset of field: pinmap_release_buffers::handles"]
+        [::core::mem::offset_of!(pinmap_release_buffers, handles) - 8usize];
+    ["Offset of field: pinmap_release_buffers::count"]
+        [::core::mem::offset_of!(pinmap_release_buffers, count) - 16usize];
+    ["Offset of field: pinmap_release_buffers::out_failed"]
+        [::core::mem::offset_of!(pinmap_release_buffers, out_failed) - 20usize];
 };
 pub const PINMAP_BUFFER_USER: pinmap_buffer_kind = 1;
 pub const PINMAP_BUFFER_HOST: pinmap_buffer_kind = 2;

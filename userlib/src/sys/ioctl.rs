@@ -28,7 +28,7 @@ macro_rules! allowed {
 macro_rules! ioctls {
     (
         safe { $($safe:ident = $number:ident($type:ident) $($mark:ident)?;)* }
-        unsafe { $($(#[$doc:meta])* $unsafe:ident = $code:ident($args:ident);)* }
+        unsafe { $($(#[$doc:meta])* $unsafe:ident = $code:ident($args:ident) $($also:ident)?;)* }
     ) => {
         /// The calls as nix makes them, untyped as to the file.
         mod raw {
@@ -52,7 +52,7 @@ macro_rules! ioctls {
                 file: BorrowedFd<'_>,
                 args: &mut abi::$args,
             ) -> Result<(), Errno> {
-                ioctls!(@call $unsafe, file, args, allowed!())
+                ioctls!(@call $unsafe, file, args, allowed!($($also)?))
             }
         )*
     };
@@ -155,7 +155,53 @@ ioctls! {
         ///
         /// `runs` must point to `capacity` structs that nobody else uses during the call.
         residency_at = PINMAP_CMD_RESIDENCY(pinmap_residency);
+        /// Makes several ranges of memory of this process reachable for the device.
+        ///
+        /// # Safety
+        ///
+        /// As for `register`, for each range. `buffers` must point to `count` structs that nobody
+        /// else uses during the call.
+        register_buffers_at = PINMAP_CMD_REGISTER_BUFFERS(pinmap_register_buffers);
+        /// Releases several buffers.
+        ///
+        /// # Safety
+        ///
+        /// `handles` must point to `count` handles that can be read during the call.
+        release_buffers_at = PINMAP_CMD_RELEASE_BUFFERS(pinmap_release_buffers) allowed_inside;
     }
+}
+
+/// Makes several ranges of memory of this process reachable for the device, all or none. After a
+/// failure, `out_failed` is the index of the one that failed, or their number.
+///
+/// # Safety
+///
+/// As for [`register`], for each range.
+pub(crate) unsafe fn register_buffers(
+    file: BorrowedFd<'_>,
+    args: &mut abi::pinmap_register_buffers,
+    buffers: &mut [abi::pinmap_registration],
+) -> Result<(), Errno> {
+    args.count = u32::try_from(buffers.len()).map_err(|_| Errno::EINVAL)?;
+    // Stays so if the call fails before the driver looks at any.
+    args.out_failed = args.count;
+    // Exposed, because the driver gets the address as a number.
+    args.buffers = buffers.as_mut_ptr().expose_provenance() as u64;
+    // SAFETY: As the caller promises; the structs are borrowed exclusively for the time of the
+    // call, and can be any bytes.
+    unsafe { register_buffers_at(file, args) }
+}
+
+/// Releases several buffers, all or none; after `EIO` none of the handles is known any more.
+pub(crate) fn release_buffers(file: BorrowedFd<'_>, handles: &[u64]) -> Result<(), Errno> {
+    let mut args = abi::pinmap_release_buffers {
+        // Exposed, because the driver gets the address as a number. It only reads there.
+        handles: handles.as_ptr().expose_provenance() as u64,
+        count: u32::try_from(handles.len()).map_err(|_| Errno::EINVAL)?,
+        ..Default::default()
+    };
+    // SAFETY: The handles are borrowed for the time of the call.
+    unsafe { release_buffers_at(file, &mut args) }
 }
 
 /// Asks where managed memory is. The runs are written to `room`; if that is empty, only the sums
@@ -244,6 +290,7 @@ mod tests {
             assert_eq!(answer, Err(Errno::ENOTTY));
             let answer = release(file, &mut abi::pinmap_release::default());
             assert_eq!(answer, Err(Errno::ENOTTY));
+            assert_eq!(release_buffers(file, &[1, 2]), Err(Errno::ENOTTY));
             assert_eq!(queue_submit(file, 1, &[]), Err(Errno::EDEADLK));
         });
         assert!(!inside::is_inside());

@@ -65,6 +65,14 @@ struct State {
     stuck: bool,
     /// The device is no test GPU.
     foreign: bool,
+    /// The driver has no calls for several buffers.
+    old: bool,
+    /// How many registrations there may be at once. `None`: any number.
+    room: Option<usize>,
+    /// Pages that can only be read.
+    read_only: Vec<u64>,
+    /// How many calls have registered or released something, or were to.
+    calls: usize,
 }
 
 /// The states of all made-up drivers, by their files.
@@ -112,6 +120,41 @@ impl Fake {
     /// How many registrations there are, and how many were ever made.
     pub(crate) fn registrations(&self) -> (usize, usize) {
         self.with(|state| (state.registered.len(), state.registrations))
+    }
+
+    /// The device addresses of what is registered, with the lengths.
+    pub(crate) fn registered(&self) -> Vec<(u64, u64)> {
+        self.with(|state| state.registered.values().copied().collect())
+    }
+
+    /// How many calls have registered or released something, or were to, since this was asked last.
+    pub(crate) fn calls(&self) -> usize {
+        self.with(|state| std::mem::take(&mut state.calls))
+    }
+
+    /// Makes the driver one that has no calls for several buffers.
+    pub(crate) fn be_old(&self) {
+        self.with(|state| state.old = true);
+    }
+
+    /// Limits how many registrations there may be at once.
+    pub(crate) fn limit_registrations(&self, room: usize) {
+        self.with(|state| state.room = Some(room));
+    }
+
+    /// Has a page refused for writing.
+    pub(crate) fn make_read_only(&self, addr: usize) {
+        self.with(|state| state.read_only.push(addr as u64 / PAGE * PAGE));
+    }
+
+    /// Releases a registration behind the back of the crate, as a process can that has inherited
+    /// the file.
+    pub(crate) fn release_behind_the_back(&self, index: usize) {
+        self.with(|state| {
+            let handle = *state.registered.keys().nth(index).expect("a handle");
+            state.registered.remove(&handle);
+            state.ended.push(handle);
+        });
     }
 
     /// Lets the device fault from now on.
@@ -198,15 +241,70 @@ impl State {
         }
     }
 
-    fn register(&mut self, addr: u64, length: u64) -> Result<u64, Errno> {
+    /// Registers memory, and returns the handle.
+    fn register(
+        &mut self,
+        flags: u32,
+        addr: u64,
+        length: u64,
+        fail: &mut sys::pinmap_fail,
+    ) -> Result<u64, Errno> {
+        let mut refuse = |reason, errno| {
+            (fail.reason, fail.addr) = (reason, addr);
+            Err(errno)
+        };
+        let inside = |&page: &u64| (addr..addr + length).contains(&page);
+        if flags & sys::PINMAP_REGISTER_WRITE != 0 && self.read_only.iter().any(inside) {
+            return refuse(sys::PINMAP_FAIL_PERMISSION, Errno::EFAULT);
+        }
+        if self.room.is_some_and(|room| self.registered.len() >= room) {
+            return refuse(sys::PINMAP_FAIL_OBJECTS, Errno::ENOSPC);
+        }
         let mut others = self.registered.values();
         if others.any(|&(start, len)| addr < start + len && start < addr + length) {
-            return Err(Errno::EEXIST);
+            return refuse(sys::PINMAP_FAIL_OVERLAP, Errno::EEXIST);
         }
         let handle = self.handle();
         self.registered.insert(handle, (addr, length));
         self.registrations += 1;
         Ok(handle)
+    }
+
+    /// Registers several buffers, all or none.
+    fn register_buffers(
+        &mut self,
+        args: &mut sys::pinmap_register_buffers,
+        buffers: &mut [sys::pinmap_registration],
+    ) -> Result<(), Errno> {
+        args.out_failed = args.count;
+        let before = (self.registered.clone(), self.registrations);
+        for (index, one) in (0..).zip(buffers) {
+            let made = self.register(args.flags, one.addr, one.length, &mut args.fail);
+            one.out_handle = made.inspect_err(|_| {
+                args.out_failed = index;
+                (self.registered, self.registrations) = before.clone();
+            })?;
+            if args.flags & sys::PINMAP_REGISTER_FIXED == 0 {
+                one.device_addr = one.addr;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases several buffers. The handles are checked first.
+    fn release_buffers(
+        &mut self,
+        args: &mut sys::pinmap_release_buffers,
+        handles: &[u64],
+    ) -> Result<(), Errno> {
+        for (index, &handle) in (0..).zip(handles) {
+            args.out_failed = index;
+            self.find(handle)?;
+        }
+        args.out_failed = args.count;
+        // Each of them, also after an error.
+        let released = handles.iter().map(|&handle| self.release(handle));
+        released.fold(Ok(()), Result::and)
     }
 
     fn manage(&mut self, args: &mut sys::pinmap_manage) -> Result<(), Errno> {
@@ -280,6 +378,14 @@ impl State {
         let offset = self.queues.get(&queue).ok_or(Errno::ESTALE)? + 8 * u64::from(fence);
         file.write_all_at(&value.to_le_bytes(), offset)
             .map_err(|_| Errno::EIO)
+    }
+}
+
+/// Checks how many buffers a call is about.
+fn count(count: u32) -> Result<usize, Errno> {
+    match (1..=sys::PINMAP_MAX_BUFFERS).contains(&count) {
+        true => Ok(count as usize),
+        false => Err(Errno::EINVAL),
     }
 }
 
@@ -383,8 +489,35 @@ unsafe fn answer(
         sys::PINMAP_CMD_REGISTER => {
             // SAFETY: As above.
             let args = unsafe { take::<sys::pinmap_register>(arg) };
-            args.out_handle = state.register(args.addr, args.length)?;
-            args.device_addr = args.addr;
+            state.calls += 1;
+            let (flags, addr, length) = (args.flags, args.addr, args.length);
+            args.out_handle = state.register(flags, addr, length, &mut args.fail)?;
+            if flags & sys::PINMAP_REGISTER_FIXED == 0 {
+                args.device_addr = addr;
+            }
+        }
+        sys::PINMAP_CMD_REGISTER_BUFFERS | sys::PINMAP_CMD_RELEASE_BUFFERS if state.old => {
+            return Err(Errno::ENOTTY);
+        }
+        sys::PINMAP_CMD_REGISTER_BUFFERS => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_register_buffers>(arg) };
+            state.calls += 1;
+            let count = count(args.count)?;
+            let buffers = std::ptr::with_exposed_provenance_mut(args.buffers as usize);
+            // SAFETY: As above; the caller lends the array for the call.
+            let buffers = unsafe { std::slice::from_raw_parts_mut(buffers, count) };
+            state.register_buffers(args, buffers)?;
+        }
+        sys::PINMAP_CMD_RELEASE_BUFFERS => {
+            // SAFETY: As above.
+            let args = unsafe { take::<sys::pinmap_release_buffers>(arg) };
+            state.calls += 1;
+            let count = count(args.count)?;
+            let handles = std::ptr::with_exposed_provenance(args.handles as usize);
+            // SAFETY: As above; the caller lends the array for the call.
+            let handles = unsafe { std::slice::from_raw_parts(handles, count) };
+            state.release_buffers(args, handles)?;
         }
         sys::PINMAP_CMD_MANAGE => {
             // SAFETY: As above.
@@ -423,6 +556,7 @@ unsafe fn answer(
             state.pages.statistics(args);
         }
         sys::PINMAP_CMD_RELEASE => {
+            state.calls += 1;
             // SAFETY: As above.
             state.release(unsafe { take::<sys::pinmap_release>(arg) }.handle)?;
         }

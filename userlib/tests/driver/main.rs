@@ -14,4 +14,5 @@ mod lost;
 mod moving;
 mod pages;
 mod reserved;
+mod several;
 mod windows;

@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
-use crate::error::{abort, Result};
+use crate::error::{abort, Refused, Result};
 use crate::memory::element::Element;
 use crate::memory::options::Access;
 use crate::memory::slice::{DeviceSlice, DeviceSliceMut};
@@ -128,6 +128,28 @@ impl Lender {
             part: Some(part),
         }
     }
+
+    /// Ends loans of this lender.
+    fn end(&self, loans: &mut [Loan]) -> Result<()> {
+        // Under the lock, so that a new loan either finds a part or can make it anew.
+        let mut state = self.lock();
+        let mut ended = Vec::new();
+        for loan in loans {
+            match loan.part.take() {
+                None => {}
+                Some(Part::Range(first)) => {
+                    managed::give_back(&mut state.ranges, &loan.device, first);
+                }
+                Some(Part::Window(first)) => {
+                    managed::give_back(&mut state.windows, &loan.device, first);
+                }
+                Some(Part::Pages(first)) => {
+                    ended.extend(pages::end_loan(&mut state.pages, first));
+                }
+            }
+        }
+        pages::take_back(ended)
+    }
 }
 
 impl Loan {
@@ -135,25 +157,10 @@ impl Loan {
     ///
     /// # Errors
     ///
-    /// `EIO`: registered memory that the device could write was not taken back; the device is cut
-    /// off. See [`RawRegistration::release_or_abort`](super::raw::RawRegistration).
+    /// As for [`Loans::end_all`].
     fn end(&mut self) -> Result<()> {
-        let Some(part) = self.part.take() else {
-            return Ok(());
-        };
-        let mut state = self.lender.lock();
-        // Under the lock, so that a new loan either finds the part or can make it anew.
-        match part {
-            Part::Range(first) => {
-                managed::give_back(&mut state.ranges, &self.device, first);
-                Ok(())
-            }
-            Part::Window(first) => {
-                managed::give_back(&mut state.windows, &self.device, first);
-                Ok(())
-            }
-            Part::Pages(first) => pages::give_back(&mut state.pages, first),
-        }
+        let lender = Arc::clone(&self.lender);
+        lender.end(std::slice::from_mut(self))
     }
 }
 
@@ -189,21 +196,53 @@ impl Loans {
     /// Ends all loans; the work must be done. When this returns, also with an error, no device
     /// reaches registered memory that was written.
     pub(crate) fn end(&self) -> Result<()> {
-        let loans = std::mem::take(&mut *self.lock());
+        Self::end_all([self])
+    }
+
+    /// Ends all of these loans, as [`end`](Self::end) does. What the driver is to release it
+    /// releases by one call.
+    ///
+    /// # Errors
+    ///
+    /// `EIO`: registered memory that the device could write was not taken back; the device is cut
+    /// off. See [`release_all_or_abort`](super::raw::all::release_all_or_abort).
+    pub(crate) fn end_all<'a>(all: impl IntoIterator<Item = &'a Self>) -> Result<()> {
+        let all = all.into_iter();
+        let mut loans: Vec<_> = all
+            .flat_map(|loans| std::mem::take(&mut *loans.lock()))
+            .collect();
+        loans.sort_by_key(|loan| Arc::as_ptr(&loan.lender).addr());
         // Each of them, also after an error.
-        let ended = loans.into_iter().map(|mut loan| loan.end());
+        let lenders = loans.chunk_by_mut(|one, two| Arc::ptr_eq(&one.lender, &two.lender));
+        let ended = lenders.map(|of_lender| match of_lender {
+            [] => Ok(()),
+            [first, ..] => Arc::clone(&first.lender).end(of_lender),
+        });
         ended.fold(Ok(()), Result::and)
     }
 }
 
 /// Registers the pages around some memory for all queues of a context, until the loans end.
 pub(crate) fn register(device: &Device, addr: usize, len: usize, access: Access) -> Result<Loans> {
-    if len == 0 {
-        return Ok(Loans::default());
+    let all = register_all(device, &[(addr, len)], access);
+    let mut all = all.map_err(|refused| refused.error)?;
+    Ok(all.pop().unwrap_or_default())
+}
+
+/// Registers the pages around several pieces of memory, each given as address and length, as
+/// [`register`] does: all or none.
+pub(crate) fn register_all(
+    device: &Device,
+    memory: &[(usize, usize)],
+    access: Access,
+) -> Result<Vec<Loans>, Refused> {
+    if memory.iter().all(|&(_, len)| len == 0) {
+        return Ok(memory.iter().map(|_| Loans::default()).collect());
     }
     device.note_lending();
-    let (loans, _) = Lender::of(device).register_slice(device, addr, len, access)?;
-    Ok(Loans(Mutex::new(loans)))
+    let (loans, _) = Lender::of(device).register_slices(device, memory, access)?;
+    let loans = loans.into_iter().map(|loans| Loans(Mutex::new(loans)));
+    Ok(loans.collect())
 }
 
 /// How a queue lends memory.
@@ -291,8 +330,9 @@ impl Lending {
             }
         }
         let start = Instant::now();
-        let (more, bytes) = lender.register_slice(device, addr, bytes, access)?;
-        loans.lock().extend(more);
+        let registered = lender.register_slices(device, &[(addr, bytes)], access);
+        let (more, bytes) = registered.map_err(|refused| refused.error)?;
+        loans.lock().extend(more.into_iter().flatten());
         let time = start.elapsed();
         Ok(Reach::Registered { bytes, time })
     }
