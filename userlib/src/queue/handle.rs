@@ -30,7 +30,7 @@ use crate::sys::barrier::{after_read, drain_writes};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::Map;
-use crate::sys::sync::{spin_loop, AtomicBool, Mutex, SPINS};
+use crate::sys::sync::{spin_loop, AtomicBool, Condvar, Mutex, MutexGuard, SPINS};
 use crate::sys::trace::span;
 use crate::sys::word;
 use crate::trace::recorder::Recorder;
@@ -57,6 +57,9 @@ pub(crate) struct Handle {
     kept: AtomicBool,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
+    /// A host function will never run. With it, the number of those that have run changes.
+    call_lost: Mutex<bool>,
+    call_ended: Condvar,
     /// Dropped after the queue is destroyed.
     lending: Lending,
     /// Records what the queue does, if the process is traced. Likewise.
@@ -107,6 +110,8 @@ impl Handle {
             destroying: Mutex::new(()),
             kept: AtomicBool::new(false),
             poisoned: OnceLock::new(),
+            call_lost: Mutex::new(false),
+            call_ended: Condvar::new(),
             lending,
             recorder,
             #[cfg(test)]
@@ -141,6 +146,54 @@ impl Handle {
         // No doorbell comes between, which would order the writes.
         drain_writes();
         word::store(self.fences.words(), 8 * CALLBACKS as usize, count.to_le());
+        self.end_call(false);
+    }
+
+    /// Tells those who wait for a host function that it will never run.
+    pub(crate) fn lose_call(&self) {
+        self.end_call(true);
+    }
+
+    fn end_call(&self, lost: bool) {
+        // Whoever has looked before sleeps by now.
+        *self.lock_calls() |= lost;
+        self.call_ended.notify_all();
+    }
+
+    fn lock_calls(&self) -> MutexGuard<'_, bool> {
+        self.call_lost
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `count` host functions have run. If so, later reads see what they wrote.
+    pub(crate) fn have_run(&self, count: u64) -> bool {
+        let run = word::load(self.fences.words(), 8 * CALLBACKS as usize);
+        u64::from_le(run) >= count
+    }
+
+    /// Waits until `count` host functions have run. Returns false if the time was up first, or if
+    /// they may never run.
+    pub(crate) fn wait_for_call(&self, count: u64, timeout: Duration) -> bool {
+        for _ in 0..SPINS {
+            if self.have_run(count) {
+                return true;
+            }
+            spin_loop();
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let mut lost = self.lock_calls();
+        while !self.have_run(count) {
+            let left = deadline.map_or(timeout, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if *lost || left.is_zero() {
+                return false;
+            }
+            let woken = self.call_ended.wait_timeout(lost, left);
+            lost = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Notes that another queue reads the fence.

@@ -67,6 +67,8 @@ pub struct Queue {
     executed: u64,
     /// Batches that hold back publishing.
     held: u32,
+    /// How many host functions must have run before what is put next, if nothing was put since.
+    awaited_calls: Option<u64>,
     /// Raw packets were put since the last scope ended.
     raw_packets: bool,
     /// Fences of other queues that submitted work waits for, which must not be dropped before.
@@ -92,6 +94,7 @@ impl Queue {
             ring,
             executed: 0,
             held: 0,
+            awaited_calls: None,
             raw_packets: false,
             dependencies: Vec::new(),
         }
@@ -190,8 +193,25 @@ impl Queue {
         packets: impl Iterator<Item = Packet>,
         when_full: WhenFull,
     ) -> Result<()> {
+        self.put(what, count, packets, when_full)?;
+        if self.held == 0 {
+            self.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Puts the packets of `what` into the ring, to be published with what comes next: the caller
+    /// puts more, or nobody misses them until then.
+    pub(crate) fn put(
+        &mut self,
+        what: Traced,
+        count: u64,
+        packets: impl Iterator<Item = Packet>,
+        when_full: WhenFull,
+    ) -> Result<()> {
         span!("submit", queue = self.handle.id(), packets = count);
         self.handle.check(Operation::Submit, "add to")?;
+        self.put_awaited_calls();
         // Each packet has another one behind it that stamps it, if that ever fits.
         let traced = self.handle.recorder().is_some_and(|recorder| {
             let fits = 2 * count <= self.ring.longest();
@@ -215,10 +235,42 @@ impl Queue {
                 None => self.ring.put(&packet),
             }
         }
-        if self.held == 0 {
-            self.publish()?;
-        }
         Ok(())
+    }
+
+    /// Has what is put next wait until `calls` host functions have run. The packet for that is put
+    /// when something follows while they have not.
+    pub(crate) fn await_calls(&mut self, calls: u64) -> Result<()> {
+        if self.handle.recorder().is_some() {
+            // A trace shows the wait.
+            let (what, packet) = (Traced::HostFunction, self.wait_for_calls(calls));
+            return self.submit(what, 1, std::iter::once(packet), WhenFull::Wait);
+        }
+        self.put_awaited_calls();
+        self.make_room(1)?;
+        self.awaited_calls = Some(calls);
+        Ok(())
+    }
+
+    /// How many host functions must have run before what is put next, if nothing was put since.
+    pub(crate) fn awaited_calls(&self) -> Option<u64> {
+        self.awaited_calls
+    }
+
+    /// Puts the packet that waits for host functions, if some are awaited that have not run.
+    fn put_awaited_calls(&mut self) {
+        let Some(calls) = self.awaited_calls.take() else {
+            return;
+        };
+        if !self.handle.have_run(calls) {
+            // `await_calls` has made room, and nothing was put since.
+            self.ring.put(&self.wait_for_calls(calls));
+        }
+    }
+
+    fn wait_for_calls(&self, calls: u64) -> Packet {
+        let addr = self.handle.callbacks_addr();
+        self.format.fence_wait(addr, calls)
     }
 
     /// Records a packet that is put next. Returns the packet with which the device stamps it.
@@ -245,16 +297,22 @@ impl Queue {
 
     /// Ends a batch. The last one publishes.
     pub(crate) fn unhold(&mut self) -> Result<()> {
-        // The end of a scope may have come first, which ends all batches.
-        self.held = self.held.saturating_sub(1);
+        self.release();
         if self.held == 0 {
             self.publish()?;
         }
         Ok(())
     }
 
+    /// Ends a batch, without publishing it: the caller does so.
+    pub(crate) fn release(&mut self) {
+        // The end of a scope may have come first, which ends all batches.
+        self.held = self.held.saturating_sub(1);
+    }
+
     /// Publishes everything, and returns the fence behind it.
     pub(crate) fn fence(&mut self) -> Result<Fence> {
+        self.put_awaited_calls();
         let value = self.ring.mark();
         self.publish()?;
         Ok(Fence::new(Arc::clone(&self.handle), value))

@@ -151,6 +151,20 @@ pub(super) fn when(point: Point, action: Action) -> Result<u64> {
     Ok(number)
 }
 
+/// Runs a host function, the one with this number, when a point is reached.
+pub(super) fn call_at(point: Point, count: u64, function: Box<dyn FnOnce() + Send>) -> Result<()> {
+    if !point.fence.is_done() {
+        return when(point, Action::Call(count, function)).map(drop);
+    }
+    // Nothing is to be waited for, so no other thread is asked to.
+    let handle = Arc::clone(point.handle());
+    match CALLS.try_run(Box::new(move || call(&handle, count, function))) {
+        Ok(()) => Ok(()),
+        // Not here: the function may wait for this thread.
+        Err(job) => when(point, Action::Call(count, job)).map(drop),
+    }
+}
+
 /// Runs something that takes as long as a packet, and then wakes a task.
 pub(super) fn in_background(task: &Arc<Task>, job: impl FnOnce() + Send + 'static) {
     let task = Arc::clone(task);
@@ -406,6 +420,7 @@ fn call(handle: &Handle, count: u64, function: Box<dyn FnOnce() + Send>) {
         handle.store_callbacks(count);
     } else {
         handle.poison("a host function panicked");
+        handle.lose_call();
     }
 }
 
@@ -421,6 +436,7 @@ impl Item {
         match self.action {
             Action::Call(_, function) => {
                 run_inside(|| drop(function));
+                self.point.handle().lose_call();
             }
             Action::Drop(what) => {
                 // A queue that has stopped does nothing any more; one that waits still might.

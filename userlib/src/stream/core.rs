@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -25,6 +26,8 @@ use super::callbacks::{self, Action};
 use super::options::StreamOptions;
 use super::shared::{Page, Shared};
 
+/// How long a wait for a host function leaves alone what else may have happened.
+const STEP: Duration = Duration::from_millis(250);
 /// The cause with which a queue is poisoned that is reset without having failed.
 const RESET: &str = "the stream was reset";
 
@@ -81,7 +84,7 @@ impl State {
 
     /// Has what is submitted next wait until the device finds a number of at least `value` at
     /// `addr`, which is in `kept`. `dependencies` are the fences that this wait is for, its own
-    /// last.
+    /// last. The device is told of the wait together with what is submitted next, or waited for.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),
@@ -97,7 +100,7 @@ impl State {
         let what = dependencies
             .last()
             .map_or(Traced::Nothing, Traced::wait_for);
-        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
+        queue.put(what, 1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
         self.waits.push((until, kept));
         Ok(())
@@ -290,13 +293,55 @@ impl Core {
         handle.poison(KEPT);
     }
 
-    /// Submits a host function, and returns the point behind it. Fails if the stream was reset
-    /// since it had this queue.
+    /// Waits for everything that was submitted, but no longer than `timeout`. Returns false if the
+    /// time was up first.
+    pub(super) fn synchronize(&self, timeout: Option<Duration>) -> Result<bool> {
+        self.check_outside()?;
+        let start = Instant::now();
+        let mut state = self.lock();
+        let queue = state.queue_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        let point = match queue.awaited_calls() {
+            // A host function was submitted last. It knows first that it has run, and everything
+            // before it was done then.
+            Some(calls) => {
+                let handle = Arc::clone(queue.handle());
+                drop(state);
+                let step = timeout.map_or(STEP, |timeout| timeout.min(STEP));
+                if handle.wait_for_call(calls, step) {
+                    return Ok(true);
+                }
+                self.point()?
+            }
+            None => queue.point()?,
+        };
+        point.wait(timeout.map(|timeout| timeout.saturating_sub(start.elapsed())))
+    }
+
+    /// Submits a host function. Fails if the stream was reset since it had this queue.
     pub(super) fn call(
         &self,
         queue: Option<u64>,
         function: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
+        self.submit_call(queue, function, |_| Ok(()))
+    }
+
+    /// Submits a host function as [`call`](Self::call) does, and returns the point behind it.
+    pub(super) fn call_to(
+        &self,
+        queue: Option<u64>,
+        function: Box<dyn FnOnce() + Send>,
     ) -> Result<Point> {
+        self.submit_call(queue, function, Queue::point)
+    }
+
+    fn submit_call<T>(
+        &self,
+        queue: Option<u64>,
+        function: Box<dyn FnOnce() + Send>,
+        behind: impl FnOnce(&mut Queue) -> Result<T>,
+    ) -> Result<T> {
         self.check_outside()?;
         let mut state = match queue {
             Some(queue) => self.lock_of(queue)?,
@@ -306,16 +351,12 @@ impl Core {
         let queue = state.queue_mut();
         queue.handle().check(Operation::Submit, "add to")?;
         let point = queue.point()?;
-        let packet = queue
-            .format()
-            .fence_wait(point.handle().callbacks_addr(), calls);
-        let what = Traced::HostFunction;
-        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
+        queue.await_calls(calls)?;
         state.calls = calls;
-        let behind = state.queue_mut().point();
+        let behind = behind(state.queue_mut());
         // Unlocked first: a failure drops the function, which may use the stream.
         drop(state);
-        callbacks::when(point, Action::Call(calls, function))?;
+        callbacks::call_at(point, calls, function)?;
         behind
     }
 

@@ -112,7 +112,8 @@ impl Event {
                 format.timestamp(base + slot.time_offset() as u64),
                 format.fence_write(base + slot.count_offset() as u64, count),
             ];
-            queue.submit(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
+            queue.put(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
+            // This publishes all of it at once.
             queue.point()
         })();
         match submitted {

@@ -122,7 +122,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
         let mut point = Point::new(never, Vec::new());
         if let Ok(mut state) = self.core.lock_of(self.handle.id()) {
             let queue = state.queue_mut();
-            let _ = queue.unhold();
+            queue.release();
             point.raw_packets = queue.has_raw_packets();
             point = queue.point_for_memory().unwrap_or(point);
         }

@@ -175,8 +175,7 @@ impl<'w> Work<'w> {
     /// As for [`Stream::call`](super::Stream::call); `EIO`: the stream was reset since the work
     /// began.
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        let point = self.core.call(Some(self.queue), Box::new(function));
-        point.map(drop)
+        self.core.call(Some(self.queue), Box::new(function))
     }
 
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
@@ -385,7 +384,7 @@ impl<'w> Work<'w> {
         let pages = outwards(addr, len, page_size()).filter(|&(_, len)| len != 0);
         let pages = pages.ok_or_else(|| refuse("there is no element"))?;
         let (function, result) = prefetch::function(device, pages, to, ());
-        let point = self.core.call(Some(self.queue), function)?;
+        let point = self.core.call_to(Some(self.queue), function)?;
         Ok(Prefetching::new(point, result))
     }
 
