@@ -15,7 +15,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::Ordering;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -60,6 +60,8 @@ pub(crate) struct Handle {
     /// A host function will never run. With it, the number of those that have run changes.
     call_lost: Mutex<bool>,
     call_ended: Condvar,
+    /// Who is asked for interrupts, if there are markers without.
+    owner: OnceLock<Weak<dyn Owner>>,
     /// Dropped after the queue is destroyed.
     lending: Lending,
     /// Records what the queue does, if the process is traced. Likewise.
@@ -87,6 +89,13 @@ pub(crate) enum Stopped {
     Faulted(Fault),
 }
 
+/// Whoever can put packets into the ring of a queue.
+pub(crate) trait Owner: Send + Sync {
+    /// Somebody is about to sleep until `value` packets of this queue are executed: has the device
+    /// interrupt then, if it would not. Does not wait.
+    fn interrupt_at(&self, queue: u64, value: u64);
+}
+
 /// One of the ioctls that ask for the state of a queue.
 type Query = fn(BorrowedFd<'_>, &mut abi::pinmap_queue_query) -> Result<(), Errno>;
 
@@ -112,6 +121,7 @@ impl Handle {
             poisoned: OnceLock::new(),
             call_lost: Mutex::new(false),
             call_ended: Condvar::new(),
+            owner: OnceLock::new(),
             lending,
             recorder,
             #[cfg(test)]
@@ -129,6 +139,20 @@ impl Handle {
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Notes who is to be asked for interrupts.
+    pub(crate) fn belong_to(&self, owner: Weak<dyn Owner>) {
+        // The first one stays.
+        let _ = self.owner.set(owner);
+    }
+
+    /// Makes sure that the device interrupts when `value` packets are executed, or later.
+    fn have_interrupt(&self, value: u64) {
+        // An owner that is gone has left no marker without.
+        if let Some(owner) = self.owner.get().and_then(Weak::upgrade) {
+            owner.interrupt_at(self.id, value);
+        }
     }
 
     /// Device address of the number of packets executed.
@@ -242,6 +266,7 @@ impl Handle {
             // The made-up driver takes it, and signals nothing.
             return Ok(());
         }
+        self.have_interrupt(value);
         let mut args = abi::pinmap_queue_notify {
             queue: self.id,
             fence: EXECUTED,
@@ -276,6 +301,7 @@ impl Handle {
             return unless_reached(error);
         }
         span!("wait", queue = self.id, fence = value);
+        self.have_interrupt(value);
         // A deadline too far away to be represented is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while self.executed() < value {

@@ -212,6 +212,7 @@ impl Queue {
         span!("submit", queue = self.handle.id(), packets = count);
         self.handle.check(Operation::Submit, "add to")?;
         self.put_awaited_calls();
+        self.settle();
         // Each packet has another one behind it that stamps it, if that ever fits.
         let traced = self.handle.recorder().is_some_and(|recorder| {
             let fits = 2 * count <= self.ring.longest();
@@ -263,6 +264,7 @@ impl Queue {
             return;
         };
         if !self.handle.have_run(calls) {
+            self.settle();
             // `await_calls` has made room, and nothing was put since.
             self.ring.put(&self.wait_for_calls(calls));
         }
@@ -313,9 +315,41 @@ impl Queue {
     /// Publishes everything, and returns the fence behind it.
     pub(crate) fn fence(&mut self) -> Result<Fence> {
         self.put_awaited_calls();
+        self.settle();
         let value = self.ring.mark();
         self.publish()?;
         Ok(Fence::new(Arc::clone(&self.handle), value))
+    }
+
+    /// Publishes everything, and returns the point behind it, of which the device does not tell
+    /// those who sleep before somebody [wants that](Self::interrupt_if).
+    pub(crate) fn quiet_point(&mut self) -> Result<Point> {
+        self.put_awaited_calls();
+        let value = self.ring.mark_quietly();
+        self.publish()?;
+        let fence = Fence::new(Arc::clone(&self.handle), value);
+        Ok(Point::new(fence, self.dependencies.clone()))
+    }
+
+    /// Has the device interrupt behind the last marker, unless it has executed that already.
+    fn settle(&mut self) {
+        match self.ring.quiet() {
+            None => {}
+            Some(value) if self.handle.executed() >= value => self.ring.need_no_interrupt(),
+            Some(_) => self.ring.interrupt(),
+        }
+    }
+
+    /// Has the device interrupt behind the markers that it comes to with `wanted` packets.
+    pub(crate) fn interrupt_if(&mut self, wanted: u64) {
+        if self.ring.quiet().is_some_and(|value| value <= wanted) {
+            self.settle();
+        }
+        // Batches do not hold back here: one may take long to end.
+        if self.ring.is_untold(wanted) {
+            // If this fails, so does the wait, or it looks again after a while.
+            let _ = self.publish();
+        }
     }
 
     /// Publishes everything, and returns the point behind it. At this point no memory is given
@@ -330,6 +364,15 @@ impl Queue {
         Ok(Point {
             raw_packets,
             ..self.point()?
+        })
+    }
+
+    /// As [`point_for_memory`](Self::point_for_memory), but [quiet](Self::quiet_point).
+    pub(crate) fn quiet_point_for_memory(&mut self) -> Result<Point> {
+        let raw_packets = self.raw_packets;
+        Ok(Point {
+            raw_packets,
+            ..self.quiet_point()?
         })
     }
 

@@ -2,9 +2,15 @@
 //! The ring of a queue: where packets go, how many fit, and how the device learns of them.
 //!
 //! The device tells how many packets it has executed only by fences, so the ring puts *markers*
-//! among the packets: one at least every quarter of the ring, and one wherever somebody waits. A
+//! among the packets: one at least every quarter of the ring, and one wherever somebody may wait. A
 //! marker stores how many packets are executed, itself included. Room for one more marker is always
 //! left.
+//!
+//! A marker ends with an interrupt, for those who sleep. It costs the CPU more than all the rest, so
+//! where perhaps nobody will sleep, the interrupt is left out at first: the marker is *quiet*. Its
+//! interrupt is put when somebody is about to sleep, or when more packets come and the device has
+//! not executed the marker yet: later it would be too late to put it just behind. So who sleeps is
+//! woken as soon as if every marker had one.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -18,7 +24,8 @@ use crate::sys::map::Map;
 use super::doorbell::Doorbell;
 use super::format::{Packet, PacketFormat};
 
-/// Packets of a marker: one that stores the fence, one that interrupts for those who sleep.
+/// Packets of a marker: one that stores the fence, one that interrupts for those who sleep. A quiet
+/// marker keeps the place of the second one.
 pub(crate) const MARKER: u64 = 2;
 /// 64-bit words in a packet.
 const WORDS: usize = Packet::LEN / 8;
@@ -35,6 +42,10 @@ pub(crate) struct Ring {
     published: u64,
     /// The number that the last marker stores, and how many packets were put when it was complete.
     marker: (u64, u64),
+    /// The last marker has no interrupt yet. Nothing was put since.
+    quiet: bool,
+    /// What the first marker stores whose interrupt is not published.
+    untold: Option<u64>,
     /// Device address of the number that markers store.
     fence_addr: u64,
     format: &'static dyn PacketFormat,
@@ -68,6 +79,8 @@ impl Ring {
             written: 0,
             published: 0,
             marker: (0, 0),
+            quiet: false,
+            untold: None,
             fence_addr,
             format,
         }
@@ -80,9 +93,14 @@ impl Ring {
 
     /// How many packets can be put, besides the markers among them, when `executed` are executed.
     pub(crate) fn room(&self, executed: u64) -> u64 {
-        let free = (executed + self.capacity).saturating_sub(self.written);
+        let free = (executed + self.capacity).saturating_sub(self.taken());
         // More at once would not fit into an empty ring either.
         self.without_markers(free).min(self.longest())
+    }
+
+    /// Packets put since the beginning, with the interrupt of a quiet marker.
+    fn taken(&self) -> u64 {
+        self.written + u64::from(self.quiet)
     }
 
     /// How many packets can be put at once into an empty ring.
@@ -99,17 +117,18 @@ impl Ring {
     /// How many packets must be executed until there is room for `count` more. A marker that is
     /// already in the ring tells when.
     pub(crate) fn room_for(&self, count: u64) -> u64 {
-        (self.written + count + 2 * MARKER).saturating_sub(self.capacity)
+        (self.taken() + count + 2 * MARKER).saturating_sub(self.capacity)
     }
 
-    /// Puts a packet, for which there must be room, and a marker if one is due.
+    /// Puts a packet, for which there must be room, and a marker if one is due. The last marker must
+    /// not be quiet.
     pub(crate) fn put(&mut self, packet: &Packet) {
         self.push(packet);
         self.mark_if_due();
     }
 
     /// Puts two packets with nothing between them, for which there must be room, and a marker if
-    /// one is due.
+    /// one is due. The last marker must not be quiet.
     pub(crate) fn put_both(&mut self, first: &Packet, second: &Packet) {
         self.push(first);
         self.push(second);
@@ -117,6 +136,10 @@ impl Ring {
     }
 
     fn mark_if_due(&mut self) {
+        debug_assert!(
+            !self.quiet,
+            "a packet is about to separate marker and interrupt"
+        );
         if self.written - self.marker.1 >= self.quarter() {
             self.mark();
         }
@@ -124,19 +147,52 @@ impl Ring {
 
     /// Puts a marker, unless nothing came after the last one. Returns what the last marker stores.
     pub(crate) fn mark(&mut self) -> u64 {
+        self.mark_quietly();
+        self.interrupt();
+        self.marker.0
+    }
+
+    /// Puts a marker as [`mark`](Self::mark) does, but leaves the interrupt for later.
+    pub(crate) fn mark_quietly(&mut self) -> u64 {
         if self.written != self.marker.1 {
             let value = self.written + 1;
             self.push(&self.format.fence_write(self.fence_addr, value));
-            self.push(&self.format.interrupt());
             self.marker = (value, self.written);
+            self.quiet = true;
         }
         self.marker.0
+    }
+
+    /// What the last marker stores, if it is quiet.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        self.quiet.then_some(self.marker.0)
+    }
+
+    /// Whether `executed` packets take the device to a marker whose interrupt is not published.
+    pub(crate) fn is_untold(&self, executed: u64) -> bool {
+        self.untold.is_some_and(|value| value <= executed)
+    }
+
+    /// Puts the interrupt of the last marker, if it is quiet.
+    pub(crate) fn interrupt(&mut self) {
+        if self.quiet {
+            self.push(&self.format.interrupt());
+            self.untold.get_or_insert(self.marker.0);
+            self.need_no_interrupt();
+        }
+    }
+
+    /// Notes that the last marker, if it is quiet, stays without an interrupt: it is executed.
+    pub(crate) fn need_no_interrupt(&mut self) {
+        self.quiet = false;
+        self.marker.1 = self.written;
     }
 
     fn push(&mut self, packet: &Packet) {
         match &mut self.path {
             Path::Mapped { ring, .. } => {
-                let at = (self.written % self.capacity) as usize * WORDS;
+                // A power of two: dividing by it would take longer than the rest.
+                let at = (self.written & (self.capacity - 1)) as usize * WORDS;
                 let slot = &ring.words()[at..at + WORDS];
                 for (to, word) in slot.iter().zip(packet.words()) {
                     // Published by the doorbell, which comes later.
@@ -165,6 +221,7 @@ impl Ring {
             }
         }
         self.published = self.written;
+        self.untold = None;
         Ok(())
     }
 
@@ -242,6 +299,29 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_quiet_marker_interrupts_later_or_never() {
+        let mut ring = ring(64);
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (2, 2));
+        assert_eq!(ring.quiet(), Some(2));
+        // The place of the interrupt is kept.
+        let room = ring.room(0);
+        assert_eq!((ring.mark_quietly(), ring.written()), (2, 2));
+        assert_eq!((ring.mark(), ring.written()), (2, 3));
+        assert_eq!((ring.packet(2), ring.quiet()), (packet::interrupt(), None));
+        assert_eq!(ring.room(0), room);
+        assert!(ring.is_untold(2) && !ring.is_untold(1));
+        ring.publish().expect("published");
+        assert!(!ring.is_untold(2));
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (5, 5));
+        ring.need_no_interrupt();
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (7, 7));
+        assert_eq!(ring.packet(5), packet::nop());
+    }
+
+    #[test]
     fn only_what_is_published_is_told() {
         let mut ring = ring(64);
         ring.put(&packet::nop());
@@ -265,17 +345,24 @@ pub(crate) mod tests {
         #[test]
         fn nothing_is_overwritten_and_there_is_always_a_way_on(
             log2 in 6u32..=9,
-            steps in prop::collection::vec((0u64..600, 0u64..600), 1..100),
+            steps in prop::collection::vec((0u64..600, 0u64..600, any::<bool>()), 1..100),
         ) {
             let mut ring = ring(1 << log2);
             let (mut executed, mut known) = (0, 0);
-            for (put, run) in steps {
+            for (put, run, quiet) in steps {
                 let room = ring.room(known);
                 prop_assert!(room <= ring.longest());
+                match ring.quiet() {
+                    Some(value) if known >= value => ring.need_no_interrupt(),
+                    _ => ring.interrupt(),
+                }
                 for _ in 0..put.min(room) {
                     ring.put(&packet::nop());
                 }
-                ring.mark();
+                match quiet {
+                    true => ring.mark_quietly(),
+                    false => ring.mark(),
+                };
                 prop_assert!(ring.written() - executed <= ring.capacity);
                 // When `value` packets are executed there is room for one, and a marker tells so.
                 let value = ring.room_for(1);

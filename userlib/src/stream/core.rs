@@ -5,9 +5,10 @@
 //! memory remember the id of the queue that they began with, so that after a reset they refuse to
 //! go on, instead of doing half of the work.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -17,13 +18,14 @@ use crate::device::Device;
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::memory::lent::KEPT;
 use crate::queue::fence::Fence;
-use crate::queue::handle::Handle;
+use crate::queue::handle::{Handle, Owner};
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
 use crate::trace::recorder::Traced;
 
 use super::callbacks::{self, Action};
 use super::options::StreamOptions;
+use super::served::{Serve, Served, Serving};
 use super::shared::{Page, Shared};
 
 /// How long a wait for a host function leaves alone what else may have happened.
@@ -38,7 +40,8 @@ pub(crate) struct Core {
     shared: Arc<Shared>,
     /// Id of the queue.
     id: AtomicU64,
-    state: Mutex<State>,
+    me: Weak<Self>,
+    state: Served<State>,
 }
 
 /// State that submitting changes.
@@ -48,7 +51,7 @@ pub(crate) struct State {
     /// Host functions that were submitted to the queue.
     calls: u64,
     /// What wait packets read, each with the number of packets executed when that is over.
-    waits: Vec<(u64, Kept)>,
+    waits: VecDeque<(u64, Kept)>,
 }
 
 /// Memory that a wait packet reads.
@@ -64,7 +67,7 @@ impl State {
         Self {
             queue: Some(queue),
             calls: 0,
-            waits: Vec::new(),
+            waits: VecDeque::new(),
         }
     }
 
@@ -92,7 +95,14 @@ impl State {
         dependencies: &[Fence],
     ) -> Result<()> {
         let executed = self.queue().handle().executed();
-        self.waits.retain(|(until, _)| *until > executed);
+        // They are over in this order.
+        while self
+            .waits
+            .front()
+            .is_some_and(|(until, _)| *until <= executed)
+        {
+            self.waits.pop_front();
+        }
         let queue = self.queue_mut();
         queue.forget_reached();
         dependencies.iter().for_each(|fence| queue.depend_on(fence));
@@ -102,8 +112,23 @@ impl State {
             .map_or(Traced::Nothing, Traced::wait_for);
         queue.put(what, 1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
-        self.waits.push((until, kept));
+        self.waits.push_back((until, kept));
         Ok(())
+    }
+}
+
+impl Serve for State {
+    fn serve(&mut self, wanted: u64) {
+        self.queue_mut().interrupt_if(wanted);
+    }
+}
+
+impl Owner for Core {
+    fn interrupt_at(&self, queue: u64, value: u64) {
+        // A queue from before a reset is destroyed.
+        if self.id() == queue {
+            self.state.want(value);
+        }
     }
 }
 
@@ -122,24 +147,36 @@ impl Core {
         callbacks::prepare()?;
         let queue = gpu.queue(options.queue(gpu))?;
         let shared = Shared::of(gpu.device());
-        let core = Arc::new(Self {
-            gpu: gpu.clone(),
-            options,
-            shared,
-            id: AtomicU64::new(queue.id()),
-            state: Mutex::new(State::new(queue)),
-        });
+        let core = Self::of(gpu.clone(), options, shared, queue);
         core.shared.join(&core);
         Ok(core)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves the ring as it was before, or with a packet more.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn of(
+        gpu: Accelerator,
+        options: StreamOptions,
+        shared: Arc<Shared>,
+        queue: Queue,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| {
+            queue.handle().belong_to(me.clone());
+            Self {
+                gpu,
+                options,
+                shared,
+                id: AtomicU64::new(queue.id()),
+                me: me.clone(),
+                state: Served::new(State::new(queue)),
+            }
+        })
+    }
+
+    pub(super) fn lock(&self) -> Serving<'_, State> {
+        self.state.lock()
     }
 
     /// Locks the state, unless the stream was reset since it had this queue.
-    pub(super) fn lock_of(&self, queue: u64) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn lock_of(&self, queue: u64) -> Result<Serving<'_, State>> {
         let state = self.lock();
         if state.queue().id() == queue {
             return Ok(state);
@@ -244,11 +281,9 @@ impl Core {
     }
 
     pub(super) fn query(&self) -> Result<bool> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+        let Some(mut state) = self.state.try_lock() else {
             // Another thread is submitting.
-            Err(TryLockError::WouldBlock) => return Ok(false),
+            return Ok(false);
         };
         let point = state.queue_mut().point()?;
         drop(state);
@@ -370,14 +405,16 @@ impl Core {
         }
         handle.destroy()?;
         self.id.store(queue.id(), Ordering::Relaxed);
+        queue.handle().belong_to(self.me.clone());
         *state = State::new(queue);
+        self.state.forget();
         Ok(())
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         let waits = std::mem::take(&mut state.waits);
         let Some(mut queue) = state.queue.take() else {
             return;
@@ -400,7 +437,7 @@ impl Drop for Core {
 /// The parts of a dropped stream that are kept while the device still works for it.
 struct Remains {
     queue: Queue,
-    _waits: Vec<(u64, Kept)>,
+    _waits: VecDeque<(u64, Kept)>,
     _shared: Arc<Shared>,
 }
 
@@ -418,13 +455,8 @@ impl Drop for Remains {
 impl Core {
     /// A stream without a driver.
     pub(super) fn fake(queue: Queue) -> Arc<Self> {
-        Arc::new(Self {
-            gpu: Accelerator::fake(),
-            options: StreamOptions::new(),
-            shared: Arc::default(),
-            id: AtomicU64::new(queue.id()),
-            state: Mutex::new(State::new(queue)),
-        })
+        let (gpu, options) = (Accelerator::fake(), StreamOptions::new());
+        Self::of(gpu, options, Arc::default(), queue)
     }
 }
 

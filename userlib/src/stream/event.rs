@@ -114,7 +114,7 @@ impl Event {
             ];
             queue.put(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
             // This publishes all of it at once.
-            queue.point()
+            queue.quiet_point()
         })();
         match submitted {
             Ok(point) => {

@@ -241,6 +241,7 @@ mod pending;
 mod pool;
 mod prefetch;
 mod scope;
+mod served;
 mod shared;
 mod work;
 

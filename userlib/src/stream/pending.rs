@@ -124,7 +124,7 @@ impl<M: Send + 'static> Submitting<'_, M> {
             let queue = state.queue_mut();
             queue.release();
             point.raw_packets = queue.has_raw_packets();
-            point = queue.point_for_memory().unwrap_or(point);
+            point = queue.quiet_point_for_memory().unwrap_or(point);
         }
         Some(Pending {
             point,

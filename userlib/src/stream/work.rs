@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -24,6 +24,7 @@ use super::core::{Core, State};
 use super::event::Event;
 use super::options::Unregistered;
 use super::prefetch::{self, Prefetching};
+use super::served::Serving;
 use super::Stream;
 
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
@@ -65,7 +66,7 @@ impl<'w> Work<'w> {
     }
 
     /// Locks the stream's state, unless the stream was reset since the work began.
-    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    fn lock(&self) -> Result<Serving<'_, State>> {
         self.core.lock_of(self.queue)
     }
 
