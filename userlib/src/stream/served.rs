@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::{PoisonError, TryLockError};
 
-use crate::sys::sync::{fence, AtomicU64, Mutex, MutexGuard};
+use crate::sys::sync::{fence, thread, AtomicU64, Mutex, MutexGuard};
 
 /// State that can do what others want of it.
 pub(super) trait Serve {
@@ -59,7 +59,7 @@ impl<T: Serve> Served<T> {
             if self.wanting.load(Ordering::SeqCst) == 0 {
                 return None;
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
