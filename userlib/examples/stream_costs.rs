@@ -21,6 +21,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
+/// How long the device and the driver are left alone before a packet is submitted.
+const REST: Duration = Duration::from_micros(500);
 /// How often the overlap is measured.
 const RUNS: usize = 5;
 
@@ -130,20 +132,17 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     ];
     for (case, turns, together) in cases {
         let packets = &packets[..together];
-        let mut times = [const { Vec::new() }; 2];
-        for _ in 0..TIMES {
-            let time = queue.scope(|scope| {
+        let mut by_ring = || {
+            queue.scope(|scope| {
                 let start = Instant::now();
                 for _ in 0..turns {
                     // SAFETY: They write nothing.
                     unsafe { scope.submit_packets(packets)? };
                 }
-                let time = start.elapsed();
-                // The device is idle again before the next turn.
-                scope.wait()?;
-                Ok(time)
-            })?;
-            times[0].push(time / (turns * together) as u32);
+                Ok(start.elapsed())
+            })
+        };
+        let by_stream = || {
             let mut all = Vec::with_capacity(turns);
             let start = Instant::now();
             for _ in 0..turns {
@@ -151,8 +150,23 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
                 let work = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(packets) };
                 all.push(stream.submit((), work)?);
             }
-            times[1].push(start.elapsed() / (turns * together) as u32);
+            let time = start.elapsed();
             all.into_iter().try_for_each(|pending| pending.wait())?;
+            Ok(time)
+        };
+        let mut times = [const { Vec::new() }; 2];
+        for round in 0..TIMES {
+            for turn in 0..2 {
+                // Until the device is idle, and what the turn before has caused is over.
+                let rest = Instant::now();
+                while rest.elapsed() < REST {}
+                let way = (round + turn) % 2;
+                let time: Result<Duration> = match way {
+                    0 => by_ring().map_err(Into::into),
+                    _ => by_stream(),
+                };
+                times[way].push(time? / (turns * together) as u32);
+            }
         }
         for (way, times) in ["ring", "stream"].into_iter().zip(&times) {
             records.push(Record::new(format!("{case}/0KiB/packet"), way, times));

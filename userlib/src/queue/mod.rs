@@ -171,10 +171,16 @@ impl Queue {
 
     /// Waits until the ring has room for `count` packets, if it has not.
     fn make_room(&mut self, count: u64) -> Result<()> {
-        self.handle.check(Operation::Submit, "add to")?;
-        if self.ring.room(self.executed) < count {
-            self.refresh();
+        if self.ring.room(self.executed) >= count {
+            return Ok(());
         }
+        self.wait_for_room(count)
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, count: u64) -> Result<()> {
+        self.handle.check(Operation::Submit, "add to")?;
+        self.refresh();
         while self.ring.room(self.executed) < count {
             // Batches do not hold back here, or there would never be room.
             self.publish()?;
@@ -341,7 +347,15 @@ impl Queue {
     }
 
     /// Has the device interrupt behind the markers that it comes to with `wanted` packets.
+    #[inline]
     pub(crate) fn interrupt_if(&mut self, wanted: u64) {
+        if self.ring.lacks_interrupt(wanted) {
+            self.tell(wanted);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, wanted: u64) {
         if self.ring.quiet().is_some_and(|value| value <= wanted) {
             self.settle();
         }

@@ -34,8 +34,10 @@ const WORDS: usize = Packet::LEN / 8;
 #[derive(Debug)]
 pub(crate) struct Ring {
     path: Path,
-    /// Packets that the ring holds.
+    /// Packets that the ring holds: a power of two.
     capacity: u64,
+    /// The quarter of it as a power of two, since dividing takes longer than all the rest.
+    quarter: u32,
     /// Packets put since the beginning.
     written: u64,
     /// Packets that the device was told about.
@@ -76,6 +78,7 @@ impl Ring {
         Self {
             path,
             capacity,
+            quarter: capacity.ilog2() - 2,
             written: 0,
             published: 0,
             marker: (0, 0),
@@ -88,7 +91,7 @@ impl Ring {
 
     /// After how many packets there must be a marker.
     fn quarter(&self) -> u64 {
-        self.capacity / 4
+        1 << self.quarter
     }
 
     /// How many packets can be put, besides the markers among them, when `executed` are executed.
@@ -111,7 +114,7 @@ impl Ring {
     /// How many of `places` packets are left for others: there is a marker for each quarter, one
     /// for the packets that were there before, and one for somebody who waits.
     fn without_markers(&self, places: u64) -> u64 {
-        places.saturating_sub(MARKER * (places / self.quarter() + 2))
+        places.saturating_sub(MARKER * ((places >> self.quarter) + 2))
     }
 
     /// How many packets must be executed until there is room for `count` more. A marker that is
@@ -168,6 +171,14 @@ impl Ring {
         self.quiet.then_some(self.marker.0)
     }
 
+    /// Whether `executed` packets take the device to a marker whose interrupt is not put, or not
+    /// published.
+    #[inline]
+    pub(crate) fn lacks_interrupt(&self, executed: u64) -> bool {
+        // With no interrupt left to publish, only the last marker can be without.
+        (self.quiet && self.marker.0 <= executed) || self.is_untold(executed)
+    }
+
     /// Whether `executed` packets take the device to a marker whose interrupt is not published.
     pub(crate) fn is_untold(&self, executed: u64) -> bool {
         self.untold.is_some_and(|value| value <= executed)
@@ -191,7 +202,6 @@ impl Ring {
     fn push(&mut self, packet: &Packet) {
         match &mut self.path {
             Path::Mapped { ring, .. } => {
-                // A power of two: dividing by it would take longer than the rest.
                 let at = (self.written & (self.capacity - 1)) as usize * WORDS;
                 let slot = &ring.words()[at..at + WORDS];
                 for (to, word) in slot.iter().zip(packet.words()) {
@@ -381,7 +391,7 @@ pub(crate) mod tests {
             executed in 0u64..1 << 40,
         ) {
             let mut ring = ring(64);
-            ring.capacity = 1 << log2;
+            (ring.capacity, ring.quarter) = (1 << log2, log2 - 2);
             ring.written = executed;
             prop_assert_eq!(ring.room(executed), ring.longest());
             prop_assert!(ring.longest() >= ring.capacity / 2);

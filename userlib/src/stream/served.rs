@@ -44,6 +44,7 @@ impl<T: Serve> Served<T> {
         }
     }
 
+    #[inline]
     pub(super) fn lock(&self) -> Serving<'_, T> {
         // A panic leaves the ring as it was before, or with a packet more.
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,6 +101,27 @@ impl<T: Serve> Served<T> {
         self.wanting.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// Serves and unlocks the state. Returns what was wanted. What is wanted afterwards is to be
+    /// looked at once more.
+    #[inline]
+    fn unlock(&self, mut state: MutexGuard<'_, T>) -> u64 {
+        let wanted = self.wanted.load(Ordering::SeqCst);
+        state.serve(wanted);
+        drop(state);
+        fence(Ordering::SeqCst);
+        wanted
+    }
+
+    /// Serves the state if more is wanted than was served, unless another thread has the lock.
+    #[cold]
+    fn serve_again(&self, mut served: u64) {
+        while self.wanted.load(Ordering::SeqCst) != served {
+            // It was noted while the lock was held, perhaps by somebody who has tried in vain.
+            let Some(state) = self.try_once() else { return };
+            served = self.unlock(state);
+        }
+    }
+
     /// Forgets what was wanted of an earlier state, in whose place another one comes.
     pub(super) fn forget(&self) {
         self.wanted.store(0, Ordering::SeqCst);
@@ -127,15 +149,12 @@ impl<T: Serve> DerefMut for Serving<'_, T> {
 }
 
 impl<T: Serve> Drop for Serving<'_, T> {
+    #[inline]
     fn drop(&mut self) {
-        while let Some(mut state) = self.state.take() {
-            let wanted = self.served.wanted.load(Ordering::SeqCst);
-            state.serve(wanted);
-            drop(state);
-            fence(Ordering::SeqCst);
+        if let Some(state) = self.state.take() {
+            let wanted = self.served.unlock(state);
             if self.served.wanted.load(Ordering::SeqCst) != wanted {
-                // It was noted while the lock was held, perhaps by somebody who has tried in vain.
-                self.state = self.served.try_once();
+                self.served.serve_again(wanted);
             }
         }
     }
