@@ -120,10 +120,12 @@ fn main() -> Result<()> {
 }
 
 /// Measures how long the CPU takes to submit a packet: to a device that is idle, many one after the
-/// other, and many at once; by the ring of a queue, and by a stream.
+/// other, and many at once; by the ring of a queue, by the ring with a number behind it that tells
+/// the end, which is the least that shows that work is done, and by a stream.
 fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
     let mut queue = gpu.queue(QueueOptions::new().packets(65536))?;
+    let mut end = gpu.device().alloc::<u64>(1)?;
     let packets = vec![packet::nop(); BATCH];
     let cases = [
         ("stream-submit", 1, 1),
@@ -132,12 +134,18 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     ];
     for (case, turns, together) in cases {
         let packets = &packets[..together];
-        let mut by_ring = || {
+        let mut by_ring = |with_end| {
             queue.scope(|scope| {
+                let mut end = end.slice_mut();
                 let start = Instant::now();
                 for _ in 0..turns {
+                    let batch = scope.batch();
                     // SAFETY: They write nothing.
                     unsafe { scope.submit_packets(packets)? };
+                    if with_end {
+                        scope.write_value(&mut end, 0, 1)?;
+                    }
+                    batch.publish()?;
                 }
                 Ok(start.elapsed())
             })
@@ -154,21 +162,21 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
             all.into_iter().try_for_each(|pending| pending.wait())?;
             Ok(time)
         };
-        let mut times = [const { Vec::new() }; 2];
+        let mut times = [const { Vec::new() }; 3];
         for round in 0..TIMES {
-            for turn in 0..2 {
+            for turn in 0..times.len() {
                 // Until the device is idle, and what the turn before has caused is over.
                 let rest = Instant::now();
                 while rest.elapsed() < REST {}
-                let way = (round + turn) % 2;
+                let way = (round + turn) % times.len();
                 let time: Result<Duration> = match way {
-                    0 => by_ring().map_err(Into::into),
+                    0 | 1 => by_ring(way == 1).map_err(Into::into),
                     _ => by_stream(),
                 };
                 times[way].push(time? / (turns * together) as u32);
             }
         }
-        for (way, times) in ["ring", "stream"].into_iter().zip(&times) {
+        for (way, times) in ["ring", "ring-and-end", "stream"].into_iter().zip(&times) {
             records.push(Record::new(format!("{case}/0KiB/packet"), way, times));
         }
     }

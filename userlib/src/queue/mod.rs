@@ -500,6 +500,11 @@ pub(crate) mod tests {
         pub(crate) fn published(&self) -> u64 {
             self.ring.published()
         }
+
+        /// How often the device was told of packets.
+        pub(crate) fn tellings(&self) -> u64 {
+            self.ring.tellings()
+        }
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub(crate) struct Ring {
     /// Device address of the number that markers store.
     fence_addr: u64,
     format: &'static dyn PacketFormat,
+    /// How often the device was told.
+    #[cfg(test)]
+    tellings: u64,
 }
 
 /// The way in which packets get to the device.
@@ -86,6 +89,8 @@ impl Ring {
             untold: None,
             fence_addr,
             format,
+            #[cfg(test)]
+            tellings: 0,
         }
     }
 
@@ -232,6 +237,10 @@ impl Ring {
         }
         self.published = self.written;
         self.untold = None;
+        #[cfg(test)]
+        {
+            self.tellings += 1;
+        }
         Ok(())
     }
 
@@ -283,6 +292,10 @@ pub(crate) mod tests {
 
         pub(crate) fn published(&self) -> u64 {
             self.published
+        }
+
+        pub(crate) fn tellings(&self) -> u64 {
+            self.tellings
         }
     }
 
