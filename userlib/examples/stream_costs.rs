@@ -78,6 +78,7 @@ fn main() -> Result<()> {
     let link = gpu.info()?.link;
     let mut records = Vec::new();
     submission(&gpu, &mut records)?;
+    wait(&gpu, &mut records)?;
     record(&gpu, &mut records)?;
     event_wait(&gpu, &mut records)?;
     call(&gpu, &mut records)?;
@@ -179,6 +180,41 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
         for (way, times) in ["ring", "ring-and-end", "stream"].into_iter().zip(&times) {
             records.push(Record::new(format!("{case}/0KiB/packet"), way, times));
         }
+    }
+    Ok(())
+}
+
+/// Measures how long it takes to submit a packet and to wait until it is done: by a queue, by what
+/// a stream hands back, and by the stream.
+fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
+    let stream = gpu.stream(StreamOptions::new())?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let packets = [packet::nop()];
+    let mut times = [const { Vec::new() }; 3];
+    for round in 0..TIMES {
+        for turn in 0..times.len() {
+            let way = (round + turn) % times.len();
+            // SAFETY: It writes nothing.
+            let work = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(&packets) };
+            let start = Instant::now();
+            match way {
+                0 => queue.scope(|scope| {
+                    // SAFETY: It writes nothing.
+                    unsafe { scope.submit_packets(&packets)? };
+                    scope.wait()
+                })?,
+                1 => stream.submit((), work)?.wait()?,
+                _ => {
+                    drop(stream.submit((), work)?);
+                    stream.synchronize()?;
+                }
+            }
+            times[way].push(start.elapsed());
+        }
+    }
+    let ways = ["ring", "pending", "synchronize"];
+    for (way, times) in ways.into_iter().zip(&times) {
+        records.push(Record::new("stream-wait/0KiB/packet", way, times));
     }
     Ok(())
 }

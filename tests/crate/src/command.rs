@@ -378,6 +378,9 @@ pub(crate) fn example_stream_costs() -> Outcome {
         ("stream-submit-at-once/0KiB/packet", "ring"),
         ("stream-submit-at-once/0KiB/packet", "ring-and-end"),
         ("stream-submit-at-once/0KiB/packet", "stream"),
+        ("stream-wait/0KiB/packet", "ring"),
+        ("stream-wait/0KiB/packet", "pending"),
+        ("stream-wait/0KiB/packet", "synchronize"),
         ("stream-event/0KiB/packet", "ring"),
         ("stream-event/0KiB/packet", "record"),
         ("stream-event/0KiB/packet", "submit-a-wait"),
@@ -390,7 +393,11 @@ pub(crate) fn example_stream_costs() -> Outcome {
         ("stream-pipeline/", "two-streams"),
         ("stream-pipeline/", "three-streams"),
     ];
-    let names = &names[..if limited { names.len() } else { names.len() - 4 }];
+    let names = &names[..if limited {
+        names.len()
+    } else {
+        names.len() - 4
+    }];
     let path = "/tmp/stream_costs";
     example(
         &format!("stream_costs --json {path}"),
