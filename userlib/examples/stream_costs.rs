@@ -21,7 +21,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
-/// How long the device and the driver are left alone before a packet is submitted.
+/// How long others are left alone before something is measured.
 const REST: Duration = Duration::from_micros(500);
 /// How often the overlap is measured.
 const RUNS: usize = 5;
@@ -65,6 +65,12 @@ impl Record {
             self.values.len()
         )
     }
+}
+
+/// Leaves others alone for a while, without letting the processor sleep.
+fn rest() {
+    let start = Instant::now();
+    while start.elapsed() < REST {}
 }
 
 fn main() -> Result<()> {
@@ -167,8 +173,7 @@ fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
         for round in 0..TIMES {
             for turn in 0..times.len() {
                 // Until the device is idle, and what the turn before has caused is over.
-                let rest = Instant::now();
-                while rest.elapsed() < REST {}
+                rest();
                 let way = (round + turn) % times.len();
                 let time: Result<Duration> = match way {
                     0 | 1 => by_ring(way == 1).map_err(Into::into),
@@ -302,7 +307,7 @@ fn call(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
         })?;
         back.read()?;
         // Until it waits.
-        std::thread::sleep(Duration::from_millis(1));
+        rest();
         let start = Instant::now();
         there.write(1)?;
         back.read()?;
