@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -60,8 +61,9 @@ pub(crate) struct Handle {
     /// A host function will never run. With it, the number of those that have run changes.
     call_lost: Mutex<bool>,
     call_ended: Condvar,
-    /// Who is asked for interrupts, if there are markers without.
-    owner: OnceLock<Weak<dyn Owner>>,
+    /// Who is asked for interrupts, if there are markers without. A panic leaves the owner as it
+    /// was before, or with a packet more.
+    owner: OnceLock<AssertUnwindSafe<Weak<dyn Owner>>>,
     /// Dropped after the queue is destroyed.
     lending: Lending,
     /// Records what the queue does, if the process is traced. Likewise.
@@ -144,13 +146,13 @@ impl Handle {
     /// Notes who is to be asked for interrupts.
     pub(crate) fn belong_to(&self, owner: Weak<dyn Owner>) {
         // The first one stays.
-        let _ = self.owner.set(owner);
+        let _ = self.owner.set(AssertUnwindSafe(owner));
     }
 
     /// Makes sure that the device interrupts when `value` packets are executed, or later.
     fn have_interrupt(&self, value: u64) {
         // An owner that is gone has left no marker without.
-        if let Some(owner) = self.owner.get().and_then(Weak::upgrade) {
+        if let Some(owner) = self.owner.get().and_then(|owner| owner.upgrade()) {
             owner.interrupt_at(self.id, value);
         }
     }
