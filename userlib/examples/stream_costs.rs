@@ -6,11 +6,13 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pinmap::stream::StreamOptions;
+use nix::sys::eventfd::EventFd;
+use pinmap::stream::{StreamOptions, Work};
 use pinmap::testgpu::packet;
-use pinmap::{testgpu, Accelerator};
+use pinmap::{testgpu, Accelerator, QueueOptions};
 use pinmap_samples::overlap::{pipeline, CHUNKS};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -19,6 +21,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const TIMES: usize = 200;
 /// Packets that are submitted at once.
 const BATCH: usize = 64;
+/// How long others are left alone before something is measured.
+const REST: Duration = Duration::from_micros(500);
 /// How often the overlap is measured.
 const RUNS: usize = 5;
 
@@ -63,6 +67,12 @@ impl Record {
     }
 }
 
+/// Leaves others alone for a while, without letting the processor sleep.
+fn rest() {
+    let start = Instant::now();
+    while start.elapsed() < REST {}
+}
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let file = match &arguments.iter().map(|text| &**text).collect::<Vec<_>>()[..] {
@@ -74,6 +84,7 @@ fn main() -> Result<()> {
     let link = gpu.info()?.link;
     let mut records = Vec::new();
     submission(&gpu, &mut records)?;
+    wait(&gpu, &mut records)?;
     record(&gpu, &mut records)?;
     event_wait(&gpu, &mut records)?;
     call(&gpu, &mut records)?;
@@ -94,7 +105,7 @@ fn main() -> Result<()> {
         }
     }
     println!(
-        "{:<28} {:<16} {:>12} {:>12} {:>12} {:>8}",
+        "{:<34} {:<16} {:>12} {:>12} {:>12} {:>8}",
         "case", "way", "median", "lower", "upper", "x first"
     );
     for record in &records {
@@ -102,7 +113,7 @@ fn main() -> Result<()> {
         let first = first.map_or(1, |first| first.quartile(2).max(1));
         let [lower, median, upper] = [1, 2, 3].map(|quarters| record.quartile(quarters));
         println!(
-            "{:<28} {:<16} {median:>12} {lower:>12} {upper:>12} {:>8.2}",
+            "{:<34} {:<16} {median:>12} {lower:>12} {upper:>12} {:>8.2}",
             record.case,
             record.system,
             median as f64 / first as f64
@@ -115,49 +126,146 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Measures how long the CPU takes to submit a packet: alone, and as one of many.
+/// Measures how long the CPU takes to submit a packet: to a device that is idle, many one after the
+/// other, and many at once; by the ring of a queue, by the ring with a number behind it that tells
+/// the end, which is the least that shows that work is done, and by a stream.
 fn submission(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new().packets(65536))?;
+    let mut queue = gpu.queue(QueueOptions::new().packets(65536))?;
+    let mut end = gpu.device().alloc::<u64>(1)?;
     let packets = vec![packet::nop(); BATCH];
-    for (way, packets) in [("alone", &packets[..1]), ("64-at-once", &packets[..])] {
-        let mut times = Vec::new();
-        for _ in 0..TIMES {
+    let cases = [
+        ("stream-submit", 1, 1),
+        ("stream-submit-in-a-row", BATCH, 1),
+        ("stream-submit-at-once", 1, BATCH),
+    ];
+    for (case, turns, together) in cases {
+        let packets = &packets[..together];
+        let mut by_ring = |with_end| {
+            queue.scope(|scope| {
+                let mut end = end.slice_mut();
+                let start = Instant::now();
+                for _ in 0..turns {
+                    let batch = scope.batch();
+                    // SAFETY: They write nothing.
+                    unsafe { scope.submit_packets(packets)? };
+                    if with_end {
+                        scope.write_value(&mut end, 0, 1)?;
+                    }
+                    batch.publish()?;
+                }
+                Ok(start.elapsed())
+            })
+        };
+        let by_stream = || {
+            let mut all = Vec::with_capacity(turns);
             let start = Instant::now();
-            // SAFETY: They write nothing.
-            let pending = stream.submit((), |work, ()| unsafe { work.submit_packets(packets) })?;
-            times.push(start.elapsed() / packets.len() as u32);
-            drop(pending);
+            for _ in 0..turns {
+                // SAFETY: They write nothing.
+                let work = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(packets) };
+                all.push(stream.submit((), work)?);
+            }
+            let time = start.elapsed();
+            all.into_iter().try_for_each(|pending| pending.wait())?;
+            Ok(time)
+        };
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..TIMES {
+            for turn in 0..times.len() {
+                // Until the device is idle, and what the turn before has caused is over.
+                rest();
+                let way = (round + turn) % times.len();
+                let time: Result<Duration> = match way {
+                    0 | 1 => by_ring(way == 1).map_err(Into::into),
+                    _ => by_stream(),
+                };
+                times[way].push(time? / (turns * together) as u32);
+            }
         }
-        stream.synchronize()?;
-        records.push(Record::new("stream-submit/0KiB/packet", way, &times));
+        for (way, times) in ["ring", "ring-and-end", "stream"].into_iter().zip(&times) {
+            records.push(Record::new(format!("{case}/0KiB/packet"), way, times));
+        }
     }
     Ok(())
 }
 
-/// Measures how long the CPU takes to record an event, and to make a stream wait for one.
+/// Measures how long it takes to submit a packet and to wait until it is done: by a queue, by what
+/// a stream hands back, and by the stream.
+fn wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
+    let stream = gpu.stream(StreamOptions::new())?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let packets = [packet::nop()];
+    let mut times = [const { Vec::new() }; 3];
+    for round in 0..TIMES {
+        for turn in 0..times.len() {
+            let way = (round + turn) % times.len();
+            // SAFETY: It writes nothing.
+            let work = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(&packets) };
+            let start = Instant::now();
+            match way {
+                0 => queue.scope(|scope| {
+                    // SAFETY: It writes nothing.
+                    unsafe { scope.submit_packets(&packets)? };
+                    scope.wait()
+                })?,
+                1 => stream.submit((), work)?.wait()?,
+                _ => {
+                    drop(stream.submit((), work)?);
+                    stream.synchronize()?;
+                }
+            }
+            times[way].push(start.elapsed());
+        }
+    }
+    let ways = ["ring", "pending", "synchronize"];
+    for (way, times) in ways.into_iter().zip(&times) {
+        records.push(Record::new("stream-wait/0KiB/packet", way, times));
+    }
+    Ok(())
+}
+
+/// Measures how long the CPU takes to record an event, and to make a stream wait for one, beside a
+/// packet for the ring of a queue.
 fn record(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let options = StreamOptions::new().packets(65536);
     let (stream, other) = (gpu.stream(options)?, gpu.stream(options)?);
+    let mut queue = gpu.queue(QueueOptions::new().packets(65536))?;
     let mut events = Vec::new();
     for _ in 0..TIMES {
         events.push(gpu.event()?);
     }
-    let (mut recorded, mut waited) = (Vec::new(), Vec::new());
-    // The events must not be complete before they are waited for.
-    let time = Duration::from_millis(300);
-    drop(stream.submit((), |work, ()| work.launch(testgpu::Spin { time }))?);
-    for event in &events {
-        let start = Instant::now();
-        stream.record(event)?;
-        recorded.push(start.elapsed());
-        let start = Instant::now();
-        other.wait_event(event)?;
-        waited.push(start.elapsed());
+    let (mut put, mut recorded, mut waited) = (Vec::new(), Vec::new(), Vec::new());
+    queue.scope(|scope| {
+        // The events must not be complete before they are waited for, and the queue is as busy as
+        // the stream.
+        let time = Duration::from_millis(800);
+        drop(stream.submit((), |work, ()| work.launch(testgpu::Spin { time }))?);
+        scope.launch(testgpu::Spin { time })?;
+        for event in &events {
+            let start = Instant::now();
+            // SAFETY: It writes nothing.
+            unsafe { scope.submit_packets(&[packet::nop()])? };
+            put.push(start.elapsed());
+            let start = Instant::now();
+            stream.record(event)?;
+            recorded.push(start.elapsed());
+            let start = Instant::now();
+            other.wait_event(event)?;
+            waited.push(start.elapsed());
+        }
+        match events.iter().any(|event| event.query().unwrap_or(true)) {
+            true => println!("the events were complete too early: some waits were not submitted"),
+            false => other.synchronize()?,
+        }
+        Ok(())
+    })?;
+    for (way, times) in [
+        ("ring", &put),
+        ("record", &recorded),
+        ("submit-a-wait", &waited),
+    ] {
+        records.push(Record::new("stream-event/0KiB/packet", way, times));
     }
-    other.synchronize()?;
-    let case = "stream-event/0KiB/packet";
-    records.push(Record::new(case, "record", &recorded));
-    records.push(Record::new(case, "submit-a-wait", &waited));
     Ok(())
 }
 
@@ -182,18 +290,45 @@ fn event_wait(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     Ok(())
 }
 
-/// Measures how long a host function takes, there and back.
+/// Measures how long a host function takes, there and back: in an idle stream, and behind a packet.
+/// Beside it, the same two threads wake each other by eventfds.
 fn call(gpu: &Accelerator, records: &mut Vec<Record>) -> Result<()> {
     let stream = gpu.stream(StreamOptions::new())?;
-    let mut times = Vec::new();
+    let eventfd = || EventFd::new().map(Arc::new);
+    let (there, back) = (eventfd()?, eventfd()?);
+    let mut times = [const { Vec::new() }; 3];
     for _ in 0..TIMES {
+        // The thread of host functions reads one, and writes the other.
+        let (read, written) = (Arc::clone(&there), Arc::clone(&back));
+        stream.call(move || {
+            let _ = written.write(1);
+            let _ = read.read();
+            let _ = written.write(1);
+        })?;
+        back.read()?;
+        // Until it waits.
+        rest();
+        let start = Instant::now();
+        there.write(1)?;
+        back.read()?;
+        times[0].push(start.elapsed());
+        stream.synchronize()?;
         let start = Instant::now();
         stream.call(|| ())?;
         stream.synchronize()?;
-        times.push(start.elapsed());
+        times[1].push(start.elapsed());
+        let start = Instant::now();
+        // SAFETY: It writes nothing.
+        let nop = |work: &Work<'_>, (): &mut ()| unsafe { work.submit_packets(&[packet::nop()]) };
+        drop(stream.submit((), nop)?);
+        stream.call(|| ())?;
+        stream.synchronize()?;
+        times[2].push(start.elapsed());
     }
-    let case = "stream-call/0KiB/packet";
-    records.push(Record::new(case, "there-and-back", &times));
+    let ways = ["eventfd", "there-and-back", "behind-a-packet"];
+    for (way, times) in ways.into_iter().zip(&times) {
+        records.push(Record::new("stream-call/0KiB/packet", way, times));
+    }
     Ok(())
 }
 

@@ -369,18 +369,35 @@ pub(crate) fn example_stream_costs() -> Outcome {
     }
     let limited = gpu()?.info()?.link.bandwidth.is_some();
     let names = [
-        ("stream-submit/0KiB/packet", "alone"),
-        ("stream-submit/0KiB/packet", "64-at-once"),
+        ("stream-submit/0KiB/packet", "ring"),
+        ("stream-submit/0KiB/packet", "ring-and-end"),
+        ("stream-submit/0KiB/packet", "stream"),
+        ("stream-submit-in-a-row/0KiB/packet", "ring"),
+        ("stream-submit-in-a-row/0KiB/packet", "ring-and-end"),
+        ("stream-submit-in-a-row/0KiB/packet", "stream"),
+        ("stream-submit-at-once/0KiB/packet", "ring"),
+        ("stream-submit-at-once/0KiB/packet", "ring-and-end"),
+        ("stream-submit-at-once/0KiB/packet", "stream"),
+        ("stream-wait/0KiB/packet", "ring"),
+        ("stream-wait/0KiB/packet", "pending"),
+        ("stream-wait/0KiB/packet", "synchronize"),
+        ("stream-event/0KiB/packet", "ring"),
         ("stream-event/0KiB/packet", "record"),
         ("stream-event/0KiB/packet", "submit-a-wait"),
         ("stream-event-wait/0KiB/packet", "another-stream"),
+        ("stream-call/0KiB/packet", "eventfd"),
         ("stream-call/0KiB/packet", "there-and-back"),
+        ("stream-call/0KiB/packet", "behind-a-packet"),
         ("stream-pipeline/", "serial"),
         ("stream-pipeline/", "one-stream"),
         ("stream-pipeline/", "two-streams"),
         ("stream-pipeline/", "three-streams"),
     ];
-    let names = &names[..if limited { 10 } else { 6 }];
+    let names = &names[..if limited {
+        names.len()
+    } else {
+        names.len() - 4
+    }];
     let path = "/tmp/stream_costs";
     example(
         &format!("stream_costs --json {path}"),

@@ -203,6 +203,7 @@ const TESTS: &[Test] = tests! {
         errors_have_kinds_and_sources;
     waiting:
         pending_work_is_awaited
+        sleepers_are_woken_in_time
         fences_devices_and_moves_are_awaited
         futures_can_be_dropped
         futures_learn_of_faults

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Waiting without blocking: futures, on an executor that knows nothing of the crate; and rings.
 
+use std::error::Error;
 use std::future::{Future, IntoFuture};
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::libc;
-use pinmap::stream::Prefetching;
-use pinmap::testgpu::Spin;
+use pinmap::stream::{Event, Pending, Prefetching, StreamOptions};
+use pinmap::testgpu::{packet, Spin};
 use pinmap::{
     Access, Buffer, Descriptor, DeviceEvent, ErrorKind, Place, QueueOptions, RegisterOptions,
 };
@@ -19,9 +20,10 @@ use pinmap::{
 use crate::edu::Edu;
 use crate::gpu::gpu;
 use crate::harness::Outcome;
+use crate::raw::Raw;
 use crate::setup::{device, edu, pattern, RawMemory, PAGE};
 use crate::stale::while_unbound;
-use crate::streams::stream;
+use crate::streams::{stream, Gate};
 
 /// edu: raises an interrupt, and acknowledges one.
 const RAISE_INTERRUPT: usize = 0x60;
@@ -98,6 +100,79 @@ pub(crate) fn pending_work_is_awaited() -> Outcome {
         streams[1].synchronize_async().await
     })?;
     assert!(last.is_done() && event.query()?);
+    Ok(())
+}
+
+/// Memory that tells when it is dropped.
+struct Tells(mpsc::Sender<()>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Whoever sleeps is woken by the device, and not only by the next look after a quarter of a
+/// second: also if nobody wanted to know when the work was submitted, and if a thread is submitting
+/// more.
+pub(crate) fn sleepers_are_woken_in_time() -> Outcome {
+    type Way = fn(Pending<Tells>, mpsc::Receiver<()>, &Event) -> Outcome;
+    let ways: [(&str, Way); 4] = [
+        ("a wait", |pending, _, _| {
+            pending.wait()?;
+            Ok(())
+        }),
+        ("a future", |pending, _, _| {
+            block_on(pending.into_future())?;
+            Ok(())
+        }),
+        ("an event", |_, _, event| Ok(event.synchronize()?)),
+        ("memory", |pending, dropped, _| {
+            drop(pending);
+            Ok(dropped.recv()?)
+        }),
+    ];
+    let (gpu, nops) = (gpu()?, [packet::nop(); 10]);
+    let event = gpu.event()?;
+    for (name, way) in ways {
+        let mut late = Vec::new();
+        for round in 0..6 {
+            let stream = gpu.stream(StreamOptions::new().packets(64))?;
+            let (mut gate, mut behind) = (Gate::new(&gpu)?, Gate::new(&gpu)?);
+            let (sender, dropped) = mpsc::channel();
+            gate.hold(&stream)?;
+            let pending = stream.submit(Tells(sender), |work, _| work.raw(&nops[..1]))?;
+            stream.record(&event)?;
+            let is_behind = round % 2 == 1;
+            if is_behind {
+                behind.hold(&stream)?;
+            }
+            let event = &event;
+            let time = thread::scope(|threads| -> Result<Duration, Box<dyn Error>> {
+                let waiter = threads.spawn(move || match way(pending, dropped, event) {
+                    Ok(()) => Ok(Instant::now()),
+                    Err(error) => Err(error.to_string()),
+                });
+                let submitter = is_behind.then(|| {
+                    // More than the ring has room for.
+                    let submit = || stream.submit((), |work, ()| work.raw(&nops)).map(drop);
+                    threads.spawn(move || (0..20).try_for_each(|_| submit()))
+                });
+                thread::sleep(Duration::from_millis(20));
+                let opened = Instant::now();
+                gate.open()?;
+                let ended = waiter.join().expect("no panic");
+                behind.open()?;
+                submitter.map_or(Ok(()), |thread| thread.join().expect("no panic"))?;
+                Ok(ended?.saturating_duration_since(opened))
+            })?;
+            if time > Duration::from_millis(150) {
+                late.push(time);
+            }
+        }
+        // The machine may be slow once.
+        assert!(late.len() < 3, "{name}: of 6, these came late: {late:?}");
+    }
     Ok(())
 }
 

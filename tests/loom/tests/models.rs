@@ -16,7 +16,9 @@ models! {
     streams: a_task_is_woken points_of_one_queue_are_all_told
         a_task_is_told_that_its_queue_is_gone a_future_that_is_dropped_leaves_nothing
         pending_memory_is_dropped_after_the_work
-        the_device_sees_what_a_host_function_wrote a_pool_wakes_its_thread
+        the_device_sees_what_a_host_function_wrote the_end_of_a_host_function_is_told
+        the_loss_of_a_host_function_is_told a_wish_is_not_lost a_wish_is_no_lock
+        a_pool_wakes_its_thread
         a_pool_runs_every_job;
     rings: descriptors_go_there_and_come_back;
     watches: a_file_wakes_its_task;

@@ -14,8 +14,9 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -30,7 +31,7 @@ use crate::sys::barrier::{after_read, drain_writes};
 use crate::sys::bindings as abi;
 use crate::sys::ioctl;
 use crate::sys::map::Map;
-use crate::sys::sync::{spin_loop, AtomicBool, Mutex, SPINS};
+use crate::sys::sync::{spin_loop, AtomicBool, Condvar, Mutex, MutexGuard, SPINS};
 use crate::sys::trace::span;
 use crate::sys::word;
 use crate::trace::recorder::Recorder;
@@ -57,6 +58,12 @@ pub(crate) struct Handle {
     kept: AtomicBool,
     /// Why the crate destroyed the queue, if the device did not stop it.
     poisoned: OnceLock<&'static str>,
+    /// A host function will never run. With it, the number of those that have run changes.
+    call_lost: Mutex<bool>,
+    call_ended: Condvar,
+    /// Who is asked for interrupts, if there are markers without. A panic leaves the owner as it
+    /// was before, or with a packet more.
+    owner: OnceLock<AssertUnwindSafe<Weak<dyn Owner>>>,
     /// Dropped after the queue is destroyed.
     lending: Lending,
     /// Records what the queue does, if the process is traced. Likewise.
@@ -84,6 +91,13 @@ pub(crate) enum Stopped {
     Faulted(Fault),
 }
 
+/// Whoever can put packets into the ring of a queue.
+pub(crate) trait Owner: Send + Sync {
+    /// Somebody is about to sleep until `value` packets of this queue are executed: has the device
+    /// interrupt then, if it would not. Does not wait.
+    fn interrupt_at(&self, queue: u64, value: u64);
+}
+
 /// One of the ioctls that ask for the state of a queue.
 type Query = fn(BorrowedFd<'_>, &mut abi::pinmap_queue_query) -> Result<(), Errno>;
 
@@ -107,6 +121,9 @@ impl Handle {
             destroying: Mutex::new(()),
             kept: AtomicBool::new(false),
             poisoned: OnceLock::new(),
+            call_lost: Mutex::new(false),
+            call_ended: Condvar::new(),
+            owner: OnceLock::new(),
             lending,
             recorder,
             #[cfg(test)]
@@ -126,6 +143,20 @@ impl Handle {
         &self.device
     }
 
+    /// Notes who is to be asked for interrupts.
+    pub(crate) fn belong_to(&self, owner: Weak<dyn Owner>) {
+        // The first one stays.
+        let _ = self.owner.set(AssertUnwindSafe(owner));
+    }
+
+    /// Makes sure that the device interrupts when `value` packets are executed, or later.
+    fn have_interrupt(&self, value: u64) {
+        // An owner that is gone has left no marker without.
+        if let Some(owner) = self.owner.get().and_then(|owner| owner.upgrade()) {
+            owner.interrupt_at(self.id, value);
+        }
+    }
+
     /// Device address of the number of packets executed.
     pub(crate) fn executed_addr(&self) -> u64 {
         self.fence_addr + 8 * u64::from(EXECUTED)
@@ -141,6 +172,54 @@ impl Handle {
         // No doorbell comes between, which would order the writes.
         drain_writes();
         word::store(self.fences.words(), 8 * CALLBACKS as usize, count.to_le());
+        self.end_call(false);
+    }
+
+    /// Tells those who wait for a host function that it will never run.
+    pub(crate) fn lose_call(&self) {
+        self.end_call(true);
+    }
+
+    fn end_call(&self, lost: bool) {
+        // Whoever has looked before sleeps by now.
+        *self.lock_calls() |= lost;
+        self.call_ended.notify_all();
+    }
+
+    fn lock_calls(&self) -> MutexGuard<'_, bool> {
+        self.call_lost
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether `count` host functions have run. If so, later reads see what they wrote.
+    pub(crate) fn have_run(&self, count: u64) -> bool {
+        let run = word::load(self.fences.words(), 8 * CALLBACKS as usize);
+        u64::from_le(run) >= count
+    }
+
+    /// Waits until `count` host functions have run. Returns false if the time was up first, or if
+    /// they may never run.
+    pub(crate) fn wait_for_call(&self, count: u64, timeout: Duration) -> bool {
+        for _ in 0..SPINS {
+            if self.have_run(count) {
+                return true;
+            }
+            spin_loop();
+        }
+        let deadline = Instant::now().checked_add(timeout);
+        let mut lost = self.lock_calls();
+        while !self.have_run(count) {
+            let left = deadline.map_or(timeout, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            if *lost || left.is_zero() {
+                return false;
+            }
+            let woken = self.call_ended.wait_timeout(lost, left);
+            lost = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Notes that another queue reads the fence.
@@ -189,6 +268,7 @@ impl Handle {
             // The made-up driver takes it, and signals nothing.
             return Ok(());
         }
+        self.have_interrupt(value);
         let mut args = abi::pinmap_queue_notify {
             queue: self.id,
             fence: EXECUTED,
@@ -223,6 +303,7 @@ impl Handle {
             return unless_reached(error);
         }
         span!("wait", queue = self.id, fence = value);
+        self.have_interrupt(value);
         // A deadline too far away to be represented is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while self.executed() < value {

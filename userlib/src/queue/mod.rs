@@ -67,6 +67,8 @@ pub struct Queue {
     executed: u64,
     /// Batches that hold back publishing.
     held: u32,
+    /// How many host functions must have run before what is put next, if nothing was put since.
+    awaited_calls: Option<u64>,
     /// Raw packets were put since the last scope ended.
     raw_packets: bool,
     /// Fences of other queues that submitted work waits for, which must not be dropped before.
@@ -92,6 +94,7 @@ impl Queue {
             ring,
             executed: 0,
             held: 0,
+            awaited_calls: None,
             raw_packets: false,
             dependencies: Vec::new(),
         }
@@ -168,10 +171,16 @@ impl Queue {
 
     /// Waits until the ring has room for `count` packets, if it has not.
     fn make_room(&mut self, count: u64) -> Result<()> {
-        self.handle.check(Operation::Submit, "add to")?;
-        if self.ring.room(self.executed) < count {
-            self.refresh();
+        if self.ring.room(self.executed) >= count {
+            return Ok(());
         }
+        self.wait_for_room(count)
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, count: u64) -> Result<()> {
+        self.handle.check(Operation::Submit, "add to")?;
+        self.refresh();
         while self.ring.room(self.executed) < count {
             // Batches do not hold back here, or there would never be room.
             self.publish()?;
@@ -190,8 +199,26 @@ impl Queue {
         packets: impl Iterator<Item = Packet>,
         when_full: WhenFull,
     ) -> Result<()> {
+        self.put(what, count, packets, when_full)?;
+        if self.held == 0 {
+            self.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Puts the packets of `what` into the ring, to be published with what comes next: the caller
+    /// puts more, or nobody misses them until then.
+    pub(crate) fn put(
+        &mut self,
+        what: Traced,
+        count: u64,
+        packets: impl Iterator<Item = Packet>,
+        when_full: WhenFull,
+    ) -> Result<()> {
         span!("submit", queue = self.handle.id(), packets = count);
         self.handle.check(Operation::Submit, "add to")?;
+        self.put_awaited_calls();
+        self.settle();
         // Each packet has another one behind it that stamps it, if that ever fits.
         let traced = self.handle.recorder().is_some_and(|recorder| {
             let fits = 2 * count <= self.ring.longest();
@@ -215,10 +242,43 @@ impl Queue {
                 None => self.ring.put(&packet),
             }
         }
-        if self.held == 0 {
-            self.publish()?;
-        }
         Ok(())
+    }
+
+    /// Has what is put next wait until `calls` host functions have run. The packet for that is put
+    /// when something follows while they have not.
+    pub(crate) fn await_calls(&mut self, calls: u64) -> Result<()> {
+        if self.handle.recorder().is_some() {
+            // A trace shows the wait.
+            let (what, packet) = (Traced::HostFunction, self.wait_for_calls(calls));
+            return self.submit(what, 1, std::iter::once(packet), WhenFull::Wait);
+        }
+        self.put_awaited_calls();
+        self.make_room(1)?;
+        self.awaited_calls = Some(calls);
+        Ok(())
+    }
+
+    /// How many host functions must have run before what is put next, if nothing was put since.
+    pub(crate) fn awaited_calls(&self) -> Option<u64> {
+        self.awaited_calls
+    }
+
+    /// Puts the packet that waits for host functions, if some are awaited that have not run.
+    fn put_awaited_calls(&mut self) {
+        let Some(calls) = self.awaited_calls.take() else {
+            return;
+        };
+        if !self.handle.have_run(calls) {
+            self.settle();
+            // `await_calls` has made room, and nothing was put since.
+            self.ring.put(&self.wait_for_calls(calls));
+        }
+    }
+
+    fn wait_for_calls(&self, calls: u64) -> Packet {
+        let addr = self.handle.callbacks_addr();
+        self.format.fence_wait(addr, calls)
     }
 
     /// Records a packet that is put next. Returns the packet with which the device stamps it.
@@ -245,19 +305,65 @@ impl Queue {
 
     /// Ends a batch. The last one publishes.
     pub(crate) fn unhold(&mut self) -> Result<()> {
-        // The end of a scope may have come first, which ends all batches.
-        self.held = self.held.saturating_sub(1);
+        self.release();
         if self.held == 0 {
             self.publish()?;
         }
         Ok(())
     }
 
+    /// Ends a batch, without publishing it: the caller does so.
+    pub(crate) fn release(&mut self) {
+        // The end of a scope may have come first, which ends all batches.
+        self.held = self.held.saturating_sub(1);
+    }
+
     /// Publishes everything, and returns the fence behind it.
     pub(crate) fn fence(&mut self) -> Result<Fence> {
+        self.put_awaited_calls();
+        self.settle();
         let value = self.ring.mark();
         self.publish()?;
         Ok(Fence::new(Arc::clone(&self.handle), value))
+    }
+
+    /// Publishes everything, and returns the point behind it, of which the device does not tell
+    /// those who sleep before somebody [wants that](Self::interrupt_if).
+    pub(crate) fn quiet_point(&mut self) -> Result<Point> {
+        self.put_awaited_calls();
+        let value = self.ring.mark_quietly();
+        self.publish()?;
+        let fence = Fence::new(Arc::clone(&self.handle), value);
+        Ok(Point::new(fence, self.dependencies.clone()))
+    }
+
+    /// Has the device interrupt behind the last marker, unless it has executed that already.
+    fn settle(&mut self) {
+        match self.ring.quiet() {
+            None => {}
+            Some(value) if self.handle.executed() >= value => self.ring.need_no_interrupt(),
+            Some(_) => self.ring.interrupt(),
+        }
+    }
+
+    /// Has the device interrupt behind the markers that it comes to with `wanted` packets.
+    #[inline]
+    pub(crate) fn interrupt_if(&mut self, wanted: u64) {
+        if self.ring.lacks_interrupt(wanted) {
+            self.tell(wanted);
+        }
+    }
+
+    #[cold]
+    fn tell(&mut self, wanted: u64) {
+        if self.ring.quiet().is_some_and(|value| value <= wanted) {
+            self.settle();
+        }
+        // Batches do not hold back here: one may take long to end.
+        if self.ring.is_untold(wanted) {
+            // If this fails, so does the wait, or it looks again after a while.
+            let _ = self.publish();
+        }
     }
 
     /// Publishes everything, and returns the point behind it. At this point no memory is given
@@ -272,6 +378,15 @@ impl Queue {
         Ok(Point {
             raw_packets,
             ..self.point()?
+        })
+    }
+
+    /// As [`point_for_memory`](Self::point_for_memory), but [quiet](Self::quiet_point).
+    pub(crate) fn quiet_point_for_memory(&mut self) -> Result<Point> {
+        let raw_packets = self.raw_packets;
+        Ok(Point {
+            raw_packets,
+            ..self.quiet_point()?
         })
     }
 
@@ -384,6 +499,11 @@ pub(crate) mod tests {
 
         pub(crate) fn published(&self) -> u64 {
             self.ring.published()
+        }
+
+        /// How often the device was told of packets.
+        pub(crate) fn tellings(&self) -> u64 {
+            self.ring.tellings()
         }
     }
 

@@ -2,9 +2,15 @@
 //! The ring of a queue: where packets go, how many fit, and how the device learns of them.
 //!
 //! The device tells how many packets it has executed only by fences, so the ring puts *markers*
-//! among the packets: one at least every quarter of the ring, and one wherever somebody waits. A
+//! among the packets: one at least every quarter of the ring, and one wherever somebody may wait. A
 //! marker stores how many packets are executed, itself included. Room for one more marker is always
 //! left.
+//!
+//! A marker ends with an interrupt, for those who sleep. It costs the CPU more than all the rest, so
+//! where perhaps nobody will sleep, the interrupt is left out at first: the marker is *quiet*. Its
+//! interrupt is put when somebody is about to sleep, or when more packets come and the device has
+//! not executed the marker yet: later it would be too late to put it just behind. So who sleeps is
+//! woken as soon as if every marker had one.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -18,7 +24,8 @@ use crate::sys::map::Map;
 use super::doorbell::Doorbell;
 use super::format::{Packet, PacketFormat};
 
-/// Packets of a marker: one that stores the fence, one that interrupts for those who sleep.
+/// Packets of a marker: one that stores the fence, one that interrupts for those who sleep. A quiet
+/// marker keeps the place of the second one.
 pub(crate) const MARKER: u64 = 2;
 /// 64-bit words in a packet.
 const WORDS: usize = Packet::LEN / 8;
@@ -27,17 +34,26 @@ const WORDS: usize = Packet::LEN / 8;
 #[derive(Debug)]
 pub(crate) struct Ring {
     path: Path,
-    /// Packets that the ring holds.
+    /// Packets that the ring holds: a power of two.
     capacity: u64,
+    /// The quarter of it as a power of two, since dividing takes longer than all the rest.
+    quarter: u32,
     /// Packets put since the beginning.
     written: u64,
     /// Packets that the device was told about.
     published: u64,
     /// The number that the last marker stores, and how many packets were put when it was complete.
     marker: (u64, u64),
+    /// The last marker has no interrupt yet. Nothing was put since.
+    quiet: bool,
+    /// What the first marker stores whose interrupt is not published.
+    untold: Option<u64>,
     /// Device address of the number that markers store.
     fence_addr: u64,
     format: &'static dyn PacketFormat,
+    /// How often the device was told.
+    #[cfg(test)]
+    tellings: u64,
 }
 
 /// The way in which packets get to the device.
@@ -65,24 +81,34 @@ impl Ring {
         Self {
             path,
             capacity,
+            quarter: capacity.ilog2() - 2,
             written: 0,
             published: 0,
             marker: (0, 0),
+            quiet: false,
+            untold: None,
             fence_addr,
             format,
+            #[cfg(test)]
+            tellings: 0,
         }
     }
 
     /// After how many packets there must be a marker.
     fn quarter(&self) -> u64 {
-        self.capacity / 4
+        1 << self.quarter
     }
 
     /// How many packets can be put, besides the markers among them, when `executed` are executed.
     pub(crate) fn room(&self, executed: u64) -> u64 {
-        let free = (executed + self.capacity).saturating_sub(self.written);
+        let free = (executed + self.capacity).saturating_sub(self.taken());
         // More at once would not fit into an empty ring either.
         self.without_markers(free).min(self.longest())
+    }
+
+    /// Packets put since the beginning, with the interrupt of a quiet marker.
+    fn taken(&self) -> u64 {
+        self.written + u64::from(self.quiet)
     }
 
     /// How many packets can be put at once into an empty ring.
@@ -93,23 +119,24 @@ impl Ring {
     /// How many of `places` packets are left for others: there is a marker for each quarter, one
     /// for the packets that were there before, and one for somebody who waits.
     fn without_markers(&self, places: u64) -> u64 {
-        places.saturating_sub(MARKER * (places / self.quarter() + 2))
+        places.saturating_sub(MARKER * ((places >> self.quarter) + 2))
     }
 
     /// How many packets must be executed until there is room for `count` more. A marker that is
     /// already in the ring tells when.
     pub(crate) fn room_for(&self, count: u64) -> u64 {
-        (self.written + count + 2 * MARKER).saturating_sub(self.capacity)
+        (self.taken() + count + 2 * MARKER).saturating_sub(self.capacity)
     }
 
-    /// Puts a packet, for which there must be room, and a marker if one is due.
+    /// Puts a packet, for which there must be room, and a marker if one is due. The last marker must
+    /// not be quiet.
     pub(crate) fn put(&mut self, packet: &Packet) {
         self.push(packet);
         self.mark_if_due();
     }
 
     /// Puts two packets with nothing between them, for which there must be room, and a marker if
-    /// one is due.
+    /// one is due. The last marker must not be quiet.
     pub(crate) fn put_both(&mut self, first: &Packet, second: &Packet) {
         self.push(first);
         self.push(second);
@@ -117,6 +144,10 @@ impl Ring {
     }
 
     fn mark_if_due(&mut self) {
+        debug_assert!(
+            !self.quiet,
+            "a packet is about to separate marker and interrupt"
+        );
         if self.written - self.marker.1 >= self.quarter() {
             self.mark();
         }
@@ -124,19 +155,59 @@ impl Ring {
 
     /// Puts a marker, unless nothing came after the last one. Returns what the last marker stores.
     pub(crate) fn mark(&mut self) -> u64 {
+        self.mark_quietly();
+        self.interrupt();
+        self.marker.0
+    }
+
+    /// Puts a marker as [`mark`](Self::mark) does, but leaves the interrupt for later.
+    pub(crate) fn mark_quietly(&mut self) -> u64 {
         if self.written != self.marker.1 {
             let value = self.written + 1;
             self.push(&self.format.fence_write(self.fence_addr, value));
-            self.push(&self.format.interrupt());
             self.marker = (value, self.written);
+            self.quiet = true;
         }
         self.marker.0
+    }
+
+    /// What the last marker stores, if it is quiet.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        self.quiet.then_some(self.marker.0)
+    }
+
+    /// Whether `executed` packets take the device to a marker whose interrupt is not put, or not
+    /// published.
+    #[inline]
+    pub(crate) fn lacks_interrupt(&self, executed: u64) -> bool {
+        // With no interrupt left to publish, only the last marker can be without.
+        (self.quiet && self.marker.0 <= executed) || self.is_untold(executed)
+    }
+
+    /// Whether `executed` packets take the device to a marker whose interrupt is not published.
+    pub(crate) fn is_untold(&self, executed: u64) -> bool {
+        self.untold.is_some_and(|value| value <= executed)
+    }
+
+    /// Puts the interrupt of the last marker, if it is quiet.
+    pub(crate) fn interrupt(&mut self) {
+        if self.quiet {
+            self.push(&self.format.interrupt());
+            self.untold.get_or_insert(self.marker.0);
+            self.need_no_interrupt();
+        }
+    }
+
+    /// Notes that the last marker, if it is quiet, stays without an interrupt: it is executed.
+    pub(crate) fn need_no_interrupt(&mut self) {
+        self.quiet = false;
+        self.marker.1 = self.written;
     }
 
     fn push(&mut self, packet: &Packet) {
         match &mut self.path {
             Path::Mapped { ring, .. } => {
-                let at = (self.written % self.capacity) as usize * WORDS;
+                let at = (self.written & (self.capacity - 1)) as usize * WORDS;
                 let slot = &ring.words()[at..at + WORDS];
                 for (to, word) in slot.iter().zip(packet.words()) {
                     // Published by the doorbell, which comes later.
@@ -165,6 +236,11 @@ impl Ring {
             }
         }
         self.published = self.written;
+        self.untold = None;
+        #[cfg(test)]
+        {
+            self.tellings += 1;
+        }
         Ok(())
     }
 
@@ -217,6 +293,10 @@ pub(crate) mod tests {
         pub(crate) fn published(&self) -> u64 {
             self.published
         }
+
+        pub(crate) fn tellings(&self) -> u64 {
+            self.tellings
+        }
     }
 
     /// The number that markers have stored when a device, which had stored `known`, has executed a
@@ -239,6 +319,29 @@ pub(crate) mod tests {
         assert_eq!(ring.packet(2), packet::interrupt());
         // A second marker would tell nothing new.
         assert_eq!((ring.mark(), ring.written()), (2, 3));
+    }
+
+    #[test]
+    fn a_quiet_marker_interrupts_later_or_never() {
+        let mut ring = ring(64);
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (2, 2));
+        assert_eq!(ring.quiet(), Some(2));
+        // The place of the interrupt is kept.
+        let room = ring.room(0);
+        assert_eq!((ring.mark_quietly(), ring.written()), (2, 2));
+        assert_eq!((ring.mark(), ring.written()), (2, 3));
+        assert_eq!((ring.packet(2), ring.quiet()), (packet::interrupt(), None));
+        assert_eq!(ring.room(0), room);
+        assert!(ring.is_untold(2) && !ring.is_untold(1));
+        ring.publish().expect("published");
+        assert!(!ring.is_untold(2));
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (5, 5));
+        ring.need_no_interrupt();
+        ring.put(&packet::nop());
+        assert_eq!((ring.mark_quietly(), ring.written()), (7, 7));
+        assert_eq!(ring.packet(5), packet::nop());
     }
 
     #[test]
@@ -265,17 +368,24 @@ pub(crate) mod tests {
         #[test]
         fn nothing_is_overwritten_and_there_is_always_a_way_on(
             log2 in 6u32..=9,
-            steps in prop::collection::vec((0u64..600, 0u64..600), 1..100),
+            steps in prop::collection::vec((0u64..600, 0u64..600, any::<bool>()), 1..100),
         ) {
             let mut ring = ring(1 << log2);
             let (mut executed, mut known) = (0, 0);
-            for (put, run) in steps {
+            for (put, run, quiet) in steps {
                 let room = ring.room(known);
                 prop_assert!(room <= ring.longest());
+                match ring.quiet() {
+                    Some(value) if known >= value => ring.need_no_interrupt(),
+                    _ => ring.interrupt(),
+                }
                 for _ in 0..put.min(room) {
                     ring.put(&packet::nop());
                 }
-                ring.mark();
+                match quiet {
+                    true => ring.mark_quietly(),
+                    false => ring.mark(),
+                };
                 prop_assert!(ring.written() - executed <= ring.capacity);
                 // When `value` packets are executed there is room for one, and a marker tells so.
                 let value = ring.room_for(1);
@@ -294,7 +404,7 @@ pub(crate) mod tests {
             executed in 0u64..1 << 40,
         ) {
             let mut ring = ring(64);
-            ring.capacity = 1 << log2;
+            (ring.capacity, ring.quarter) = (1 << log2, log2 - 2);
             ring.written = executed;
             prop_assert_eq!(ring.room(executed), ring.longest());
             prop_assert!(ring.longest() >= ring.capacity / 2);

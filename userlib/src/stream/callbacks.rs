@@ -3,8 +3,9 @@
 //! memory that work needed, and wakes those who poll.
 //!
 //! One thread, the *waiter*, waits for all points of the process. For each queue it asks the driver
-//! to signal an eventfd at the first point only, so that many points cost what one does. The waiter
-//! itself never runs anything that takes time: host functions and drops go to two thread pools, so
+//! to signal an eventfd at the first point only, so that many points cost what one does. Whoever adds
+//! a point that comes first asks the driver itself; the waiter is woken for that only if it sleeps
+//! without looking at the time, because it has had nothing to do for a while. The waiter itself never runs anything that takes time: host functions and drops go to two thread pools, so
 //! that neither holds up the other, nor anybody who waits for a fence.
 //!
 //! A point can also become *lost*: its queue has stopped before it, or waits for one that has. The
@@ -40,6 +41,8 @@ use super::pool::Pool;
 
 /// How often the waiter looks for lost points.
 const TICK: Duration = Duration::from_millis(250);
+/// After so many looks without any point the waiter sleeps until it is woken.
+const TICKS: u32 = 4;
 
 /// Host functions: as many as 32 can be held up at once.
 static CALLS: Pool = Pool::new(32);
@@ -83,9 +86,21 @@ struct Lines {
     lines: HashMap<usize, Line>,
     /// How many items were ever added.
     added: u64,
+    /// The waiter sleeps without looking at the time.
+    asleep: bool,
     /// How often an item was looked at.
     #[cfg(test)]
     looks: u64,
+}
+
+/// What is to be done for an item that was added.
+enum Next {
+    /// Nothing: the driver is to signal an item that comes before.
+    Nothing,
+    /// The driver is to be asked for this fence, which is noted already.
+    Ask(Fence),
+    /// The waiter is to be woken.
+    Wake,
 }
 
 /// The state of the waiter's thread.
@@ -139,16 +154,32 @@ pub(super) fn when(point: Point, action: Action) -> Result<u64> {
             return Err(error);
         }
     };
-    let number = waiter.lines().add(Item {
+    let (number, next) = waiter.lines().add(Item {
         point,
         number: 0,
         doubtful: false,
         action,
     });
-    waiter.fresh.store(true, Ordering::Release);
-    // An eventfd that is full is readable, too.
-    let _ = waiter.eventfd.write(1);
+    match next {
+        Next::Nothing => {}
+        Next::Ask(fence) => waiter.ask(&fence),
+        Next::Wake => waiter.wake(),
+    }
     Ok(number)
+}
+
+/// Runs a host function, the one with this number, when a point is reached.
+pub(super) fn call_at(point: Point, count: u64, function: Box<dyn FnOnce() + Send>) -> Result<()> {
+    if !point.fence.is_done() {
+        return when(point, Action::Call(count, function)).map(drop);
+    }
+    // Nothing is to be waited for, so no other thread is asked to.
+    let handle = Arc::clone(point.handle());
+    match CALLS.try_run(Box::new(move || call(&handle, count, function))) {
+        Ok(()) => Ok(()),
+        // Not here: the function may wait for this thread.
+        Err(job) => when(point, Action::Call(count, job)).map(drop),
+    }
 }
 
 /// Runs something that takes as long as a packet, and then wakes a task.
@@ -187,12 +218,24 @@ fn key(handle: &Arc<Handle>) -> usize {
 }
 
 impl Lines {
-    /// Adds a new item, and returns its number.
-    fn add(&mut self, item: Item) -> u64 {
+    /// Adds a new item, and returns its number and what is to be done for it.
+    fn add(&mut self, item: Item) -> (u64, Next) {
         self.added += 1;
         let number = self.added;
+        let fence = item.point.fence.clone();
         self.put(Item { number, ..item });
-        number
+        let asleep = self.asleep;
+        let next = match self.lines.get_mut(&key(fence.handle())) {
+            // That signal makes the waiter look at this item, too.
+            Some(line) if line.asked.is_some_and(|asked| asked <= fence.value()) => Next::Nothing,
+            // A host function makes no call to the driver.
+            Some(line) if !asleep && !inside::is_inside() => {
+                line.asked = Some(fence.value());
+                Next::Ask(fence)
+            }
+            _ => Next::Wake,
+        };
+        (number, next)
     }
 
     /// Puts an item in its place.
@@ -294,15 +337,42 @@ impl Waiter {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the thread look at items that were added.
+    fn wake(&self) {
+        // Unless it is about to.
+        if !self.fresh.swap(true, Ordering::AcqRel) {
+            // An eventfd that is full is readable, too.
+            let _ = self.eventfd.write(1);
+        }
+    }
+
+    /// Asks the driver to signal a fence, as was noted.
+    fn ask(&self, fence: &Fence) {
+        let (handle, value) = (fence.handle(), fence.value());
+        // If the fence was reached in the meantime, the signal comes at once.
+        if handle.notify(value, self.eventfd.as_fd()).is_err() {
+            if let Some(line) = self.lines().lines.get_mut(&key(handle)) {
+                line.asked = line.asked.filter(|&asked| asked != value);
+            }
+            // It finds out what that means.
+            self.wake();
+        }
+    }
+
     fn run(&self) {
-        let mut looked = Instant::now();
+        let (mut looked, mut idle) = (Instant::now(), 0);
         loop {
-            let idle = self.lines().lines.is_empty();
+            let asleep = {
+                let mut lines = self.lines();
+                idle = if lines.lines.is_empty() { idle + 1 } else { 0 };
+                lines.asleep = idle > TICKS;
+                lines.asleep
+            };
             let mut files = [PollFd::new(self.eventfd.as_fd(), PollFlags::POLLIN)];
             // poll() fails for lack of memory, which passes.
-            let _ = wait(&mut files, (!idle).then_some(TICK));
+            let _ = wait(&mut files, (!asleep).then_some(TICK));
             let told = self.eventfd.read().is_ok();
-            let fresh = self.fresh.swap(false, Ordering::Acquire);
+            let fresh = self.fresh.swap(false, Ordering::AcqRel);
             let busy = self.pass();
             let thorough = looked.elapsed() >= TICK;
             // A signal without anything reached means that something has failed.
@@ -406,6 +476,7 @@ fn call(handle: &Handle, count: u64, function: Box<dyn FnOnce() + Send>) {
         handle.store_callbacks(count);
     } else {
         handle.poison("a host function panicked");
+        handle.lose_call();
     }
 }
 
@@ -421,6 +492,7 @@ impl Item {
         match self.action {
             Action::Call(_, function) => {
                 run_inside(|| drop(function));
+                self.point.handle().lose_call();
             }
             Action::Drop(what) => {
                 // A queue that has stopped does nothing any more; one that waits still might.
@@ -544,7 +616,8 @@ mod tests {
             });
         }
         assert!(lines.take_reached().is_empty());
-        assert_eq!(lines.to_ask().len(), 1);
+        // The driver was asked for each, as each came before all others.
+        assert!(lines.lines.values().all(|line| line.asked == Some(1)));
         for value in 1..=COUNT {
             handle.execute(value);
             let reached = lines.take_reached();
@@ -565,17 +638,18 @@ mod tests {
         let (point, mut lines) = (point(0), Lines::default());
         let task = Arc::<Task>::default();
         for turn in 0..3 {
-            let number = lines.add(Item {
+            let (number, next) = lines.add(Item {
                 point: point.clone(),
                 number: 0,
                 doubtful: false,
                 action: Action::Wake(Arc::clone(&task)),
             });
-            let asked = lines.to_ask();
-            assert_eq!(asked.len(), usize::from(turn == 0));
-            for line in lines.lines.values_mut() {
-                line.asked = Some(10);
+            match next {
+                Next::Ask(fence) => assert_eq!((turn, fence.value()), (0, 10)),
+                Next::Nothing => assert_ne!(turn, 0),
+                Next::Wake => panic!("the waiter is not asleep"),
             }
+            assert!(lines.to_ask().is_empty());
             assert!(lines.remove(&point, number).is_some());
             assert!(lines.take_reached().is_empty() && lines.take_idle().is_empty());
         }
@@ -589,15 +663,13 @@ mod tests {
     #[test]
     fn a_queue_that_has_stopped_leaves_nothing() {
         let (point, mut lines) = (point(0), Lines::default());
-        let number = lines.add(Item {
+        let (number, _) = lines.add(Item {
             point: point.clone(),
             number: 0,
             doubtful: false,
             action: Action::Wake(Arc::default()),
         });
-        for line in lines.lines.values_mut() {
-            line.asked = Some(10);
-        }
+        assert!(lines.lines.values().all(|line| line.asked == Some(10)));
         drop(lines.remove(&point, number));
         let stopped = lines.queues();
         assert_eq!(stopped.len(), 1);

@@ -5,9 +5,11 @@
 //! memory remember the id of the queue that they began with, so that after a reset they refuse to
 //! go on, instead of doing half of the work.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -16,15 +18,18 @@ use crate::device::Device;
 use crate::error::{check_outside, Error, Operation, Result};
 use crate::memory::lent::KEPT;
 use crate::queue::fence::Fence;
-use crate::queue::handle::Handle;
+use crate::queue::handle::{Handle, Owner};
 use crate::queue::point::Point;
 use crate::queue::{Queue, WhenFull};
 use crate::trace::recorder::Traced;
 
 use super::callbacks::{self, Action};
 use super::options::StreamOptions;
+use super::served::{Serve, Served, Serving};
 use super::shared::{Page, Shared};
 
+/// How long a wait for a host function leaves alone what else may have happened.
+const STEP: Duration = Duration::from_millis(250);
 /// The cause with which a queue is poisoned that is reset without having failed.
 const RESET: &str = "the stream was reset";
 
@@ -35,7 +40,8 @@ pub(crate) struct Core {
     shared: Arc<Shared>,
     /// Id of the queue.
     id: AtomicU64,
-    state: Mutex<State>,
+    me: Weak<Self>,
+    state: Served<State>,
 }
 
 /// State that submitting changes.
@@ -45,7 +51,7 @@ pub(crate) struct State {
     /// Host functions that were submitted to the queue.
     calls: u64,
     /// What wait packets read, each with the number of packets executed when that is over.
-    waits: Vec<(u64, Kept)>,
+    waits: VecDeque<(u64, Kept)>,
 }
 
 /// Memory that a wait packet reads.
@@ -61,7 +67,7 @@ impl State {
         Self {
             queue: Some(queue),
             calls: 0,
-            waits: Vec::new(),
+            waits: VecDeque::new(),
         }
     }
 
@@ -81,7 +87,7 @@ impl State {
 
     /// Has what is submitted next wait until the device finds a number of at least `value` at
     /// `addr`, which is in `kept`. `dependencies` are the fences that this wait is for, its own
-    /// last.
+    /// last. The device is told of the wait together with what is submitted next, or waited for.
     pub(super) fn wait_at(
         &mut self,
         (addr, value): (u64, u64),
@@ -89,7 +95,14 @@ impl State {
         dependencies: &[Fence],
     ) -> Result<()> {
         let executed = self.queue().handle().executed();
-        self.waits.retain(|(until, _)| *until > executed);
+        // They are over in this order.
+        while self
+            .waits
+            .front()
+            .is_some_and(|(until, _)| *until <= executed)
+        {
+            self.waits.pop_front();
+        }
         let queue = self.queue_mut();
         queue.forget_reached();
         dependencies.iter().for_each(|fence| queue.depend_on(fence));
@@ -97,10 +110,25 @@ impl State {
         let what = dependencies
             .last()
             .map_or(Traced::Nothing, Traced::wait_for);
-        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
+        queue.put(what, 1, std::iter::once(packet), WhenFull::Wait)?;
         let until = queue.written();
-        self.waits.push((until, kept));
+        self.waits.push_back((until, kept));
         Ok(())
+    }
+}
+
+impl Serve for State {
+    fn serve(&mut self, wanted: u64) {
+        self.queue_mut().interrupt_if(wanted);
+    }
+}
+
+impl Owner for Core {
+    fn interrupt_at(&self, queue: u64, value: u64) {
+        // A queue from before a reset is destroyed.
+        if self.id() == queue {
+            self.state.want(value);
+        }
     }
 }
 
@@ -119,24 +147,36 @@ impl Core {
         callbacks::prepare()?;
         let queue = gpu.queue(options.queue(gpu))?;
         let shared = Shared::of(gpu.device());
-        let core = Arc::new(Self {
-            gpu: gpu.clone(),
-            options,
-            shared,
-            id: AtomicU64::new(queue.id()),
-            state: Mutex::new(State::new(queue)),
-        });
+        let core = Self::of(gpu.clone(), options, shared, queue);
         core.shared.join(&core);
         Ok(core)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves the ring as it was before, or with a packet more.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn of(
+        gpu: Accelerator,
+        options: StreamOptions,
+        shared: Arc<Shared>,
+        queue: Queue,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| {
+            queue.handle().belong_to(me.clone());
+            Self {
+                gpu,
+                options,
+                shared,
+                id: AtomicU64::new(queue.id()),
+                me: me.clone(),
+                state: Served::new(State::new(queue)),
+            }
+        })
+    }
+
+    pub(super) fn lock(&self) -> Serving<'_, State> {
+        self.state.lock()
     }
 
     /// Locks the state, unless the stream was reset since it had this queue.
-    pub(super) fn lock_of(&self, queue: u64) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn lock_of(&self, queue: u64) -> Result<Serving<'_, State>> {
         let state = self.lock();
         if state.queue().id() == queue {
             return Ok(state);
@@ -241,11 +281,9 @@ impl Core {
     }
 
     pub(super) fn query(&self) -> Result<bool> {
-        let mut state = match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+        let Some(mut state) = self.state.try_lock() else {
             // Another thread is submitting.
-            Err(TryLockError::WouldBlock) => return Ok(false),
+            return Ok(false);
         };
         let point = state.queue_mut().point()?;
         drop(state);
@@ -290,13 +328,55 @@ impl Core {
         handle.poison(KEPT);
     }
 
-    /// Submits a host function, and returns the point behind it. Fails if the stream was reset
-    /// since it had this queue.
+    /// Waits for everything that was submitted, but no longer than `timeout`. Returns false if the
+    /// time was up first.
+    pub(super) fn synchronize(&self, timeout: Option<Duration>) -> Result<bool> {
+        self.check_outside()?;
+        let start = Instant::now();
+        let mut state = self.lock();
+        let queue = state.queue_mut();
+        queue.handle().check(Operation::Submit, "add to")?;
+        let point = match queue.awaited_calls() {
+            // A host function was submitted last. It knows first that it has run, and everything
+            // before it was done then.
+            Some(calls) => {
+                let handle = Arc::clone(queue.handle());
+                drop(state);
+                let step = timeout.map_or(STEP, |timeout| timeout.min(STEP));
+                if handle.wait_for_call(calls, step) {
+                    return Ok(true);
+                }
+                self.point()?
+            }
+            None => queue.point()?,
+        };
+        point.wait(timeout.map(|timeout| timeout.saturating_sub(start.elapsed())))
+    }
+
+    /// Submits a host function. Fails if the stream was reset since it had this queue.
     pub(super) fn call(
         &self,
         queue: Option<u64>,
         function: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
+        self.submit_call(queue, function, |_| Ok(()))
+    }
+
+    /// Submits a host function as [`call`](Self::call) does, and returns the point behind it.
+    pub(super) fn call_to(
+        &self,
+        queue: Option<u64>,
+        function: Box<dyn FnOnce() + Send>,
     ) -> Result<Point> {
+        self.submit_call(queue, function, Queue::point)
+    }
+
+    fn submit_call<T>(
+        &self,
+        queue: Option<u64>,
+        function: Box<dyn FnOnce() + Send>,
+        behind: impl FnOnce(&mut Queue) -> Result<T>,
+    ) -> Result<T> {
         self.check_outside()?;
         let mut state = match queue {
             Some(queue) => self.lock_of(queue)?,
@@ -306,16 +386,12 @@ impl Core {
         let queue = state.queue_mut();
         queue.handle().check(Operation::Submit, "add to")?;
         let point = queue.point()?;
-        let packet = queue
-            .format()
-            .fence_wait(point.handle().callbacks_addr(), calls);
-        let what = Traced::HostFunction;
-        queue.submit(what, 1, std::iter::once(packet), WhenFull::Wait)?;
+        queue.await_calls(calls)?;
         state.calls = calls;
-        let behind = state.queue_mut().point();
+        let behind = behind(state.queue_mut());
         // Unlocked first: a failure drops the function, which may use the stream.
         drop(state);
-        callbacks::when(point, Action::Call(calls, function))?;
+        callbacks::call_at(point, calls, function)?;
         behind
     }
 
@@ -329,14 +405,16 @@ impl Core {
         }
         handle.destroy()?;
         self.id.store(queue.id(), Ordering::Relaxed);
+        queue.handle().belong_to(self.me.clone());
         *state = State::new(queue);
+        self.state.forget();
         Ok(())
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         let waits = std::mem::take(&mut state.waits);
         let Some(mut queue) = state.queue.take() else {
             return;
@@ -359,7 +437,7 @@ impl Drop for Core {
 /// The parts of a dropped stream that are kept while the device still works for it.
 struct Remains {
     queue: Queue,
-    _waits: Vec<(u64, Kept)>,
+    _waits: VecDeque<(u64, Kept)>,
     _shared: Arc<Shared>,
 }
 
@@ -377,13 +455,8 @@ impl Drop for Remains {
 impl Core {
     /// A stream without a driver.
     pub(super) fn fake(queue: Queue) -> Arc<Self> {
-        Arc::new(Self {
-            gpu: Accelerator::fake(),
-            options: StreamOptions::new(),
-            shared: Arc::default(),
-            id: AtomicU64::new(queue.id()),
-            state: Mutex::new(State::new(queue)),
-        })
+        let (gpu, options) = (Accelerator::fake(), StreamOptions::new());
+        Self::of(gpu, options, Arc::default(), queue)
     }
 }
 
@@ -393,5 +466,201 @@ impl fmt::Debug for Core {
             .field("device", self.device())
             .field("options", &self.options)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::format::Packet;
+    use crate::stream::Stream;
+    use crate::testgpu::{packet, Spin};
+    use std::sync::mpsc;
+
+    const CALLBACKS: u64 = 0xfe_0008;
+
+    /// A stream whose device executes what it is told to.
+    fn stream() -> (Stream, Arc<Handle>) {
+        let queue = Queue::fake_with_index();
+        let handle = Arc::clone(queue.handle());
+        (Stream::of(Core::fake(queue)), handle)
+    }
+
+    /// Submits a kernel. Nobody waits for it.
+    fn submit(stream: &Stream) {
+        let time = Duration::ZERO;
+        let pending = stream.submit((), |work, ()| work.launch(Spin { time }));
+        drop(pending.expect("submitted"));
+    }
+
+    fn fence(value: u64) -> Packet {
+        packet::fence_write(0xfe_0000, value)
+    }
+
+    impl Stream {
+        fn packets(&self) -> Vec<Packet> {
+            self.core.lock().queue().packets()
+        }
+
+        /// How often the device was told of packets, and of how many.
+        fn told(&self) -> (u64, u64) {
+            let state = self.core.lock();
+            (state.queue().tellings(), state.queue().published())
+        }
+    }
+
+    /// The device is told once of a piece of work. It interrupts only if more follows too soon, or
+    /// if somebody wants that.
+    #[test]
+    fn nobody_is_interrupted_in_vain() {
+        let (stream, handle) = stream();
+        submit(&stream);
+        assert_eq!(stream.packets()[1..], [fence(2)]);
+        assert_eq!(stream.told(), (1, 2));
+        handle.execute(2);
+        submit(&stream);
+        assert_eq!(stream.packets()[3..], [fence(4)]);
+        // It has not come that far when more is submitted.
+        submit(&stream);
+        assert_eq!(stream.packets()[4], packet::interrupt());
+        assert_eq!(stream.packets()[6..], [fence(7)]);
+        assert_eq!(stream.told(), (3, 7));
+        // Somebody wants what comes before, or belongs to another queue.
+        stream.core.interrupt_at(handle.id(), 6);
+        stream.core.interrupt_at(handle.id() + 1, 7);
+        assert_eq!(stream.told(), (3, 7));
+        stream.core.interrupt_at(handle.id(), 7);
+        assert_eq!(stream.packets()[7..], [packet::interrupt()]);
+        assert_eq!(stream.told(), (4, 8));
+        stream.core.interrupt_at(handle.id(), 7);
+        assert_eq!(stream.told(), (4, 8));
+        // What is waited for by a call that waits has its interrupt from the beginning.
+        submit(&stream);
+        assert_eq!(stream.core.point().expect("published").fence.value(), 10);
+        assert_eq!(stream.packets()[9..], [fence(10), packet::interrupt()]);
+    }
+
+    /// A thread that submits cannot keep an interrupt to itself.
+    #[test]
+    fn who_wants_an_interrupt_waits_for_no_batch() {
+        let (stream, handle) = stream();
+        submit(&stream);
+        let time = Duration::ZERO;
+        let pending = stream.submit((), |work, ()| {
+            work.launch(Spin { time })?;
+            assert_eq!(stream.told(), (1, 2), "it is held back");
+            stream.core.interrupt_at(handle.id(), 1);
+            assert_eq!(stream.told(), (1, 2), "nobody waits for the first marker");
+            // That somebody wants it while another thread has the lock is noted.
+            let state = stream.core.lock();
+            stream.core.interrupt_at(handle.id(), 2);
+            assert_eq!(state.queue().published(), 2);
+            drop(state);
+            assert_eq!(stream.told(), (2, 4));
+            Ok(())
+        });
+        drop(pending.expect("submitted"));
+        assert_eq!(stream.packets()[2], packet::interrupt());
+        assert_eq!(stream.told(), (3, 5));
+    }
+
+    /// The device is told of a wait with what comes behind it.
+    #[test]
+    fn a_wait_comes_with_what_follows() {
+        let (stream, handle) = stream();
+        let other = Fence::new(Arc::new(Handle::fake_with_index()), 5);
+        let wait = |stream: &Stream| {
+            let mut state = stream.core.lock();
+            let kept = Kept::Fence(other.clone());
+            state.wait_at((0x1000, 1), kept, std::slice::from_ref(&other))
+        };
+        wait(&stream).expect("put");
+        wait(&stream).expect("put");
+        assert_eq!((stream.packets().len(), stream.told()), (2, (0, 0)));
+        submit(&stream);
+        assert_eq!((stream.packets().len(), stream.told()), (4, (1, 4)));
+        wait(&stream).expect("put");
+        assert!(!stream.query().expect("the driver answers"));
+        assert_eq!(
+            stream.told(),
+            (2, 8),
+            "also of the interrupt of the work before"
+        );
+        // What is over is not kept.
+        assert_eq!(stream.core.lock().waits.len(), 3);
+        handle.execute(5);
+        wait(&stream).expect("put");
+        assert_eq!(stream.core.lock().waits.len(), 2);
+    }
+
+    /// A host function of an idle stream is no matter of the device, unless work follows too soon.
+    #[test]
+    fn a_host_function_of_an_idle_stream_takes_no_packet() {
+        let (stream, handle) = stream();
+        for count in 1..=3 {
+            stream.call(|| ()).expect("submitted");
+            stream.synchronize().expect("without the driver");
+            assert!(handle.have_run(count));
+        }
+        submit(&stream);
+        assert_eq!(stream.packets().len(), 2, "nothing is waited for");
+        handle.execute(2);
+        let (go, wait) = mpsc::channel::<()>();
+        let held_up = move || {
+            let _ = wait.recv();
+        };
+        stream.call(held_up).expect("submitted");
+        assert_eq!((stream.packets().len(), stream.told()), (2, (1, 2)));
+        let late = stream.synchronize_timeout(Duration::from_millis(10));
+        assert!(late.is_err());
+        // Now it is, by the device: the wait did not end in time.
+        assert_eq!(stream.packets()[2], packet::fence_wait(CALLBACKS, 4));
+        submit(&stream);
+        assert_eq!(stream.packets().len(), 7);
+        drop(go);
+        assert!(handle.wait_for_call(4, Duration::from_secs(10)));
+    }
+
+    /// A host function waits for the one before it, and work for both.
+    #[test]
+    fn host_functions_wait_for_each_other() {
+        let (stream, handle) = stream();
+        let (go, wait) = mpsc::channel::<()>();
+        let held_up = move || {
+            let _ = wait.recv();
+        };
+        stream.call(held_up).expect("submitted");
+        let (sender, ran) = mpsc::channel();
+        let second = move || {
+            let _ = sender.send(());
+        };
+        stream.call(second).expect("submitted");
+        let expected = [
+            packet::fence_wait(CALLBACKS, 1),
+            fence(2),
+            packet::interrupt(),
+        ];
+        assert_eq!(stream.packets(), expected);
+        submit(&stream);
+        assert_eq!(stream.packets()[3], packet::fence_wait(CALLBACKS, 2));
+        drop(go);
+        assert!(handle.wait_for_call(1, Duration::from_secs(10)));
+        assert!(
+            ran.recv_timeout(Duration::from_millis(50)).is_err(),
+            "too early"
+        );
+        handle.execute(2);
+        // The made-up driver signals nothing: the next look finds it.
+        ran.recv_timeout(Duration::from_secs(10)).expect("it runs");
+    }
+
+    /// Who waits for a host function that panics, or never runs, is told.
+    #[test]
+    fn a_host_function_that_fails_is_not_waited_for() {
+        let (stream, handle) = stream();
+        stream.call(|| panic!("on purpose")).expect("submitted");
+        let error = stream.synchronize().expect_err("it panicked");
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(!handle.wait_for_call(1, Duration::from_secs(10)));
     }
 }

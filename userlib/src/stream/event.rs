@@ -112,8 +112,9 @@ impl Event {
                 format.timestamp(base + slot.time_offset() as u64),
                 format.fence_write(base + slot.count_offset() as u64, count),
             ];
-            queue.submit(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
-            queue.point()
+            queue.put(Traced::Nothing, 2, packets.into_iter(), WhenFull::Wait)?;
+            // This publishes all of it at once.
+            queue.quiet_point()
         })();
         match submitted {
             Ok(point) => {

@@ -241,6 +241,7 @@ mod pending;
 mod pool;
 mod prefetch;
 mod scope;
+mod served;
 mod shared;
 mod work;
 
@@ -260,7 +261,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::accelerator::Accelerator;
 use crate::device::Device;
-use crate::error::{check_outside, Operation, Result};
+use crate::error::{check_outside, in_time, Operation, Result};
 use crate::queue::point::Point;
 use crate::sys::inside;
 
@@ -551,7 +552,7 @@ impl Stream {
     ///
     /// `EIO`: the stream has failed; `EDEADLK`: this is a host function.
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.core.call(None, Box::new(function)).map(drop)
+        self.core.call(None, Box::new(function))
     }
 
     /// Whether everything that was submitted is done. If it is, this makes no system call, and
@@ -591,7 +592,7 @@ impl Stream {
     /// `EIO`: the stream has failed, and [`Error::fault`](crate::Error::fault) says why; `ENODEV`:
     /// the device is gone; `EDEADLK`: this is a host function.
     pub fn synchronize(&self) -> Result<()> {
-        self.core.point()?.wait(None).map(drop)
+        self.core.synchronize(None).map(drop)
     }
 
     /// Waits as [`synchronize`](Self::synchronize) does, but no longer than `timeout`.
@@ -600,7 +601,14 @@ impl Stream {
     ///
     /// As for [`synchronize`](Self::synchronize); `ETIMEDOUT`: the time was up first.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
-        self.core.point()?.wait_timeout(timeout)
+        let done = self.core.synchronize(Some(timeout))?;
+        in_time(done, || {
+            format!(
+                "wait for the work of queue {} of {}",
+                self.id(),
+                self.device()
+            )
+        })
     }
 
     /// Waits as [`synchronize`](Self::synchronize) does, without blocking the thread, on any

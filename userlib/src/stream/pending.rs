@@ -116,18 +116,21 @@ impl<M: Send + 'static> Submitting<'_, M> {
     /// Publishes the work.
     fn end(&mut self) -> Option<Pending<M>> {
         let held = self.held.take()?;
+        let mut raw_packets = false;
+        let published = self.core.lock_of(self.handle.id()).and_then(|mut state| {
+            let queue = state.queue_mut();
+            queue.release();
+            raw_packets = queue.has_raw_packets();
+            queue.quiet_point_for_memory()
+        });
         // If publishing fails, or the stream was reset, the point is never reached: waiting for it
         // tells why.
-        let never = Fence::new(Arc::clone(&self.handle), u64::MAX);
-        let mut point = Point::new(never, Vec::new());
-        if let Ok(mut state) = self.core.lock_of(self.handle.id()) {
-            let queue = state.queue_mut();
-            let _ = queue.unhold();
-            point.raw_packets = queue.has_raw_packets();
-            point = queue.point_for_memory().unwrap_or(point);
-        }
+        let never = |_| Point {
+            raw_packets,
+            ..Point::new(Fence::new(Arc::clone(&self.handle), u64::MAX), Vec::new())
+        };
         Some(Pending {
-            point,
+            point: published.unwrap_or_else(never),
             before: std::mem::take(&mut self.before),
             core: Arc::downgrade(self.core),
             held: Some(held),

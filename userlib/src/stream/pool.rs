@@ -15,7 +15,7 @@ use crate::sys::sync::{thread, Condvar, Mutex, MutexGuard};
 /// How long an idle thread waits for another job.
 const LINGER: Duration = Duration::from_secs(1);
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(super) type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads.
 pub(super) struct Pool {
@@ -51,24 +51,29 @@ impl Pool {
     /// Runs a job, which must not panic, on a thread of the pool. If the system gives the pool not
     /// even one thread, the job runs here.
     pub(super) fn run(&'static self, job: impl FnOnce() + Send + 'static) {
+        if let Err(job) = self.try_run(Box::new(job)) {
+            // Better here than never.
+            job();
+        }
+    }
+
+    /// Runs a job as [`run`](Self::run) does, but gives it back if there is no thread for it.
+    pub(super) fn try_run(&'static self, job: Job) -> Result<(), Job> {
         let mut jobs = self.jobs();
-        jobs.queue.push_back(Box::new(job));
+        jobs.queue.push_back(job);
         if jobs.queue.len() > jobs.idle && jobs.threads < self.limit {
             let thread = thread::Builder::new().name("pinmap-host".into());
             match thread.spawn(|| self.work()) {
                 Ok(_) => jobs.threads += 1,
-                // Better here than never.
                 Err(_) if jobs.threads == 0 => {
-                    let job = jobs.queue.pop_back();
-                    drop(jobs);
-                    job.into_iter().for_each(|job| job());
-                    return;
+                    return jobs.queue.pop_back().map_or(Ok(()), Err);
                 }
                 Err(_) => {}
             }
         }
         drop(jobs);
         self.more.notify_one();
+        Ok(())
     }
 
     /// The loop of a thread.

@@ -71,7 +71,7 @@ impl Stream {
         keep: impl Send + 'static,
     ) -> Result<Prefetching> {
         let (function, result) = function(device, pages, to, keep);
-        let point = self.core.call(None, function)?;
+        let point = self.core.call_to(None, function)?;
         Ok(Prefetching::new(point, result))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -24,6 +24,7 @@ use super::core::{Core, State};
 use super::event::Event;
 use super::options::Unregistered;
 use super::prefetch::{self, Prefetching};
+use super::served::Serving;
 use super::Stream;
 
 /// Submits work to a stream, on memory that lives at least as long as `'w`; by then the work is
@@ -65,7 +66,7 @@ impl<'w> Work<'w> {
     }
 
     /// Locks the stream's state, unless the stream was reset since the work began.
-    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    fn lock(&self) -> Result<Serving<'_, State>> {
         self.core.lock_of(self.queue)
     }
 
@@ -175,8 +176,7 @@ impl<'w> Work<'w> {
     /// As for [`Stream::call`](super::Stream::call); `EIO`: the stream was reset since the work
     /// began.
     pub fn call(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
-        let point = self.core.call(Some(self.queue), Box::new(function));
-        point.map(drop)
+        self.core.call(Some(self.queue), Box::new(function))
     }
 
     /// Submits a copy of elements between any two kinds of memory, by the copy engine of that
@@ -385,7 +385,7 @@ impl<'w> Work<'w> {
         let pages = outwards(addr, len, page_size()).filter(|&(_, len)| len != 0);
         let pages = pages.ok_or_else(|| refuse("there is no element"))?;
         let (function, result) = prefetch::function(device, pages, to, ());
-        let point = self.core.call(Some(self.queue), function)?;
+        let point = self.core.call_to(Some(self.queue), function)?;
         Ok(Prefetching::new(point, result))
     }
 

@@ -190,6 +190,25 @@ const fn goal(
     }
 }
 
+/// A goal of streams: how many times as long as what it stands beside something may take.
+const fn stream(
+    what: &'static str,
+    operation: &'static str,
+    beside: &'static str,
+    ours: &'static str,
+    most: f64,
+) -> Goal {
+    Goal {
+        what,
+        operation,
+        kinds: &["packet"],
+        label: "testgpu",
+        above: beside,
+        below: ours,
+        least: 1.0 / most,
+    }
+}
+
 const GOALS: &[Goal] = &[
     goal(
         "register, 4 KiB pages, against iommufd",
@@ -287,19 +306,67 @@ const GOALS: &[Goal] = &[
         "iommufd",
         1.4,
     ),
+    stream(
+        "a packet of a stream, the ring's against it",
+        "stream-submit",
+        "ring",
+        "stream",
+        1.5,
+    ),
+    stream(
+        "many in a row, the ring's against them",
+        "stream-submit-in-a-row",
+        "ring",
+        "stream",
+        1.5,
+    ),
+    stream(
+        "recording an event, the ring against it",
+        "stream-event",
+        "ring",
+        "record",
+        1.0,
+    ),
+    stream(
+        "submitting a wait, the ring against it",
+        "stream-event",
+        "ring",
+        "submit-a-wait",
+        1.0,
+    ),
+    stream(
+        "a host function, the eventfds against it",
+        "stream-call",
+        "eventfd",
+        "there-and-back",
+        2.0,
+    ),
+    stream(
+        "behind a packet, the eventfds against it",
+        "stream-call",
+        "eventfd",
+        "behind-a-packet",
+        2.0,
+    ),
 ];
+
+/// Returns whether a goal is about cases of this size.
+fn has_size(goal: &Goal, case: &Case) -> bool {
+    case.bytes() >= 64 << 20 || goal.operation == "pair" || goal.operation.starts_with("stream")
+}
 
 /// Makes a table of the goals, each with its lowest ratio over all its cases.
 pub(crate) fn goals(records: &[Record]) -> String {
-    let mut out =
-        String::from("\ngoals: the smallest ratio over 64 MiB and more (a pair: 4 KiB)\n");
+    let mut out = String::from(
+        "\ngoals: the smallest ratio over 64 MiB and more (a pair: 4 KiB; a stream: a packet)\n",
+    );
     for goal in GOALS {
         let ratios = cases(records).into_iter().filter_map(|case| {
             let wanted = case.operation == goal.operation
                 && goal.kinds.contains(&&*case.kind)
                 && (case.label == goal.label
                     || goal.label.is_empty() && case.label.starts_with("cm"))
-                && (case.bytes() >= 64 << 20 || goal.operation == "pair");
+                && has_size(goal, case);
             let above = median(records, case, goal.above).filter(|_| wanted)?;
             Some((
                 above as f64 / median(records, case, goal.below)?.max(1) as f64,
@@ -369,6 +436,23 @@ mod tests {
         let text = ways(&records);
         assert!(text.contains("ioctl") && text.contains("2.50"), "{text}");
         assert!(!table(&records).contains("submit"));
+    }
+
+    #[test]
+    fn goals_of_streams_are_multiples_of_what_they_stand_beside() {
+        let line = |system: &str, ns: u64| -> Record {
+            format!(
+                "{{\"case\": \"stream-submit/0KiB/packet/testgpu\", \"system\": \"{system}\", \
+                     \"median_ns\": {ns}, \"q1_ns\": 0, \"q3_ns\": 0, \"rounds\": 1}}"
+            )
+            .parse()
+            .unwrap()
+        };
+        for (ns, verdict) in [(149, "reached"), (151, "missed")] {
+            let text = goals(&[line("ring", 100), line("stream", ns)]);
+            assert!(text.contains(verdict), "{text}");
+            assert_eq!(text.trim().lines().count(), 2, "{text}");
+        }
     }
 
     #[test]

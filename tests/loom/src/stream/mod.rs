@@ -9,3 +9,5 @@ mod crate_pool;
 mod future;
 pub mod models;
 mod pool;
+#[path = "../../../../userlib/src/stream/served.rs"]
+mod served;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use loom::future::block_on;
 use loom::sync::Notify;
@@ -17,6 +18,7 @@ use crate::sys::sync::AtomicU64;
 use super::callbacks::{self, Action};
 use super::crate_pool::Pool;
 use super::future::Reached;
+use super::served::{Serve, Served};
 
 /// A task that waits for a point goes on when the point is reached, and sees what was written.
 pub fn a_task_is_woken() {
@@ -120,6 +122,73 @@ pub fn the_device_sees_what_a_host_function_wrote() {
         let function = Box::new(move || written.store(7, Ordering::Relaxed));
         callbacks::when(point(&handle, 5), Action::Call(1, function)).expect("a thread");
         device.join().expect("the device");
+    });
+}
+
+/// Who waits for a host function is woken when it has run, and sees what it wrote.
+pub fn the_end_of_a_host_function_is_told() {
+    check(|| {
+        let (handle, engine) = queue();
+        engine.executed(5);
+        let written = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&written);
+        let function = Box::new(move || written.store(7, Ordering::Relaxed));
+        callbacks::call_at(point(&handle, 5), 1, function).expect("a thread");
+        assert!(handle.wait_for_call(1, Duration::MAX), "time stands still");
+        assert_eq!(seen.load(Ordering::Relaxed), 7);
+    });
+}
+
+/// Who waits for a host function is woken when it never will run.
+pub fn the_loss_of_a_host_function_is_told() {
+    check(|| {
+        let (handle, engine) = queue();
+        drop(engine);
+        let function = Box::new(|| unreachable!("nothing is executed"));
+        callbacks::call_at(point(&handle, 5), 1, function).expect("a thread");
+        let other = Arc::clone(&handle);
+        let other = thread::spawn(move || other.destroy().expect("the driver can"));
+        assert!(!handle.wait_for_call(1, Duration::MAX));
+        other.join().expect("the other thread");
+    });
+}
+
+/// Counts what was wanted of it.
+struct Server(u64);
+
+impl Serve for Server {
+    fn serve(&mut self, wanted: u64) {
+        self.0 = self.0.max(wanted);
+    }
+}
+
+/// What is wanted is done by then, also if somebody has the lock.
+pub fn a_wish_is_not_lost() {
+    check_with(3, || {
+        let served = Arc::new(Served::new(Server(0)));
+        let others = [1, 2].map(|turns| {
+            let other = Arc::clone(&served);
+            thread::spawn(move || match turns {
+                1 => drop(other.lock()),
+                _ => other.want(5),
+            })
+        });
+        served.want(9);
+        others
+            .into_iter()
+            .for_each(|other| other.join().expect("no panic"));
+        assert_eq!(served.lock().0, 9);
+    });
+}
+
+/// Who only wants something keeps nobody from the state.
+pub fn a_wish_is_no_lock() {
+    check_with(3, || {
+        let served = Arc::new(Served::new(Server(0)));
+        let other = Arc::clone(&served);
+        let other = thread::spawn(move || other.want(9));
+        assert!(served.try_lock().is_some(), "nobody has it for long");
+        other.join().expect("no panic");
     });
 }
 

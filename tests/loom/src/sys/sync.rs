@@ -3,7 +3,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LockResult, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, LockResult, OnceLock, PoisonError, TryLockError, TryLockResult};
 use std::time::Duration;
 
 pub(crate) use loom::hint::spin_loop;
@@ -77,6 +77,16 @@ atomics! {
     AtomicU64: u64;
 }
 
+impl AtomicU64 {
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.turn().fetch_add(value, order)
+    }
+
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.turn().fetch_sub(value, order)
+    }
+}
+
 /// A lock of loom's that can be made in a constant.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T> {
@@ -102,13 +112,29 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         let locked = self.lock.get_or_init(Arc::default).lock();
+        Ok(self.guard(locked.unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        match self.lock.get_or_init(Arc::default).try_lock() {
+            Ok(locked) => Ok(self.guard(locked)),
+            Err(TryLockError::Poisoned(error)) => Ok(self.guard(error.into_inner())),
+            Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> LockResult<&mut T> {
+        self.data.get_mut()
+    }
+
+    fn guard<'a>(&'a self, locked: loom::sync::MutexGuard<'a, ()>) -> MutexGuard<'a, T> {
         let mut guard = MutexGuard {
             mutex: self,
             data: None,
-            locked: Some(locked.unwrap_or_else(PoisonError::into_inner)),
+            locked: Some(locked),
         };
         guard.take();
-        Ok(guard)
+        guard
     }
 }
 
@@ -157,6 +183,12 @@ impl Condvar {
         // Nobody has waited yet otherwise.
         if let Some(timer) = self.0.get() {
             timer.condvar.notify_one();
+        }
+    }
+
+    pub(crate) fn notify_all(&self) {
+        if let Some(timer) = self.0.get() {
+            timer.condvar.notify_all();
         }
     }
 
