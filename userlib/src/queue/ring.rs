@@ -6,11 +6,11 @@
 //! marker stores how many packets are executed, itself included. Room for one more marker is always
 //! left.
 //!
-//! A marker ends with an interrupt, for those who sleep. It costs the CPU more than all the rest, so
-//! where perhaps nobody will sleep, the interrupt is left out at first: the marker is *quiet*. Its
-//! interrupt is put when somebody is about to sleep, or when more packets come and the device has
-//! not executed the marker yet: later it would be too late to put it just behind. So who sleeps is
-//! woken as soon as if every marker had one.
+//! A marker ends with an interrupt, for those who sleep, which costs the CPU more than all the
+//! rest. So where perhaps nobody will sleep, the interrupt is left out at first: the marker is
+//! *quiet*. Its interrupt is put when somebody is about to sleep, or when more packets come and the
+//! device has not executed the marker yet, because it must be just behind the marker. So whoever
+//! sleeps is woken as soon as if every marker had one.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -128,8 +128,8 @@ impl Ring {
         (self.taken() + count + 2 * MARKER).saturating_sub(self.capacity)
     }
 
-    /// Puts a packet, for which there must be room, and a marker if one is due. The last marker must
-    /// not be quiet.
+    /// Puts a packet, for which there must be room, and a marker if one is due. The last marker
+    /// must not be quiet.
     pub(crate) fn put(&mut self, packet: &Packet) {
         self.push(packet);
         self.mark_if_due();

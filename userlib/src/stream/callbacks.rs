@@ -2,11 +2,12 @@
 //! Actions at points of streams: when a point is reached, the crate runs host functions, drops
 //! memory that work needed, and wakes those who poll.
 //!
-//! One thread, the *waiter*, waits for all points of the process. For each queue it asks the driver
-//! to signal an eventfd at the first point only, so that many points cost what one does. Whoever adds
-//! a point that comes first asks the driver itself; the waiter is woken for that only if it sleeps
-//! without looking at the time, because it has had nothing to do for a while. The waiter itself never runs anything that takes time: host functions and drops go to two thread pools, so
-//! that neither holds up the other, nor anybody who waits for a fence.
+//! One thread, the *waiter*, waits for all points of the process. For each queue the driver is
+//! asked to signal an eventfd at the first point only, so that many points cost what one does.
+//! Whoever adds a point that comes first asks the driver itself. The waiter is woken for that only
+//! if it sleeps without looking at the time, because it has had nothing to do for a while. It never
+//! runs anything that takes time: host functions and drops go to two thread pools, so that neither
+//! holds up the other, nor anybody who waits for a fence.
 //!
 //! A point can also become *lost*: its queue has stopped before it, or waits for one that has. The
 //! waiter looks for lost points every [`TICK`], and when it was woken although nothing was reached.

@@ -2,10 +2,10 @@
 //! A lock whose holder does what others want of it.
 //!
 //! Work is submitted under the lock of its stream, and that may wait for room in the ring. Whoever
-//! is about to sleep for some of the work [wants](Served::want) the device to interrupt, which takes
-//! the same lock, and must not wait for it: a host function may need that thread, and the submitter
-//! that host function. So the wish is noted first, and then the lock is tried. If somebody has it,
-//! that thread finds the wish when it gives up the lock.
+//! is about to sleep for some of the work [wants](Served::want) the device to interrupt. That takes
+//! the same lock, for which it must not wait: a host function may need that thread, and the
+//! submitter that host function. So the wish is noted first, and then the lock is tried. If
+//! somebody has it, that thread finds the wish when it gives up the lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
