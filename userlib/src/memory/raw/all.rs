@@ -102,9 +102,10 @@ unsafe fn register_chunk(
     options: RegisterOptions,
     made: &mut Vec<RawRegistration>,
 ) -> Result<(), Refused> {
-    // SAFETY: As the caller promises.
-    let one_by_one =
-        |made: &mut Vec<RawRegistration>| unsafe { register_each(device, chunk, made) };
+    let one_by_one = |made: &mut Vec<RawRegistration>| {
+        // SAFETY: As the caller promises.
+        unsafe { register_each(device, chunk, made) }
+    };
     if chunk.len() == 1 {
         return one_by_one(made);
     }
