@@ -390,6 +390,7 @@ const SMOKE: &[&str] = &[
 /// Tests in which the IOMMU stops a device, and says so in the kernel's log.
 const FAULTS: &[&str] = &[
     "release_ends_reach",
+    "several_buffers_are_reached_and_released",
     "drop_ends_reach_and_unpins",
     "read_only_is_enforced",
     "unmapped_then_mapped",

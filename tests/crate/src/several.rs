@@ -179,8 +179,12 @@ pub(crate) fn several_buffers_of_an_owned_device_come_back() -> Outcome {
     let refused = refused.expect_err("it is owned");
     assert_eq!(refused.error.errno(), libc::EBUSY, "{refused}");
     assert_eq!(refused.index, None, "{refused}");
-    drop((held, owner));
-    try_again(&other, refused.memory, before)
+    if let Some(since) = before.and_then(Pins::settled_since) {
+        assert!(since.balanced(), "{since:?}");
+    }
+    Registration::release_all(held)?;
+    drop(owner);
+    try_again(&other, refused.memory, Pins::now())
 }
 
 /// Vectors, each of which is its index in each element.
