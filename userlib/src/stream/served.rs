@@ -24,8 +24,10 @@ pub(super) struct Served<T> {
     state: Mutex<T>,
     /// The highest number that somebody wants.
     wanted: AtomicU64,
-    /// Those who have the lock for a moment, or try to, only because of what they want.
-    wanting: AtomicU64,
+    /// How many have begun to want something, and how many are done with that. They have the lock
+    /// for a moment only.
+    begun: AtomicU64,
+    ended: AtomicU64,
 }
 
 /// The state, locked.
@@ -40,7 +42,8 @@ impl<T: Serve> Served<T> {
         Self {
             state: Mutex::new(state),
             wanted: AtomicU64::new(0),
-            wanting: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
         }
     }
 
@@ -54,10 +57,15 @@ impl<T: Serve> Served<T> {
     /// Locks the state, unless another thread has it that may keep it for long.
     pub(super) fn try_lock(&self) -> Option<Serving<'_, T>> {
         loop {
+            let ended = self.ended.load(Ordering::SeqCst);
+            let begun = self.begun.load(Ordering::SeqCst);
             if let Some(state) = self.try_once() {
                 return Some(self.serving(state));
             }
-            if self.wanting.load(Ordering::SeqCst) == 0 {
+            // If nobody has wanted anything meanwhile, it is another thread that has the lock. The
+            // fence is for the case that the lock was seen before the number that was stored first.
+            fence(Ordering::SeqCst);
+            if begun == ended && self.begun.load(Ordering::SeqCst) == begun {
                 return None;
             }
             thread::yield_now();
@@ -92,13 +100,13 @@ impl<T: Serve> Served<T> {
         let _ = self
             .wanted
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
-        self.wanting.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
         // Either this finds the lock free, or its holder finds the wish.
         fence(Ordering::SeqCst);
         if let Some(state) = self.try_once() {
             drop(self.serving(state));
         }
-        self.wanting.fetch_sub(1, Ordering::SeqCst);
+        self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Serves and unlocks the state. Returns what was wanted. What is wanted afterwards is to be

@@ -181,12 +181,23 @@ pub fn a_wish_is_not_lost() {
     });
 }
 
+/// Touches what another thread touches, while it is locked: loom lets that thread go on there.
+struct Touches(Arc<AtomicU64>);
+
+impl Serve for Touches {
+    fn serve(&mut self, _: u64) {
+        self.0.store(1, Ordering::Relaxed);
+    }
+}
+
 /// Who only wants something keeps nobody from the state.
 pub fn a_wish_is_no_lock() {
     check_with(3, || {
-        let served = Arc::new(Served::new(Server(0)));
+        let touched = Arc::<AtomicU64>::default();
+        let served = Arc::new(Served::new(Touches(Arc::clone(&touched))));
         let other = Arc::clone(&served);
         let other = thread::spawn(move || other.want(9));
+        touched.store(2, Ordering::Relaxed);
         assert!(served.try_lock().is_some(), "nobody has it for long");
         other.join().expect("no panic");
     });

@@ -81,10 +81,6 @@ impl AtomicU64 {
     pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         self.turn().fetch_add(value, order)
     }
-
-    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
-        self.turn().fetch_sub(value, order)
-    }
 }
 
 /// A lock of loom's that can be made in a constant.
