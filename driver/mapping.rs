@@ -98,14 +98,14 @@ impl Mapping {
     /// Maps `memory` in `space`. Sleeps. A fatal signal stops it, and a failure of `wanted`.
     pub(crate) fn new(
         space: &Arc<AddressSpace>,
-        memory: &Memory,
+        memory: Memory,
         target: Target,
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<Self, Failure> {
         let range = IovaRange::take(space, memory.length(), target)?;
         let mut this = Self::empty(space);
-        this.fill(range, memory.clone(), access, wanted)?;
+        this.fill(range, memory, access, wanted)?;
         Ok(this)
     }
 

@@ -31,8 +31,7 @@ pub(crate) struct Timed {
 
 impl Timed {
     pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
-        let since = tracepoint.is_on().then(trace::now);
-        Self { tracepoint, since }
+        Self::begin_with(tracepoint, || ()).0
     }
 
     /// Begins, if the tracepoint is on, with what `gather` returns, and otherwise with a default.

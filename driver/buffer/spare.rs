@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The buffer that a context released last, for its next registration.
+//! Buffers that a context has released and keeps for its next registrations.
 //!
 //! A program that registers memory for a short time does so again and again. To allocate a buffer
 //! and its lists, to initialise its locks and to free all of that takes as long as to pin a page.

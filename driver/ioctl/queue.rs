@@ -102,7 +102,7 @@ fn map(
         address_bits: u64::BITS,
     };
     let memory = Memory::Host(folios.clone());
-    Mapping::new(space, &memory, anywhere, access, || Ok(()))
+    Mapping::new(space, memory, anywhere, access, || Ok(()))
 }
 
 impl Request for pinmap_queue_create {

@@ -24,20 +24,17 @@ def pinned():
     return int(counts["nr_foll_pin_acquired"]) - int(counts["nr_foll_pin_released"])
 
 
-def wait_until(condition, seconds=20):
-    """Waits for an effect."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come in time"
-        time.sleep(0.005)
-
-
 def wait_until_equal(get, wanted, seconds=20):
     """Waits until something has the value that is wanted."""
     end = time.monotonic() + seconds
     while (value := get()) != wanted:
         assert time.monotonic() < end, f"{value} did not become {wanted} in time"
         time.sleep(0.005)
+
+
+def wait_until(condition, seconds=20):
+    """Waits for an effect."""
+    wait_until_equal(lambda: bool(condition()), True, seconds)
 
 
 def whole_pages(count, dtype="float32"):

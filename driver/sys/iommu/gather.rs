@@ -56,7 +56,7 @@ impl Gather {
         if unmapped as u64 == length {
             return Ok(());
         }
-        Err(table.lose(unmapped as u64, length))
+        Err(table.domain.lose(unmapped as u64, length))
     }
 
     /// Flushes: no device can reach anything that was unmapped.

@@ -77,12 +77,7 @@ impl Use {
         if unmapped as u64 == length {
             return Ok(());
         }
-        Err(self.lose(unmapped as u64, length))
-    }
-
-    /// Marks the domain as broken, since only `unmapped` of `length` bytes were unmapped.
-    pub(super) fn lose(&self, unmapped: u64, length: u64) -> Error {
-        self.domain.lose(unmapped, length)
+        Err(self.domain.lose(unmapped as u64, length))
     }
 
     /// Flushes everything. May be called in any context.

@@ -71,8 +71,7 @@ fn blocks(text: &str) -> Result<Vec<Block>, Box<dyn Error>> {
         .collect()
 }
 
-/// Returns the name of the function at `address`, and whether that is its first instruction. A
-/// function that is traced begins behind the four bytes of an `endbr64`, or behind five more.
+/// Returns the name of the function at `address`, and whether that is its first instruction.
 fn function(symbols: &[Symbol], address: u64) -> (&str, bool) {
     if address < KERNEL {
         return (PROGRAM, false);
