@@ -6,19 +6,27 @@ use crate::{
     logic::{span::Span, PAGE_SIZE},
     sys::{
         account::{Account, Charge},
-        compat,
+        companion, compat,
         gup::{self, Chunk, PinnedRuns},
         memfd::{MemoryFile, PinnedFile},
         task, uapi,
     },
 };
+use core::cell::Cell;
 use kernel::{
     prelude::*,
-    sync::{Arc, UniqueArc},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, UniqueArc,
+    },
 };
 
 /// Pages pinned at a time: 4 MiB, an array of two pages.
 const CHUNK_PAGES: u64 = 1024;
+/// What one thread pins before it takes more, in bytes of addresses: no huge page is divided.
+const PIECE: u64 = CHUNK_PAGES * PAGE_SIZE;
+/// Pieces from which on a second thread helps: to make it takes as long as to pin one piece.
+const SHARED: u64 = 4;
 
 /// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which
 /// is empty. `progress` is told how many pages are pinned so far; its failure stops the call, and
@@ -38,26 +46,128 @@ pub(crate) fn pin(
     if let Some((address, reason)) = (!write).then(|| gup::survey(span, false)).flatten() {
         return Err(Failure::at(EFAULT, reason, address));
     }
-    let room = span.pages().min(CHUNK_PAGES) as usize;
     let mut chunk = Chunk::new(write);
-    chunk.make_room(room)?;
-    while runs.pages() < span.pages() {
-        if task::fatal_signal_pending() {
-            return Err(EINTR.into());
+    chunk.make_room(span.pages().min(CHUNK_PAGES) as usize)?;
+    if span.pieces(PIECE) < SHARED {
+        pin_part(&mut runs, &mut chunk, span, write, &progress)?;
+    } else {
+        let first = span.piece(PIECE, 0).ok_or(EINVAL)?;
+        pin_part(&mut runs, &mut chunk, first, write, &progress)?;
+        let rest = span.behind(first).ok_or(EINVAL)?;
+        // Huge pages are pinned in less time than a thread is made.
+        if chunk.is_huge() {
+            pin_part(&mut runs, &mut chunk, rest, write, &progress)?;
+        } else {
+            pin_by_two(&mut runs, &mut chunk, rest, write, &progress)?;
         }
-        let at = span
-            .start()
-            .saturating_add(runs.pages().saturating_mul(PAGE_SIZE));
-        let left = span.pages().saturating_sub(runs.pages());
-        chunk
-            .pin(at, left)
-            .map_err(|errno| explain(errno, at, write))?;
-        runs.take(&mut chunk)?;
-        task::cond_resched();
-        progress(runs.pages())?;
     }
     runs.finish()?;
     Ok(runs.into())
+}
+
+/// Pins `part` into `runs`, behind what is there.
+fn pin_part(
+    runs: &mut PinnedRuns,
+    chunk: &mut Chunk,
+    part: Span,
+    write: bool,
+    progress: impl Fn(u64) -> Result,
+) -> Result<(), Failure> {
+    let before = runs.pages();
+    loop {
+        let done = runs.pages().saturating_sub(before);
+        let left = part.pages().saturating_sub(done);
+        if left == 0 {
+            return Ok(());
+        }
+        if task::fatal_signal_pending() {
+            return Err(EINTR.into());
+        }
+        let at = part.start().saturating_add(done.saturating_mul(PAGE_SIZE));
+        chunk
+            .pin(at, left)
+            .map_err(|errno| explain(errno, at, write))?;
+        runs.take(chunk)?;
+        task::cond_resched();
+        progress(runs.pages())?;
+    }
+}
+
+/// Pins `rest` into `runs`, behind what is there. A second thread of the process pins from the back
+/// while the caller pins from the front, piece by piece, until they meet.
+///
+/// A piece that the second thread could not pin is left to the caller. So the failure that the
+/// caller reports is that of the first page that cannot be pinned, as if it were alone.
+fn pin_by_two(
+    runs: &mut PinnedRuns,
+    chunk: &mut Chunk,
+    rest: Span,
+    write: bool,
+    progress: impl Fn(u64) -> Result,
+) -> Result<(), Failure> {
+    let pieces = rest.pieces(PIECE);
+    // Pieces that were begun, at the front and at the back together.
+    let begun = Atomic::<u64>::new(0);
+    let stopped = Atomic::new(false);
+    let begin = || !stopped.load(Relaxed) && begun.fetch_add(1, Relaxed) < pieces;
+    let front = Cell::new(0_u64);
+    let mut pin_next = || {
+        let piece = rest.piece(PIECE, front.get()).ok_or(EINVAL)?;
+        front.set(front.get().saturating_add(1));
+        pin_part(runs, chunk, piece, write, &progress)
+    };
+    let mut result = Ok(());
+    let mut back: KVVec<UniqueArc<PinnedRuns>> = KVVec::new();
+    companion::with_companion(
+        &mut || {
+            while result.is_ok() && begin() {
+                result = pin_next();
+            }
+            if result.is_err() {
+                stopped.store(true, Relaxed);
+            }
+        },
+        &mut || {
+            // What fails here is left to the caller.
+            let _ = pin_back(&mut back, rest, write, begin, &stopped);
+        },
+    );
+    result?;
+    while front.get().saturating_add(back.len() as u64) < pieces {
+        pin_next()?;
+    }
+    while let Some(pinned) = back.pop() {
+        runs.append(pinned)?;
+    }
+    progress(runs.pages()).map_err(Failure::from)
+}
+
+/// Pins the last pieces of `rest`, as long as `begin` says so, in the second thread. `back` gets
+/// the last piece first.
+fn pin_back(
+    back: &mut KVVec<UniqueArc<PinnedRuns>>,
+    rest: Span,
+    write: bool,
+    begin: impl Fn() -> bool,
+    stopped: &Atomic<bool>,
+) -> Result<(), Failure> {
+    let mut chunk = Chunk::new(write);
+    chunk.make_room(CHUNK_PAGES as usize)?;
+    let wanted = |_| {
+        if stopped.load(Relaxed) {
+            return Err(EINTR);
+        }
+        Ok(())
+    };
+    while begin() {
+        let done = (back.len() as u64).saturating_add(1);
+        let index = rest.pieces(PIECE).saturating_sub(done);
+        let piece = rest.piece(PIECE, index).ok_or(EINVAL)?;
+        let mut pinned = PinnedRuns::part(write)?;
+        pin_part(&mut pinned, &mut chunk, piece, write, wanted)?;
+        back.push(pinned, GFP_KERNEL)?;
+    }
+    Ok(())
 }
 
 /// Charges for `span` of `file` and pins it. A failure of `wanted` stops the call, and so does a

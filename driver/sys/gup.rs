@@ -17,7 +17,7 @@ use super::{
     account::{Account, Charge, OverLimit},
     helpers,
     pages::{Pages, BLOCK},
-    task, uapi,
+    task, uapi, work,
 };
 use crate::logic::{
     runs::{self, Run},
@@ -30,7 +30,10 @@ use kernel::{
     ffi,
     mm::virt::VmaRef,
     prelude::*,
-    sync::{Arc, UniqueArc},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, UniqueArc,
+    },
 };
 
 pub(super) type PagePtr = *mut bindings::page;
@@ -117,6 +120,11 @@ impl Chunk {
             Some(many) => (many.as_mut_ptr(), many.len()),
             None => (self.few.as_mut_ptr().cast(), Self::FEW),
         }
+    }
+
+    /// Whether the last pages that were pinned are those of a huge entry of the page table.
+    pub(crate) fn is_huge(&self) -> bool {
+        self.huge
     }
 
     /// Pins pages of the current task from `address` on: at most `want`, and no more than fit, up
@@ -281,6 +289,17 @@ struct Unpinner {
 }
 
 impl Unpinner {
+    /// Makes one without pages.
+    fn new(dirty: bool) -> Self {
+        // INVARIANT: No entry is set.
+        Self {
+            frames: Frames::new(),
+            pages: [const { MaybeUninit::uninit() }; Self::ROOM],
+            filled: 0,
+            dirty,
+        }
+    }
+
     const ROOM: usize = 64;
     /// Runs from this length on are unpinned by range.
     const LONG: u64 = 32;
@@ -340,18 +359,39 @@ impl Unpinner {
 /// [`Chunk::pin`] must have pinned the runs, nobody else may unpin them, and no device may reach
 /// them any more.
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
-    // INVARIANT: No entry is set.
-    let mut unpinner = Unpinner {
-        frames: Frames::new(),
-        pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
-        filled: 0,
-        dirty,
-    };
+    let mut unpinner = Unpinner::new(dirty);
     for run in runs {
         // SAFETY: By the requirements.
         unsafe { unpinner.unpin(run) };
     }
     unpinner.flush();
+}
+
+/// Like [`unpin_runs`], for the runs of all `blocks`, of which another CPU unpins a part, if one
+/// has time.
+///
+/// # Safety
+///
+/// As for [`unpin_runs`].
+unsafe fn unpin_blocks(blocks: &[KVec<Run>], dirty: bool) {
+    /// Runs that a CPU takes at a time, and how many times that a block has.
+    const PIECE: usize = 16;
+    const PIECES: usize = BLOCK / PIECE;
+
+    let next = Atomic::<usize>::new(0);
+    let take = || {
+        let index = next.fetch_add(1, Relaxed);
+        let block = blocks.get(index / PIECES)?;
+        // The last block may have fewer.
+        Some(block.chunks(PIECE).nth(index % PIECES).unwrap_or_default())
+    };
+    let unpin = || {
+        let runs = core::iter::from_fn(take).flatten().copied();
+        // SAFETY: By the requirements. The counter gives each run to one CPU.
+        unsafe { unpin_runs(runs, dirty) };
+    };
+    let (mut here, mut there) = (unpin, unpin);
+    work::beside(&mut here, &mut there);
 }
 
 /// Runs of pinned pages, and the charge for them. Dropping it unpins the pages, then gives the
@@ -375,6 +415,8 @@ pub(crate) struct PinnedRuns {
 impl PinnedRuns {
     /// Runs in the first block: most registrations have few.
     const FEW: usize = 8;
+    /// Number of runs from which on another CPU helps to unpin them.
+    const SHARED: usize = 128;
 
     /// Makes an empty list.
     pub(crate) fn new() -> Result<UniqueArc<Self>> {
@@ -387,6 +429,13 @@ impl PinnedRuns {
             charge: None,
         };
         Ok(UniqueArc::new(empty, GFP_KERNEL_ACCOUNT)?)
+    }
+
+    /// Makes an empty list for a part of what another list is charged for.
+    pub(crate) fn part(write: bool) -> Result<UniqueArc<Self>> {
+        let mut part = Self::new()?;
+        part.write = write;
+        Ok(part)
     }
 
     /// Prepares the list, which is empty, for so many pages, and charges `account` for them.
@@ -424,6 +473,12 @@ impl PinnedRuns {
             unsafe {
                 bindings::unpin_user_pages_dirty_lock(page.as_mut_ptr(), page.len(), self.write)
             };
+        } else if self.is_long() {
+            // SAFETY: As above. The last run is in the blocks, or not.
+            unsafe {
+                unpin_blocks(&self.blocks, self.write);
+                unpin_runs(self.last.into_iter(), self.write);
+            }
         } else if self.pages != 0 {
             // SAFETY: As above.
             unsafe { unpin_runs(self.iter(), self.write) };
@@ -438,6 +493,12 @@ impl PinnedRuns {
         if let Some(charge) = &mut self.charge {
             charge.give_back();
         }
+    }
+
+    /// Whether there are so many runs that another CPU helps to unpin them.
+    fn is_long(&self) -> bool {
+        let first = self.blocks.first();
+        self.blocks.len() > 1 || first.is_some_and(|block| block.len() >= Self::SHARED)
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.
@@ -462,6 +523,30 @@ impl PinnedRuns {
         });
         self.pages = self.pages.saturating_add(run.pages());
         Ok(())
+    }
+
+    /// Takes all pages of `other`, behind its own. On failure, those that could not be stored are
+    /// unpinned.
+    pub(crate) fn append(&mut self, mut other: UniqueArc<Self>) -> Result {
+        if other.write != self.write {
+            return Err(EINVAL);
+        }
+        let mut taken = 0_usize;
+        // INVARIANT: The pages are pinned, and ours from here on.
+        let result = other.iter().try_for_each(|run| {
+            self.push(run)?;
+            taken = taken.saturating_add(1);
+            Ok(())
+        });
+        if result.is_err() {
+            // SAFETY: `other` has pinned them, no device has got them, and `other` forgets them.
+            unsafe { unpin_runs(other.iter().skip(taken), false) };
+        }
+        // INVARIANT: There are no runs any more.
+        other.blocks = KVVec::new();
+        other.last = None;
+        other.pages = 0;
+        result
     }
 
     /// Stores a run that does not grow any more.

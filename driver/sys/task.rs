@@ -48,6 +48,12 @@ pub(super) fn is_real_time() -> bool {
     unsafe { helpers::pinmap_is_real_time() }
 }
 
+/// Number of CPUs that the current task may run on.
+pub(super) fn own_cpus() -> u32 {
+    // SAFETY: No requirements.
+    unsafe { helpers::pinmap_own_cpus() }
+}
+
 /// Number of CPUs that are online.
 pub(super) fn online_cpus() -> u32 {
     // SAFETY: No requirements.

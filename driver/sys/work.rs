@@ -66,39 +66,34 @@ pub(crate) fn starting() -> &'static Queue {
     queue(helpers::PINMAP_QUEUE_START)
 }
 
+/// Calls the function that `data` points to.
+///
+/// # Safety
+///
+/// `data` must point to a `&mut dyn FnMut()` that nobody else uses, and which may be called in the
+/// current thread.
+pub(super) unsafe extern "C" fn call(data: *mut ffi::c_void) {
+    // SAFETY: By the requirements.
+    (unsafe { &mut *data.cast::<&mut dyn FnMut()>() })();
+}
+
 /// Calls `own`, and meanwhile `other` on another CPU, if one has time. Neither runs any more when
 /// this returns. What `other` allocates is charged to the current task's cgroup.
 pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
-    /// # Safety
-    ///
-    /// `data` must point to a `&mut dyn FnMut()` that nobody else uses.
-    unsafe extern "C" fn call_own(data: *mut ffi::c_void) {
-        // SAFETY: By the requirements.
-        (unsafe { &mut *data.cast::<&mut dyn FnMut()>() })();
-    }
-
-    /// # Safety
-    ///
-    /// `data` must point to a `&mut (dyn FnMut() + Send)` that nobody else uses.
-    unsafe extern "C" fn call_other(data: *mut ffi::c_void) {
-        // SAFETY: By the requirements.
-        (unsafe { &mut *data.cast::<&mut (dyn FnMut() + Send)>() })();
-    }
-
     // Nobody would help on a single CPU; and a real-time task does not wait for a worker that is
     // not.
     if task::online_cpus() == 1 || task::is_real_time() {
         own();
         return;
     }
-    let (mut own, mut other) = (own, other);
+    let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
     // SAFETY: Each function is called with its own data, by one thread, and only before this
     // returns. `other` is `Send`, so any thread may call it.
     unsafe {
         helpers::pinmap_beside(
-            Some(call_own),
+            Some(call),
             ptr::from_mut(&mut own).cast(),
-            Some(call_other),
+            Some(call),
             ptr::from_mut(&mut other).cast(),
         );
     }

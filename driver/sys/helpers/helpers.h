@@ -62,6 +62,10 @@ u64 pinmap_wall_seconds(void);
 void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
 
+/* companion.rs */
+void pinmap_with_companion(void (*own)(void *), void *own_data,
+			   void (*other)(void *), void *other_data);
+
 /* debugfs.rs */
 void pinmap_debug_begin(void);
 void pinmap_debug_end(void);
@@ -329,6 +333,7 @@ void pinmap_reclaim_end(void);
 void pinmap_sort_pairs(u64 (*pairs)[2], size_t count);
 
 /* task.rs */
+unsigned int pinmap_own_cpus(void);
 bool pinmap_signal_pending(void);
 bool pinmap_fatal_signal_pending(void);
 void pinmap_assert_mmap_unlocked(void);
@@ -371,7 +376,8 @@ enum pinmap_queue {
 	PINMAP_QUEUE_MAP = 2,
 	PINMAP_QUEUE_GUARD = 3,
 	PINMAP_QUEUE_START = 4,
-	PINMAP_QUEUES = 5,
+	PINMAP_QUEUE_PART = 5,
+	PINMAP_QUEUES = 6,
 };
 int pinmap_queues_begin(void);
 void pinmap_queues_end(void);

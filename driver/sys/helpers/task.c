@@ -43,6 +43,12 @@ bool pinmap_is_real_time(void)
 	return rt_or_dl_task(current);
 }
 
+/* Number of processors that the current task may run on. */
+unsigned int pinmap_own_cpus(void)
+{
+	return cpumask_weight_and(current->cpus_ptr, cpu_online_mask);
+}
+
 unsigned int pinmap_online_cpus(void)
 {
 	return num_online_cpus();

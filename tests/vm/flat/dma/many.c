@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Memory of so many runs that two processors map it. */
+/* Memory of so many runs that two processors pin, map and unpin it. */
 #define _GNU_SOURCE
 #include "edu.h"
 #include "file.h"
@@ -46,7 +46,7 @@ TEST(many_runs)
 {
 	struct pci_device device = need_device(0);
 	/* the same pages are at the borders of blocks in one order of the runs */
-	static const unsigned int looks[] = { 0, 511, 512, 3000, 5632, PAGES - 1 };
+	static const unsigned int looks[] = { 0, 511, 512, 1535, 1536, 3000, 4608, 5632, PAGES - 1 };
 	long long pins = pins_held();
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
@@ -77,9 +77,11 @@ static const struct side {
 } sides[] = {
 	{ "caller", "pinmap_beside", -ENOMEM },
 	{ "helper", "pinmap_run_beside", 0 },
+	{ "making_a_thread", "pinmap_with_companion", 0 },
+	{ "second_thread", "pinmap_companion_run", 0 },
 };
 
-/* If one processor fails, nothing of what both have mapped is left. */
+/* If one processor fails, nothing of what both have pinned and mapped is left. */
 TEST_EACH(many_runs_failing, sides)
 {
 	static const unsigned int looks[] = { 0, 1000, 3000, 5000, PAGES - 1 };

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0
+//! A second thread of the process, for a part of a call.
+//!
+//! What pins user pages must be a thread of their process: it has the address space, its page
+//! faults count for the cgroups of the process, and a fatal signal for the process ends its waits.
+//! The kernel makes such threads for vhost (`vhost_task`), where user space sees them as
+//! `/proc/PID/task/TID`. They take no signal but SIGKILL and SIGSTOP.
+//!
+//! The thread lives as long as the call, and little longer: a process that has a second thread may
+//! not do everything that one with a single thread may, such as `unshare(CLONE_NEWUSER)`. If none
+//! can be made, because of RLIMIT_NPROC, a pids cgroup or a signal that waits, the caller does
+//! everything.
+//!
+//! C header: [`include/linux/sched/vhost_task.h`](srctree/include/linux/sched/vhost_task.h).
+
+use super::{helpers, task, work::call};
+use core::ptr;
+
+/// Calls `own`, and meanwhile `other` in another thread of the process, if one can be made and has
+/// a CPU. Neither runs any more when this returns. Called by a user task.
+pub(crate) fn with_companion(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
+    // The thread may run where the caller may.
+    if task::own_cpus() == 1 {
+        own();
+        return;
+    }
+    let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
+    // SAFETY: Each function is called with its own data, by one thread, and only before this
+    // returns. `other` is `Send`, so any thread may call it.
+    unsafe {
+        helpers::pinmap_with_companion(
+            Some(call),
+            ptr::from_mut(&mut own).cast(),
+            Some(call),
+            ptr::from_mut(&mut other).cast(),
+        );
+    }
+}
