@@ -17,7 +17,7 @@ use super::{
     account::{Account, Charge, OverLimit},
     helpers,
     pages::{Pages, BLOCK},
-    task, uapi, work,
+    task, uapi,
 };
 use crate::logic::{
     runs::{self, Run},
@@ -30,10 +30,7 @@ use kernel::{
     ffi,
     mm::virt::VmaRef,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Relaxed},
-        Arc, UniqueArc,
-    },
+    sync::{Arc, UniqueArc},
 };
 
 pub(super) type PagePtr = *mut bindings::page;
@@ -289,17 +286,6 @@ struct Unpinner {
 }
 
 impl Unpinner {
-    /// Makes one without pages.
-    fn new(dirty: bool) -> Self {
-        // INVARIANT: No entry is set.
-        Self {
-            frames: Frames::new(),
-            pages: [const { MaybeUninit::uninit() }; Self::ROOM],
-            filled: 0,
-            dirty,
-        }
-    }
-
     const ROOM: usize = 64;
     /// Runs from this length on are unpinned by range.
     const LONG: u64 = 32;
@@ -344,7 +330,7 @@ impl Unpinner {
         let pages = self.pages.as_mut_ptr().cast();
         // SAFETY: The first `filled` entries are set, to pages that are pinned and not used any
         // more.
-        unsafe { bindings::unpin_user_pages_dirty_lock(pages, self.filled, self.dirty) };
+        unsafe { helpers::pinmap_unpin_pages(pages, self.filled as ffi::c_ulong, self.dirty) };
         // INVARIANT: No entry counts as set.
         self.filled = 0;
         task::cond_resched();
@@ -359,39 +345,18 @@ impl Unpinner {
 /// [`Chunk::pin`] must have pinned the runs, nobody else may unpin them, and no device may reach
 /// them any more.
 unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
-    let mut unpinner = Unpinner::new(dirty);
+    // INVARIANT: No entry is set.
+    let mut unpinner = Unpinner {
+        frames: Frames::new(),
+        pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
+        filled: 0,
+        dirty,
+    };
     for run in runs {
         // SAFETY: By the requirements.
         unsafe { unpinner.unpin(run) };
     }
     unpinner.flush();
-}
-
-/// Like [`unpin_runs`], for the runs of all `blocks`, of which another CPU unpins a part, if one
-/// has time.
-///
-/// # Safety
-///
-/// As for [`unpin_runs`].
-unsafe fn unpin_blocks(blocks: &[KVec<Run>], dirty: bool) {
-    /// Runs that a CPU takes at a time, and how many times that a block has.
-    const PIECE: usize = 16;
-    const PIECES: usize = BLOCK / PIECE;
-
-    let next = Atomic::<usize>::new(0);
-    let take = || {
-        let index = next.fetch_add(1, Relaxed);
-        let block = blocks.get(index / PIECES)?;
-        // The last block may have fewer.
-        Some(block.chunks(PIECE).nth(index % PIECES).unwrap_or_default())
-    };
-    let unpin = || {
-        let runs = core::iter::from_fn(take).flatten().copied();
-        // SAFETY: By the requirements. The counter gives each run to one CPU.
-        unsafe { unpin_runs(runs, dirty) };
-    };
-    let (mut here, mut there) = (unpin, unpin);
-    work::beside(&mut here, &mut there);
 }
 
 /// Runs of pinned pages, and the charge for them. Dropping it unpins the pages, then gives the
@@ -415,8 +380,6 @@ pub(crate) struct PinnedRuns {
 impl PinnedRuns {
     /// Runs in the first block: most registrations have few.
     const FEW: usize = 8;
-    /// Number of runs from which on another CPU helps to unpin them.
-    const SHARED: usize = 128;
 
     /// Makes an empty list.
     pub(crate) fn new() -> Result<UniqueArc<Self>> {
@@ -473,12 +436,6 @@ impl PinnedRuns {
             unsafe {
                 bindings::unpin_user_pages_dirty_lock(page.as_mut_ptr(), page.len(), self.write)
             };
-        } else if self.is_long() {
-            // SAFETY: As above. The last run is in the blocks, or not.
-            unsafe {
-                unpin_blocks(&self.blocks, self.write);
-                unpin_runs(self.last.into_iter(), self.write);
-            }
         } else if self.pages != 0 {
             // SAFETY: As above.
             unsafe { unpin_runs(self.iter(), self.write) };
@@ -493,12 +450,6 @@ impl PinnedRuns {
         if let Some(charge) = &mut self.charge {
             charge.give_back();
         }
-    }
-
-    /// Whether there are so many runs that another CPU helps to unpin them.
-    fn is_long(&self) -> bool {
-        let first = self.blocks.first();
-        self.blocks.len() > 1 || first.is_some_and(|block| block.len() >= Self::SHARED)
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.

@@ -30,6 +30,22 @@ void pinmap_put_page(struct page *page)
 }
 
 /*
+ * Unpins pages and, if @dirty, marks them as dirty. Most are dirty already, since a program has
+ * written them: then nothing has to be locked or marked.
+ */
+void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty)
+{
+	unsigned long i = dirty ? 0 : count;
+
+	while (i < count && folio_test_dirty(page_folio(pages[i])))
+		i++;
+	if (i < count)
+		unpin_user_pages_dirty_lock(pages, count, true);
+	else
+		unpin_user_pages(pages, count);
+}
+
+/*
  * Returns how many pages of the current task, from @addr on, one entry of the page table maps now
  * (for writing if @write): 1 unless the entry is a huge one. With @page, which must be pinned,
  * returns 1 unless the entry maps @addr to @page, and never more than the rest of the folio of

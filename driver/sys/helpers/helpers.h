@@ -123,6 +123,7 @@ int pinmap_wait_for_zero(u32 *word);
 unsigned long pinmap_page_to_pfn(const struct page *page);
 struct page *pinmap_pfn_to_page(unsigned long pfn);
 void pinmap_put_page(struct page *page);
+void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty);
 unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write);
 int pinmap_add_pins(struct page *page, unsigned int pins);
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Memory of so many runs that two processors pin, map and unpin it. */
+/* Memory of so many runs that two processors pin and map it. */
 #define _GNU_SOURCE
 #include "edu.h"
 #include "file.h"
