@@ -46,26 +46,40 @@ pub(crate) fn pin(
     if let Some((address, reason)) = (!write).then(|| gup::survey(span, false)).flatten() {
         return Err(Failure::at(EFAULT, reason, address));
     }
-    let mut chunk = Chunk::new(write);
-    chunk.make_room(span.pages().min(CHUNK_PAGES) as usize)?;
     if span.pieces(PIECE) < SHARED {
-        pin_part(&mut runs, &mut chunk, span, write, &progress)?;
+        let mut chunk = Chunk::new(write);
+        chunk.make_room(span.pages().min(CHUNK_PAGES) as usize)?;
+        pin_part(&mut runs, &mut chunk, span, write, progress)?;
     } else {
-        let first = span.piece(PIECE, 0).ok_or(EINVAL)?;
-        pin_part(&mut runs, &mut chunk, first, write, &progress)?;
-        let rest = span.behind(first).ok_or(EINVAL)?;
-        // Huge pages are pinned in less time than a thread is made.
-        if chunk.is_huge() {
-            pin_part(&mut runs, &mut chunk, rest, write, &progress)?;
-        } else {
-            pin_by_two(&mut runs, &mut chunk, rest, write, &progress)?;
-        }
+        pin_many(&mut runs, span, write, &progress)?;
     }
     runs.finish()?;
     Ok(runs.into())
 }
 
+/// Pins `span`, which is long, into `runs`, with the help of a second thread if that is of use.
+#[inline(never)]
+fn pin_many(
+    runs: &mut PinnedRuns,
+    span: Span,
+    write: bool,
+    progress: &dyn Fn(u64) -> Result,
+) -> Result<(), Failure> {
+    let mut chunk = Chunk::new(write);
+    chunk.make_room(CHUNK_PAGES as usize)?;
+    let first = span.piece(PIECE, 0).ok_or(EINVAL)?;
+    pin_part(runs, &mut chunk, first, write, progress)?;
+    let rest = span.behind(first).ok_or(EINVAL)?;
+    // Huge pages are pinned in less time than a thread is made.
+    if chunk.is_huge() {
+        pin_part(runs, &mut chunk, rest, write, progress)
+    } else {
+        pin_by_two(runs, &mut chunk, rest, write, progress)
+    }
+}
+
 /// Pins `part` into `runs`, behind what is there.
+#[inline]
 fn pin_part(
     runs: &mut PinnedRuns,
     chunk: &mut Chunk,
@@ -103,7 +117,7 @@ fn pin_by_two(
     chunk: &mut Chunk,
     rest: Span,
     write: bool,
-    progress: impl Fn(u64) -> Result,
+    progress: &dyn Fn(u64) -> Result,
 ) -> Result<(), Failure> {
     let pieces = rest.pieces(PIECE);
     // Pieces that were begun, at the front and at the back together.
@@ -114,7 +128,7 @@ fn pin_by_two(
     let mut pin_next = || {
         let piece = rest.piece(PIECE, front.get()).ok_or(EINVAL)?;
         front.set(front.get().saturating_add(1));
-        pin_part(runs, chunk, piece, write, &progress)
+        pin_part(runs, chunk, piece, write, progress)
     };
     let mut result = Ok(());
     let mut back: KVVec<UniqueArc<PinnedRuns>> = KVVec::new();

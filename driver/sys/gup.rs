@@ -283,36 +283,35 @@ struct Unpinner {
     pages: [MaybeUninit<PagePtr>; Unpinner::ROOM],
     filled: usize,
     dirty: bool,
+    /// Pages unpinned since other tasks had a chance to run.
+    since: u64,
 }
 
 impl Unpinner {
     const ROOM: usize = 64;
     /// Runs from this length on are unpinned by range.
     const LONG: u64 = 32;
-    /// Pages unpinned by one call, before other tasks get a chance to run.
+    /// Pages unpinned before other tasks get a chance to run.
     const AT_ONCE: u64 = 8192;
+
+    /// Lets other tasks run now and then, since so many more `pages` were unpinned.
+    fn count(&mut self, pages: u64) {
+        self.since = self.since.saturating_add(pages);
+        if self.since >= Self::AT_ONCE {
+            self.since = 0;
+            task::cond_resched();
+        }
+    }
 
     /// # Safety
     ///
     /// `run` must be pinned, and must not be used any more.
+    #[inline]
     unsafe fn unpin(&mut self, run: Run) {
         let first = self.frames.page(run.pfn());
         if run.pages() >= Self::LONG {
-            let mut done = 0;
-            while done < run.pages() {
-                let part = run.pages().saturating_sub(done).min(Self::AT_ONCE);
-                // SAFETY: The run is pinned by the requirements; the part lies inside of it.
-                unsafe {
-                    bindings::unpin_user_page_range_dirty_lock(
-                        first.wrapping_add(done as usize),
-                        part as usize,
-                        self.dirty,
-                    )
-                };
-                done = done.saturating_add(part);
-                task::cond_resched();
-            }
-            return;
+            // SAFETY: By the requirements.
+            return unsafe { self.unpin_range(first, run.pages()) };
         }
         for index in 0..run.pages() as usize {
             if self.filled == Self::ROOM {
@@ -326,14 +325,39 @@ impl Unpinner {
         }
     }
 
+    /// # Safety
+    ///
+    /// The `pages` pages from `first` on must be pinned, and must not be used any more.
+    unsafe fn unpin_range(&mut self, first: PagePtr, pages: u64) {
+        let mut done = 0;
+        while done < pages {
+            let part = pages.saturating_sub(done).min(Self::AT_ONCE);
+            // SAFETY: The pages are pinned by the requirements.
+            unsafe {
+                bindings::unpin_user_page_range_dirty_lock(
+                    first.wrapping_add(done as usize),
+                    part as usize,
+                    self.dirty,
+                )
+            };
+            done = done.saturating_add(part);
+            self.count(part);
+        }
+    }
+
+    #[inline(never)]
     fn flush(&mut self) {
+        if self.filled == 0 {
+            return;
+        }
         let pages = self.pages.as_mut_ptr().cast();
         // SAFETY: The first `filled` entries are set, to pages that are pinned and not used any
         // more.
         unsafe { helpers::pinmap_unpin_pages(pages, self.filled as ffi::c_ulong, self.dirty) };
+        let unpinned = self.filled as u64;
         // INVARIANT: No entry counts as set.
         self.filled = 0;
-        task::cond_resched();
+        self.count(unpinned);
     }
 }
 
@@ -351,6 +375,7 @@ unsafe fn unpin_runs(runs: impl Iterator<Item = Run>, dirty: bool) {
         pages: [const { MaybeUninit::uninit() }; Unpinner::ROOM],
         filled: 0,
         dirty,
+        since: 0,
     };
     for run in runs {
         // SAFETY: By the requirements.

@@ -31,13 +31,14 @@ void pinmap_put_page(struct page *page)
 
 /*
  * Unpins pages and, if @dirty, marks them as dirty. Most are dirty already, since a program has
- * written them: then nothing has to be locked or marked.
+ * written them: then nothing has to be locked or marked. The flags of a page that is not the first
+ * of its folio never say dirty.
  */
 void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty)
 {
 	unsigned long i = dirty ? 0 : count;
 
-	while (i < count && folio_test_dirty(page_folio(pages[i])))
+	while (i < count && test_bit(PG_dirty, &pages[i]->flags.f))
 		i++;
 	if (i < count)
 		unpin_user_pages_dirty_lock(pages, count, true);
