@@ -242,8 +242,18 @@ mod tests {
             (span(0x1000, 0xbfff), 3, 1, Some((0x4000, 0x7fff))),
             (span(0x1000, 0xbfff), 3, 2, Some((0x8000, 0xbfff))),
             (span(0x1000, 0xbfff), 3, 3, None),
-            (span(u64::MAX - 1, u64::MAX), 1, 0, Some((u64::MAX - 1, u64::MAX))),
-            (span(0, u64::MAX), 1 << 50, (1 << 50) - 1, Some((u64::MAX - 0x3fff, u64::MAX))),
+            (
+                span(u64::MAX - 1, u64::MAX),
+                1,
+                0,
+                Some((u64::MAX - 1, u64::MAX)),
+            ),
+            (
+                span(0, u64::MAX),
+                1 << 50,
+                (1 << 50) - 1,
+                Some((u64::MAX - 0x3fff, u64::MAX)),
+            ),
             (span(0, u64::MAX), 1 << 50, u64::MAX, None),
         ];
         for (whole, pieces, index, want) in table {

@@ -599,6 +599,11 @@ enum pinmap_register_flags {
  * That takes up to the time for some megabytes, and the wait for a single page
  * is not interrupted. Nothing is left of the registration then.
  *
+ * From 16 MiB of small pages on, a second thread of the process pins a part of
+ * them (``pinmap_pin``), if the caller may run on several processors. It ends
+ * with the call or shortly after it. Where the process may have no more
+ * threads, the caller does everything.
+ *
  * ``EFAULT``, ``EEXIST``, ``ENOSPC``, ``ENOMEM``, ``ESTALE``: see
  * enum pinmap_fail_reason. ``EPERM``: the caller has another address space
  * than the opener's. ``EBUSY``: another context owns the device.
