@@ -240,7 +240,7 @@ const GOALS: &[Goal] = &[
         &["4k-scattered"],
         "cm-off",
         "iommufd",
-        1.1,
+        1.4,
     ),
     goal(
         "register, 4 KiB pages, against VFIO",
@@ -272,7 +272,7 @@ const GOALS: &[Goal] = &[
         LARGE,
         "",
         "vfio",
-        5.0,
+        2.5,
     ),
     goal(
         "release, 4 KiB pages, against iommufd",
@@ -299,12 +299,28 @@ const GOALS: &[Goal] = &[
         100.0,
     ),
     goal(
+        "release, huge memfds, against udmabuf",
+        "release",
+        &["memfd-huge"],
+        "",
+        "udmabuf",
+        1.0,
+    ),
+    goal(
         "a pair of 4 KiB, against iommufd",
         "pair",
         SMALL,
         "",
         "iommufd",
-        1.4,
+        1.0,
+    ),
+    goal(
+        "a pair of 4 KiB, against VFIO",
+        "pair",
+        SMALL,
+        "",
+        "vfio",
+        0.9,
     ),
     stream(
         "a packet of a stream, the ring's against it",
