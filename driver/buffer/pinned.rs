@@ -25,8 +25,8 @@ use kernel::{
 const CHUNK_PAGES: u64 = 1024;
 /// What one thread pins before it takes more, in bytes of addresses: no huge page is divided.
 const PIECE: u64 = CHUNK_PAGES * PAGE_SIZE;
-/// Pieces from which on a second thread helps: to make it takes as long as to pin one piece.
-const SHARED: u64 = 4;
+/// Pages from which on a second thread helps: to make it takes as long as to pin one piece.
+const SHARED: u64 = 4 * CHUNK_PAGES;
 
 /// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which
 /// is empty. `progress` is told how many pages are pinned so far; its failure stops the call, and
@@ -46,7 +46,7 @@ pub(crate) fn pin(
     if let Some((address, reason)) = (!write).then(|| gup::survey(span, false)).flatten() {
         return Err(Failure::at(EFAULT, reason, address));
     }
-    if span.pieces(PIECE) < SHARED {
+    if span.pages() < SHARED {
         let mut chunk = Chunk::new(write);
         chunk.make_room(span.pages().min(CHUNK_PAGES) as usize)?;
         pin_part(&mut runs, &mut chunk, span, write, progress)?;
@@ -110,8 +110,9 @@ fn pin_part(
 /// Pins `rest` into `runs`, behind what is there. A second thread of the process pins from the back
 /// while the caller pins from the front, piece by piece, until they meet.
 ///
-/// A piece that the second thread could not pin is left to the caller. So the failure that the
-/// caller reports is that of the first page that cannot be pinned, as if it were alone.
+/// A piece that the second thread could not pin is left to the caller. If the caller fails, it lets
+/// go of what the second thread has pinned, which may be in the way of moving a page, and tries
+/// again alone. So the failure is that of the first page that cannot be pinned by one thread.
 fn pin_by_two(
     runs: &mut PinnedRuns,
     chunk: &mut Chunk,
@@ -119,16 +120,20 @@ fn pin_by_two(
     write: bool,
     progress: &dyn Fn(u64) -> Result,
 ) -> Result<(), Failure> {
+    let before = runs.pages();
     let pieces = rest.pieces(PIECE);
     // Pieces that were begun, at the front and at the back together.
     let begun = Atomic::<u64>::new(0);
     let stopped = Atomic::new(false);
+    // Pages that the second thread has pinned.
+    let behind = Atomic::<u64>::new(0);
     let begin = || !stopped.load(Relaxed) && begun.fetch_add(1, Relaxed) < pieces;
+    let all = |pages: u64| progress(pages.saturating_add(behind.load(Relaxed)));
     let front = Cell::new(0_u64);
     let mut pin_next = || {
         let piece = rest.piece(PIECE, front.get()).ok_or(EINVAL)?;
         front.set(front.get().saturating_add(1));
-        pin_part(runs, chunk, piece, write, progress)
+        pin_part(runs, chunk, piece, write, all)
     };
     let mut result = Ok(());
     let mut back: KVVec<UniqueArc<PinnedRuns>> = KVVec::new();
@@ -143,12 +148,20 @@ fn pin_by_two(
         },
         &mut || {
             // What fails here is left to the caller.
-            let _ = pin_back(&mut back, rest, write, begin, &stopped);
+            let _ = pin_back(&mut back, rest, write, begin, &stopped, &behind);
         },
     );
-    result?;
-    while front.get().saturating_add(back.len() as u64) < pieces {
-        pin_next()?;
+    while result.is_ok() && front.get().saturating_add(back.len() as u64) < pieces {
+        result = pin_next();
+    }
+    if let Err(failure) = result {
+        if failure.errno == EINTR {
+            return Err(failure);
+        }
+        drop(back);
+        let done = runs.pages().saturating_sub(before);
+        let left = rest.pages().saturating_sub(done).saturating_mul(PAGE_SIZE);
+        return pin_part(runs, chunk, rest.tail(left).ok_or(EINVAL)?, write, progress);
     }
     while let Some(pinned) = back.pop() {
         runs.append(pinned)?;
@@ -157,29 +170,36 @@ fn pin_by_two(
 }
 
 /// Pins the last pieces of `rest`, as long as `begin` says so, in the second thread. `back` gets
-/// the last piece first.
+/// the last piece first. `behind` becomes the number of pages.
 fn pin_back(
     back: &mut KVVec<UniqueArc<PinnedRuns>>,
     rest: Span,
     write: bool,
     begin: impl Fn() -> bool,
     stopped: &Atomic<bool>,
+    behind: &Atomic<u64>,
 ) -> Result<(), Failure> {
     let mut chunk = Chunk::new(write);
     chunk.make_room(CHUNK_PAGES as usize)?;
-    let wanted = |_| {
-        if stopped.load(Relaxed) {
-            return Err(EINTR);
-        }
-        Ok(())
-    };
     while begin() {
         let done = (back.len() as u64).saturating_add(1);
         let index = rest.pieces(PIECE).saturating_sub(done);
         let piece = rest.piece(PIECE, index).ok_or(EINVAL)?;
+        let before = behind.load(Relaxed);
+        let wanted = |pages: u64| {
+            if stopped.load(Relaxed) {
+                return Err(EINTR);
+            }
+            behind.store(before.saturating_add(pages), Relaxed);
+            Ok(())
+        };
         let mut pinned = PinnedRuns::part(write)?;
-        pin_part(&mut pinned, &mut chunk, piece, write, wanted)?;
-        back.push(pinned, GFP_KERNEL)?;
+        let result = pin_part(&mut pinned, &mut chunk, piece, write, wanted)
+            .and_then(|()| Ok(back.push(pinned, GFP_KERNEL)?));
+        if result.is_err() {
+            behind.store(before, Relaxed);
+            return result;
+        }
     }
     Ok(())
 }

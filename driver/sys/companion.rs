@@ -6,10 +6,13 @@
 //! The kernel makes such threads for vhost (`vhost_task`), where user space sees them as
 //! `/proc/PID/task/TID`. They take no signal but SIGKILL and SIGSTOP.
 //!
-//! The thread lives as long as the call, and little longer: a process that has a second thread may
-//! not do everything that one with a single thread may, such as `unshare(CLONE_NEWUSER)`. If none
-//! can be made, because of RLIMIT_NPROC, a pids cgroup or a signal that waits, the caller does
-//! everything.
+//! The thread ends when its part is done, shortly before the call returns or after. A process that
+//! has a second thread may not do everything that one with a single thread may, such as
+//! `unshare(CLONE_NEWUSER)`. If user space stops, freezes or traces the thread, it ends when that is
+//! over: nobody waits for it.
+//!
+//! If no thread can be made, because of RLIMIT_NPROC, a pids cgroup or a signal that waits, the
+//! caller does everything.
 //!
 //! C header: [`include/linux/sched/vhost_task.h`](srctree/include/linux/sched/vhost_task.h).
 
@@ -17,16 +20,16 @@ use super::{helpers, task, work::call};
 use core::ptr;
 
 /// Calls `own`, and meanwhile `other` in another thread of the process, if one can be made and has
-/// a CPU. Neither runs any more when this returns. Called by a user task.
+/// a CPU. Neither runs any more when this returns. Called by a task that has an address space.
 pub(crate) fn with_companion(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
-    // The thread may run where the caller may.
-    if task::own_cpus() == 1 {
+    if !task::has_company() {
         own();
         return;
     }
     let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
     // SAFETY: Each function is called with its own data, by one thread, and only before this
-    // returns. `other` is `Send`, so any thread may call it.
+    // returns. `other` is `Send`, so any thread may call it. The current task has an address space,
+    // as the documentation demands, and the queues exist as long as there are files.
     unsafe {
         helpers::pinmap_with_companion(
             Some(call),

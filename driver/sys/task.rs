@@ -48,10 +48,11 @@ pub(super) fn is_real_time() -> bool {
     unsafe { helpers::pinmap_is_real_time() }
 }
 
-/// Number of CPUs that the current task may run on.
-pub(super) fn own_cpus() -> u32 {
+/// Whether a thread that the current task makes would run beside it: on another CPU, and with the
+/// same priority.
+pub(super) fn has_company() -> bool {
     // SAFETY: No requirements.
-    unsafe { helpers::pinmap_own_cpus() }
+    unsafe { helpers::pinmap_has_company() }
 }
 
 /// Number of CPUs that are online.

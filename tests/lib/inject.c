@@ -114,29 +114,46 @@ void fail_spare(const char *function)
 	}
 }
 
-void fail_page_below(const char *function)
+/* The kind of allocation that fail_below() lets fail. */
+static const char *below;
+
+static void fail_below(const char *kind, const char *function)
 {
 	char start[32], end[32];
 
 	need_injection();
 	find_function(function, start, end);
-	set("fail_page_alloc", "require-start", start);
-	set("fail_page_alloc", "require-end", end);
-	set("fail_page_alloc", "task-filter", "N");
-	set("fail_page_alloc", "times", "1");
-	set("fail_page_alloc", "probability", "100");
+	below = kind;
+	set(kind, "require-start", start);
+	set(kind, "require-end", end);
+	set(kind, "task-filter", "N");
+	set(kind, "times", "1");
+	set(kind, "probability", "100");
 }
 
-bool fail_page_end(void)
+void fail_page_below(const char *function)
 {
-	char left[16] = { 0 };
-	int fd = SYS(open("/sys/kernel/debug/fail_page_alloc/times", O_RDONLY | O_CLOEXEC));
-	bool struck = SYS(read(fd, left, sizeof(left) - 1)) > 0 && atoi(left) == 0;
+	fail_below("fail_page_alloc", function);
+}
 
+void fail_slab_below(const char *function)
+{
+	fail_below("failslab", function);
+}
+
+bool fail_below_end(void)
+{
+	char path[128], left[16] = { 0 };
+	bool struck;
+	int fd;
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/%s/times", below);
+	fd = SYS(open(path, O_RDONLY | O_CLOEXEC));
+	struck = SYS(read(fd, left, sizeof(left) - 1)) > 0 && atoi(left) == 0;
 	close(fd);
-	set("fail_page_alloc", "probability", "0");
-	set("fail_page_alloc", "require-start", "0");
-	set("fail_page_alloc", "require-end", "0xffffffffffffffff");
+	set(below, "probability", "0");
+	set(below, "require-start", "0");
+	set(below, "require-end", "0xffffffffffffffff");
 	return struck;
 }
 

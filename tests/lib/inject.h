@@ -47,11 +47,13 @@ void fail_each(const struct attempt *attempt, void *data, unsigned int most);
 void fail_in(int task);
 
 /*
- * Makes the next page allocation below one of the kernel's functions fail, until fail_page_end().
+ * Makes the next allocation of pages, or of an object, below one of the kernel's functions fail, in
+ * any task, until fail_below_end().
  */
 void fail_page_below(const char *function);
+void fail_slab_below(const char *function);
 /* Returns whether an allocation failed. */
-bool fail_page_end(void);
+bool fail_below_end(void);
 
 /* Lets each allocation of 2 MiB fail, until it is called again with false. */
 void fail_huge_pages(bool fail);

@@ -334,13 +334,13 @@ void pinmap_reclaim_end(void);
 void pinmap_sort_pairs(u64 (*pairs)[2], size_t count);
 
 /* task.rs */
-unsigned int pinmap_own_cpus(void);
 bool pinmap_signal_pending(void);
 bool pinmap_fatal_signal_pending(void);
 void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
 bool pinmap_is_real_time(void);
+bool pinmap_has_company(void);
 unsigned int pinmap_online_cpus(void);
 
 /* thread.rs */

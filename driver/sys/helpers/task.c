@@ -43,10 +43,14 @@ bool pinmap_is_real_time(void)
 	return rt_or_dl_task(current);
 }
 
-/* Number of processors that the current task may run on. */
-unsigned int pinmap_own_cpus(void)
+/*
+ * Whether a thread that the current task makes would run beside it: on another processor, and with
+ * the same priority.
+ */
+bool pinmap_has_company(void)
 {
-	return cpumask_weight_and(current->cpus_ptr, cpu_online_mask);
+	return cpumask_weight_and(current->cpus_ptr, cpu_online_mask) > 1 &&
+	       !current->sched_reset_on_fork;
 }
 
 unsigned int pinmap_online_cpus(void)

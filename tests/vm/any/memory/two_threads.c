@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "file.h"
+#include "inject.h"
 #include "memory.h"
 #include "pins.h"
 #include "process.h"
@@ -14,6 +15,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -97,10 +99,46 @@ static unsigned int threads(void)
 	return count - 2;
 }
 
-static void need_processors(void)
+/* Whether a line of the file has these words. */
+static bool has_line(const char *path, const char *words)
 {
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+	FILE *file = fopen(path, "re");
+	char line[512];
+	bool found = false;
+
+	while (file && !found && fgets(line, sizeof(line), file))
+		found = strstr(line, words);
+	if (file)
+		fclose(file);
+	return found;
+}
+
+/* Whether a task of the kernel is in one of its functions. */
+static bool somebody_is_in(const char *function)
+{
+	DIR *directory = opendir("/proc");
+	struct dirent *entry;
+	bool found = false;
+	char path[300];
+
+	CHECK(directory);
+	while (!found && (entry = readdir(directory))) {
+		snprintf(path, sizeof(path), "/proc/%s/stack", entry->d_name);
+		found = has_line(path, function);
+	}
+	closedir(directory);
+	return found;
+}
+
+static void need_company(void)
+{
+	cpu_set_t own;
+
+	SYS(sched_getaffinity(0, sizeof(own), &own));
+	if (CPU_COUNT(&own) < 2)
 		SKIP("this machine has one processor");
+	if (!has_line("/proc/kallsyms", " vhost_task_create"))
+		SKIP("the kernel makes no threads for drivers (VHOST_TASK)");
 }
 
 /* Both ends are being pinned before either can be; the second thread ends after the call. */
@@ -110,7 +148,7 @@ TEST(two_threads_at_once, .smoke = true)
 	long long pins = pins_held();
 	struct call call;
 
-	need_processors();
+	need_company();
 	call_prepare(&call);
 	call_begin(&call);
 	uffd_await(call.front, call.memory + FRONT);
@@ -131,7 +169,7 @@ TEST(two_threads_back_is_late)
 	long long pins = pins_held();
 	struct call call;
 
-	need_processors();
+	need_company();
 	call_prepare(&call);
 	call_begin(&call);
 	uffd_await(call.back, call.memory + BACK);
@@ -198,7 +236,7 @@ TEST(two_threads_killed)
 	struct call call;
 	pid_t pid;
 
-	need_processors();
+	need_company();
 	SYS(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets));
 	pid = fork();
 	if (pid == 0) {
@@ -226,6 +264,7 @@ TEST(two_threads_stopped)
 	struct call call;
 	pid_t pid;
 
+	need_company();
 	SYS(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets));
 	pid = fork();
 	if (pid == 0) {
@@ -246,9 +285,63 @@ TEST(two_threads_stopped)
 	uffd_supply(front, call.memory + FRONT, 0x22);
 	CHECK(WAIT_FOR(5000, waitpid(pid, &status, WUNTRACED | WNOHANG) == pid));
 	CHECK(WIFSTOPPED(status));
+	/* Nor does a worker wait for it, as long as the process is stopped. */
+	CHECK(!somebody_is_in("vhost_task_stop"));
 	SYS(kill(pid, SIGCONT));
 	SYS(read(sockets[0], &(char){ 0 }, 1));
 	join(pid);
+}
+
+/*
+ * A page near the front cannot be pinned while the second thread waits for the last one: the call
+ * fails as soon as that has come.
+ */
+TEST(two_threads_fail_while_waiting)
+{
+	long long pins = pins_held();
+	struct call call;
+
+	need_company();
+	call_prepare(&call);
+	SYS(munmap(call.memory + FRONT + PAGE, PAGE));
+	call_begin(&call);
+	uffd_await(call.back, call.memory + BACK);
+	uffd_await(call.front, call.memory + FRONT);
+	uffd_supply(call.front, call.memory + FRONT, 0x22);
+	uffd_supply(call.back, call.memory + BACK, 0x33);
+	CHECK_OK(-pthread_join(call.thread, NULL));
+	CHECK_EQ(call.result, -EFAULT);
+	CHECK_PINS(pins);
+}
+
+static const struct threads {
+	const char *name, *function;
+} without[] = {
+	{ "first", "pinmap_companion_start" },
+	{ "second", "pinmap_companion_run" },
+};
+
+/* Without memory for the second thread, or for what it does, the first does everything. */
+TEST_EACH(two_threads_no_memory, without)
+{
+	int fd = open_device(0);
+	long long pins = pins_held();
+	char *memory = small_pages();
+	bool struck = false;
+
+	need_company();
+	for (unsigned int i = 0; i < 20 && !struck; i++) {
+		struct registration registration;
+
+		fail_slab_below(row->function);
+		registration = register_memory(fd, memory, LENGTH, WRITE);
+		struck = fail_below_end();
+		CHECK_PINS(pins + LENGTH / PAGE);
+		release(fd, registration.handle);
+		CHECK_PINS(pins);
+	}
+	if (!struck)
+		SKIP("it never came to its turn");
 }
 
 static const struct holes {

@@ -312,12 +312,12 @@ TEST(tables_refused, .seconds = 60)
 	register_memory(fd, page, PAGE, WRITE);
 	fail_page_below(function);
 	close(fd);
-	if (!fail_page_end())
+	if (!fail_below_end())
 		SKIP("this IOMMU's page tables take no page");
 	fd = open_device(0);
 	fail_page_below(function);
 	CHECK_ERR(ENOMEM, try_register_memory(fd, page, PAGE, WRITE, &registration));
-	CHECK(fail_page_end());
+	CHECK(fail_below_end());
 	/* a mapping without the device does not matter */
 	release(fd, register_memory(fd, page, PAGE, NO_MAP).handle);
 	edu = edu_open(fd);
