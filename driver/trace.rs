@@ -30,20 +30,34 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
+    #[inline]
     pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
         Self::begin_with(tracepoint, || ()).0
     }
 
+    /// Stands for an operation that began when its tracepoint was off.
+    pub(crate) fn off(tracepoint: Tracepoint) -> Self {
+        let since = None;
+        Self { tracepoint, since }
+    }
+
     /// Begins, if the tracepoint is on, with what `gather` returns, and otherwise with a default.
     /// Gathers values before the traced operation destroys them.
+    #[inline(always)] // The check, where nobody listens.
     pub(crate) fn begin_with<T: Default>(
         tracepoint: Tracepoint,
         gather: impl FnOnce() -> T,
     ) -> (Self, T) {
-        if !tracepoint.is_on() {
-            let since = None;
-            return (Self { tracepoint, since }, T::default());
+        if tracepoint.is_on() {
+            Self::begin_on(tracepoint, gather)
+        } else {
+            (Self::off(tracepoint), T::default())
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_on<T>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> (Self, T) {
         let gathered = gather();
         let since = Some(trace::now());
         (Self { tracepoint, since }, gathered)

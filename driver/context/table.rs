@@ -15,7 +15,7 @@ use super::{
     Context, SharedBuffers,
 };
 use crate::{
-    buffer::{Buffer, Spare, State},
+    buffer::{Buffer, Kit, Spare, State},
     failure::Failure,
     list,
     logic::{
@@ -42,7 +42,6 @@ pub(super) enum Role {
 }
 
 /// A handle's entry.
-#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) buffer: Arc<Buffer>,
     pub(super) role: Role,
@@ -52,6 +51,15 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    fn new(buffer: &Arc<Buffer>, role: Role) -> Self {
+        Self {
+            buffer: buffer.clone(),
+            role,
+            published: false,
+            leaving: false,
+        }
+    }
+
     fn is_visible(&self) -> bool {
         self.published && (self.role == Role::Home || self.buffer.is_published())
     }
@@ -80,10 +88,11 @@ pub(super) struct Table {
     gone: bool,
     counter: Counter,
     count: u32,
-    by_handle: RBTree<u64, Entry>,
-    /// Handles of disjoint registrations by their last user address. A stale one stays until it is
-    /// released or another one takes its addresses.
-    by_last: RBTree<u64, u64>,
+    /// `None` only while an entry is being removed, which has the lock.
+    by_handle: RBTree<u64, Option<Entry>>,
+    /// Disjoint registrations by their last user address. A stale one stays until it is released or
+    /// another one takes its addresses.
+    by_last: RBTree<u64, Place>,
     /// Handles of guests by the key of their buffer.
     guests: RBTree<usize, u64>,
     /// Managed ranges by handle.
@@ -91,6 +100,12 @@ pub(super) struct Table {
     pub(super) windows: Windows,
     /// What was released last, for the next registrations.
     spares: KVec<Spares>,
+}
+
+/// The user addresses of a registration, besides the last one.
+struct Place {
+    start: u64,
+    handle: u64,
 }
 
 /// Memory for a registration.
@@ -104,8 +119,8 @@ const SPARES: usize = 64;
 
 /// Memory for a handle.
 struct Nodes {
-    by_handle: RBTreeNodeReservation<u64, Entry>,
-    by_last: RBTreeNodeReservation<u64, u64>,
+    by_handle: RBTreeNodeReservation<u64, Option<Entry>>,
+    by_last: RBTreeNodeReservation<u64, Place>,
 }
 
 impl Nodes {
@@ -149,11 +164,19 @@ impl Table {
         self.gone
     }
 
+    fn entry(&self, handle: u64) -> Option<&Entry> {
+        self.by_handle.get(&handle)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, handle: u64) -> Option<&mut Entry> {
+        self.by_handle.get_mut(&handle)?.as_mut()
+    }
+
     fn get(&self, handle: u64) -> Result<&Arc<Buffer>> {
         if self.gone {
             return Err(ENODEV);
         }
-        match self.by_handle.get(&handle) {
+        match self.entry(handle) {
             Some(entry) if entry.is_visible() => Ok(&entry.buffer),
             Some(_) => Err(ENOENT),
             // A managed range has no memory of its own.
@@ -198,8 +221,9 @@ impl Table {
     /// cannot be released or is there twice.
     fn mark_leaving(&mut self, handles: &[u64]) -> Result<(), (Error, usize)> {
         for (index, &handle) in handles.iter().enumerate() {
-            let result = match self.by_handle.get_mut(&handle) {
-                Some(entry) if entry.is_visible() && !self.gone => {
+            let gone = self.gone;
+            let result = match self.entry_mut(handle) {
+                Some(entry) if entry.is_visible() && !gone => {
                     if mem::replace(&mut entry.leaving, true) {
                         Err(EINVAL)
                     } else {
@@ -209,8 +233,8 @@ impl Table {
                 _ => self.get(handle).map(|_| ()),
             };
             if let Err(error) = result {
-                for handle in handles.iter().take(index) {
-                    if let Some(entry) = self.by_handle.get_mut(handle) {
+                for &handle in handles.iter().take(index) {
+                    if let Some(entry) = self.entry_mut(handle) {
                         entry.leaving = false;
                     }
                 }
@@ -233,10 +257,14 @@ impl Table {
     /// The registration with the lowest addresses that is not wholly below `address`.
     fn first_from(&self, address: u64) -> Option<(u64, &Arc<Buffer>)> {
         let cursor = self.by_last.cursor_lower_bound(&address)?;
-        let handle = *cursor.current().1;
-        self.by_handle
-            .get(&handle)
-            .map(|entry| (handle, &entry.buffer))
+        let handle = cursor.current().1.handle;
+        self.entry(handle).map(|entry| (handle, &entry.buffer))
+    }
+
+    /// Whether a registration overlaps `span`.
+    fn is_in_way(&self, span: Span) -> bool {
+        let first = self.by_last.cursor_lower_bound(&span.start());
+        first.is_some_and(|first| first.current().1.start <= span.last())
     }
 
     /// Fails if there is one registration too many with one more.
@@ -251,6 +279,33 @@ impl Table {
             ));
         }
         Ok(())
+    }
+
+    /// Prepares for one more registration of `span`. Returns its handle.
+    #[inline]
+    fn prepare(&mut self, span: Option<Span>) -> Result<u64, Failure> {
+        if self.gone {
+            return Err(ENODEV.into());
+        }
+        self.check_count()?;
+        if let Some(span) = span {
+            self.make_way(span)?;
+        }
+        Ok(self.counter.take().ok_or(ENOSPC)?)
+    }
+
+    /// Adds the entry of `handle`, for which everything was prepared.
+    #[inline]
+    fn insert(&mut self, handle: u64, entry: Entry, span: Option<Span>, nodes: Nodes) {
+        self.by_handle
+            .insert(nodes.by_handle.into_node(handle, Some(entry)));
+        if let Some(span) = span {
+            let start = span.start();
+            let place = Place { start, handle };
+            self.by_last
+                .insert(nodes.by_last.into_node(span.last(), place));
+        }
+        self.count = self.count.saturating_add(1);
     }
 
     /// Registrations that there would be with one more, and that there may be.
@@ -283,6 +338,9 @@ impl Table {
 
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
+        if self.windows.is_empty() && !self.is_in_way(span) {
+            return Ok(());
+        }
         // Only once it is known that none is live: a call that fails changes nothing.
         if self.check_way(span)? {
             while let Some(last) = self.first_last_in(span) {
@@ -299,20 +357,24 @@ impl Table {
     }
 
     fn remove(&mut self, handle: u64) -> Option<Removed> {
-        let cursor = self.by_handle.cursor_lower_bound_mut(&handle)?;
-        let (&found, entry) = cursor.current();
-        if found != handle {
+        self.remove_if(handle, |_| true)
+    }
+
+    /// Removes the entry of `handle`, if there is one and it is `wanted`.
+    #[inline]
+    fn remove_if(&mut self, handle: u64, wanted: impl FnOnce(&Entry) -> bool) -> Option<Removed> {
+        let mut found = self.by_handle.find_mut(&handle)?;
+        if !found.get().as_ref().is_some_and(wanted) {
             return None;
         }
-        let entry = entry.clone();
-        let (_, by_handle) = cursor.remove_current();
-        let last = entry.buffer.span().last();
-        let by_last = self.by_last.cursor_lower_bound_mut(&last);
+        let entry = found.get_mut().take()?;
+        let by_handle = found.remove_node();
+        let by_last = self.by_last.find_mut(&entry.buffer.span().last());
         // Whoever took the addresses of a stale registration has removed it here.
-        let by_last = by_last.filter(|cursor| cursor.current() == (&last, &handle));
-        let nodes = by_last.map(|cursor| Nodes {
+        let by_last = by_last.filter(|found| found.get().handle == handle);
+        let nodes = by_last.map(|found| Nodes {
             by_handle: by_handle.into_reservation(),
-            by_last: cursor.remove_current().1.into_reservation(),
+            by_last: found.remove_node().into_reservation(),
         });
         if entry.role == Role::Guest {
             self.guests.remove(&key(&entry.buffer));
@@ -338,10 +400,11 @@ impl Removed {
                 return Buffer::unmap_all_in(&self.entry.buffer, &context.space);
             }
         };
-        let result = SharedBuffers::end(context, &buffer, State::Released);
+        let mut kit = Kit::default();
+        let result = SharedBuffers::end(context, &buffer, State::Released, &mut kit);
         buffer.withdraw_event();
         if let Some(nodes) = self.nodes {
-            context.recycle(buffer, nodes);
+            context.recycle(buffer, kit, nodes);
         }
         result
     }
@@ -364,7 +427,7 @@ impl Context {
         loop {
             let cursor = table.by_handle.cursor_lower_bound(&handle)?;
             let (&found, entry) = cursor.current();
-            if entry.is_visible() {
+            if let Some(entry) = entry.as_ref().filter(|entry| entry.is_visible()) {
                 return Some((found, entry.buffer.clone()));
             }
             handle = found.checked_add(1)?;
@@ -453,27 +516,39 @@ impl Context {
 
     /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
     /// and its user addresses.
+    #[inline]
     pub(crate) fn reserve_user(
         self: &Arc<Self>,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, ReservedHandle), Failure> {
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
         let mut table = self.table.lock();
-        let spares = table.spares.pop();
-        let has_room = table.spares.capacity() != 0;
+        if table.spares.is_empty() {
+            drop(table);
+            return self.reserve_fresh(plan);
+        }
+        let handle = table.prepare(Some(plan.span))?;
+        let Spares { buffer, nodes } = table.spares.pop().ok_or(ENOMEM)?;
+        let (buffer, kit) = buffer.register(plan, handle);
+        let entry = Entry::new(&buffer, Role::Home);
+        table.insert(handle, entry, Some(plan.span), nodes);
         drop(table);
-        let (buffer, nodes) = match spares {
-            Some(Spares { buffer, nodes }) => (buffer.register(plan), nodes),
-            None => {
-                if !has_room {
-                    self.make_room_for_spares()?;
-                }
-                let (account, events) = (self.account.clone(), self.events.clone());
-                let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
-                (buffer, Nodes::new()?)
-            }
-        };
-        let reserved = self.reserve_as(&buffer, Role::Home, nodes)?;
-        Ok((buffer, reserved))
+        Ok((buffer, kit, self.reserved(handle)))
+    }
+
+    /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
+    #[cold]
+    #[inline(never)]
+    fn reserve_fresh(
+        self: &Arc<Self>,
+        plan: &RegisterPlan,
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+        if self.table.lock().spares.capacity() == 0 {
+            self.make_room_for_spares()?;
+        }
+        let (account, events) = (self.account.clone(), self.events.clone());
+        let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
+        let reserved = self.reserve(&buffer)?;
+        Ok((buffer, Kit::default(), reserved))
     }
 
     /// Makes room for what is released, since releasing must not fail.
@@ -486,8 +561,9 @@ impl Context {
 
     /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
     /// come, if nobody else has the buffer and there is room.
-    fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
-        let Some(buffer) = Spare::new(buffer) else {
+    #[inline]
+    fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
+        let Some(buffer) = Spare::new(buffer, kit) else {
             return;
         };
         let spares = Spares { buffer, nodes };
@@ -529,54 +605,43 @@ impl Context {
             Role::Home => None,
             Role::Guest => Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let entry = Entry {
-            buffer: buffer.clone(),
-            role,
-            published: false,
-            leaving: false,
-        };
+        let entry = Entry::new(buffer, role);
+        let span = buffer.is_user_memory().then(|| buffer.span());
         let mut table = self.table.lock();
-        if table.gone {
-            return Err(ENODEV.into());
-        }
-        table.check_count()?;
-        if buffer.is_user_memory() {
-            table.make_way(buffer.span())?;
-        }
-        let handle = table.counter.take().ok_or(ENOSPC)?;
-        table
-            .by_handle
-            .insert(nodes.by_handle.into_node(handle, entry));
-        if buffer.is_user_memory() {
-            let last = buffer.span().last();
-            table.by_last.insert(nodes.by_last.into_node(last, handle));
-        }
+        let handle = table.prepare(span)?;
+        table.insert(handle, entry, span, nodes);
         if let Some(node) = guest_node {
             table.guests.insert(node.into_node(key(buffer), handle));
         }
-        table.count = table.count.saturating_add(1);
         drop(table);
         if role == Role::Home {
             buffer.set_handle(handle);
         }
-        Ok(ReservedHandle {
+        Ok(self.reserved(handle))
+    }
+
+    fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
+        ReservedHandle {
             context: self.clone(),
             handle,
             published: false,
-        })
+        }
     }
 
     /// Releases the buffer that is called `handle`, or ends the managed range.
     pub(crate) fn release(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
+        if !table.gone {
+            if let Some(removed) = table.remove_if(handle, Entry::is_visible) {
+                drop(table);
+                return removed.release(self);
+            }
+        }
         if table.has_range(handle) {
             drop(table);
             return self.release_range(handle);
         }
-        table.get(handle)?;
-        let removed = table.remove(handle).ok_or(ENOENT)?;
-        drop(table);
-        removed.release(self)
+        table.get(handle).and(Err(ENOENT))
     }
 
     /// Releases the buffers that are called `handles`, or none of them. A failure comes with the
@@ -629,6 +694,9 @@ impl Context {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
+            let Some(entry) = entry else {
+                continue;
+            };
             if entry.published {
                 published = Some(handle);
                 break;
@@ -659,7 +727,7 @@ impl ReservedHandle {
         if table.gone {
             return Err(ENODEV);
         }
-        let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
+        let entry = table.entry_mut(self.handle).ok_or(ENOENT)?;
         entry.published = true;
         if entry.role == Role::Home {
             entry.buffer.publish();

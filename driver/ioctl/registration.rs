@@ -78,10 +78,15 @@ pub(super) struct Registered {
 #[inline]
 pub(super) fn register(context: &Arc<Context>, plan: &RegisterPlan) -> Result<Registered, Failure> {
     let timed = Timed::begin(Tracepoint::Register);
-    let (buffer, reserved) = context.reserve_user(plan)?;
+    let (buffer, kit, reserved) = context.reserve_user(plan)?;
     context.check_foreign(plan.span)?;
-    Buffer::pin(&buffer)?;
-    let (device_addr, guests) = begin(context, &buffer, plan)?;
+    let tenant = context.tenant(reserved.handle());
+    let device_addr = Buffer::begin(&buffer, kit, tenant, plan.target)?;
+    let mut guests = None;
+    if let Some(target) = plan.target.filter(|_| plan.portable) {
+        guests = SharedBuffers::share(context, &buffer, target, plan.write)?;
+        Buffer::go_live(&buffer)?;
+    }
     buffer.trace_registered(&timed, device_addr);
     Ok(Registered {
         device_addr,
@@ -115,7 +120,8 @@ impl Request for pinmap_register_fd {
         })?;
         let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
         let reserved = context.reserve(&buffer)?;
-        let (device_addr, guests) = begin(context, &buffer, &plan)?;
+        let (device_addr, guests) = map(context, &buffer, &plan)?;
+        Buffer::go_live(&buffer)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -236,35 +242,25 @@ pub(super) fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Cla
     })
 }
 
-/// Maps the pinned pages as planned, and makes the buffer live. Returns the device address, and the
-/// buffer in other contexts.
-fn begin(
+/// Maps pages of a file as planned. Returns the device address, and the buffer in other contexts.
+fn map(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     plan: &RegisterPlan,
 ) -> Result<(u64, Option<KVec<Guest>>), Failure> {
-    let mut guests = None;
-    let device_addr = match plan.target {
-        Some(target) => {
-            let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
-            if plan.portable {
-                let target = if buffer.is_user_memory() {
-                    target
-                } else {
-                    // A file has no user address to ask by: the device address is the same
-                    // everywhere.
-                    Target {
-                        placement: Placement::Fixed(device_addr),
-                        ..target
-                    }
-                };
-                guests = SharedBuffers::share(context, buffer, target, plan.write)?;
-            }
-            device_addr
-        }
-        None => 0,
+    let Some(target) = plan.target else {
+        return Ok((0, None));
     };
-    Buffer::go_live(buffer)?;
+    let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
+    let mut guests = None;
+    if plan.portable {
+        // A file has no user address to ask by: the device address is the same everywhere.
+        let target = Target {
+            placement: Placement::Fixed(device_addr),
+            ..target
+        };
+        guests = SharedBuffers::share(context, buffer, target, plan.write)?;
+    }
     Ok((device_addr, guests))
 }
 
