@@ -121,13 +121,20 @@ impl Buffer {
     }
 
     /// Revokes the exports. The buffer has ended, or is stale.
+    #[inline(always)]
     pub(super) fn revoke_exports(&self) {
         // Whoever has added one since the state was changed finds out.
         if self.exported.load(Relaxed) {
-            let exports = self.exports.lock().take();
-            if let Some(exports) = exports {
-                exports.revoke();
-            }
+            self.revoke_all_exports();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn revoke_all_exports(&self) {
+        let exports = self.exports.lock().take();
+        if let Some(exports) = exports {
+            exports.revoke();
         }
     }
 }

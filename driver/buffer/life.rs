@@ -107,9 +107,17 @@ impl Buffer {
     /// Queues the worker, if it was told of a change while the buffer, which is live by now, was
     /// being built: it has looked at no more than the state then. It looks at that with the lock,
     /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
-    #[inline]
+    #[inline(always)]
     fn check_told(self: &Arc<Self>) {
-        if self.told.load(Relaxed) && self.suspect.lock().is_open() {
+        if self.told.load(Relaxed) {
+            self.check_open();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_open(self: &Arc<Self>) {
+        if self.suspect.lock().is_open() {
             self.queue_check();
         }
     }
@@ -163,7 +171,7 @@ impl Buffer {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
-                let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Stale, || {
+                let traced = Timed::begin_with(Tracepoint::Stale, || {
                     (this.contiguity_now(&inner), inner.flushes())
                 });
                 inner.state = State::Stale;
@@ -171,13 +179,15 @@ impl Buffer {
                     known.mapping.flush_gathered();
                 }
                 inner.unmap_all(this);
-                timed.end(this.stats(), || Details {
-                    handle: this.handle(),
-                    addr: this.span.start(),
-                    device_addr: 0,
-                    contiguity,
-                    flushes: inner.flushes().saturating_sub(before),
-                });
+                if let Some((timed, (contiguity, before))) = traced {
+                    timed.end(this.stats(), || Details {
+                        handle: this.handle(),
+                        addr: this.span.start(),
+                        device_addr: 0,
+                        contiguity,
+                        flushes: inner.flushes().saturating_sub(before),
+                    });
+                }
                 let bytes = this.span.length();
                 inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
                 // A program may register the same addresses again at once.
@@ -239,6 +249,16 @@ impl Buffer {
         let _ = work::ending().enqueue(self.clone());
     }
 
+    /// Makes the worker stop that looks at the memory, and waits until it has.
+    #[cold]
+    #[inline(never)]
+    fn await_worker(&self) {
+        self.forget_suspect();
+        if let Some(lookout) = &self.lookout {
+            lookout.changed.wait(|| !self.suspect.lock().is_busy());
+        }
+    }
+
     /// Closes the question whether the memory has gone away: decided, or of no interest any more.
     fn forget_suspect(&self) {
         self.suspect.lock().close();
@@ -250,6 +270,8 @@ impl Buffer {
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
     /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be
     /// removed: then the device is cut off.
+    #[cold]
+    #[inline(never)]
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mut mappings = mem::take(&mut inner.mappings);
@@ -279,7 +301,7 @@ impl Buffer {
 
     /// Revokes exports, unpins, un-charges, and counts the memory no more. Returns the memory of
     /// the list of pages, if no mapping or export keeps the pages.
-    #[inline]
+    #[inline(always)]
     fn let_go(&self) -> Option<UniqueArc<PinnedRuns>> {
         self.revoke_exports();
         let mut holding = self.backing.lock();
@@ -316,25 +338,26 @@ impl Buffer {
     /// unpins, un-charges. Nothing is left when this returns `Ok`, except for an event that was not
     /// read yet. After an error the pages stay pinned, and the device reaches no memory at all. Can
     /// be called again. Not called by the worker.
+    #[inline(never)]
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         Self::end_into(this, state, &mut Kit::default())
     }
 
     /// Like [`end`](Self::end), and keeps in `kit` what the next registration can use.
+    #[inline(always)]
     pub(crate) fn end_into(this: &Arc<Self>, state: State, kit: &mut Kit) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
             inner.state = state;
         }
-        let mut timed = Timed::off(Tracepoint::Release);
-        let (mut contiguity, mut before) = (Contiguity::default(), 0);
+        let mut traced = None;
         let is_elsewhere = inner.is_elsewhere();
         if is_elsewhere || Tracepoint::Release.is_on() {
-            before = inner.flushes();
+            let before = inner.flushes();
             drop(inner);
             // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
-            (timed, contiguity) = Timed::begin_with(Tracepoint::Release, || this.contiguity());
+            traced = Timed::begin_with(Tracepoint::Release, || (this.contiguity(), before));
             let forgotten = if is_elsewhere {
                 this.forget_all()
             } else {
@@ -344,7 +367,7 @@ impl Buffer {
             inner.failed |= forgotten.is_err();
         }
         inner.unmap_all(this);
-        let flushes = if timed.is_on() { inner.flushes() } else { 0 };
+        let flushes = traced.as_ref().map_or(0, |_| inner.flushes());
         inner.stale = None;
         let failed = inner.failed;
         // One mapping that only the IOMMU has is cleared here.
@@ -359,10 +382,7 @@ impl Buffer {
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
         // for it, since it has a reference to the pages.
         if this.told.load(Relaxed) {
-            this.forget_suspect();
-            if let Some(lookout) = &this.lookout {
-                lookout.changed.wait(|| !this.suspect.lock().is_busy());
-            }
+            this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.
         let reaped_later = this.reaped_later.load(Acquire);
@@ -384,7 +404,7 @@ impl Buffer {
             drop(mapped);
             this.reap()
         };
-        if was_known {
+        if let Some((timed, (contiguity, before))) = traced.filter(|_| was_known) {
             timed.end(this.stats(), || Details {
                 handle: this.handle(),
                 addr: this.span.start(),

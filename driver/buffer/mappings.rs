@@ -3,7 +3,7 @@
 
 use super::{Backing, Buffer, Holding, Inner, State};
 use crate::{
-    address_space::{AddressSpace, IovaRange},
+    address_space::AddressSpace,
     failure::Failure,
     list,
     logic::{pte::Access, request::Target},
@@ -73,19 +73,22 @@ impl MappedAt {
     }
 
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
+    #[inline(always)] // With all that it calls: each call would cost as much as it does.
     fn unmap(&mut self, buffer: &Buffer) -> Result {
-        let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Unmap, || {
+        let traced = Timed::begin_with(Tracepoint::Unmap, || {
             (self.mapping.contiguity(), self.mapping.flushes())
         });
         let result = self.mapping.unmap();
         if self.stat.stop() {
-            timed.end(self.stat.stats(), || Details {
-                handle: self.handle,
-                addr: buffer.span.start(),
-                device_addr: self.mapping.device_addr(),
-                contiguity,
-                flushes: self.mapping.flushes().saturating_sub(before),
-            });
+            if let Some((timed, (contiguity, before))) = traced {
+                timed.end(self.stat.stats(), || Details {
+                    handle: self.handle,
+                    addr: buffer.span.start(),
+                    device_addr: self.mapping.device_addr(),
+                    contiguity,
+                    flushes: self.mapping.flushes().saturating_sub(before),
+                });
+            }
         }
         result
     }
@@ -93,6 +96,7 @@ impl MappedAt {
 
 impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
+    #[inline(always)]
     pub(super) fn unmap_all(&mut self, buffer: &Buffer) {
         for mapped in &mut self.mappings {
             if mapped.unmap(buffer).is_err() {
@@ -175,9 +179,8 @@ impl Buffer {
         };
         mapped.handle = tenant.handle;
         mapped.published = how.published;
-        let range = IovaRange::take(tenant.space, memory.length(), target)?;
         let mapping = &mut mapped.mapping;
-        mapping.fill(range, memory, access, wanted)?;
+        mapping.fill(target, memory, access, wanted)?;
         let device_addr = mapping.device_addr();
         mapped.stat.begin(self.span.length());
         timed.end(tenant.stats, || Details {
@@ -232,6 +235,7 @@ impl Buffer {
     }
 
     /// Clears `mapped`, and keeps it in `place` if it is one for the home context.
+    #[inline(always)]
     pub(super) fn clear(&self, mut mapped: KBox<MappedAt>, place: &mut Option<KBox<MappedAt>>) {
         mapped.mapping.clear();
         if self.is_of(mapped.stat.stats()) {

@@ -10,9 +10,9 @@ use super::{
     Request,
 };
 use crate::{
-    buffer::{pinned, Buffer, State},
+    buffer::{pinned, Buffer, Kit, State},
     claim::Claim,
-    context::{Context, Found, Guest, ReservedHandle, SharedBuffers},
+    context::{Context, Found, Guest, SharedBuffers},
     failure::Failure,
     logic::{
         place::Placement,
@@ -46,11 +46,8 @@ impl Request for pinmap_register {
         let plan = request::register(&args, task::user_last()).map_err(errno)?;
         context.check_caller()?;
         let claim = claim(context, &plan)?;
-        let Registered {
-            device_addr,
-            reserved,
-            guests,
-        } = register(context, &plan)?;
+        let (buffer, kit, reserved) = context.reserve_user(&plan)?;
+        let (device_addr, guests) = register(context, &buffer, kit, reserved.handle(), &plan)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -66,33 +63,27 @@ impl Request for pinmap_register {
     }
 }
 
-/// Memory that is registered, under a handle that cannot be used yet. Dropped in this order.
-pub(super) struct Registered {
-    pub(super) device_addr: u64,
-    /// The buffer in other contexts, if it is portable.
-    pub(super) guests: Option<KVec<Guest>>,
-    pub(super) reserved: ReservedHandle,
-}
-
-/// Registers the user memory of `plan`. The caller was checked, and has claimed the device.
-#[inline]
-pub(super) fn register(context: &Arc<Context>, plan: &RegisterPlan) -> Result<Registered, Failure> {
+/// Registers the user memory of `plan` as `buffer`, which was reserved as `handle`. The caller was
+/// checked, and has claimed the device. Returns the device address, and the buffer in other
+/// contexts, if it is portable.
+#[inline(always)]
+pub(super) fn register(
+    context: &Arc<Context>,
+    buffer: &Arc<Buffer>,
+    kit: Kit,
+    handle: u64,
+    plan: &RegisterPlan,
+) -> Result<(u64, Option<KVec<Guest>>), Failure> {
     let timed = Timed::begin(Tracepoint::Register);
-    let (buffer, kit, reserved) = context.reserve_user(plan)?;
     context.check_foreign(plan.span)?;
-    let tenant = context.tenant(reserved.handle());
-    let device_addr = Buffer::begin(&buffer, kit, tenant, plan.target)?;
+    let device_addr = Buffer::begin(buffer, kit, context.tenant(handle), plan.target)?;
     let mut guests = None;
     if let Some(target) = plan.target.filter(|_| plan.portable) {
-        guests = SharedBuffers::share(context, &buffer, target, plan.write)?;
-        Buffer::go_live(&buffer)?;
+        guests = SharedBuffers::share(context, buffer, target, plan.write)?;
+        Buffer::go_live(buffer)?;
     }
     buffer.trace_registered(&timed, device_addr);
-    Ok(Registered {
-        device_addr,
-        guests,
-        reserved,
-    })
+    Ok((device_addr, guests))
 }
 
 /// REGISTER_FD has nothing to watch: nobody but its file can take the pages away.
