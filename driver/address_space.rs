@@ -19,9 +19,10 @@ use crate::{
         PAGE_SIZE,
     },
     mmu::{DmaControl, Entries, Mmu},
-    spans::{SpanNodes, Spans},
+    spans::{Hold, SpanNodes, Spans},
     sys::{account::Account, iommu::Domain, uapi},
 };
+use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -163,7 +164,7 @@ impl AddressSpace {
             drop(taken);
             entries.remove()?;
             taken = self.taken.lock();
-            taken.free(self.bounds(), last, id);
+            taken.free_left(self.bounds(), last, id);
             taken.free_vacant(self.bounds());
             any = true;
         }
@@ -205,9 +206,17 @@ fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&DeviceMmu>) -> Bounds<'a> 
 pub(crate) struct IovaRange {
     space: Arc<AddressSpace>,
     span: Span,
-    id: u64,
-    /// The range is never freed, not even on drop: a device may still reach it.
-    forever: bool,
+    hold: Arc<Hold>,
+    /// Whether the range is ours, and to be freed: it was not [vacated](Self::vacate), and is not
+    /// kept [forever](Self::keep_forever).
+    is_ours: bool,
+}
+
+/// Whether `length` bytes may be placed at `span` again.
+#[inline]
+fn suits(target: Target, length: u64, span: Span) -> bool {
+    let fits = span.last().checked_shr(target.address_bits).unwrap_or(0) == 0;
+    fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
 }
 
 impl IovaRange {
@@ -217,17 +226,14 @@ impl IovaRange {
         length: u64,
         target: Target,
     ) -> Result<Self, Failure> {
-        let suits = |span: Span| {
-            let fits = span.last().checked_shr(target.address_bits).unwrap_or(0) == 0;
-            fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
-        };
         let wished = Span::new(target.placement.address(), length);
         let is_packed = matches!(target.placement, Placement::Packed(_));
         let exactly = wished.as_ref().ok().filter(|_| !is_packed);
         let last = exactly.map(|wished| wished.last());
+        let suits = |span| suits(target, length, span);
         let again = space.taken.lock().take_again(last, suits);
-        if let Some((span, id)) = again {
-            return Ok(Self::new(space, span, id));
+        if let Some((span, hold)) = again {
+            return Ok(Self::new(space, span, hold));
         }
         // Its memory is allocated outside of the lock.
         let nodes = SpanNodes::new()?;
@@ -239,7 +245,7 @@ impl IovaRange {
                 drop(taken);
                 entries.remove()?;
                 taken = space.taken.lock();
-                taken.free(space.bounds(), last, id);
+                taken.free_left(space.bounds(), last, id);
                 taken.free_vacant(space.bounds());
             }
         }
@@ -247,19 +253,38 @@ impl IovaRange {
             .space(&taken)
             .place(length, target.placement, target.address_bits)
             .map_err(|why| no_place(why, &taken))?;
-        let id = taken.take(space.bounds(), span, nodes);
+        let hold = taken.take(space.bounds(), span, nodes);
         drop(taken);
-        Ok(Self::new(space, span, id))
+        Ok(Self::new(space, span, hold))
     }
 
     /// Wraps a span that is already marked as taken.
-    fn new(space: &Arc<AddressSpace>, span: Span, id: u64) -> Self {
+    fn new(space: &Arc<AddressSpace>, span: Span, hold: Arc<Hold>) -> Self {
         Self {
             space: space.clone(),
             span,
-            id,
-            forever: false,
+            hold,
+            is_ours: true,
         }
+    }
+
+    /// Frees the range, so that it can be [taken again](Self::retake).
+    #[inline]
+    pub(crate) fn vacate(&mut self) {
+        if mem::take(&mut self.is_ours) && !self.hold.vacate() {
+            let mut taken = self.space.taken.lock();
+            taken.free(self.space.bounds(), self.span.last(), &self.hold);
+        }
+    }
+
+    /// Takes the range, which was [vacated](Self::vacate), again, if it is vacant still and suits.
+    #[inline]
+    pub(crate) fn retake(&mut self, length: u64, target: Target) -> Option<Span> {
+        if !self.is_ours && suits(target, length, self.span) && self.hold.retake() {
+            self.is_ours = true;
+            return Some(self.span);
+        }
+        None
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -269,28 +294,25 @@ impl IovaRange {
     /// Leaves the range: it can be taken again once `entries` were removed.
     pub(crate) fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();
-        taken.leave(self.span.last(), self.id, entries.clone());
+        taken.leave(self.span.last(), &self.hold, entries.clone());
     }
 
     /// Makes the range a window of managed memory: nothing is mapped there, but faults are served.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn make_window(&self) {
         let mut taken = self.space.taken.lock();
-        taken.set_window(self.span.last(), self.id);
+        taken.set_window(self.span.last(), &self.hold);
     }
 
     /// Keeps the range taken for as long as the space exists.
     pub(crate) fn keep_forever(mut self) {
-        self.forever = true;
+        self.is_ours = false;
     }
 }
 
 impl Drop for IovaRange {
     fn drop(&mut self) {
-        if !self.forever {
-            let mut taken = self.space.taken.lock();
-            taken.free(self.space.bounds(), self.span.last(), self.id);
-        }
+        self.vacate();
     }
 }
 

@@ -28,6 +28,7 @@ impl Claim {
     /// Claims the device in `mmap()`, where the mmap lock is held: the page table of the domain is
     /// not replaced there, since that allocates, and takes locks of the IOMMU core under which the
     /// mmap lock is taken. The first call that maps memory replaces it.
+    #[inline]
     pub(crate) fn for_view(context: &Context) -> Result<Self> {
         let device = context.device();
         if device.domain().is_broken() {

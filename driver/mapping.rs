@@ -81,10 +81,12 @@ fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
 /// if it has an MMU: see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
+    /// Where the mapping is empty, it may be one that was unmapped.
     mapped: Option<Mapped>,
     /// The address on the bus, where there is an MMU before the IOMMU.
     bus: Option<IovaRange>,
-    /// `None` once the address is free, or must never be used again.
+    /// `None` once the address is free, or must never be used again. Where the mapping is empty,
+    /// it may be an address that was free and suits the next one.
     range: Option<IovaRange>,
     device_addr: u64,
     space: Arc<AddressSpace>,
@@ -103,9 +105,8 @@ impl Mapping {
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<Self, Failure> {
-        let range = IovaRange::take(space, memory.length(), target)?;
         let mut this = Self::empty(space);
-        this.fill(range, memory, access, wanted)?;
+        this.fill(target, memory, access, wanted)?;
         Ok(this)
     }
 
@@ -123,21 +124,28 @@ impl Mapping {
         }
     }
 
-    /// Maps `memory` at `range`, which is in the same space and as long. The mapping is empty.
-    /// Sleeps. A fatal signal stops it, and a failure of `wanted`; then clearing the mapping undoes
-    /// what there is.
+    /// Maps `memory`. The mapping is empty. Sleeps. A fatal signal stops it, and a failure of
+    /// `wanted`; then clearing the mapping undoes what there is.
+    #[inline]
     pub(crate) fn fill(
         &mut self,
-        range: IovaRange,
+        target: Target,
         memory: Memory,
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<(), Failure> {
         let this = self;
         let space = &this.space;
-        let span = range.span();
+        let length = memory.length();
+        let range = this.range.as_mut();
+        let span = match range.and_then(|range| range.retake(length, target)) {
+            Some(span) => span,
+            None => {
+                let range = IovaRange::take(space, length, target)?;
+                this.range.insert(range).span()
+            }
+        };
         this.device_addr = span.start();
-        this.range = Some(range);
         let reached = match memory {
             Memory::Host(pages) => {
                 let mut at = span;
@@ -152,8 +160,13 @@ impl Mapping {
                     at = bus.span();
                     this.bus = Some(bus);
                 }
-                let mapped = Mapped::new(space.domain(), at, space.payer())?;
-                let mapped = this.mapped.insert(mapped);
+                let mapped = match &mut this.mapped {
+                    Some(mapped) => {
+                        mapped.renew(at, space.payer())?;
+                        mapped
+                    }
+                    mapped => mapped.insert(Mapped::new(space.domain(), at, space.payer())?),
+                };
                 mapped.fill(pages, access.is_write(), wanted)?;
                 pte::Memory::Host(at.start())
             }
@@ -220,16 +233,22 @@ impl Mapping {
     /// is dropped, that is not known: the pages stay pinned, the addresses are not used again, and
     /// the device is stopped soon. May be called in an MMU notifier. May be called while the
     /// device's MMU still has the mapping, if somebody else keeps the memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unmap(&mut self) -> Result {
         self.vram = None;
-        let result = self.mapped.as_mut().map_or(Ok(()), Mapped::unmap);
+        let result = self.mapped.as_mut().map_or(Ok(()), |mapped| mapped.unmap());
         if result.is_err() {
-            self.lost = true;
-            self.dma_control().clone().schedule_removal();
-            self.keep_addresses();
+            self.lose();
         }
         result
+    }
+
+    /// Stops the device soon, since memory could not be unmapped.
+    #[cold]
+    fn lose(&mut self) {
+        self.lost = true;
+        self.dma_control().clone().schedule_removal();
+        self.keep_addresses();
     }
 
     /// Unmaps from the IOMMU, and leaves the flush to `gather`, unless there are entries of a
@@ -278,7 +297,26 @@ impl Mapping {
 impl Mapping {
     /// Removes everything, as described for the type. The mapping is empty then, or, if something
     /// has failed, of no use any more.
+    #[inline(always)]
     pub(crate) fn clear(&mut self) {
+        let is_unmapped = self.mapped.as_ref().is_some_and(Mapped::is_unmapped);
+        if self.entries.is_some() || !is_unmapped || self.lost || self.bus.is_some() {
+            self.clear_entries();
+        }
+        match &mut self.range {
+            // What a paged device has mapped is asked for by its address: see
+            // `AddressSpace::first_mapped`.
+            Some(range) if self.space.is_of_the_device() => range.vacate(),
+            range => *range = None,
+        }
+    }
+}
+
+impl Mapping {
+    /// Removes everything but the addresses, from the device outwards.
+    #[cold]
+    #[inline(never)]
+    fn clear_entries(&mut self) {
         if self.forget().is_err() {
             self.keep_addresses();
         }
@@ -290,11 +328,11 @@ impl Mapping {
             // A program may use the memory again once its call has failed.
             self.dma_control().clone().block_dma();
         }
-        // From the device outwards.
         self.entries = None;
-        self.mapped = None;
+        if self.lost {
+            self.mapped = None;
+        }
         self.bus = None;
-        self.range = None;
     }
 }
 

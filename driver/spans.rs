@@ -8,7 +8,8 @@
 //!
 //! The ranges that were freed last are *vacant*: they stay in the tree of taken ranges until
 //! somebody looks at that, because a program often registers the same addresses again, and then
-//! neither tree changes.
+//! neither tree changes. Whoever has freed a range may keep its [`Hold`], and take the range again
+//! without the lock.
 
 use crate::logic::{
     gaps::{self, Bounds, FreeSpace},
@@ -18,18 +19,73 @@ use crate::logic::{
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
+    sync::{
+        atomic::{Atomic, Full, Relaxed, Release},
+        Arc,
+    },
 };
+
+/// Whether a span is taken: one for each span in the tree. Who has taken it may free it, and who
+/// has freed it may take it again, in one step that needs no lock. That makes no difference to
+/// anybody who has the lock: a span that he sees as taken may be vacant, and stays in the tree; one
+/// that is vacant is freed by him in one step as well, and then cannot be taken again.
+pub(crate) struct Hold(Atomic<u32>);
+
+impl Hold {
+    /// Somebody has the span.
+    const TAKEN: u32 = 1;
+    /// The span is in the list of those that may be vacant. Only changed with the lock.
+    const LISTED: u32 = 2;
+
+    fn new() -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            Self(Atomic::new(Self::TAKEN)),
+            GFP_KERNEL_ACCOUNT,
+        )?)
+    }
+
+    /// Takes the span, if it is vacant. Whoever had it has unmapped what was there.
+    #[inline]
+    pub(crate) fn retake(&self) -> bool {
+        let taken = self
+            .0
+            .cmpxchg(Self::LISTED, Self::LISTED | Self::TAKEN, Full);
+        taken.is_ok()
+    }
+
+    /// Frees the span, which the caller has. Returns `false` if [`Spans::free`] has to do so.
+    #[inline]
+    pub(crate) fn vacate(&self) -> bool {
+        let freed = self
+            .0
+            .cmpxchg(Self::LISTED | Self::TAKEN, Self::LISTED, Full);
+        freed.is_ok()
+    }
+
+    fn is_vacant(&self) -> bool {
+        self.0.load(Relaxed) == Self::LISTED
+    }
+
+    /// Makes the owner come to [`Spans::free`], or frees the span for good, if it is vacant.
+    /// Returns whether it was.
+    fn unlist(&self) -> bool {
+        if self.0.load(Relaxed) & Self::LISTED == 0 {
+            return false;
+        }
+        self.0.fetch_sub(Self::LISTED, Full) == Self::LISTED
+    }
+}
 
 struct TakenSpan<L> {
     span: Span,
-    /// Number of the owner, by which it is told from a later owner of the same span.
+    hold: Arc<Hold>,
+    /// Number of the owner, by which it is told from a later owner of the same span, as long as the
+    /// span was left.
     owner: u64,
     /// The entries that the owner left behind: see [`Spans::leave`].
     left: Option<L>,
     /// The owner maps nothing there: it is a window of managed memory.
     is_window: bool,
-    /// Nobody has the span, and `owner` is the number of the next one.
-    is_vacant: bool,
 }
 
 /// Disjoint taken spans, and the gaps between them.
@@ -39,9 +95,8 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// Spans that were freed, and the owners that they will have: vacant, unless they were taken
-    /// since. All that are vacant are in here.
-    vacant: KVec<(Span, u64)>,
+    /// Spans that were freed: vacant, unless they were taken since. All that are vacant are here.
+    vacant: KVec<(Span, Arc<Hold>)>,
 }
 
 /// Spans that may be vacant at a time.
@@ -61,6 +116,7 @@ const SPARE: u32 = u32::MAX;
 pub(crate) struct SpanNodes<L> {
     taken: RBTreeNodeReservation<u64, TakenSpan<L>>,
     gap: RBTreeNodeReservation<(u32, u64), Option<Span>>,
+    hold: Arc<Hold>,
 }
 
 impl<L> SpanNodes<L> {
@@ -68,6 +124,7 @@ impl<L> SpanNodes<L> {
         Ok(Self {
             taken: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
             gap: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
+            hold: Hold::new()?,
         })
     }
 }
@@ -172,98 +229,119 @@ impl<L: Clone> Spans<L> {
     }
 
     /// Takes a vacant span that `suits`: the one that ends at `last`, or, without that, any.
-    /// Returns the span and its owner.
     pub(crate) fn take_again(
         &mut self,
         last: Option<u64>,
         suits: impl Fn(Span) -> bool,
-    ) -> Option<(Span, u64)> {
+    ) -> Option<(Span, Arc<Hold>)> {
         if self.vacant.is_empty() {
             return None;
         }
-        if let Some(last) = last {
-            let taken = self.taken.get_mut(&last)?;
-            if !taken.is_vacant || !suits(taken.span) {
-                return None;
+        let (span, hold) = match last {
+            Some(last) => {
+                let taken = self.taken.get(&last)?;
+                let suits = suits(taken.span) && taken.hold.retake();
+                suits.then_some((taken.span, &taken.hold))?
             }
-            taken.is_vacant = false;
-            return Some((taken.span, taken.owner));
-        }
-        while let Some(at) = self.vacant.iter().rposition(|&(span, _)| suits(span)) {
-            let (span, owner) = self.vacant.remove(at).ok()?;
-            if let Some(taken) = self.vacant_at(span, owner) {
-                taken.is_vacant = false;
-                return Some((span, owner));
+            None => {
+                let mut vacant = self.vacant.iter().rev();
+                let found = vacant.find(|(span, hold)| suits(*span) && hold.retake())?;
+                (found.0, &found.1)
             }
-        }
-        None
-    }
-
-    /// Returns `span`, if it is vacant, to be taken by `owner`.
-    fn vacant_at(&mut self, span: Span, owner: u64) -> Option<&mut TakenSpan<L>> {
-        let taken = self.taken.get_mut(&span.last())?;
-        (taken.is_vacant && taken.owner == owner).then_some(taken)
+        };
+        Some((span, hold.clone()))
     }
 
     /// Frees the vacant spans in the trees. Called before looking at what is taken.
     pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
-        while let Some((span, owner)) = self.vacant.pop() {
-            if self.vacant_at(span, owner).is_some() {
-                self.taken.remove(&span.last());
-                bounds.free(self, span);
-                drop(self.gaps.take_spare());
+        while let Some((span, hold)) = self.vacant.pop() {
+            if hold.unlist() {
+                self.remove(bounds, span);
             }
         }
     }
 
-    /// Takes `span`, which is free. Returns the owner.
-    pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, nodes: SpanNodes<L>) -> u64 {
-        self.gaps.add_spare(nodes.gap);
-        bounds.take(self, span);
-        let owner = self.next_owner();
-        let entry = TakenSpan {
-            span,
-            owner,
-            left: None,
-            is_window: false,
-            is_vacant: false,
-        };
-        self.taken.insert(nodes.taken.into_node(span.last(), entry));
-        owner
+    /// Removes `span`, which nobody can take again.
+    fn remove(&mut self, bounds: Bounds<'_>, span: Span) {
+        self.taken.remove(&span.last());
+        bounds.free(self, span);
+        drop(self.gaps.take_spare());
     }
 
-    /// Frees the span that ends at `last`, if `owner` still has it. Does not allocate.
-    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
+    /// Takes `span`, which is free.
+    pub(crate) fn take(
+        &mut self,
+        bounds: Bounds<'_>,
+        span: Span,
+        nodes: SpanNodes<L>,
+    ) -> Arc<Hold> {
+        self.gaps.add_spare(nodes.gap);
+        bounds.take(self, span);
+        let entry = TakenSpan {
+            span,
+            hold: nodes.hold.clone(),
+            owner: self.next_owner(),
+            left: None,
+            is_window: false,
+        };
+        self.taken.insert(nodes.taken.into_node(span.last(), entry));
+        nodes.hold
+    }
+
+    /// The span that ends at `last`, if `hold` is of it.
+    fn find_mut(&mut self, last: u64, hold: &Arc<Hold>) -> Option<&mut TakenSpan<L>> {
+        let taken = self.taken.get_mut(&last)?;
+        Arc::ptr_eq(&taken.hold, hold).then_some(taken)
+    }
+
+    /// Frees the span of `hold` that ends at `last`, which could not be [vacated](Hold::vacate),
+    /// unless somebody else has done so. Does not allocate.
+    #[cold]
+    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, hold: &Arc<Hold>) {
         if self.vacant.len() == VACANT {
             // Most may have been taken since.
             self.free_vacant(bounds);
         }
         let next = self.next_owner();
-        if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
+        if let Some(taken) = self.find_mut(last, hold) {
             taken.owner = next;
             taken.left = None;
             taken.is_window = false;
-            taken.is_vacant = true;
+            let span = taken.span;
             // There is room.
-            let _ = self.vacant.push_within_capacity((taken.span, next));
+            let _ = self.vacant.push_within_capacity((span, hold.clone()));
+            hold.0.store(Hold::LISTED, Release);
         }
     }
 
-    /// Leaves the span of `owner` that ends at `last`: whoever wants it next may have it, after
-    /// dealing with `left`.
-    pub(crate) fn leave(&mut self, last: u64, owner: u64, left: L) {
-        if let Some(taken) = self.taken.get_mut(&last) {
-            if taken.owner == owner {
-                taken.left = Some(left);
-            }
+    /// Frees the span that ends at `last`, if `owner` has left it and nobody else has freed it.
+    pub(crate) fn free_left(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
+        let taken = self.taken.get(&last);
+        let taken = taken.filter(|taken| taken.owner == owner && taken.left.is_some());
+        if let Some(taken) = taken {
+            let span = taken.span;
+            // The owner, when he comes to free the span, does not find it.
+            self.remove(bounds, span);
         }
     }
 
-    /// Makes the span of `owner` that ends at `last` a window.
+    /// Leaves the span of `hold` that ends at `last`, which the caller has: whoever wants it next
+    /// may have it, after dealing with `left`.
+    pub(crate) fn leave(&mut self, last: u64, hold: &Arc<Hold>, left: L) {
+        if let Some(taken) = self.find_mut(last, hold) {
+            taken.left = Some(left);
+            // So that `free` forgets `left`.
+            taken.hold.unlist();
+        }
+    }
+
+    /// Makes the span of `hold` that ends at `last`, which the caller has, a window.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
-    pub(crate) fn set_window(&mut self, last: u64, owner: u64) {
-        if let Some(taken) = self.taken.get_mut(&last).filter(|it| it.owner == owner) {
+    pub(crate) fn set_window(&mut self, last: u64, hold: &Arc<Hold>) {
+        if let Some(taken) = self.find_mut(last, hold) {
             taken.is_window = true;
+            // So that `free` makes it none.
+            taken.hold.unlist();
         }
     }
 
@@ -280,7 +358,7 @@ impl<L: Clone> Spans<L> {
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
             let taken = self.taken.get(&span.last())?;
-            if !taken.is_vacant && !taken.is_window {
+            if !taken.hold.is_vacant() && !taken.is_window {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;

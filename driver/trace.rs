@@ -30,28 +30,29 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
+    #[inline]
     pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
-        Self::begin_with(tracepoint, || ()).0
+        let since = tracepoint.is_on().then(trace::now);
+        Self { tracepoint, since }
     }
 
-    /// Begins, if the tracepoint is on, with what `gather` returns, and otherwise with a default.
-    /// Gathers values before the traced operation destroys them.
-    pub(crate) fn begin_with<T: Default>(
+    /// Begins, if the tracepoint is on, with what `gather` returns. Gathers values before the
+    /// traced operation destroys them.
+    #[inline(always)] // The check, where nobody listens.
+    pub(crate) fn begin_with<T>(
         tracepoint: Tracepoint,
         gather: impl FnOnce() -> T,
-    ) -> (Self, T) {
-        if !tracepoint.is_on() {
-            let since = None;
-            return (Self { tracepoint, since }, T::default());
-        }
-        let gathered = gather();
-        let since = Some(trace::now());
-        (Self { tracepoint, since }, gathered)
+    ) -> Option<(Self, T)> {
+        tracepoint
+            .is_on()
+            .then(|| Self::begin_on(tracepoint, gather))
     }
 
-    /// Whether the tracepoint was on when the operation began.
-    pub(crate) fn is_on(&self) -> bool {
-        self.since.is_some()
+    #[cold]
+    #[inline(never)]
+    fn begin_on<T>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> (Self, T) {
+        let gathered = gather();
+        (Self::begin(tracepoint), gathered)
     }
 
     /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if

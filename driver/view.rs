@@ -18,7 +18,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{Arc, Mutex},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
 };
 
 /// The first offset. Offsets below belong to BARs. Programs of 32 bits can reach this one, too.
@@ -159,6 +162,8 @@ struct Entry {
 pub(crate) struct MmapOffsets {
     #[pin]
     offsets: Mutex<Offsets>,
+    /// Whether there was ever an entry.
+    used: Atomic<bool>,
 }
 
 impl MmapOffsets {
@@ -170,6 +175,7 @@ impl MmapOffsets {
         Arc::pin_init(
             pin_init!(Self {
                 offsets <- new_mutex!(offsets, "pinmap_views"),
+                used: Atomic::new(false),
             }),
             GFP_KERNEL_ACCOUNT,
         )
@@ -195,6 +201,7 @@ impl MmapOffsets {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }
         };
+        this.used.store(true, Relaxed);
         let mut offsets = this.offsets.lock();
         let entry = Entry {
             span,
@@ -209,8 +216,10 @@ impl MmapOffsets {
         })
     }
 
+    /// Whether there is no entry. Most programs never have one, and take no lock here.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.offsets.lock().by_last.is_empty()
+        !self.used.load(Relaxed) || self.offsets.lock().by_last.is_empty()
     }
 
     /// Sets the handle of the buffer at `offset`.

@@ -3,16 +3,17 @@
 
 use super::Buffer;
 use crate::{
-    dmabuf::{Exports, Parts, Source, View},
+    dmabuf::{Parts, Source, View},
     failure::Failure,
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
+    stats::StatGuard,
     sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
     view::{FileView, MmapOffset},
 };
 use kernel::{
     prelude::*,
-    sync::{Arc, Mutex},
+    sync::{atomic::Relaxed, Arc},
 };
 
 /// The source of a buffer's memory, which keeps the memory.
@@ -27,6 +28,14 @@ pub(crate) enum Backing {
     Vram(Arc<dyn VramRange>, MmapOffset),
     /// Pages of another buffer, imported from its dma-buf.
     Import(Arc<dyn Pages>, Arc<Source>),
+}
+
+/// The memory of a buffer.
+pub(super) struct Holding {
+    /// `None` before the memory is pinned, and after it was let go of.
+    pub(super) memory: Option<Backing>,
+    /// Its entry in the statistics.
+    pub(super) stat: StatGuard,
 }
 
 impl Backing {
@@ -91,20 +100,41 @@ impl Backing {
 impl Buffer {
     /// Calls `look` with the backing. Fails if the memory was let go of.
     pub(crate) fn with_backing<T>(&self, look: impl FnOnce(&Backing) -> T) -> Result<T, Failure> {
-        let backing = self.backing.lock();
-        let looked = backing.as_ref().map(look);
+        let holding = self.backing.lock();
+        let looked = holding.memory.as_ref().map(look);
         looked.ok_or_else(|| self.refusal(self.state()))
     }
 
     /// How scattered the memory is; all zero once it was let go of. Waits for calls that map it.
     pub(crate) fn contiguity(&self) -> Contiguity {
-        let backing = self.backing.lock();
-        let memory = backing.as_ref().map(Backing::memory);
+        let holding = self.backing.lock();
+        let memory = holding.memory.as_ref().map(Backing::memory);
         memory.map_or(Contiguity::default(), |memory| memory.contiguity())
     }
 
-    /// The exports that are revoked with the buffer.
-    pub(crate) fn exports(&self) -> &Mutex<Exports> {
-        &self.exports
+    /// Adds an export that is revoked with the buffer. The caller looks afterwards whether the
+    /// buffer is usable: if it has ended, it may not have known of the export.
+    pub(crate) fn add_export(&self, source: &Arc<Source>) -> Result {
+        let mut exports = self.exports.lock();
+        self.exported.store(true, Relaxed);
+        exports.add(source)
+    }
+
+    /// Revokes the exports. The buffer has ended, or is stale.
+    #[inline(always)]
+    pub(super) fn revoke_exports(&self) {
+        // Whoever has added one since the state was changed finds out.
+        if self.exported.load(Relaxed) {
+            self.revoke_all_exports();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn revoke_all_exports(&self) {
+        let exports = self.exports.lock().take();
+        if let Some(exports) = exports {
+            exports.revoke();
+        }
     }
 }

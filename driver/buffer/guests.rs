@@ -6,7 +6,10 @@ use crate::{
     event::{EventId, EventQueue, EventSlot},
     stats::StatGuard,
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{atomic::Acquire, Arc},
+};
 
 /// A context that is told when the buffer goes stale, besides its home.
 pub(super) struct Subscriber {
@@ -76,8 +79,13 @@ impl Buffer {
         }
     }
 
-    /// Takes back an event that was not read yet.
+    /// Takes back an event that was not read yet. The buffer has ended.
+    #[inline]
     pub(crate) fn withdraw_event(&self) {
+        // Whoever sent one has queued the worker, before the buffer ended.
+        if !self.reaped_later.load(Acquire) {
+            return;
+        }
         let event = self.inner.lock().event.take();
         if let Some(event) = event {
             self.events.withdraw(event);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The life of a buffer: pinned, live, revoked, reaped, ended.
 
-use super::{mappings::MappedAt, pinned, Backing, Buffer, Inner};
+use super::{mappings::How, pinned, Backing, Buffer, Inner, Kit, Tenant};
 use crate::{
     dmabuf::Importer,
     failure::Failure,
-    list,
-    logic::contiguity::Contiguity,
+    logic::{contiguity::Contiguity, request::Target},
     stats::{Stat, StatGuard},
     sys::{
         compat,
@@ -51,11 +50,19 @@ impl State {
 }
 
 impl Buffer {
-    /// Begins to watch the user addresses, then pins the pages. Called by the task that owns them.
-    pub(crate) fn pin(this: &Arc<Self>) -> Result<(), Failure> {
+    /// Begins to watch the user addresses, pins the pages, and maps them for `tenant`, the home
+    /// context, if there is a target. Unless it is portable, the buffer goes live then. Called by
+    /// the task that owns the pages. Returns the device address.
+    #[inline]
+    pub(crate) fn begin(
+        this: &Arc<Self>,
+        kit: Kit,
+        tenant: Tenant<'_>,
+        target: Option<Target>,
+    ) -> Result<u64, Failure> {
         let lookout = this.lookout.as_ref().ok_or(EINVAL)?;
         lookout.watch(this, this.account.mm())?;
-        let runs = match this.inner.lock().runs.take() {
+        let runs = match kit.runs {
             Some(runs) => runs,
             None => PinnedRuns::new()?,
         };
@@ -63,13 +70,26 @@ impl Buffer {
             this.pinned.store(pages, Relaxed);
             this.check_signal()
         })?;
-        *this.backing.lock() = Some(Backing::User(pinned));
-        let mut inner = this.inner.lock();
-        let held = inner
-            .held
-            .get_or_insert_with(|| StatGuard::stopped(this.stats(), Stat::Pinned));
-        held.begin(this.span.length());
-        Ok(())
+        let live = !this.is_portable();
+        let mut holding = this.backing.lock();
+        holding.memory = Some(Backing::User(pinned));
+        holding.stat.begin(this.span.length());
+        let Some(target) = target else {
+            drop(holding);
+            Self::go_live(this)?;
+            return Ok(0);
+        };
+        let how = How {
+            published: true,
+            live,
+            place: kit.place,
+        };
+        let (device_addr, _) = this.map_held(&holding, tenant, target, this.write, how)?;
+        drop(holding);
+        if live {
+            this.check_told();
+        }
+        Ok(device_addr)
     }
 
     /// Makes the buffer live: in use, and able to go stale. Fails if its memory went away.
@@ -80,10 +100,26 @@ impl Buffer {
             state => return Err(this.refusal(state)),
         }
         drop(inner);
-        if this.suspect.lock().is_open() {
-            this.queue_check();
-        }
+        this.check_told();
         Ok(())
+    }
+
+    /// Queues the worker, if it was told of a change while the buffer, which is live by now, was
+    /// being built: it has looked at no more than the state then. It looks at that with the lock,
+    /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
+    #[inline(always)]
+    fn check_told(self: &Arc<Self>) {
+        if self.told.load(Relaxed) {
+            self.check_open();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_open(self: &Arc<Self>) {
+        if self.suspect.lock().is_open() {
+            self.queue_check();
+        }
     }
 
     /// Fails if the memory went away, or the buffer has ended.
@@ -135,7 +171,7 @@ impl Buffer {
         match inner.state {
             State::Building => inner.state = State::Doomed,
             State::Live => {
-                let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Stale, || {
+                let traced = Timed::begin_with(Tracepoint::Stale, || {
                     (this.contiguity_now(&inner), inner.flushes())
                 });
                 inner.state = State::Stale;
@@ -143,13 +179,15 @@ impl Buffer {
                     known.mapping.flush_gathered();
                 }
                 inner.unmap_all(this);
-                timed.end(this.stats(), || Details {
-                    handle: this.handle(),
-                    addr: this.span.start(),
-                    device_addr: 0,
-                    contiguity,
-                    flushes: inner.flushes().saturating_sub(before),
-                });
+                if let Some((timed, (contiguity, before))) = traced {
+                    timed.end(this.stats(), || Details {
+                        handle: this.handle(),
+                        addr: this.span.start(),
+                        device_addr: 0,
+                        contiguity,
+                        flushes: inner.flushes().saturating_sub(before),
+                    });
+                }
                 let bytes = this.span.length();
                 inner.stale = Some(StatGuard::new(this.stats(), Stat::Stale, bytes));
                 // A program may register the same addresses again at once.
@@ -196,11 +234,11 @@ impl Buffer {
         if let Some(known) = inner.mappings.first() {
             return known.mapping.contiguity();
         }
-        let Some(backing) = self.backing.try_lock() else {
+        let Some(holding) = self.backing.try_lock() else {
             return Contiguity::default();
         };
         // Gone before the lock is: ours is never the last reference.
-        let memory = backing.as_ref().map(Backing::memory);
+        let memory = holding.memory.as_ref().map(Backing::memory);
         memory.map_or(Contiguity::default(), |memory| memory.contiguity())
     }
 
@@ -209,6 +247,16 @@ impl Buffer {
         self.reaped_later.store(true, Release);
         // If it is queued already, once is enough.
         let _ = work::ending().enqueue(self.clone());
+    }
+
+    /// Makes the worker stop that looks at the memory, and waits until it has.
+    #[cold]
+    #[inline(never)]
+    fn await_worker(&self) {
+        self.forget_suspect();
+        if let Some(lookout) = &self.lookout {
+            lookout.changed.wait(|| !self.suspect.lock().is_busy());
+        }
     }
 
     /// Closes the question whether the memory has gone away: decided, or of no interest any more.
@@ -222,6 +270,8 @@ impl Buffer {
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
     /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be
     /// removed: then the device is cut off.
+    #[cold]
+    #[inline(never)]
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mut mappings = mem::take(&mut inner.mappings);
@@ -234,28 +284,14 @@ impl Buffer {
             .iter()
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
-        let place = self.clear_all(&mut mappings);
+        for mapped in &mut mappings {
+            mapped.mapping.clear();
+        }
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
-        let exports = self.exports.lock().take();
-        if let Some(exports) = exports {
-            exports.revoke();
-        }
-        let backing = self.backing.lock().take();
-        if let Some(Backing::Import(_, source)) = &backing {
-            source.exporter().remove_importer(self);
-        }
-        let runs = match backing {
-            // The memory of the list, if no mapping or export keeps the pages.
-            Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
-            _ => None,
-        };
-        self.keep_memory(mappings, place, runs);
-        self.reaped.store(true, Release);
-        if let Some(lookout) = &self.lookout {
-            lookout.changed.wake_up();
-        }
+        drop(self.let_go());
+        self.say_reaped();
         if failed {
             Err(EIO)
         } else {
@@ -263,25 +299,31 @@ impl Buffer {
         }
     }
 
-    /// Counts the memory no more, and keeps that of lists, which are empty, for the next
-    /// registration of this buffer.
-    fn keep_memory(
-        &self,
-        mappings: KVec<KBox<MappedAt>>,
-        place: Option<KBox<MappedAt>>,
-        runs: Option<UniqueArc<PinnedRuns>>,
-    ) {
-        let mut inner = self.inner.lock();
-        if let Some(held) = &mut inner.held {
-            held.stop();
+    /// Revokes exports, unpins, un-charges, and counts the memory no more. Returns the memory of
+    /// the list of pages, if no mapping or export keeps the pages.
+    #[inline(always)]
+    fn let_go(&self) -> Option<UniqueArc<PinnedRuns>> {
+        self.revoke_exports();
+        let mut holding = self.backing.lock();
+        let memory = holding.memory.take();
+        holding.stat.stop();
+        drop(holding);
+        match memory {
+            Some(Backing::User(runs)) => PinnedRuns::let_go(runs),
+            Some(Backing::Import(_, source)) => {
+                source.exporter().remove_importer(self);
+                None
+            }
+            _ => None,
         }
-        // Nobody adds a mapping to a buffer that has ended.
-        let empty = mem::replace(&mut inner.mappings, mappings);
-        let place = place.and_then(|place| inner.place.replace(place));
-        let runs = runs.and_then(|runs| inner.runs.replace(runs));
-        drop(inner);
-        list::drop_empty(empty);
-        drop((place, runs));
+    }
+
+    /// Wakes who waits for [`reap`](Self::reap).
+    fn say_reaped(&self) {
+        self.reaped.store(true, Release);
+        if let Some(lookout) = &self.lookout {
+            lookout.changed.wake_up();
+        }
     }
 
     /// Makes a registration fail that is under way: the device is gone.
@@ -296,44 +338,73 @@ impl Buffer {
     /// unpins, un-charges. Nothing is left when this returns `Ok`, except for an event that was not
     /// read yet. After an error the pages stay pinned, and the device reaches no memory at all. Can
     /// be called again. Not called by the worker.
+    #[inline(never)]
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
+        Self::end_into(this, state, &mut Kit::default())
+    }
+
+    /// Like [`end`](Self::end), and keeps in `kit` what the next registration can use.
+    #[inline(always)]
+    pub(crate) fn end_into(this: &Arc<Self>, state: State, kit: &mut Kit) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
         if inner.state != State::Gone {
             inner.state = state;
         }
+        let mut traced = None;
         let is_elsewhere = inner.is_elsewhere();
-        drop(inner);
-        // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
-        let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Release, || {
-            (this.contiguity(), this.inner.lock().flushes())
-        });
-        let forgotten = if is_elsewhere {
-            this.forget_all()
-        } else {
-            Ok(())
-        };
-        let mut inner = this.inner.lock();
+        if is_elsewhere || Tracepoint::Release.is_on() {
+            let before = inner.flushes();
+            drop(inner);
+            // A call that is mapping the pages sees the state and stops; `contiguity` waits for it.
+            traced = Timed::begin_with(Tracepoint::Release, || (this.contiguity(), before));
+            let forgotten = if is_elsewhere {
+                this.forget_all()
+            } else {
+                Ok(())
+            };
+            inner = this.inner.lock();
+            inner.failed |= forgotten.is_err();
+        }
         inner.unmap_all(this);
-        inner.failed |= forgotten.is_err();
-        let flushes = if timed.is_on() { inner.flushes() } else { 0 };
+        let flushes = traced.as_ref().map_or(0, |_| inner.flushes());
         inner.stale = None;
+        let failed = inner.failed;
+        // One mapping that only the IOMMU has is cleared here.
+        let is_simple = !is_elsewhere && inner.mappings.len() <= 1;
+        let mapped = if is_simple {
+            inner.mappings.pop()
+        } else {
+            None
+        };
         drop(inner);
         this.interval.remove();
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
         // for it, since it has a reference to the pages.
         if this.told.load(Relaxed) {
-            this.forget_suspect();
-            if let Some(lookout) = &this.lookout {
-                lookout.changed.wait(|| !this.suspect.lock().is_busy());
-            }
+            this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.
-        if this.reaped_later.load(Acquire) {
+        let reaped_later = this.reaped_later.load(Acquire);
+        if reaped_later {
             work::cancel(this);
         }
-        let result = this.reap();
-        if was_known {
+        let result = if is_simple && !reaped_later {
+            if let Some(mapped) = mapped {
+                this.clear(mapped, &mut kit.place);
+            }
+            // Waits for a call that is mapping the pages.
+            kit.runs = this.let_go();
+            if failed {
+                Err(EIO)
+            } else {
+                Ok(())
+            }
+        } else {
+            drop(mapped);
+            this.reap()
+        };
+        if let Some((timed, (contiguity, before))) = traced.filter(|_| was_known) {
             timed.end(this.stats(), || Details {
                 handle: this.handle(),
                 addr: this.span.start(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The mappings of a buffer: made, published, removed.
 
-use super::{Backing, Buffer, Inner, State};
+use super::{Backing, Buffer, Holding, Inner, State};
 use crate::{
-    address_space::{AddressSpace, IovaRange},
+    address_space::AddressSpace,
     failure::Failure,
     list,
     logic::{pte::Access, request::Target},
@@ -40,6 +40,25 @@ pub(super) struct MappedAt {
     stat: StatGuard,
 }
 
+/// What becomes of a mapping that is made.
+pub(super) struct How {
+    /// User space knows the mapping.
+    pub(super) published: bool,
+    /// The buffer goes live with the mapping.
+    pub(super) live: bool,
+    /// A place for it, which is one for its tenant.
+    pub(super) place: Option<KBox<MappedAt>>,
+}
+
+impl How {
+    /// A further mapping, which user space knows.
+    const PUBLISHED: Self = Self {
+        published: true,
+        live: false,
+        place: None,
+    };
+}
+
 impl MappedAt {
     /// Makes a place for a mapping for `tenant`.
     fn new(tenant: Tenant<'_>) -> Result<KBox<Self>> {
@@ -54,19 +73,22 @@ impl MappedAt {
     }
 
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
+    #[inline(always)] // With all that it calls: each call would cost as much as it does.
     fn unmap(&mut self, buffer: &Buffer) -> Result {
-        let (timed, (contiguity, before)) = Timed::begin_with(Tracepoint::Unmap, || {
+        let traced = Timed::begin_with(Tracepoint::Unmap, || {
             (self.mapping.contiguity(), self.mapping.flushes())
         });
         let result = self.mapping.unmap();
         if self.stat.stop() {
-            timed.end(self.stat.stats(), || Details {
-                handle: self.handle,
-                addr: buffer.span.start(),
-                device_addr: self.mapping.device_addr(),
-                contiguity,
-                flushes: self.mapping.flushes().saturating_sub(before),
-            });
+            if let Some((timed, (contiguity, before))) = traced {
+                timed.end(self.stat.stats(), || Details {
+                    handle: self.handle,
+                    addr: buffer.span.start(),
+                    device_addr: self.mapping.device_addr(),
+                    contiguity,
+                    flushes: self.mapping.flushes().saturating_sub(before),
+                });
+            }
         }
         result
     }
@@ -74,6 +96,7 @@ impl MappedAt {
 
 impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
+    #[inline(always)]
     pub(super) fn unmap_all(&mut self, buffer: &Buffer) {
         for mapped in &mut self.mappings {
             if mapped.unmap(buffer).is_err() {
@@ -107,7 +130,8 @@ impl Buffer {
         target: Target,
         write: bool,
     ) -> Result<u64, Failure> {
-        let (device_addr, _) = self.map_as(tenant, target, write, true)?;
+        let holding = self.backing.lock();
+        let (device_addr, _) = self.map_held(&holding, tenant, target, write, How::PUBLISHED)?;
         Ok(device_addr)
     }
 
@@ -119,20 +143,28 @@ impl Buffer {
         target: Target,
         write: bool,
     ) -> Result<(u64, u64), Failure> {
-        self.map_as(tenant, target, write, false)
+        let how = How {
+            published: false,
+            ..How::PUBLISHED
+        };
+        let holding = self.backing.lock();
+        self.map_held(&holding, tenant, target, write, how)
     }
 
-    fn map_as(
+    /// Maps the pages for `tenant`. `holding` is locked until the mapping is in the list, or
+    /// undone: ending the buffer waits for the lock. Returns the device address, and the id of the
+    /// mapping.
+    pub(super) fn map_held(
         &self,
+        holding: &Holding,
         tenant: Tenant<'_>,
         target: Target,
         write: bool,
-        published: bool,
+        how: How,
     ) -> Result<(u64, u64), Failure> {
         let timed = Timed::begin(Tracepoint::Map);
-        // Held until the mapping is in the list, or undone: ending the buffer waits for the lock.
-        let backing = self.backing.lock();
-        let memory = backing
+        let memory = holding
+            .memory
             .as_ref()
             .map(Backing::memory)
             .ok_or_else(|| self.refusal(self.state()))?;
@@ -141,19 +173,14 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        // A place that is kept is one for the home context.
-        let place = self
-            .is_of(tenant.stats)
-            .then(|| self.inner.lock().place.take());
-        let mut mapped = match place.flatten() {
+        let mut mapped = match how.place {
             Some(place) => place,
             None => MappedAt::new(tenant)?,
         };
         mapped.handle = tenant.handle;
-        mapped.published = published;
-        let range = IovaRange::take(tenant.space, memory.length(), target)?;
+        mapped.published = how.published;
         let mapping = &mut mapped.mapping;
-        mapping.fill(range, memory, access, wanted)?;
+        mapping.fill(target, memory, access, wanted)?;
         let device_addr = mapping.device_addr();
         mapped.stat.begin(self.span.length());
         timed.end(tenant.stats, || Details {
@@ -163,7 +190,7 @@ impl Buffer {
             contiguity: mapped.mapping.contiguity(),
             flushes: mapped.mapping.flushes(),
         });
-        let id = self.add(mapped)?;
+        let id = self.add(mapped, how.live)?;
         Ok((device_addr, id))
     }
 
@@ -176,8 +203,9 @@ impl Buffer {
         Ok(())
     }
 
-    /// Adds a mapping to the list, where revoking finds it, or undoes it. Returns its id.
-    fn add(&self, mut mapped: KBox<MappedAt>) -> Result<u64, Failure> {
+    /// Adds a mapping to the list, where revoking finds it, or undoes it. If `live`, the buffer,
+    /// which is being built, goes live. Returns the id of the mapping.
+    fn add(&self, mut mapped: KBox<MappedAt>, live: bool) -> Result<u64, Failure> {
         loop {
             let mut inner = self.inner.lock();
             let count = inner.mappings.len();
@@ -194,6 +222,9 @@ impl Buffer {
                 let id = inner.made;
                 mapped.id = id;
                 inner.made = id.wrapping_add(1);
+                if live {
+                    inner.state = State::Live;
+                }
                 // There is room.
                 let _ = inner.mappings.push_within_capacity(mapped);
                 return Ok(id);
@@ -203,16 +234,13 @@ impl Buffer {
         }
     }
 
-    /// Clears all of `mappings`. Returns one for the home context, for the next mapping there.
-    pub(super) fn clear_all(&self, mappings: &mut KVec<KBox<MappedAt>>) -> Option<KBox<MappedAt>> {
-        let mut place = None;
-        while let Some(mut mapped) = mappings.pop() {
-            mapped.mapping.clear();
-            if self.is_of(mapped.stat.stats()) {
-                place = Some(mapped);
-            }
+    /// Clears `mapped`, and keeps it in `place` if it is one for the home context.
+    #[inline(always)]
+    pub(super) fn clear(&self, mut mapped: KBox<MappedAt>, place: &mut Option<KBox<MappedAt>>) {
+        mapped.mapping.clear();
+        if self.is_of(mapped.stat.stats()) {
+            *place = Some(mapped);
         }
-        place
     }
 
     /// Makes room for more than `count` entries of a list. Allocates outside of the lock, which the

@@ -28,7 +28,7 @@ use crate::{
     logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
-    sys::{account::Account, gup::PinnedRuns, memfd::PinnedFile, uapi, watch::Interval},
+    sys::{account::Account, memfd::PinnedFile, uapi, watch::Interval},
     trace::{Details, Timed},
 };
 use kernel::{
@@ -37,7 +37,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Acquire, Atomic, Relaxed, Release},
-        Arc, Mutex, SpinLock, UniqueArc,
+        Arc, Mutex, SpinLock,
     },
     workqueue::Work,
 };
@@ -53,9 +53,10 @@ mod watch;
 pub(crate) use backing::Backing;
 pub(crate) use life::State;
 pub(crate) use mappings::Tenant;
-pub(crate) use spare::Spare;
+pub(crate) use spare::{Kit, Spare};
 pub(crate) use watch::Lookout;
 
+use backing::Holding;
 use guests::Subscriber;
 use mappings::MappedAt;
 
@@ -73,13 +74,8 @@ struct Inner {
     failed: bool,
     /// The device of which a mapping could not be removed.
     lost: Option<Arc<dyn DmaControl>>,
-    /// Entries in the statistics: the memory; its staleness.
-    held: Option<StatGuard>,
+    /// The entry in the statistics that the buffer is stale.
     stale: Option<StatGuard>,
-    /// A place for the next mapping for the home context.
-    place: Option<KBox<MappedAt>>,
-    /// Memory for the list of pinned pages.
-    runs: Option<UniqueArc<PinnedRuns>>,
 }
 
 /// A buffer's state, as QUERY and debugfs answer it.
@@ -124,12 +120,13 @@ pub(crate) struct Buffer {
     links: ListLinks,
     #[pin]
     tracker: AtomicTracker,
-    /// `None` before the memory is pinned, and after it was let go of.
     #[pin]
-    backing: Mutex<Option<Backing>>,
+    backing: Mutex<Holding>,
     /// Exports that are revoked with the buffer. Never locked in an MMU notifier.
     #[pin]
     exports: Mutex<Exports>,
+    /// Whether `exports` was ever changed.
+    exported: Atomic<bool>,
     #[pin]
     interval: Interval<Buffer>,
     /// For [`reap`](Self::reap).
@@ -190,10 +187,10 @@ impl Buffer {
         let kind = backing
             .as_ref()
             .map_or(uapi::PINMAP_BUFFER_USER, Backing::kind);
-        let held = backing.as_ref().map(|_| {
-            let stat = Stat::of_kind(kind);
-            StatGuard::new(events.stats(), stat, plan.span.length())
-        });
+        let mut stat = StatGuard::stopped(events.stats(), Stat::of_kind(kind));
+        if backing.is_some() {
+            stat.begin(plan.span.length());
+        }
         let pinned = backing.as_ref().map_or(0, |_| plan.span.pages());
         let inner = Inner {
             state: State::Building,
@@ -204,10 +201,11 @@ impl Buffer {
             guests: KVec::new(),
             failed: false,
             lost: None,
-            held,
             stale: None,
-            place: None,
-            runs: None,
+        };
+        let holding = Holding {
+            memory: backing,
+            stat,
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -227,8 +225,9 @@ impl Buffer {
                 lookout,
                 links <- ListLinks::new(),
                 tracker <- AtomicTracker::new(),
-                backing <- new_mutex!(backing, "pinmap_backing"),
+                backing <- new_mutex!(holding, "pinmap_backing"),
                 exports <- new_mutex!(Exports::default(), "pinmap_exports"),
+                exported: Atomic::new(false),
                 interval <- Interval::new(),
                 work <- new_work!("pinmap_buffer"),
                 reaped_later: Atomic::new(false),
@@ -333,7 +332,10 @@ impl Buffer {
         match self.kind {
             uapi::PINMAP_BUFFER_USER => 0,
             uapi::PINMAP_BUFFER_FILE => self.span.start(),
-            _ => self.backing.lock().as_ref().map_or(0, Backing::offset),
+            _ => {
+                let holding = self.backing.lock();
+                holding.memory.as_ref().map_or(0, Backing::offset)
+            }
         }
     }
 

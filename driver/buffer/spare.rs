@@ -6,23 +6,42 @@
 //! So a buffer of user memory that has ended becomes a [`Spare`], with its references to the
 //! context, its event slot and the memory of its lists.
 
-use super::{Buffer, State};
-use crate::logic::{request::RegisterPlan, suspect::Suspect};
+use super::{mappings::MappedAt, Buffer, State};
+use crate::{
+    logic::{request::RegisterPlan, suspect::Suspect},
+    sys::gup::PinnedRuns,
+};
 use core::pin::Pin;
-use kernel::sync::{atomic::Relaxed, Arc, UniqueArc};
+use kernel::{
+    prelude::*,
+    sync::{atomic::Relaxed, Arc, UniqueArc},
+};
+
+/// Memory that registering a buffer needs, and releasing it gives back.
+#[derive(Default)]
+pub(crate) struct Kit {
+    /// A place for the first mapping, which is one for the home context.
+    pub(super) place: Option<KBox<MappedAt>>,
+    /// The list of pinned pages.
+    pub(super) runs: Option<UniqueArc<PinnedRuns>>,
+}
 
 /// A buffer of user memory that has ended, to which nobody else has a reference.
-pub(crate) struct Spare(Pin<UniqueArc<Buffer>>);
+pub(crate) struct Spare {
+    buffer: Pin<UniqueArc<Buffer>>,
+    kit: Kit,
+}
 
 impl Spare {
     /// Takes `buffer`, which has ended, and whose home is the context that keeps the spare. `None`:
     /// somebody else still has a reference, or the buffer cannot be used again.
-    pub(crate) fn new(buffer: Arc<Buffer>) -> Option<Self> {
+    pub(crate) fn new(buffer: Arc<Buffer>, kit: Kit) -> Option<Self> {
         if !buffer.is_user_memory() || buffer.is_portable() {
             return None;
         }
         let mut buffer = Arc::into_unique_or_drop(buffer)?;
         let mut inner = buffer.inner.lock();
+        // One that has gone stale has no slot: it was reaped by the worker, and has sent its event.
         let is_fit = inner.slot.is_some() && !inner.failed && inner.guests.is_empty();
         inner.state = State::Building;
         inner.made = 0;
@@ -33,24 +52,29 @@ impl Spare {
         if buffer.told.load(Relaxed) {
             *buffer.suspect.lock() = Suspect::new();
         }
+        if buffer.exported.load(Relaxed) {
+            let left = buffer.exports.lock().take();
+            drop(left);
+        }
         let fields = buffer.as_mut().project();
         fields.interval.renew();
         *fields.told.get_mut() = false;
+        *fields.exported.get_mut() = false;
         *fields.published.get_mut() = false;
-        *fields.handle.get_mut() = 0;
         *fields.pinned.get_mut() = 0;
-        *fields.reaped_later.get_mut() = false;
-        *fields.reaped.get_mut() = false;
-        Some(Self(buffer))
+        Some(Self { buffer, kit })
     }
 
-    /// Makes the buffer one of the user memory of `plan`, with nothing pinned yet.
-    pub(crate) fn register(mut self, plan: &RegisterPlan) -> Arc<Buffer> {
-        let fields = self.0.as_mut().project();
+    /// Makes the buffer one of the user memory of `plan`, called `handle` in its home context, with
+    /// nothing pinned yet.
+    #[inline]
+    pub(crate) fn register(mut self, plan: &RegisterPlan, handle: u64) -> (Arc<Buffer>, Kit) {
+        let fields = self.buffer.as_mut().project();
+        *fields.handle.get_mut() = handle;
         *fields.span = plan.span;
         *fields.write = plan.write;
         *fields.interruptible = plan.interruptible;
         *fields.portable.get_mut() = plan.portable;
-        self.0.into()
+        (self.buffer.into(), self.kit)
     }
 }

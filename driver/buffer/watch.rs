@@ -282,11 +282,12 @@ impl Buffer {
 
     fn check_pages(&self, range: Span) -> Finding {
         // Calls that map the pages, or let go of them, may hold the lock for long.
-        let Some(backing) = self.backing.try_lock() else {
+        let Some(holding) = self.backing.try_lock() else {
             return Finding::Busy(range);
         };
-        let pinned = backing.as_ref().and_then(Backing::pinned).cloned();
-        drop(backing);
+        let pinned = holding.memory.as_ref().and_then(Backing::pinned);
+        let pinned = pinned.cloned();
+        drop(holding);
         let Some(pinned) = pinned else {
             return Finding::Here(None);
         };

@@ -40,7 +40,7 @@ mod table;
 pub(crate) use portable::{Guest, Processes, SharedBuffers};
 #[cfg(pinmap_mirror)]
 pub(crate) use ranges::ReservedRange;
-pub(crate) use table::{Found, ReservedHandle};
+pub(crate) use table::{Found, ReservedBuffers, ReservedHandle};
 
 use table::{Role, Table};
 

@@ -20,7 +20,7 @@
 
 use super::{Context, ReservedHandle};
 use crate::{
-    buffer::{Buffer, State},
+    buffer::{Buffer, Kit, State},
     claim::Claim,
     failure::Failure,
     logic::request::Target,
@@ -411,9 +411,24 @@ impl SharedBuffers {
     }
 
     /// Ends `buffer`, whose home is `context`, everywhere.
-    pub(crate) fn end(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
-        let process = buffer.is_portable().then(|| Self::of(context)).flatten();
-        let Some(process) = process else {
+    /// What the next registration can use is kept in `kit`.
+    #[inline]
+    pub(crate) fn end(
+        context: &Context,
+        buffer: &Arc<Buffer>,
+        state: State,
+        kit: &mut Kit,
+    ) -> Result {
+        if buffer.is_portable() {
+            Self::end_portable(context, buffer, state)
+        } else {
+            Buffer::end_into(buffer, state, kit)
+        }
+    }
+
+    #[cold]
+    fn end_portable(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
+        let Some(process) = Self::of(context) else {
             return Buffer::end(buffer, state);
         };
         let mut members = process.members.lock();

@@ -54,6 +54,10 @@ impl Windows {
         Self(RBTree::new())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Fails if a window overlaps `span`.
     pub(super) fn check_way(&self, span: Span) -> Result<(), Failure> {
         let cursor = self.0.cursor_lower_bound(&span.start());

@@ -12,10 +12,10 @@
 
 use super::{
     ranges::{Range, Windows},
-    Context, SharedBuffers,
+    Context, Guest, SharedBuffers,
 };
 use crate::{
-    buffer::{Buffer, Spare, State},
+    buffer::{Buffer, Kit, Spare, State},
     failure::Failure,
     list,
     logic::{
@@ -42,18 +42,32 @@ pub(super) enum Role {
 }
 
 /// A handle's entry.
-#[derive(Clone)]
 pub(super) struct Entry {
     pub(super) buffer: Arc<Buffer>,
     pub(super) role: Role,
+    /// Whether the caller knows the handle of a guest. The buffer says so for its home.
     published: bool,
-    /// Named by a call that is going to remove it, under the same lock.
-    leaving: bool,
 }
 
 impl Entry {
+    fn new(buffer: &Arc<Buffer>, role: Role) -> Self {
+        Self {
+            buffer: buffer.clone(),
+            role,
+            published: false,
+        }
+    }
+
+    fn is_published(&self) -> bool {
+        match self.role {
+            Role::Home => self.buffer.is_published(),
+            Role::Guest => self.published,
+        }
+    }
+
+    #[inline]
     fn is_visible(&self) -> bool {
-        self.published && (self.role == Role::Home || self.buffer.is_published())
+        self.buffer.is_published() && (self.role == Role::Home || self.published)
     }
 }
 
@@ -80,10 +94,11 @@ pub(super) struct Table {
     gone: bool,
     counter: Counter,
     count: u32,
-    by_handle: RBTree<u64, Entry>,
-    /// Handles of disjoint registrations by their last user address. A stale one stays until it is
-    /// released or another one takes its addresses.
-    by_last: RBTree<u64, u64>,
+    /// `None` only while an entry is being removed, which has the lock.
+    by_handle: RBTree<u64, Option<Entry>>,
+    /// Disjoint registrations by their last user address. A stale one stays until it is released or
+    /// another one takes its addresses.
+    by_last: RBTree<u64, Place>,
     /// Handles of guests by the key of their buffer.
     guests: RBTree<usize, u64>,
     /// Managed ranges by handle.
@@ -91,6 +106,12 @@ pub(super) struct Table {
     pub(super) windows: Windows,
     /// What was released last, for the next registrations.
     spares: KVec<Spares>,
+}
+
+/// The user addresses of a registration, besides the last one.
+struct Place {
+    start: u64,
+    handle: u64,
 }
 
 /// Memory for a registration.
@@ -104,8 +125,8 @@ const SPARES: usize = 64;
 
 /// Memory for a handle.
 struct Nodes {
-    by_handle: RBTreeNodeReservation<u64, Entry>,
-    by_last: RBTreeNodeReservation<u64, u64>,
+    by_handle: RBTreeNodeReservation<u64, Option<Entry>>,
+    by_last: RBTreeNodeReservation<u64, Place>,
 }
 
 impl Nodes {
@@ -149,11 +170,19 @@ impl Table {
         self.gone
     }
 
+    fn entry(&self, handle: u64) -> Option<&Entry> {
+        self.by_handle.get(&handle)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, handle: u64) -> Option<&mut Entry> {
+        self.by_handle.get_mut(&handle)?.as_mut()
+    }
+
     fn get(&self, handle: u64) -> Result<&Arc<Buffer>> {
         if self.gone {
             return Err(ENODEV);
         }
-        match self.by_handle.get(&handle) {
+        match self.entry(handle) {
             Some(entry) if entry.is_visible() => Ok(&entry.buffer),
             Some(_) => Err(ENOENT),
             // A managed range has no memory of its own.
@@ -194,30 +223,52 @@ impl Table {
             .is_some_and(|range| range.published)
     }
 
-    /// Marks the entries of `handles`, which are going to be removed. Fails, and marks none, if one
-    /// cannot be released or is there twice.
-    fn mark_leaving(&mut self, handles: &[u64]) -> Result<(), (Error, usize)> {
+    /// Removes the entries of `handles` into `removed`, which has room for them. Fails, and removes
+    /// none, if one cannot be released or is there twice.
+    fn remove_all(
+        &mut self,
+        handles: &[u64],
+        removed: &mut KVVec<Removed>,
+    ) -> Result<(), (Error, usize)> {
         for (index, &handle) in handles.iter().enumerate() {
-            let result = match self.by_handle.get_mut(&handle) {
-                Some(entry) if entry.is_visible() && !self.gone => {
-                    if mem::replace(&mut entry.leaving, true) {
-                        Err(EINVAL)
-                    } else {
-                        Ok(())
-                    }
-                }
-                _ => self.get(handle).map(|_| ()),
+            let one = if self.gone {
+                None
+            } else {
+                self.remove_if(handle, Entry::is_visible)
             };
-            if let Err(error) = result {
-                for handle in handles.iter().take(index) {
-                    if let Some(entry) = self.by_handle.get_mut(handle) {
-                        entry.leaving = false;
-                    }
-                }
-                return Err((error, index));
-            }
+            let Some(one) = one else {
+                return Err((self.undo_removal(handle, removed), index));
+            };
+            // There is room.
+            let _ = removed.push_within_capacity(one);
         }
         Ok(())
+    }
+
+    /// Puts the entries of `removed` back, since `handle` cannot be released. Returns the reason.
+    #[cold]
+    fn undo_removal(&mut self, handle: u64, removed: &mut KVVec<Removed>) -> Error {
+        let is_twice = removed.iter().any(|one| one.handle == handle);
+        while let Some(one) = removed.pop() {
+            let span = one.entry.buffer.span();
+            self.by_handle
+                .insert(one.by_handle.into_node(one.handle, Some(one.entry)));
+            if let Some(by_last) = one.by_last {
+                let place = Place {
+                    start: span.start(),
+                    handle: one.handle,
+                };
+                self.by_last.insert(by_last.into_node(span.last(), place));
+            }
+            if let Some(guest) = one.guest {
+                self.guests.insert(guest);
+            }
+            self.count = self.count.saturating_add(1);
+        }
+        if is_twice {
+            return EINVAL;
+        }
+        self.get(handle).map_or_else(|error| error, |_| ENOENT)
     }
 
     /// Removes a managed range.
@@ -233,10 +284,14 @@ impl Table {
     /// The registration with the lowest addresses that is not wholly below `address`.
     fn first_from(&self, address: u64) -> Option<(u64, &Arc<Buffer>)> {
         let cursor = self.by_last.cursor_lower_bound(&address)?;
-        let handle = *cursor.current().1;
-        self.by_handle
-            .get(&handle)
-            .map(|entry| (handle, &entry.buffer))
+        let handle = cursor.current().1.handle;
+        self.entry(handle).map(|entry| (handle, &entry.buffer))
+    }
+
+    /// Whether a registration overlaps `span`.
+    fn is_in_way(&self, span: Span) -> bool {
+        let first = self.by_last.cursor_lower_bound(&span.start());
+        first.is_some_and(|first| first.current().1.start <= span.last())
     }
 
     /// Fails if there is one registration too many with one more.
@@ -251,6 +306,51 @@ impl Table {
             ));
         }
         Ok(())
+    }
+
+    /// Prepares for one more registration of `span`. Returns its handle.
+    #[inline(always)]
+    fn prepare(&mut self, span: Option<Span>) -> Result<u64, Failure> {
+        if self.gone {
+            return Err(ENODEV.into());
+        }
+        self.check_count()?;
+        if let Some(span) = span {
+            self.make_way(span)?;
+        }
+        Ok(self.counter.take().ok_or(ENOSPC)?)
+    }
+
+    /// Adds the entry of `handle`, for which everything was prepared.
+    #[inline(always)]
+    fn insert(&mut self, handle: u64, entry: Entry, span: Option<Span>, nodes: Nodes) {
+        self.by_handle
+            .insert(nodes.by_handle.into_node(handle, Some(entry)));
+        if let Some(span) = span {
+            let start = span.start();
+            let place = Place { start, handle };
+            self.by_last
+                .insert(nodes.by_last.into_node(span.last(), place));
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    /// Makes a buffer of the user memory of `plan` of memory that was kept, with a handle. `None`:
+    /// there is none.
+    #[inline(always)]
+    fn reserve_kept(
+        &mut self,
+        plan: &RegisterPlan,
+    ) -> Result<Option<(Arc<Buffer>, Kit, u64)>, Failure> {
+        if self.spares.is_empty() {
+            return Ok(None);
+        }
+        let handle = self.prepare(Some(plan.span))?;
+        let Spares { buffer, nodes } = self.spares.pop().ok_or(ENOMEM)?;
+        let (buffer, kit) = buffer.register(plan, handle);
+        let entry = Entry::new(&buffer, Role::Home);
+        self.insert(handle, entry, Some(plan.span), nodes);
+        Ok(Some((buffer, kit, handle)))
     }
 
     /// Registrations that there would be with one more, and that there may be.
@@ -282,7 +382,17 @@ impl Table {
     }
 
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
+    #[inline(always)]
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
+        if self.windows.is_empty() && !self.is_in_way(span) {
+            return Ok(());
+        }
+        self.clear_way(span)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn clear_way(&mut self, span: Span) -> Result<(), Failure> {
         // Only once it is known that none is live: a call that fails changes nothing.
         if self.check_way(span)? {
             while let Some(last) = self.first_last_in(span) {
@@ -298,34 +408,46 @@ impl Table {
         buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
+    #[inline(never)]
     fn remove(&mut self, handle: u64) -> Option<Removed> {
-        let cursor = self.by_handle.cursor_lower_bound_mut(&handle)?;
-        let (&found, entry) = cursor.current();
-        if found != handle {
+        self.remove_if(handle, |_| true)
+    }
+
+    /// Removes the entry of `handle`, if there is one and it is `wanted`.
+    #[inline(always)]
+    fn remove_if(&mut self, handle: u64, wanted: impl FnOnce(&Entry) -> bool) -> Option<Removed> {
+        let mut found = self.by_handle.find_mut(&handle)?;
+        if !found.get().as_ref().is_some_and(wanted) {
             return None;
         }
-        let entry = entry.clone();
-        let (_, by_handle) = cursor.remove_current();
-        let last = entry.buffer.span().last();
-        let by_last = self.by_last.cursor_lower_bound_mut(&last);
+        let entry = found.get_mut().take()?;
+        let by_handle = found.remove_node();
+        let by_last = self.by_last.find_mut(&entry.buffer.span().last());
         // Whoever took the addresses of a stale registration has removed it here.
-        let by_last = by_last.filter(|cursor| cursor.current() == (&last, &handle));
-        let nodes = by_last.map(|cursor| Nodes {
-            by_handle: by_handle.into_reservation(),
-            by_last: cursor.remove_current().1.into_reservation(),
-        });
-        if entry.role == Role::Guest {
-            self.guests.remove(&key(&entry.buffer));
-        }
+        let by_last = by_last.filter(|found| found.get().handle == handle);
+        let by_last = by_last.map(|found| found.remove_node().into_reservation());
+        let guest = match entry.role {
+            Role::Home => None,
+            Role::Guest => self.guests.remove_node(&key(&entry.buffer)),
+        };
         self.count = self.count.saturating_sub(1);
-        Some(Removed { entry, nodes })
+        Some(Removed {
+            entry,
+            handle,
+            by_handle: by_handle.into_reservation(),
+            by_last,
+            guest,
+        })
     }
 }
 
 /// A handle that was removed.
 pub(super) struct Removed {
     pub(super) entry: Entry,
-    nodes: Option<Nodes>,
+    handle: u64,
+    by_handle: RBTreeNodeReservation<u64, Option<Entry>>,
+    by_last: Option<RBTreeNodeReservation<u64, Place>>,
+    guest: Option<RBTreeNode<usize, u64>>,
 }
 
 impl Removed {
@@ -338,10 +460,12 @@ impl Removed {
                 return Buffer::unmap_all_in(&self.entry.buffer, &context.space);
             }
         };
-        let result = SharedBuffers::end(context, &buffer, State::Released);
+        let mut kit = Kit::default();
+        let result = SharedBuffers::end(context, &buffer, State::Released, &mut kit);
         buffer.withdraw_event();
-        if let Some(nodes) = self.nodes {
-            context.recycle(buffer, nodes);
+        if let Some(by_last) = self.by_last {
+            let by_handle = self.by_handle;
+            context.recycle(buffer, kit, Nodes { by_handle, by_last });
         }
         result
     }
@@ -364,7 +488,7 @@ impl Context {
         loop {
             let cursor = table.by_handle.cursor_lower_bound(&handle)?;
             let (&found, entry) = cursor.current();
-            if entry.is_visible() {
+            if let Some(entry) = entry.as_ref().filter(|entry| entry.is_visible()) {
                 return Some((found, entry.buffer.clone()));
             }
             handle = found.checked_add(1)?;
@@ -418,10 +542,16 @@ impl Context {
 
     /// Fails if some of the memory at `span` was mapped from this file: memory of the driver cannot
     /// be registered. Device memory is not looked for, because it cannot be pinned anyhow.
+    #[inline]
     pub(crate) fn check_foreign(&self, span: Span) -> Result<(), Failure> {
         if self.mmap_offsets.is_empty() {
             return Ok(());
         }
+        self.look_for_foreign(span)
+    }
+
+    #[cold]
+    fn look_for_foreign(&self, span: Span) -> Result<(), Failure> {
         let Some(address) = miscdevice::first_shown(self, span) else {
             return Ok(());
         };
@@ -453,27 +583,49 @@ impl Context {
 
     /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
     /// and its user addresses.
+    #[inline]
     pub(crate) fn reserve_user(
         self: &Arc<Self>,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, ReservedHandle), Failure> {
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
         let mut table = self.table.lock();
-        let spares = table.spares.pop();
-        let has_room = table.spares.capacity() != 0;
+        let reserved = table.reserve_kept(plan)?;
         drop(table);
-        let (buffer, nodes) = match spares {
-            Some(Spares { buffer, nodes }) => (buffer.register(plan), nodes),
-            None => {
-                if !has_room {
-                    self.make_room_for_spares()?;
-                }
-                let (account, events) = (self.account.clone(), self.events.clone());
-                let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
-                (buffer, Nodes::new()?)
-            }
+        match reserved {
+            Some((buffer, kit, handle)) => Ok((buffer, kit, self.reserved(handle))),
+            None => self.reserve_fresh(plan),
+        }
+    }
+
+    /// Like [`reserve_user`](Self::reserve_user) for each of `plans`, up to the first failure. That
+    /// comes with those that were reserved before it.
+    pub(crate) fn reserve_users(
+        self: &Arc<Self>,
+        plans: &[RegisterPlan],
+    ) -> Result<(ReservedBuffers, Result<(), Failure>), Failure> {
+        let mut reserved = ReservedBuffers {
+            buffers: KVVec::with_capacity(plans.len(), GFP_KERNEL)?,
+            published: false,
+            context: self.clone(),
         };
-        let reserved = self.reserve_as(&buffer, Role::Home, nodes)?;
-        Ok((buffer, reserved))
+        let result = reserved.fill(plans);
+        Ok((reserved, result))
+    }
+
+    /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
+    #[cold]
+    #[inline(never)]
+    fn reserve_fresh(
+        self: &Arc<Self>,
+        plan: &RegisterPlan,
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+        if self.table.lock().spares.capacity() == 0 {
+            self.make_room_for_spares()?;
+        }
+        let (account, events) = (self.account.clone(), self.events.clone());
+        let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
+        let reserved = self.reserve(&buffer)?;
+        Ok((buffer, Kit::default(), reserved))
     }
 
     /// Makes room for what is released, since releasing must not fail.
@@ -486,8 +638,9 @@ impl Context {
 
     /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
     /// come, if nobody else has the buffer and there is room.
-    fn recycle(&self, buffer: Arc<Buffer>, nodes: Nodes) {
-        let Some(buffer) = Spare::new(buffer) else {
+    #[inline]
+    fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
+        let Some(buffer) = Spare::new(buffer, kit) else {
             return;
         };
         let spares = Spares { buffer, nodes };
@@ -529,54 +682,43 @@ impl Context {
             Role::Home => None,
             Role::Guest => Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?),
         };
-        let entry = Entry {
-            buffer: buffer.clone(),
-            role,
-            published: false,
-            leaving: false,
-        };
+        let entry = Entry::new(buffer, role);
+        let span = buffer.is_user_memory().then(|| buffer.span());
         let mut table = self.table.lock();
-        if table.gone {
-            return Err(ENODEV.into());
-        }
-        table.check_count()?;
-        if buffer.is_user_memory() {
-            table.make_way(buffer.span())?;
-        }
-        let handle = table.counter.take().ok_or(ENOSPC)?;
-        table
-            .by_handle
-            .insert(nodes.by_handle.into_node(handle, entry));
-        if buffer.is_user_memory() {
-            let last = buffer.span().last();
-            table.by_last.insert(nodes.by_last.into_node(last, handle));
-        }
+        let handle = table.prepare(span)?;
+        table.insert(handle, entry, span, nodes);
         if let Some(node) = guest_node {
             table.guests.insert(node.into_node(key(buffer), handle));
         }
-        table.count = table.count.saturating_add(1);
         drop(table);
         if role == Role::Home {
             buffer.set_handle(handle);
         }
-        Ok(ReservedHandle {
+        Ok(self.reserved(handle))
+    }
+
+    fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
+        ReservedHandle {
             context: self.clone(),
             handle,
             published: false,
-        })
+        }
     }
 
     /// Releases the buffer that is called `handle`, or ends the managed range.
     pub(crate) fn release(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
+        if !table.gone {
+            if let Some(removed) = table.remove_if(handle, Entry::is_visible) {
+                drop(table);
+                return removed.release(self);
+            }
+        }
         if table.has_range(handle) {
             drop(table);
             return self.release_range(handle);
         }
-        table.get(handle)?;
-        let removed = table.remove(handle).ok_or(ENOENT)?;
-        drop(table);
-        removed.release(self)
+        table.get(handle).and(Err(ENOENT))
     }
 
     /// Releases the buffers that are called `handles`, or none of them. A failure comes with the
@@ -587,13 +729,7 @@ impl Context {
         let mut removed: KVVec<Removed> = room.map_err(|error| all(error.into()))?;
         let mut gather = Gather::new().map_err(all)?;
         let mut table = self.table.lock();
-        table.mark_leaving(handles)?;
-        for &handle in handles {
-            if let Some(one) = table.remove(handle) {
-                // There is room.
-                let _ = removed.push_within_capacity(one);
-            }
-        }
+        table.remove_all(handles, &mut removed)?;
         drop(table);
         // One flush for all that needs no more than that.
         for one in &removed {
@@ -603,7 +739,9 @@ impl Context {
         }
         gather.flush();
         let mut result = Ok(());
-        for one in removed {
+        // From the end on, so that the next registration of these finds the memory of the first one
+        // first, and with it its device address.
+        while let Some(one) = removed.pop() {
             result = result.and(one.release(self));
             task::cond_resched();
         }
@@ -629,7 +767,10 @@ impl Context {
         let mut table = self.table.lock();
         let mut published = None;
         for (&handle, entry) in table.by_handle.iter() {
-            if entry.published {
+            let Some(entry) = entry else {
+                continue;
+            };
+            if entry.is_published() {
                 published = Some(handle);
                 break;
             }
@@ -654,15 +795,16 @@ impl ReservedHandle {
     }
 
     /// Makes the handle usable. Fails, and releases the buffer, if the device is gone.
+    #[inline(always)]
     pub(crate) fn publish(mut self) -> Result {
         let mut table = self.context.table.lock();
         if table.gone {
             return Err(ENODEV);
         }
-        let entry = table.by_handle.get_mut(&self.handle).ok_or(ENOENT)?;
-        entry.published = true;
-        if entry.role == Role::Home {
-            entry.buffer.publish();
+        let entry = table.entry_mut(self.handle).ok_or(ENOENT)?;
+        match entry.role {
+            Role::Home => entry.buffer.publish(),
+            Role::Guest => entry.published = true,
         }
         drop(table);
         self.published = true;
@@ -679,6 +821,86 @@ impl Drop for ReservedHandle {
         if let Some(removed) = removed {
             // Failures were reported by the mapping.
             let _ = removed.release(&self.context);
+        }
+    }
+}
+
+/// A buffer of user memory, whose handle cannot be used yet.
+pub(crate) struct ReservedBuffer {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) kit: Kit,
+    pub(crate) handle: u64,
+    /// The buffer in other contexts, if it is portable.
+    pub(crate) guests: Option<KVec<Guest>>,
+}
+
+/// Buffers whose handles cannot be used yet. Dropping them releases them.
+pub(crate) struct ReservedBuffers {
+    pub(crate) buffers: KVVec<ReservedBuffer>,
+    published: bool,
+    context: Arc<Context>,
+}
+
+impl ReservedBuffers {
+    /// Reserves all that `plans` want, as far as there is memory that was kept, under one lock.
+    fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
+        let mut table = self.context.table.lock();
+        for plan in plans {
+            let (buffer, kit, handle) = match table.reserve_kept(plan)? {
+                Some(reserved) => reserved,
+                None => {
+                    drop(table);
+                    let (buffer, kit, mut fresh) = self.context.reserve_fresh(plan)?;
+                    // `self` releases it from here on.
+                    fresh.published = true;
+                    table = self.context.table.lock();
+                    (buffer, kit, fresh.handle)
+                }
+            };
+            // There is room.
+            let _ = self.buffers.push_within_capacity(ReservedBuffer {
+                buffer,
+                kit,
+                handle,
+                guests: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes all handles usable. Fails, and releases the buffers, if the device is gone.
+    pub(crate) fn publish(&mut self) -> Result {
+        let table = self.context.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        for one in &self.buffers {
+            one.buffer.publish();
+        }
+        drop(table);
+        self.published = true;
+        for guest in self.buffers.iter_mut().filter_map(|one| one.guests.take()) {
+            for guest in guest {
+                guest.publish();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ReservedBuffers {
+    fn drop(&mut self) {
+        if self.published {
+            return;
+        }
+        for one in &mut self.buffers {
+            one.guests = None;
+            let removed = self.context.table.lock().remove(one.handle);
+            if let Some(removed) = removed {
+                // Failures were reported by the mapping.
+                let _ = removed.release(&self.context);
+            }
+            task::cond_resched();
         }
     }
 }

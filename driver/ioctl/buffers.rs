@@ -3,12 +3,11 @@
 
 use super::{
     pending::{check_flags, errno, Pending, Publish},
-    registration::{self, Registered},
-    Request,
+    registration, Request,
 };
 use crate::{
     claim::Claim,
-    context::Context,
+    context::{Context, ReservedBuffers},
     failure::Failure,
     logic::request::{self, RegisterArgs, RegisterPlan},
     sys::{
@@ -93,19 +92,22 @@ impl Request for pinmap_register_buffers {
         context.check_caller()?;
         let first = plans.first().ok_or(EINVAL)?;
         let claim = registration::claim(context, first)?;
-        let mut registered = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
-        for ((index, entry), plan) in (0..).zip(&mut entries).zip(&plans) {
-            let one = registration::register(context, plan);
-            let one = one.inspect_err(|_| self.out_failed = index)?;
-            entry.device_addr = one.device_addr;
-            entry.out_handle = one.reserved.handle();
-            // There is room.
-            let _ = registered.push_within_capacity(one);
+        let (mut registered, result) = context.reserve_users(&plans)?;
+        let ones = registered.buffers.iter_mut().zip(&plans);
+        for ((index, entry), (one, plan)) in (0..).zip(&mut entries).zip(ones) {
+            let kit = mem::take(&mut one.kit);
+            let done = registration::register(context, &one.buffer, kit, one.handle, plan);
+            let (device_addr, guests) = done.inspect_err(|_| self.out_failed = index)?;
+            entry.device_addr = device_addr;
+            entry.out_handle = one.handle;
+            one.guests = guests;
             task::cond_resched();
             if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
         }
+        // The first one that could not be reserved comes after those that could.
+        result.inspect_err(|_| self.out_failed = registered.buffers.len() as u32)?;
         array.write(&entries)?;
         let registrations = Registrations { registered, claim };
         Ok(Pending::Other(KBox::new(registrations, GFP_KERNEL)?))
@@ -118,18 +120,13 @@ impl Request for pinmap_register_buffers {
 
 /// Registrations under handles that cannot be used yet. Dropped in this order.
 struct Registrations {
-    registered: KVVec<Registered>,
+    registered: ReservedBuffers,
     claim: Option<Claim>,
 }
 
 impl Publish for Registrations {
     fn publish(&mut self) -> Result {
-        for one in mem::replace(&mut self.registered, KVVec::new()) {
-            one.reserved.publish()?;
-            for guest in one.guests.into_iter().flatten() {
-                guest.publish();
-            }
-        }
+        self.registered.publish()?;
         if let Some(claim) = self.claim.take() {
             claim.keep();
         }

@@ -46,7 +46,7 @@ impl Request for pinmap_export {
         let parts = buffer.with_backing(Backing::parts)??;
         let (source, unpublished) = dmabuf::export(parts, write, buffer.span().length())?;
         if source.exporter().is_revocable() {
-            buffer.exports().lock().add(&source)?;
+            buffer.add_export(&source)?;
             // If the buffer went stale before it knew of the export, nobody else revokes it.
             if let Err(failure) = buffer.check_usable() {
                 dmabuf::revoke(&source);

@@ -28,12 +28,13 @@ use crate::{
         user,
     },
 };
+use core::mem::MaybeUninit;
 use kernel::{
     ioctl::_IO,
     prelude::*,
     sync::Arc,
     transmute::{AsBytes, FromBytes},
-    uaccess::{UserPtr, UserSlice, UserSliceReader},
+    uaccess::{UserPtr, UserSlice},
 };
 
 mod alloc;
@@ -89,9 +90,9 @@ struct Command {
     run: fn(&Arc<Context>, &mut [u64], &Caller) -> Result,
 }
 
-/// A buffer that any of the structs fits in, and one that most fit in; aligned for all of them.
-type Large = [u64; 64];
-type Small = [u64; 16];
+/// Room for any of the structs, and for most of them; aligned for all.
+type Large = [MaybeUninit<u64>; 64];
+type Small = [MaybeUninit<u64>; 16];
 
 /// Where the caller's struct is, and how much of it the driver knows.
 struct Caller {
@@ -103,8 +104,7 @@ impl Caller {
     /// Writes the struct back.
     fn answer(&self, bytes: &[u8]) -> Result {
         let known = bytes.get(..self.copy).ok_or(EINVAL)?;
-        let mut writer = UserSlice::new(self.argument, self.copy).writer();
-        writer.write_slice(known)
+        user::write_struct(self.argument, known)
     }
 }
 
@@ -201,44 +201,30 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
         .ok_or(ENOTTY)?;
 
     let given = user::read_u32(argument)?;
-    let Exchange { copy, tail } =
-        size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
-    // Most structs are small, and zeroing a large buffer would take longer than reading them.
+    // Most structs are small, and the stack is, too.
     if row.known_size <= size_of::<Small>() {
-        exchange(
-            context,
-            row,
-            argument,
-            given,
-            copy,
-            tail,
-            &mut Small::default(),
-        )
+        let mut room: Small = [const { MaybeUninit::uninit() }; 16];
+        exchange(context, row, argument, given, &mut room)
     } else {
-        let mut buffer: Large = [0; 64];
-        exchange(context, row, argument, given, copy, tail, &mut buffer)
+        let mut room: Large = [const { MaybeUninit::uninit() }; 64];
+        exchange(context, row, argument, given, &mut room)
     }
 }
 
-/// Reads the caller's struct into `buffer`, and runs the command.
-///
-/// `copy` of the `given` bytes are read and written; the last `tail` of them must be zero.
+/// Reads the caller's struct of `given` bytes into `room`, and runs the command.
 fn exchange(
     context: &Arc<Context>,
     row: &Command,
     argument: UserPtr,
     given: u32,
-    copy: usize,
-    tail: usize,
-    buffer: &mut [u64],
+    room: &mut [MaybeUninit<u64>],
 ) -> Result {
-    let mut reader = UserSlice::new(argument, given as usize).reader();
-    reader.read_slice(
-        AsBytes::as_bytes_mut(buffer)
-            .get_mut(..copy)
-            .ok_or(EINVAL)?,
-    )?;
-    check_tail(reader, tail)?;
+    let Exchange { copy, tail } =
+        size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
+    let buffer = user::read_struct(argument, copy, row.known_size, room)?;
+    if tail != 0 {
+        check_tail(argument, copy, tail)?;
+    }
     if let Some(size) = AsBytes::as_bytes_mut(buffer).get_mut(..size_of::<u32>()) {
         size.copy_from_slice(&given.to_ne_bytes());
     }
@@ -246,8 +232,12 @@ fn exchange(
     (row.run)(context, buffer, &Caller { argument, copy })
 }
 
-/// Fails with `E2BIG` if one of the `left` bytes that the driver does not know is not zero.
-fn check_tail(mut reader: UserSliceReader, mut left: usize) -> Result {
+/// Fails with `E2BIG` if one of the `left` bytes behind `copy`, which the driver does not know, is
+/// not zero.
+#[cold]
+fn check_tail(argument: UserPtr, copy: usize, mut left: usize) -> Result {
+    let mut reader = UserSlice::new(argument, copy.saturating_add(left)).reader();
+    reader.skip(copy)?;
     let mut piece = [0_u8; 64];
     while left != 0 {
         let length = left.min(piece.len());

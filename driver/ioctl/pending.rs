@@ -38,6 +38,7 @@ pub(super) trait Publish {
 
 impl Pending {
     /// Makes the effect visible: the answer has reached the caller.
+    #[inline]
     pub(super) fn publish(self) -> Result {
         match self {
             Self::Done => {}

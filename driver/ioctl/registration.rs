@@ -10,9 +10,9 @@ use super::{
     Request,
 };
 use crate::{
-    buffer::{pinned, Buffer, State},
+    buffer::{pinned, Buffer, Kit, State},
     claim::Claim,
-    context::{Context, Found, Guest, ReservedHandle, SharedBuffers},
+    context::{Context, Found, Guest, SharedBuffers},
     failure::Failure,
     logic::{
         place::Placement,
@@ -46,11 +46,8 @@ impl Request for pinmap_register {
         let plan = request::register(&args, task::user_last()).map_err(errno)?;
         context.check_caller()?;
         let claim = claim(context, &plan)?;
-        let Registered {
-            device_addr,
-            reserved,
-            guests,
-        } = register(context, &plan)?;
+        let (buffer, kit, reserved) = context.reserve_user(&plan)?;
+        let (device_addr, guests) = register(context, &buffer, kit, reserved.handle(), &plan)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -66,28 +63,27 @@ impl Request for pinmap_register {
     }
 }
 
-/// Memory that is registered, under a handle that cannot be used yet. Dropped in this order.
-pub(super) struct Registered {
-    pub(super) device_addr: u64,
-    /// The buffer in other contexts, if it is portable.
-    pub(super) guests: Option<KVec<Guest>>,
-    pub(super) reserved: ReservedHandle,
-}
-
-/// Registers the user memory of `plan`. The caller was checked, and has claimed the device.
-#[inline]
-pub(super) fn register(context: &Arc<Context>, plan: &RegisterPlan) -> Result<Registered, Failure> {
+/// Registers the user memory of `plan` as `buffer`, which was reserved as `handle`. The caller was
+/// checked, and has claimed the device. Returns the device address, and the buffer in other
+/// contexts, if it is portable.
+#[inline(always)]
+pub(super) fn register(
+    context: &Arc<Context>,
+    buffer: &Arc<Buffer>,
+    kit: Kit,
+    handle: u64,
+    plan: &RegisterPlan,
+) -> Result<(u64, Option<KVec<Guest>>), Failure> {
     let timed = Timed::begin(Tracepoint::Register);
-    let (buffer, reserved) = context.reserve_user(plan)?;
     context.check_foreign(plan.span)?;
-    Buffer::pin(&buffer)?;
-    let (device_addr, guests) = begin(context, &buffer, plan)?;
+    let device_addr = Buffer::begin(buffer, kit, context.tenant(handle), plan.target)?;
+    let mut guests = None;
+    if let Some(target) = plan.target.filter(|_| plan.portable) {
+        guests = SharedBuffers::share(context, buffer, target, plan.write)?;
+        Buffer::go_live(buffer)?;
+    }
     buffer.trace_registered(&timed, device_addr);
-    Ok(Registered {
-        device_addr,
-        guests,
-        reserved,
-    })
+    Ok((device_addr, guests))
 }
 
 /// REGISTER_FD has nothing to watch: nobody but its file can take the pages away.
@@ -115,7 +111,8 @@ impl Request for pinmap_register_fd {
         })?;
         let buffer = Buffer::of_file(&plan, pages, account.clone(), context.events().clone())?;
         let reserved = context.reserve(&buffer)?;
-        let (device_addr, guests) = begin(context, &buffer, &plan)?;
+        let (device_addr, guests) = map(context, &buffer, &plan)?;
+        Buffer::go_live(&buffer)?;
         self.device_addr = device_addr;
         self.out_handle = reserved.handle();
         self.out_generation = generation(State::Live);
@@ -236,35 +233,25 @@ pub(super) fn claim(context: &Context, plan: &RegisterPlan) -> Result<Option<Cla
     })
 }
 
-/// Maps the pinned pages as planned, and makes the buffer live. Returns the device address, and the
-/// buffer in other contexts.
-fn begin(
+/// Maps pages of a file as planned. Returns the device address, and the buffer in other contexts.
+fn map(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
     plan: &RegisterPlan,
 ) -> Result<(u64, Option<KVec<Guest>>), Failure> {
-    let mut guests = None;
-    let device_addr = match plan.target {
-        Some(target) => {
-            let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
-            if plan.portable {
-                let target = if buffer.is_user_memory() {
-                    target
-                } else {
-                    // A file has no user address to ask by: the device address is the same
-                    // everywhere.
-                    Target {
-                        placement: Placement::Fixed(device_addr),
-                        ..target
-                    }
-                };
-                guests = SharedBuffers::share(context, buffer, target, plan.write)?;
-            }
-            device_addr
-        }
-        None => 0,
+    let Some(target) = plan.target else {
+        return Ok((0, None));
     };
-    Buffer::go_live(buffer)?;
+    let device_addr = buffer.map(context.tenant(buffer.handle()), target, plan.write)?;
+    let mut guests = None;
+    if plan.portable {
+        // A file has no user address to ask by: the device address is the same everywhere.
+        let target = Target {
+            placement: Placement::Fixed(device_addr),
+            ..target
+        };
+        guests = SharedBuffers::share(context, buffer, target, plan.write)?;
+    }
     Ok((device_addr, guests))
 }
 

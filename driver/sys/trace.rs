@@ -44,9 +44,15 @@ impl Tracepoint {
     }
 
     /// Whether the tracepoint is on. May be called in any context.
+    #[inline]
     pub(crate) fn is_on(self) -> bool {
-        // SAFETY: No requirements.
-        unsafe { helpers::pinmap_trace_enabled(self.number()) }
+        // SAFETY: The array is never written to.
+        let listeners = unsafe { &helpers::pinmap_trace_listeners };
+        listeners
+            .get(self.number() as usize)
+            // SAFETY: Each is a counter that lives as long as the module, and is read as
+            // READ_ONCE() does.
+            .is_some_and(|&listeners| unsafe { listeners.read_volatile() } != 0)
     }
 
     /// Hands `record` to the tracepoint. May be called in any context.

@@ -1,15 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Single words of user space: `kernel::uaccess` reads and writes with a call for any length.
+//! The structs of ioctls: `kernel::uaccess` reads and writes with calls for any length and any
+//! position, into memory that was zeroed before.
 //!
 //! C header: [`include/linux/uaccess.h`](srctree/include/linux/uaccess.h).
 
 use super::helpers;
-use kernel::{error::to_result, prelude::*, uaccess::UserPtr};
+use core::{mem::MaybeUninit, slice};
+use kernel::{bindings, prelude::*, uaccess::UserPtr};
 
 /// Reads the 4 bytes at `pointer`; `EFAULT`: they cannot be read.
 pub(crate) fn read_u32(pointer: UserPtr) -> Result<u32> {
     let mut value = 0;
+    let pointer = pointer.as_const_ptr().addr();
     // SAFETY: `value` can be written. The call checks the other pointer.
-    to_result(unsafe { helpers::pinmap_get_user_u32(pointer.as_const_ptr().addr(), &mut value) })?;
+    if unsafe { helpers::pinmap_get_user_u32(pointer, &mut value) } != 0 {
+        return Err(EFAULT);
+    }
     Ok(value)
+}
+
+/// Reads `copy` bytes at `pointer` into `room`, and puts zeros behind them, up to a length of
+/// `length` bytes, rounded up to whole words. Returns these; `EFAULT`: they cannot be read;
+/// `EINVAL`: there is no room.
+#[inline]
+pub(crate) fn read_struct(
+    pointer: UserPtr,
+    copy: usize,
+    length: usize,
+    room: &mut [MaybeUninit<u64>],
+) -> Result<&mut [u64]> {
+    let words = length.div_ceil(size_of::<u64>());
+    let room = room.get_mut(..words).ok_or(EINVAL)?;
+    let rest = size_of_val(room).checked_sub(copy).ok_or(EINVAL)?;
+    let start = room.as_mut_ptr();
+    // SAFETY: There is room for `copy` bytes, as was just checked. The call checks the other
+    // pointer.
+    let left = unsafe { bindings::copy_from_user(start.cast(), pointer.as_const_ptr(), copy) };
+    if left != 0 {
+        return Err(EFAULT);
+    }
+    if rest != 0 {
+        // SAFETY: These are the last `rest` bytes of the room.
+        unsafe { start.cast::<u8>().add(copy).write_bytes(0, rest) };
+    }
+    // SAFETY: All of it was written just now.
+    Ok(unsafe { slice::from_raw_parts_mut(start.cast(), words) })
+}
+
+/// Writes `bytes` to `pointer`; `EFAULT`: they cannot be written.
+#[inline]
+pub(crate) fn write_struct(pointer: UserPtr, bytes: &[u8]) -> Result {
+    // SAFETY: The bytes can be read. The call checks the other pointer.
+    let left =
+        unsafe { bindings::copy_to_user(pointer.as_mut_ptr(), bytes.as_ptr().cast(), bytes.len()) };
+    if left != 0 {
+        return Err(EFAULT);
+    }
+    Ok(())
 }

@@ -24,6 +24,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed, Release},
+        lock::{spinlock::SpinLockBackend, Guard},
         Arc, ArcBorrow, CondVar, SpinLock,
     },
     types::Opaque,
@@ -226,14 +227,16 @@ impl<T: Watcher> Interval<T> {
     }
 
     /// Makes an interval that was removed one that watches nothing yet.
+    #[inline]
     pub(crate) fn renew(self: Pin<&mut Self>) {
-        // Nobody else has a reference.
-        self.leaving.store(false, Relaxed);
-        self.begun.store(false, Relaxed);
+        let fields = self.project();
+        *fields.leaving.get_mut() = false;
+        *fields.begun.get_mut() = false;
     }
 
     /// Stops watching, after the callbacks that are running. Sleeps; must not be called from a
     /// callback.
+    #[inline]
     pub(crate) fn remove(&self) {
         if !self.inserted.xchg(false, Full) {
             return;
@@ -244,12 +247,23 @@ impl<T: Watcher> Interval<T> {
         };
         let mut tree = watch.tree.lock();
         self.leaving.store(true, Relaxed);
-        while self.told.load(Relaxed) != 0 {
-            watch.idle.wait(&mut tree);
+        if self.told.load(Relaxed) != 0 {
+            self.await_callbacks(watch, &mut tree);
         }
         // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
         // task remove it.
         unsafe { bindings::interval_tree_remove(self.node.get(), &mut tree.0) };
+    }
+}
+
+impl<T: Watcher> Interval<T> {
+    /// Waits until no callback runs.
+    #[cold]
+    #[inline(never)]
+    fn await_callbacks(&self, watch: &Watch<T>, tree: &mut Guard<'_, Tree, SpinLockBackend>) {
+        while self.told.load(Relaxed) != 0 {
+            watch.idle.wait(tree);
+        }
     }
 }
 

@@ -397,6 +397,7 @@ enum pinmap_trace_what {
 	PINMAP_TRACE_FAULT_SERVED = 7,
 	PINMAP_TRACE_FAULT_FAILED = 8,
 	PINMAP_TRACE_MIGRATE = 9,
+	PINMAP_TRACE_COUNT = 10,
 };
 struct pinmap_trace {
 	__u64 context;
@@ -422,7 +423,7 @@ struct pinmap_trace {
 	__u8 devfn;
 	__u8 home;
 };
-bool pinmap_trace_enabled(u32 what);
+extern const int *const pinmap_trace_listeners[PINMAP_TRACE_COUNT];
 void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace);
 
 #endif

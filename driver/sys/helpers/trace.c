@@ -17,15 +17,20 @@
 	each(PINMAP_TRACE_FAULT_FAILED, pinmap_fault_failed)				\
 	each(PINMAP_TRACE_MIGRATE, pinmap_migrate)
 
-/* Whether anybody listens: a jump that is patched in where somebody does. */
-bool pinmap_trace_enabled(u32 what)
-{
-	switch (what) {
-#define PINMAP_ENABLED(number, name) case number: return trace_##name##_enabled();
-	PINMAP_TRACEPOINTS(PINMAP_ENABLED)
-	}
-	return false;
-}
+/*
+ * How many listen to each tracepoint: what trace_..._enabled() asks, which Rust could only call. A
+ * pair of calls asks five times.
+ */
+#ifdef CONFIG_TRACEPOINTS
+#define PINMAP_LISTENERS(number, name)							\
+	[number] = &__tracepoint_##name.key.key.enabled.counter,
+#else
+static const int nobody;
+#define PINMAP_LISTENERS(number, name) [number] = &nobody,
+#endif
+const int *const pinmap_trace_listeners[PINMAP_TRACE_COUNT] = {
+	PINMAP_TRACEPOINTS(PINMAP_LISTENERS)
+};
 
 void pinmap_trace_emit(u32 what, const struct pinmap_trace *trace)
 {

@@ -118,6 +118,7 @@ impl Footprint {
     }
 
     /// Charges `payer` for what will be mapped at `span`, and counts it.
+    #[inline]
     pub(super) fn reserve(
         &mut self,
         span: Span,
@@ -126,6 +127,16 @@ impl Footprint {
         if self.counted.is_some_and(|counted| counted.covers(span)) {
             return Ok(());
         }
+        self.reserve_more(span, payer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn reserve_more(
+        &mut self,
+        span: Span,
+        payer: &Arc<Account>,
+    ) -> core::result::Result<(), NoTables> {
         let (first, other) = footprint::ends(span);
         let (near, far) = self.costs(first, other);
         let due = self.owed(near.saturating_add(far));

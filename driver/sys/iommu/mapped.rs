@@ -22,10 +22,11 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `table` is the page table of `domain`, which counts this among its uses.
+/// If `begun`, `table` is the page table of `domain`, which counts this among its uses.
 pub(super) struct Use {
     pub(super) domain: Arc<Domain>,
     pub(super) table: NonNull<bindings::iommu_domain>,
+    begun: bool,
     /// Whether the tables that the mapping leaves are charged.
     counted: bool,
 }
@@ -43,6 +44,25 @@ impl Use {
         span: Span,
         payer: Option<&Arc<Account>>,
     ) -> core::result::Result<Self, NoTables> {
+        // INVARIANT: It has not begun.
+        let mut this = Self {
+            domain: domain.clone(),
+            table: NonNull::dangling(),
+            begun: false,
+            counted: false,
+        };
+        this.begin(span, payer)?;
+        Ok(this)
+    }
+
+    /// Begins anew, after the [end](Self::end), as [`new`](Self::new) does.
+    #[inline(always)]
+    pub(super) fn begin(
+        &mut self,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<(), NoTables> {
+        let domain = &*self.domain;
         let mut current = domain.current.lock();
         current.attached?;
         if let Some(payer) = payer {
@@ -51,11 +71,19 @@ impl Use {
         current.used = true;
         domain.uses.add(1, Relaxed);
         // INVARIANT: Counted in `uses` just now, with `current` locked.
-        Ok(Self {
-            domain: domain.clone(),
-            table: current.page_table.0,
-            counted: payer.is_some(),
-        })
+        self.table = current.page_table.0;
+        self.counted = payer.is_some();
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Ends the use. What was mapped is unmapped, and the page table is not touched any more.
+    #[inline]
+    fn end(&mut self) {
+        if mem::take(&mut self.begun) {
+            // `Release`: what was mapped is unmapped before another task sees the count.
+            self.domain.uses.fetch_sub(1, Release);
+        }
     }
 
     /// Counts the tables of `part`, since no more than that of a mapping was mapped.
@@ -70,6 +98,7 @@ impl Use {
     ///
     /// An error means that the page table was not as we left it: part of the range may still be
     /// reachable.
+    #[inline]
     pub(super) fn unmap(&self, start: u64, length: u64) -> Result {
         // SAFETY: The domain is valid by the type invariants.
         let unmapped =
@@ -93,6 +122,7 @@ impl Use {
         Self {
             domain: self.domain.clone(),
             table: self.table,
+            begun: true,
             counted: self.counted,
         }
     }
@@ -100,8 +130,7 @@ impl Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        // `Release`: what was mapped is unmapped before another task sees the count.
-        self.domain.uses.fetch_sub(1, Release);
+        self.end();
     }
 }
 
@@ -109,9 +138,10 @@ impl Drop for Use {
 ///
 /// # Invariants
 ///
-/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
+/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`, which has
+/// begun if `part` is not empty.
 pub(crate) struct Mapped {
-    table: Option<Use>,
+    table: Use,
     start: u64,
     part: Part,
     runs: Option<Arc<dyn Pages>>,
@@ -120,6 +150,7 @@ pub(crate) struct Mapped {
 impl Mapped {
     /// Begins a mapping at `span` of `domain`, which must be free. The tables that it will leave
     /// are charged to `payer`, if there is one.
+    #[cold]
     pub(crate) fn new(
         domain: &Arc<Domain>,
         span: Span,
@@ -127,24 +158,44 @@ impl Mapped {
     ) -> core::result::Result<Self, NoTables> {
         // INVARIANT: Nothing is mapped yet.
         Ok(Self {
-            table: Some(Use::new(domain, span, payer)?),
+            table: Use::new(domain, span, payer)?,
             start: span.start(),
             part: Part::default(),
             runs: None,
         })
     }
 
-    /// Maps `runs`, one after the other; can be called once. Fails after a fatal signal, and when
-    /// `wanted`, which is called now and then, fails. After a failure a part may be mapped. Sleeps.
+    /// Begins another mapping in the same domain, after the one before was unmapped, as
+    /// [`new`](Self::new) does.
+    #[inline]
+    pub(crate) fn renew(
+        &mut self,
+        span: Span,
+        payer: Option<&Arc<Account>>,
+    ) -> core::result::Result<(), NoTables> {
+        if self.table.begun {
+            return Err(EBUSY.into());
+        }
+        self.table.begin(span, payer)?;
+        // INVARIANT: Nothing is mapped.
+        self.start = span.start();
+        self.part = Part::default();
+        Ok(())
+    }
+
+    /// Maps `runs`, one after the other; can be called once for each mapping. Fails after a fatal
+    /// signal, and when `wanted`, which is called now and then, fails. After a failure a part may
+    /// be mapped. Sleeps.
     pub(crate) fn fill(
         &mut self,
         runs: Arc<dyn Pages>,
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> Result {
-        let Some(table) = self.table.as_ref().filter(|_| self.runs.is_none()) else {
+        let table = &self.table;
+        if !table.begun || self.runs.is_some() {
             return Err(EBUSY);
-        };
+        }
         // A device may only write to pages that were pinned for writing.
         if write && !runs.writable() {
             return Err(EACCES);
@@ -164,15 +215,16 @@ impl Mapped {
     /// they are let go of. After an error the pages may be reachable, and are kept forever. The
     /// caller's context must allow that the last reference to the pages is dropped, or somebody
     /// else must have one.
+    #[inline(always)]
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.part.length);
         let stuck = mem::take(&mut self.part.stuck);
-        let table = self.table.take();
         let mut result = Ok(());
-        if let Some(table) = table.filter(|_| length != 0) {
-            result = table.unmap(self.start, length);
+        if length != 0 {
+            result = self.table.unmap(self.start, length);
             self.part.flushes = self.part.flushes.saturating_add(1);
         }
+        self.table.end();
         if stuck {
             result = Err(EIO);
         }
@@ -186,18 +238,17 @@ impl Mapped {
     /// Unmaps, and leaves the flush to `gather`. Until that is flushed, a device may still reach
     /// the pages, which are kept until [`unmap`](Self::unmap).
     pub(crate) fn unmap_into(&mut self, gather: &mut Gather) {
-        let Some(table) = self.table.as_ref().filter(|_| self.part.length != 0) else {
-            return;
-        };
         let length = mem::take(&mut self.part.length);
-        self.part.stuck |= gather.unmap(table, self.start, length).is_err();
+        if length != 0 {
+            self.part.stuck |= gather.unmap(&self.table, self.start, length).is_err();
+        }
     }
 
     /// Flushes what [`unmap_into`](Self::unmap_into) has left to another task. May be called in any
     /// context.
     pub(crate) fn flush_gathered(&self) {
-        if let Some(table) = self.table.as_ref().filter(|_| self.part.length == 0) {
-            table.flush_all();
+        if self.table.begun && self.part.length == 0 {
+            self.table.flush_all();
         }
     }
 
@@ -211,9 +262,9 @@ impl Mapped {
         self.runs.as_deref()
     }
 
-    /// Whether [`unmap`](Self::unmap) was called.
+    /// Whether [`unmap`](Self::unmap) was called, and nothing was begun since.
     pub(crate) fn is_unmapped(&self) -> bool {
-        self.table.is_none()
+        !self.table.begun
     }
 
     /// Whether anything is mapped.

@@ -270,6 +270,14 @@ TEST(buffers_none_is_released)
 	CHECK_ERR(ENOENT, try_release_all(fd, handles, COUNT, &failed));
 	CHECK_EQ(failed, 7);
 	CHECK_PINS(pins + ALL_PAGES);
+	/* They are found as before, and have their addresses. */
+	CHECK_EQ(get_info(fd).out_registrations, COUNT);
+	for (size_t i = 0; i < COUNT; i++) {
+		CHECK_EQ(query_handle(fd, good[i]).out_base, entries[i].addr);
+		CHECK_EQ(query_addr(fd, (void *)(uintptr_t)entries[i].addr).handle, good[i]);
+		entries[i].device_addr = 0;
+	}
+	CHECK_ERR(EEXIST, try_register_all(fd, entries, COUNT, WRITE));
 
 	release(fd, good[0]);
 	CHECK_ERR(ESTALE, try_release_all(fd, good, COUNT, &failed));

@@ -129,6 +129,27 @@ TEST(portable_release_ends_handles)
 	CHECK_EQ(get_info(pair.other).out_registrations, 0);
 }
 
+/* A call that would release a guest, and something that is not there, releases nothing. */
+TEST(portable_none_is_released)
+{
+	struct pair pair = pair_new();
+	uint64_t guest = query_addr(pair.other, pair.memory).handle;
+	uint64_t handles[] = { guest, UINT64_MAX };
+	struct pinmap_release_buffers args = { .size = sizeof(args),
+					       .handles = (uintptr_t)handles,
+					       .count = 2 };
+
+	CHECK_ERR(ENOENT, try_ioctl(pair.other, PINMAP_RELEASE_BUFFERS, &args));
+	CHECK_EQ(args.out_failed, 1);
+	CHECK_EQ(query_addr(pair.other, pair.memory).handle, guest);
+	CHECK_EQ(query_handle(pair.other, guest).out_nr_mappings, 1);
+	/* The home finds the guest by its buffer. */
+	release(pair.fd, pair.registration.handle);
+	CHECK_PINS(pair.pins);
+	CHECK_ERR(ESTALE, try_ioctl(pair.other, PINMAP_RELEASE_BUFFERS, &args));
+	CHECK_EQ(args.out_failed, 0);
+}
+
 TEST(portable_on_a_device_opened_later)
 {
 	struct registration registration;

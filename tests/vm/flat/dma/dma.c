@@ -12,6 +12,9 @@
 #include "pci.h"
 #include "pins.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -221,6 +224,99 @@ TEST(address_reused)
 	CHECK_EQ(args.device_addr, used.registration.device_addr);
 	CHECK_REACHES(&used.edu, args.device_addr, other, PAGE);
 	CHECK(bytes_are(used.memory.addr, PAGE, 0x21));
+}
+
+/*
+ * A registration that was released keeps its device address for the next one, unless somebody else
+ * takes it first: then that one has it, and the next one gets another.
+ */
+TEST(address_taken_meanwhile, .faults = true)
+{
+	struct used used = use(WRITE);
+	uint64_t at = used.registration.device_addr;
+	char *other = anon(2);
+	struct pinmap_register args = register_args(other, 2 * PAGE, WRITE | FIXED);
+	struct pinmap_register same = register_args(used.memory.addr, PAGE, WRITE | FIXED);
+	struct registration again;
+
+	for (unsigned int i = 0; i < rounds(20); i++) {
+		release(used.fd, used.registration.handle);
+		args.device_addr = at;
+		CHECK_OK(try_register_args(used.fd, &args));
+		same.device_addr = at;
+		CHECK_ERR(EEXIST, try_register_args(used.fd, &same));
+		again = register_memory(used.fd, used.memory.addr, PAGE, WRITE);
+		CHECK(again.device_addr + PAGE <= at || again.device_addr >= at + 2 * PAGE);
+		CHECK_REACHES(&used.edu, at, other, PAGE);
+		CHECK_REACHES(&used.edu, again.device_addr, used.memory.addr, PAGE);
+		memset(used.memory.addr, 0x21, PAGE);
+		release(used.fd, again.handle);
+		check_cut_off(&used, again.device_addr);
+		release(used.fd, args.out_handle);
+		used.registration = register_memory(used.fd, used.memory.addr, PAGE, WRITE);
+		CHECK_EQ(used.registration.device_addr, at);
+		CHECK_REACHES(&used.edu, at, used.memory.addr, PAGE);
+		memset(used.memory.addr, 0x21, PAGE);
+	}
+}
+
+/* Threads that want the same device address: at most one of them has it at a time. */
+struct wanting {
+	int fd;
+	unsigned int number;
+	uint64_t at;
+	atomic_uint *owner;
+	unsigned int had;
+};
+
+static void *want(void *argument)
+{
+	struct wanting *wanting = argument;
+	size_t length = (1 + wanting->number % 2) * PAGE;
+	struct pinmap_register args = register_args(anon(2), length, WRITE | FIXED);
+
+	for (unsigned int i = 0; i < rounds(3000); i++) {
+		int result;
+
+		args.device_addr = wanting->at;
+		result = try_register_args(wanting->fd, &args);
+		if (result == -EEXIST)
+			continue;
+		CHECK_OK(result);
+		CHECK_EQ(atomic_exchange(wanting->owner, wanting->number + 1), 0);
+		wanting->had++;
+		CHECK_EQ(atomic_exchange(wanting->owner, 0), wanting->number + 1);
+		release(wanting->fd, args.out_handle);
+	}
+	return NULL;
+}
+
+TEST(address_wanted_by_many, .seconds = 40)
+{
+	enum { THREADS = 4 };
+	struct used used = use(WRITE);
+	struct wanting wanting[THREADS];
+	pthread_t threads[THREADS];
+	atomic_uint owner = 0;
+	unsigned int had = 0;
+
+	release(used.fd, used.registration.handle);
+	for (unsigned int i = 0; i < THREADS; i++) {
+		wanting[i] = (struct wanting){ .fd = used.fd,
+					       .number = i,
+					       .at = used.registration.device_addr,
+					       .owner = &owner };
+		CHECK_OK(-pthread_create(&threads[i], NULL, want, &wanting[i]));
+	}
+	for (unsigned int i = 0; i < THREADS; i++) {
+		CHECK_OK(-pthread_join(threads[i], NULL));
+		had += wanting[i].had;
+	}
+	diag("%u times", had);
+	CHECK(had != 0);
+	used.registration = register_memory(used.fd, used.memory.addr, PAGE, WRITE);
+	CHECK_EQ(used.registration.device_addr, wanting[0].at);
+	CHECK_REACHES(&used.edu, wanting[0].at, used.memory.addr, PAGE);
 }
 
 TEST(alias, .faults = true)
