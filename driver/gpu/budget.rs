@@ -71,13 +71,13 @@ impl Owners {
         }
     }
 
-    /// Takes `count` pages of VRAM from `first` on from their owners. From any context.
+    /// Takes `count` pages of VRAM from `first` on, which were given together, from their owner. From
+    /// any context.
     pub(super) fn give(&self, first: u64, count: u64) {
-        let pages = self.of_page.iter().skip(first as usize);
-        for page in pages.take(count as usize) {
-            if let Some(pages) = self.pages_of(page.load(Relaxed)) {
-                pages.fetch_sub(1, Relaxed);
-            }
+        let owner = self.of_page.get(first as usize);
+        let owner = owner.map_or(OTHERS, |owner| owner.load(Relaxed));
+        if let Some(pages) = self.pages_of(owner) {
+            pages.fetch_sub(count, Relaxed);
         }
     }
 }

@@ -33,6 +33,16 @@ impl Pages {
         this
     }
 
+    /// Returns the set of these words, of 64 pages each: the lowest bit is the first page. Words that
+    /// are missing count as empty.
+    pub fn from_words(words: impl Iterator<Item = u64>) -> Self {
+        let mut this = Self::NONE;
+        for (place, word) in this.0.iter_mut().zip(words) {
+            *place = word;
+        }
+        this
+    }
+
     /// Returns the pages of the 32 equal parts of a block that `parts` names, as bits.
     pub fn parts(parts: u32) -> Self {
         const EACH: u32 = PAGES as u32 / u32::BITS;
@@ -276,6 +286,13 @@ mod tests {
         assert_eq!(pages.next(0), Some(60));
         assert_eq!(pages.next(131), None);
         assert_eq!(Pages::range(511, 511).next(0), Some(511));
+    }
+
+    #[test]
+    fn words() {
+        let pages = Pages::from_words([1, 1 << 63].into_iter());
+        assert_eq!(pages.iter().collect::<Vec<_>>(), [0, 127]);
+        assert_eq!(Pages::from_words([u64::MAX; 9].into_iter()), Pages::ALL);
     }
 
     #[test]

@@ -349,14 +349,15 @@ impl<'a> Course<'a> {
 
     /// Pages of `part`, in one block, that are where they are to go.
     fn count_there(&self, part: Span) -> u64 {
-        let gpu = self.managed.vm.gpu();
-        let is_there = |index: &usize| match self.snapshot.leaf(*index) {
-            Leaf::Page { pfn, .. } => gpu.offset_of(pfn).is_none() == self.home,
-            Leaf::Absent | Leaf::Forbidden => self.home,
+        let pages = pages_in(block_of(part.start()), part);
+        let private = self.snapshot.among(&self.managed.vm.gpu().frames());
+        // What the page table does not have counts as being at home.
+        let there = if self.home {
+            pages.but(private)
+        } else {
+            pages.and(private)
         };
-        let first = (part.start() % LARGE / PAGE_SIZE) as usize;
-        let pages = first..first.saturating_add(part.pages() as usize).min(PAGES);
-        pages.filter(is_there).count() as u64
+        there.count() as u64
     }
 
     /// Begins to move a part of one block: to frames that are `reserved`, or home.

@@ -414,12 +414,8 @@ fn lend(
     block.confirm(managed)?;
     let mut wanted = lendable(managed, block.span());
     if extent.pages != Pages::ALL {
-        let mut here = extent.pages;
-        for index in wanted.but(here).iter() {
-            let offset = snapshot.pfn(index).and_then(|pfn| gpu.offset_of(pfn));
-            here.set(index, offset.is_some());
-        }
-        wanted = wanted.and(here);
+        let private = snapshot.among(&gpu.frames());
+        wanted = wanted.and(extent.pages.or(private));
     }
     if narrow {
         let last = fault.index | (GRANULE_PAGES - 1);
