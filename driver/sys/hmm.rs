@@ -29,10 +29,9 @@ const ORDERS: u64 = 0x1f;
 /// The order of a mapping of 2 MiB.
 const HUGE: u64 = PAGES.trailing_zeros() as u64;
 
-/// Returns the bit `VALID` of a leaf that has a page, otherwise 0.
+/// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
 fn has_page(leaf: u64) -> u64 {
-    const TO_VALID: u32 = VALID.trailing_zeros() - ERROR.trailing_zeros();
-    leaf & !leaf.wrapping_shl(TO_VALID) & VALID
+    leaf & VALID
 }
 
 /// What a page table has for one page.
@@ -117,9 +116,9 @@ impl Snapshot {
 
     /// Returns the pages of the block whose leaves pass `test`, which returns the bit `VALID` or 0.
     fn pages(&self, test: impl Fn(u64) -> u64) -> Pages {
-        let words = self.0.chunks(u64::BITS as usize);
+        let words = self.0.chunks_exact(u64::BITS as usize);
         Pages::from_words(words.map(|leaves| {
-            // The first leaf ends up in the lowest bit, if there are as many leaves as bits.
+            // The first leaf ends up in the lowest bit.
             let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
             leaves.iter().fold(0, push)
         }))
@@ -142,7 +141,13 @@ impl Snapshot {
             let is_in = self.pfn(0).is_some_and(is_among);
             return if is_in { Pages::ALL } else { Pages::NONE };
         }
-        self.pages(|leaf| if is_among(leaf & PFN) { has_page(leaf) } else { 0 })
+        self.pages(|leaf| {
+            if is_among(leaf & PFN) {
+                has_page(leaf)
+            } else {
+                0
+            }
+        })
     }
 
     /// Takes references to those of `pages` that the page table has. `current` says that it has
@@ -183,8 +188,8 @@ impl Snapshot {
 ///
 /// # Invariants
 ///
-/// We own a reference to each page of `snapshot` that is in `pages`; if `one`, these are all, of one
-/// folio, and have one reference together.
+/// We own a reference to each page of `snapshot` that is in `pages`; if `one`, these are all, of
+/// one folio, and have one reference together.
 pub(crate) struct Held<'a> {
     snapshot: &'a Snapshot,
     pages: Pages,
@@ -197,8 +202,8 @@ impl Held<'_> {
         self.pages
     }
 
-    /// Returns whether all pages of the block are held, and are one folio that one entry of the page
-    /// table maps.
+    /// Returns whether all pages of the block are held, and are one folio that one entry of the
+    /// page table maps.
     pub(crate) fn is_one(&self) -> bool {
         self.one
     }

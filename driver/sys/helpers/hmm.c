@@ -63,12 +63,15 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
 static void pinmap_admit_huge(struct mm_struct *mm, unsigned long start, unsigned int pages,
 			      unsigned long *leaves)
 {
-	struct vm_area_struct *vma = vma_lookup(mm, start);
+	struct vm_area_struct *vma;
 	unsigned int at = 0;
 
 	while (at < pages && leaves[at] == HMM_PFN_ERROR)
 		at++;
-	if (at != pages || !vma || start + pages * PAGE_SIZE > vma->vm_end)
+	if (at != pages)
+		return;
+	vma = vma_lookup(mm, start);
+	if (!vma || start + pages * PAGE_SIZE > vma->vm_end)
 		return;
 	if (vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) && (vma->vm_flags & VM_READ) &&
 	    !(vma->vm_flags & VM_SPECIAL))

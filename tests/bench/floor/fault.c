@@ -3,9 +3,9 @@
  * The floor of a device's fault on managed memory: the time of hmm_range_fault(), without a device.
  *
  * What is missing is asked for by one call for exactly these pages, with HMM_PFN_REQ_FAULT and
- * HMM_PFN_REQ_WRITE: for a hole in the page table, HMM makes all pages of the call. The 2 MiB around
- * are read by another call, without flags, since one fault brings all that the page table has of
- * them. No notifier is registered: it would count changes, and nobody asks for them here.
+ * HMM_PFN_REQ_WRITE: for a hole in the page table, HMM makes all pages of the call. The 2 MiB
+ * around are read by another call, without flags, since one fault brings all that the page table
+ * has of them. No notifier is registered: it would count changes, and nobody asks for them here.
  */
 #include <linux/hmm.h>
 #include <linux/huge_mm.h>

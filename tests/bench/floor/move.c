@@ -100,7 +100,6 @@ static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned
 
 	if (count == HPAGE_PMD_NR && IS_ALIGNED(start, HPAGE_PMD_SIZE))
 		args.flags |= MIGRATE_VMA_SELECT_COMPOUND;
-	memset(target, 0, sizeof(target));
 	ret = migrate_vma_setup(&args);
 	if (ret)
 		return ret;

@@ -3,8 +3,8 @@
  * The part of the bench that is about managed memory: what it costs the driver to serve a fault,
  * and what faults cost a kernel that runs over memory which nobody registered.
  *
- * usage: bench-managed LABEL ROUNDS [--moving | --count [CASE] | --floor [CASE]], as root in the VM,
- * with the test GPU bound to pinmap. Prints one JSON record a measurement. A failure ends it.
+ * usage: bench-managed LABEL ROUNDS [--moving | --count [CASE] | --floor [CASE]], as root in the
+ * VM, with the test GPU bound to pinmap. Prints one JSON record a measurement. A failure ends it.
  * --floor counts what the floor's module (tests/bench/floor) takes for the cases of --count, in a
  * process without managed memory. What scripts/bench --profile shows is CASE: there-thp, back-4k,
  * fault-present and so on.
@@ -135,6 +135,7 @@ static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const
 /* What the kernel alone takes for such a fault, where @made pages are missing. */
 static void bench_bare_fault(int fd, const char *size, const char *kind, int advice, size_t made)
 {
+	size_t present = made ? made : advice == MADV_HUGEPAGE ? HUGE / PAGE : 1;
 	static struct samples served;
 	char *memory = fresh((size_t)times * HUGE, advice);
 
@@ -151,13 +152,14 @@ static void bench_bare_fault(int fd, const char *size, const char *kind, int adv
 		profile_begin("fault", kind);
 		SYS(ioctl(fd, BENCH_FLOOR_FAULT, &fault));
 		profile_end();
-		CHECK_EQ(fault.out_present, made ? made : advice == MADV_HUGEPAGE ? HUGE / PAGE : 1);
+		CHECK_EQ(fault.out_present, present);
 		sample(&served, fault.out_ns);
 	}
 	munmap(memory, (size_t)times * HUGE);
 	report_kind("fault", size, kind, "floor", &served);
 }
 
+/* Instructions of the kernel alone. */
 static void bench_bare(void)
 {
 	int fd = SYS(open("/dev/" BENCH_FLOOR_NODE, O_RDWR | O_CLOEXEC));
