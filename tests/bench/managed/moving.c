@@ -528,27 +528,18 @@ static void move_by_prefetch(int fd, char *memory, bool there)
 	move(fd, there ? 0 : PINMAP_PREFETCH_HOST, memory, HUGE, HUGE);
 }
 
-static void move_barely(int fd, char *memory, bool there, uint64_t copy)
+/* Small pages are copied by the CPU, as by pinmap. Huge ones a device copies. */
+static void move_barely(int fd, char *memory, bool there)
 {
 	struct bench_floor_move move = {
 		.addr = (uintptr_t)memory,
 		.length = HUGE,
-		.flags = (there ? BENCH_FLOOR_THERE : BENCH_FLOOR_BACK) | copy,
+		.flags = (there ? BENCH_FLOOR_THERE : BENCH_FLOOR_BACK) | BENCH_FLOOR_COPY,
 	};
 
 	SYS(ioctl(fd, BENCH_FLOOR_MOVE, &move));
 	if (there)
 		CHECK_EQ(move.out_moved, HUGE);
-}
-
-static void move_without_copies(int fd, char *memory, bool there)
-{
-	move_barely(fd, memory, there, 0);
-}
-
-static void move_by_copies(int fd, char *memory, bool there)
-{
-	move_barely(fd, memory, there, BENCH_FLOOR_COPY);
 }
 
 static uint64_t moved_by(move_by *by, int fd, char *memory, bool there, const char *kind)
@@ -613,8 +604,6 @@ void bench_counts(int fd)
 /* The same without a device. */
 void bench_bare_counts(int fd)
 {
-	count(fd, "floor", "thp", MADV_HUGEPAGE, move_without_copies);
-	count(fd, "floor", "4k", MADV_NOHUGEPAGE, move_by_copies);
-	/* For comparison: what of it is the copy. */
-	count(fd, "floor-no-copy", "4k", MADV_NOHUGEPAGE, move_without_copies);
+	count(fd, "floor", "thp", MADV_HUGEPAGE, move_barely);
+	count(fd, "floor", "4k", MADV_NOHUGEPAGE, move_barely);
 }
