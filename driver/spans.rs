@@ -107,6 +107,9 @@ const VACANT: usize = 64;
 struct Gaps {
     nodes: RBTree<(u32, u64), Option<Span>>,
     spare: u64,
+    /// How many gaps there are of each class, and a bit for each class of which there are any.
+    counts: [u64; gaps::CLASSES],
+    classes: u64,
 }
 
 /// The class of nodes without a gap.
@@ -144,13 +147,30 @@ impl Gaps {
     fn put(&mut self, gap: Span) {
         // There is a spare node for each gap: see the type.
         if let Some(node) = self.take_spare() {
-            let key = (gaps::class(gap), gap.start());
-            self.nodes.insert(node.into_node(key, Some(gap)));
+            let class = gaps::class(gap);
+            self.nodes
+                .insert(node.into_node((class, gap.start()), Some(gap)));
+            self.count(class, u64::saturating_add);
+        }
+    }
+
+    /// Counts a gap that came or went.
+    fn count(&mut self, class: u32, change: fn(u64, u64) -> u64) {
+        let bit = 1_u64.wrapping_shl(class);
+        if let Some(count) = self.counts.get_mut(class as usize) {
+            *count = change(*count, 1);
+            self.classes = if *count == 0 {
+                self.classes & !bit
+            } else {
+                self.classes | bit
+            };
         }
     }
 
     fn remove(&mut self, gap: Span) {
-        if let Some(node) = self.nodes.remove_node(&(gaps::class(gap), gap.start())) {
+        let class = gaps::class(gap);
+        if let Some(node) = self.nodes.remove_node(&(class, gap.start())) {
+            self.count(class, u64::saturating_sub);
             self.add_spare(node.into_reservation());
         }
     }
@@ -196,6 +216,10 @@ impl<L> Taken for Spans<L> {
     fn gap(&self, class: u32, from: u64) -> Option<Span> {
         self.gaps.lowest(class, from)
     }
+
+    fn classes(&self) -> u64 {
+        self.gaps.classes
+    }
 }
 
 impl<L: Clone> Spans<L> {
@@ -204,6 +228,8 @@ impl<L: Clone> Spans<L> {
         let mut gaps = Gaps {
             nodes: RBTree::new(),
             spare: 0,
+            counts: [0; gaps::CLASSES],
+            classes: 0,
         };
         let mut result = Ok(());
         bounds.each(|gap| {

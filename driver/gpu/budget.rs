@@ -11,13 +11,16 @@
 //! Several contexts of one cgroup can have more together.
 
 use super::{vram::zeros, Gpu};
-use crate::{logic::PAGE_SIZE, sys::cgroup};
+use crate::{
+    logic::{block::PAGES, PAGE_SIZE},
+    sys::cgroup,
+};
 use kernel::{
     mm::Mm,
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex,
     },
 };
@@ -36,7 +39,13 @@ pub(super) struct Owners {
     pages: KVVec<Atomic<u64>>,
     /// The owner of each page of VRAM.
     of_page: KVVec<Atomic<u32>>,
+    /// The owner of 2 MiB of VRAM that were taken together, plus 1, in place of those of the pages;
+    /// otherwise 0.
+    of_block: KVVec<Atomic<u64>>,
 }
+
+/// Pages of 2 MiB.
+const EACH: u64 = PAGES as u64;
 
 impl Owners {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
@@ -48,10 +57,12 @@ impl Owners {
             }
             let taken = KVVec::from_elem(false, OWNERS, GFP_KERNEL)?;
             let pages = zeros(OWNERS as u64)?;
+            let of_block = zeros((vram / PAGE_SIZE).div_ceil(EACH))?;
             Ok(try_pin_init!(Self {
                 taken <- new_mutex!(taken, "pinmap_owners"),
                 pages,
                 of_page,
+                of_block,
             }? Error))
         })
     }
@@ -60,24 +71,46 @@ impl Owners {
         self.pages.get(owner as usize)
     }
 
-    /// Gives `count` pages of VRAM from `first` on to `owner`.
+    fn of_block(&self, page: u64) -> Option<&Atomic<u64>> {
+        self.of_block.get((page / EACH) as usize)
+    }
+
+    /// Gives `count` pages of VRAM from `first` on, which are one page or all of 2 MiB, to `owner`.
+    /// Called by one task at a time.
     pub(super) fn take(&self, first: u64, count: u64, owner: u32) {
-        let pages = self.of_page.iter().skip(first as usize);
-        for page in pages.take(count as usize) {
-            page.store(owner, Relaxed);
+        if let Some(all) = self.of_block(first) {
+            if count == EACH {
+                all.store(u64::from(owner).saturating_add(1), Release);
+            } else if let Some(before) = all.load(Relaxed).checked_sub(1) {
+                // Some of these may still be somebody's: they were split.
+                let block = (first & !EACH.wrapping_sub(1)) as usize;
+                for page in self.of_page.iter().skip(block).take(PAGES) {
+                    page.store(before as u32, Relaxed);
+                }
+                all.store(0, Release);
+            }
+        }
+        if count != EACH {
+            if let Some(page) = self.of_page.get(first as usize) {
+                page.store(owner, Relaxed);
+            }
         }
         if let Some(pages) = self.pages_of(owner) {
             pages.fetch_add(count, Relaxed);
         }
     }
 
-    /// Takes `count` pages of VRAM from `first` on from their owners. From any context.
+    /// Takes `count` pages of VRAM from `first` on, which were given together, from their owner.
+    /// From any context.
     pub(super) fn give(&self, first: u64, count: u64) {
-        let pages = self.of_page.iter().skip(first as usize);
-        for page in pages.take(count as usize) {
-            if let Some(pages) = self.pages_of(page.load(Relaxed)) {
-                pages.fetch_sub(1, Relaxed);
-            }
+        let all = self.of_block(first).map_or(0, |all| all.load(Acquire));
+        let page = self.of_page.get(first as usize);
+        let owner = match all.checked_sub(1) {
+            Some(owner) => owner as u32,
+            None => page.map_or(OTHERS, |owner| owner.load(Relaxed)),
+        };
+        if let Some(pages) = self.pages_of(owner) {
+            pages.fetch_sub(count, Relaxed);
         }
     }
 }

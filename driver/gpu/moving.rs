@@ -106,6 +106,13 @@ impl<'a> Moving<'a> {
         Ok(self.outcome)
     }
 
+    /// Pages that were collected, also those for which there was no room.
+    pub(crate) fn collected(&self) -> u64 {
+        let pairs = self.under_way.iter().flat_map(|this| &this.pairs);
+        let pages = pairs.map(|pair| pages_of(pair.item));
+        pages.fold(self.outcome.no_room, u64::saturating_add)
+    }
+
     /// Whether the engine was told to copy; otherwise it waits for others to end.
     fn has_begun(&self) -> bool {
         self.under_way

@@ -31,6 +31,7 @@ use crate::{
         task,
     },
 };
+use core::ops::Range;
 use kernel::{
     device, new_mutex,
     prelude::*,
@@ -248,6 +249,12 @@ impl Gpu {
         let number = pfn.checked_sub(self.private.first.load(Relaxed))?;
         let offset = number.checked_mul(PAGE_SIZE)?;
         (offset < self.limits.vram).then_some(offset)
+    }
+
+    /// The frame numbers of the pages; none if there are no descriptions of them.
+    pub(crate) fn frames(&self) -> Range<u64> {
+        let first = self.private.first.load(Relaxed);
+        first..first.saturating_add(self.limits.vram / PAGE_SIZE)
     }
 
     /// Takes a page of VRAM, or 2 MiB of it if `huge`, from what is reserved. Returns its number

@@ -66,6 +66,8 @@ pub(super) struct Vram {
     /// The frames of pages that nobody has any more, a bit for each. Their end comes where no lock
     /// can be taken, so whoever takes the lock next frees them.
     freed: KVVec<Atomic<u64>>,
+    /// A bit for each word of `freed` that may have one.
+    freed_words: KVVec<Atomic<u64>>,
     any_freed: Atomic<bool>,
     /// The offset of the page that shows whether VRAM keeps what it has. See `mover.rs`.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for memory that moves"))]
@@ -79,6 +81,7 @@ impl Vram {
             let words = usize::try_from(bitmap::words(count)).map_err(|_| ENODEV)?;
             let mut frames = Bitmap::new(KVVec::from_elem(0, words, GFP_KERNEL)?, count);
             let freed = frame_bits(bytes)?;
+            let freed_words = zeros(bitmap::words(freed.len() as u64))?;
             // Not at the cost of programs.
             let mark = frames.take_top().ok_or(ENODEV)?;
             let free = Free {
@@ -91,6 +94,7 @@ impl Vram {
             Ok(try_pin_init!(Self {
                 free <- new_mutex!(free, "pinmap_vram"),
                 freed,
+                freed_words,
                 any_freed: Atomic::new(false),
                 mark: mark.saturating_mul(PAGE_SIZE),
             }? Error))
@@ -102,7 +106,14 @@ impl Vram {
         let mut free = self.free.lock();
         if self.any_freed.load(Relaxed) && self.any_freed.xchg(false, Full) {
             let free = &mut *free;
-            drain(&self.freed, |first, count| free.frames.give(first, count));
+            drain(&self.freed_words, |word, count| {
+                let end = word.saturating_add(count) as usize;
+                let words = self.freed.get(word as usize..end).unwrap_or_default();
+                let before = word.saturating_mul(u64::BITS.into());
+                drain(words, |first, count| {
+                    free.frames.give(before.saturating_add(first), count);
+                });
+            });
         }
         free
     }
@@ -143,6 +154,9 @@ impl Vram {
     #[cfg(pinmap_mirror)]
     pub(super) fn give_frames(&self, first: u64, count: u64) {
         set_bits(&self.freed, first, count, true);
+        let word = first / BITS;
+        let end = first.saturating_add(count).div_ceil(BITS);
+        set_bits(&self.freed_words, word, end.saturating_sub(word), true);
         self.any_freed.xchg(true, Full);
     }
 

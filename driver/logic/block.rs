@@ -24,11 +24,28 @@ impl Pages {
     /// Returns the pages from `first` to `last`, both inclusive.
     pub fn range(first: usize, last: usize) -> Self {
         let mut this = Self::NONE;
+        let last = last.min(PAGES - 1);
+        let (from, to) = (first / 64, last / 64);
         for (index, word) in this.0.iter_mut().enumerate() {
-            let start = index.saturating_mul(64);
-            let from = first.saturating_sub(start).min(64);
-            let to = last.saturating_add(1).saturating_sub(start).min(64);
-            *word = below(to) & !below(from);
+            if index >= from && index <= to {
+                *word = u64::MAX;
+            }
+        }
+        if let Some(word) = this.0.get_mut(from) {
+            *word &= u64::MAX.wrapping_shl((first % 64) as u32);
+        }
+        if let Some(word) = this.0.get_mut(to) {
+            *word &= u64::MAX.wrapping_shr(63_u32.wrapping_sub((last % 64) as u32));
+        }
+        this
+    }
+
+    /// Returns the set of these words, of 64 pages each: the lowest bit is the first page. Words
+    /// that are missing count as empty.
+    pub fn from_words(words: impl Iterator<Item = u64>) -> Self {
+        let mut this = Self::NONE;
+        for (place, word) in this.0.iter_mut().zip(words) {
+            *place = word;
         }
         this
     }
@@ -119,14 +136,6 @@ impl Pages {
             from = page.saturating_add(1);
             Some(page)
         })
-    }
-}
-
-/// Returns a word of which the lowest `bits` are set.
-const fn below(bits: usize) -> u64 {
-    match 1_u64.checked_shl(bits as u32) {
-        Some(bit) => bit.wrapping_sub(1),
-        None => u64::MAX,
     }
 }
 
@@ -270,12 +279,24 @@ mod tests {
     fn ranges() {
         assert_eq!(Pages::range(0, PAGES - 1), Pages::ALL);
         assert_eq!(Pages::range(3, 2), Pages::NONE);
+        assert_eq!(Pages::range(64, 63), Pages::NONE);
+        assert_eq!(Pages::range(PAGES, PAGES), Pages::NONE);
+        assert_eq!(Pages::range(usize::MAX, usize::MAX), Pages::NONE);
+        assert_eq!(Pages::range(130, 60), Pages::NONE);
+        assert_eq!(Pages::range(0, usize::MAX), Pages::ALL);
         let pages = Pages::range(60, 130);
         assert_eq!(pages.count(), 71);
         assert!(!pages.has(59) && pages.has(60) && pages.has(130) && !pages.has(131));
         assert_eq!(pages.next(0), Some(60));
         assert_eq!(pages.next(131), None);
         assert_eq!(Pages::range(511, 511).next(0), Some(511));
+    }
+
+    #[test]
+    fn words() {
+        let pages = Pages::from_words([1, 1 << 63].into_iter());
+        assert_eq!(pages.iter().collect::<Vec<_>>(), [0, 127]);
+        assert_eq!(Pages::from_words([u64::MAX; 9].into_iter()), Pages::ALL);
     }
 
     #[test]
@@ -322,6 +343,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_range_has_its_pages(first in 0usize..PAGES + 70, last in 0usize..PAGES + 70) {
+            let pages = Pages::range(first, last);
+            for page in 0..PAGES {
+                prop_assert_eq!(pages.has(page), first <= page && page <= last);
+            }
+        }
+
         /// What was entered is unmapped once, in the runs in which it was mapped.
         #[test]
         fn runs_come_and_go(

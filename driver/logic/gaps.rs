@@ -13,7 +13,7 @@
 use super::{span::Span, PAGE_SIZE};
 
 /// Number of classes, for lengths of 64 bits.
-pub const CLASSES: u32 = u64::BITS;
+pub const CLASSES: usize = u64::BITS as usize;
 
 /// Returns the class of a gap.
 pub const fn class(gap: Span) -> u32 {
@@ -216,7 +216,7 @@ mod tests {
         for (length, want) in [(1, 0), (0x1000, 12), (0x1fff, 12), (0x2000, 13)] {
             assert_eq!(class(Span::new(0, length).unwrap()), want);
         }
-        assert_eq!(class(span(0, u64::MAX)), CLASSES - 1);
+        assert_eq!(class(span(0, u64::MAX)), CLASSES as u32 - 1);
     }
 
     #[test]

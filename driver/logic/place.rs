@@ -12,7 +12,7 @@
 //! all tried only if nothing else is left. Thus a full address space costs no more than an empty
 //! one.
 
-use super::{gaps, span::Span, PAGE_SIZE};
+use super::{span::Span, PAGE_SIZE};
 
 /// Sizes of the larger leaves of x86 and of most other page tables: 2 MiB and 1 GiB.
 const LARGE: u64 = 1 << 21;
@@ -26,6 +26,11 @@ pub trait Taken {
     /// Returns the lowest gap of a [class](gaps::class) that begins at `from` or above. Reserved
     /// spans and the page at address 0 are in no gap.
     fn gap(&self, class: u32, from: u64) -> Option<Span>;
+
+    /// Returns a set of classes, a bit for each, that has all of which there are gaps.
+    fn classes(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// Address that a caller wants for its buffer.
@@ -148,7 +153,9 @@ impl<T: Taken + ?Sized> Space<'_, T> {
         let sure = fit.sure_length();
         let mut best: Option<Span> = None;
         let shortest = fit.length.checked_ilog2().unwrap_or(0);
-        for class in (shortest..gaps::CLASSES).rev() {
+        let mut classes = self.taken.classes() & u64::MAX.wrapping_shl(shortest);
+        while let Some(class) = classes.checked_ilog2() {
+            classes &= !1_u64.wrapping_shl(class);
             let tries = match 1_u64.checked_shl(class) {
                 Some(least) if least >= sure => 1,
                 _ if best.is_some() => PATIENCE,
@@ -218,8 +225,8 @@ fn congruent(from: u64, address: u64, modulus: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::gaps::{model::Model, Bounds, FreeSpace};
     use super::*;
-    use gaps::{model::Model, Bounds, FreeSpace};
     use proptest::prelude::*;
 
     const MSI: Span = match Span::from_bounds(0xfee0_0000, 0xfeef_ffff) {

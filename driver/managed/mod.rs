@@ -35,7 +35,7 @@ use crate::{
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mmu::DmaControl,
     stats::Stats,
-    sys::{account::Account, clock, mirror::Mirror, task},
+    sys::{account::Account, clock, hmm::Snapshot, mirror::Mirror, task},
 };
 use kernel::{
     new_spinlock,
@@ -105,6 +105,9 @@ pub(crate) struct Managed {
     windows: [Atomic<u64>; WINDOWS as usize],
     /// How devices go through blocks that move, by the lowest bits of the next ones' numbers.
     courses: [Atomic<u64>; WINDOWS as usize],
+    /// Room that is kept for the next page table that is read.
+    #[pin]
+    snapshot: SpinLock<Option<Snapshot>>,
 }
 
 /// Managed memory of a context, which follows the program's memory.
@@ -139,8 +142,21 @@ impl Managed {
             budget: Budget::new(vm.gpu()),
             windows: core::array::from_fn(|_| Atomic::new(0)),
             courses: core::array::from_fn(|_| Atomic::new(0)),
+            snapshot <- new_spinlock!(None, "pinmap_snapshot"),
         }? Error);
         Mirror::new(account.mm(), managed)
+    }
+
+    /// Returns room for the page table of a block.
+    fn snapshot(&self) -> Result<Snapshot> {
+        let kept = self.snapshot.lock().take();
+        kept.map_or_else(Snapshot::new, Ok)
+    }
+
+    /// Keeps `snapshot` for the next one.
+    fn keep_snapshot(&self, snapshot: Snapshot) {
+        let other = self.snapshot.lock().replace(snapshot);
+        drop(other);
     }
 
     /// What the context may have of VRAM.

@@ -29,9 +29,8 @@ pub(super) fn is_one(
     if private.is_some_and(|offset| offset % LARGE != 0) {
         return false;
     }
-    let is_contiguous =
-        (0..PAGES).all(|index| held.pfn(index) == Some(first.saturating_add(index as u64)));
-    if !is_contiguous {
+    let is_next = |index: usize| held.pfn(index) == Some(first.saturating_add(index as u64));
+    if !held.is_one() && !(0..PAGES).all(is_next) {
         return false;
     }
     if *writable == Pages::ALL {
@@ -98,6 +97,14 @@ impl Iterator for Pieces<'_> {
                 && self.writable.has(index) == write
         };
         let mut end = first.saturating_add(1);
+        if self.held.is_one() {
+            let others = if write {
+                Pages::ALL.but(self.writable)
+            } else {
+                self.writable
+            };
+            end = others.next(end).unwrap_or(PAGES);
+        }
         while end < PAGES && is_next(end) {
             end = end.saturating_add(1);
         }

@@ -78,6 +78,9 @@ const IN_HUGE: u64 = PAGES as u64 - 1;
 
 /// Whether the page table has a block as 2 MiB that are contiguous, and begin on a boundary.
 fn is_huge(snapshot: &Snapshot) -> bool {
+    if snapshot.is_one() {
+        return true;
+    }
     let Leaf::Page { pfn: first, .. } = snapshot.leaf(0) else {
         return false;
     };

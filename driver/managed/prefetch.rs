@@ -145,7 +145,7 @@ impl Managed {
             home,
             // What this call moves does not make room for what it moves next.
             until: self.vm.gpu().moment(),
-            snapshot: Snapshot::new()?,
+            snapshot: self.snapshot()?,
         };
         let mut rest = Some(range);
         let mut done = Prefetched::default();
@@ -156,6 +156,7 @@ impl Managed {
                 done.add(course.try_again(part, first)?);
             }
         }
+        self.keep_snapshot(course.snapshot);
         Ok(done)
     }
 
@@ -318,13 +319,15 @@ impl<'a> Course<'a> {
             let Some(range) = *rest else { break };
             let block = block_of(range.start());
             let part = range.intersection(block).ok_or(EINVAL)?;
-            self.snapshot
-                .read_locked(areas, block.start(), gpu.token())?;
-            if !self.home && reserved.is_none() {
-                let wanted = self.wanted(areas, part)?;
-                reserved = gpu.reserve_free(&self.managed.budget, wanted)?;
+            if !self.home {
+                self.snapshot
+                    .read_locked(areas, block.start(), gpu.token())?;
                 if reserved.is_none() {
-                    return Ok(Some(wanted));
+                    let wanted = self.wanted(areas, part)?;
+                    reserved = gpu.reserve_free(&self.managed.budget, wanted)?;
+                    if reserved.is_none() {
+                        return Ok(Some(wanted));
+                    }
                 }
             }
             self.move_block(areas, part, reserved.take(), turn)?;
@@ -349,19 +352,33 @@ impl<'a> Course<'a> {
 
     /// Pages of `part`, in one block, that are where they are to go.
     fn count_there(&self, part: Span) -> u64 {
-        let gpu = self.managed.vm.gpu();
-        let is_there = |index: &usize| match self.snapshot.leaf(*index) {
-            Leaf::Page { pfn, .. } => gpu.offset_of(pfn).is_none() == self.home,
-            Leaf::Absent | Leaf::Forbidden => self.home,
+        let pages = pages_in(block_of(part.start()), part);
+        let private = self.snapshot.among(&self.managed.vm.gpu().frames());
+        // What the page table does not have counts as being at home.
+        let there = if self.home {
+            pages.but(private)
+        } else {
+            pages.and(private)
         };
-        let first = (part.start() % LARGE / PAGE_SIZE) as usize;
-        let pages = first..first.saturating_add(part.pages() as usize).min(PAGES);
-        pages.filter(is_there).count() as u64
+        there.count() as u64
+    }
+
+    /// Pages of `part`, in one block, that were at home when so many others were `collected` there:
+    /// of those, the page table has nothing now.
+    fn count_home(&mut self, areas: &Areas<'_>, part: Span, collected: u64) -> Result<u64> {
+        // Mostly there is none, and nothing is to be read.
+        if collected == part.pages() {
+            return Ok(0);
+        }
+        let start = block_of(part.start()).start();
+        let token = self.managed.vm.gpu().token();
+        self.snapshot.read_locked(areas, start, token)?;
+        Ok(self.count_there(part).saturating_sub(collected))
     }
 
     /// Begins to move a part of one block: to frames that are `reserved`, or home.
     fn move_block<'b>(
-        &self,
+        &mut self,
         areas: &'b Areas<'_>,
         part: Span,
         mut reserved: Option<Reserved<'_>>,
@@ -370,7 +387,8 @@ impl<'a> Course<'a> {
     where
         'a: 'b,
     {
-        let gpu = self.managed.vm.gpu();
+        let managed = self.managed;
+        let gpu = managed.vm.gpu();
         let holder = if self.home {
             None
         } else {
@@ -390,11 +408,17 @@ impl<'a> Course<'a> {
                 return Ok(());
             };
             turn.make_room()?;
-            let moving = match &mut reserved {
-                None => gpu.begin_home(area, span)?,
-                Some(reserved) => gpu.begin_in(area, span, reserved, peer)?,
+            let (moving, there) = match &mut reserved {
+                None => {
+                    let moving = gpu.begin_home(area, span)?;
+                    let there = self.count_home(areas, span, moving.collected())?;
+                    (moving, there)
+                }
+                Some(reserved) => {
+                    let moving = gpu.begin_in(area, span, reserved, peer)?;
+                    (moving, self.count_there(span))
+                }
             };
-            let there = self.count_there(span);
             turn.line.add(Part { span, there }, moving)
         })
     }

@@ -210,11 +210,23 @@ impl Pager for Managing {
 
 /// Serves a fault. Returns how many pages the device has that it had not before.
 fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
+    let mut snapshot = managing.snapshot()?;
+    let result = attempts(managing, fault, &mut snapshot, retries);
+    managing.keep_snapshot(snapshot);
+    result
+}
+
+/// Tries to serve a fault again and again.
+fn attempts(
+    managing: &Managing,
+    fault: Fault,
+    snapshot: &mut Snapshot,
+    retries: &mut u64,
+) -> Result<u64, Failed> {
     let begun = clock::now();
-    let mut snapshot = Snapshot::new()?;
     let mut progress = Progress::default();
     loop {
-        let attempt = attempt(managing, fault, &mut snapshot, &mut progress)?;
+        let attempt = attempt(managing, fault, snapshot, &mut progress)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
             Attempt::FaultedIn if !progress.is_new => {
@@ -414,12 +426,8 @@ fn lend(
     block.confirm(managed)?;
     let mut wanted = lendable(managed, block.span());
     if extent.pages != Pages::ALL {
-        let mut here = extent.pages;
-        for index in wanted.but(here).iter() {
-            let offset = snapshot.pfn(index).and_then(|pfn| gpu.offset_of(pfn));
-            here.set(index, offset.is_some());
-        }
-        wanted = wanted.and(here);
+        let private = snapshot.among(&gpu.frames());
+        wanted = wanted.and(extent.pages.or(private));
     }
     if narrow {
         let last = fault.index | (GRANULE_PAGES - 1);
@@ -472,14 +480,14 @@ fn lend(
         }
     }
     let pieces = Pieces::new(managed, &held, writable);
-    let mut mapped = Pages::NONE;
+    let mut mapped = held.pages();
     let mut result = Ok(());
     for piece in pieces {
         result = piece.map(block);
         if result.is_err() {
+            mapped = mapped.but(Pages::range(piece.run.first, PAGES - 1));
             break;
         }
-        mapped = mapped.or(piece.run.pages());
     }
     let done = || Pieces::new(managed, &held, writable).filter(|piece| mapped.has(piece.run.first));
 

@@ -14,6 +14,7 @@ use crate::logic::{
     span::Span,
     PAGE_SIZE,
 };
+use core::ops::Range;
 use kernel::{error::to_result, mm::Mm, prelude::*};
 
 /// Bits of an entry, as `helpers/hmm.c` checks them.
@@ -21,6 +22,17 @@ const VALID: u64 = 1 << 63;
 const WRITE: u64 = 1 << 62;
 const ERROR: u64 = 1 << 61;
 const PFN: u64 = (1 << 53) - 1;
+/// Where an entry has the order of its mapping: one entry of the page table maps so many pages, all
+/// alike, among them this one.
+const ORDER: u32 = 53;
+const ORDERS: u64 = 0x1f;
+/// The order of a mapping of 2 MiB.
+const HUGE: u64 = PAGES.trailing_zeros() as u64;
+
+/// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
+fn has_page(leaf: u64) -> u64 {
+    leaf & VALID
+}
 
 /// What a page table has for one page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,14 +107,72 @@ impl Snapshot {
         }
     }
 
+    /// Returns whether one entry of the page table maps all of the block: its leaves are alike, and
+    /// its page frames contiguous and aligned.
+    pub(crate) fn is_one(&self) -> bool {
+        let first = self.0.first().map_or(0, |&leaf| leaf as u64);
+        has_page(first) != 0 && first.wrapping_shr(ORDER) & ORDERS >= HUGE
+    }
+
+    /// Returns the pages of the block whose leaves pass `test`, which returns the bit `VALID` or 0.
+    fn pages(&self, test: impl Fn(u64) -> u64) -> Pages {
+        let words = self.0.chunks_exact(u64::BITS as usize);
+        Pages::from_words(words.map(|leaves| {
+            // The first leaf ends up in the lowest bit.
+            let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
+            leaves.iter().fold(0, push)
+        }))
+    }
+
+    /// Returns the pages of the block that the page table has.
+    pub(crate) fn present(&self) -> Pages {
+        if self.is_one() {
+            return Pages::ALL;
+        }
+        self.pages(has_page)
+    }
+
+    /// Returns the pages of the block that the page table has and whose page frames are among
+    /// `frames`.
+    pub(crate) fn among(&self, frames: &Range<u64>) -> Pages {
+        let count = frames.end.saturating_sub(frames.start);
+        let is_among = |pfn: u64| pfn.wrapping_sub(frames.start) < count;
+        if self.is_one() {
+            let is_in = self.pfn(0).is_some_and(is_among);
+            return if is_in { Pages::ALL } else { Pages::NONE };
+        }
+        self.pages(|leaf| {
+            if is_among(leaf & PFN) {
+                has_page(leaf)
+            } else {
+                0
+            }
+        })
+    }
+
     /// Takes references to those of `pages` that the page table has. `current` says that it has
     /// them still; the caller has the lock that a notifier needs before they can go away.
     pub(crate) fn hold(&self, pages: Pages, current: &Current) -> Held<'_> {
         let mut held = Held {
             snapshot: self,
             pages: Pages::NONE,
+            one: false,
         };
-        for index in pages.and(current.pages()).iter() {
+        let pages = pages.and(current.pages()).and(self.present());
+        if let (true, true, Some(first)) = (self.is_one(), pages == Pages::ALL, self.pfn(0)) {
+            // SAFETY: As below.
+            unsafe { helpers::pinmap_hold_page(first as usize) };
+            // SAFETY: We own a reference to the first page.
+            if unsafe { helpers::pinmap_is_one_folio(first as usize, PAGES) } {
+                // A folio of which anybody has a reference is neither freed nor split.
+                held.pages = Pages::ALL;
+                held.one = true;
+                return held;
+            }
+            // SAFETY: We own the reference.
+            unsafe { helpers::pinmap_let_go_of_page(first as usize) };
+        }
+        for index in pages.iter() {
             if let Some(pfn) = self.pfn(index) {
                 // SAFETY: The page is in a page table, and stays there until a notifier was told,
                 // for which the caller has the lock.
@@ -114,20 +184,37 @@ impl Snapshot {
     }
 }
 
-/// Pages of a block, each with a reference. Dropping it drops the references.
+/// Pages of a block, with references. Dropping it drops the references.
 ///
 /// # Invariants
 ///
-/// We own a reference to each page of `snapshot` that is in `pages`.
+/// We own a reference to each page of `snapshot` that is in `pages`; if `one`, these are all, of
+/// one folio, and have one reference together.
 pub(crate) struct Held<'a> {
     snapshot: &'a Snapshot,
     pages: Pages,
+    one: bool,
 }
 
 impl Held<'_> {
     /// The pages that are held.
     pub(crate) fn pages(&self) -> Pages {
         self.pages
+    }
+
+    /// Returns whether all pages of the block are held, and are one folio that one entry of the
+    /// page table maps.
+    pub(crate) fn is_one(&self) -> bool {
+        self.one
+    }
+
+    /// Returns the pages that stand for all that are held: the first of one folio.
+    fn each_folio(&self) -> Pages {
+        if self.one {
+            Pages::range(0, 0)
+        } else {
+            self.pages
+        }
     }
 
     /// Returns the page frame of a page that is held.
@@ -141,7 +228,7 @@ impl Held<'_> {
     pub(crate) fn writable(&self, target: Option<usize>) -> Pages {
         let target = target.and_then(|index| self.pfn(index));
         let mut writable = Pages::NONE;
-        for index in self.pages.iter() {
+        for index in self.each_folio().iter() {
             if let Leaf::Page { pfn, write: true } = self.snapshot.leaf(index) {
                 // SAFETY: We own references to both pages, by the type invariants.
                 let is_in = unsafe {
@@ -152,13 +239,20 @@ impl Held<'_> {
                 writable.set(index, is_in);
             }
         }
+        if self.one && !writable.is_empty() {
+            return Pages::ALL;
+        }
         writable
     }
 
     /// Marks pages as modified: a device may write to them from now on. `current` is as in
     /// [`Snapshot::hold`].
     pub(crate) fn mark_modified(&self, pages: Pages, _current: &Current) {
-        for index in pages.and(self.pages).iter() {
+        let mut pages = pages.and(self.pages);
+        if self.one && !pages.is_empty() {
+            pages = self.each_folio();
+        }
+        for index in pages.iter() {
             if let Some(pfn) = self.pfn(index) {
                 // SAFETY: We own a reference, by the type invariants. The page is in a page table
                 // that permits writing, and so its mapping is not taken from it.
@@ -170,7 +264,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        for index in self.pages.iter() {
+        for index in self.each_folio().iter() {
             if let Some(pfn) = self.snapshot.pfn(index) {
                 // SAFETY: We own the reference, by the type invariants.
                 unsafe { helpers::pinmap_let_go_of_page(pfn as usize) };

@@ -145,6 +145,7 @@ u32 pinmap_explain_fault(struct mm_struct *mm, unsigned long addr, bool write, i
 void pinmap_hold_page(unsigned long pfn);
 void pinmap_let_go_of_page(unsigned long pfn);
 bool pinmap_is_modified(unsigned long pfn);
+bool pinmap_is_one_folio(unsigned long pfn, unsigned long count);
 bool pinmap_is_same_folio(unsigned long a, unsigned long b);
 void pinmap_mark_modified(unsigned long pfn);
 

@@ -23,6 +23,7 @@
 /* As hmm.rs has them. */
 static_assert(HMM_PFN_VALID == 1UL << 63 && HMM_PFN_WRITE == 1UL << 62);
 static_assert(HMM_PFN_ERROR == 1UL << 61 && ~HMM_PFN_FLAGS == (1UL << 53) - 1);
+static_assert(HMM_PFN_ORDER_SHIFT == 53);
 
 /* vma_is_secretmem() is not exported. */
 static bool pinmap_is_secret(const struct vm_area_struct *vma)
@@ -62,12 +63,15 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
 static void pinmap_admit_huge(struct mm_struct *mm, unsigned long start, unsigned int pages,
 			      unsigned long *leaves)
 {
-	struct vm_area_struct *vma = vma_lookup(mm, start);
+	struct vm_area_struct *vma;
 	unsigned int at = 0;
 
 	while (at < pages && leaves[at] == HMM_PFN_ERROR)
 		at++;
-	if (at != pages || !vma || start + pages * PAGE_SIZE > vma->vm_end)
+	if (at != pages)
+		return;
+	vma = vma_lookup(mm, start);
+	if (!vma || start + pages * PAGE_SIZE > vma->vm_end)
 		return;
 	if (vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) && (vma->vm_flags & VM_READ) &&
 	    !(vma->vm_flags & VM_SPECIAL))
@@ -82,6 +86,9 @@ static void pinmap_admit_huge(struct mm_struct *mm, unsigned long start, unsigne
  *
  * HMM uses the interval notifier that it is given to stop early if the range changes. This one
  * never changes, because the caller asks its own notifier.
+ *
+ * HMM writes all @leaves, and keeps of each what says how it is mapped for DMA. Nobody says that
+ * here: they are zeros at first, or what an earlier call has read.
  */
 int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigned int pages,
 			      void *owner, unsigned long *leaves)
@@ -97,7 +104,6 @@ int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigne
 	};
 	int ret;
 
-	memset(leaves, 0, pages * sizeof(*leaves));
 	ret = hmm_range_fault(&range);
 	if (!ret) {
 		pinmap_admit_huge(mm, range.start, pages, leaves);
@@ -257,6 +263,14 @@ void pinmap_hold_page(unsigned long pfn)
 void pinmap_let_go_of_page(unsigned long pfn)
 {
 	put_page(pfn_to_page(pfn));
+}
+
+/* Whether the @count pages from @pfn on, of which the caller has the first, are of one folio. */
+bool pinmap_is_one_folio(unsigned long pfn, unsigned long count)
+{
+	struct folio *folio = pfn_folio(pfn);
+
+	return pfn - folio_pfn(folio) + count <= folio_nr_pages(folio);
 }
 
 /*

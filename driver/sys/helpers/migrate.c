@@ -219,7 +219,8 @@ int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, u
 	bool system = sources & PINMAP_PAGES_OF_SYSTEM, device = sources & PINMAP_PAGES_OF_DEVICE;
 	int ret;
 
-	memset(batch, 0, sizeof(*batch));
+	/* migrate_vma_setup() writes the arrays, as far as there are pages. */
+	batch->guarded = NULL;
 	batch->count = (end - start) >> PAGE_SHIFT;
 	batch->args = (struct migrate_vma){
 		.vma = vma,

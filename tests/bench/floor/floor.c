@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The floor of the bench: the time of pinning and mapping when nothing else is done. move.c has
- * that of moving.
+ * that of moving, and fault.c that of faults.
  *
  * Pins as gup_test's PIN_FAST_BENCHMARK does with the flags 0x101, but tells nanoseconds. It keeps
  * no account, watches nothing and answers to root only: a measuring device, not a driver.
@@ -125,6 +125,21 @@ static long floor_ioctl_move(void __user *arg)
 	return ret;
 }
 
+static long floor_ioctl_fault(void __user *arg)
+{
+	struct bench_floor_fault fault;
+	int ret;
+
+	if (copy_from_user(&fault, arg, sizeof(fault)))
+		return -EFAULT;
+	mutex_lock(&floor_lock);
+	ret = floor_fault(&fault);
+	mutex_unlock(&floor_lock);
+	if (!ret && copy_to_user(arg, &fault, sizeof(fault)))
+		ret = -EFAULT;
+	return ret;
+}
+
 static long floor_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 {
 	struct bench_floor floor;
@@ -132,6 +147,8 @@ static long floor_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 
 	if (cmd == BENCH_FLOOR_MOVE)
 		return floor_ioctl_move((void __user *)arg);
+	if (cmd == BENCH_FLOOR_FAULT)
+		return floor_ioctl_fault((void __user *)arg);
 	if (cmd != BENCH_FLOOR_RUN)
 		return -ENOTTY;
 	if (copy_from_user(&floor, (void __user *)arg, sizeof(floor)))

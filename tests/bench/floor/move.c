@@ -2,8 +2,10 @@
 /*
  * The floor of memory that moves: the time of migrate_vma_setup(), migrate_vma_pages() and
  * migrate_vma_finalize(), and of taking the new pages. Nothing is copied, so the contents are lost,
- * and no device has a page table.
+ * and no device has a page table. On demand the CPU copies each small page to or from a buffer,
+ * always the same one, as a driver has to do whose device cannot reach scattered pages well.
  */
+#include <linux/highmem.h>
 #include <linux/ioport.h>
 #include <linux/ktime.h>
 #include <linux/memremap.h>
@@ -21,17 +23,22 @@ static struct dev_pagemap *move_pagemap;
 static unsigned long move_next;
 static atomic_long_t move_used = ATOMIC_LONG_INIT(0);
 
+/* Pages are copied to it, or from it. */
+static struct page *move_buffer;
+static bool move_copies;
+
+/* Inside the mmap lock, for the arrays: a CPU fault uses them too. */
+static DEFINE_MUTEX(move_lock);
 static unsigned long source[HPAGE_PMD_NR], target[HPAGE_PMD_NR];
+/* Bytes around a small page that the CPU has touched, which come back with it. */
+enum { MOVE_AROUND = SZ_64K };
 
 static void move_freed(struct folio *folio)
 {
 	atomic_long_sub(folio_nr_pages(folio), &move_used);
 }
 
-static vm_fault_t move_to_ram(struct vm_fault *vmf)
-{
-	return VM_FAULT_SIGBUS;
-}
+static vm_fault_t move_to_ram(struct vm_fault *vmf);
 
 static const struct dev_pagemap_ops move_ops = {
 	.folio_free = move_freed,
@@ -60,9 +67,22 @@ static struct folio *move_alloc(struct vm_area_struct *vma, unsigned long addr, 
 	return folio;
 }
 
-/* Moves the pages of a block there or back; returns how many did. */
+/* Copies a small page that goes there, from @source, or comes back. */
+static int move_copy(unsigned long source, struct folio *folio, bool back)
+{
+	struct page *page = back ? folio_page(folio, 0) : migrate_pfn_to_page(source);
+
+	if (!move_copies || !page)
+		return 0;
+	return back ? copy_mc_highpage(page, move_buffer) : copy_mc_highpage(move_buffer, page);
+}
+
+/*
+ * Moves the pages of a block there or back, with the one that the CPU has @touched; returns how
+ * many did.
+ */
 static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned long end,
-		       bool back)
+		       bool back, struct page *touched)
 {
 	struct migrate_vma args = {
 		.vma = vma,
@@ -72,6 +92,7 @@ static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned
 		.end = end,
 		.pgmap_owner = move_pagemap,
 		.flags = (back ? MIGRATE_VMA_SELECT_DEVICE_PRIVATE : MIGRATE_VMA_SELECT_SYSTEM),
+		.fault_page = touched,
 	};
 	unsigned long i, count = (end - start) >> PAGE_SHIFT, moved = 0;
 	unsigned int order;
@@ -79,7 +100,6 @@ static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned
 
 	if (count == HPAGE_PMD_NR && IS_ALIGNED(start, HPAGE_PMD_SIZE))
 		args.flags |= MIGRATE_VMA_SELECT_COMPOUND;
-	memset(target, 0, sizeof(target));
 	ret = migrate_vma_setup(&args);
 	if (ret)
 		return ret;
@@ -92,12 +112,32 @@ static long move_block(struct vm_area_struct *vma, unsigned long start, unsigned
 		folio = back ? move_alloc(vma, start + i * PAGE_SIZE, order) : move_take(order);
 		if (!folio)
 			continue;
+		if (!order && move_copy(source[i], folio, back)) {
+			folio_unlock(folio);
+			folio_put(folio);
+			continue;
+		}
 		target[i] = migrate_pfn(folio_pfn(folio)) | (order ? MIGRATE_PFN_COMPOUND : 0);
 		moved += 1UL << order;
 	}
 	migrate_vma_pages(&args);
 	migrate_vma_finalize(&args);
 	return moved;
+}
+
+/* What the CPU touches comes back: a huge page, or the small ones around. */
+static vm_fault_t move_to_ram(struct vm_fault *vmf)
+{
+	bool huge = !vmf->pte && folio_test_large(page_folio(vmf->page));
+	unsigned long size = huge ? HPAGE_PMD_SIZE : MOVE_AROUND;
+	unsigned long start = max(ALIGN_DOWN(vmf->address, size), vmf->vma->vm_start);
+	unsigned long end = min(ALIGN_DOWN(vmf->address, size) + size, vmf->vma->vm_end);
+	long moved;
+
+	mutex_lock(&move_lock);
+	moved = move_block(vmf->vma, start, end, true, vmf->page);
+	mutex_unlock(&move_lock);
+	return moved > 0 ? 0 : VM_FAULT_SIGBUS;
 }
 
 /* The time that the range takes there, or back. */
@@ -110,6 +150,7 @@ static int move_range(const struct bench_floor_move *move, bool back, u64 *ns)
 
 	if (mmap_read_lock_killable(mm))
 		return -EINTR;
+	mutex_lock(&move_lock);
 	while (addr < end && moved >= 0) {
 		struct vm_area_struct *vma = vma_lookup(mm, addr);
 		unsigned long next = min(end, ALIGN(addr + 1, HPAGE_PMD_SIZE));
@@ -117,10 +158,11 @@ static int move_range(const struct bench_floor_move *move, bool back, u64 *ns)
 		if (!vma || next > vma->vm_end)
 			moved = -EFAULT;
 		else
-			moved = move_block(vma, addr, next, back);
+			moved = move_block(vma, addr, next, back, NULL);
 		addr = next;
 		cond_resched();
 	}
+	mutex_unlock(&move_lock);
 	mmap_read_unlock(mm);
 	*ns = ktime_get_ns() - began;
 	return min(moved, 0L);
@@ -128,27 +170,37 @@ static int move_range(const struct bench_floor_move *move, bool back, u64 *ns)
 
 int floor_move(struct bench_floor_move *move)
 {
-	int ret;
+	const u64 ways = BENCH_FLOOR_THERE | BENCH_FLOOR_BACK;
+	int ret = 0, back = 0;
 
 	if (!move->length || !PAGE_ALIGNED(move->addr | move->length) ||
-	    move->length > BENCH_FLOOR_MOVE_MOST)
+	    move->length > BENCH_FLOOR_MOVE_MOST || !(move->flags & ways) ||
+	    move->flags & ~(ways | BENCH_FLOOR_COPY))
 		return -EINVAL;
-	if (atomic_long_read(&move_used))
-		return -EBUSY;
-	move_next = 0;
-	ret = move_range(move, false, &move->out_there_ns);
-	move->out_moved = atomic_long_read(&move_used) * PAGE_SIZE;
+	if (move->flags & BENCH_FLOOR_THERE) {
+		if (atomic_long_read(&move_used))
+			return -EBUSY;
+		move_next = 0;
+		move_copies = move->flags & BENCH_FLOOR_COPY;
+		ret = move_range(move, false, &move->out_there_ns);
+		move->out_moved = atomic_long_read(&move_used) * PAGE_SIZE;
+	}
 	/* Whatever came of it, nothing stays there. */
-	return move_range(move, true, &move->out_back_ns) ?: ret;
+	if (move->flags & BENCH_FLOOR_BACK)
+		back = move_range(move, true, &move->out_back_ns);
+	return back ?: ret;
 }
 
 int floor_move_init(void)
 {
-	void *ret;
+	void *ret = ERR_PTR(-ENOMEM);
 
 	move_pagemap = kzalloc(sizeof(*move_pagemap), GFP_KERNEL);
 	if (!move_pagemap)
 		return -ENOMEM;
+	move_buffer = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (!move_buffer)
+		goto free;
 	move_frames = request_free_mem_region(&iomem_resource, BENCH_FLOOR_MOVE_MOST,
 					      BENCH_FLOOR_NODE);
 	ret = move_frames;
@@ -165,6 +217,8 @@ int floor_move_init(void)
 		return 0;
 	release_mem_region(move_frames->start, resource_size(move_frames));
 free:
+	if (move_buffer)
+		__free_page(move_buffer);
 	kfree(move_pagemap);
 	return PTR_ERR(ret);
 }
@@ -173,5 +227,6 @@ void floor_move_exit(void)
 {
 	memunmap_pages(move_pagemap);
 	release_mem_region(move_frames->start, resource_size(move_frames));
+	__free_page(move_buffer);
 	kfree(move_pagemap);
 }

@@ -3,22 +3,48 @@
  * The part of the bench that is about managed memory: what it costs the driver to serve a fault,
  * and what faults cost a kernel that runs over memory which nobody registered.
  *
- * usage: bench-managed LABEL ROUNDS [--count|--moving], as root in the VM, with the test GPU bound
- * to pinmap. Prints one JSON record a measurement. A failure ends it.
+ * usage: bench-managed LABEL ROUNDS [--moving | --count [CASE] | --floor [CASE]], as root in the
+ * VM, with the test GPU bound to pinmap. Prints one JSON record a measurement. A failure ends it.
+ * --floor counts what the floor's module (tests/bench/floor) takes for the cases of --count, in a
+ * process without managed memory. What scripts/bench --profile shows is CASE: there-thp, back-4k,
+ * fault-present and so on.
  */
 #define _GNU_SOURCE
+#include "../floor/floor.h"
 #include "bench.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static const size_t whole = 64 << 20;
 
+/* Pages that the first fault in a block makes. */
+enum { FAULTED_IN = 16 };
+
 static const char *label;
+/* The case that is profiled. */
+static const char *profiled = "";
 bool least;
 unsigned int times;
+
+void profile_begin(const char *operation, const char *kind)
+{
+	size_t length = strlen(operation);
+
+	if (!strncmp(profiled, operation, length) && profiled[length] == '-' &&
+	    !strcmp(profiled + length + 1, kind))
+		mark(MARK_BEGIN);
+}
+
+void profile_end(void)
+{
+	mark(MARK_END);
+}
 
 static int compare(const void *left, const void *right)
 {
@@ -93,8 +119,10 @@ static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const
 
 		if (present)
 			*(volatile char *)page = 1;
+		profile_begin("fault", kind);
 		queue_push(queue, GPU_FILL, (uintptr_t)page, 8, 0);
 		queue_finish(queue);
+		profile_end();
 		after = totals(fd);
 		CHECK_EQ(after.out_faults_served - before.out_faults_served, 1);
 		/* In the first round the thread is made. */
@@ -102,6 +130,45 @@ static void bench_fault(int fd, struct gpu_queue *queue, const char *size, const
 			sample(&served, after.out_fault_ns - before.out_fault_ns);
 	}
 	report_kind("fault", size, kind, "pinmap", &served);
+}
+
+/* What the kernel alone takes for such a fault, where @made pages are missing. */
+static void bench_bare_fault(int fd, const char *size, const char *kind, int advice, size_t made)
+{
+	size_t present = made ? made : advice == MADV_HUGEPAGE ? HUGE / PAGE : 1;
+	static struct samples served;
+	char *memory = fresh((size_t)times * HUGE, advice);
+
+	served.count = 0;
+	for (unsigned int i = 0; i < times; i++) {
+		char *page = memory + (size_t)i * HUGE;
+		struct bench_floor_fault fault = {
+			.addr = (uintptr_t)page,
+			.made = made * PAGE,
+		};
+
+		if (!made)
+			*(volatile char *)page = 1;
+		profile_begin("fault", kind);
+		SYS(ioctl(fd, BENCH_FLOOR_FAULT, &fault));
+		profile_end();
+		CHECK_EQ(fault.out_present, present);
+		sample(&served, fault.out_ns);
+	}
+	munmap(memory, (size_t)times * HUGE);
+	report_kind("fault", size, kind, "floor", &served);
+}
+
+/* Instructions of the kernel alone. */
+static void bench_bare(void)
+{
+	int fd = SYS(open("/dev/" BENCH_FLOOR_NODE, O_RDWR | O_CLOEXEC));
+
+	bench_bare_counts(fd);
+	bench_bare_fault(fd, "4KiB", "present", MADV_NOHUGEPAGE, 0);
+	bench_bare_fault(fd, "4KiB", "absent", MADV_NOHUGEPAGE, FAULTED_IN);
+	bench_bare_fault(fd, "2MiB", "thp", MADV_HUGEPAGE, 0);
+	close(fd);
 }
 
 /* The device's time for a kernel that adds 1 to each float. */
@@ -169,18 +236,26 @@ static void bench_kernel(int fd, struct gpu_queue *queue, const char *kind, int 
 bool helper_main(int argc, char **argv)
 {
 	struct pinmap_manage all = { .size = sizeof(all), .flags = PINMAP_MANAGE_ALL };
-	bool moving = argc > 3 && !strcmp(argv[3], "--moving");
+	const char *what = argc > 3 ? argv[3] : "";
+	bool moving = !strcmp(what, "--moving"), bare = !strcmp(what, "--floor");
 	struct gpu_queue queue;
 	int fd;
 
 	if (argc < 3) {
-		fprintf(stderr, "usage: bench-managed LABEL ROUNDS [--count|--moving]\n");
+		fprintf(stderr, "usage: bench-managed LABEL ROUNDS "
+				"[--moving | --count [CASE] | --floor [CASE]]\n");
 		return false;
 	}
 	label = argv[1];
-	least = argc > 3 && !strcmp(argv[3], "--count");
+	least = bare || !strcmp(what, "--count");
+	profiled = argc > 4 ? argv[4] : "";
 	times = strtoul(argv[2], NULL, 10);
 	CHECK(times && times < MAX_ROUNDS);
+	if (bare) {
+		bench_bare();
+		fflush(stdout);
+		return true;
+	}
 	fd = open_gpu();
 	/* What faults cost by themselves is measured where nothing moves. */
 	if (!moving)

@@ -181,7 +181,11 @@ static void bench_bare(const char *there, const char *back, int advice)
 	floors[0].count = floors[1].count = 0;
 	for (unsigned int round = 0; round <= times; round++) {
 		char *memory = touched(whole, advice);
-		struct bench_floor_move move = { .addr = (uintptr_t)memory, .length = whole };
+		struct bench_floor_move move = {
+			.addr = (uintptr_t)memory,
+			.length = whole,
+			.flags = BENCH_FLOOR_THERE | BENCH_FLOOR_BACK,
+		};
 
 		SYS(ioctl(fd, BENCH_FLOOR_MOVE, &move));
 		/* A page that is in use at that moment stays where it is. */
@@ -513,47 +517,93 @@ void bench_moving(int fd, struct gpu_queue *queue)
 	bench_through(fd, queue);
 }
 
+/* Ways of moving memory whose instructions are counted. */
+enum { THERE, BACK, TOUCH, WAYS };
+
+/* By which one is moved, there (if true) or back. */
+typedef void move_by(int fd, char *memory, bool there);
+
+static void move_by_prefetch(int fd, char *memory, bool there)
+{
+	move(fd, there ? 0 : PINMAP_PREFETCH_HOST, memory, HUGE, HUGE);
+}
+
+/* Small pages are copied by the CPU, as by pinmap. Huge ones a device copies. */
+static void move_barely(int fd, char *memory, bool there)
+{
+	struct bench_floor_move move = {
+		.addr = (uintptr_t)memory,
+		.length = HUGE,
+		.flags = (there ? BENCH_FLOOR_THERE : BENCH_FLOOR_BACK) | BENCH_FLOOR_COPY,
+	};
+
+	SYS(ioctl(fd, BENCH_FLOOR_MOVE, &move));
+	if (there)
+		CHECK_EQ(move.out_moved, HUGE);
+}
+
+static uint64_t moved_by(move_by *by, int fd, char *memory, bool there, const char *kind)
+{
+	uint64_t start = now();
+
+	profile_begin(there ? "there" : "back", kind);
+	by(fd, memory, there);
+	profile_end();
+	return now() - start;
+}
+
+/* Counts for 2 MiB there and back, and for one page back by a touch of the CPU. */
+static void count(int fd, const char *system, const char *kind, int advice, move_by *by)
+{
+	static const char *const names[WAYS] = {
+		[THERE] = "managed/%s-there/2MiB",
+		[BACK] = "managed/%s-back/2MiB",
+		[TOUCH] = "managed/%s-touch/4KiB",
+	};
+	static struct samples samples[WAYS];
+
+	memset(samples, 0, sizeof(samples));
+	for (unsigned int round = 0; round <= times; round++) {
+		char *memory = touched(HUGE, advice);
+		uint64_t counts[WAYS];
+
+		counts[THERE] = moved_by(by, fd, memory, true, kind);
+		counts[BACK] = moved_by(by, fd, memory, false, kind);
+		by(fd, memory, true);
+		counts[TOUCH] = now();
+		profile_begin("touch", kind);
+		(void)*(volatile char *)(memory + HUGE / 2);
+		profile_end();
+		counts[TOUCH] = now() - counts[TOUCH];
+		munmap(memory, HUGE);
+		for (int way = 0; round && way < WAYS; way++)
+			sample(&samples[way], counts[way]);
+	}
+	for (int way = 0; way < WAYS; way++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), names[way], kind);
+		report(name, system, &samples[way]);
+	}
+}
+
 /*
- * Instructions for moving 2 MiB there and back, and for one page back by a fault. The bus takes no
- * time, so that the device is not asked again and again whether it has done its copies.
+ * Instructions for moving memory. The bus takes no time, so that the device is not asked again and
+ * again whether it has done its copies.
  */
 void bench_counts(int fd)
 {
-	static const struct {
-		const char *name;
-		int advice;
-	} kinds[] = { { "thp", MADV_HUGEPAGE }, { "4k", MADV_NOHUGEPAGE } };
 	uint64_t bandwidth = gpu_register(GPU_LINK_BANDWIDTH);
 
 	gpu_set_register(GPU_LINK_BANDWIDTH, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-		static struct samples there, back, touch;
-		char name[64];
-
-		there.count = back.count = touch.count = 0;
-		for (unsigned int round = 0; round <= times; round++) {
-			char *memory = touched(HUGE, kinds[i].advice);
-			uint64_t ns[3];
-
-			ns[0] = move(fd, 0, memory, HUGE, HUGE);
-			ns[1] = move(fd, PINMAP_PREFETCH_HOST, memory, HUGE, HUGE);
-			move(fd, 0, memory, HUGE, HUGE);
-			ns[2] = now();
-			(void)*(volatile char *)(memory + HUGE / 2);
-			ns[2] = now() - ns[2];
-			munmap(memory, HUGE);
-			if (round) {
-				sample(&there, ns[0]);
-				sample(&back, ns[1]);
-				sample(&touch, ns[2]);
-			}
-		}
-		snprintf(name, sizeof(name), "managed/%s-there/2MiB", kinds[i].name);
-		report(name, "pinmap", &there);
-		snprintf(name, sizeof(name), "managed/%s-back/2MiB", kinds[i].name);
-		report(name, "pinmap", &back);
-		snprintf(name, sizeof(name), "managed/%s-touch/4KiB", kinds[i].name);
-		report(name, "pinmap", &touch);
-	}
+	count(fd, "pinmap", "thp", MADV_HUGEPAGE, move_by_prefetch);
+	count(fd, "pinmap", "4k", MADV_NOHUGEPAGE, move_by_prefetch);
 	gpu_set_register(GPU_LINK_BANDWIDTH, bandwidth);
+}
+
+/* The same without a device. */
+void bench_bare_counts(int fd)
+{
+	count(fd, "floor", "thp", MADV_HUGEPAGE, move_barely);
+	count(fd, "floor", "4k", MADV_NOHUGEPAGE, move_barely);
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The floor of a device's fault on managed memory: the time of hmm_range_fault(), without a device.
+ *
+ * What is missing is asked for by one call for exactly these pages, with HMM_PFN_REQ_FAULT and
+ * HMM_PFN_REQ_WRITE: for a hole in the page table, HMM makes all pages of the call. The 2 MiB
+ * around are read by another call, without flags, since one fault brings all that the page table
+ * has of them. No notifier is registered: it would count changes, and nobody asks for them here.
+ */
+#include <linux/hmm.h>
+#include <linux/huge_mm.h>
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+
+#include "floor.h"
+#include "move.h"
+
+/* Guarded by the lock of the ioctls. */
+static unsigned long leaves[HPAGE_PMD_NR];
+
+static int fault_range(struct mm_struct *mm, unsigned long start, unsigned long length,
+		       unsigned long flags)
+{
+	/* HMM looks at it to stop early if something changes. This one never changes. */
+	struct mmu_interval_notifier constant = { .mm = mm };
+	struct hmm_range range = {
+		.notifier = &constant,
+		.start = start,
+		.end = start + length,
+		.hmm_pfns = leaves,
+		.default_flags = flags,
+	};
+
+	return hmm_range_fault(&range);
+}
+
+int floor_fault(struct bench_floor_fault *fault)
+{
+	const unsigned long made = HMM_PFN_REQ_FAULT | HMM_PFN_REQ_WRITE;
+	struct mm_struct *mm = current->mm;
+	u64 began;
+	int ret = 0;
+
+	if (!IS_ALIGNED(fault->addr, HPAGE_PMD_SIZE) || !PAGE_ALIGNED(fault->made) ||
+	    fault->made > HPAGE_PMD_SIZE)
+		return -EINVAL;
+	began = ktime_get_ns();
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	if (fault->made)
+		ret = fault_range(mm, fault->addr, fault->made, made);
+	if (!ret)
+		ret = fault_range(mm, fault->addr, HPAGE_PMD_SIZE, 0);
+	mmap_read_unlock(mm);
+	fault->out_ns = ktime_get_ns() - began;
+	fault->out_present = 0;
+	for (unsigned long i = 0; i < HPAGE_PMD_NR; i++)
+		fault->out_present += !!(leaves[i] & HMM_PFN_VALID);
+	return ret;
+}
