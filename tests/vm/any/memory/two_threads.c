@@ -255,12 +255,12 @@ TEST(two_threads_killed)
 }
 
 /*
- * A process is stopped while it pins. The second thread stops as soon as it has done its part; the
- * caller does not wait for that thread's end, and stops as well.
+ * A process is stopped while both threads wait for pages. When these have come the second thread
+ * stops, as it has done its part; the caller does not wait for its end, and stops as well.
  */
 TEST(two_threads_stopped)
 {
-	int sockets[2], front, status;
+	int sockets[2], front, back, status;
 	struct call call;
 	pid_t pid;
 
@@ -270,25 +270,25 @@ TEST(two_threads_stopped)
 	if (pid == 0) {
 		call_prepare(&call);
 		send_fd(sockets[1], call.front);
-		/* Where the page is, and then that the call has ended. */
+		send_fd(sockets[1], call.back);
 		SYS(write(sockets[1], &call.memory, sizeof(call.memory)));
-		uffd_supply(call.back, call.memory + BACK, 0x33);
 		call_run(&call);
 		CHECK_OK(call.result);
-		SYS(write(sockets[1], "", 1));
 		test_end(EXIT_PASS);
 	}
 	front = receive_fd(sockets[0]);
+	back = receive_fd(sockets[0]);
 	SYS(read(sockets[0], &call.memory, sizeof(call.memory)));
 	uffd_await(front, call.memory + FRONT);
+	uffd_await(back, call.memory + BACK);
 	SYS(kill(pid, SIGSTOP));
 	uffd_supply(front, call.memory + FRONT, 0x22);
+	uffd_supply(back, call.memory + BACK, 0x33);
 	CHECK(WAIT_FOR(5000, waitpid(pid, &status, WUNTRACED | WNOHANG) == pid));
 	CHECK(WIFSTOPPED(status));
 	/* Nor does a worker wait for it, as long as the process is stopped. */
 	CHECK(!somebody_is_in("vhost_task_stop"));
 	SYS(kill(pid, SIGCONT));
-	SYS(read(sockets[0], &(char){ 0 }, 1));
 	join(pid);
 }
 
