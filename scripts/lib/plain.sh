@@ -163,7 +163,7 @@ plain_run() {
 	local qemu=(
 		qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none
 		-machine "$kind" -smp 2 -m 1G
-		-cpu "max$([ "$accel" != tcg ] || echo ,erms=off,fsrm=off)"
+		-cpu "max$([ "$accel" != tcg ] || echo ,erms=off,fsrm=off,fsrs=off)"
 		-object memory-backend-memfd,id=ram,size=1G,share=on -run-with exit-with-parent=on
 		-device intel-iommu,intremap=on,caching-mode=on,aw-bits=48
 		-device edu,dma_mask=0xffffffffffffffff,addr=0x10

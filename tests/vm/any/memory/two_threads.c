@@ -16,10 +16,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -254,14 +256,37 @@ TEST(two_threads_killed)
 	CHECK_PINS_SOON(pins);
 }
 
+/* Finds the second thread of a process. */
+static int second_thread(pid_t pid)
+{
+	struct dirent *entry;
+	DIR *directory;
+	char path[300];
+	int found = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	directory = opendir(path);
+	CHECK(directory);
+	while (!found && (entry = readdir(directory))) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", pid, entry->d_name);
+		if (has_line(path, "pinmap_pin"))
+			found = atoi(entry->d_name);
+	}
+	closedir(directory);
+	CHECK(found);
+	return found;
+}
+
 /*
- * A process is stopped while both threads wait for pages. When these have come the second thread
- * stops, as it has done its part; the caller does not wait for its end, and stops as well.
+ * The second thread of a process is told to stop, and so the process, while both threads wait for
+ * pages. When it has done its part it stops. The caller does not wait for its end, and stops as
+ * well.
  */
 TEST(two_threads_stopped)
 {
-	int sockets[2], front, back, status;
+	int sockets[2], front, back, status, second;
 	struct call call;
+	char path[64];
 	pid_t pid;
 
 	need_company();
@@ -281,9 +306,12 @@ TEST(two_threads_stopped)
 	SYS(read(sockets[0], &call.memory, sizeof(call.memory)));
 	uffd_await(front, call.memory + FRONT);
 	uffd_await(back, call.memory + BACK);
-	SYS(kill(pid, SIGSTOP));
-	uffd_supply(front, call.memory + FRONT, 0x22);
+	second = second_thread(pid);
+	SYS(syscall(SYS_tgkill, pid, second, SIGSTOP));
 	uffd_supply(back, call.memory + BACK, 0x33);
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", pid, second);
+	CHECK(WAIT_FOR(5000, has_line(path, "(stopped)")));
+	uffd_supply(front, call.memory + FRONT, 0x22);
 	CHECK(WAIT_FOR(5000, waitpid(pid, &status, WUNTRACED | WNOHANG) == pid));
 	CHECK(WIFSTOPPED(status));
 	/* Nor does a worker wait for it, as long as the process is stopped. */
