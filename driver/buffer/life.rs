@@ -370,8 +370,8 @@ impl Buffer {
         let flushes = traced.as_ref().map_or(0, |_| inner.flushes());
         inner.stale = None;
         let failed = inner.failed;
-        // One mapping that only the IOMMU has is cleared here.
-        let is_simple = !is_elsewhere && inner.mappings.len() <= 1;
+        // A single mapping is cleared here, unless a device still knows it.
+        let is_simple = inner.mappings.len() <= 1 && !(is_elsewhere && failed);
         let mapped = if is_simple {
             inner.mappings.pop()
         } else {
