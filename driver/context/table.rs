@@ -12,18 +12,17 @@
 
 use super::{
     ranges::{Range, Windows},
-    Context, Guest, SharedBuffers,
+    Context, SharedBuffers,
 };
 use crate::{
     buffer::{Buffer, Kit, Spare, State},
     failure::Failure,
-    list,
     logic::{
         handle::{Absent, Counter},
         request::RegisterPlan,
         span::Span,
     },
-    sys::{compat, iommu::Gather, miscdevice, task, uapi},
+    sys::{compat, iommu::Gather, task, uapi},
 };
 use core::mem;
 use kernel::{
@@ -31,6 +30,12 @@ use kernel::{
     rbtree::{RBTree, RBTreeNode, RBTreeNodeReservation},
     sync::Arc,
 };
+
+mod find;
+mod reserve;
+
+pub(crate) use find::Found;
+pub(crate) use reserve::{ReservedBuffers, ReservedHandle};
 
 /// The part that a context has in a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,25 +74,6 @@ impl Entry {
     fn is_visible(&self) -> bool {
         self.buffer.is_published() && (self.role == Role::Home || self.published)
     }
-}
-
-/// A buffer that was found, and how.
-pub(crate) struct Found {
-    /// 0: the buffer has no handle yet.
-    pub(crate) handle: u64,
-    pub(crate) buffer: Arc<Buffer>,
-    /// User address of its first byte; 0: none.
-    pub(crate) base: u64,
-    /// Offset in the buffer of the address by which it was found.
-    pub(crate) offset: u64,
-}
-
-/// The answer to whether a registration would get a handle.
-pub(crate) struct Vacancy {
-    /// Registrations that there would be with one more, and that there may be.
-    pub(crate) needed: u64,
-    pub(crate) allowed: u64,
-    pub(crate) result: Result<(), Failure>,
 }
 
 pub(super) struct Table {
@@ -472,239 +458,6 @@ impl Removed {
 }
 
 impl Context {
-    /// Number of registrations.
-    pub(crate) fn registrations(&self) -> u32 {
-        self.table.lock().count
-    }
-
-    /// Finds the buffer that is called `handle`.
-    pub(crate) fn find(&self, handle: u64) -> Result<Arc<Buffer>> {
-        self.table.lock().get(handle).cloned()
-    }
-
-    /// Finds the buffer with the lowest handle from `handle` on.
-    pub(crate) fn find_from(&self, mut handle: u64) -> Option<(u64, Arc<Buffer>)> {
-        let table = self.table.lock();
-        loop {
-            let cursor = table.by_handle.cursor_lower_bound(&handle)?;
-            let (&found, entry) = cursor.current();
-            if let Some(entry) = entry.as_ref().filter(|entry| entry.is_visible()) {
-                return Some((found, entry.buffer.clone()));
-            }
-            handle = found.checked_add(1)?;
-        }
-    }
-
-    /// Finds the registration that contains the user address.
-    pub(crate) fn find_address(&self, address: u64) -> Result<Found> {
-        let table = self.table.lock();
-        if table.gone {
-            return Err(ENODEV);
-        }
-        let (handle, buffer) = table.first_from(address).ok_or(ENOENT)?;
-        if !buffer.span().contains(address) {
-            return Err(ENOENT);
-        }
-        let handle = match table.get(handle) {
-            Ok(_) => handle,
-            Err(ENOENT) => 0,
-            Err(error) => return Err(error),
-        };
-        let base = buffer.span().start();
-        Ok(Found {
-            handle,
-            buffer: buffer.clone(),
-            base,
-            offset: address.saturating_sub(base),
-        })
-    }
-
-    /// Finds the memory allocated by the driver that the current task has mapped at `address`, if
-    /// this context has a handle for it.
-    pub(crate) fn find_view(&self, address: u64) -> Result<Found> {
-        let (owner, at) = miscdevice::shown_at::<Self>(address).ok_or(ENOENT)?;
-        let (mut handle, first) = owner.mmap_offsets.find(at).ok_or(ENOENT)?;
-        let mut buffer = owner.find(handle)?;
-        if !core::ptr::eq(&*owner, self) {
-            // Another context's memory is a guest here, if it is portable.
-            let table = self.table.lock();
-            handle = table.guests.get(&key(&buffer)).copied().ok_or(ENOENT)?;
-            buffer = table.get(handle)?.clone();
-        }
-        let offset = at.saturating_sub(first);
-        Ok(Found {
-            handle,
-            buffer,
-            base: address.saturating_sub(offset),
-            offset,
-        })
-    }
-
-    /// Fails if some of the memory at `span` was mapped from this file: memory of the driver cannot
-    /// be registered. Device memory is not looked for, because it cannot be pinned anyhow.
-    #[inline]
-    pub(crate) fn check_foreign(&self, span: Span) -> Result<(), Failure> {
-        if self.mmap_offsets.is_empty() {
-            return Ok(());
-        }
-        self.look_for_foreign(span)
-    }
-
-    #[cold]
-    fn look_for_foreign(&self, span: Span) -> Result<(), Failure> {
-        let Some(address) = miscdevice::first_shown(self, span) else {
-            return Ok(());
-        };
-        match self.find_view(address) {
-            Ok(found) if !found.buffer.is_vram() => {
-                Err(Failure::at(EEXIST, uapi::PINMAP_FAIL_OVERLAP, address))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a registration of `span` would get a handle now.
-    pub(crate) fn try_reserve(&self, span: Span) -> Vacancy {
-        let table = self.table.lock();
-        let (needed, allowed) = table.counts();
-        let result = if table.gone {
-            Err(ENODEV.into())
-        } else {
-            table
-                .check_count()
-                .and_then(|()| table.check_way(span).map(|_| ()))
-        };
-        Vacancy {
-            needed,
-            allowed,
-            result,
-        }
-    }
-
-    /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
-    /// and its user addresses.
-    #[inline]
-    pub(crate) fn reserve_user(
-        self: &Arc<Self>,
-        plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
-        let mut table = self.table.lock();
-        let reserved = table.reserve_kept(plan)?;
-        drop(table);
-        match reserved {
-            Some((buffer, kit, handle)) => Ok((buffer, kit, self.reserved(handle))),
-            None => self.reserve_fresh(plan),
-        }
-    }
-
-    /// Like [`reserve_user`](Self::reserve_user) for each of `plans`, up to the first failure. That
-    /// comes with those that were reserved before it.
-    pub(crate) fn reserve_users(
-        self: &Arc<Self>,
-        plans: &[RegisterPlan],
-    ) -> Result<(ReservedBuffers, Result<(), Failure>), Failure> {
-        let mut reserved = ReservedBuffers {
-            buffers: KVVec::with_capacity(plans.len(), GFP_KERNEL)?,
-            published: false,
-            context: self.clone(),
-        };
-        let result = reserved.fill(plans);
-        Ok((reserved, result))
-    }
-
-    /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
-    #[cold]
-    #[inline(never)]
-    fn reserve_fresh(
-        self: &Arc<Self>,
-        plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
-        if self.table.lock().spares.capacity() == 0 {
-            self.make_room_for_spares()?;
-        }
-        let (account, events) = (self.account.clone(), self.events.clone());
-        let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
-        let reserved = self.reserve(&buffer)?;
-        Ok((buffer, Kit::default(), reserved))
-    }
-
-    /// Makes room for what is released, since releasing must not fail.
-    fn make_room_for_spares(&self) -> Result {
-        let roomy = KVec::with_capacity(SPARES, GFP_KERNEL_ACCOUNT)?;
-        let left = list::grow(&mut self.table.lock().spares, roomy)?;
-        list::drop_empty(left);
-        Ok(())
-    }
-
-    /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
-    /// come, if nobody else has the buffer and there is room.
-    #[inline]
-    fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
-        let Some(buffer) = Spare::new(buffer, kit) else {
-            return;
-        };
-        let spares = Spares { buffer, nodes };
-        let mut table = self.table.lock();
-        let left = if table.gone {
-            Some(spares)
-        } else {
-            let pushed = table.spares.push_within_capacity(spares);
-            pushed.err().map(|full| full.0)
-        };
-        drop(table);
-        drop(left);
-    }
-
-    /// Reserves a handle for `buffer`, and its user addresses, if it has any.
-    pub(crate) fn reserve(
-        self: &Arc<Self>,
-        buffer: &Arc<Buffer>,
-    ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Home, Nodes::new()?)
-    }
-
-    /// Reserves a handle for a portable buffer of another context, and its user addresses.
-    pub(super) fn reserve_guest(
-        self: &Arc<Self>,
-        buffer: &Arc<Buffer>,
-    ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Guest, Nodes::new()?)
-    }
-
-    fn reserve_as(
-        self: &Arc<Self>,
-        buffer: &Arc<Buffer>,
-        role: Role,
-        nodes: Nodes,
-    ) -> Result<ReservedHandle, Failure> {
-        // The keys are not known yet: only the memory is allocated outside of the lock.
-        let guest_node = match role {
-            Role::Home => None,
-            Role::Guest => Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?),
-        };
-        let entry = Entry::new(buffer, role);
-        let span = buffer.is_user_memory().then(|| buffer.span());
-        let mut table = self.table.lock();
-        let handle = table.prepare(span)?;
-        table.insert(handle, entry, span, nodes);
-        if let Some(node) = guest_node {
-            table.guests.insert(node.into_node(key(buffer), handle));
-        }
-        drop(table);
-        if role == Role::Home {
-            buffer.set_handle(handle);
-        }
-        Ok(self.reserved(handle))
-    }
-
-    fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
-        ReservedHandle {
-            context: self.clone(),
-            handle,
-            published: false,
-        }
-    }
-
     /// Releases the buffer that is called `handle`, or ends the managed range.
     pub(crate) fn release(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
@@ -779,128 +532,5 @@ impl Context {
             }
         }
         published.and_then(|handle| table.remove(handle))
-    }
-}
-
-/// A handle that cannot be used yet. Dropping it releases the buffer.
-pub(crate) struct ReservedHandle {
-    context: Arc<Context>,
-    handle: u64,
-    published: bool,
-}
-
-impl ReservedHandle {
-    pub(crate) fn handle(&self) -> u64 {
-        self.handle
-    }
-
-    /// Makes the handle usable. Fails, and releases the buffer, if the device is gone.
-    #[inline(always)]
-    pub(crate) fn publish(mut self) -> Result {
-        let mut table = self.context.table.lock();
-        if table.gone {
-            return Err(ENODEV);
-        }
-        let entry = table.entry_mut(self.handle).ok_or(ENOENT)?;
-        match entry.role {
-            Role::Home => entry.buffer.publish(),
-            Role::Guest => entry.published = true,
-        }
-        drop(table);
-        self.published = true;
-        Ok(())
-    }
-}
-
-impl Drop for ReservedHandle {
-    fn drop(&mut self) {
-        if self.published {
-            return;
-        }
-        let removed = self.context.table.lock().remove(self.handle);
-        if let Some(removed) = removed {
-            // Failures were reported by the mapping.
-            let _ = removed.release(&self.context);
-        }
-    }
-}
-
-/// A buffer of user memory, whose handle cannot be used yet.
-pub(crate) struct ReservedBuffer {
-    pub(crate) buffer: Arc<Buffer>,
-    pub(crate) kit: Kit,
-    pub(crate) handle: u64,
-    /// The buffer in other contexts, if it is portable.
-    pub(crate) guests: Option<KVec<Guest>>,
-}
-
-/// Buffers whose handles cannot be used yet. Dropping them releases them.
-pub(crate) struct ReservedBuffers {
-    pub(crate) buffers: KVVec<ReservedBuffer>,
-    published: bool,
-    context: Arc<Context>,
-}
-
-impl ReservedBuffers {
-    /// Reserves all that `plans` want, as far as there is memory that was kept, under one lock.
-    fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
-        let mut table = self.context.table.lock();
-        for plan in plans {
-            let (buffer, kit, handle) = match table.reserve_kept(plan)? {
-                Some(reserved) => reserved,
-                None => {
-                    drop(table);
-                    let (buffer, kit, mut fresh) = self.context.reserve_fresh(plan)?;
-                    // `self` releases it from here on.
-                    fresh.published = true;
-                    table = self.context.table.lock();
-                    (buffer, kit, fresh.handle)
-                }
-            };
-            // There is room.
-            let _ = self.buffers.push_within_capacity(ReservedBuffer {
-                buffer,
-                kit,
-                handle,
-                guests: None,
-            });
-        }
-        Ok(())
-    }
-
-    /// Makes all handles usable. Fails, and releases the buffers, if the device is gone.
-    pub(crate) fn publish(&mut self) -> Result {
-        let table = self.context.table.lock();
-        if table.gone {
-            return Err(ENODEV);
-        }
-        for one in &self.buffers {
-            one.buffer.publish();
-        }
-        drop(table);
-        self.published = true;
-        for guest in self.buffers.iter_mut().filter_map(|one| one.guests.take()) {
-            for guest in guest {
-                guest.publish();
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for ReservedBuffers {
-    fn drop(&mut self) {
-        if self.published {
-            return;
-        }
-        for one in &mut self.buffers {
-            one.guests = None;
-            let removed = self.context.table.lock().remove(one.handle);
-            if let Some(removed) = removed {
-                // Failures were reported by the mapping.
-                let _ = removed.release(&self.context);
-            }
-            task::cond_resched();
-        }
     }
 }

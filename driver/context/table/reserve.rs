@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0
+//! Handles that are reserved, and cannot be used yet.
+
+use super::{key, Context, Entry, Nodes, Role, Spares, SPARES};
+use crate::{
+    buffer::{Buffer, Kit, Spare},
+    context::Guest,
+    failure::Failure,
+    list,
+    logic::request::RegisterPlan,
+    sys::task,
+};
+use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
+
+impl Context {
+    /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
+    /// and its user addresses.
+    #[inline]
+    pub(crate) fn reserve_user(
+        self: &Arc<Self>,
+        plan: &RegisterPlan,
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+        let mut table = self.table.lock();
+        let reserved = table.reserve_kept(plan)?;
+        drop(table);
+        match reserved {
+            Some((buffer, kit, handle)) => Ok((buffer, kit, self.reserved(handle))),
+            None => self.reserve_fresh(plan),
+        }
+    }
+
+    /// Like [`reserve_user`](Self::reserve_user) for each of `plans`, up to the first failure. That
+    /// comes with those that were reserved before it.
+    pub(crate) fn reserve_users(
+        self: &Arc<Self>,
+        plans: &[RegisterPlan],
+    ) -> Result<(ReservedBuffers, Result<(), Failure>), Failure> {
+        let mut reserved = ReservedBuffers {
+            buffers: KVVec::with_capacity(plans.len(), GFP_KERNEL)?,
+            published: false,
+            context: self.clone(),
+        };
+        let result = reserved.fill(plans);
+        Ok((reserved, result))
+    }
+
+    /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
+    #[cold]
+    #[inline(never)]
+    fn reserve_fresh(
+        self: &Arc<Self>,
+        plan: &RegisterPlan,
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+        if self.table.lock().spares.capacity() == 0 {
+            self.make_room_for_spares()?;
+        }
+        let (account, events) = (self.account.clone(), self.events.clone());
+        let buffer = Buffer::new(plan, account, events, self.lookout.clone())?;
+        let reserved = self.reserve(&buffer)?;
+        Ok((buffer, Kit::default(), reserved))
+    }
+
+    /// Makes room for what is released, since releasing must not fail.
+    fn make_room_for_spares(&self) -> Result {
+        let roomy = KVec::with_capacity(SPARES, GFP_KERNEL_ACCOUNT)?;
+        let left = list::grow(&mut self.table.lock().spares, roomy)?;
+        list::drop_empty(left);
+        Ok(())
+    }
+
+    /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
+    /// come, if nobody else has the buffer and there is room.
+    #[inline]
+    pub(super) fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
+        let Some(buffer) = Spare::new(buffer, kit) else {
+            return;
+        };
+        let spares = Spares { buffer, nodes };
+        let mut table = self.table.lock();
+        let left = if table.gone {
+            Some(spares)
+        } else {
+            let pushed = table.spares.push_within_capacity(spares);
+            pushed.err().map(|full| full.0)
+        };
+        drop(table);
+        drop(left);
+    }
+
+    /// Reserves a handle for `buffer`, and its user addresses, if it has any.
+    pub(crate) fn reserve(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> Result<ReservedHandle, Failure> {
+        self.reserve_as(buffer, Role::Home, Nodes::new()?)
+    }
+
+    /// Reserves a handle for a portable buffer of another context, and its user addresses.
+    pub(in crate::context) fn reserve_guest(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+    ) -> Result<ReservedHandle, Failure> {
+        self.reserve_as(buffer, Role::Guest, Nodes::new()?)
+    }
+
+    fn reserve_as(
+        self: &Arc<Self>,
+        buffer: &Arc<Buffer>,
+        role: Role,
+        nodes: Nodes,
+    ) -> Result<ReservedHandle, Failure> {
+        // The keys are not known yet: only the memory is allocated outside of the lock.
+        let guest_node = match role {
+            Role::Home => None,
+            Role::Guest => Some(RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?),
+        };
+        let entry = Entry::new(buffer, role);
+        let span = buffer.is_user_memory().then(|| buffer.span());
+        let mut table = self.table.lock();
+        let handle = table.prepare(span)?;
+        table.insert(handle, entry, span, nodes);
+        if let Some(node) = guest_node {
+            table.guests.insert(node.into_node(key(buffer), handle));
+        }
+        drop(table);
+        if role == Role::Home {
+            buffer.set_handle(handle);
+        }
+        Ok(self.reserved(handle))
+    }
+
+    fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
+        ReservedHandle {
+            context: self.clone(),
+            handle,
+            published: false,
+        }
+    }
+}
+
+/// A handle that cannot be used yet. Dropping it releases the buffer.
+pub(crate) struct ReservedHandle {
+    context: Arc<Context>,
+    handle: u64,
+    published: bool,
+}
+
+impl ReservedHandle {
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Makes the handle usable. Fails, and releases the buffer, if the device is gone.
+    #[inline(always)]
+    pub(crate) fn publish(mut self) -> Result {
+        let mut table = self.context.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        let entry = table.entry_mut(self.handle).ok_or(ENOENT)?;
+        match entry.role {
+            Role::Home => entry.buffer.publish(),
+            Role::Guest => entry.published = true,
+        }
+        drop(table);
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for ReservedHandle {
+    fn drop(&mut self) {
+        if self.published {
+            return;
+        }
+        let removed = self.context.table.lock().remove(self.handle);
+        if let Some(removed) = removed {
+            // Failures were reported by the mapping.
+            let _ = removed.release(&self.context);
+        }
+    }
+}
+
+/// A buffer of user memory, whose handle cannot be used yet.
+pub(crate) struct ReservedBuffer {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) kit: Kit,
+    pub(crate) handle: u64,
+    /// The buffer in other contexts, if it is portable.
+    pub(crate) guests: Option<KVec<Guest>>,
+}
+
+/// Buffers whose handles cannot be used yet. Dropping them releases them.
+pub(crate) struct ReservedBuffers {
+    pub(crate) buffers: KVVec<ReservedBuffer>,
+    published: bool,
+    context: Arc<Context>,
+}
+
+impl ReservedBuffers {
+    /// Reserves all that `plans` want, as far as there is memory that was kept, under one lock.
+    fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
+        let mut table = self.context.table.lock();
+        for plan in plans {
+            let (buffer, kit, handle) = match table.reserve_kept(plan)? {
+                Some(reserved) => reserved,
+                None => {
+                    drop(table);
+                    let (buffer, kit, mut fresh) = self.context.reserve_fresh(plan)?;
+                    // `self` releases it from here on.
+                    fresh.published = true;
+                    table = self.context.table.lock();
+                    (buffer, kit, fresh.handle)
+                }
+            };
+            // There is room.
+            let _ = self.buffers.push_within_capacity(ReservedBuffer {
+                buffer,
+                kit,
+                handle,
+                guests: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes all handles usable. Fails, and releases the buffers, if the device is gone.
+    pub(crate) fn publish(&mut self) -> Result {
+        let table = self.context.table.lock();
+        if table.gone {
+            return Err(ENODEV);
+        }
+        for one in &self.buffers {
+            one.buffer.publish();
+        }
+        drop(table);
+        self.published = true;
+        for guest in self.buffers.iter_mut().filter_map(|one| one.guests.take()) {
+            for guest in guest {
+                guest.publish();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ReservedBuffers {
+    fn drop(&mut self) {
+        if self.published {
+            return;
+        }
+        for one in &mut self.buffers {
+            one.guests = None;
+            let removed = self.context.table.lock().remove(one.handle);
+            if let Some(removed) = removed {
+                // Failures were reported by the mapping.
+                let _ = removed.release(&self.context);
+            }
+            task::cond_resched();
+        }
+    }
+}
