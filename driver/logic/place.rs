@@ -23,8 +23,8 @@ pub trait Taken {
     /// Returns the lowest taken span that does not lie wholly below `address`.
     fn from(&self, address: u64) -> Option<Span>;
 
-    /// Returns the lowest gap of a [class](gaps::class) that begins at `from` or above. Reserved
-    /// spans and the page at address 0 are in no gap.
+    /// Returns the lowest gap of a [class](super::gaps::class) that begins at `from` or above.
+    /// Reserved spans and the page at address 0 are in no gap.
     fn gap(&self, class: u32, from: u64) -> Option<Span>;
 
     /// Returns a set of classes, a bit for each, that has all of which there are gaps.

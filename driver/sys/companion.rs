@@ -8,8 +8,8 @@
 //!
 //! The thread ends when its part is done, shortly before the call returns or after. A process that
 //! has a second thread may not do everything that one with a single thread may, such as
-//! `unshare(CLONE_NEWUSER)`. If user space stops, freezes or traces the thread, it ends when that is
-//! over: nobody waits for it.
+//! `unshare(CLONE_NEWUSER)`. If user space stops, freezes or traces the thread, it ends when that
+//! is over: nobody waits for it.
 //!
 //! If no thread can be made, because of RLIMIT_NPROC, a pids cgroup or a signal that waits, the
 //! caller does everything.

@@ -20,7 +20,7 @@ struct pinmap_companion {
 	struct work_struct parting;
 	struct vhost_task *task;
 	struct completion done;
-	/* Set by whoever comes first: the thread that begins, or the caller that has done everything. */
+	/* Set by whoever is first: the thread that begins, or the caller that is done. */
 	atomic_t taken;
 	/* Whether the thread, which alone uses this, has queued its parting. */
 	bool parted;
@@ -52,9 +52,9 @@ static void pinmap_companion_part(struct pinmap_companion *companion)
 }
 
 /*
- * The thread calls this until it is told to stop. A thread that is to stop, freeze or be traced does
- * so between two calls, and may stay like that for as long as user space likes. So it parts only
- * when no signal waits: nobody waits for it before that.
+ * The thread calls this until it is told to stop. A thread that is to stop, freeze or be traced
+ * does so between two calls, and may stay like that for as long as user space likes. So it parts
+ * only when no signal waits: nobody waits for it before that.
  */
 static bool pinmap_companion_run(void *data)
 {

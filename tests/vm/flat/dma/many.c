@@ -46,7 +46,9 @@ TEST(many_runs)
 {
 	struct pci_device device = need_device(0);
 	/* the same pages are at the borders of blocks in one order of the runs */
-	static const unsigned int looks[] = { 0, 511, 512, 1535, 1536, 3000, 4608, 5632, PAGES - 1 };
+	static const unsigned int looks[] = {
+		0, 511, 512, 1535, 1536, 3000, 4608, 5632, PAGES - 1,
+	};
 	long long pins = pins_held();
 	int fd = open_device(0);
 	struct edu edu = edu_open(fd);
