@@ -29,6 +29,9 @@ const ORDERS: u64 = 0x1f;
 /// The order of a mapping of 2 MiB.
 const HUGE: u64 = PAGES.trailing_zeros() as u64;
 
+/// Leaves that are looked at together: if none has a page, none of them is looked at by itself.
+const LOOK: usize = 8;
+
 /// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
 fn has_page(leaf: u64) -> u64 {
     leaf & VALID
@@ -118,9 +121,18 @@ impl Snapshot {
     fn pages(&self, test: impl Fn(u64) -> u64) -> Pages {
         let words = self.0.chunks_exact(u64::BITS as usize);
         Pages::from_words(words.map(|leaves| {
-            // The first leaf ends up in the lowest bit.
-            let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
-            leaves.iter().fold(0, push)
+            // Most are empty where a program has few pages. The first leaf ends up in the lowest
+            // bit.
+            leaves.chunks_exact(LOOK).fold(0, |bits: u64, some| {
+                let &[a, b, c, d, e, f, g, h] = some else {
+                    return bits;
+                };
+                if has_page((a | b | c | d | e | f | g | h) as u64) == 0 {
+                    return bits.wrapping_shr(LOOK as u32);
+                }
+                let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
+                some.iter().fold(bits, push)
+            })
         }))
     }
 
@@ -200,6 +212,11 @@ impl Held<'_> {
     /// The pages that are held.
     pub(crate) fn pages(&self) -> Pages {
         self.pages
+    }
+
+    /// The first page from `index` on that is held.
+    pub(crate) fn next(&self, index: usize) -> Option<usize> {
+        self.pages.next(index)
     }
 
     /// Returns whether all pages of the block are held, and are one folio that one entry of the
