@@ -63,6 +63,9 @@ impl Pages {
         const EACH: u32 = PAGES as u32 / u32::BITS;
         const PER_WORD: u32 = u64::BITS / EACH;
         const PART: u64 = u64::MAX >> (u64::BITS - EACH);
+        if parts == u32::MAX {
+            return Self::ALL;
+        }
         let mut this = Self::NONE;
         let mut rest = parts;
         for word in &mut this.0 {

@@ -30,7 +30,24 @@ const ORDERS: u64 = 0x1f;
 const HUGE: u64 = PAGES.trailing_zeros() as u64;
 
 /// Leaves that are looked at together: if none has a page, none of them is looked at by itself.
-const LOOK: usize = 8;
+const LOOK: usize = 16;
+
+/// Whether none of `LOOK` leaves has a page.
+fn have_none(some: &[usize]) -> bool {
+    let some = <&[usize; LOOK]>::try_from(some);
+    let any = some.map_or(0, |some| {
+        some.iter().fold(0, |any, &leaf| any | leaf as u64)
+    });
+    has_page(any) == 0
+}
+
+/// Moves what `test` says of each of `some` into `bits` from above. Not inlined, so that what was
+/// looked at together is not kept for it.
+#[inline(never)]
+fn push_each(bits: u64, some: &[usize], test: &impl Fn(u64) -> u64) -> u64 {
+    let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
+    some.iter().fold(bits, push)
+}
 
 /// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
 fn has_page(leaf: u64) -> u64 {
@@ -124,14 +141,11 @@ impl Snapshot {
             // Most are empty where a program has few pages. The first leaf ends up in the lowest
             // bit.
             leaves.chunks_exact(LOOK).fold(0, |bits: u64, some| {
-                let &[a, b, c, d, e, f, g, h] = some else {
-                    return bits;
-                };
-                if has_page((a | b | c | d | e | f | g | h) as u64) == 0 {
-                    return bits.wrapping_shr(LOOK as u32);
+                if have_none(some) {
+                    bits.wrapping_shr(LOOK as u32)
+                } else {
+                    push_each(bits, some, &test)
                 }
-                let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
-                some.iter().fold(bits, push)
             })
         }))
     }
@@ -236,8 +250,9 @@ impl Held<'_> {
 
     /// Returns the page frame of a page that is held.
     pub(crate) fn pfn(&self, index: usize) -> Option<u64> {
-        let pfn = self.snapshot.pfn(index)?;
-        self.pages.has(index).then_some(pfn)
+        // What is held has one, by the type invariants.
+        let &leaf = self.snapshot.0.get(index)?;
+        self.pages.has(index).then_some(leaf as u64 & PFN)
     }
 
     /// Returns those of the pages to which a device may be let write: the process can, and either

@@ -8,8 +8,10 @@
  * around are read by another call, without flags, since one fault brings all that the page table
  * has of them. No notifier is registered: it would count changes, and nobody asks for them here.
  *
- * The pages are mapped at their own addresses, a huge page by one iommu_map(), all others by one
- * iommu_map_sg(), which tells the IOMMU once. Finding their runs is not timed, nor is unmapping.
+ * The pages are mapped, a huge page by one iommu_map(), all others by one iommu_map_sg(), which
+ * tells the IOMMU once. Whether pages are neighbours is chance, so they are mapped in an order in
+ * which none follows its neighbour. Finding out which pages there are is not timed, nor is
+ * unmapping.
  */
 #include <linux/hmm.h>
 #include <linux/huge_mm.h>
@@ -57,7 +59,8 @@ static int map_pages(struct iommu_domain *domain, unsigned long addr, unsigned l
 	for (unsigned long i = 0; i < present; i++) {
 		if (!(leaves[i] & HMM_PFN_VALID))
 			return -EINVAL;
-		entry = &entries[i];
+		/* first those with even numbers, then the others */
+		entry = &entries[i % 2 ? (present + 1) / 2 + i / 2 : i / 2];
 		sg_set_page(entry, hmm_pfn_to_page(leaves[i]), PAGE_SIZE, 0);
 	}
 	if (!entry)
