@@ -197,6 +197,9 @@ impl Block {
 
     /// Returns the pages of the runs that are leaving and that `pages` touch.
     pub fn leaving(&self, pages: Pages) -> Pages {
+        if self.leaving.is_empty() {
+            return Pages::NONE;
+        }
         self.touched(pages, self.leaving)
     }
 
