@@ -52,19 +52,29 @@ struct Spare {
 pub(super) struct Stock<'a> {
     gpu: &'a Gpu,
     share: &'a Share,
-    spares: KVVec<Spare>,
+    /// Mostly one is enough, which needs no list.
+    one: Option<Spare>,
+    more: KVVec<Spare>,
 }
 
 impl<'a> Stock<'a> {
     pub(super) fn new(gpu: &'a Gpu, share: &'a Share) -> Self {
-        let spares = KVVec::new();
-        Self { gpu, share, spares }
+        Self {
+            gpu,
+            share,
+            one: None,
+            more: KVVec::new(),
+        }
     }
 
     /// The number of tables that are prepared.
-    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(super) fn len(&self) -> usize {
-        self.spares.len()
+        let one = usize::from(self.one.is_some());
+        self.more.len().saturating_add(one)
+    }
+
+    fn pop(&mut self) -> Option<Spare> {
+        self.more.pop().or_else(|| self.one.take())
     }
 
     /// Prepares tables until there are `count`. `account` pays for them, if there is one. Called
@@ -76,7 +86,7 @@ impl<'a> Stock<'a> {
     ) -> Result<(), Failure> {
         let hardware = &*self.gpu.hardware;
         // All at once, so that PREFLIGHT can tell the same numbers.
-        let more = count.saturating_sub(self.spares.len());
+        let more = count.saturating_sub(self.len());
         let charges = account.map(|account| Charge::new(account, more as u64));
         let mut charges = charges.transpose()?;
         for _ in 0..more {
@@ -84,7 +94,9 @@ impl<'a> Stock<'a> {
             if task::fatal_signal_pending() {
                 return Err(EINTR.into());
             }
-            self.spares.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            if self.one.is_some() {
+                self.more.reserve(1, GFP_KERNEL_ACCOUNT)?;
+            }
             let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
             let offset = self.share.take_table()?;
             let Some(entry) = hardware.format().table(offset) else {
@@ -98,7 +110,9 @@ impl<'a> Stock<'a> {
                 _charge: charge,
             };
             let spare = Spare { table, node, entry };
-            if let Err(spare) = self.spares.push_within_capacity(spare) {
+            if self.one.is_none() {
+                self.one = Some(spare);
+            } else if let Err(spare) = self.more.push_within_capacity(spare) {
                 self.share.give_table(spare.0.table.offset);
                 return Err(ENOMEM.into());
             }
@@ -111,7 +125,7 @@ impl<'a> Stock<'a> {
 
 impl Drop for Stock<'_> {
     fn drop(&mut self) {
-        for spare in &self.spares {
+        for spare in Iterator::chain(self.one.iter(), self.more.iter()) {
             self.share.give_table(spare.table.offset);
         }
     }
@@ -175,7 +189,7 @@ impl Tables {
         }
         let above = level.saturating_add(1);
         let parent = self.make(stock, above, va)?;
-        let Spare { table, node, entry } = stock.spares.pop()?;
+        let Spare { table, node, entry } = stock.pop()?;
         let offset = table.offset;
         let at = parent.saturating_add(pte::slot(above, va));
         stock.gpu.hardware.store(at, entry);
@@ -449,9 +463,9 @@ impl Mmu for Vm {
         let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
         let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
-        while missing > stock.spares.len() && !tables.dead {
+        while missing > stock.len() && !tables.dead {
             drop(tables);
-            if !stock.spares.is_empty() {
+            if stock.len() != 0 {
                 // Other tables may have been removed since. This is the most that it can ever take.
                 missing = absent(leaves(), |_| false)?;
             }

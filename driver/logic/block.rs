@@ -24,20 +24,28 @@ impl Pages {
     /// Returns the pages from `first` to `last`, both inclusive.
     pub fn range(first: usize, last: usize) -> Self {
         let mut this = Self::NONE;
-        let last = last.min(PAGES - 1);
-        let (from, to) = (first / 64, last / 64);
-        for (index, word) in this.0.iter_mut().enumerate() {
-            if index >= from && index <= to {
-                *word = u64::MAX;
-            }
-        }
-        if let Some(word) = this.0.get_mut(from) {
-            *word &= u64::MAX.wrapping_shl((first % 64) as u32);
-        }
-        if let Some(word) = this.0.get_mut(to) {
-            *word &= u64::MAX.wrapping_shr(63_u32.wrapping_sub((last % 64) as u32));
-        }
+        this.add(first, last);
         this
+    }
+
+    /// Adds the pages from `first` to `last`, both inclusive.
+    fn add(&mut self, first: usize, last: usize) {
+        let last = last.min(PAGES - 1);
+        if first > last {
+            return;
+        }
+        let (from, to) = (first / 64, last / 64);
+        let head = u64::MAX.wrapping_shl((first % 64) as u32);
+        let tail = u64::MAX.wrapping_shr(63_u32.wrapping_sub((last % 64) as u32));
+        match self.0.get_mut(from..=to) {
+            Some([word]) => *word |= head & tail,
+            Some([begin, between @ .., end]) => {
+                *begin |= head;
+                between.fill(u64::MAX);
+                *end |= tail;
+            }
+            _ => {}
+        }
     }
 
     /// Returns the set of these words, of 64 pages each: the lowest bit is the first page. Words
@@ -55,6 +63,9 @@ impl Pages {
         const EACH: u32 = PAGES as u32 / u32::BITS;
         const PER_WORD: u32 = u64::BITS / EACH;
         const PART: u64 = u64::MAX >> (u64::BITS - EACH);
+        if parts == u32::MAX {
+            return Self::ALL;
+        }
         let mut this = Self::NONE;
         let mut rest = parts;
         for word in &mut this.0 {
@@ -186,6 +197,9 @@ impl Block {
 
     /// Returns the pages of the runs that are leaving and that `pages` touch.
     pub fn leaving(&self, pages: Pages) -> Pages {
+        if self.leaving.is_empty() {
+            return Pages::NONE;
+        }
         self.touched(pages, self.leaving)
     }
 
@@ -202,10 +216,9 @@ impl Block {
 
     /// Enters a run of pages that are free: they are mapped, and present.
     pub fn enter(&mut self, run: Run, writable: bool) {
-        let pages = run.pages();
-        self.present = self.present.or(pages);
+        self.present.add(run.first, run.last());
         if writable {
-            self.writable = self.writable.or(pages);
+            self.writable.add(run.first, run.last());
         }
         self.starts.set(run.first, true);
     }

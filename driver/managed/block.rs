@@ -150,6 +150,11 @@ impl Block {
         )
     }
 
+    /// The page at the address `bus` on the bus.
+    pub(super) fn index_on_bus(&self, bus: u64) -> usize {
+        (bus.saturating_sub(self.bus) / PAGE_SIZE) as usize
+    }
+
     /// The addresses of a run on the bus.
     pub(super) fn bus_span(&self, run: Run) -> Option<Span> {
         let (_, bus) = self.page(run.first);
@@ -321,7 +326,7 @@ impl Block {
         }
         lent.pages.enter(run, write);
         if let Some(lower) = lent.lower {
-            for index in run.pages().iter() {
+            for index in run.first..=run.last() {
                 let (va, _) = self.page(index);
                 managed.vm.store_small(lower, va, memory(index), access);
             }

@@ -7,7 +7,7 @@ use crate::{
         block::{Pages, Run, PAGES},
         pte::LARGE,
     },
-    sys::hmm::Held,
+    sys::{hmm::Held, iommu::Row},
 };
 use kernel::prelude::*;
 
@@ -53,15 +53,26 @@ pub(super) struct Piece {
     pub(super) private: Option<u64>,
 }
 
-impl Piece {
-    /// Maps it on the bus, unless it is in VRAM.
-    pub(super) fn map(self, block: &Block) -> Result {
-        if self.private.is_some() {
-            return Ok(());
+/// Maps `pieces` on the bus, unless they are in VRAM. Returns the first page that could not be
+/// mapped, behind which nothing is, and why.
+pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error)> {
+    let map_row = |row: &Row| {
+        let (mapped, result) = block.lender.map_row(row);
+        let end = row.start().saturating_add(mapped);
+        result.map_err(|error| (block.index_on_bus(end), error))
+    };
+    // Empty at first.
+    let mut row = Row::default();
+    for piece in pieces.filter(|piece| piece.private.is_none()) {
+        let first = piece.run.first;
+        let span = block.bus_span(piece.run).ok_or((first, EINVAL))?;
+        let (pfn, write) = (piece.pfn, piece.write);
+        if !row.add(span, pfn, write) {
+            map_row(&row)?;
+            row.begin(span, pfn, write);
         }
-        let span = block.bus_span(self.run).ok_or(EINVAL)?;
-        block.lender.map(span, self.pfn, self.write)
     }
+    map_row(&row)
 }
 
 /// All pieces of a block.
@@ -87,7 +98,7 @@ impl Iterator for Pieces<'_> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
-        let first = self.held.pages().next(self.next)?;
+        let first = self.held.next(self.next)?;
         let pfn = self.held.pfn(first)?;
         let write = self.writable.has(first);
         // The frame numbers of pages in VRAM are not those of other memory, nor next to them.

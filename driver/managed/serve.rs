@@ -481,14 +481,10 @@ fn lend(
     }
     let pieces = Pieces::new(managed, &held, writable);
     let mut mapped = held.pages();
-    let mut result = Ok(());
-    for piece in pieces {
-        result = piece.map(block);
-        if result.is_err() {
-            mapped = mapped.but(Pages::range(piece.run.first, PAGES - 1));
-            break;
-        }
-    }
+    let result = pieces::map(pieces, block).map_err(|(first, error)| {
+        mapped = mapped.but(Pages::range(first, PAGES - 1));
+        error
+    });
     let done = || Pieces::new(managed, &held, writable).filter(|piece| mapped.has(piece.run.first));
 
     // What could not be mapped is left out. If anything else has changed, all begins anew.

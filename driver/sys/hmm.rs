@@ -29,6 +29,26 @@ const ORDERS: u64 = 0x1f;
 /// The order of a mapping of 2 MiB.
 const HUGE: u64 = PAGES.trailing_zeros() as u64;
 
+/// Leaves that are looked at together: if none has a page, none of them is looked at by itself.
+const LOOK: usize = 16;
+
+/// Whether none of `LOOK` leaves has a page.
+fn have_none(some: &[usize]) -> bool {
+    let some = <&[usize; LOOK]>::try_from(some);
+    let any = some.map_or(0, |some| {
+        some.iter().fold(0, |any, &leaf| any | leaf as u64)
+    });
+    has_page(any) == 0
+}
+
+/// Moves what `test` says of each of `some` into `bits` from above. Not inlined, so that what was
+/// looked at together is not kept for it.
+#[inline(never)]
+fn push_each(bits: u64, some: &[usize], test: &impl Fn(u64) -> u64) -> u64 {
+    let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
+    some.iter().fold(bits, push)
+}
+
 /// Returns the bit `VALID` of a leaf that has a page, otherwise 0. A leaf with an error has none.
 fn has_page(leaf: u64) -> u64 {
     leaf & VALID
@@ -118,9 +138,15 @@ impl Snapshot {
     fn pages(&self, test: impl Fn(u64) -> u64) -> Pages {
         let words = self.0.chunks_exact(u64::BITS as usize);
         Pages::from_words(words.map(|leaves| {
-            // The first leaf ends up in the lowest bit.
-            let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
-            leaves.iter().fold(0, push)
+            // Most are empty where a program has few pages. The first leaf ends up in the lowest
+            // bit.
+            leaves.chunks_exact(LOOK).fold(0, |bits: u64, some| {
+                if have_none(some) {
+                    bits.wrapping_shr(LOOK as u32)
+                } else {
+                    push_each(bits, some, &test)
+                }
+            })
         }))
     }
 
@@ -202,6 +228,11 @@ impl Held<'_> {
         self.pages
     }
 
+    /// The first page from `index` on that is held.
+    pub(crate) fn next(&self, index: usize) -> Option<usize> {
+        self.pages.next(index)
+    }
+
     /// Returns whether all pages of the block are held, and are one folio that one entry of the
     /// page table maps.
     pub(crate) fn is_one(&self) -> bool {
@@ -219,8 +250,9 @@ impl Held<'_> {
 
     /// Returns the page frame of a page that is held.
     pub(crate) fn pfn(&self, index: usize) -> Option<u64> {
-        let pfn = self.snapshot.pfn(index)?;
-        self.pages.has(index).then_some(pfn)
+        // What is held has one, by the type invariants.
+        let &leaf = self.snapshot.0.get(index)?;
+        self.pages.has(index).then_some(leaf as u64 & PFN)
     }
 
     /// Returns those of the pages to which a device may be let write: the process can, and either

@@ -24,7 +24,7 @@ mod mapped;
 mod reserved;
 
 #[cfg(pinmap_mirror)]
-pub(crate) use self::lent::Lender;
+pub(crate) use self::lent::{Lender, Row};
 pub(crate) use self::{
     footprint::NoTables, gather::Gather, group::Group, mapped::Mapped, reserved::Reserved,
 };

@@ -57,6 +57,9 @@ impl Counter {
 #[pin_data]
 pub(crate) struct Changes {
     granules: KVVec<Counter>,
+    /// The same for `PER_BLOCK` granules together: mostly nothing changes in a block, and then no
+    /// granule is looked at.
+    blocks: [Counter; BLOCKS as usize],
     /// Changes of more granules than there are counters.
     wide: Counter,
     /// Signalled when a change ends.
@@ -67,8 +70,9 @@ pub(crate) struct Changes {
 /// A moment at which no change was under way in some granules of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
-    /// The counter of the block's first granule.
-    first: usize,
+    /// The counter of the block.
+    block: usize,
+    begun_in_block: u32,
     begun: [u32; PER_BLOCK],
     /// The granules, as bits.
     quiet: u32,
@@ -100,38 +104,46 @@ impl Changes {
             }
             Ok(try_pin_init!(Self {
                 granules,
+                blocks: [const { Counter::new() }; BLOCKS as usize],
                 wide: Counter::new(),
                 ended <- WaitQueue::new(),
             }? Error))
         })
     }
 
-    /// The counters of a block.
-    fn of_block(&self, first: usize) -> &[Counter] {
+    /// The counters of a block's granules.
+    fn of_block(&self, block: usize) -> &[Counter] {
+        let first = block.saturating_mul(PER_BLOCK);
         self.granules.get(first..).unwrap_or_default()
     }
 
     /// Waits until no change is under way in the granule of `addr`. Returns all granules of its
     /// block of which that is true. `EINTR`: a fatal signal came.
     pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
-        let first = (addr / LARGE % BLOCKS) as usize;
-        let first = first.saturating_mul(PER_BLOCK);
+        let block = (addr / LARGE % BLOCKS) as usize;
         let target = (addr % LARGE / GRANULE) as usize;
-        let own = self.of_block(first).get(target).ok_or(EINVAL)?;
+        let all = self.blocks.get(block).ok_or(EINVAL)?;
+        let granules = self.of_block(block);
+        let own = granules.get(target).ok_or(EINVAL)?;
         loop {
             let mut moment = Moment {
-                first,
+                block,
+                begun_in_block: all.begun.load(Acquire),
                 begun: [0; PER_BLOCK],
                 quiet: 0,
                 wide: self.wide.begun.load(Acquire),
             };
             // Read before it is known that none is under way: see `start`.
-            for (begun, counter) in moment.begun.iter_mut().zip(self.of_block(first)) {
+            for (begun, counter) in moment.begun.iter_mut().zip(granules) {
                 *begun = counter.begun.load(Acquire);
             }
-            for (index, counter) in (0..PER_BLOCK).zip(self.of_block(first)) {
-                if counter.under_way.load(Acquire) == 0 {
-                    moment.quiet |= 1_u32.wrapping_shl(index as u32);
+            if all.under_way.load(Acquire) == 0 {
+                moment.quiet = u32::MAX;
+            } else {
+                for (index, counter) in (0..PER_BLOCK).zip(granules) {
+                    if counter.under_way.load(Acquire) == 0 {
+                        moment.quiet |= 1_u32.wrapping_shl(index as u32);
+                    }
                 }
             }
             if self.wide.under_way.load(Acquire) == 0 && has(moment.quiet, target) {
@@ -150,10 +162,14 @@ impl Changes {
         if self.wide.begun.load(Acquire) != moment.wide {
             quiet = 0;
         }
-        let counters = self.of_block(moment.first).iter().zip(moment.begun);
-        for (index, (counter, begun)) in counters.enumerate() {
-            if counter.begun.load(Acquire) != begun {
-                quiet &= !1_u32.wrapping_shl(index as u32);
+        let all = self.blocks.get(moment.block);
+        let is_same = all.is_some_and(|all| all.begun.load(Acquire) == moment.begun_in_block);
+        if !is_same {
+            let counters = self.of_block(moment.block).iter().zip(moment.begun);
+            for (index, (counter, begun)) in counters.enumerate() {
+                if counter.begun.load(Acquire) != begun {
+                    quiet &= !1_u32.wrapping_shl(index as u32);
+                }
             }
         }
         const _: () = assert!(PER_BLOCK == u32::BITS as usize);
@@ -174,17 +190,36 @@ impl Changes {
         }
     }
 
+    /// Calls `visit` with the counters of the blocks of `range`, if it is not a wide one.
+    fn each_block(&self, range: Span, mut visit: impl FnMut(&Counter)) {
+        let (first, last) = (range.start() / GRANULE, range.last() / GRANULE);
+        if last.saturating_sub(first) >= COUNTERS {
+            return;
+        }
+        for number in first / PER_BLOCK as u64..=last / PER_BLOCK as u64 {
+            if let Some(counter) = self.blocks.get((number % BLOCKS) as usize) {
+                visit(counter);
+            }
+        }
+    }
+
     /// Notes that a change begins. It is under way before it has begun: so whoever reads the second
-    /// first and finds none under way either knows of the change, or finds out at the end.
+    /// first and finds none under way either knows of the change, or finds out at the end. It has
+    /// begun in its blocks last: then it is under way in the granules, too.
     fn start(&self, range: Span) {
-        self.each(range, |counter| {
+        let start = |counter: &Counter| {
             counter.under_way.fetch_add(1, Full);
             counter.begun.fetch_add(1, Full);
-        });
+        };
+        self.each(range, start);
+        self.each_block(range, start);
     }
 
     /// Notes that a change has ended.
     fn end(&self, range: Span) {
+        self.each_block(range, |counter| {
+            counter.under_way.fetch_sub(1, Full);
+        });
         let mut is_last = false;
         self.each(range, |counter| {
             is_last |= counter.under_way.fetch_sub(1, Full) == 1;

@@ -154,6 +154,13 @@ struct pinmap_bus_run {
 	__u64 start;
 	__u64 length;
 };
+struct pinmap_lent_run {
+	__u64 pfn;
+	__u64 length;
+};
+#define PINMAP_LENT_RUNS 32
+int pinmap_map_runs(struct iommu_domain *domain, u64 start, const struct pinmap_lent_run *runs,
+		    unsigned int count, int prot);
 u64 pinmap_unmap_runs(struct iommu_domain *domain, const struct pinmap_bus_run *runs,
 		      unsigned int count);
 void pinmap_gather_init(struct iommu_iotlb_gather *gather);

@@ -135,8 +135,9 @@ int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsign
 		    unsigned int most)
 {
 	unsigned int flags = FAULT_FLAG_REMOTE | (write ? FAULT_FLAG_WRITE : 0), done = 0;
-	struct vm_area_struct *vma;
-	bool unlocked = false;
+	unsigned int ahead = flags | FAULT_FLAG_ALLOW_RETRY | FAULT_FLAG_KILLABLE;
+	struct vm_area_struct *vma = NULL;
+	bool unlocked = false, permitted;
 	int ret;
 
 	ret = mmap_read_lock_killable(mm);
@@ -155,11 +156,25 @@ int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsign
 			break;
 		cond_resched();
 		addr += PAGE_SIZE;
-		vma = vma_lookup(mm, addr);
+		/* The lock was held all the time, so what an area permits has not changed. */
+		permitted = vma && addr < vma->vm_end;
+		if (!permitted)
+			vma = vma_lookup(mm, addr);
 		if (!vma || !vma_is_anonymous(vma) || userfaultfd_armed(vma) ||
-		    (vma->vm_flags & (VM_IO | VM_PFNMAP)) ||
-		    fixup_user_fault(mm, addr, flags, &unlocked))
+		    (vma->vm_flags & (VM_IO | VM_PFNMAP)))
 			break;
+		if (!permitted) {
+			if (fixup_user_fault(mm, addr, flags, &unlocked))
+				break;
+		} else {
+			vm_fault_t fault = handle_mm_fault(vma, addr, ahead, NULL);
+
+			/* The lock was given up. The page, if it is not there, can wait. */
+			if (fault & (VM_FAULT_COMPLETED | VM_FAULT_RETRY))
+				return done + !!(fault & VM_FAULT_COMPLETED);
+			if (fault & VM_FAULT_ERROR)
+				break;
+		}
 		done++;
 	}
 	mmap_read_unlock(mm);

@@ -52,6 +52,26 @@ void pinmap_enforce_coherency(struct iommu_domain *domain)
 }
 
 /*
+ * Maps @runs of pages, up to PINMAP_LENT_RUNS, one behind the other from @start on, and tells the
+ * IOMMU once. Each is mapped by itself, as long as its pages are not next to those before it. On
+ * failure nothing is mapped. Sleeps.
+ */
+int pinmap_map_runs(struct iommu_domain *domain, u64 start, const struct pinmap_lent_run *runs,
+		    unsigned int count, int prot)
+{
+	struct scatterlist entries[PINMAP_LENT_RUNS];
+	ssize_t mapped;
+
+	if (!count || count > ARRAY_SIZE(entries))
+		return -EINVAL;
+	sg_init_table(entries, count);
+	for (unsigned int i = 0; i < count; i++)
+		sg_set_page(&entries[i], pfn_to_page(runs[i].pfn), runs[i].length, 0);
+	mapped = iommu_map_sg(domain, start, entries, count, prot, GFP_KERNEL_ACCOUNT);
+	return mapped < 0 ? mapped : 0;
+}
+
+/*
  * Unmaps @runs, each of which one call has mapped, and flushes once. Returns how many bytes were
  * unmapped. May be called in any context.
  */

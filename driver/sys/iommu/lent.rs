@@ -18,6 +18,49 @@ use kernel::{bindings, error::to_result, ffi, prelude::*, sync::Arc};
 /// Runs that are unmapped with one flush.
 const TOGETHER: usize = 32;
 
+/// Runs of pages that are mapped with one call, which tells the IOMMU once: their addresses follow
+/// each other, their pages do not.
+#[derive(Default)]
+pub(crate) struct Row {
+    start: u64,
+    length: u64,
+    write: bool,
+    count: u32,
+    runs: [helpers::pinmap_lent_run; helpers::PINMAP_LENT_RUNS as usize],
+}
+
+impl Row {
+    /// Makes it a row of one run: the pages from frame `pfn` on, at `span`.
+    pub(crate) fn begin(&mut self, span: Span, pfn: u64, write: bool) {
+        self.start = span.start();
+        self.length = 0;
+        self.write = write;
+        self.count = 0;
+        self.add(span, pfn, write);
+    }
+
+    /// The address of the first run.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Adds a run, if there is room and it follows the others. Returns whether it does.
+    pub(crate) fn add(&mut self, span: Span, pfn: u64, write: bool) -> bool {
+        let follows = self.start.saturating_add(self.length) == span.start();
+        let Some(place) = self.runs.get_mut(self.count as usize) else {
+            return false;
+        };
+        if !follows || self.write != write {
+            return false;
+        }
+        place.pfn = pfn;
+        place.length = span.length();
+        self.length = self.length.saturating_add(span.length());
+        self.count = self.count.saturating_add(1);
+        true
+    }
+}
+
 /// The right to lend pages to a domain, whose page table is not replaced as long as this exists.
 pub(crate) struct Lender(Use);
 
@@ -34,6 +77,43 @@ impl Lender {
     /// Maps the pages from frame `pfn` on at `span`, where nothing is mapped. On failure nothing
     /// is. The caller has references to the pages. Sleeps.
     pub(crate) fn map(&self, span: Span, pfn: u64, write: bool) -> Result {
+        self.map_as(span, pfn, self.prot(write))
+    }
+
+    /// Maps all runs of `row`, where nothing is mapped. Returns how many bytes are mapped, from the
+    /// start of the row on: after a failure the runs before the one that failed. The caller has
+    /// references to the pages. Sleeps.
+    pub(crate) fn map_row(&self, row: &Row) -> (u64, Result) {
+        let prot = self.prot(row.write);
+        if row.count > 1 {
+            // SAFETY: The page table is valid by the invariants of `Use`; so many runs are there.
+            // The caller keeps the pages.
+            let result = to_result(unsafe {
+                helpers::pinmap_map_runs(
+                    self.0.table.as_ptr(),
+                    row.start,
+                    row.runs.as_ptr(),
+                    row.count,
+                    prot as ffi::c_int,
+                )
+            });
+            if result.is_ok() {
+                return (row.length, result);
+            }
+        }
+        let mut mapped = 0_u64;
+        for run in row.runs.iter().take(row.count as usize) {
+            let span = Span::new(row.start.saturating_add(mapped), run.length);
+            let result = span.map_err(|_| EINVAL);
+            if let Err(error) = result.and_then(|span| self.map_as(span, run.pfn, prot)) {
+                return (mapped, Err(error));
+            }
+            mapped = mapped.saturating_add(run.length);
+        }
+        (mapped, Ok(()))
+    }
+
+    fn prot(&self, write: bool) -> u32 {
         let mut prot = bindings::IOMMU_READ;
         if write {
             prot |= bindings::IOMMU_WRITE;
@@ -41,7 +121,7 @@ impl Lender {
         if self.0.domain.coherent {
             prot |= bindings::IOMMU_CACHE;
         }
-        self.map_as(span, pfn, prot)
+        prot
     }
 
     /// Maps memory of another device, its page frames from `pfn` on, at `span`, where nothing is

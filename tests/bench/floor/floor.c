@@ -133,7 +133,7 @@ static long floor_ioctl_fault(void __user *arg)
 	if (copy_from_user(&fault, arg, sizeof(fault)))
 		return -EFAULT;
 	mutex_lock(&floor_lock);
-	ret = floor_fault(&fault);
+	ret = floor_domain ? floor_fault(floor_domain, &fault) : -ENODEV;
 	mutex_unlock(&floor_lock);
 	if (!ret && copy_to_user(arg, &fault, sizeof(fault)))
 		ret = -EFAULT;

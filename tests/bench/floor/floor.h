@@ -65,7 +65,8 @@ struct bench_floor_move {
  * @addr: where they begin
  * @made: bytes at their beginning that are faulted in for writing before; whole pages
  * @out_present: pages that the page table has
- * @out_ns: hmm_range_fault() of what is made, and of all, with taking the mmap lock
+ * @out_ns: hmm_range_fault() of what is made, and of all, with taking the mmap lock; and one
+ *          iommu_map() or iommu_map_sg() of the pages
  */
 struct bench_floor_fault {
 	__u64 addr;
