@@ -5,9 +5,9 @@
 //! spaces behind the device's MMU, one for the program and one for the driver, and one further
 //! space of bus addresses for all contexts lies between MMU and IOMMU.
 //!
-//! An [`IovaRange`] is taken until it is dropped. A range whose memory went away may be *left*: the
-//! MMU notifier cannot wait until the device has forgotten it, but the program may want the same
-//! addresses again at once. Whoever takes a range that was left waits for the device then.
+//! An [`IovaRange`] is taken until it is dropped or vacated. A range whose memory went away may be
+//! *left*: the MMU notifier cannot wait until the device has forgotten it, but the program may want
+//! the same addresses again at once. Whoever takes a range that was left waits for the device then.
 
 use crate::{
     failure::Failure,

@@ -329,6 +329,7 @@ impl Mapping {
             self.dma_control().clone().block_dma();
         }
         self.entries = None;
+        self.vram = None;
         if self.lost {
             self.mapped = None;
         }

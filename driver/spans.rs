@@ -271,7 +271,8 @@ impl<L: Clone> Spans<L> {
             }
             None => {
                 let mut vacant = self.vacant.iter().rev();
-                let found = vacant.find(|(span, hold)| suits(*span) && hold.retake())?;
+                let found = vacant
+                    .find(|(span, hold)| suits(*span) && hold.is_vacant() && hold.retake())?;
                 (found.0, &found.1)
             }
         };

@@ -41,7 +41,8 @@ impl Spare {
         }
         let mut buffer = Arc::into_unique_or_drop(buffer)?;
         let mut inner = buffer.inner.lock();
-        // One that has gone stale has no slot: it was reaped by the worker, and has sent its event.
+        // One that has gone stale has no slot: it was reaped by the worker, has sent its event, and
+        // nobody looks at `suspect` any more.
         let is_fit = inner.slot.is_some() && !inner.failed && inner.guests.is_empty();
         inner.state = State::Building;
         inner.made = 0;
@@ -62,6 +63,8 @@ impl Spare {
         *fields.exported.get_mut() = false;
         *fields.published.get_mut() = false;
         *fields.pinned.get_mut() = 0;
+        // With several mappings it was reaped, too.
+        *fields.reaped.get_mut() = false;
         Some(Self { buffer, kit })
     }
 

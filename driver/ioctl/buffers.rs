@@ -92,22 +92,24 @@ impl Request for pinmap_register_buffers {
         context.check_caller()?;
         let first = plans.first().ok_or(EINVAL)?;
         let claim = registration::claim(context, first)?;
-        let (mut registered, result) = context.reserve_users(&plans)?;
-        let ones = registered.buffers.iter_mut().zip(&plans);
-        for ((index, entry), (one, plan)) in (0..).zip(&mut entries).zip(ones) {
+        let mut registered = context.reserve_users(plans.len())?;
+        for (index, (entry, plan)) in entries.iter_mut().zip(&plans).enumerate() {
+            self.out_failed = index as u32;
+            if registered.buffers.len() == index {
+                registered.fill(plans.get(index..).unwrap_or_default())?;
+            }
+            let one = registered.buffers.get_mut(index).ok_or(ENOMEM)?;
             let kit = mem::take(&mut one.kit);
-            let done = registration::register(context, &one.buffer, kit, one.handle, plan);
-            let (device_addr, guests) = done.inspect_err(|_| self.out_failed = index)?;
-            entry.device_addr = device_addr;
+            let done = registration::register(context, &one.buffer, kit, one.handle, plan)?;
+            (entry.device_addr, one.guests) = done;
             entry.out_handle = one.handle;
-            one.guests = guests;
             task::cond_resched();
             if task::fatal_signal_pending() {
+                self.out_failed = self.count;
                 return Err(EINTR.into());
             }
         }
-        // The first one that could not be reserved comes after those that could.
-        result.inspect_err(|_| self.out_failed = registered.buffers.len() as u32)?;
+        self.out_failed = self.count;
         array.write(&entries)?;
         let registrations = Registrations { registered, claim };
         Ok(Pending::Other(KBox::new(registrations, GFP_KERNEL)?))

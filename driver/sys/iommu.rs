@@ -137,7 +137,7 @@ pub(crate) struct Domain {
     /// The page table. It is replaced only while there are no `uses`.
     #[pin]
     current: Mutex<Current>,
-    /// Number of [`Use`](mapped::Use)s; it only grows with `current` locked.
+    /// Number of [`Use`](mapped::Use)s; it only grows from 0 with `current` locked.
     uses: Atomic<u64>,
     /// Whether a new page table is due, as far as can be told without the lock.
     overdue: Atomic<bool>,

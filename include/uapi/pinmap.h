@@ -666,7 +666,9 @@ struct pinmap_registration {
  * all of them can. Each buffer is released, mapped and queried by its own
  * handle, as if a call of its own had registered it.
  *
- * The arguments of all buffers are checked before the first one is pinned.
+ * The arguments of all buffers are checked before the first one is pinned, and
+ * the addresses of some are taken by then: who registers them meanwhile gets
+ * ``EEXIST``, also if the call fails in the end.
  * ``EINVAL``: @count is 0 or too large. ``EFAULT`` with a @fail of 0: @buffers
  * cannot be read or written. Everything else is as for %PINMAP_REGISTER; two
  * of the buffers that overlap are refused as if the first was registered

@@ -29,19 +29,13 @@ impl Context {
         }
     }
 
-    /// Like [`reserve_user`](Self::reserve_user) for each of `plans`, up to the first failure. That
-    /// comes with those that were reserved before it.
-    pub(crate) fn reserve_users(
-        self: &Arc<Self>,
-        plans: &[RegisterPlan],
-    ) -> Result<(ReservedBuffers, Result<(), Failure>), Failure> {
-        let mut reserved = ReservedBuffers {
-            buffers: KVVec::with_capacity(plans.len(), GFP_KERNEL)?,
+    /// Makes room for so many buffers whose handles cannot be used yet.
+    pub(crate) fn reserve_users(self: &Arc<Self>, count: usize) -> Result<ReservedBuffers> {
+        Ok(ReservedBuffers {
+            buffers: KVVec::with_capacity(count, GFP_KERNEL)?,
             published: false,
             context: self.clone(),
-        };
-        let result = reserved.fill(plans);
-        Ok((reserved, result))
+        })
     }
 
     /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
@@ -198,30 +192,42 @@ pub(crate) struct ReservedBuffers {
 }
 
 impl ReservedBuffers {
-    /// Reserves all that `plans` want, as far as there is memory that was kept, under one lock.
-    fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
+    /// Reserves what the first of `plans` wants and, under the same lock, as many behind it as can
+    /// have memory that was kept and addresses that nobody has: whatever is in the way, or fails,
+    /// is for the turn of that plan.
+    pub(crate) fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
+        let (first, rest) = plans.split_first().ok_or(EINVAL)?;
         let mut table = self.context.table.lock();
-        for plan in plans {
-            let (buffer, kit, handle) = match table.reserve_kept(plan)? {
-                Some(reserved) => reserved,
-                None => {
-                    drop(table);
-                    let (buffer, kit, mut fresh) = self.context.reserve_fresh(plan)?;
-                    // `self` releases it from here on.
-                    fresh.published = true;
-                    table = self.context.table.lock();
-                    (buffer, kit, fresh.handle)
-                }
+        let Some(kept) = table.reserve_kept(first)? else {
+            drop(table);
+            let (buffer, kit, mut fresh) = self.context.reserve_fresh(first)?;
+            // `self` releases it from here on.
+            fresh.published = true;
+            Self::add(&mut self.buffers, (buffer, kit, fresh.handle));
+            return Ok(());
+        };
+        Self::add(&mut self.buffers, kept);
+        for plan in rest {
+            if table.is_in_way(plan.span) {
+                break;
+            }
+            let Ok(Some(kept)) = table.reserve_kept(plan) else {
+                break;
             };
-            // There is room.
-            let _ = self.buffers.push_within_capacity(ReservedBuffer {
-                buffer,
-                kit,
-                handle,
-                guests: None,
-            });
+            Self::add(&mut self.buffers, kept);
         }
         Ok(())
+    }
+
+    fn add(buffers: &mut KVVec<ReservedBuffer>, reserved: (Arc<Buffer>, Kit, u64)) {
+        let (buffer, kit, handle) = reserved;
+        // There is room.
+        let _ = buffers.push_within_capacity(ReservedBuffer {
+            buffer,
+            kit,
+            handle,
+            guests: None,
+        });
     }
 
     /// Makes all handles usable. Fails, and releases the buffers, if the device is gone.

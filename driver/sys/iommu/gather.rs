@@ -35,19 +35,19 @@ impl Gather {
     /// Unmaps `length` bytes from `start` on, which were mapped by way of `table`. Fails if not all
     /// of it was mapped.
     pub(super) fn unmap(&mut self, table: &Use, start: u64, length: u64) -> Result {
-        if self
-            .table
-            .as_ref()
-            .is_some_and(|it| it.table != table.table)
-        {
+        let page_table = table.table()?;
+        let is_another = |gathered: &Use| gathered.table() != Ok(page_table);
+        if self.table.as_ref().is_some_and(is_another) {
             self.flush();
         }
-        let table = self.table.get_or_insert_with(|| table.another());
-        // SAFETY: The page table is valid by the invariants of `Use`, and so is `gather`, which has
-        // ranges of this page table only.
+        if self.table.is_none() {
+            self.table = Some(table.another()?);
+        }
+        // SAFETY: The page table is valid, since its use has not ended, and so is `gather`, which
+        // has ranges of this page table only.
         let unmapped = unsafe {
             bindings::iommu_unmap_fast(
-                table.table.as_ptr(),
+                page_table,
                 start as usize,
                 length as usize,
                 self.gather.get(),
@@ -61,9 +61,11 @@ impl Gather {
 
     /// Flushes: no device can reach anything that was unmapped.
     pub(crate) fn flush(&mut self) {
-        if let Some(table) = self.table.take() {
-            // SAFETY: Both are valid, by the type invariants. The call makes `gather` empty.
-            unsafe { helpers::pinmap_gather_sync(table.table.as_ptr(), self.gather.get()) };
+        let table = self.table.take();
+        if let Some(Ok(page_table)) = table.as_ref().map(Use::table) {
+            // SAFETY: The page table is valid, since `table` has not ended, and so is `gather`. The
+            // call makes it empty.
+            unsafe { helpers::pinmap_gather_sync(page_table, self.gather.get()) };
         }
     }
 }

@@ -86,11 +86,15 @@ impl Lender {
     pub(crate) fn map_row(&self, row: &Row) -> (u64, Result) {
         let prot = self.prot(row.write);
         if row.count > 1 {
-            // SAFETY: The page table is valid by the invariants of `Use`; so many runs are there.
+            let table = match self.0.table() {
+                Ok(table) => table,
+                Err(error) => return (0, Err(error)),
+            };
+            // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
             // The caller keeps the pages.
             let result = to_result(unsafe {
                 helpers::pinmap_map_runs(
-                    self.0.table.as_ptr(),
+                    table,
                     row.start,
                     row.runs.as_ptr(),
                     row.count,
@@ -132,11 +136,12 @@ impl Lender {
     }
 
     fn map_as(&self, span: Span, pfn: u64, prot: u32) -> Result {
-        // SAFETY: The page table is valid by the invariants of `Use`. The callers of the public
+        let table = self.0.table()?;
+        // SAFETY: The page table is valid, since its use has not ended. The callers of the public
         // methods keep what is mapped.
         to_result(unsafe {
             bindings::iommu_map(
-                self.0.table.as_ptr(),
+                table,
                 span.start() as usize,
                 pfn.saturating_mul(PAGE_SIZE),
                 span.length() as usize,
@@ -149,6 +154,7 @@ impl Lender {
     /// Unmaps all spans of `runs`, each of which one call has mapped, and flushes. When this
     /// returns `Ok`, no device can reach anything there. May be called in any context.
     pub(crate) fn unmap(&self, mut runs: impl Iterator<Item = Span>) -> Result {
+        let table = self.0.table()?;
         let mut result = Ok(());
         loop {
             let mut some = [helpers::pinmap_bus_run::default(); TOGETHER];
@@ -162,9 +168,8 @@ impl Lender {
             if count == 0 {
                 return result;
             }
-            // SAFETY: The page table is valid; so many runs are there.
-            let unmapped =
-                unsafe { helpers::pinmap_unmap_runs(self.0.table.as_ptr(), some.as_ptr(), count) };
+            // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
+            let unmapped = unsafe { helpers::pinmap_unmap_runs(table, some.as_ptr(), count) };
             if unmapped != length {
                 result = Err(self.0.domain.lose(unmapped, length));
             }

@@ -25,7 +25,7 @@ use kernel::{
 /// If `begun`, `table` is the page table of `domain`, which counts this among its uses.
 pub(super) struct Use {
     pub(super) domain: Arc<Domain>,
-    pub(super) table: NonNull<bindings::iommu_domain>,
+    table: NonNull<bindings::iommu_domain>,
     begun: bool,
     /// Whether the tables that the mapping leaves are charged.
     counted: bool,
@@ -86,6 +86,17 @@ impl Use {
         }
     }
 
+    /// Returns the page table, which is valid as long as the use has not ended. Fails if it has, or
+    /// has not begun.
+    #[inline]
+    pub(super) fn table(&self) -> Result<*mut bindings::iommu_domain> {
+        if self.begun {
+            Ok(self.table.as_ptr())
+        } else {
+            Err(EINVAL)
+        }
+    }
+
     /// Counts the tables of `part`, since no more than that of a mapping was mapped.
     pub(super) fn note(&self, part: Span) {
         if self.counted {
@@ -100,9 +111,9 @@ impl Use {
     /// reachable.
     #[inline]
     pub(super) fn unmap(&self, start: u64, length: u64) -> Result {
-        // SAFETY: The domain is valid by the type invariants.
-        let unmapped =
-            unsafe { bindings::iommu_unmap(self.table.as_ptr(), start as usize, length as usize) };
+        let table = self.table()?;
+        // SAFETY: The page table is valid, since the use has not ended.
+        let unmapped = unsafe { bindings::iommu_unmap(table, start as usize, length as usize) };
         if unmapped as u64 == length {
             return Ok(());
         }
@@ -111,20 +122,23 @@ impl Use {
 
     /// Flushes everything. May be called in any context.
     fn flush_all(&self) {
-        // SAFETY: The domain is valid by the type invariants.
-        unsafe { helpers::pinmap_flush_all(self.table.as_ptr()) };
+        if let Ok(table) = self.table() {
+            // SAFETY: The page table is valid, since the use has not ended.
+            unsafe { helpers::pinmap_flush_all(table) };
+        }
     }
 
-    /// Another use of the same page table.
-    pub(super) fn another(&self) -> Self {
+    /// Makes another use of the same page table. Fails if this one has not begun, or has ended.
+    pub(super) fn another(&self) -> Result<Self> {
+        self.table()?;
         self.domain.uses.add(1, Relaxed);
-        // INVARIANT: Counted just now; as long as there is one, the page table is not replaced.
-        Self {
+        // INVARIANT: Counted just now. There was one already, so the page table was not replaced.
+        Ok(Self {
             domain: self.domain.clone(),
             table: self.table,
             begun: true,
             counted: self.counted,
-        }
+        })
     }
 }
 
@@ -247,7 +261,7 @@ impl Mapped {
     /// Flushes what [`unmap_into`](Self::unmap_into) has left to another task. May be called in any
     /// context.
     pub(crate) fn flush_gathered(&self) {
-        if self.table.begun && self.part.length == 0 {
+        if self.part.length == 0 {
             self.table.flush_all();
         }
     }

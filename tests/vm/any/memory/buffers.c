@@ -287,6 +287,34 @@ TEST(buffers_none_is_released)
 	CHECK_PINS(pins);
 }
 
+/* A call that fails leaves the addresses to a stale registration, whose turn did not come. */
+TEST(buffers_behind_the_failed)
+{
+	int fd = open_device(0);
+	char *memory = anon(COUNT * 16);
+	struct pinmap_registration entries[COUNT];
+	uint64_t handles[COUNT];
+	struct registration stale;
+	uint32_t failed;
+
+	/* so that there is memory for all of them */
+	entries_of(memory, entries);
+	CHECK_OK(try_register_all(fd, entries, COUNT, WRITE));
+	handles_of(entries, handles);
+	CHECK_OK(try_release_all(fd, handles, COUNT, &failed));
+	entries_of(memory, entries);
+	stale = register_memory(fd, (void *)(uintptr_t)entries[2].addr, PAGE, WRITE);
+	SYS(mmap(stale.addr, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		 -1, 0));
+	CHECK_STALE_EVENT(fd, stale);
+	entries[0].addr = (uintptr_t)address_space(16 * PAGE, PAGE);
+	CHECK_ERR(EFAULT, try_register_all(fd, entries, COUNT, WRITE));
+	CHECK_EQ(query_addr(fd, stale.addr).handle, stale.handle);
+	entries[0].addr = (uintptr_t)memory;
+	CHECK_OK(try_register_all(fd, entries, COUNT, WRITE));
+	CHECK_EQ(query_addr(fd, stale.addr).handle, entries[2].out_handle);
+}
+
 /* Memory that went away is released with the others, and its event is taken back. */
 TEST(buffers_that_are_stale)
 {

@@ -294,6 +294,12 @@ TEST(looked_at_like_the_first)
 		SYS(madvise(memory, PAGES * PAGE, MADV_FREE));
 		CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_LIVE);
 		release(fd, registration.handle);
+		if (i % 2) {
+			/* or after one that had two mappings */
+			registration = register_memory(fd, memory, PAGE, WRITE);
+			map(fd, registration.handle, PINMAP_MAP_WRITE, 0);
+			release(fd, registration.handle);
+		}
 		registration = register_memory(fd, memory, PAGES * PAGE, NO_MAP);
 		SYS(madvise(memory + (PAGES - 1) * PAGE, PAGE, MADV_DONTNEED));
 		CHECK_EQ(query_handle(fd, registration.handle).out_state, PINMAP_STATE_STALE);
