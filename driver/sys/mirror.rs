@@ -196,7 +196,7 @@ impl Changes {
         if last.saturating_sub(first) >= COUNTERS {
             return;
         }
-        for number in first / PER_BLOCK as u64..=last / PER_BLOCK as u64 {
+        for number in range.start() / LARGE..=range.last() / LARGE {
             if let Some(counter) = self.blocks.get((number % BLOCKS) as usize) {
                 visit(counter);
             }
