@@ -139,8 +139,8 @@ impl Filling<'_> {
         }
         let prot = self.table.prot(self.write);
         let domain = self.table.table()?;
-        // SAFETY: The page table is valid, since its use has not ended. The entries describe pages that are kept; none of them
-        // chains or ends the list before `window.len()`.
+        // SAFETY: The page table is valid, since its use has not ended. The entries describe pages
+        // that are kept; none of them chains or ends the list before `window.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
                 domain,
