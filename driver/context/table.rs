@@ -274,10 +274,11 @@ impl Table {
         self.entry(handle).map(|entry| (handle, &entry.buffer))
     }
 
-    /// Whether a registration overlaps `span`.
-    fn is_in_way(&self, span: Span) -> bool {
+    /// Whether it is certain, by a short look, that no registration and no window overlaps `span`.
+    fn is_free(&self, span: Span) -> bool {
         let first = self.by_last.cursor_lower_bound(&span.start());
-        first.is_some_and(|first| first.current().1.start <= span.last())
+        let is_in_way = first.is_some_and(|first| first.current().1.start <= span.last());
+        self.windows.is_empty() && !is_in_way
     }
 
     /// Fails if there is one registration too many with one more.
@@ -322,16 +323,17 @@ impl Table {
     }
 
     /// Makes a buffer of the user memory of `plan` of memory that was kept, with a handle. `None`:
-    /// there is none.
+    /// there is none. `is_free`: nobody has its addresses, as the caller knows.
     #[inline(always)]
     fn reserve_kept(
         &mut self,
         plan: &RegisterPlan,
+        is_free: bool,
     ) -> Result<Option<(Arc<Buffer>, Kit, u64)>, Failure> {
         if self.spares.is_empty() {
             return Ok(None);
         }
-        let handle = self.prepare(Some(plan.span))?;
+        let handle = self.prepare((!is_free).then_some(plan.span))?;
         let Spares { buffer, nodes } = self.spares.pop().ok_or(ENOMEM)?;
         let (buffer, kit) = buffer.register(plan, handle);
         let entry = Entry::new(&buffer, Role::Home);
@@ -370,7 +372,7 @@ impl Table {
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
     #[inline(always)]
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
-        if self.windows.is_empty() && !self.is_in_way(span) {
+        if self.is_free(span) {
             return Ok(());
         }
         self.clear_way(span)

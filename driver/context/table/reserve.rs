@@ -21,7 +21,7 @@ impl Context {
         plan: &RegisterPlan,
     ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
         let mut table = self.table.lock();
-        let reserved = table.reserve_kept(plan)?;
+        let reserved = table.reserve_kept(plan, false)?;
         drop(table);
         match reserved {
             Some((buffer, kit, handle)) => Ok((buffer, kit, self.reserved(handle))),
@@ -198,7 +198,7 @@ impl ReservedBuffers {
     pub(crate) fn fill(&mut self, plans: &[RegisterPlan]) -> Result<(), Failure> {
         let (first, rest) = plans.split_first().ok_or(EINVAL)?;
         let mut table = self.context.table.lock();
-        let Some(kept) = table.reserve_kept(first)? else {
+        let Some(kept) = table.reserve_kept(first, false)? else {
             drop(table);
             let (buffer, kit, mut fresh) = self.context.reserve_fresh(first)?;
             // `self` releases it from here on.
@@ -208,10 +208,10 @@ impl ReservedBuffers {
         };
         Self::add(&mut self.buffers, kept);
         for plan in rest {
-            if table.is_in_way(plan.span) {
+            if !table.is_free(plan.span) {
                 break;
             }
-            let Ok(Some(kept)) = table.reserve_kept(plan) else {
+            let Ok(Some(kept)) = table.reserve_kept(plan, true) else {
                 break;
             };
             Self::add(&mut self.buffers, kept);
