@@ -112,7 +112,7 @@ pub(crate) struct Buffer {
     /// The ranges of which the worker has to find out whether they are still there.
     #[pin]
     suspect: SpinLock<Suspect>,
-    /// Whether `suspect` was ever changed.
+    /// Whether a change was ever noted in `suspect`.
     told: Atomic<bool>,
     /// The worker; only for user memory.
     lookout: Option<Arc<Lookout>>,

@@ -16,8 +16,7 @@
 //!
 //! C header: [`include/linux/sched/vhost_task.h`](srctree/include/linux/sched/vhost_task.h).
 
-use super::{helpers, task, work::call};
-use core::ptr;
+use super::{helpers, task, work};
 
 /// Calls `own`, and meanwhile `other` in another thread of the process, if one can be made and has
 /// a CPU. Neither runs any more when this returns. Called by a task that has an address space.
@@ -26,16 +25,7 @@ pub(crate) fn with_companion(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + S
         own();
         return;
     }
-    let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
-    // SAFETY: Each function is called with its own data, by one thread, and only before this
-    // returns. `other` is `Send`, so any thread may call it. The current task has an address space,
-    // as the documentation demands, and the queues exist as long as there are files.
-    unsafe {
-        helpers::pinmap_with_companion(
-            Some(call),
-            ptr::from_mut(&mut own).cast(),
-            Some(call),
-            ptr::from_mut(&mut other).cast(),
-        );
-    }
+    // SAFETY: The C function does what is demanded. The current task has an address space, as the
+    // documentation demands, and the queues exist as long as there are files.
+    unsafe { work::hand_over(helpers::pinmap_with_companion, own, other) };
 }

@@ -72,7 +72,7 @@ pub(crate) fn starting() -> &'static Queue {
 ///
 /// `data` must point to a `&mut dyn FnMut()` that nobody else uses, and which may be called in the
 /// current thread.
-pub(super) unsafe extern "C" fn call(data: *mut ffi::c_void) {
+unsafe extern "C" fn call(data: *mut ffi::c_void) {
     // SAFETY: By the requirements.
     (unsafe { &mut *data.cast::<&mut dyn FnMut()>() })();
 }
@@ -86,17 +86,30 @@ pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
         own();
         return;
     }
+    // SAFETY: The C function does what is demanded.
+    unsafe { hand_over(helpers::pinmap_beside, own, other) };
+}
+
+/// A function in C that calls two functions, each with its data.
+type CallBoth = unsafe extern "C" fn(Call, *mut ffi::c_void, Call, *mut ffi::c_void);
+type Call = Option<unsafe extern "C" fn(*mut ffi::c_void)>;
+
+/// Has `both` call `own` and `other`.
+///
+/// # Safety
+///
+/// `both` must call each function only before it returns, by one thread: the first one by the
+/// current thread.
+pub(super) unsafe fn hand_over(
+    both: CallBoth,
+    own: &mut dyn FnMut(),
+    other: &mut (dyn FnMut() + Send),
+) {
     let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
-    // SAFETY: Each function is called with its own data, by one thread, and only before this
-    // returns. `other` is `Send`, so any thread may call it.
-    unsafe {
-        helpers::pinmap_beside(
-            Some(call),
-            ptr::from_mut(&mut own).cast(),
-            Some(call),
-            ptr::from_mut(&mut other).cast(),
-        );
-    }
+    let (own, other) = (ptr::from_mut(&mut own), ptr::from_mut(&mut other));
+    // SAFETY: By the requirements. Each function has its own data; `other` is `Send`, so any thread
+    // may call it.
+    unsafe { both(Some(call), own.cast(), Some(call), other.cast()) };
 }
 
 /// Takes `item` off its queue, or waits until it has run. Must not be called from its own `run`.

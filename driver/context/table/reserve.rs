@@ -123,6 +123,15 @@ impl Context {
         Ok(self.reserved(handle))
     }
 
+    /// Releases the buffer of a handle that was reserved, and not published.
+    fn give_up(&self, handle: u64) {
+        let removed = self.table.lock().remove(handle);
+        if let Some(removed) = removed {
+            // Failures were reported by the mapping.
+            let _ = removed.release(self);
+        }
+    }
+
     fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
         ReservedHandle {
             context: self.clone(),
@@ -167,11 +176,7 @@ impl Drop for ReservedHandle {
         if self.published {
             return;
         }
-        let removed = self.context.table.lock().remove(self.handle);
-        if let Some(removed) = removed {
-            // Failures were reported by the mapping.
-            let _ = removed.release(&self.context);
-        }
+        self.context.give_up(self.handle);
     }
 }
 
@@ -257,11 +262,7 @@ impl Drop for ReservedBuffers {
         }
         for one in &mut self.buffers {
             one.guests = None;
-            let removed = self.context.table.lock().remove(one.handle);
-            if let Some(removed) = removed {
-                // Failures were reported by the mapping.
-                let _ = removed.release(&self.context);
-            }
+            self.context.give_up(one.handle);
             task::cond_resched();
         }
     }

@@ -168,7 +168,7 @@ fn window(entries: usize) -> Result<KVVec<bindings::scatterlist>> {
 
 impl Use {
     /// The permissions and attributes of a mapping.
-    fn prot(&self, write: bool) -> ffi::c_int {
+    pub(super) fn prot(&self, write: bool) -> ffi::c_int {
         let mut prot = bindings::IOMMU_READ;
         if write {
             prot |= bindings::IOMMU_WRITE;

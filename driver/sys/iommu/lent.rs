@@ -77,14 +77,14 @@ impl Lender {
     /// Maps the pages from frame `pfn` on at `span`, where nothing is mapped. On failure nothing
     /// is. The caller has references to the pages. Sleeps.
     pub(crate) fn map(&self, span: Span, pfn: u64, write: bool) -> Result {
-        self.map_as(span, pfn, self.prot(write))
+        self.map_as(span, pfn, self.0.prot(write))
     }
 
     /// Maps all runs of `row`, where nothing is mapped. Returns how many bytes are mapped, from the
     /// start of the row on: after a failure the runs before the one that failed. The caller has
     /// references to the pages. Sleeps.
     pub(crate) fn map_row(&self, row: &Row) -> (u64, Result) {
-        let prot = self.prot(row.write);
+        let prot = self.0.prot(row.write);
         if row.count > 1 {
             let table = match self.0.table() {
                 Ok(table) => table,
@@ -93,13 +93,7 @@ impl Lender {
             // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
             // The caller keeps the pages.
             let result = to_result(unsafe {
-                helpers::pinmap_map_runs(
-                    table,
-                    row.start,
-                    row.runs.as_ptr(),
-                    row.count,
-                    prot as ffi::c_int,
-                )
+                helpers::pinmap_map_runs(table, row.start, row.runs.as_ptr(), row.count, prot)
             });
             if result.is_ok() {
                 return (row.length, result);
@@ -117,25 +111,15 @@ impl Lender {
         (mapped, Ok(()))
     }
 
-    fn prot(&self, write: bool) -> u32 {
-        let mut prot = bindings::IOMMU_READ;
-        if write {
-            prot |= bindings::IOMMU_WRITE;
-        }
-        if self.0.domain.coherent {
-            prot |= bindings::IOMMU_CACHE;
-        }
-        prot
-    }
-
     /// Maps memory of another device, its page frames from `pfn` on, at `span`, where nothing is
     /// mapped, for reading. On failure nothing is. The other device is there as long as it is
     /// mapped. Sleeps.
     pub(crate) fn map_peer(&self, span: Span, pfn: u64) -> Result {
-        self.map_as(span, pfn, bindings::IOMMU_READ | bindings::IOMMU_MMIO)
+        let prot = bindings::IOMMU_READ | bindings::IOMMU_MMIO;
+        self.map_as(span, pfn, prot as ffi::c_int)
     }
 
-    fn map_as(&self, span: Span, pfn: u64, prot: u32) -> Result {
+    fn map_as(&self, span: Span, pfn: u64, prot: ffi::c_int) -> Result {
         let table = self.0.table()?;
         // SAFETY: The page table is valid, since its use has not ended. The callers of the public
         // methods keep what is mapped.
@@ -145,7 +129,7 @@ impl Lender {
                 span.start() as usize,
                 pfn.saturating_mul(PAGE_SIZE),
                 span.length() as usize,
-                prot as ffi::c_int,
+                prot,
                 bindings::GFP_KERNEL_ACCOUNT,
             )
         })
