@@ -162,6 +162,7 @@ pub(crate) fn copies_of_one_direction_leave_the_other_free() -> Outcome {
 }
 
 pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
+    const TRIES: u32 = 8;
     let gpu = gpu()?;
     if gpu.info()?.link.bandwidth.is_none() {
         return skip("the link has no limit: a copy takes no time");
@@ -169,28 +170,27 @@ pub(crate) fn pipeline_of_streams_takes_half() -> Outcome {
     if is_slow() {
         return skip("it is not the link that takes the time here");
     }
-    let mut ratios = Vec::new();
-    for _ in 0..5 {
+    // What else has the processors only adds to a time, so the shortest of several counts. Where
+    // even one stream mostly takes longer than the link does, the times say nothing.
+    let alone = 3 * measure::CHUNK * measure::CHUNKS as u32;
+    let (mut best, mut quiet) = ([Duration::MAX; 3], 0);
+    for _ in 0..TRIES {
         let result = measure::pipeline(&gpu, measure::CHUNKS)?;
-        let (two, three) = (result.ratio(&result.two), result.ratio(&result.three));
-        let (serial, one) = (result.serial.total, result.one.total);
-        println!(
-            "of the serial {serial:?} ({one:?} by one stream): two {two:.3}, three {three:.3}"
-        );
-        // Where others have the processor, even one stream takes longer than the link does, and
-        // the ratio says nothing.
-        if one > 3 * measure::CHUNK * measure::CHUNKS as u32 * 12 / 10 {
-            continue;
+        let runs = [&result.serial, &result.two, &result.three];
+        for (best, run) in best.iter_mut().zip(runs) {
+            *best = run.total.min(*best);
         }
-        if two <= 0.5 && three <= 0.45 {
+        println!("shortest: serial, two and three streams: {best:.1?}");
+        let [serial, two, three] = best;
+        if two * 2 <= serial && three * 20 <= serial * 9 {
             return Ok(());
         }
-        ratios.push((two, three));
+        quiet += u32::from(result.one.total <= alone * 12 / 10);
     }
-    match ratios.is_empty() {
-        true => skip("the machine is too busy to measure"),
-        false => Err(format!("too much: {ratios:.2?}").into()),
+    if quiet < TRIES / 2 {
+        return skip("the machine is too busy to measure");
     }
+    Err(format!("serial, two and three streams take {best:.1?}").into())
 }
 
 /// Measures the time from the submission of an empty packet until it is done, by the device's

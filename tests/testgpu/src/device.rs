@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device: its state, its threads, and the accesses to it: registers, doorbells, resets. None
-//! of these accesses blocks.
+//! of these accesses blocks, unless [`Settings::prompt`] asks for it.
 
 use crate::bus::Bus;
 use crate::hardware::{Hardware, Settings};
@@ -12,7 +12,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a read of `INV_DONE` or `PAGING_DONE` waits at most, and how long between two looks.
+const PROMPT: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_micros(20);
 
 /// The device, which works as long as it is open.
 #[derive(Debug)]
@@ -105,6 +109,9 @@ impl Device {
 
     /// Reads BAR 0. An access that the manual does not allow returns all ones.
     pub fn read_register(&self, offset: u64, bytes: usize) -> u64 {
+        if self.hardware.settings().prompt {
+            self.wait_until_done(offset);
+        }
         let mut state = self.lock();
         self.arrive(&mut state, None);
         let value = registers::read(&state, offset, bytes);
@@ -113,6 +120,25 @@ impl Device {
         }
         self.unlock(state);
         value
+    }
+
+    /// Waits until what this register tells of is done.
+    fn wait_until_done(&self, offset: u64) {
+        let begin = Instant::now();
+        while begin.elapsed() < PROMPT {
+            let mut state = self.lock();
+            self.arrive(&mut state, None);
+            let done = match offset & !7 {
+                regs::INV_DONE => state.invalidates.is_done(),
+                regs::PAGING_DONE => state.paging.is_done(),
+                _ => true,
+            };
+            self.unlock(state);
+            if done {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Reads BAR 1, which returns zero.

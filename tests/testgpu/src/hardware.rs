@@ -23,6 +23,8 @@ pub struct Settings {
     pub link: Speed,
     /// Speed of VRAM.
     pub vram_link: Speed,
+    /// Whether `INV_DONE` and `PAGING_DONE` are answered when there is nothing left to wait for.
+    pub prompt: bool,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
                 bandwidth: 0,
                 latency: 0,
             },
+            prompt: false,
         }
     }
 }
@@ -85,6 +88,11 @@ impl Hardware {
     /// Returns the file behind VRAM, for others to map.
     pub fn vram_file(&self) -> BorrowedFd<'_> {
         self.vram_file.as_fd()
+    }
+
+    /// Returns the settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Returns `TIME`.

@@ -32,6 +32,11 @@ impl Invalidates {
         regs::INVALIDATE_COUNT.saturating_sub(used)
     }
 
+    /// Returns whether every INVALIDATE that was submitted is acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.free() == regs::INVALIDATE_COUNT
+    }
+
     /// Queues an INVALIDATE with the values of the registers. Returns false if there is no room.
     pub fn submit(&mut self, sequence: u64) -> bool {
         if self.free() == 0 {

@@ -23,6 +23,8 @@ Serves the test GPU, or the test FPGA, to one QEMU, until that ends:
   --link-latency NS        per dependent access to guest memory; 0: none (1000)
   --vram-bandwidth BYTES   likewise for VRAM (0)
   --vram-latency NS        likewise for VRAM (0)
+  --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done, or
+                           a second has passed; not with --message
   --verbose                say what QEMU maps and resets
   --help                   this
 
@@ -52,6 +54,7 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, S
             "--help" | "-h" => return Ok(Request::Help),
             "--fpga" => fpga = true,
             "--message" => mode.message = true,
+            "--prompt" => settings.prompt = true,
             "--verbose" => mode.verbose = true,
             "--socket" => socket = Some(PathBuf::from(value()?)),
             "--vram" => settings.vram = vram(number(&name, &value()?)?)?,
@@ -61,6 +64,10 @@ pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Request, S
             "--vram-latency" => settings.vram_link.latency = latency(&name, &value()?)?,
             _ => return Err(format!("unknown argument: {name}")),
         }
+    }
+    if settings.prompt && mode.message {
+        // QEMU does not answer for its memory while it waits for the device.
+        return Err("--prompt does not go with --message".into());
     }
     let socket = socket.ok_or("--socket is missing")?;
     Ok(match fpga {
@@ -146,6 +153,10 @@ mod tests {
             }
         );
         assert!(mode.message && !mode.verbose);
+        let Ok(Request::Serve(_, settings, _)) = run(&["--socket", "s", "--prompt"]) else {
+            panic!("--prompt")
+        };
+        assert!(settings.prompt);
         assert!(matches!(run(&["--socket", "s", "-h"]), Ok(Request::Help)));
         let fpga = run(&["--fpga", "--socket", "s", "--message"]);
         let Ok(Request::ServeFpga(socket, mode)) = fpga else {
@@ -161,6 +172,7 @@ mod tests {
             &["--socket", "s", "--link-latency", "2000000000"],
             &["--socket", "s", "--link-latency", "xG"],
             &["--socket", "s", "--link-latency", "99999999999999G"],
+            &["--socket", "s", "--prompt", "--message"],
             &["nonsense"],
         ] {
             assert!(run(wrong).is_err(), "{wrong:?}");

@@ -179,6 +179,11 @@ impl Paging {
         regs::PAGING_COUNT.saturating_sub(used)
     }
 
+    /// Returns whether every copy that was submitted has ended.
+    pub fn is_done(&self) -> bool {
+        self.free() == regs::PAGING_COUNT
+    }
+
     /// Whether the engine holds a copy.
     pub fn is_busy(&self) -> bool {
         self.running.is_some()

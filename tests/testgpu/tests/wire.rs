@@ -51,6 +51,7 @@ impl Client {
             vram: 4 << 20,
             link: free,
             vram_link: free,
+            ..Settings::default()
         };
         let mode = Mode {
             message,

@@ -3,6 +3,7 @@
 
 use crate::rig::{launch, noise, Rig, DATA, HOST_SIZE};
 use std::time::{Duration, Instant};
+use testgpu::hardware::Settings;
 use testgpu::regs;
 use testgpu::state::Reset;
 
@@ -530,4 +531,29 @@ fn resets_while_a_copy_runs() {
 #[test]
 fn the_device_can_be_ended_while_it_copies() {
     drop(copying_rig());
+}
+
+/// Asked once, the device has the answer, unless that takes more than a second.
+#[test]
+fn prompt_device_is_asked_once() {
+    let rig = Rig::with(Settings {
+        vram: 32 * MIB,
+        prompt: true,
+        ..Settings::default()
+    });
+    slow_link(&rig);
+    for _ in 0..3 {
+        let first = rig.submit_copy(host(MIB), VRAM, BYTES);
+        let last = rig.submit_copy(VRAM, host(2 * MIB), BYTES);
+        assert_eq!((first + 1, rig.r(regs::PAGING_DONE)), (last, last));
+        let invalidate = rig.submit_invalidate(1, 0, u64::MAX);
+        assert_eq!(rig.r(regs::INV_DONE), invalidate);
+    }
+    rig.w(regs::KNOB_STUCK, BIT);
+    let stuck = rig.submit_copy(host(MIB), VRAM, BYTES);
+    let begin = Instant::now();
+    assert_eq!(rig.r(regs::PAGING_DONE), stuck - 1);
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    rig.w(regs::KNOB_STUCK, 0);
+    assert_eq!(rig.r(regs::PAGING_DONE), stuck);
 }

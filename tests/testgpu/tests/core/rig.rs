@@ -166,6 +166,7 @@ impl Rig {
             vram: 32 << 20,
             link: free,
             vram_link: free,
+            ..Settings::default()
         })
     }
 

@@ -31,6 +31,7 @@ fn rig() -> Rig {
         vram: 32 << 20,
         link,
         vram_link,
+        ..Settings::default()
     })
 }
 
