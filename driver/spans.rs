@@ -11,16 +11,19 @@
 //! neither tree changes. Whoever has freed a range may keep its [`Hold`], and take the range again
 //! without the lock.
 
-use crate::logic::{
-    gaps::{self, Bounds, FreeSpace},
-    place::Taken,
-    span::Span,
+use crate::{
+    logic::{
+        gaps::{self, Bounds, FreeSpace},
+        place::Taken,
+        span::Span,
+    },
+    sys::once::Once,
 };
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
     sync::{
-        atomic::{Atomic, Full, Relaxed, Release},
+        atomic::{Atomic, Full, Release},
         Arc,
     },
 };
@@ -63,13 +66,13 @@ impl Hold {
     }
 
     fn is_vacant(&self) -> bool {
-        self.0.load(Relaxed) == Self::LISTED
+        self.0.read_once() == Self::LISTED
     }
 
     /// Makes the owner come to [`Spans::free`], or frees the span for good, if it is vacant.
     /// Returns whether it was.
     fn unlist(&self) -> bool {
-        if self.0.load(Relaxed) & Self::LISTED == 0 {
+        if self.0.read_once() & Self::LISTED == 0 {
             return false;
         }
         self.0.fetch_sub(Self::LISTED, Full) == Self::LISTED

@@ -8,12 +8,14 @@ use crate::{
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     stats::StatGuard,
-    sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
+    sys::{
+        compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, once::Once, pages::Pages, uapi,
+    },
     view::{FileView, MmapOffset},
 };
 use kernel::{
     prelude::*,
-    sync::{atomic::Relaxed, Arc},
+    sync::Arc,
 };
 
 /// The source of a buffer's memory, which keeps the memory.
@@ -116,7 +118,7 @@ impl Buffer {
     /// buffer is usable: if it has ended, it may not have known of the export.
     pub(crate) fn add_export(&self, source: &Arc<Source>) -> Result {
         let mut exports = self.exports.lock();
-        self.exported.store(true, Relaxed);
+        self.exported.write_once(true);
         exports.add(source)
     }
 
@@ -124,7 +126,7 @@ impl Buffer {
     #[inline(always)]
     pub(super) fn revoke_exports(&self) {
         // Whoever has added one since the state was changed finds out.
-        if self.exported.load(Relaxed) {
+        if self.exported.read_once() {
             self.revoke_all_exports();
         }
     }

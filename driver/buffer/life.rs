@@ -10,6 +10,7 @@ use crate::{
     sys::{
         compat,
         gup::PinnedRuns,
+        once::Once,
         uapi::{self, pinmap_event},
         work,
     },
@@ -19,7 +20,7 @@ use core::mem;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{Acquire, Relaxed, Release},
+        atomic::{Acquire, Release},
         lock::{mutex::MutexBackend, Guard},
         Arc, UniqueArc,
     },
@@ -67,7 +68,7 @@ impl Buffer {
             None => PinnedRuns::new()?,
         };
         let pinned = pinned::pin(runs, &this.account, this.span, this.write, |pages| {
-            this.pinned.store(pages, Relaxed);
+            this.pinned.write_once(pages);
             this.check_signal()
         })?;
         let live = !this.is_portable();
@@ -109,7 +110,7 @@ impl Buffer {
     /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
     #[inline(always)]
     fn check_told(self: &Arc<Self>) {
-        if self.told.load(Relaxed) {
+        if self.told.read_once() {
             self.check_open();
         }
     }
@@ -381,7 +382,7 @@ impl Buffer {
         this.interval.remove();
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
         // for it, since it has a reference to the pages.
-        if this.told.load(Relaxed) {
+        if this.told.read_once() {
             this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.

@@ -94,15 +94,17 @@ fn pin_part(
         if left == 0 {
             return Ok(());
         }
-        if task::fatal_signal_pending() {
-            return Err(EINTR.into());
+        if runs.pages() != 0 {
+            task::cond_resched();
+            if task::fatal_signal_pending() {
+                return Err(EINTR.into());
+            }
         }
         let at = part.start().saturating_add(done.saturating_mul(PAGE_SIZE));
         chunk
             .pin(at, left)
             .map_err(|errno| explain(errno, at, write))?;
         runs.take(chunk)?;
-        task::cond_resched();
         progress(runs.pages())?;
     }
 }
@@ -181,7 +183,7 @@ fn pin_back(
 ) -> Result<(), Failure> {
     let mut chunk = Chunk::new(write);
     chunk.make_room(CHUNK_PAGES as usize)?;
-    while begin() {
+    while !task::fatal_signal_pending() && begin() {
         let done = (back.len() as u64).saturating_add(1);
         let index = rest.pieces(PIECE).saturating_sub(done);
         let piece = rest.piece(PIECE, index).ok_or(EINVAL)?;
@@ -200,6 +202,7 @@ fn pin_back(
             behind.store(before, Relaxed);
             return result;
         }
+        task::cond_resched();
     }
     Ok(())
 }

@@ -9,12 +9,12 @@
 use super::{mappings::MappedAt, Buffer, State};
 use crate::{
     logic::{request::RegisterPlan, suspect::Suspect},
-    sys::gup::PinnedRuns,
+    sys::{gup::PinnedRuns, once::Once},
 };
 use core::pin::Pin;
 use kernel::{
     prelude::*,
-    sync::{atomic::Relaxed, Arc, UniqueArc},
+    sync::{Arc, UniqueArc},
 };
 
 /// Memory that registering a buffer needs, and releasing it gives back.
@@ -50,10 +50,10 @@ impl Spare {
         if !is_fit {
             return None;
         }
-        if buffer.told.load(Relaxed) {
+        if buffer.told.read_once() {
             *buffer.suspect.lock() = Suspect::new();
         }
-        if buffer.exported.load(Relaxed) {
+        if buffer.exported.read_once() {
             let left = buffer.exports.lock().take();
             drop(left);
         }

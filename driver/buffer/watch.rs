@@ -17,6 +17,7 @@ use super::{Backing, Buffer, State};
 use crate::{
     logic::span::Span,
     sys::{
+        once::Once,
         presence::Finding,
         wait::WaitQueue,
         watch::{Interval, Watch, Watcher},
@@ -29,7 +30,7 @@ use kernel::{
     mm::Mm,
     new_delayed_work, new_spinlock,
     prelude::*,
-    sync::{atomic::Relaxed, Arc, ArcBorrow, SetOnce, SpinLock},
+    sync::{Arc, ArcBorrow, SetOnce, SpinLock},
     time::msecs_to_jiffies,
     workqueue::{DelayedWork, WorkItem},
 };
@@ -250,7 +251,7 @@ impl Buffer {
 
     /// Notes that `part` has changed. Returns whether a check is wanted.
     fn note(&self, part: Span) -> bool {
-        self.told.store(true, Relaxed);
+        self.told.write_once(true);
         self.suspect.lock().note(part)
     }
 

@@ -150,12 +150,11 @@ impl Chunk {
         let got = unsafe {
             bindings::pin_user_pages_fast(address as usize, want as ffi::c_int, flags, room)
         };
-        to_result(got)?;
+        if got <= 0 {
+            return to_result(got).and(Err(EFAULT));
+        }
         // INVARIANT: GUP has pinned so many.
         self.pinned = got.unsigned_abs() as usize;
-        if self.pinned == 0 {
-            return Err(EFAULT);
-        }
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub(crate) use self::{
 };
 
 use self::footprint::Footprint;
-use super::{helpers, pci::Function};
+use super::{helpers, once::Once, pci::Function};
 use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -213,7 +213,7 @@ impl Domain {
             return false;
         }
         let due = current.used || current.attached.is_err();
-        self.overdue.store(due, Relaxed);
+        self.overdue.write_once(due);
         due
     }
 
@@ -235,7 +235,7 @@ impl Domain {
         }
         current.attached = fresh.attach(function);
         current.attached?;
-        self.overdue.store(false, Relaxed);
+        self.overdue.write_once(false);
         current.used = false;
         let footprint = mem::replace(&mut current.footprint, Footprint::new());
         let old = mem::replace(&mut current.page_table, fresh);
@@ -249,12 +249,12 @@ impl Domain {
     /// Says that whoever mapped something has finished: [`Attachment::renew`] is due before the
     /// next one maps anything.
     pub(crate) fn outdate(&self) {
-        self.overdue.store(true, Relaxed);
+        self.overdue.write_once(true);
     }
 
     /// Whether [`Attachment::renew`] is due, and has to succeed before anything is mapped.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.overdue.load(Relaxed)
+        self.overdue.read_once()
     }
 
     /// Returns how many pages would be charged for the tables of a mapping at `span`.
@@ -293,7 +293,7 @@ impl Domain {
 
     /// Whether unmapping has failed once: then no other owner may be given this domain.
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken.load(Relaxed)
+        self.broken.read_once()
     }
 
     /// Whether DMA snoops the CPU's caches.

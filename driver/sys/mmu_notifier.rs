@@ -13,7 +13,7 @@
 //!
 //! C header: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h).
 
-use super::helpers;
+use super::{helpers, once::Once};
 use crate::logic::span::Span;
 use core::{marker::PhantomPinned, ops::Deref, pin::Pin};
 use kernel::{
@@ -24,7 +24,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        atomic::{Atomic, Relaxed},
+        atomic::Atomic,
         Arc,
     },
     types::Opaque,
@@ -161,7 +161,7 @@ impl<T: Notified> Notifier<T> {
             }
         })?;
         // INVARIANT: The notifier was registered just now.
-        this.begun.store(true, Relaxed);
+        this.begun.write_once(true);
         Ok(this)
     }
 
@@ -230,7 +230,7 @@ impl<T: Notified> Deref for Notifier<T> {
 #[pinned_drop]
 impl<T: Notified> PinnedDrop for Notifier<T> {
     fn drop(self: Pin<&mut Self>) {
-        if self.begun.load(Relaxed) {
+        if self.begun.read_once() {
             // SAFETY: The notifier is registered, and `mm` kept until after this call, which waits
             // for callbacks that run: none of them is the caller, since none drops the last
             // reference to `self`. It calls `exits` itself if the address space has not ended; no

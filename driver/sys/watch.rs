@@ -14,7 +14,10 @@
 //!
 //! C header: [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
 
-use super::mmu_notifier::{Change, Event, Notified, Notifier};
+use super::{
+    mmu_notifier::{Change, Event, Notified, Notifier},
+    once::Once,
+};
 use crate::logic::span::Span;
 use core::{cell::UnsafeCell, marker::PhantomData, marker::PhantomPinned, pin::Pin};
 use kernel::{
@@ -98,7 +101,7 @@ impl<T: Watcher> Watched<T> {
             // SAFETY: The node is part of an `Interval`, by the type invariants.
             let interval =
                 unsafe { &*kernel::container_of!(Opaque::cast_from(node), Interval<T>, node) };
-            if !interval.leaving.load(Relaxed) {
+            if !interval.leaving.read_once() {
                 // The interval stays in the tree as long as `told` is not 0.
                 interval.told.fetch_add(1, Relaxed);
                 drop(tree);
@@ -246,8 +249,8 @@ impl<T: Watcher> Interval<T> {
             return;
         };
         let mut tree = watch.tree.lock();
-        self.leaving.store(true, Relaxed);
-        if self.told.load(Relaxed) != 0 {
+        self.leaving.write_once(true);
+        if self.told.read_once() != 0 {
             self.await_callbacks(watch, &mut tree);
         }
         // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
@@ -261,7 +264,7 @@ impl<T: Watcher> Interval<T> {
     #[cold]
     #[inline(never)]
     fn await_callbacks(&self, watch: &Watch<T>, tree: &mut Guard<'_, Tree, SpinLockBackend>) {
-        while self.told.load(Relaxed) != 0 {
+        while self.told.read_once() != 0 {
             watch.idle.wait(tree);
         }
     }

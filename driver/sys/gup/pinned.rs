@@ -200,13 +200,11 @@ impl PinnedRuns {
     /// Unpins the pages, and gives the charge back.
     fn unpin(&mut self) {
         if self.pages == 1 {
-            let mut page = self.last.map(|run| Frames::new().page(run.pfn()));
-            let page = page.as_mut_slice();
-            // SAFETY: The page is pinned by the type invariants. Whatever lets a device reach it
-            // has a reference to `self`, so nothing does any more.
-            unsafe {
-                bindings::unpin_user_pages_dirty_lock(page.as_mut_ptr(), page.len(), self.write)
-            };
+            if let Some(run) = self.last {
+                // SAFETY: The page is pinned by the type invariants. Whatever lets a device reach
+                // it has a reference to `self`, so nothing does any more.
+                unsafe { helpers::pinmap_unpin_page(run.pfn() as usize, self.write) };
+            }
         } else if self.pages != 0 {
             // SAFETY: As above.
             unsafe { unpin_runs(self.iter(), self.write) };

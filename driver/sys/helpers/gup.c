@@ -46,6 +46,16 @@ void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty)
 		unpin_user_pages(pages, count);
 }
 
+void pinmap_unpin_page(unsigned long pfn, bool dirty)
+{
+	struct page *page = pfn_to_page(pfn);
+
+	if (!dirty || test_bit(PG_dirty, &page->flags.f))
+		unpin_user_page(page);
+	else
+		unpin_user_pages_dirty_lock(&page, 1, true);
+}
+
 /*
  * Returns how many pages of the current task, from @addr on, one entry of the page table maps now
  * (for writing if @write): 1 unless the entry is a huge one. With @page, which must be pinned,

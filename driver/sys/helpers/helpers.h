@@ -124,6 +124,7 @@ unsigned long pinmap_page_to_pfn(const struct page *page);
 struct page *pinmap_pfn_to_page(unsigned long pfn);
 void pinmap_put_page(struct page *page);
 void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty);
+void pinmap_unpin_page(unsigned long pfn, bool dirty);
 unsigned long pinmap_leaf_pages(unsigned long addr, struct page *page, bool write);
 int pinmap_add_pins(struct page *page, unsigned int pins);
 u32 pinmap_explain(struct vm_area_struct *vma, bool write);

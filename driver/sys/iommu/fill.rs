@@ -199,7 +199,7 @@ impl Use {
         let prot = self.prot(write);
         let table = self.table()?;
         // SAFETY: The page table is valid, since the use has not ended, and the pages are kept.
-        let result = to_result(unsafe {
+        let error = unsafe {
             bindings::iommu_map(
                 table,
                 at as usize,
@@ -208,10 +208,10 @@ impl Use {
                 prot,
                 bindings::GFP_KERNEL_ACCOUNT,
             )
-        });
-        if result.is_err() {
+        };
+        if error != 0 {
             self.check_undone(at, part);
-            return result;
+            return to_result(error);
         }
         part.length = part.length.saturating_add(bytes);
         part.flushes = part.flushes.saturating_add(1);
