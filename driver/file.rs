@@ -38,6 +38,7 @@ impl Files for Context {
         this.device().close(&this);
     }
 
+    #[inline]
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result {
         ioctl::dispatch(this, command, argument)
     }

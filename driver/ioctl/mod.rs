@@ -170,7 +170,10 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) 
                 // If the struct cannot be written, `pending` is dropped, and so undone.
                 caller.answer(AsBytes::as_bytes(request))?;
             }
-            return pending.publish();
+            return match pending {
+                Pending::Done => Ok(()),
+                pending => pending.publish(),
+            };
         }
         Err(failure) => failure,
     };
@@ -194,6 +197,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) 
 ///
 /// The size is read first, and that value is used even if the struct that is read afterwards
 /// contains another one. A result is published only after the caller has been told.
+#[inline(always)] // It has one caller.
 pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     let row = TABLE
         .iter()
@@ -206,12 +210,19 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
         let mut room: Small = [const { MaybeUninit::uninit() }; 16];
         exchange(context, row, argument, given, &mut room)
     } else {
-        let mut room: Large = [const { MaybeUninit::uninit() }; 64];
-        exchange(context, row, argument, given, &mut room)
+        exchange_large(context, row, argument, given)
     }
 }
 
+/// Like [`exchange`], with more room on the stack.
+#[inline(never)]
+fn exchange_large(context: &Arc<Context>, row: &Command, argument: UserPtr, given: u32) -> Result {
+    let mut room: Large = [const { MaybeUninit::uninit() }; 64];
+    exchange(context, row, argument, given, &mut room)
+}
+
 /// Reads the caller's struct of `given` bytes into `room`, and runs the command.
+#[inline(always)]
 fn exchange(
     context: &Arc<Context>,
     row: &Command,

@@ -34,6 +34,7 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_register {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER;
 
+    #[inline(always)] // Called in one place, and often.
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         let args = RegisterArgs {
             flags: self.flags,
@@ -132,6 +133,7 @@ impl Request for pinmap_release {
     const NR: u32 = uapi::PINMAP_CMD_RELEASE;
     const ANSWERS: bool = false;
 
+    #[inline(always)] // Called in one place, and often.
     fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
         check_flags(self.flags)?;
         done(context.release(self.handle))

@@ -118,6 +118,7 @@ impl Account {
 
     /// Charges `pages`, or fails if that exceeds the limit. Returns their number, and whether the
     /// user was charged.
+    #[inline]
     fn charge(&self, pages: u64) -> core::result::Result<(i64, bool), OverLimit> {
         let too_many = OverLimit {
             needed: u64::MAX,
@@ -132,6 +133,7 @@ impl Account {
         Ok((pages, user_charged))
     }
 
+    #[inline(never)]
     fn charge_user(&self, pages: i64) -> core::result::Result<(), OverLimit> {
         let limit = Self::limit();
         let locked = self.user.locked_vm();

@@ -119,6 +119,7 @@ impl Chunk {
     /// Pins pages of the current task from `address` on: at most `want`, and no more than fit, up
     /// to the first obstacle. If a huge entry of the page table maps `address`, pins what that
     /// entry maps. The chunk must be empty.
+    #[inline]
     pub(crate) fn pin(&mut self, address: u64, want: u64) -> Result {
         if self.pinned != 0 {
             return Err(EBUSY);
