@@ -13,10 +13,7 @@ use crate::{
     },
     view::{FileView, MmapOffset},
 };
-use kernel::{
-    prelude::*,
-    sync::Arc,
-};
+use kernel::{prelude::*, sync::Arc};
 
 /// The source of a buffer's memory, which keeps the memory.
 pub(crate) enum Backing {

@@ -63,7 +63,7 @@ struct SharedBuffer {
 
 /// A portable buffer in a context that is not its home. Dropping it removes it there.
 pub(crate) struct Guest {
-    reserved: ReservedHandle,
+    reserved: ReservedHandle<Arc<Context>>,
     claim: Claim,
 }
 

@@ -461,6 +461,7 @@ impl Removed {
 
 impl Context {
     /// Releases the buffer that is called `handle`, or ends the managed range.
+    #[inline]
     pub(crate) fn release(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
         if !table.gone {

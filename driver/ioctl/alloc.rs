@@ -26,7 +26,7 @@ impl Request for pinmap_alloc {
     const NR: u32 = uapi::PINMAP_CMD_ALLOC;
     const FIRST_SIZE: usize = offset_of!(Self, node);
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let plan = request::alloc(self.flags, self.__reserved, self.length, self.node);
         let plan = plan.map_err(errno)?;
         let backend = context.device().backend();

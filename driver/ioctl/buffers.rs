@@ -78,7 +78,7 @@ impl pinmap_register_buffers {
 impl Request for pinmap_register_buffers {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER_BUFFERS;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         self.out_failed = self.count;
         check_count(self.count)?;
         let array = Array::new(self.buffers)?;
@@ -141,7 +141,7 @@ impl Request for pinmap_release_buffers {
     const ANSWERS: bool = false;
     const ANSWERS_FAILURE: bool = true;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         self.out_failed = self.count;
         check_flags(self.flags)?;
         check_count(self.count)?;

@@ -24,7 +24,7 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_info {
     const NR: u32 = uapi::PINMAP_CMD_GET_INFO;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         context.device().describe(context, self);
         self.out_memlock_limit = Account::limit().unwrap_or(u64::MAX);
@@ -38,7 +38,7 @@ impl Request for pinmap_info {
 impl Request for pinmap_reserved {
     const NR: u32 = uapi::PINMAP_CMD_GET_RESERVED;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         done(context.device().describe_reserved(context, self))
     }
@@ -48,7 +48,7 @@ impl Request for pinmap_get_totals {
     const NR: u32 = uapi::PINMAP_CMD_GET_TOTALS;
     const FIRST_SIZE: usize = offset_of!(Self, out_managed);
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags((self.flags & !uapi::PINMAP_TOTALS_CONTEXT) | self.__reserved)?;
         if self.flags & uapi::PINMAP_TOTALS_CONTEXT == 0 {
             context.device().describe_totals(self);
@@ -64,7 +64,7 @@ impl Request for pinmap_set_eventfd {
     const NR: u32 = uapi::PINMAP_CMD_SET_EVENTFD;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;
         match self.source {
             uapi::PINMAP_SOURCE_VECTOR => {}
@@ -103,7 +103,7 @@ impl Request for pinmap_reset {
     const NR: u32 = uapi::PINMAP_CMD_RESET;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         let flat = context.device().flat()?;
         if !flat.can_reset() {

@@ -35,7 +35,7 @@ impl Publish for FreshExport {
 impl Request for pinmap_export {
     const NR: u32 = uapi::PINMAP_CMD_EXPORT;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags((self.flags & !uapi::PINMAP_EXPORT_WRITE) | self.__reserved)?;
         let write = self.flags & uapi::PINMAP_EXPORT_WRITE != 0;
         context.check_caller()?;
@@ -62,7 +62,7 @@ impl Request for pinmap_export {
 impl Request for pinmap_import {
     const NR: u32 = uapi::PINMAP_CMD_IMPORT;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         context.check_caller()?;
         let (source, length) = dmabuf::Source::from_fd(self.fd)?;
@@ -93,7 +93,7 @@ impl Request for pinmap_sync {
     const NR: u32 = uapi::PINMAP_CMD_SYNC;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let plan = request::sync(self.flags, self.offset, self.length).map_err(errno)?;
         let buffer = context.find(self.handle)?;
         if plan.part.last() >= buffer.span().length() {

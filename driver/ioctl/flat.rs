@@ -23,7 +23,7 @@ macro_rules! unsupported {
             const NR: u32 = $nr;
             $(const FIRST_SIZE: usize = $first_size;)?
 
-            fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+            fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
                 Err(compat::unsupported().into())
             }
         }

@@ -16,7 +16,7 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_generations {
     const NR: u32 = uapi::PINMAP_CMD_GENERATIONS;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         context.check_caller()?;
         let generations = context.events().generations();

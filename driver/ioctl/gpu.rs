@@ -24,7 +24,7 @@ pub(super) fn gpu_of(context: &Context) -> Result<(&Arc<Gpu>, &Arc<Member>)> {
 impl Request for pinmap_gpu_info {
     const NR: u32 = uapi::PINMAP_CMD_GPU_INFO;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         context.device().gpu()?.describe(self);
         Ok(Pending::Done)
@@ -34,7 +34,7 @@ impl Request for pinmap_gpu_info {
 impl Request for pinmap_gpu_counters {
     const NR: u32 = uapi::PINMAP_CMD_GPU_COUNTERS;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;
         context.device().gpu()?.count(self);
         Ok(Pending::Done)
@@ -44,7 +44,7 @@ impl Request for pinmap_gpu_counters {
 impl Request for pinmap_gpu_walk {
     const NR: u32 = uapi::PINMAP_CMD_GPU_WALK;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         done(gpu_of(context)?.1.vm().walk(self))
     }

@@ -38,12 +38,12 @@ impl Request for pinmap_manage {
     const NR: u32 = uapi::PINMAP_CMD_MANAGE;
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
         let plan = request::manage(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         context.check_caller()?;

@@ -17,7 +17,7 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_map {
     const NR: u32 = uapi::PINMAP_CMD_MAP;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let plan = request::map(
             self.flags,
             self.__reserved,
@@ -58,7 +58,7 @@ impl Request for pinmap_unmap {
     const NR: u32 = uapi::PINMAP_CMD_UNMAP;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         let buffer = context.find(self.handle)?;
         done(buffer.unmap(context.space(), self.device_addr))

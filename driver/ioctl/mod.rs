@@ -73,7 +73,7 @@ trait Request: FromBytes + AsBytes + Sized {
     const ANSWERS_FAILURE: bool = false;
 
     /// Handles the call. Fills in the struct's answers.
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure>;
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure>;
 
     /// The place for a failure's detail, in the structs that have one.
     fn detail(&mut self) -> Option<&mut pinmap_fail> {

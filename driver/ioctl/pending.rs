@@ -13,14 +13,14 @@ use core::mem;
 use kernel::{prelude::*, sync::Arc};
 
 /// The effect of a call whose caller has not been answered yet. Dropping it undoes it.
-pub(super) enum Pending {
+pub(super) enum Pending<'a> {
     /// Nothing to publish and nothing to undo.
     Done,
     /// A registration under a handle that cannot be used yet. Dropped in this order.
     Registration {
         /// The buffer in other contexts, if it is portable.
         guests: Option<KVec<Guest>>,
-        reserved: ReservedHandle,
+        reserved: ReservedHandle<&'a Context>,
         /// The claim of the flat device, if the registration is mapped.
         claim: Option<Claim>,
     },
@@ -36,7 +36,7 @@ pub(super) trait Publish {
     fn publish(&mut self) -> Result;
 }
 
-impl Pending {
+impl Pending<'_> {
     /// Makes the effect visible: the answer has reached the caller.
     #[inline]
     pub(super) fn publish(self) -> Result {
@@ -135,6 +135,6 @@ pub(super) fn check_flags(flags: u32) -> Result {
 }
 
 /// Wraps the result of a call that leaves nothing to publish.
-pub(super) fn done(result: Result) -> Result<Pending, Failure> {
+pub(super) fn done(result: Result) -> Result<Pending<'static>, Failure> {
     result.map(|()| Pending::Done).map_err(Failure::from)
 }

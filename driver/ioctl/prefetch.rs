@@ -22,12 +22,12 @@ impl Request for pinmap_prefetch {
     const NR: u32 = uapi::PINMAP_CMD_PREFETCH;
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
         let plan = request::prefetch(self.flags, self.addr, self.length, bounds).map_err(errno)?;
         let managing = managing(context)?;

@@ -25,7 +25,7 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_preflight {
     const NR: u32 = uapi::PINMAP_CMD_PREFLIGHT;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let args = RegisterArgs {
             flags: self.flags,
             reserved: self.__reserved,

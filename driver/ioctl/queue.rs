@@ -108,7 +108,7 @@ fn map(
 impl Request for pinmap_queue_create {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_CREATE;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         const CLASSES: u32 = uapi::PINMAP_QUEUE_COPY | uapi::PINMAP_QUEUE_COMPUTE;
 
         check_flags(self.flags & !CLASSES)?;
@@ -172,7 +172,7 @@ impl Request for pinmap_queue_destroy {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_DESTROY;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         let (gpu, member) = gpu_of(context)?;
         let queue = member.take(self.queue)?;
@@ -187,7 +187,7 @@ impl Request for pinmap_queue_wait {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_WAIT;
     const ANSWERS_FAILURE: bool = true;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;
         check_fence(context, self.fence)?;
         let (gpu, queue) = find(context, self.queue)?;
@@ -203,7 +203,7 @@ impl Request for pinmap_queue_notify {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_NOTIFY;
     const ANSWERS: bool = false;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         check_fence(context, self.fence)?;
         let (_, queue) = find(context, self.queue)?;
@@ -217,7 +217,7 @@ impl Request for pinmap_queue_query {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_QUERY;
     const FIRST_SIZE: usize = offset_of!(Self, out_vma_start);
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;
         let (gpu, queue) = find(context, self.queue)?;
         let (executed, stop) = gpu.progress(&queue);
@@ -255,7 +255,7 @@ impl Request for pinmap_queue_query {
 impl Request for pinmap_queue_submit {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_SUBMIT;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;
         let (gpu, queue) = find(context, self.queue)?;
         let ring = queue.ring();

@@ -35,7 +35,7 @@ impl Request for pinmap_register {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER;
 
     #[inline(always)] // Called in one place, and often.
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let args = RegisterArgs {
             flags: self.flags,
             reserved: self.__reserved,
@@ -91,7 +91,7 @@ pub(super) fn register(
 impl Request for pinmap_register_fd {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER_FD;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let plan = request::register_fd(
             self.flags,
             self.offset,
@@ -134,7 +134,7 @@ impl Request for pinmap_release {
     const ANSWERS: bool = false;
 
     #[inline(always)] // Called in one place, and often.
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         done(context.release(self.handle))
     }
@@ -144,7 +144,7 @@ impl Request for pinmap_query {
     const NR: u32 = uapi::PINMAP_CMD_QUERY;
     const FIRST_SIZE: usize = 72;
 
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         if let Some(range) = context.find_range(self.handle)? {
             describe_range(self, range);

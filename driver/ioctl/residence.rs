@@ -30,12 +30,12 @@ impl Request for pinmap_advise {
     const NR: u32 = uapi::PINMAP_CMD_ADVISE;
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
         let (range, advice) = request::advise(
             self.flags,
@@ -60,12 +60,12 @@ impl Request for pinmap_residency {
     const NR: u32 = uapi::PINMAP_CMD_RESIDENCY;
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let bounds = bounds(context)?;
         let range = request::residency(self.flags, self.addr, self.length, self.runs, bounds)
             .map_err(errno)?;
@@ -91,12 +91,12 @@ impl Request for pinmap_statistics {
     const FIRST_SIZE: usize = offset_of!(Self, out_refused);
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;
         if self.flags != 0 {
             return Err(crate::sys::compat::unsupported().into());
@@ -110,12 +110,12 @@ impl Request for pinmap_budget {
     const NR: u32 = uapi::PINMAP_CMD_BUDGET;
 
     #[cfg(not(pinmap_mirror))]
-    fn run(&mut self, _context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         Err(compat::unsupported().into())
     }
 
     #[cfg(pinmap_mirror)]
-    fn run(&mut self, context: &Arc<Context>) -> Result<Pending, Failure> {
+    fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         context.device().gpu()?;
         let limit = request::budget(self.flags, self.bytes).map_err(errno)?;
         let managing = managing(context)?;

@@ -22,11 +22,7 @@ use kernel::{
     ffi,
     mm::Mm,
     prelude::*,
-    sync::{
-        aref::ARef,
-        atomic::Atomic,
-        Arc,
-    },
+    sync::{aref::ARef, atomic::Atomic, Arc},
     types::Opaque,
 };
 

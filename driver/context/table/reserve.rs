@@ -10,6 +10,7 @@ use crate::{
     logic::request::RegisterPlan,
     sys::task,
 };
+use core::ops::Deref;
 use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 
 impl Context {
@@ -17,14 +18,14 @@ impl Context {
     /// and its user addresses.
     #[inline]
     pub(crate) fn reserve_user(
-        self: &Arc<Self>,
+        &self,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle<&Self>), Failure> {
         let mut table = self.table.lock();
         let reserved = table.reserve_kept(plan, false)?;
         drop(table);
         match reserved {
-            Some((buffer, kit, handle)) => Ok((buffer, kit, self.reserved(handle))),
+            Some((buffer, kit, handle)) => Ok((buffer, kit, ReservedHandle::new(self, handle))),
             None => self.reserve_fresh(plan),
         }
     }
@@ -42,9 +43,9 @@ impl Context {
     #[cold]
     #[inline(never)]
     fn reserve_fresh(
-        self: &Arc<Self>,
+        &self,
         plan: &RegisterPlan,
-    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle), Failure> {
+    ) -> Result<(Arc<Buffer>, Kit, ReservedHandle<&Self>), Failure> {
         if self.table.lock().spares.capacity() == 0 {
             self.make_room_for_spares()?;
         }
@@ -82,27 +83,24 @@ impl Context {
     }
 
     /// Reserves a handle for `buffer`, and its user addresses, if it has any.
-    pub(crate) fn reserve(
-        self: &Arc<Self>,
-        buffer: &Arc<Buffer>,
-    ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Home, Nodes::new()?)
+    pub(crate) fn reserve(&self, buffer: &Arc<Buffer>) -> Result<ReservedHandle<&Self>, Failure> {
+        Self::reserve_as(self, buffer, Role::Home, Nodes::new()?)
     }
 
     /// Reserves a handle for a portable buffer of another context, and its user addresses.
     pub(in crate::context) fn reserve_guest(
         self: &Arc<Self>,
         buffer: &Arc<Buffer>,
-    ) -> Result<ReservedHandle, Failure> {
-        self.reserve_as(buffer, Role::Guest, Nodes::new()?)
+    ) -> Result<ReservedHandle<Arc<Self>>, Failure> {
+        Self::reserve_as(self.clone(), buffer, Role::Guest, Nodes::new()?)
     }
 
-    fn reserve_as(
-        self: &Arc<Self>,
+    fn reserve_as<C: Deref<Target = Self>>(
+        context: C,
         buffer: &Arc<Buffer>,
         role: Role,
         nodes: Nodes,
-    ) -> Result<ReservedHandle, Failure> {
+    ) -> Result<ReservedHandle<C>, Failure> {
         // The keys are not known yet: only the memory is allocated outside of the lock.
         let guest_node = match role {
             Role::Home => None,
@@ -110,7 +108,7 @@ impl Context {
         };
         let entry = Entry::new(buffer, role);
         let span = buffer.is_user_memory().then(|| buffer.span());
-        let mut table = self.table.lock();
+        let mut table = context.table.lock();
         let handle = table.prepare(span)?;
         table.insert(handle, entry, span, nodes);
         if let Some(node) = guest_node {
@@ -120,7 +118,7 @@ impl Context {
         if role == Role::Home {
             buffer.set_handle(handle);
         }
-        Ok(self.reserved(handle))
+        Ok(ReservedHandle::new(context, handle))
     }
 
     /// Releases the buffer of a handle that was reserved, and not published.
@@ -131,24 +129,24 @@ impl Context {
             let _ = removed.release(self);
         }
     }
-
-    fn reserved(self: &Arc<Self>, handle: u64) -> ReservedHandle {
-        ReservedHandle {
-            context: self.clone(),
-            handle,
-            published: false,
-        }
-    }
 }
 
 /// A handle that cannot be used yet. Dropping it releases the buffer.
-pub(crate) struct ReservedHandle {
-    context: Arc<Context>,
+pub(crate) struct ReservedHandle<C: Deref<Target = Context>> {
+    context: C,
     handle: u64,
     published: bool,
 }
 
-impl ReservedHandle {
+impl<C: Deref<Target = Context>> ReservedHandle<C> {
+    fn new(context: C, handle: u64) -> Self {
+        Self {
+            context,
+            handle,
+            published: false,
+        }
+    }
+
     pub(crate) fn handle(&self) -> u64 {
         self.handle
     }
@@ -171,7 +169,7 @@ impl ReservedHandle {
     }
 }
 
-impl Drop for ReservedHandle {
+impl<C: Deref<Target = Context>> Drop for ReservedHandle<C> {
     fn drop(&mut self) {
         if self.published {
             return;
