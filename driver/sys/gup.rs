@@ -189,11 +189,28 @@ impl Chunk {
     ///
     /// Each page is compared with the one before it. To look only at both ends of a huge page would
     /// be wrong: a page in the middle may have been replaced.
-    ///
-    /// A large registration spends most of its time here, so the loop is kept in a function of its
-    /// own.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
+        let &[only] = self.pages() else {
+            return self.take_many(store);
+        };
+        // SAFETY: `only` is a page.
+        let pfn = unsafe { helpers::pinmap_page_to_pfn(only) } as u64;
+        let run = Run::new(pfn, self.behind.saturating_add(1)).ok_or(ERANGE);
+        if let Err(error) = run.and_then(&mut store) {
+            self.unpin(0);
+            return Err(error);
+        }
+        // INVARIANT: `store` has taken all of them, and is responsible for them now.
+        self.pinned = 0;
+        self.behind = 0;
+        Ok(())
+    }
+
+    /// Does [`take_runs`](Self::take_runs) for other than one page. A large registration spends
+    /// most of its time here, so the loop is kept in a function of its own.
+    #[inline(never)]
+    fn take_many(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let Some((&base, rest)) = self.pages().split_first() else {
             return Ok(());
         };
