@@ -193,10 +193,8 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) 
     Err(failure.errno)
 }
 
-/// Dispatches an ioctl: the only code that touches the pointer that user space passed.
-///
-/// The size is read first, and that value is used even if the struct that is read afterwards
-/// contains another one. A result is published only after the caller has been told.
+/// Dispatches an ioctl: the only code that touches the pointer that user space passed. A result is
+/// published only after the caller has been told.
 #[inline(always)] // It has one caller.
 pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) -> Result {
     let row = TABLE
@@ -204,40 +202,38 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
         .find(|row| row.number == command)
         .ok_or(ENOTTY)?;
 
-    let given = user::read_u32(argument)?;
     // Most structs are small, and the stack is, too.
     if row.known_size <= size_of::<Small>() {
         let mut room: Small = [const { MaybeUninit::uninit() }; 16];
-        exchange(context, row, argument, given, &mut room)
+        exchange(context, row, argument, &mut room)
     } else {
-        exchange_large(context, row, argument, given)
+        exchange_large(context, row, argument)
     }
 }
 
 /// Like [`exchange`], with more room on the stack.
 #[inline(never)]
-fn exchange_large(context: &Arc<Context>, row: &Command, argument: UserPtr, given: u32) -> Result {
+fn exchange_large(context: &Arc<Context>, row: &Command, argument: UserPtr) -> Result {
     let mut room: Large = [const { MaybeUninit::uninit() }; 64];
-    exchange(context, row, argument, given, &mut room)
+    exchange(context, row, argument, &mut room)
 }
 
-/// Reads the caller's struct of `given` bytes into `room`, and runs the command.
+/// Reads the caller's struct into `room`, and runs the command.
 #[inline(always)]
 fn exchange(
     context: &Arc<Context>,
     row: &Command,
     argument: UserPtr,
-    given: u32,
     room: &mut [MaybeUninit<u64>],
 ) -> Result {
-    let Exchange { copy, tail } =
-        size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
-    let buffer = user::read_struct(argument, copy, row.known_size, room)?;
+    let mut plan = Exchange { copy: 0, tail: 0 };
+    let buffer = user::read_struct(argument, row.first_size, row.known_size, room, |given| {
+        plan = size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
+        Ok(plan.copy)
+    })?;
+    let Exchange { copy, tail } = plan;
     if tail != 0 {
         check_tail(argument, copy, tail)?;
-    }
-    if let Some(size) = AsBytes::as_bytes_mut(buffer).get_mut(..size_of::<u32>()) {
-        size.copy_from_slice(&given.to_ne_bytes());
     }
     context.admit()?;
     (row.run)(context, buffer, &Caller { argument, copy })
