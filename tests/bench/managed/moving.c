@@ -588,8 +588,8 @@ static void count(int fd, const char *system, const char *kind, int advice, move
 }
 
 /*
- * Instructions for moving memory. The bus takes no time: the test GPU, which answers when its copies
- * are done (--prompt), answers soon.
+ * Instructions for moving memory. The bus takes no time, so that the test GPU, which answers when
+ * its copies are done (--prompt), answers soon.
  */
 void bench_counts(int fd)
 {

@@ -23,8 +23,8 @@ Serves the test GPU, or the test FPGA, to one QEMU, until that ends:
   --link-latency NS        per dependent access to guest memory; 0: none (1000)
   --vram-bandwidth BYTES   likewise for VRAM (0)
   --vram-latency NS        likewise for VRAM (0)
-  --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done, or
-                           a second has passed; not with --message
+  --prompt                 answer a read of INV_DONE or PAGING_DONE when what was submitted is done,
+                           or a second has passed; not with --message
   --verbose                say what QEMU maps and resets
   --help                   this
 
