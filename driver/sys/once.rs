@@ -21,8 +21,8 @@ pub(crate) trait Once<T> {
 impl<T: AtomicType> Once<T> for Atomic<T> {
     #[inline(always)]
     fn read_once(&self) -> T {
-        // SAFETY: The pointer is valid and aligned. All other accesses are atomic ones, with which a
-        // volatile access does not race in the kernel's memory model.
+        // SAFETY: The pointer is valid and aligned. All other accesses are atomic ones, and in the
+        // kernel's memory model a volatile access does not race with them.
         unsafe { self.as_ptr().read_volatile() }
     }
 
