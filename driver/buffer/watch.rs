@@ -145,12 +145,16 @@ impl Lookout {
     }
 
     /// Watches the addresses of `buffer` in `mm`, the current task's address space.
+    #[inline(always)]
     pub(super) fn watch(&self, buffer: &Arc<Buffer>, mm: &Mm) -> Result {
-        if self.watch.as_ref().is_none() {
-            // If another task was quicker, its watch stays.
-            self.watch.populate(Watch::new(mm)?);
-        }
-        let watch = self.watch.as_ref().ok_or(EINVAL)?;
+        let watch = match self.watch.as_ref() {
+            Some(watch) => watch,
+            None => {
+                // If another task was quicker, its watch stays.
+                self.watch.populate(Watch::new(mm)?);
+                self.watch.as_ref().ok_or(EINVAL)?
+            }
+        };
         Interval::insert(buffer, watch, buffer.span())
     }
 

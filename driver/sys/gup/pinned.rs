@@ -173,6 +173,7 @@ impl PinnedRuns {
     }
 
     /// Prepares the list, which is empty, for so many pages, and charges `account` for them.
+    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
         write: bool,
@@ -222,6 +223,7 @@ impl PinnedRuns {
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.
+    #[inline]
     pub(crate) fn take(&mut self, chunk: &mut Chunk) -> Result {
         if chunk.write != self.write {
             return Err(EINVAL);
