@@ -460,6 +460,47 @@ TEST(munmap_has_begun, .seconds = 60)
 	CHECK_NO_EVENT(quicker);
 }
 
+struct waiting {
+	int fd;
+	char *memory;
+	int result;
+	struct registration registration;
+};
+
+static void *register_waiting(void *argument)
+{
+	struct waiting *waiting = argument;
+
+	waiting->result = try_register_memory(waiting->fd, waiting->memory, 4 * PAGE, WRITE,
+					      &waiting->registration);
+	return NULL;
+}
+
+/* Memory goes while its registration waits for another page: once it is live, it goes stale. */
+TEST(goes_while_it_is_registered)
+{
+	struct waiting waiting = { .fd = open_device(0), .memory = anon(4) };
+	char *missing = waiting.memory + 2 * PAGE, *other = anon(1);
+	struct registration witness = register_memory(waiting.fd, other, PAGE, NO_MAP);
+	long long pins = pins_held();
+	pthread_t thread;
+	int uffd;
+
+	SYS(madvise(missing, PAGE, MADV_DONTNEED));
+	uffd = uffd_new(missing, PAGE);
+	CHECK_OK(-pthread_create(&thread, NULL, register_waiting, &waiting));
+	uffd_await(uffd, missing);
+	SYS(madvise(waiting.memory, PAGE, MADV_DONTNEED));
+	/* when the driver's worker has seen that this one went, it has looked at that one, too */
+	SYS(madvise(other, PAGE, MADV_DONTNEED));
+	CHECK_STALE_EVENT(waiting.fd, witness);
+	uffd_supply(uffd, missing, 1);
+	CHECK_OK(-pthread_join(thread, NULL));
+	CHECK_OK(waiting.result);
+	CHECK_STALE_EVENT(waiting.fd, waiting.registration);
+	CHECK_PINS_SOON(pins - 1);
+}
+
 static void *keep_busy(void *argument)
 {
 	volatile bool *stop = argument;
