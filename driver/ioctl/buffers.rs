@@ -25,6 +25,9 @@ use kernel::{
     uaccess::{UserPtr, UserSlice},
 };
 
+/// Buffers that are registered before other tasks may run and a fatal signal is looked for.
+const TURN: usize = 8;
+
 /// An array of the caller's.
 struct Array(UserPtr);
 
@@ -37,18 +40,19 @@ impl Array {
     /// Reads `count` entries.
     fn read<T: AsBytes + FromBytes + Default + Clone>(&self, count: u32) -> Result<KVVec<T>> {
         let mut entries = KVVec::from_elem(T::default(), count as usize, GFP_KERNEL)?;
-        let length = size_of::<T>().saturating_mul(count as usize);
-        let mut reader = UserSlice::new(self.0, length).reader();
-        for entry in &mut entries {
-            *entry = reader.read()?;
-        }
+        let bytes = AsBytes::as_bytes_mut(&mut *entries);
+        UserSlice::new(self.0, bytes.len())
+            .reader()
+            .read_slice(bytes)?;
         Ok(entries)
     }
 
     /// Writes the entries back.
     fn write<T: AsBytes + FromBytes>(&self, entries: &[T]) -> Result {
-        let mut writer = UserSlice::new(self.0, size_of_val(entries)).writer();
-        entries.iter().try_for_each(|entry| writer.write(entry))
+        let bytes = AsBytes::as_bytes(entries);
+        UserSlice::new(self.0, bytes.len())
+            .writer()
+            .write_slice(bytes)
     }
 }
 
@@ -61,8 +65,8 @@ fn check_count(count: u32) -> Result {
 }
 
 impl pinmap_register_buffers {
-    /// Checks the arguments of one of the buffers.
-    fn plan(&self, entry: &pinmap_registration) -> Result<RegisterPlan> {
+    /// Checks the arguments of one of the buffers. `user_last`: the last address that a user has.
+    fn plan(&self, entry: &pinmap_registration, user_last: u64) -> Result<RegisterPlan> {
         let args = RegisterArgs {
             flags: self.flags,
             reserved: self.__reserved,
@@ -71,7 +75,7 @@ impl pinmap_register_buffers {
             device_address: entry.device_addr,
             address_bits: self.address_bits,
         };
-        request::register(&args, task::user_last()).map_err(errno)
+        request::register(&args, user_last).map_err(errno)
     }
 }
 
@@ -84,8 +88,11 @@ impl Request for pinmap_register_buffers {
         let array = Array::new(self.buffers)?;
         let mut entries: KVVec<pinmap_registration> = array.read(self.count)?;
         let mut plans = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
+        let user_last = task::user_last();
         for (index, entry) in (0..).zip(&entries) {
-            let plan = self.plan(entry).inspect_err(|_| self.out_failed = index)?;
+            let plan = self
+                .plan(entry, user_last)
+                .inspect_err(|_| self.out_failed = index)?;
             // There is room.
             let _ = plans.push_within_capacity(plan);
         }
@@ -103,10 +110,12 @@ impl Request for pinmap_register_buffers {
             let done = registration::register(context, &one.buffer, kit, one.handle, plan)?;
             (entry.device_addr, one.guests) = done;
             entry.out_handle = one.handle;
-            task::cond_resched();
-            if task::fatal_signal_pending() {
-                self.out_failed = self.count;
-                return Err(EINTR.into());
+            if index % TURN == 0 {
+                task::cond_resched();
+                if task::fatal_signal_pending() {
+                    self.out_failed = self.count;
+                    return Err(EINTR.into());
+                }
             }
         }
         self.out_failed = self.count;
