@@ -31,6 +31,10 @@ pub(crate) trait Pager: Send + Sync {
     /// find out, and change nothing then.
     fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal>;
 
+    /// Prepares for the next fault, under the conditions of [`serve`](Self::serve), and after it:
+    /// the device goes on meanwhile. What cannot be had is left out.
+    fn prepare(&self);
+
     /// Takes away from the device what it was given of `span` by faults, since something else is
     /// about to be mapped there; the addresses are taken in the context's address space, and no
     /// fault on them is served until they are free. Sleeps, and waits for the device.

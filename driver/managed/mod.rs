@@ -61,7 +61,7 @@ mod serve;
 pub(crate) mod window;
 
 use advice::AdviceBook;
-use block::Block;
+use block::{Block, Spare};
 use past::Pasts;
 use range::{Range, Ranges};
 
@@ -78,6 +78,8 @@ struct Blocks {
     count: usize,
     /// Number of blocks from which on empty ones are given up.
     many: usize,
+    /// What is made for the next block, while nobody waits for it.
+    spare: Option<Spare>,
     /// The context has ended, and no block can be made.
     ended: bool,
 }
@@ -127,6 +129,7 @@ impl Managed {
             by_number: RBTree::new(),
             count: 0,
             many: FEW_BLOCKS,
+            spare: None,
             ended: false,
         };
         let managed = try_pin_init!(Self {
@@ -190,6 +193,7 @@ impl Managed {
     pub(crate) fn remove(&self, range: &Arc<Range>) -> Result {
         let node = self.ranges.lock().remove(range);
         drop(node);
+        self.drop_spares();
         let is_window = range.is_window();
         if is_window {
             self.each_block(range.span(), Block::keep_no_more);
@@ -209,6 +213,7 @@ impl Managed {
         let mut blocks = self.blocks.lock();
         blocks.ended = true;
         drop(blocks);
+        self.drop_spares();
         if let Some(all) = Span::from_bounds(0, u64::MAX) {
             self.each_block(all, |block| {
                 block.keep_no_more();
@@ -260,7 +265,7 @@ impl Managed {
     /// Finds the block of `addr`, or makes it. Sleeps.
     fn block_at(&self, addr: u64) -> Result<Arc<Block>, Failure> {
         let number = addr / LARGE;
-        let blocks = self.blocks.lock();
+        let mut blocks = self.blocks.lock();
         if blocks.ended {
             return Err(ENODEV.into());
         }
@@ -268,17 +273,48 @@ impl Managed {
             return Ok(block.clone());
         }
         let is_many = blocks.count >= blocks.many;
+        let spare = blocks.spare.take();
         drop(blocks);
         if is_many {
             self.give_up_empty();
         }
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let block = Block::new(self, number.saturating_mul(LARGE), None)?;
+        let spare = spare.map_or_else(|| Spare::new(self), Ok)?;
+        let (node, block) = spare.settle(self, number.saturating_mul(LARGE), None)?;
         match self.insert(node, &block) {
             None => Ok(block),
             // Somebody else was quicker.
             Some(other) => other.ok_or_else(|| ENODEV.into()),
         }
+    }
+
+    /// Makes what the next fault in a new block will take. What fails is left out. Sleeps.
+    fn prepare(&self) {
+        let lacks = |blocks: &Blocks| blocks.spare.is_none() && !blocks.ended;
+        if lacks(&self.blocks.lock()) {
+            if let Ok(spare) = Spare::new(self) {
+                let mut blocks = self.blocks.lock();
+                let unwanted = if lacks(&blocks) {
+                    blocks.spare.replace(spare)
+                } else {
+                    Some(spare)
+                };
+                drop(blocks);
+                drop(unwanted);
+            }
+        }
+        self.vm.prepare_table();
+        // Whoever removes the last range may have looked before.
+        let all = Span::from_bounds(0, u64::MAX);
+        if all.is_some_and(|all| self.first_range(all).is_none()) {
+            self.drop_spares();
+        }
+    }
+
+    /// Drops what was made for the next fault.
+    fn drop_spares(&self) {
+        let spare = self.blocks.lock().spare.take();
+        drop(spare);
+        self.vm.free_spare_table();
     }
 
     /// Puts a new block in the list. If there is another one, or no block can be made any more,

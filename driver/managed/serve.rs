@@ -173,6 +173,10 @@ impl Pager for Managing {
         }
     }
 
+    fn prepare(&self) {
+        Managed::prepare(self);
+    }
+
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
         if fault.is_in(self.mm()) {
             self.note_came_home(fault, pages, ns);
