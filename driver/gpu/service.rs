@@ -195,10 +195,14 @@ impl Errand for Queue {
             trace::fault_begin(this.stats(), || this.traced(&fault));
             let server = this.server();
             let result = match &server {
-                Ok(server) => server.pager.serve(fault.addr, fault.access),
+                Ok(server) => server.pager.serve(fault.addr, fault.access, begun),
                 Err(refusal) => Err(*refusal),
             };
-            let ns = clock::now().saturating_sub(begun);
+            let ended = match &result {
+                Ok(served) => served.ended,
+                Err(_) => clock::now(),
+            };
+            let ns = ended.saturating_sub(begun);
             let service = match &result {
                 Ok(served) => {
                     this.stats().fault_served(served.pages, ns);

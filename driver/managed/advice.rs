@@ -11,7 +11,7 @@
 //! found if the memory was moved. What was freed is found out when the list has grown: only areas
 //! that are away can have entries there.
 
-use super::Managed;
+use super::{range::Range, Managed};
 use crate::{
     logic::{
         advised::{Advised, Entry, MORE},
@@ -222,7 +222,12 @@ impl Managed {
     /// Whether all memory of the range of `addr` stays on the host, since nothing else is advised.
     pub(super) fn is_for_host(&self, addr: u64) -> bool {
         let range = self.range_at(addr);
-        range.is_some_and(|range| range.advice == Advice::HOST) && self.advice.is_empty()
+        range.is_some_and(|range| self.is_all_for_host(&range))
+    }
+
+    /// The same for a range.
+    pub(super) fn is_all_for_host(&self, range: &Range) -> bool {
+        range.advice == Advice::HOST && self.advice.is_empty()
     }
 
     /// Advises for `range` of `mm`, the current task's memory. `ENOENT`: not all of it is managed.

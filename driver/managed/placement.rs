@@ -10,7 +10,7 @@
 use super::{
     ahead, page_of,
     past::Past,
-    range::Count,
+    range::{Count, Range},
     serve::{lendable, Fault},
     Managed, Managing, WINDOWS,
 };
@@ -88,16 +88,21 @@ fn is_huge(snapshot: &Snapshot) -> bool {
     first & IN_HUGE == 0 && (1..PAGES).all(is_next)
 }
 
-/// Decides where the memory of `fault` is to be, of which the page table has `snapshot`, and moves
-/// it. `EINTR`: a fatal signal came.
-pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> Result<Placed> {
+/// Decides where the memory of `fault`, in `range`, is to be, of which the page table has
+/// `snapshot`, and moves it. `EINTR`: a fatal signal came.
+pub(super) fn place(
+    managing: &Managing,
+    range: &Range,
+    fault: Fault,
+    snapshot: &Snapshot,
+) -> Result<Placed> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
     let page = Extent::page(fault.index);
     let Some(past) = managed.pasts.get(fault.addr / LARGE) else {
         return Ok(Placed::Stays(page));
     };
-    if managed.is_for_host(fault.addr) && !fault.atomic {
+    if managed.is_all_for_host(range) && !fault.atomic {
         past.stays(Rule::Advised);
         return Ok(Placed::Stays(Extent {
             pages: Pages::ALL,

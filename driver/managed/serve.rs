@@ -10,7 +10,7 @@ use super::{
     block_of, page_of,
     pieces::{self, Pieces},
     placement::{self, Extent, Placed},
-    range::Count,
+    range::{Count, Range},
     Managed, Managing, LONG,
 };
 use crate::{
@@ -54,14 +54,32 @@ pub(super) struct Fault {
 }
 
 /// How far the service of a fault has come.
-#[derive(Default)]
 struct Progress {
+    /// When the service began.
+    begun: u64,
+    /// How often it began anew, because the memory changed meanwhile.
+    retries: u64,
+    /// The range of the page, when that was last looked for.
+    range: Option<Arc<Range>>,
     /// The page was faulted in.
     is_new: bool,
     /// Only few pages around the fault are entered, since the memory changes a lot.
     narrow: bool,
     /// How often it was tried to have the memory where it is to be.
     placed: u32,
+}
+
+impl Progress {
+    fn new(begun: u64) -> Self {
+        Self {
+            begun,
+            retries: 0,
+            range: None,
+            is_new: false,
+            narrow: false,
+            placed: 0,
+        }
+    }
 }
 
 /// How often that is tried: once before the page is faulted in, and once after.
@@ -141,7 +159,7 @@ impl Pager for Managing {
         self.first_range(page_of(addr)).is_some()
     }
 
-    fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal> {
+    fn serve(&self, addr: u64, access: u32, begun: u64) -> Result<Served, Refusal> {
         let fault = Fault {
             addr,
             write: is_write(access),
@@ -149,23 +167,26 @@ impl Pager for Managing {
             block: block_of(addr),
             index: (addr % LARGE / PAGE_SIZE) as usize,
         };
-        let mut served = Served::default();
-        let begun = clock::now();
-        match try_serve(self, fault, &mut served.retries) {
+        let mut progress = Progress::new(begun);
+        match try_serve(self, fault, &mut progress) {
             Ok(pages) => {
-                served.pages = pages;
-                if let Some(range) = self.range_at(addr) {
+                let ended = clock::now();
+                if let Some(range) = &progress.range {
                     range.add(Count::DeviceFaults, 1);
-                    range.add(Count::DeviceNs, clock::now().saturating_sub(begun));
+                    range.add(Count::DeviceNs, ended.saturating_sub(begun));
                 }
-                Ok(served)
+                Ok(Served {
+                    pages,
+                    retries: progress.retries,
+                    ended,
+                })
             }
             Err(Failed::Refused(refusal)) => {
                 if let Some(range) = self.range_at(addr) {
                     range.note_refused(addr, access, refusal.reason);
                 }
                 Err(Refusal {
-                    retries: served.retries,
+                    retries: progress.retries,
                     ..refusal
                 })
             }
@@ -213,9 +234,9 @@ impl Pager for Managing {
 }
 
 /// Serves a fault. Returns how many pages the device has that it had not before.
-fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
+fn try_serve(managing: &Managing, fault: Fault, progress: &mut Progress) -> Result<u64, Failed> {
     let mut snapshot = managing.snapshot()?;
-    let result = attempts(managing, fault, &mut snapshot, retries);
+    let result = attempts(managing, fault, &mut snapshot, progress);
     managing.keep_snapshot(snapshot);
     result
 }
@@ -225,12 +246,10 @@ fn attempts(
     managing: &Managing,
     fault: Fault,
     snapshot: &mut Snapshot,
-    retries: &mut u64,
+    progress: &mut Progress,
 ) -> Result<u64, Failed> {
-    let begun = clock::now();
-    let mut progress = Progress::default();
     loop {
-        let attempt = attempt(managing, fault, snapshot, &mut progress)?;
+        let attempt = attempt(managing, fault, snapshot, progress)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
             Attempt::FaultedIn if !progress.is_new => {
@@ -242,11 +261,11 @@ fn attempts(
             _ => {}
         }
         progress.narrow |= !matches!(attempt, Attempt::Leaving);
-        *retries = retries.saturating_add(1);
+        progress.retries = progress.retries.saturating_add(1);
         if task::fatal_signal_pending() {
             return Err(Failed::Stopped);
         }
-        if clock::now().saturating_sub(begun) > LONG {
+        if clock::now().saturating_sub(progress.begun) > LONG {
             // The device tries again, and others have a turn before.
             return match attempt {
                 Attempt::Strange => Err(refused(uapi::PINMAP_FAULT_DEVICE, EFAULT)),
@@ -267,9 +286,10 @@ fn attempt(
     progress: &mut Progress,
 ) -> Result<Attempt, Failed> {
     let page = page_of(fault.addr);
-    if managing.first_range(page).is_none() {
+    progress.range = managing.range_at(fault.addr);
+    let Some(range) = &progress.range else {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
-    }
+    };
     if managing.space.first_mapped(page).is_some() {
         return mapped_otherwise(managing, fault, page);
     }
@@ -284,7 +304,7 @@ fn attempt(
         // An atomic access is made nowhere else, however often the CPU takes the page back.
         if progress.placed < PLACED || fault.atomic {
             progress.placed = progress.placed.saturating_add(1);
-            match placement::place(managing, fault, snapshot) {
+            match placement::place(managing, range, fault, snapshot) {
                 Ok(Placed::Moved) => return Ok(Attempt::Moved),
                 Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
                     return Ok(Attempt::Busy);
@@ -442,11 +462,11 @@ fn lend(
     }
     // What the device has is left alone, unless it may not write where it has to.
     let lent = block.lent.lock();
-    let present = lent.pages.present();
-    let writable = lent.pages.writable();
+    let is_present = lent.pages.has(fault.index);
+    let may_write = lent.pages.may_write(fault.index);
     drop(lent);
-    if present.has(fault.index) {
-        if !fault.write || writable.has(fault.index) {
+    if is_present {
+        if !fault.write || may_write {
             return Ok(Attempt::Done(0));
         }
         // Old permissions may be cached.
@@ -457,7 +477,7 @@ fn lend(
     let changes = managing.all_changes();
     let lent = block.lent.lock();
     let current = changes.current(moment);
-    if !current.pages().has(fault.index) {
+    if !current.has(fault.index) {
         return Ok(Attempt::Again);
     }
     // What is leaving is still mapped on the bus, though nothing there changes.
@@ -532,6 +552,10 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
         let Some(range) = managed.first_range(span) else {
             break;
         };
+        if range.covers(block) {
+            pages = Pages::ALL;
+            break;
+        }
         pages = pages.or(pages_in(block, range));
         rest = span.behind(range);
     }

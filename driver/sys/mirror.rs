@@ -81,12 +81,17 @@ pub(crate) struct Moment {
 
 /// The granules of a block in which no change has begun since a [`Moment`], as long as the caller
 /// has the lock that [`Follower::changes`] takes.
-pub(crate) struct Current(Pages);
+pub(crate) struct Current(u32);
 
 impl Current {
+    /// Whether page `index` of the block is in one of these granules.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        has(self.0, index / GRANULE_PAGES)
+    }
+
     /// The pages of these granules.
     pub(crate) fn pages(&self) -> Pages {
-        self.0
+        Pages::parts(self.0)
     }
 }
 
@@ -173,7 +178,7 @@ impl Changes {
             }
         }
         const _: () = assert!(PER_BLOCK == u32::BITS as usize);
-        Current(Pages::parts(quiet))
+        Current(quiet)
     }
 
     /// Calls `visit` with the counters of `range`.
