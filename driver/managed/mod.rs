@@ -40,9 +40,9 @@ use crate::{
 use kernel::{
     new_spinlock,
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
+    rbtree::{Entry, RBTree, RBTreeNodeReservation},
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Full, Relaxed},
         Arc, SpinLock,
     },
 };
@@ -95,6 +95,8 @@ pub(crate) struct Managed {
     bus: Arc<AddressSpace>,
     #[pin]
     ranges: SpinLock<Ranges>,
+    /// How many ranges were taken out of `ranges`, ever.
+    removed: Atomic<u64>,
     #[pin]
     blocks: SpinLock<Blocks>,
     /// Counts faults, to find the block that was served longest ago.
@@ -138,6 +140,7 @@ impl Managed {
             space: space.clone(),
             bus,
             ranges <- new_spinlock!(Ranges::new(), "pinmap_ranges"),
+            removed: Atomic::new(0),
             blocks <- new_spinlock!(blocks, "pinmap_blocks"),
             served: Atomic::new(0),
             advice <- AdviceBook::new(),
@@ -193,6 +196,8 @@ impl Managed {
     pub(crate) fn remove(&self, range: &Arc<Range>) -> Result {
         let node = self.ranges.lock().remove(range);
         drop(node);
+        // Before any block is locked: whoever serves a fault asks with the block locked.
+        self.removed.fetch_add(1, Full);
         self.drop_spares();
         let is_window = range.is_window();
         if is_window {
@@ -227,6 +232,11 @@ impl Managed {
     /// The addresses of the managed range that has the first managed address in `span`.
     fn first_range(&self, span: Span) -> Option<Span> {
         self.ranges.lock().first(span)
+    }
+
+    /// Returns how many ranges were removed so far.
+    fn removed(&self) -> u64 {
+        self.removed.load(Acquire)
     }
 
     /// The managed range that `addr` is in: the window, if it is in one.
@@ -326,14 +336,16 @@ impl Managed {
     ) -> Option<Option<Arc<Block>>> {
         let number = block.span().start() / LARGE;
         let mut blocks = self.blocks.lock();
-        let other = blocks.by_number.get(&number).cloned();
-        if let (None, false) = (&other, blocks.ended) {
-            blocks
-                .by_number
-                .insert(node.into_node(number, block.clone()));
-            blocks.count = blocks.count.saturating_add(1);
-            return None;
-        }
+        let all = &mut *blocks;
+        let other = match all.by_number.entry(number) {
+            Entry::Occupied(other) => Some(other.get().clone()),
+            Entry::Vacant(place) if !all.ended => {
+                place.insert(block.clone(), node);
+                all.count = all.count.saturating_add(1);
+                return None;
+            }
+            Entry::Vacant(_) => None,
+        };
         drop(blocks);
         let _ = block.dissolve(self);
         Some(other)

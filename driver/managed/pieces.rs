@@ -92,6 +92,7 @@ fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (u
 }
 
 /// All pieces of a block.
+#[derive(Clone)]
 pub(super) struct Pieces<'a> {
     managed: &'a Managed,
     held: &'a Held<'a>,

@@ -61,6 +61,8 @@ struct Progress {
     retries: u64,
     /// The range of the page, when that was last looked for.
     range: Option<Arc<Range>>,
+    /// How many ranges had been removed before that.
+    removed: u64,
     /// The page was faulted in.
     is_new: bool,
     /// Only few pages around the fault are entered, since the memory changes a lot.
@@ -75,10 +77,25 @@ impl Progress {
             begun,
             retries: 0,
             range: None,
+            removed: 0,
             is_new: false,
             narrow: false,
             placed: 0,
         }
+    }
+}
+
+impl Progress {
+    /// The pages of `block` that are managed, and that no mapping of the context has. Called with
+    /// the block's service locked: a range that is removed afterwards takes the block back.
+    fn lendable(&self, managed: &Managed, block: Span) -> Pages {
+        let covers = |range: &Arc<Range>| range.span().covers(block);
+        // If it was not removed since, it need not be looked for again.
+        let is_managed = self.range.as_ref().is_some_and(covers);
+        if is_managed && managed.removed() == self.removed {
+            return unmapped(managed, block, Pages::ALL);
+        }
+        lendable(managed, block)
     }
 }
 
@@ -278,7 +295,8 @@ fn attempts(
     }
 }
 
-/// Tries to serve a fault.
+/// Tries to serve a fault. Not inlined: what a later attempt needs, too, is not calculated before.
+#[inline(never)]
 fn attempt(
     managing: &Managing,
     fault: Fault,
@@ -286,6 +304,7 @@ fn attempt(
     progress: &mut Progress,
 ) -> Result<Attempt, Failed> {
     let page = page_of(fault.addr);
+    progress.removed = managing.removed();
     progress.range = managing.range_at(fault.addr);
     let Some(range) = &progress.range else {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
@@ -293,7 +312,8 @@ fn attempt(
     if managing.space.first_mapped(page).is_some() {
         return mapped_otherwise(managing, fault, page);
     }
-    let moment = managing.all_changes().begin(fault.addr)?;
+    let mut moment = Moment::default();
+    managing.all_changes().begin(fault.addr, &mut moment)?;
     let gpu = managing.vm.gpu();
     snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
     let leaf = snapshot.leaf(fault.index);
@@ -344,15 +364,7 @@ fn attempt(
         Ok(block) => block,
         Err(failure) => return is_full(failure),
     };
-    let attempt = lend(
-        managing,
-        &block,
-        fault,
-        snapshot,
-        &moment,
-        progress.narrow,
-        extent,
-    )?;
+    let attempt = lend(managing, &block, fault, snapshot, &moment, progress, extent)?;
     if let Attempt::Leaving = attempt {
         block.wait_until_left(fault.index)?;
     }
@@ -438,7 +450,7 @@ fn lend(
     fault: Fault,
     snapshot: &Snapshot,
     moment: &Moment,
-    narrow: bool,
+    progress: &Progress,
     extent: Extent,
 ) -> Result<Attempt, Failed> {
     let managed: &Managed = managing;
@@ -448,12 +460,12 @@ fn lend(
         return Ok(Attempt::Again);
     }
     block.confirm(managed)?;
-    let mut wanted = lendable(managed, block.span());
+    let mut wanted = progress.lendable(managed, block.span());
     if extent.pages != Pages::ALL {
         let private = snapshot.among(&gpu.frames());
         wanted = wanted.and(extent.pages.or(private));
     }
-    if narrow {
+    if progress.narrow {
         let last = fault.index | (GRANULE_PAGES - 1);
         wanted = wanted.and(Pages::range(fault.index, last));
     }
@@ -461,43 +473,44 @@ fn lend(
         return Ok(Attempt::Again);
     }
     // What the device has is left alone, unless it may not write where it has to.
-    let lent = block.lent.lock();
-    let is_present = lent.pages.has(fault.index);
-    let may_write = lent.pages.may_write(fault.index);
-    drop(lent);
-    if is_present {
-        if !fault.write || may_write {
+    let mut lent = block.lent.lock();
+    if lent.pages.has(fault.index) {
+        if !fault.write || lent.pages.may_write(fault.index) {
             return Ok(Attempt::Done(0));
         }
+        drop(lent);
         // Old permissions may be cached.
         let page = page_of(fault.addr);
         block.take_back(managed, page)?;
+        lent = block.lent.lock();
     }
 
     let changes = managing.all_changes();
-    let lent = block.lent.lock();
     let current = changes.current(moment);
     if !current.has(fault.index) {
         return Ok(Attempt::Again);
     }
-    // What is leaving is still mapped on the bus, though nothing there changes.
-    let leaving = lent.pages.leaving(Pages::ALL);
-    if leaving.has(fault.index) {
-        return Ok(Attempt::Leaving);
+    let was_empty = lent.pages.is_empty();
+    if !was_empty {
+        // What is leaving is still mapped on the bus, though nothing there changes.
+        let leaving = lent.pages.leaving(Pages::ALL);
+        if leaving.has(fault.index) {
+            return Ok(Attempt::Leaving);
+        }
+        wanted = wanted.but(lent.pages.present().or(leaving));
     }
     // A run may have left since `confirm`, and nobody could wait for the device.
     if block.is_unconfirmed() {
         return Ok(Attempt::Again);
     }
-    let taken = lent.pages.present().or(leaving);
-    let held = snapshot.hold(wanted.but(taken), &current);
+    let held = snapshot.hold(wanted, &current);
     drop(lent);
     let target = fault.write.then_some(fault.index);
     let mut writable = held.writable(target);
     if extent.read_only {
         writable = writable.but(extent.pages);
     }
-    let is_large = taken.is_empty() && pieces::is_one(managed, &held, &mut writable, target);
+    let is_large = was_empty && pieces::is_one(managed, &held, &mut writable, target);
     if !is_large {
         if let Err(failure) = block.make_lower(managed) {
             return is_full(failure);
@@ -505,16 +518,16 @@ fn lend(
     }
     let pieces = Pieces::new(managed, &held, writable);
     let mut mapped = held.pages();
-    let result = pieces::map(pieces, block).map_err(|(first, error)| {
+    let result = pieces::map(pieces.clone(), block).map_err(|(first, error)| {
         mapped = mapped.but(Pages::range(first, PAGES - 1));
         error
     });
-    let done = || Pieces::new(managed, &held, writable).filter(|piece| mapped.has(piece.run.first));
+    let done = || pieces.clone().filter(|piece| mapped.has(piece.run.first));
 
     // What could not be mapped is left out. If anything else has changed, all begins anew.
     let mut lent = block.lent.lock();
     let current = changes.current(moment);
-    let is_current = mapped.but(current.pages()).is_empty();
+    let is_current = current.has_all(mapped);
     if !is_current || !mapped.has(fault.index) {
         drop(lent);
         // Nothing leads there, so the device has nothing to forget.
@@ -552,14 +565,16 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
         let Some(range) = managed.first_range(span) else {
             break;
         };
-        if range.covers(block) {
-            pages = Pages::ALL;
-            break;
-        }
         pages = pages.or(pages_in(block, range));
         rest = span.behind(range);
     }
-    rest = Some(block);
+    unmapped(managed, block, pages)
+}
+
+/// Those of `pages` of a block that no mapping of the context has.
+fn unmapped(managed: &Managed, block: Span, pages: Pages) -> Pages {
+    let mut pages = pages;
+    let mut rest = Some(block);
     while let Some(span) = rest {
         let Some(mapped) = managed.space.first_mapped(span) else {
             break;

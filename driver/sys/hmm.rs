@@ -184,7 +184,10 @@ impl Snapshot {
             pages: Pages::NONE,
             one: false,
         };
-        let pages = pages.and(current.pages()).and(self.present());
+        let mut pages = current.among(pages);
+        if !self.is_one() {
+            pages = pages.and(self.present());
+        }
         if let (true, true, Some(first)) = (self.is_one(), pages == Pages::ALL, self.pfn(0)) {
             // SAFETY: As below.
             unsafe { helpers::pinmap_hold_page(first as usize) };

@@ -12,6 +12,7 @@
 //! 64 KiB; a wait can be killed; and ending it waits for callbacks that run, but for no change.
 
 use super::{
+    helpers,
     mmu_notifier::{Change, Event, Notified, Notifier},
     wait::WaitQueue,
 };
@@ -37,6 +38,7 @@ pub(crate) const GRANULE_PAGES: usize = (GRANULE / PAGE_SIZE) as usize;
 const BLOCKS: u64 = COUNTERS / PER_BLOCK as u64;
 
 /// Changes of a part of the address space.
+#[repr(C)]
 struct Counter {
     /// Changes that have begun, ever.
     begun: Atomic<u32>,
@@ -68,7 +70,7 @@ pub(crate) struct Changes {
 }
 
 /// A moment at which no change was under way in some granules of a block.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 pub(crate) struct Moment {
     /// The counter of the block.
     block: usize,
@@ -84,13 +86,26 @@ pub(crate) struct Moment {
 pub(crate) struct Current(u32);
 
 impl Current {
+    /// Whether all of `pages` are in these granules.
+    pub(crate) fn has_all(&self, pages: Pages) -> bool {
+        self.0 == u32::MAX || pages.but(self.pages()).is_empty()
+    }
+
+    /// Those of `pages` that are in these granules.
+    pub(crate) fn among(&self, pages: Pages) -> Pages {
+        if self.0 == u32::MAX {
+            return pages;
+        }
+        pages.and(self.pages())
+    }
+
     /// Whether page `index` of the block is in one of these granules.
     pub(crate) fn has(&self, index: usize) -> bool {
         has(self.0, index / GRANULE_PAGES)
     }
 
     /// The pages of these granules.
-    pub(crate) fn pages(&self) -> Pages {
+    fn pages(&self) -> Pages {
         Pages::parts(self.0)
     }
 }
@@ -98,6 +113,15 @@ impl Current {
 /// Whether a bit is set.
 fn has(bits: u32, index: usize) -> bool {
     bits.wrapping_shr(index as u32) & 1 != 0
+}
+
+/// Reads how many changes have begun in some granules, before anything that is read afterwards.
+/// Calls a helper once, and not for each.
+fn read_begun(granules: &[Counter], begun: &mut [u32; PER_BLOCK]) {
+    let count = granules.len().min(PER_BLOCK) as u32;
+    // SAFETY: There are so many counters, each a pair of words that are only accessed atomically,
+    // and so many places.
+    unsafe { helpers::pinmap_read_pairs(granules.as_ptr().cast(), count, begun.as_mut_ptr()) };
 }
 
 impl Changes {
@@ -122,26 +146,21 @@ impl Changes {
         self.granules.get(first..).unwrap_or_default()
     }
 
-    /// Waits until no change is under way in the granule of `addr`. Returns all granules of its
-    /// block of which that is true. `EINTR`: a fatal signal came.
-    pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
+    /// Waits until no change is under way in the granule of `addr`. Makes `moment` that at which it
+    /// is true, with all granules of its block of which it is. `EINTR`: a fatal signal came.
+    pub(crate) fn begin(&self, addr: u64, moment: &mut Moment) -> Result {
         let block = (addr / LARGE % BLOCKS) as usize;
         let target = (addr % LARGE / GRANULE) as usize;
         let all = self.blocks.get(block).ok_or(EINVAL)?;
         let granules = self.of_block(block);
         let own = granules.get(target).ok_or(EINVAL)?;
         loop {
-            let mut moment = Moment {
-                block,
-                begun_in_block: all.begun.load(Acquire),
-                begun: [0; PER_BLOCK],
-                quiet: 0,
-                wide: self.wide.begun.load(Acquire),
-            };
+            moment.block = block;
+            moment.begun_in_block = all.begun.load(Acquire);
+            moment.quiet = 0;
+            moment.wide = self.wide.begun.load(Acquire);
             // Read before it is known that none is under way: see `start`.
-            for (begun, counter) in moment.begun.iter_mut().zip(granules) {
-                *begun = counter.begun.load(Acquire);
-            }
+            read_begun(granules, &mut moment.begun);
             if all.under_way.load(Acquire) == 0 {
                 moment.quiet = u32::MAX;
             } else {
@@ -152,7 +171,7 @@ impl Changes {
                 }
             }
             if self.wide.under_way.load(Acquire) == 0 && has(moment.quiet, target) {
-                return Ok(moment);
+                return Ok(());
             }
             self.ended.wait_killable(|| {
                 own.under_way.load(Acquire) == 0 && self.wide.under_way.load(Acquire) == 0
