@@ -248,11 +248,11 @@ impl Block {
 
     /// Enters all pages as one run, with one entry.
     pub fn enter_large(&mut self, writable: bool) {
-        let run = Run {
-            first: 0,
-            count: PAGES,
-        };
-        self.enter(run, writable);
+        self.present = Pages::ALL;
+        if writable {
+            self.writable = Pages::ALL;
+        }
+        self.starts.set(0, true);
         self.large = true;
     }
 

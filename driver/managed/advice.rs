@@ -28,6 +28,7 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
+        atomic::{Acquire, Atomic, Release},
         lock::{spinlock::SpinLockBackend, Guard},
         SpinLock,
     },
@@ -52,6 +53,8 @@ struct Lists {
 /// All that a program advises.
 #[pin_data]
 pub(super) struct AdviceBook {
+    /// Whether anything was ever advised.
+    is_used: Atomic<bool>,
     #[pin]
     lists: SpinLock<Lists>,
 }
@@ -69,6 +72,7 @@ impl AdviceBook {
                 many: FEW,
             };
             Ok(try_pin_init!(Self {
+                is_used: Atomic::new(false),
                 lists <- new_spinlock!(lists, "pinmap_advice"),
             }? Error))
         })
@@ -76,6 +80,9 @@ impl AdviceBook {
 
     /// Whether nothing is advised.
     fn is_empty(&self) -> bool {
+        if !self.is_used.load(Acquire) {
+            return true;
+        }
         let lists = self.lists.lock();
         lists.home.entries().is_empty() && lists.away.entries().is_empty()
     }
@@ -146,6 +153,7 @@ impl AdviceBook {
     fn set(&self, mm: &Mm, span: Span, advice: Advice) -> Result {
         let areas = Areas::lock(mm)?;
         let mut lists = self.lock_roomy()?;
+        self.is_used.store(true, Release);
         lists.home.set(span, advice);
         let is_any = lists.away.entries().len();
         drop(lists);

@@ -96,15 +96,15 @@ fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (u
 pub(super) struct Pieces<'a> {
     managed: &'a Managed,
     held: &'a Held<'a>,
-    writable: Pages,
+    writable: &'a Pages,
     /// They are one piece: one folio, all of which is writable, or none.
     is_one: bool,
     next: usize,
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(managed: &'a Managed, held: &'a Held<'a>, writable: Pages) -> Self {
-        let is_one = held.is_one() && (writable == Pages::ALL || writable.is_empty());
+    pub(super) fn new(managed: &'a Managed, held: &'a Held<'a>, writable: &'a Pages) -> Self {
+        let is_one = held.is_one() && (*writable == Pages::ALL || writable.is_empty());
         Self {
             managed,
             held,
@@ -136,9 +136,9 @@ impl Iterator for Pieces<'_> {
             end = PAGES;
         } else if self.held.is_one() {
             let others = if write {
-                Pages::ALL.but(self.writable)
+                Pages::ALL.but(*self.writable)
             } else {
-                self.writable
+                *self.writable
             };
             end = others.next(end).unwrap_or(PAGES);
         }

@@ -318,21 +318,30 @@ fn attempt(
     snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
     let leaf = snapshot.leaf(fault.index);
     let is_private = matches!(leaf, Leaf::Page { pfn, .. } if gpu.offset_of(pfn).is_some());
-    let mut extent = Extent::NONE;
+    let (page, placed);
+    let mut extent = &Extent::NONE;
     if !is_private && leaf != Leaf::Forbidden {
-        extent = Extent::page(fault.index);
         // An atomic access is made nowhere else, however often the CPU takes the page back.
-        if progress.placed < PLACED || fault.atomic {
+        if progress.placed >= PLACED && !fault.atomic {
+            page = Extent::page(fault.index);
+            extent = &page;
+        } else {
             progress.placed = progress.placed.saturating_add(1);
-            match placement::place(managing, range, fault, snapshot) {
-                Ok(Placed::Moved) => return Ok(Attempt::Moved),
-                Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
-                    return Ok(Attempt::Busy);
+            if !fault.atomic && managing.is_all_for_host(range) {
+                managing.note_advised(fault.addr);
+                extent = &Extent::ALL;
+            } else {
+                match placement::place(managing, fault, snapshot) {
+                    Ok(Placed::Moved) => return Ok(Attempt::Moved),
+                    Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
+                        return Ok(Attempt::Busy);
+                    }
+                    Ok(Placed::Stays(all) | Placed::Busy(all)) => placed = all,
+                    Err(EINTR) => return Err(Failed::Stopped),
+                    // It is used where it is.
+                    Err(_) => placed = Extent::page(fault.index),
                 }
-                Ok(Placed::Stays(all) | Placed::Busy(all)) => extent = all,
-                Err(EINTR) => return Err(Failed::Stopped),
-                // It is used where it is.
-                Err(_) => {}
+                extent = &placed;
             }
         }
     }
@@ -451,7 +460,7 @@ fn lend(
     snapshot: &Snapshot,
     moment: &Moment,
     progress: &Progress,
-    extent: Extent,
+    extent: &Extent,
 ) -> Result<Attempt, Failed> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
@@ -516,7 +525,7 @@ fn lend(
             return is_full(failure);
         }
     }
-    let pieces = Pieces::new(managed, &held, writable);
+    let pieces = Pieces::new(managed, &held, &writable);
     let mut mapped = held.pages();
     let result = pieces::map(pieces.clone(), block).map_err(|(first, error)| {
         mapped = mapped.but(Pages::range(first, PAGES - 1));
