@@ -122,7 +122,11 @@ impl Iterator for Pieces<'_> {
         if self.next >= PAGES {
             return None;
         }
-        let first = self.held.next(self.next)?;
+        let first = if self.is_one {
+            0
+        } else {
+            self.held.next(self.next)?
+        };
         let pfn = self.held.pfn(first)?;
         let write = self.writable.has(first);
         // The frame numbers of pages in VRAM are not those of other memory, nor next to them.

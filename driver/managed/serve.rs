@@ -551,7 +551,9 @@ fn lend(
         return Ok(Attempt::Again);
     }
     held.mark_modified(writable.and(mapped), &current);
+    let mut pages = 0_usize;
     for piece in done() {
+        pages = pages.saturating_add(piece.run.count);
         block.enter(managed, &mut lent, piece, is_large);
         if let Some(offset) = piece.private {
             gpu.note_given(offset);
@@ -563,7 +565,7 @@ fn lend(
     drop(held);
     block.note_served(managed.next_served());
     drop(service);
-    Ok(Attempt::Done(mapped.count() as u64))
+    Ok(Attempt::Done(pages as u64))
 }
 
 /// The pages of a block that are managed, and that no mapping of the context has.

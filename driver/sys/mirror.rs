@@ -117,11 +117,11 @@ fn has(bits: u32, index: usize) -> bool {
 
 /// Reads how many changes have begun in some granules, before anything that is read afterwards.
 /// Calls a helper once, and not for each.
-fn read_begun(granules: &[Counter], begun: &mut [u32; PER_BLOCK]) {
-    let count = granules.len().min(PER_BLOCK) as u32;
+fn read_begun(granules: &[Counter; PER_BLOCK], begun: &mut [u32; PER_BLOCK]) {
+    const _: () = assert!(PER_BLOCK == helpers::PINMAP_GRANULES as usize);
     // SAFETY: There are so many counters, each a pair of words that are only accessed atomically,
     // and so many places.
-    unsafe { helpers::pinmap_read_pairs(granules.as_ptr().cast(), count, begun.as_mut_ptr()) };
+    unsafe { helpers::pinmap_read_pairs(granules.as_ptr().cast(), begun.as_mut_ptr()) };
 }
 
 impl Changes {
@@ -141,9 +141,9 @@ impl Changes {
     }
 
     /// The counters of a block's granules.
-    fn of_block(&self, block: usize) -> &[Counter] {
-        let first = block.saturating_mul(PER_BLOCK);
-        self.granules.get(first..).unwrap_or_default()
+    fn of_block(&self, block: usize) -> Option<&[Counter; PER_BLOCK]> {
+        let first = block.checked_mul(PER_BLOCK)?;
+        self.granules.get(first..)?.first_chunk()
     }
 
     /// Waits until no change is under way in the granule of `addr`. Makes `moment` that at which it
@@ -152,7 +152,7 @@ impl Changes {
         let block = (addr / LARGE % BLOCKS) as usize;
         let target = (addr % LARGE / GRANULE) as usize;
         let all = self.blocks.get(block).ok_or(EINVAL)?;
-        let granules = self.of_block(block);
+        let granules = self.of_block(block).ok_or(EINVAL)?;
         let own = granules.get(target).ok_or(EINVAL)?;
         loop {
             moment.block = block;
@@ -189,8 +189,8 @@ impl Changes {
         let all = self.blocks.get(moment.block);
         let is_same = all.is_some_and(|all| all.begun.load(Acquire) == moment.begun_in_block);
         if !is_same {
-            let counters = self.of_block(moment.block).iter().zip(moment.begun);
-            for (index, (counter, begun)) in counters.enumerate() {
+            let counters = self.of_block(moment.block).into_iter().flatten();
+            for (index, (counter, begun)) in counters.zip(moment.begun).enumerate() {
                 if counter.begun.load(Acquire) != begun {
                     quiet &= !1_u32.wrapping_shl(index as u32);
                 }

@@ -281,7 +281,8 @@ u32 pinmap_notice(const struct mmu_notifier_range *range);
 bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
 
 /* mirror.rs */
-void pinmap_read_pairs(const u32 *pairs, unsigned int count, u32 *firsts);
+enum { PINMAP_GRANULES = 32 };
+void pinmap_read_pairs(const u32 *pairs, u32 *firsts);
 
 /* passage.rs */
 struct srcu_struct *pinmap_srcu_new(void);

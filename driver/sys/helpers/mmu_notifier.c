@@ -22,12 +22,12 @@ bool pinmap_notice_blockable(const struct mmu_notifier_range *range)
 }
 
 /*
- * Reads the first of each of @count @pairs of words, which are accessed atomically, before anything
- * that is read afterwards.
+ * Reads the first of each of PINMAP_GRANULES @pairs of words, which are accessed atomically, before
+ * anything that is read afterwards. Each fault does so, hence without a loop.
  */
-void pinmap_read_pairs(const u32 *pairs, unsigned int count, u32 *firsts)
+void pinmap_read_pairs(const u32 *pairs, u32 *firsts)
 {
-#pragma GCC unroll 8
-	for (unsigned int i = 0; i < count; i++)
+#pragma GCC unroll 32
+	for (unsigned int i = 0; i < PINMAP_GRANULES; i++)
 		firsts[i] = smp_load_acquire(&pairs[2 * i]);
 }
