@@ -99,7 +99,7 @@ impl Vm {
         Ok(Upper(upper))
     }
 
-    /// Keeps the lower table of the block at `va`, which is linked to `upper`, which the block keeps
+    /// Keeps the lower table of the block at `va`, which is linked to `upper`; the block keeps that
     /// already. There is no large leaf for the block. Sleeps.
     pub(crate) fn keep_lower(&self, upper: Upper, va: u64) -> Result<Lower, Failure> {
         let mut tables = self.tables.lock();

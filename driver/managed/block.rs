@@ -83,10 +83,13 @@ pub(super) struct Block {
     served: Atomic<u64>,
 }
 
+/// What it takes to put a block in the list.
+pub(super) type Node = RBTreeNodeReservation<u64, Arc<Block>>;
+
 /// A block that has addresses on the bus, but is nowhere yet: what can be made before a fault.
 pub(super) struct Spare {
     block: Pin<UniqueArc<Block>>,
-    node: RBTreeNodeReservation<u64, Arc<Block>>,
+    node: Node,
 }
 
 impl Spare {
@@ -135,7 +138,7 @@ impl Spare {
         managed: &Managed,
         va: u64,
         supply: Option<&mut Supply<'_>>,
-    ) -> Result<(RBTreeNodeReservation<u64, Arc<Block>>, Arc<Block>), Failure> {
+    ) -> Result<(Node, Arc<Block>), Failure> {
         let Self { mut block, node } = self;
         let fields = block.as_mut().project();
         *fields.span = Span::new(va, LARGE).map_err(|_| EINVAL)?;

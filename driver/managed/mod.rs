@@ -61,7 +61,7 @@ mod serve;
 pub(crate) mod window;
 
 use advice::AdviceBook;
-use block::{Block, Spare};
+use block::{Block, Node, Spare};
 use past::Pasts;
 use range::{Range, Ranges};
 
@@ -329,11 +329,7 @@ impl Managed {
 
     /// Puts a new block in the list. If there is another one, or no block can be made any more,
     /// gives it up, and returns the other one.
-    fn insert(
-        &self,
-        node: RBTreeNodeReservation<u64, Arc<Block>>,
-        block: &Arc<Block>,
-    ) -> Option<Option<Arc<Block>>> {
+    fn insert(&self, node: Node, block: &Arc<Block>) -> Option<Option<Arc<Block>>> {
         let number = block.span().start() / LARGE;
         let mut blocks = self.blocks.lock();
         let all = &mut *blocks;
@@ -401,6 +397,10 @@ impl Managed {
     /// Gives up some blocks, because page tables or addresses on the bus have run out: those that
     /// were served longest ago. Returns whether there were any.
     fn make_room(&self) -> bool {
+        // What is only prepared comes first.
+        if self.vm.free_spare_table() {
+            return true;
+        }
         let mut any = false;
         for _ in 0..EVICTED {
             let mut oldest: Option<(u64, Arc<Block>)> = None;

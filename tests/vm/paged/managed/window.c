@@ -348,8 +348,7 @@ TEST(window_is_charged)
 	CHECK_EQ(get_info(fd).out_memlock_used, used);
 }
 
-/* Takes all of the device's memory, and then all page tables but for what others have aside. */
-static void take_tables(int fd)
+void take_tables(int fd)
 {
 	struct pinmap_map map = { .size = sizeof(map), .flags = PINMAP_MAP_FIXED };
 	char *memory = anon(8192 / 60 + 1);
