@@ -78,7 +78,7 @@ TEST(prepared_table_is_used, .seconds = 60)
 		CHECK(bytes_are(memory + i * HUGE, 2 * PAGE, i));
 }
 
-/* Ranges come and go while two queues fault in them; then contexts do. Nothing is left of either. */
+/* Ranges come and go while two queues fault in them; then contexts do. Nothing is left of them. */
 TEST(prepared_is_given_back, .seconds = 120)
 {
 	unsigned int count = rounds(60);
