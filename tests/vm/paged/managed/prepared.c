@@ -10,45 +10,56 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Maps a page again and again, where each needs a table; returns how often that is possible. */
-static unsigned int map_many(int fd, uint64_t handle, char *at)
+/* Maps a page at so many places, each of which needs a table; returns how often that succeeds. */
+static unsigned int map_many(int fd, uint64_t handle, char *at, unsigned int most)
 {
-	struct pinmap_fail fail;
-	uint64_t address;
 	unsigned int count = 0;
-	int result;
+	int result = 0;
 
-	for (;; count++) {
-		address = (uintptr_t)at + (uint64_t)count * HUGE;
+	for (; count < most; count++) {
+		uint64_t address = (uintptr_t)at + (uint64_t)count * HUGE;
+		struct pinmap_fail fail;
+
 		result = try_map(fd, handle, PINMAP_MAP_FIXED, &address, &fail);
 		if (result)
 			break;
 	}
-	CHECK_ERR(ENOSPC, result);
+	if (count < most)
+		CHECK_ERR(ENOSPC, result);
+	return count;
+}
+
+static void unmap_many(int fd, uint64_t handle, char *at, unsigned int count)
+{
 	for (unsigned int i = 0; i < count; i++)
 		unmap(fd, handle, (uintptr_t)at + (uint64_t)i * HUGE);
-	return count;
 }
 
 /* Where others have all tables, one that is prepared is there for what the program maps. */
 TEST(prepared_table_gives_way, .seconds = 120)
 {
+	enum { FEW = 12, MOST = 40 };
 	int fd = open_gpu(), other = open_gpu();
-	char *memory = memory_at(CHOSEN, 2 * HUGE, false), *own = anon(1);
+	char *memory = memory_at(CHOSEN, 2 * HUGE, false), *own = anon(1), *at = CHOSEN + 8 * HUGE;
 	struct registration registration = register_memory(fd, own, PAGE, NO_MAP | WRITE);
 	struct gpu_queue queue = queue_new(fd);
 	unsigned int with, without;
 
 	manage_host(fd, memory, 2 * HUGE);
+	CHECK_EQ(map_many(fd, registration.handle, at, FEW), FEW);
 	take_tables(other);
+	/* One stays, so that the upper tables do. */
+	unmap_many(fd, registration.handle, at + HUGE, FEW - 1);
+	without = map_many(fd, registration.handle, at + HUGE, MOST);
+	CHECK(without >= FEW - 1 && without < MOST);
+	unmap_many(fd, registration.handle, at + HUGE, without);
 	fill(&queue, memory, 8, 0x31);
 	/* The thread prepares while the device goes on. */
 	usleep(100000);
-	with = map_many(fd, registration.handle, CHOSEN + 8 * HUGE);
-	without = map_many(fd, registration.handle, CHOSEN + 8 * HUGE);
-	CHECK(without > 0);
-	CHECK_EQ(with, without);
-	/* Whatever was there is there still, and new blocks have what is left. */
+	/* The block has a table. */
+	with = map_many(fd, registration.handle, at + HUGE, MOST);
+	CHECK_EQ(with, without - 1);
+	unmap_many(fd, registration.handle, at + HUGE, with);
 	CHECK(bytes_are(memory, 8, 0x31));
 	fill(&queue, memory + HUGE, 8, 0x32);
 	CHECK(bytes_are(memory + HUGE, 8, 0x32));
@@ -78,18 +89,27 @@ TEST(prepared_table_is_used, .seconds = 60)
 		CHECK(bytes_are(memory + i * HUGE, 2 * PAGE, i));
 }
 
+/* For how many mappings there are tables. */
+static unsigned int tables_left(void)
+{
+	int fd = open_gpu();
+	unsigned int count = take_tables(fd);
+
+	close(fd);
+	return count;
+}
+
 /* Ranges come and go while two queues fault in them; then contexts do. Nothing is left of them. */
 TEST(prepared_is_given_back, .seconds = 120)
 {
-	unsigned int count = rounds(60);
+	unsigned int count = rounds(60), before;
 	char *memory = small_blocks(4);
 	int other = open_gpu();
-	uint64_t before;
 	long long pins = pins_held();
 
-	manage_host(other, memory, HUGE);
-	close(open_gpu());
-	before = vram_free(other);
+	release(other, manage_host(other, memory, HUGE));
+	close(other);
+	before = tables_left();
 	for (unsigned int i = 0; i < count; i++) {
 		int fd = open_gpu();
 		struct gpu_queue one = queue_new(fd), two = queue_new(fd);
@@ -109,6 +129,6 @@ TEST(prepared_is_given_back, .seconds = 120)
 		}
 		close(fd);
 	}
-	CHECK(WAIT_FOR(slow(5000), vram_free(other) == before));
+	CHECK(WAIT_FOR(slow(10000), tables_left() == before));
 	CHECK_PINS_SOON(pins);
 }
