@@ -37,6 +37,11 @@ const LOWER: u32 = 0;
 #[derive(Clone, Copy)]
 pub(crate) struct Upper(u64);
 
+impl Upper {
+    /// No table: nothing is stored there.
+    pub(crate) const NOWHERE: Self = Self(u64::MAX);
+}
+
 /// The table that has the entries for the pages of a block, which stays until it is given back.
 #[derive(Clone, Copy)]
 pub(crate) struct Lower(u64);
@@ -57,6 +62,9 @@ impl Vm {
         va: u64,
     ) -> Result<u64, Failure> {
         let mut tables = self.tables.lock();
+        if let Some(offset) = tables.keep(level, va) {
+            return Ok(offset);
+        }
         loop {
             if tables.dead {
                 return Err(ENODEV.into());
@@ -78,16 +86,31 @@ impl Vm {
 
     /// Keeps the upper table of the block at `va`. Sleeps.
     pub(crate) fn keep_upper(&self, va: u64) -> Result<Upper, Failure> {
-        let mut stock = Stock::new(&self.gpu, &self.share);
-        let upper = self.keep_table(&mut stock, None, UPPER, va).map(Upper)?;
+        let there = self.tables.lock().keep(UPPER, va);
+        let upper = match there {
+            Some(offset) => offset,
+            None => {
+                let mut stock = Stock::new(&self.gpu, &self.share);
+                self.keep_table(&mut stock, None, UPPER, va)?
+            }
+        };
         // The device is in use as long as there are entries in it.
         self.gpu.enter_use();
-        Ok(upper)
+        Ok(Upper(upper))
     }
 
-    /// Keeps the lower table of the block at `va`, which is linked to the upper one. There is no
-    /// large leaf for the block. Sleeps.
-    pub(crate) fn keep_lower(&self, va: u64) -> Result<Lower, Failure> {
+    /// Keeps the lower table of the block at `va`, which is linked to `upper`; the block keeps that
+    /// already. There is no large leaf for the block. Sleeps.
+    pub(crate) fn keep_lower(&self, upper: Upper, va: u64) -> Result<Lower, Failure> {
+        let mut tables = self.tables.lock();
+        if !tables.dead {
+            let there = tables.keep(LOWER, va);
+            let kept = there.or_else(|| tables.keep_spare(&self.gpu, upper.0, LOWER, va));
+            if let Some(offset) = kept {
+                return Ok(Lower(offset));
+            }
+        }
+        drop(tables);
         let mut stock = Stock::new(&self.gpu, &self.share);
         self.keep_table(&mut stock, None, LOWER, va).map(Lower)
     }

@@ -20,7 +20,7 @@ pub(crate) trait Pager: Send + Sync {
     fn manages(&self, addr: u64) -> bool;
 
     /// Has the device reach `addr` for `access`, a `PINMAP_ACCESS_` value, as the program's
-    /// permissions allow.
+    /// permissions allow. The service began at the time `begun`.
     ///
     /// Called without locks, by a thread that uses the opener's address space and has a reference
     /// to it, and whose allocations are charged to the opener's memory cgroup. It may sleep for as
@@ -29,7 +29,11 @@ pub(crate) trait Pager: Send + Sync {
     /// `EINTR` and any reason. Several threads may call it at once, for the same address too. A
     /// thread that is stuck in the kernel may come back long after the context was closed: it must
     /// find out, and change nothing then.
-    fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal>;
+    fn serve(&self, addr: u64, access: u32, begun: u64) -> Result<Served, Refusal>;
+
+    /// Prepares for the next fault, under the conditions of [`serve`](Self::serve), and after it:
+    /// the device goes on meanwhile. What cannot be had is left out.
+    fn prepare(&self);
 
     /// Takes away from the device what it was given of `span` by faults, since something else is
     /// about to be mapped there; the addresses are taken in the context's address space, and no
@@ -61,6 +65,8 @@ pub(crate) struct Served {
     pub(crate) pages: u64,
     /// How often the work began anew, because the memory changed meanwhile.
     pub(crate) retries: u64,
+    /// When it was.
+    pub(crate) ended: u64,
 }
 
 /// A part of the program's memory, as `/proc/PID/maps` has it.

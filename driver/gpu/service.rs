@@ -15,9 +15,10 @@
 
 use super::{
     hardware::Stop,
-    pager::{Refusal, Served},
+    pager::{Pager, Refusal, Served},
     queue::Queue,
     schedule::Schedule,
+    vm::Vm,
     Gpu,
 };
 use crate::{
@@ -116,8 +117,8 @@ impl Queue {
         }
     }
 
-    /// Serves `fault`.
-    fn serve(&self, fault: &Stop) -> Result<Served, Refusal> {
+    /// What is needed to serve a fault.
+    fn server(&self) -> Result<Server<'_>, Refusal> {
         let refuse = |reason, errno| Refusal {
             reason,
             errno,
@@ -127,12 +128,27 @@ impl Queue {
         let vm = self.vm();
         let pager = vm.pager();
         let pager = pager.ok_or(refuse(uapi::PINMAP_FAULT_UNMAPPED, EFAULT))?;
-        let _using =
+        let using =
             Using::new(vm.account().mm()).ok_or(refuse(uapi::PINMAP_FAULT_EXITED, ESRCH))?;
         vm.serving.fetch_add(1, Relaxed);
-        let result = pager.serve(fault.addr, fault.access);
-        vm.serving.fetch_sub(1, Relaxed);
-        result
+        Ok(Server {
+            vm,
+            pager,
+            _using: using,
+        })
+    }
+}
+
+/// A thread that serves a fault: it uses the program's address space, and is counted as that.
+struct Server<'a> {
+    vm: &'a Vm,
+    pager: Arc<dyn Pager>,
+    _using: Using<'a>,
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        self.vm.serving.fetch_sub(1, Relaxed);
     }
 }
 
@@ -177,8 +193,16 @@ impl Errand for Queue {
         while let Some(fault) = this.next_fault() {
             let begun = clock::now();
             trace::fault_begin(this.stats(), || this.traced(&fault));
-            let result = this.serve(&fault);
-            let ns = clock::now().saturating_sub(begun);
+            let server = this.server();
+            let result = match &server {
+                Ok(server) => server.pager.serve(fault.addr, fault.access, begun),
+                Err(refusal) => Err(*refusal),
+            };
+            let ended = match &result {
+                Ok(served) => served.ended,
+                Err(_) => clock::now(),
+            };
+            let ns = ended.saturating_sub(begun);
             let service = match &result {
                 Ok(served) => {
                     this.stats().fault_served(served.pages, ns);
@@ -194,7 +218,11 @@ impl Errand for Queue {
                 },
             };
             trace::fault_end(this.stats(), ns, service, || this.traced(&fault));
+            let is_served = result.is_ok();
             this.gpu().after_service(this, &fault, result);
+            if let (Ok(server), true) = (server, is_served) {
+                server.pager.prepare();
+            }
         }
     }
 }

@@ -48,6 +48,25 @@ struct Spare {
     entry: u64,
 }
 
+impl Spare {
+    /// Prepares a table, which is zeroed. `charge` pays for it.
+    fn new(gpu: &Gpu, share: &Share, charge: Option<Charge>) -> Result<Self, Failure> {
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let offset = share.take_table()?;
+        let Some(entry) = gpu.hardware.format().table(offset) else {
+            share.give_table(offset);
+            return Err(ENODEV.into());
+        };
+        gpu.hardware.zero(offset, PAGE_SIZE);
+        let table = Table {
+            offset,
+            used: 0,
+            _charge: charge,
+        };
+        Ok(Self { table, node, entry })
+    }
+}
+
 /// Tables that are prepared. Dropping it frees those that were not needed.
 pub(super) struct Stock<'a> {
     gpu: &'a Gpu,
@@ -84,7 +103,6 @@ impl<'a> Stock<'a> {
         account: Option<&Arc<Account>>,
         count: usize,
     ) -> Result<(), Failure> {
-        let hardware = &*self.gpu.hardware;
         // All at once, so that PREFLIGHT can tell the same numbers.
         let more = count.saturating_sub(self.len());
         let charges = account.map(|account| Charge::new(account, more as u64));
@@ -97,19 +115,7 @@ impl<'a> Stock<'a> {
             if self.one.is_some() {
                 self.more.reserve(1, GFP_KERNEL_ACCOUNT)?;
             }
-            let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-            let offset = self.share.take_table()?;
-            let Some(entry) = hardware.format().table(offset) else {
-                self.share.give_table(offset);
-                return Err(ENODEV.into());
-            };
-            hardware.zero(offset, PAGE_SIZE);
-            let table = Table {
-                offset,
-                used: 0,
-                _charge: charge,
-            };
-            let spare = Spare { table, node, entry };
+            let spare = Spare::new(self.gpu, self.share, charge)?;
             if self.one.is_none() {
                 self.one = Some(spare);
             } else if let Err(spare) = self.more.push_within_capacity(spare) {
@@ -118,7 +124,7 @@ impl<'a> Stock<'a> {
             }
             task::cond_resched();
         }
-        hardware.order();
+        self.gpu.hardware.order();
         Ok(())
     }
 }
@@ -168,6 +174,8 @@ pub(super) struct Tables {
     /// The root is charged as all of them are.
     _charge: Charge,
     below: RBTree<u64, Table>,
+    /// A table that is prepared for managed memory, and charged to nobody.
+    spare: Option<Spare>,
     /// The device does not use the tables any more, and they were freed.
     pub(super) dead: bool,
 }
@@ -189,13 +197,53 @@ impl Tables {
         }
         let above = level.saturating_add(1);
         let parent = self.make(stock, above, va)?;
-        let Spare { table, node, entry } = stock.pop()?;
+        let spare = stock.pop()?;
+        Some(self.link(stock.gpu, parent, spare, level, va))
+    }
+
+    /// Makes `spare` the table of `level` for `va`, which is missing. `parent` is the table above.
+    /// Returns its offset.
+    fn link(&mut self, gpu: &Gpu, parent: u64, spare: Spare, level: u32, va: u64) -> u64 {
+        let Spare { table, node, entry } = spare;
+        let above = level.saturating_add(1);
         let offset = table.offset;
         let at = parent.saturating_add(pte::slot(above, va));
-        stock.gpu.hardware.store(at, entry);
+        gpu.hardware.store(at, entry);
         self.below.insert(node.into_node(key(level, va), table));
         self.count(above, va);
-        Some(offset)
+        offset
+    }
+
+    /// Counts one more user of the table of `level` for `va`, if it is there. Returns its offset.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(super) fn keep(&mut self, level: u32, va: u64) -> Option<u64> {
+        let table = self.below.get_mut(&key(level, va))?;
+        table.used = table.used.saturating_add(1);
+        Some(table.offset)
+    }
+
+    /// Makes the spare table, if there is one, that of `level` for `va`, which is missing, with one
+    /// user. `parent` is the table above. Returns its offset.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(super) fn keep_spare(
+        &mut self,
+        gpu: &Gpu,
+        parent: u64,
+        level: u32,
+        va: u64,
+    ) -> Option<u64> {
+        let mut spare = self.spare.take()?;
+        spare.table.used = 1;
+        Some(self.link(gpu, parent, spare, level, va))
+    }
+
+    /// Frees the spare table. Returns whether there was one.
+    fn free_spare(&mut self) -> bool {
+        let Some(spare) = self.spare.take() else {
+            return false;
+        };
+        self.share.give_table(spare.table.offset);
+        true
     }
 
     /// Counts one more valid entry of a table, or user of it.
@@ -265,6 +313,7 @@ impl Tables {
     fn free(&mut self) {
         if !self.dead {
             self.dead = true;
+            self.free_spare();
             self.share.give_table(self.root);
             for table in self.below.values() {
                 self.share.give_table(table.offset);
@@ -328,6 +377,7 @@ impl Vm {
             root,
             _charge: charge,
             below: RBTree::new(),
+            spare: None,
             dead: false,
         };
         // After all contexts that there are.
@@ -390,6 +440,33 @@ impl Vm {
     /// Pays for the tables, and has the program's address space.
     pub(super) fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// Prepares a table for managed memory, unless there is a spare one. Sleeps. What fails is left
+    /// out.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
+    pub(crate) fn prepare_table(&self) {
+        let lacks = |tables: &Tables| tables.spare.is_none() && !tables.dead;
+        if !lacks(&self.tables.lock()) {
+            return;
+        }
+        let Ok(spare) = Spare::new(&self.gpu, &self.share, None) else {
+            return;
+        };
+        let mut tables = self.tables.lock();
+        if lacks(&tables) {
+            // What it has of zeros arrives before an entry that leads to it.
+            self.gpu.hardware.order();
+            tables.spare = Some(spare);
+            return;
+        }
+        drop(tables);
+        self.share.give_table(spare.table.offset);
+    }
+
+    /// Frees the spare table for managed memory. Returns whether there was one.
+    pub(crate) fn free_spare_table(&self) -> bool {
+        self.tables.lock().free_spare()
     }
 
     /// Frees the tables: the device does not use the address space any more, and has forgotten it.
@@ -469,7 +546,11 @@ impl Mmu for Vm {
                 // Other tables may have been removed since. This is the most that it can ever take.
                 missing = absent(leaves(), |_| false)?;
             }
-            stock.fill(Some(&self.account), missing)?;
+            match stock.fill(Some(&self.account), missing) {
+                // What is mapped has precedence over what is managed.
+                Err(failure) if failure.errno == ENOSPC && self.free_spare_table() => {}
+                filled => filled?,
+            }
             tables = self.tables.lock();
             missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
         }
@@ -500,7 +581,10 @@ impl Mmu for Vm {
     }
 
     fn check_tables(&self, count: u64) -> Result {
-        self.share.check_tables(count)
+        match self.share.check_tables(count) {
+            Err(_) if self.free_spare_table() => self.share.check_tables(count),
+            checked => checked,
+        }
     }
 
     fn remove(&self, span: Span) -> Result<Removal> {

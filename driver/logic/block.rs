@@ -12,8 +12,16 @@ pub const PAGES: usize = 512;
 const WORDS: usize = PAGES / 64;
 
 /// A set of pages of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct Pages([u64; WORDS]);
+
+/// Without a call of `memcmp()`, which takes longer.
+impl PartialEq for Pages {
+    fn eq(&self, other: &Self) -> bool {
+        let both = self.0.iter().zip(&other.0);
+        both.fold(0, |any, (a, b)| any | (a ^ b)) == 0
+    }
+}
 
 impl Pages {
     /// The empty set.
@@ -95,12 +103,17 @@ impl Pages {
 
     /// Returns whether there is no page in the set.
     pub fn is_empty(&self) -> bool {
-        self.0 == [0; WORDS]
+        self.0.iter().fold(0, |any, word| any | word) == 0
     }
 
     /// Returns the number of pages.
     pub fn count(&self) -> usize {
-        let ones = self.0.iter().map(|word| word.count_ones() as usize);
+        // To count the bits of a word takes a while without an instruction for it.
+        let ones = self.0.iter().map(|&word| match word {
+            0 => 0,
+            u64::MAX => 64,
+            word => word.count_ones() as usize,
+        });
         ones.fold(0, usize::saturating_add)
     }
 
@@ -195,6 +208,16 @@ impl Block {
         self.writable
     }
 
+    /// Returns whether the device has the page.
+    pub fn has(&self, page: usize) -> bool {
+        self.present.has(page)
+    }
+
+    /// Returns whether the device has the page and may write to it.
+    pub fn may_write(&self, page: usize) -> bool {
+        self.writable.has(page)
+    }
+
     /// Returns the pages of the runs that are leaving and that `pages` touch.
     pub fn leaving(&self, pages: Pages) -> Pages {
         if self.leaving.is_empty() {
@@ -225,11 +248,11 @@ impl Block {
 
     /// Enters all pages as one run, with one entry.
     pub fn enter_large(&mut self, writable: bool) {
-        let run = Run {
-            first: 0,
-            count: PAGES,
-        };
-        self.enter(run, writable);
+        self.present = Pages::ALL;
+        if writable {
+            self.writable = Pages::ALL;
+        }
+        self.starts.set(0, true);
         self.large = true;
     }
 

@@ -11,7 +11,7 @@
 //! found if the memory was moved. What was freed is found out when the list has grown: only areas
 //! that are away can have entries there.
 
-use super::Managed;
+use super::{range::Range, Managed};
 use crate::{
     logic::{
         advised::{Advised, Entry, MORE},
@@ -28,6 +28,7 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
+        atomic::{Acquire, Atomic, Release},
         lock::{spinlock::SpinLockBackend, Guard},
         SpinLock,
     },
@@ -52,6 +53,8 @@ struct Lists {
 /// All that a program advises.
 #[pin_data]
 pub(super) struct AdviceBook {
+    /// Whether anything was ever advised.
+    is_used: Atomic<bool>,
     #[pin]
     lists: SpinLock<Lists>,
 }
@@ -69,6 +72,7 @@ impl AdviceBook {
                 many: FEW,
             };
             Ok(try_pin_init!(Self {
+                is_used: Atomic::new(false),
                 lists <- new_spinlock!(lists, "pinmap_advice"),
             }? Error))
         })
@@ -76,6 +80,9 @@ impl AdviceBook {
 
     /// Whether nothing is advised.
     fn is_empty(&self) -> bool {
+        if !self.is_used.load(Acquire) {
+            return true;
+        }
         let lists = self.lists.lock();
         lists.home.entries().is_empty() && lists.away.entries().is_empty()
     }
@@ -146,6 +153,7 @@ impl AdviceBook {
     fn set(&self, mm: &Mm, span: Span, advice: Advice) -> Result {
         let areas = Areas::lock(mm)?;
         let mut lists = self.lock_roomy()?;
+        self.is_used.store(true, Release);
         lists.home.set(span, advice);
         let is_any = lists.away.entries().len();
         drop(lists);
@@ -222,7 +230,12 @@ impl Managed {
     /// Whether all memory of the range of `addr` stays on the host, since nothing else is advised.
     pub(super) fn is_for_host(&self, addr: u64) -> bool {
         let range = self.range_at(addr);
-        range.is_some_and(|range| range.advice == Advice::HOST) && self.advice.is_empty()
+        range.is_some_and(|range| self.is_all_for_host(&range))
+    }
+
+    /// The same for a range.
+    pub(super) fn is_all_for_host(&self, range: &Range) -> bool {
+        range.advice == Advice::HOST && self.advice.is_empty()
     }
 
     /// Advises for `range` of `mm`, the current task's memory. `ENOENT`: not all of it is managed.

@@ -21,12 +21,14 @@ use crate::{
     },
     sys::{iommu::Lender, wait::WaitQueue},
 };
+use core::pin::Pin;
 use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
+    rbtree::RBTreeNodeReservation,
     sync::{
         atomic::{Atomic, Full, Relaxed},
-        Arc, Mutex, SpinLock,
+        Arc, Mutex, SpinLock, UniqueArc,
     },
 };
 
@@ -81,31 +83,26 @@ pub(super) struct Block {
     served: Atomic<u64>,
 }
 
-impl Block {
-    /// Makes the block of the 2 MiB at `va`, of which the device has nothing. With a `supply` it is
-    /// one of a window, with all its tables. Sleeps.
-    pub(super) fn new(
-        managed: &Managed,
-        va: u64,
-        supply: Option<&mut Supply<'_>>,
-    ) -> Result<Arc<Self>, Failure> {
-        let span = Span::new(va, LARGE).map_err(|_| EINVAL)?;
-        // Congruent, so that large leaves are large in both tables.
+/// What it takes to put a block in the list.
+pub(super) type Node = RBTreeNodeReservation<u64, Arc<Block>>;
+
+/// A block that has addresses on the bus, but is nowhere yet: what can be made before a fault.
+pub(super) struct Spare {
+    block: Pin<UniqueArc<Block>>,
+    node: Node,
+}
+
+impl Spare {
+    /// Makes a block that is nowhere. Sleeps.
+    pub(super) fn new(managed: &Managed) -> Result<Self, Failure> {
+        // Congruent to all blocks, so that large leaves are large in both tables.
         let packed = Target {
-            placement: Placement::Packed(va),
+            placement: Placement::Packed(0),
             address_bits: u64::BITS,
         };
         let range = IovaRange::take(&managed.bus, LARGE, packed)?;
         let lender = Lender::new(managed.bus.domain(), range.span())?;
-        let kept = supply.is_some();
-        let (upper, lower) = match supply {
-            None => (managed.vm.keep_upper(va)?, None),
-            Some(supply) => {
-                let (upper, lower) = managed.vm.keep_both(supply, va)?;
-                (upper, Some(lower))
-            }
-        };
-        let bus = range.span().start();
+        let (span, bus) = (range.span(), range.span().start());
         let service = Service {
             dead: false,
             range: Some(range),
@@ -113,29 +110,53 @@ impl Block {
         let lent = Lent {
             pages: block::Block::default(),
             private: Pages::NONE,
-            lower,
+            lower: None,
         };
-        let made = Arc::pin_init(
-            pin_init!(Self {
+        let block = UniqueArc::pin_init(
+            pin_init!(Block {
                 span,
                 bus,
-                upper,
+                upper: Upper::NOWHERE,
                 lender,
                 service <- new_mutex!(service, "pinmap_service"),
                 lent <- new_spinlock!(lent, "pinmap_lent"),
                 left <- WaitQueue::new(),
                 unconfirmed: Atomic::new(false),
-                kept: Atomic::new(kept),
-                served: Atomic::new(managed.next_served()),
+                kept: Atomic::new(false),
+                served: Atomic::new(0),
             }),
             GFP_KERNEL_ACCOUNT,
-        );
-        if made.is_err() {
-            let _ = managed.vm.give_tables(va, lower, true);
-        }
-        Ok(made?)
+        )?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        Ok(Self { block, node })
     }
 
+    /// Makes it the block of the 2 MiB at `va`, of which the device has nothing. With a `supply` it
+    /// is one of a window, with all its tables. Sleeps.
+    pub(super) fn settle(
+        self,
+        managed: &Managed,
+        va: u64,
+        supply: Option<&mut Supply<'_>>,
+    ) -> Result<(Node, Arc<Block>), Failure> {
+        let Self { mut block, node } = self;
+        let fields = block.as_mut().project();
+        *fields.span = Span::new(va, LARGE).map_err(|_| EINVAL)?;
+        *fields.served.get_mut() = managed.next_served();
+        match supply {
+            None => *fields.upper = managed.vm.keep_upper(va)?,
+            Some(supply) => {
+                let (upper, lower) = managed.vm.keep_both(supply, va)?;
+                *fields.upper = upper;
+                *fields.kept.get_mut() = true;
+                block.lent.lock().lower = Some(lower);
+            }
+        }
+        Ok((node, block.into()))
+    }
+}
+
+impl Block {
     /// The addresses.
     pub(super) fn span(&self) -> Span {
         self.span
@@ -281,7 +302,7 @@ impl Block {
     /// has nothing of the block as one entry.
     pub(super) fn make_lower(&self, managed: &Managed) -> Result<(), Failure> {
         if self.lent.lock().lower.is_none() {
-            let lower = managed.vm.keep_lower(self.span.start())?;
+            let lower = managed.vm.keep_lower(self.upper, self.span.start())?;
             self.lent.lock().lower = Some(lower);
         }
         Ok(())

@@ -40,9 +40,9 @@ use crate::{
 use kernel::{
     new_spinlock,
     prelude::*,
-    rbtree::{RBTree, RBTreeNodeReservation},
+    rbtree::{Entry, RBTree, RBTreeNodeReservation},
     sync::{
-        atomic::{Atomic, Relaxed},
+        atomic::{Acquire, Atomic, Full, Relaxed},
         Arc, SpinLock,
     },
 };
@@ -61,7 +61,7 @@ mod serve;
 pub(crate) mod window;
 
 use advice::AdviceBook;
-use block::Block;
+use block::{Block, Node, Spare};
 use past::Pasts;
 use range::{Range, Ranges};
 
@@ -78,6 +78,8 @@ struct Blocks {
     count: usize,
     /// Number of blocks from which on empty ones are given up.
     many: usize,
+    /// What is made for the next block, while nobody waits for it.
+    spare: Option<Spare>,
     /// The context has ended, and no block can be made.
     ended: bool,
 }
@@ -93,6 +95,8 @@ pub(crate) struct Managed {
     bus: Arc<AddressSpace>,
     #[pin]
     ranges: SpinLock<Ranges>,
+    /// How many ranges were taken out of `ranges`, ever.
+    removed: Atomic<u64>,
     #[pin]
     blocks: SpinLock<Blocks>,
     /// Counts faults, to find the block that was served longest ago.
@@ -127,6 +131,7 @@ impl Managed {
             by_number: RBTree::new(),
             count: 0,
             many: FEW_BLOCKS,
+            spare: None,
             ended: false,
         };
         let managed = try_pin_init!(Self {
@@ -135,6 +140,7 @@ impl Managed {
             space: space.clone(),
             bus,
             ranges <- new_spinlock!(Ranges::new(), "pinmap_ranges"),
+            removed: Atomic::new(0),
             blocks <- new_spinlock!(blocks, "pinmap_blocks"),
             served: Atomic::new(0),
             advice <- AdviceBook::new(),
@@ -190,6 +196,9 @@ impl Managed {
     pub(crate) fn remove(&self, range: &Arc<Range>) -> Result {
         let node = self.ranges.lock().remove(range);
         drop(node);
+        // Before any block is locked: whoever serves a fault asks with the block locked.
+        self.removed.fetch_add(1, Full);
+        self.drop_spares();
         let is_window = range.is_window();
         if is_window {
             self.each_block(range.span(), Block::keep_no_more);
@@ -209,6 +218,7 @@ impl Managed {
         let mut blocks = self.blocks.lock();
         blocks.ended = true;
         drop(blocks);
+        self.drop_spares();
         if let Some(all) = Span::from_bounds(0, u64::MAX) {
             self.each_block(all, |block| {
                 block.keep_no_more();
@@ -222,6 +232,11 @@ impl Managed {
     /// The addresses of the managed range that has the first managed address in `span`.
     fn first_range(&self, span: Span) -> Option<Span> {
         self.ranges.lock().first(span)
+    }
+
+    /// Returns how many ranges were removed so far.
+    fn removed(&self) -> u64 {
+        self.removed.load(Acquire)
     }
 
     /// The managed range that `addr` is in: the window, if it is in one.
@@ -260,7 +275,7 @@ impl Managed {
     /// Finds the block of `addr`, or makes it. Sleeps.
     fn block_at(&self, addr: u64) -> Result<Arc<Block>, Failure> {
         let number = addr / LARGE;
-        let blocks = self.blocks.lock();
+        let mut blocks = self.blocks.lock();
         if blocks.ended {
             return Err(ENODEV.into());
         }
@@ -268,12 +283,13 @@ impl Managed {
             return Ok(block.clone());
         }
         let is_many = blocks.count >= blocks.many;
+        let spare = blocks.spare.take();
         drop(blocks);
         if is_many {
             self.give_up_empty();
         }
-        let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
-        let block = Block::new(self, number.saturating_mul(LARGE), None)?;
+        let spare = spare.map_or_else(|| Spare::new(self), Ok)?;
+        let (node, block) = spare.settle(self, number.saturating_mul(LARGE), None)?;
         match self.insert(node, &block) {
             None => Ok(block),
             // Somebody else was quicker.
@@ -281,23 +297,51 @@ impl Managed {
         }
     }
 
+    /// Makes what the next fault in a new block will take. What fails is left out. Sleeps.
+    fn prepare(&self) {
+        let lacks = |blocks: &Blocks| blocks.spare.is_none() && !blocks.ended;
+        if lacks(&self.blocks.lock()) {
+            if let Ok(spare) = Spare::new(self) {
+                let mut blocks = self.blocks.lock();
+                let unwanted = if lacks(&blocks) {
+                    blocks.spare.replace(spare)
+                } else {
+                    Some(spare)
+                };
+                drop(blocks);
+                drop(unwanted);
+            }
+        }
+        self.vm.prepare_table();
+        // Whoever removes the last range may have looked before.
+        let all = Span::from_bounds(0, u64::MAX);
+        if all.is_some_and(|all| self.first_range(all).is_none()) {
+            self.drop_spares();
+        }
+    }
+
+    /// Drops what was made for the next fault.
+    fn drop_spares(&self) {
+        let spare = self.blocks.lock().spare.take();
+        drop(spare);
+        self.vm.free_spare_table();
+    }
+
     /// Puts a new block in the list. If there is another one, or no block can be made any more,
     /// gives it up, and returns the other one.
-    fn insert(
-        &self,
-        node: RBTreeNodeReservation<u64, Arc<Block>>,
-        block: &Arc<Block>,
-    ) -> Option<Option<Arc<Block>>> {
+    fn insert(&self, node: Node, block: &Arc<Block>) -> Option<Option<Arc<Block>>> {
         let number = block.span().start() / LARGE;
         let mut blocks = self.blocks.lock();
-        let other = blocks.by_number.get(&number).cloned();
-        if let (None, false) = (&other, blocks.ended) {
-            blocks
-                .by_number
-                .insert(node.into_node(number, block.clone()));
-            blocks.count = blocks.count.saturating_add(1);
-            return None;
-        }
+        let all = &mut *blocks;
+        let other = match all.by_number.entry(number) {
+            Entry::Occupied(other) => Some(other.get().clone()),
+            Entry::Vacant(place) if !all.ended => {
+                place.insert(block.clone(), node);
+                all.count = all.count.saturating_add(1);
+                return None;
+            }
+            Entry::Vacant(_) => None,
+        };
         drop(blocks);
         let _ = block.dissolve(self);
         Some(other)
@@ -353,6 +397,10 @@ impl Managed {
     /// Gives up some blocks, because page tables or addresses on the bus have run out: those that
     /// were served longest ago. Returns whether there were any.
     fn make_room(&self) -> bool {
+        // What is only prepared comes first.
+        if self.vm.free_spare_table() {
+            return true;
+        }
         let mut any = false;
         for _ in 0..EVICTED {
             let mut oldest: Option<(u64, Arc<Block>)> = None;

@@ -56,6 +56,22 @@ pub(super) struct Piece {
 /// Maps `pieces` on the bus, unless they are in VRAM. Returns the first page that could not be
 /// mapped, behind which nothing is, and why.
 pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error)> {
+    let mut rest = pieces.filter(|piece| piece.private.is_none());
+    let Some(first) = rest.next() else {
+        return Ok(());
+    };
+    let Some(second) = rest.next() else {
+        let span = block.bus_span(first.run).ok_or((first.run.first, EINVAL))?;
+        let result = block.lender.map(span, first.pfn, first.write);
+        return result.map_err(|error| (first.run.first, error));
+    };
+    map_rows(Iterator::chain([first, second].into_iter(), rest), block)
+}
+
+/// The same for several pieces: as many as possible are mapped at once. Not inlined, because that
+/// needs a row.
+#[inline(never)]
+fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (usize, Error)> {
     let map_row = |row: &Row| {
         let (mapped, result) = block.lender.map_row(row);
         let end = row.start().saturating_add(mapped);
@@ -63,7 +79,7 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
     };
     // Empty at first.
     let mut row = Row::default();
-    for piece in pieces.filter(|piece| piece.private.is_none()) {
+    for piece in pieces {
         let first = piece.run.first;
         let span = block.bus_span(piece.run).ok_or((first, EINVAL))?;
         let (pfn, write) = (piece.pfn, piece.write);
@@ -76,19 +92,24 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
 }
 
 /// All pieces of a block.
+#[derive(Clone)]
 pub(super) struct Pieces<'a> {
     managed: &'a Managed,
     held: &'a Held<'a>,
-    writable: Pages,
+    writable: &'a Pages,
+    /// They are one piece: one folio, all of which is writable, or none.
+    is_one: bool,
     next: usize,
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(managed: &'a Managed, held: &'a Held<'a>, writable: Pages) -> Self {
+    pub(super) fn new(managed: &'a Managed, held: &'a Held<'a>, writable: &'a Pages) -> Self {
+        let is_one = held.is_one() && (*writable == Pages::ALL || writable.is_empty());
         Self {
             managed,
             held,
             writable,
+            is_one,
             next: 0,
         }
     }
@@ -98,7 +119,14 @@ impl Iterator for Pieces<'_> {
     type Item = Piece;
 
     fn next(&mut self) -> Option<Piece> {
-        let first = self.held.next(self.next)?;
+        if self.next >= PAGES {
+            return None;
+        }
+        let first = if self.is_one {
+            0
+        } else {
+            self.held.next(self.next)?
+        };
         let pfn = self.held.pfn(first)?;
         let write = self.writable.has(first);
         // The frame numbers of pages in VRAM are not those of other memory, nor next to them.
@@ -108,11 +136,13 @@ impl Iterator for Pieces<'_> {
                 && self.writable.has(index) == write
         };
         let mut end = first.saturating_add(1);
-        if self.held.is_one() {
+        if self.is_one {
+            end = PAGES;
+        } else if self.held.is_one() {
             let others = if write {
-                Pages::ALL.but(self.writable)
+                Pages::ALL.but(*self.writable)
             } else {
-                self.writable
+                *self.writable
             };
             end = others.next(end).unwrap_or(PAGES);
         }

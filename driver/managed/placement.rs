@@ -71,6 +71,12 @@ impl Extent {
         pages: Pages::NONE,
         read_only: false,
     };
+
+    /// All pages.
+    pub(super) const ALL: Self = Self {
+        pages: Pages::ALL,
+        read_only: false,
+    };
 }
 
 /// The bits of a frame number that are 0 for the first of 2 MiB.
@@ -89,7 +95,9 @@ fn is_huge(snapshot: &Snapshot) -> bool {
 }
 
 /// Decides where the memory of `fault` is to be, of which the page table has `snapshot`, and moves
-/// it. `EINTR`: a fatal signal came.
+/// it, unless all memory of its range [stays on the host](Managed::is_all_for_host). `EINTR`: a
+/// fatal signal came. Not inlined: mostly, nothing moves.
+#[inline(never)]
 pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> Result<Placed> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
@@ -97,13 +105,6 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
     let Some(past) = managed.pasts.get(fault.addr / LARGE) else {
         return Ok(Placed::Stays(page));
     };
-    if managed.is_for_host(fault.addr) && !fault.atomic {
-        past.stays(Rule::Advised);
-        return Ok(Placed::Stays(Extent {
-            pages: Pages::ALL,
-            read_only: false,
-        }));
-    }
     let areas = Areas::lock(managing.mm())?;
     let holder = holder(gpu, &areas, fault, snapshot)?;
     let Some(plan) = Plan::new(managing, &areas, fault, snapshot, holder.as_ref(), past) else {
@@ -249,6 +250,13 @@ impl Plan {
 }
 
 impl Managed {
+    /// Notes that the block of `addr` is on the host, since all of its range is to be.
+    pub(super) fn note_advised(&self, addr: u64) {
+        if let Some(past) = self.pasts.get(addr / LARGE) {
+            past.stays(Rule::Advised);
+        }
+    }
+
     /// Where the last window of a block is kept. Blocks share these places: it is only a hint.
     fn window_of(&self, number: u64) -> Option<&Atomic<u64>> {
         self.windows.get((number % WINDOWS) as usize)

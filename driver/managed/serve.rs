@@ -10,7 +10,7 @@ use super::{
     block_of, page_of,
     pieces::{self, Pieces},
     placement::{self, Extent, Placed},
-    range::Count,
+    range::{Count, Range},
     Managed, Managing, LONG,
 };
 use crate::{
@@ -54,14 +54,49 @@ pub(super) struct Fault {
 }
 
 /// How far the service of a fault has come.
-#[derive(Default)]
 struct Progress {
+    /// When the service began.
+    begun: u64,
+    /// How often it began anew, because the memory changed meanwhile.
+    retries: u64,
+    /// The range of the page, when that was last looked for.
+    range: Option<Arc<Range>>,
+    /// How many ranges had been removed before that.
+    removed: u64,
     /// The page was faulted in.
     is_new: bool,
     /// Only few pages around the fault are entered, since the memory changes a lot.
     narrow: bool,
     /// How often it was tried to have the memory where it is to be.
     placed: u32,
+}
+
+impl Progress {
+    fn new(begun: u64) -> Self {
+        Self {
+            begun,
+            retries: 0,
+            range: None,
+            removed: 0,
+            is_new: false,
+            narrow: false,
+            placed: 0,
+        }
+    }
+}
+
+impl Progress {
+    /// The pages of `block` that are managed, and that no mapping of the context has. Called with
+    /// the block's service locked: a range that is removed afterwards takes the block back.
+    fn lendable(&self, managed: &Managed, block: Span) -> Pages {
+        let covers = |range: &Arc<Range>| range.span().covers(block);
+        // If it was not removed since, it need not be looked for again.
+        let is_managed = self.range.as_ref().is_some_and(covers);
+        if is_managed && managed.removed() == self.removed {
+            return unmapped(managed, block, Pages::ALL);
+        }
+        lendable(managed, block)
+    }
 }
 
 /// How often that is tried: once before the page is faulted in, and once after.
@@ -141,7 +176,7 @@ impl Pager for Managing {
         self.first_range(page_of(addr)).is_some()
     }
 
-    fn serve(&self, addr: u64, access: u32) -> Result<Served, Refusal> {
+    fn serve(&self, addr: u64, access: u32, begun: u64) -> Result<Served, Refusal> {
         let fault = Fault {
             addr,
             write: is_write(access),
@@ -149,28 +184,35 @@ impl Pager for Managing {
             block: block_of(addr),
             index: (addr % LARGE / PAGE_SIZE) as usize,
         };
-        let mut served = Served::default();
-        let begun = clock::now();
-        match try_serve(self, fault, &mut served.retries) {
+        let mut progress = Progress::new(begun);
+        match try_serve(self, fault, &mut progress) {
             Ok(pages) => {
-                served.pages = pages;
-                if let Some(range) = self.range_at(addr) {
+                let ended = clock::now();
+                if let Some(range) = &progress.range {
                     range.add(Count::DeviceFaults, 1);
-                    range.add(Count::DeviceNs, clock::now().saturating_sub(begun));
+                    range.add(Count::DeviceNs, ended.saturating_sub(begun));
                 }
-                Ok(served)
+                Ok(Served {
+                    pages,
+                    retries: progress.retries,
+                    ended,
+                })
             }
             Err(Failed::Refused(refusal)) => {
                 if let Some(range) = self.range_at(addr) {
                     range.note_refused(addr, access, refusal.reason);
                 }
                 Err(Refusal {
-                    retries: served.retries,
+                    retries: progress.retries,
                     ..refusal
                 })
             }
             Err(Failed::Stopped) => Err(refusal(uapi::PINMAP_FAULT_NONE, EINTR)),
         }
+    }
+
+    fn prepare(&self) {
+        Managed::prepare(self);
     }
 
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
@@ -209,9 +251,9 @@ impl Pager for Managing {
 }
 
 /// Serves a fault. Returns how many pages the device has that it had not before.
-fn try_serve(managing: &Managing, fault: Fault, retries: &mut u64) -> Result<u64, Failed> {
+fn try_serve(managing: &Managing, fault: Fault, progress: &mut Progress) -> Result<u64, Failed> {
     let mut snapshot = managing.snapshot()?;
-    let result = attempts(managing, fault, &mut snapshot, retries);
+    let result = attempts(managing, fault, &mut snapshot, progress);
     managing.keep_snapshot(snapshot);
     result
 }
@@ -221,12 +263,10 @@ fn attempts(
     managing: &Managing,
     fault: Fault,
     snapshot: &mut Snapshot,
-    retries: &mut u64,
+    progress: &mut Progress,
 ) -> Result<u64, Failed> {
-    let begun = clock::now();
-    let mut progress = Progress::default();
     loop {
-        let attempt = attempt(managing, fault, snapshot, &mut progress)?;
+        let attempt = attempt(managing, fault, snapshot, progress)?;
         match attempt {
             Attempt::Done(pages) => return Ok(pages),
             Attempt::FaultedIn if !progress.is_new => {
@@ -238,11 +278,11 @@ fn attempts(
             _ => {}
         }
         progress.narrow |= !matches!(attempt, Attempt::Leaving);
-        *retries = retries.saturating_add(1);
+        progress.retries = progress.retries.saturating_add(1);
         if task::fatal_signal_pending() {
             return Err(Failed::Stopped);
         }
-        if clock::now().saturating_sub(begun) > LONG {
+        if clock::now().saturating_sub(progress.begun) > LONG {
             // The device tries again, and others have a turn before.
             return match attempt {
                 Attempt::Strange => Err(refused(uapi::PINMAP_FAULT_DEVICE, EFAULT)),
@@ -255,7 +295,8 @@ fn attempts(
     }
 }
 
-/// Tries to serve a fault.
+/// Tries to serve a fault. Not inlined: what a later attempt needs, too, is not calculated before.
+#[inline(never)]
 fn attempt(
     managing: &Managing,
     fault: Fault,
@@ -263,32 +304,44 @@ fn attempt(
     progress: &mut Progress,
 ) -> Result<Attempt, Failed> {
     let page = page_of(fault.addr);
-    if managing.first_range(page).is_none() {
+    progress.removed = managing.removed();
+    progress.range = managing.range_at(fault.addr);
+    let Some(range) = &progress.range else {
         return Err(refused(uapi::PINMAP_FAULT_UNMAPPED, EFAULT));
-    }
+    };
     if managing.space.first_mapped(page).is_some() {
         return mapped_otherwise(managing, fault, page);
     }
-    let moment = managing.all_changes().begin(fault.addr)?;
+    let mut moment = Moment::default();
+    managing.all_changes().begin(fault.addr, &mut moment)?;
     let gpu = managing.vm.gpu();
     snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
     let leaf = snapshot.leaf(fault.index);
     let is_private = matches!(leaf, Leaf::Page { pfn, .. } if gpu.offset_of(pfn).is_some());
-    let mut extent = Extent::NONE;
+    let (page, placed);
+    let mut extent = &Extent::NONE;
     if !is_private && leaf != Leaf::Forbidden {
-        extent = Extent::page(fault.index);
         // An atomic access is made nowhere else, however often the CPU takes the page back.
-        if progress.placed < PLACED || fault.atomic {
+        if progress.placed >= PLACED && !fault.atomic {
+            page = Extent::page(fault.index);
+            extent = &page;
+        } else {
             progress.placed = progress.placed.saturating_add(1);
-            match placement::place(managing, fault, snapshot) {
-                Ok(Placed::Moved) => return Ok(Attempt::Moved),
-                Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
-                    return Ok(Attempt::Busy);
+            if !fault.atomic && managing.is_all_for_host(range) {
+                managing.note_advised(fault.addr);
+                extent = &Extent::ALL;
+            } else {
+                match placement::place(managing, fault, snapshot) {
+                    Ok(Placed::Moved) => return Ok(Attempt::Moved),
+                    Ok(Placed::Busy(_)) if fault.atomic && leaf != Leaf::Absent => {
+                        return Ok(Attempt::Busy);
+                    }
+                    Ok(Placed::Stays(all) | Placed::Busy(all)) => placed = all,
+                    Err(EINTR) => return Err(Failed::Stopped),
+                    // It is used where it is.
+                    Err(_) => placed = Extent::page(fault.index),
                 }
-                Ok(Placed::Stays(all) | Placed::Busy(all)) => extent = all,
-                Err(EINTR) => return Err(Failed::Stopped),
-                // It is used where it is.
-                Err(_) => {}
+                extent = &placed;
             }
         }
     }
@@ -320,15 +373,7 @@ fn attempt(
         Ok(block) => block,
         Err(failure) => return is_full(failure),
     };
-    let attempt = lend(
-        managing,
-        &block,
-        fault,
-        snapshot,
-        &moment,
-        progress.narrow,
-        extent,
-    )?;
+    let attempt = lend(managing, &block, fault, snapshot, &moment, progress, extent)?;
     if let Attempt::Leaving = attempt {
         block.wait_until_left(fault.index)?;
     }
@@ -414,8 +459,8 @@ fn lend(
     fault: Fault,
     snapshot: &Snapshot,
     moment: &Moment,
-    narrow: bool,
-    extent: Extent,
+    progress: &Progress,
+    extent: &Extent,
 ) -> Result<Attempt, Failed> {
     let managed: &Managed = managing;
     let gpu = managed.vm.gpu();
@@ -424,12 +469,12 @@ fn lend(
         return Ok(Attempt::Again);
     }
     block.confirm(managed)?;
-    let mut wanted = lendable(managed, block.span());
+    let mut wanted = progress.lendable(managed, block.span());
     if extent.pages != Pages::ALL {
         let private = snapshot.among(&gpu.frames());
         wanted = wanted.and(extent.pages.or(private));
     }
-    if narrow {
+    if progress.narrow {
         let last = fault.index | (GRANULE_PAGES - 1);
         wanted = wanted.and(Pages::range(fault.index, last));
     }
@@ -437,60 +482,61 @@ fn lend(
         return Ok(Attempt::Again);
     }
     // What the device has is left alone, unless it may not write where it has to.
-    let lent = block.lent.lock();
-    let present = lent.pages.present();
-    let writable = lent.pages.writable();
-    drop(lent);
-    if present.has(fault.index) {
-        if !fault.write || writable.has(fault.index) {
+    let mut lent = block.lent.lock();
+    if lent.pages.has(fault.index) {
+        if !fault.write || lent.pages.may_write(fault.index) {
             return Ok(Attempt::Done(0));
         }
+        drop(lent);
         // Old permissions may be cached.
         let page = page_of(fault.addr);
         block.take_back(managed, page)?;
+        lent = block.lent.lock();
     }
 
     let changes = managing.all_changes();
-    let lent = block.lent.lock();
     let current = changes.current(moment);
-    if !current.pages().has(fault.index) {
+    if !current.has(fault.index) {
         return Ok(Attempt::Again);
     }
-    // What is leaving is still mapped on the bus, though nothing there changes.
-    let leaving = lent.pages.leaving(Pages::ALL);
-    if leaving.has(fault.index) {
-        return Ok(Attempt::Leaving);
+    let was_empty = lent.pages.is_empty();
+    if !was_empty {
+        // What is leaving is still mapped on the bus, though nothing there changes.
+        let leaving = lent.pages.leaving(Pages::ALL);
+        if leaving.has(fault.index) {
+            return Ok(Attempt::Leaving);
+        }
+        wanted = wanted.but(lent.pages.present().or(leaving));
     }
     // A run may have left since `confirm`, and nobody could wait for the device.
     if block.is_unconfirmed() {
         return Ok(Attempt::Again);
     }
-    let taken = lent.pages.present().or(leaving);
-    let held = snapshot.hold(wanted.but(taken), &current);
+    let held = snapshot.hold(wanted, &current);
     drop(lent);
     let target = fault.write.then_some(fault.index);
     let mut writable = held.writable(target);
     if extent.read_only {
         writable = writable.but(extent.pages);
     }
-    let is_large = taken.is_empty() && pieces::is_one(managed, &held, &mut writable, target);
+    let is_large = was_empty && pieces::is_one(managed, &held, &mut writable, target);
     if !is_large {
         if let Err(failure) = block.make_lower(managed) {
             return is_full(failure);
         }
     }
-    let pieces = Pieces::new(managed, &held, writable);
+    let pieces = Pieces::new(managed, &held, &writable);
     let mut mapped = held.pages();
-    let result = pieces::map(pieces, block).map_err(|(first, error)| {
+    let result = pieces::map(pieces.clone(), block).map_err(|(first, error)| {
         mapped = mapped.but(Pages::range(first, PAGES - 1));
         error
     });
-    let done = || Pieces::new(managed, &held, writable).filter(|piece| mapped.has(piece.run.first));
+    let done = || pieces.clone().filter(|piece| mapped.has(piece.run.first));
 
     // What could not be mapped is left out. If anything else has changed, all begins anew.
     let mut lent = block.lent.lock();
     let current = changes.current(moment);
-    let is_current = mapped.but(current.pages()).is_empty();
+    let is_current = current.has_all(mapped);
     if !is_current || !mapped.has(fault.index) {
         drop(lent);
         // Nothing leads there, so the device has nothing to forget.
@@ -505,7 +551,9 @@ fn lend(
         return Ok(Attempt::Again);
     }
     held.mark_modified(writable.and(mapped), &current);
+    let mut pages = 0_usize;
     for piece in done() {
+        pages = pages.saturating_add(piece.run.count);
         block.enter(managed, &mut lent, piece, is_large);
         if let Some(offset) = piece.private {
             gpu.note_given(offset);
@@ -517,7 +565,7 @@ fn lend(
     drop(held);
     block.note_served(managed.next_served());
     drop(service);
-    Ok(Attempt::Done(mapped.count() as u64))
+    Ok(Attempt::Done(pages as u64))
 }
 
 /// The pages of a block that are managed, and that no mapping of the context has.
@@ -531,7 +579,13 @@ pub(super) fn lendable(managed: &Managed, block: Span) -> Pages {
         pages = pages.or(pages_in(block, range));
         rest = span.behind(range);
     }
-    rest = Some(block);
+    unmapped(managed, block, pages)
+}
+
+/// Those of `pages` of a block that no mapping of the context has.
+fn unmapped(managed: &Managed, block: Span, pages: Pages) -> Pages {
+    let mut pages = pages;
+    let mut rest = Some(block);
     while let Some(span) = rest {
         let Some(mapped) = managed.space.first_mapped(span) else {
             break;

@@ -8,14 +8,14 @@
 //! So a fault in a window takes nothing that may not be there, but for the page itself and the
 //! IOMMU's tables, which are the host's memory.
 
-use super::{block::Block, Managed};
+use super::{block::Spare, Managed};
 use crate::{
     failure::Failure,
     gpu::leaves::Supply,
     logic::{pte::LARGE, span::Span},
     sys::{migrate::Areas, task, uapi},
 };
-use kernel::{mm::Mm, prelude::*, rbtree::RBTreeNodeReservation};
+use kernel::{mm::Mm, prelude::*};
 
 impl Managed {
     /// Makes all that a window of `span` takes, whose addresses are taken for it. What was made
@@ -40,12 +40,12 @@ impl Managed {
 
     fn furnish_block(&self, va: u64, supply: &mut Supply<'_>) -> Result<(), Failure> {
         loop {
-            let node = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+            let spare = Spare::new(self)?;
             if let Some(old) = self.find_block(va) {
                 self.take_back(&old, old.span(), true)?;
                 self.drop_block(&old);
             }
-            let block = Block::new(self, va, Some(supply))?;
+            let (node, block) = spare.settle(self, va, Some(supply))?;
             match self.insert(node, &block) {
                 None => return Ok(()),
                 Some(None) => return Err(ENODEV.into()),

@@ -184,7 +184,10 @@ impl Snapshot {
             pages: Pages::NONE,
             one: false,
         };
-        let pages = pages.and(current.pages()).and(self.present());
+        let mut pages = current.among(pages);
+        if !self.is_one() {
+            pages = pages.and(self.present());
+        }
         if let (true, true, Some(first)) = (self.is_one(), pages == Pages::ALL, self.pfn(0)) {
             // SAFETY: As below.
             unsafe { helpers::pinmap_hold_page(first as usize) };
@@ -239,12 +242,12 @@ impl Held<'_> {
         self.one
     }
 
-    /// Returns the pages that stand for all that are held: the first of one folio.
-    fn each_folio(&self) -> Pages {
-        if self.one {
-            Pages::range(0, 0)
-        } else {
-            self.pages
+    /// Calls `visit` for pages that stand for all of `pages`: for the first if they are one folio.
+    fn each_folio(&self, pages: Pages, mut visit: impl FnMut(usize)) {
+        if !self.one {
+            pages.and(self.pages).iter().for_each(visit);
+        } else if !pages.is_empty() {
+            visit(0);
         }
     }
 
@@ -259,20 +262,21 @@ impl Held<'_> {
     /// they count as modified, or they are in the folio of page `target`, which will.
     pub(crate) fn writable(&self, target: Option<usize>) -> Pages {
         let target = target.and_then(|index| self.pfn(index));
-        let mut writable = Pages::NONE;
-        for index in self.each_folio().iter() {
-            if let Leaf::Page { pfn, write: true } = self.snapshot.leaf(index) {
-                // SAFETY: We own references to both pages, by the type invariants.
-                let is_in = unsafe {
-                    target.is_some_and(|target| {
-                        helpers::pinmap_is_same_folio(pfn as usize, target as usize)
-                    }) || helpers::pinmap_is_modified(pfn as usize)
-                };
-                writable.set(index, is_in);
-            }
+        let is_in = |index| match self.snapshot.leaf(index) {
+            // SAFETY: We own references to both pages, by the type invariants.
+            Leaf::Page { pfn, write: true } => unsafe {
+                target.is_some_and(|target| {
+                    helpers::pinmap_is_same_folio(pfn as usize, target as usize)
+                }) || helpers::pinmap_is_modified(pfn as usize)
+            },
+            _ => false,
+        };
+        if self.one {
+            return if is_in(0) { Pages::ALL } else { Pages::NONE };
         }
-        if self.one && !writable.is_empty() {
-            return Pages::ALL;
+        let mut writable = Pages::NONE;
+        for index in self.pages.iter() {
+            writable.set(index, is_in(index));
         }
         writable
     }
@@ -280,28 +284,24 @@ impl Held<'_> {
     /// Marks pages as modified: a device may write to them from now on. `current` is as in
     /// [`Snapshot::hold`].
     pub(crate) fn mark_modified(&self, pages: Pages, _current: &Current) {
-        let mut pages = pages.and(self.pages);
-        if self.one && !pages.is_empty() {
-            pages = self.each_folio();
-        }
-        for index in pages.iter() {
+        self.each_folio(pages, |index| {
             if let Some(pfn) = self.pfn(index) {
                 // SAFETY: We own a reference, by the type invariants. The page is in a page table
                 // that permits writing, and so its mapping is not taken from it.
                 unsafe { helpers::pinmap_mark_modified(pfn as usize) };
             }
-        }
+        });
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        for index in self.each_folio().iter() {
+        self.each_folio(self.pages, |index| {
             if let Some(pfn) = self.snapshot.pfn(index) {
                 // SAFETY: We own the reference, by the type invariants.
                 unsafe { helpers::pinmap_let_go_of_page(pfn as usize) };
             }
-        }
+        });
     }
 }
 

@@ -12,6 +12,7 @@
 //! 64 KiB; a wait can be killed; and ending it waits for callbacks that run, but for no change.
 
 use super::{
+    helpers,
     mmu_notifier::{Change, Event, Notified, Notifier},
     wait::WaitQueue,
 };
@@ -37,6 +38,7 @@ pub(crate) const GRANULE_PAGES: usize = (GRANULE / PAGE_SIZE) as usize;
 const BLOCKS: u64 = COUNTERS / PER_BLOCK as u64;
 
 /// Changes of a part of the address space.
+#[repr(C)]
 struct Counter {
     /// Changes that have begun, ever.
     begun: Atomic<u32>,
@@ -68,7 +70,7 @@ pub(crate) struct Changes {
 }
 
 /// A moment at which no change was under way in some granules of a block.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 pub(crate) struct Moment {
     /// The counter of the block.
     block: usize,
@@ -81,18 +83,45 @@ pub(crate) struct Moment {
 
 /// The granules of a block in which no change has begun since a [`Moment`], as long as the caller
 /// has the lock that [`Follower::changes`] takes.
-pub(crate) struct Current(Pages);
+pub(crate) struct Current(u32);
 
 impl Current {
+    /// Whether all of `pages` are in these granules.
+    pub(crate) fn has_all(&self, pages: Pages) -> bool {
+        self.0 == u32::MAX || pages.but(self.pages()).is_empty()
+    }
+
+    /// Those of `pages` that are in these granules.
+    pub(crate) fn among(&self, pages: Pages) -> Pages {
+        if self.0 == u32::MAX {
+            return pages;
+        }
+        pages.and(self.pages())
+    }
+
+    /// Whether page `index` of the block is in one of these granules.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        has(self.0, index / GRANULE_PAGES)
+    }
+
     /// The pages of these granules.
-    pub(crate) fn pages(&self) -> Pages {
-        self.0
+    fn pages(&self) -> Pages {
+        Pages::parts(self.0)
     }
 }
 
 /// Whether a bit is set.
 fn has(bits: u32, index: usize) -> bool {
     bits.wrapping_shr(index as u32) & 1 != 0
+}
+
+/// Reads how many changes have begun in some granules, before anything that is read afterwards.
+/// Calls a helper once, and not for each.
+fn read_begun(granules: &[Counter; PER_BLOCK], begun: &mut [u32; PER_BLOCK]) {
+    const _: () = assert!(PER_BLOCK == helpers::PINMAP_GRANULES as usize);
+    // SAFETY: There are so many counters, each a pair of words that are only accessed atomically,
+    // and so many places.
+    unsafe { helpers::pinmap_read_pairs(granules.as_ptr().cast(), begun.as_mut_ptr()) };
 }
 
 impl Changes {
@@ -112,31 +141,26 @@ impl Changes {
     }
 
     /// The counters of a block's granules.
-    fn of_block(&self, block: usize) -> &[Counter] {
-        let first = block.saturating_mul(PER_BLOCK);
-        self.granules.get(first..).unwrap_or_default()
+    fn of_block(&self, block: usize) -> Option<&[Counter; PER_BLOCK]> {
+        let first = block.checked_mul(PER_BLOCK)?;
+        self.granules.get(first..)?.first_chunk()
     }
 
-    /// Waits until no change is under way in the granule of `addr`. Returns all granules of its
-    /// block of which that is true. `EINTR`: a fatal signal came.
-    pub(crate) fn begin(&self, addr: u64) -> Result<Moment> {
+    /// Waits until no change is under way in the granule of `addr`. Makes `moment` that at which it
+    /// is true, with all granules of its block of which it is. `EINTR`: a fatal signal came.
+    pub(crate) fn begin(&self, addr: u64, moment: &mut Moment) -> Result {
         let block = (addr / LARGE % BLOCKS) as usize;
         let target = (addr % LARGE / GRANULE) as usize;
         let all = self.blocks.get(block).ok_or(EINVAL)?;
-        let granules = self.of_block(block);
+        let granules = self.of_block(block).ok_or(EINVAL)?;
         let own = granules.get(target).ok_or(EINVAL)?;
         loop {
-            let mut moment = Moment {
-                block,
-                begun_in_block: all.begun.load(Acquire),
-                begun: [0; PER_BLOCK],
-                quiet: 0,
-                wide: self.wide.begun.load(Acquire),
-            };
+            moment.block = block;
+            moment.begun_in_block = all.begun.load(Acquire);
+            moment.quiet = 0;
+            moment.wide = self.wide.begun.load(Acquire);
             // Read before it is known that none is under way: see `start`.
-            for (begun, counter) in moment.begun.iter_mut().zip(granules) {
-                *begun = counter.begun.load(Acquire);
-            }
+            read_begun(granules, &mut moment.begun);
             if all.under_way.load(Acquire) == 0 {
                 moment.quiet = u32::MAX;
             } else {
@@ -147,7 +171,7 @@ impl Changes {
                 }
             }
             if self.wide.under_way.load(Acquire) == 0 && has(moment.quiet, target) {
-                return Ok(moment);
+                return Ok(());
             }
             self.ended.wait_killable(|| {
                 own.under_way.load(Acquire) == 0 && self.wide.under_way.load(Acquire) == 0
@@ -165,15 +189,15 @@ impl Changes {
         let all = self.blocks.get(moment.block);
         let is_same = all.is_some_and(|all| all.begun.load(Acquire) == moment.begun_in_block);
         if !is_same {
-            let counters = self.of_block(moment.block).iter().zip(moment.begun);
-            for (index, (counter, begun)) in counters.enumerate() {
+            let counters = self.of_block(moment.block).into_iter().flatten();
+            for (index, (counter, begun)) in counters.zip(moment.begun).enumerate() {
                 if counter.begun.load(Acquire) != begun {
                     quiet &= !1_u32.wrapping_shl(index as u32);
                 }
             }
         }
         const _: () = assert!(PER_BLOCK == u32::BITS as usize);
-        Current(Pages::parts(quiet))
+        Current(quiet)
     }
 
     /// Calls `visit` with the counters of `range`.

@@ -281,6 +281,10 @@ enum pinmap_notice {
 u32 pinmap_notice(const struct mmu_notifier_range *range);
 bool pinmap_notice_blockable(const struct mmu_notifier_range *range);
 
+/* mirror.rs */
+enum { PINMAP_GRANULES = 32 };
+void pinmap_read_pairs(const u32 *pairs, u32 *firsts);
+
 /* passage.rs */
 struct srcu_struct *pinmap_srcu_new(void);
 void pinmap_srcu_free(struct srcu_struct *domain);

@@ -31,7 +31,27 @@ static bool pinmap_is_secret(const struct vm_area_struct *vma)
 	return vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
 }
 
-/* Takes from @leaves what no device may have, though the page table has it. */
+/* Takes from @leaves what no device may have of @vma, though the page table has it. */
+static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long start,
+			      unsigned long end, unsigned long *leaves)
+{
+	unsigned long at = max(vma->vm_start, start), last = min(vma->vm_end, end);
+	bool secret = pinmap_is_secret(vma);
+
+	if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP)))
+		return;
+	for (; at < last; at += PAGE_SIZE) {
+		unsigned long *leaf = &leaves[(at - start) >> PAGE_SHIFT];
+
+		if (vma->vm_flags & VM_SHADOW_STACK)
+			*leaf &= ~HMM_PFN_WRITE;
+		if (secret || ((*leaf & HMM_PFN_VALID) &&
+			       is_pci_p2pdma_page(hmm_pfn_to_page(*leaf))))
+			*leaf = HMM_PFN_ERROR;
+	}
+}
+
+/* The same of all memory from @start to @end. */
 static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned long end,
 			  unsigned long *leaves)
 {
@@ -39,20 +59,10 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
 	VMA_ITERATOR(vmi, mm, start);
 
 	for_each_vma_range(vmi, vma, end) {
-		unsigned long at = max(vma->vm_start, start), last = min(vma->vm_end, end);
-		bool secret = pinmap_is_secret(vma);
-
-		if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP)))
-			continue;
-		for (; at < last; at += PAGE_SIZE) {
-			unsigned long *leaf = &leaves[(at - start) >> PAGE_SHIFT];
-
-			if (vma->vm_flags & VM_SHADOW_STACK)
-				*leaf &= ~HMM_PFN_WRITE;
-			if (secret || ((*leaf & HMM_PFN_VALID) &&
-				       is_pci_p2pdma_page(hmm_pfn_to_page(*leaf))))
-				*leaf = HMM_PFN_ERROR;
-		}
+		pinmap_censor_vma(vma, start, end, leaves);
+		/* Mostly one area has all of it, and the next one need not be found. */
+		if (vma->vm_end >= end)
+			break;
 	}
 }
 

@@ -348,11 +348,11 @@ TEST(window_is_charged)
 	CHECK_EQ(get_info(fd).out_memlock_used, used);
 }
 
-/* Takes all of the device's memory, and then all page tables but for what others have aside. */
-static void take_tables(int fd)
+unsigned int take_tables(int fd)
 {
 	struct pinmap_map map = { .size = sizeof(map), .flags = PINMAP_MAP_FIXED };
 	char *memory = anon(8192 / 60 + 1);
+	unsigned int place = 0;
 	int result = 0;
 
 	for (size_t length = 64 << 20; length >= PAGE; length /= 2) {
@@ -363,7 +363,7 @@ static void take_tables(int fd)
 		while (!result);
 	}
 	result = 0;
-	for (unsigned int place = 0; place < 8192 && !result; place++) {
+	for (; place < 8192 && !result; place++) {
 		if (place % 60 == 0) {
 			struct registration registration;
 
@@ -377,6 +377,7 @@ static void take_tables(int fd)
 		result = try_ioctl(fd, PINMAP_MAP, &map);
 	}
 	CHECK_ERR(ENOSPC, result);
+	return place;
 }
 
 /*

@@ -22,4 +22,10 @@ uint64_t window(int fd, const void *addr, size_t length);
 /* Maps memory where the program wants it. */
 char *memory_at(char *addr, size_t length, bool is_huge);
 
+/*
+ * Takes all of the device's memory, and then all page tables but for what others have aside.
+ * Returns for how many mappings they were enough.
+ */
+unsigned int take_tables(int fd);
+
 #endif
