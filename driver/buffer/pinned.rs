@@ -30,8 +30,8 @@ const SHARED: u64 = 4 * CHUNK_PAGES;
 
 /// Charges for `span` of the current task and pins it, for writing if `write`, into `runs`, which
 /// is empty. `progress` is told how many pages are pinned so far; its failure stops the call, and
-/// so does a fatal signal. Sleeps: the caller holds no lock that a page fault, a FUSE daemon or a
-/// userfaultfd handler might wait for.
+/// so does a fatal signal, between chunks. Sleeps: the caller holds no lock that a page fault, a
+/// FUSE daemon or a userfaultfd handler might wait for.
 pub(crate) fn pin(
     mut runs: UniqueArc<PinnedRuns>,
     account: &Arc<Account>,

@@ -110,7 +110,7 @@ impl Request for pinmap_register_buffers {
             let done = registration::register(context, &one.buffer, kit, one.handle, plan)?;
             (entry.device_addr, one.guests) = done;
             entry.out_handle = one.handle;
-            if index % TURN == 0 {
+            if index % TURN == TURN - 1 {
                 task::cond_resched();
                 if task::fatal_signal_pending() {
                     self.out_failed = self.count;

@@ -119,6 +119,7 @@ fn has(bits: u32, index: usize) -> bool {
 /// Calls a helper once, and not for each.
 fn read_begun(granules: &[Counter; PER_BLOCK], begun: &mut [u32; PER_BLOCK]) {
     const _: () = assert!(PER_BLOCK == helpers::PINMAP_GRANULES as usize);
+    const _: () = assert!(size_of::<Counter>() == 2 * size_of::<u32>());
     // SAFETY: There are so many counters, each a pair of words that are only accessed atomically,
     // and so many places.
     unsafe { helpers::pinmap_read_pairs(granules.as_ptr().cast(), begun.as_mut_ptr()) };

@@ -23,8 +23,8 @@ fn read_u32(pointer: UserPtr) -> Result<u32> {
 /// Reads a struct at `pointer` whose first 4 bytes are its size, and whose first version has
 /// `first` bytes. Asks `plan`, with the size, how many bytes to read: at least `first`. Reads them
 /// into `room`, and puts zeros behind them, up to a length of `length` bytes, rounded up to whole
-/// words. No byte is read twice, so that the size is that of what is read. Returns the words;
-/// `EFAULT`: they cannot be read; `EINVAL`: there is no room.
+/// words. No byte of these is read twice, so that the size is that of what is read. Returns the
+/// words; `EFAULT`: they cannot be read; `EINVAL`: there is no room.
 #[inline(always)]
 pub(crate) fn read_struct(
     pointer: UserPtr,

@@ -31,14 +31,13 @@ void pinmap_put_page(struct page *page)
 
 /*
  * Unpins pages and, if @dirty, marks them as dirty. Most are dirty already, since a program has
- * written them: then nothing has to be locked or marked. The flags of a page that is not the first
- * of its folio never say dirty.
+ * written them: then nothing has to be locked or marked.
  */
 void pinmap_unpin_pages(struct page **pages, unsigned long count, bool dirty)
 {
 	unsigned long i = dirty ? 0 : count;
 
-	while (i < count && test_bit(PG_dirty, &pages[i]->flags.f))
+	while (i < count && folio_test_dirty(page_folio(pages[i])))
 		i++;
 	if (i < count)
 		unpin_user_pages_dirty_lock(pages, count, true);
@@ -50,7 +49,7 @@ void pinmap_unpin_page(unsigned long pfn, bool dirty)
 {
 	struct page *page = pfn_to_page(pfn);
 
-	if (!dirty || test_bit(PG_dirty, &page->flags.f))
+	if (!dirty || folio_test_dirty(page_folio(page)))
 		unpin_user_page(page);
 	else
 		unpin_user_pages_dirty_lock(&page, 1, true);

@@ -262,6 +262,59 @@ TEST(bad_pointers)
 	}
 }
 
+/* Makes the call with the first @bytes bytes of a good argument of @size bytes, before @hole. */
+static int call_at(const struct context *context, const struct command *command, char *hole,
+		   size_t bytes, uint32_t size)
+{
+	union argument argument = { 0 };
+
+	command->fill(context, &argument);
+	argument.size = size;
+	memcpy(hole - bytes, &argument, bytes);
+	return try_ioctl(context->fd, command->number, hole - bytes);
+}
+
+/* As check_size(), with nothing behind the struct. */
+static void check_size_at(const struct command *command, char *hole, const char *what, size_t size)
+{
+	struct context context = context_new();
+
+	expect(command, what, answer(&context, command),
+	       call_at(&context, command, hole, size, size));
+	context_end(&context);
+}
+
+/* No byte behind the struct is read, and a wrong size is told of before what cannot be read. */
+TEST(struct_at_a_hole)
+{
+	struct context context = context_new();
+	char *hole = pages(2) + PAGE;
+
+	SYS(munmap(hole, PAGE));
+	FOR_EACH_COMMAND(command) {
+		size_t size = command->size, least = command->first ?: size;
+
+		expect(command, "size 0", EINVAL, call_at(&context, command, hole, 4, 0));
+		expect(command, "size 4", EINVAL, call_at(&context, command, hole, 4, 4));
+		expect(command, "a byte less", EINVAL,
+		       call_at(&context, command, hole, least - 1, least - 1));
+		expect(command, "over a page", E2BIG,
+		       call_at(&context, command, hole, 4, PAGE + 1));
+		expect(command, "4 GiB", E2BIG,
+		       call_at(&context, command, hole, 4, UINT32_MAX));
+		expect(command, "a byte more", EFAULT,
+		       call_at(&context, command, hole, size, size + 1));
+	}
+	context_end(&context);
+	FOR_EACH_COMMAND(command) {
+		size_t size = command->size, least = command->first ?: size;
+
+		check_size_at(command, hole, "the whole struct", size);
+		check_size_at(command, hole, "the first version", least);
+		check_size_at(command, hole, "between two versions", size - (least < size));
+	}
+}
+
 /* A good argument in a page that can only be read. */
 static int call_read_only(const struct context *context, const struct command *command)
 {
