@@ -229,15 +229,21 @@ impl Changes {
     }
 
     /// Notes that a change begins. It is under way before it has begun: so whoever reads the second
-    /// first and finds none under way either knows of the change, or finds out at the end. It has
-    /// begun in its blocks last: then it is under way in the granules, too.
+    /// first and finds none under way either knows of the change, or finds out at the end. It is
+    /// under way in its blocks first, and has begun there last: who reads that it has begun in a
+    /// granule, finds it under way in the block; and who reads that it has begun in the block, finds
+    /// that it has begun in all granules.
     fn start(&self, range: Span) {
-        let start = |counter: &Counter| {
+        self.each_block(range, |counter| {
+            counter.under_way.fetch_add(1, Full);
+        });
+        self.each(range, |counter| {
             counter.under_way.fetch_add(1, Full);
             counter.begun.fetch_add(1, Full);
-        };
-        self.each(range, start);
-        self.each_block(range, start);
+        });
+        self.each_block(range, |counter| {
+            counter.begun.fetch_add(1, Full);
+        });
     }
 
     /// Notes that a change has ended.

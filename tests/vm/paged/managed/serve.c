@@ -163,6 +163,57 @@ TEST_EACH(changed_while_served, changes, .seconds = 120)
 	CHECK(during > 0);
 }
 
+/* Bytes that change at once: the driver counts them by 64 KiB, up to 64 MiB. */
+enum { WIDE = 60 << 20 };
+
+/* Makes a page and drops it, as a small part of a large change, until the fault is served. */
+static void *drop_wide(void *arg)
+{
+	struct changer *it = arg;
+
+	while (*it->queue->fences < it->queue->fence) {
+		*(volatile char *)it->memory = 1;
+		SYS(madvise(it->memory, WIDE, MADV_DONTNEED));
+		it->changed++;
+	}
+	return NULL;
+}
+
+/*
+ * A change of many MiB takes long to begin: a page of it that a fault finds meanwhile is not given
+ * to the device for good.
+ */
+TEST(large_change_while_served, .seconds = 120)
+{
+	char *memory = address_space(WIDE, HUGE);
+	struct gpu_queue queue;
+	int fd = open_gpu(), during = 0;
+
+	SYS(mmap(memory, WIDE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+		 0));
+	SYS(madvise(memory, WIDE, MADV_NOHUGEPAGE));
+	queue = queue_new(fd);
+	manage_all_host(fd);
+	for (unsigned int i = 0; i < rounds(200); i++) {
+		struct changer changer = { .memory = memory, .queue = &queue };
+		char value = 0x41 + i % 16;
+		pthread_t thread;
+
+		SYS(madvise(memory, PAGE, MADV_DONTNEED));
+		queue_push(&queue, GPU_FILL, (uintptr_t)memory, 8, 0x31);
+		CHECK_OK(-pthread_create(&thread, NULL, drop_wide, &changer));
+		queue_submit(&queue);
+		CHECK_OK(-pthread_join(thread, NULL));
+		during += changer.changed;
+		*(volatile char *)memory = 1;
+		fill(&queue, memory, PAGE, value);
+		if (!bytes_are(memory, PAGE, value))
+			FAIL("round %u: the device has another page", i);
+	}
+	diag("%d changes", during);
+	CHECK(during > 0);
+}
+
 /*
  * What the device's page table has can be reached: another queue uses the last page of a block as
  * soon as it is there, while the fault that brings it is still being served.
