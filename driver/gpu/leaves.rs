@@ -18,7 +18,7 @@ use crate::{
         pte::{self, Access, Leaf, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,
     },
-    mmu::Removal,
+    mmu::{Mmu, Removal},
     sys::{account::Account, clock, task},
 };
 use kernel::{prelude::*, rbtree::RBTree, sync::Arc};
@@ -143,7 +143,7 @@ impl Vm {
         }
         drop(tables);
         // Before anything is charged or zeroed for what there is no room for.
-        self.share.check_tables(missing as u64)?;
+        Mmu::check_tables(self, missing as u64)?;
         let mut stock = Stock::new(&self.gpu, &self.share);
         stock.fill(Some(&self.account), missing)?;
         Ok(Supply(stock))

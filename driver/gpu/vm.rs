@@ -31,7 +31,11 @@ use kernel::{
     new_mutex, new_spinlock,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{atomic::Atomic, Arc, Mutex, SpinLock},
+    sync::{
+        atomic::Atomic,
+        lock::{mutex::MutexBackend, Guard},
+        Arc, Mutex, SpinLock,
+    },
 };
 
 /// Names the table of `level` that has the entry for `va`.
@@ -103,6 +107,17 @@ impl<'a> Stock<'a> {
         account: Option<&Arc<Account>>,
         count: usize,
     ) -> Result<(), Failure> {
+        let result = self.try_fill(account, count);
+        // Also those that were made before a failure, which may do.
+        self.gpu.hardware.order();
+        result
+    }
+
+    fn try_fill(
+        &mut self,
+        account: Option<&Arc<Account>>,
+        count: usize,
+    ) -> Result<(), Failure> {
         // All at once, so that PREFLIGHT can tell the same numbers.
         let more = count.saturating_sub(self.len());
         let charges = account.map(|account| Charge::new(account, more as u64));
@@ -124,7 +139,6 @@ impl<'a> Stock<'a> {
             }
             task::cond_resched();
         }
-        self.gpu.hardware.order();
         Ok(())
     }
 }
@@ -345,6 +359,9 @@ pub(crate) struct Vm {
     /// queue is bound, and takes it after the device has forgotten all of the address space.
     #[pin]
     vmid: Mutex<Option<u32>>,
+    /// Held while something is prepared for the next fault: whoever wants it given up waits for it.
+    #[pin]
+    preparing: Mutex<()>,
     /// What serves faults of the context's queues.
     #[pin]
     pub(super) paging: SpinLock<Paging>,
@@ -391,6 +408,7 @@ impl Vm {
                 number: joined,
                 tables <- new_mutex!(tables, "pinmap_tables"),
                 vmid <- new_mutex!(None, "pinmap_vmid"),
+                preparing <- new_mutex!((), "pinmap_preparing"),
                 paging <- new_spinlock!(Paging::Nothing, "pinmap_pager"),
                 trouble <- new_spinlock!(Trouble::new(), "pinmap_trouble"),
                 held_until: Atomic::new(0),
@@ -464,8 +482,16 @@ impl Vm {
         self.share.give_table(spare.table.offset);
     }
 
-    /// Frees the spare table for managed memory. Returns whether there was one.
+    /// Has nobody else prepare anything for the next fault. The caller must not wait for what a
+    /// thread does that frees a spare table.
+    pub(crate) fn preparing(&self) -> Guard<'_, (), MutexBackend> {
+        self.preparing.lock()
+    }
+
+    /// Frees the spare table for managed memory, also one that is just being made. Returns whether
+    /// there was one.
     pub(crate) fn free_spare_table(&self) -> bool {
+        drop(self.preparing.lock());
         self.tables.lock().free_spare()
     }
 
@@ -540,17 +566,18 @@ impl Mmu for Vm {
         let mut stock = Stock::new(gpu, &self.share);
         let mut tables = self.tables.lock();
         let mut missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
+        let mut is_again = false;
         while missing > stock.len() && !tables.dead {
             drop(tables);
-            if stock.len() != 0 {
+            if stock.len() != 0 && !is_again {
                 // Other tables may have been removed since. This is the most that it can ever take.
                 missing = absent(leaves(), |_| false)?;
             }
-            match stock.fill(Some(&self.account), missing) {
+            is_again = match stock.fill(Some(&self.account), missing) {
                 // What is mapped has precedence over what is managed.
-                Err(failure) if failure.errno == ENOSPC && self.free_spare_table() => {}
-                filled => filled?,
-            }
+                Err(failure) if failure.errno == ENOSPC && self.free_spare_table() => true,
+                filled => filled.map(|()| false)?,
+            };
             tables = self.tables.lock();
             missing = absent(leaves(), |name| tables.below.get(&name).is_some())?;
         }

@@ -299,6 +299,7 @@ impl Managed {
 
     /// Makes what the next fault in a new block will take. What fails is left out. Sleeps.
     fn prepare(&self) {
+        let preparing = self.vm.preparing();
         let lacks = |blocks: &Blocks| blocks.spare.is_none() && !blocks.ended;
         if lacks(&self.blocks.lock()) {
             if let Ok(spare) = Spare::new(self) {
@@ -313,6 +314,7 @@ impl Managed {
             }
         }
         self.vm.prepare_table();
+        drop(preparing);
         // Whoever removes the last range may have looked before.
         let all = Span::from_bounds(0, u64::MAX);
         if all.is_some_and(|all| self.first_range(all).is_none()) {
@@ -320,8 +322,9 @@ impl Managed {
         }
     }
 
-    /// Drops what was made for the next fault.
+    /// Drops what was made for the next fault, or is just being made.
     fn drop_spares(&self) {
+        drop(self.vm.preparing());
         let spare = self.blocks.lock().spare.take();
         drop(spare);
         self.vm.free_spare_table();

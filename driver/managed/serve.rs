@@ -314,6 +314,10 @@ fn attempt(
     }
     let mut moment = Moment::default();
     managing.all_changes().begin(fault.addr, &mut moment)?;
+    // The wait may have been long, and the range may be another one with other advice.
+    if managing.removed() != progress.removed {
+        return Ok(Attempt::Again);
+    }
     let gpu = managing.vm.gpu();
     snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
     let leaf = snapshot.leaf(fault.index);

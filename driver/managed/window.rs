@@ -40,12 +40,11 @@ impl Managed {
 
     fn furnish_block(&self, va: u64, supply: &mut Supply<'_>) -> Result<(), Failure> {
         loop {
-            let spare = Spare::new(self)?;
             if let Some(old) = self.find_block(va) {
                 self.take_back(&old, old.span(), true)?;
                 self.drop_block(&old);
             }
-            let (node, block) = spare.settle(self, va, Some(supply))?;
+            let (node, block) = Spare::new(self)?.settle(self, va, Some(supply))?;
             match self.insert(node, &block) {
                 None => return Ok(()),
                 Some(None) => return Err(ENODEV.into()),

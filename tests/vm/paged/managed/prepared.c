@@ -35,31 +35,54 @@ static void unmap_many(int fd, uint64_t handle, char *at, unsigned int count)
 		unmap(fd, handle, (uintptr_t)at + (uint64_t)i * HUGE);
 }
 
+enum { FEW = 16, MOST = 60 };
+
+/* How many tables are left, but for those that a context takes for its first mapping. */
+static unsigned int tables_left(void)
+{
+	int fd = open_gpu();
+	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP | WRITE);
+	unsigned int count = map_many(fd, registration.handle, CHOSEN + 8 * HUGE, MOST);
+
+	CHECK(count > 0 && count < MOST);
+	close(fd);
+	return count;
+}
+
+/*
+ * Takes all tables but few. A mapping of @fd stays, so that the tables above do. Returns its handle.
+ */
+static uint64_t take_most(int fd, char *at)
+{
+	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP | WRITE);
+
+	CHECK_EQ(map_many(fd, registration.handle, at, FEW), FEW);
+	take_tables(open_gpu());
+	unmap_many(fd, registration.handle, at + HUGE, FEW - 1);
+	return registration.handle;
+}
+
 /* Where others have all tables, one that is prepared is there for what the program maps. */
 TEST(prepared_table_gives_way, .seconds = 120)
 {
-	enum { FEW = 12, MOST = 40 };
-	int fd = open_gpu(), other = open_gpu();
-	char *memory = memory_at(CHOSEN, 2 * HUGE, false), *own = anon(1), *at = CHOSEN + 8 * HUGE;
-	struct registration registration = register_memory(fd, own, PAGE, NO_MAP | WRITE);
+	int fd = open_gpu();
+	char *memory = memory_at(CHOSEN, 2 * HUGE, false), *at = CHOSEN + 8 * HUGE;
 	struct gpu_queue queue = queue_new(fd);
-	unsigned int with, without;
+	unsigned int with, without, left;
+	uint64_t handle;
 
 	manage_host(fd, memory, 2 * HUGE);
-	CHECK_EQ(map_many(fd, registration.handle, at, FEW), FEW);
-	take_tables(other);
-	/* One stays, so that the upper tables do. */
-	unmap_many(fd, registration.handle, at + HUGE, FEW - 1);
-	without = map_many(fd, registration.handle, at + HUGE, MOST);
+	handle = take_most(fd, at);
+	without = map_many(fd, handle, at + HUGE, MOST);
 	CHECK(without >= FEW - 1 && without < MOST);
-	unmap_many(fd, registration.handle, at + HUGE, without);
+	unmap_many(fd, handle, at + HUGE, without);
+	left = tables_left();
 	fill(&queue, memory, 8, 0x31);
-	/* The thread prepares while the device goes on. */
-	usleep(100000);
-	/* The block has a table. */
-	with = map_many(fd, registration.handle, at + HUGE, MOST);
+	/* The block has a table, and the thread prepares one while the device goes on. */
+	CHECK(WAIT_FOR(slow(10000), tables_left() == left - 2));
+	with = map_many(fd, handle, at + HUGE, MOST);
 	CHECK_EQ(with, without - 1);
-	unmap_many(fd, registration.handle, at + HUGE, with);
+	unmap_many(fd, handle, at + HUGE, with);
 	CHECK(bytes_are(memory, 8, 0x31));
 	fill(&queue, memory + HUGE, 8, 0x32);
 	CHECK(bytes_are(memory + HUGE, 8, 0x32));
@@ -89,8 +112,52 @@ TEST(prepared_table_is_used, .seconds = 60)
 		CHECK(bytes_are(memory + i * HUGE, 2 * PAGE, i));
 }
 
-/* For how many mappings there are tables. */
-static unsigned int tables_left(void)
+/* A context that manages nothing any more keeps no table for it. */
+TEST(prepared_goes_with_the_range, .seconds = 120)
+{
+	int fd = open_gpu();
+	char *memory = memory_at(CHOSEN, HUGE, false);
+	struct gpu_queue queue = queue_new(fd);
+	unsigned int left;
+
+	take_most(fd, CHOSEN + 8 * HUGE);
+	left = tables_left();
+	for (unsigned int round = 0; round < 3; round++) {
+		uint64_t handle = manage_host(fd, memory, HUGE);
+
+		fill(&queue, memory, 8, round);
+		CHECK(WAIT_FOR(slow(10000), tables_left() == left - 2));
+		release(fd, handle);
+		CHECK(WAIT_FOR(slow(10000), tables_left() == left));
+	}
+}
+
+/* A mapping that needs several tables has the one that is prepared, too. */
+TEST(prepared_is_one_of_several, .seconds = 120)
+{
+	int fd = open_gpu();
+	char *memory = memory_at(CHOSEN, HUGE, false), *at = CHOSEN + 8 * HUGE;
+	/* in another GiB: two tables */
+	uint64_t far = (uintptr_t)CHOSEN + (2ULL << 30), handle;
+	struct gpu_queue queue = queue_new(fd);
+	struct pinmap_fail fail;
+	unsigned int left, free;
+
+	manage_host(fd, memory, HUGE);
+	handle = take_most(fd, at);
+	free = map_many(fd, handle, at + HUGE, MOST);
+	unmap_many(fd, handle, at + HUGE, free);
+	left = tables_left();
+	fill(&queue, memory, 8, 0x31);
+	CHECK(WAIT_FOR(slow(10000), tables_left() == left - 2));
+	/* one is left besides that which is prepared */
+	CHECK_EQ(map_many(fd, handle, at + HUGE, free - 3), free - 3);
+	CHECK_OK(try_map(fd, handle, PINMAP_MAP_FIXED, &far, &fail));
+	CHECK(bytes_are(memory, 8, 0x31));
+}
+
+/* For how many mappings there are tables altogether. */
+static unsigned int take_all(void)
 {
 	int fd = open_gpu();
 	unsigned int count = take_tables(fd);
@@ -109,7 +176,7 @@ TEST(prepared_is_given_back, .seconds = 120)
 
 	release(other, manage_host(other, memory, HUGE));
 	close(other);
-	before = tables_left();
+	before = take_all();
 	for (unsigned int i = 0; i < count; i++) {
 		int fd = open_gpu();
 		struct gpu_queue one = queue_new(fd), two = queue_new(fd);
@@ -129,6 +196,6 @@ TEST(prepared_is_given_back, .seconds = 120)
 		}
 		close(fd);
 	}
-	CHECK(WAIT_FOR(slow(10000), tables_left() == before));
+	CHECK(WAIT_FOR(slow(10000), take_all() == before));
 	CHECK_PINS_SOON(pins);
 }
