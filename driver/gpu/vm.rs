@@ -113,11 +113,7 @@ impl<'a> Stock<'a> {
         result
     }
 
-    fn try_fill(
-        &mut self,
-        account: Option<&Arc<Account>>,
-        count: usize,
-    ) -> Result<(), Failure> {
+    fn try_fill(&mut self, account: Option<&Arc<Account>>, count: usize) -> Result<(), Failure> {
         // All at once, so that PREFLIGHT can tell the same numbers.
         let more = count.saturating_sub(self.len());
         let charges = account.map(|account| Charge::new(account, more as u64));
@@ -484,6 +480,7 @@ impl Vm {
 
     /// Has nobody else prepare anything for the next fault. The caller must not wait for what a
     /// thread does that frees a spare table.
+    #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn preparing(&self) -> Guard<'_, (), MutexBackend> {
         self.preparing.lock()
     }

@@ -230,9 +230,9 @@ impl Changes {
 
     /// Notes that a change begins. It is under way before it has begun: so whoever reads the second
     /// first and finds none under way either knows of the change, or finds out at the end. It is
-    /// under way in its blocks first, and has begun there last: who reads that it has begun in a
-    /// granule, finds it under way in the block; and who reads that it has begun in the block, finds
-    /// that it has begun in all granules.
+    /// under way in its blocks first, and has begun there last: whoever reads that it has begun in
+    /// a granule finds it under way in the block, and whoever reads that it has begun in the block
+    /// finds that it has begun in all granules.
     fn start(&self, range: Span) {
         self.each_block(range, |counter| {
             counter.under_way.fetch_add(1, Full);

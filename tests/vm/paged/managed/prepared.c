@@ -49,9 +49,7 @@ static unsigned int tables_left(void)
 	return count;
 }
 
-/*
- * Takes all tables but few. A mapping of @fd stays, so that the tables above do. Returns its handle.
- */
+/* Takes all tables but few. A mapping of @fd stays, with the tables above; returns its handle. */
 static uint64_t take_most(int fd, char *at)
 {
 	struct registration registration = register_memory(fd, anon(1), PAGE, NO_MAP | WRITE);
