@@ -20,7 +20,7 @@ pub(crate) trait Pager: Send + Sync {
     fn manages(&self, addr: u64) -> bool;
 
     /// Has the device reach `addr` for `access`, a `PINMAP_ACCESS_` value, as the program's
-    /// permissions allow. The service began at the time `begun`.
+    /// permissions allow. The service began at `begun`, in nanoseconds of the monotonic clock.
     ///
     /// Called without locks, by a thread that uses the opener's address space and has a reference
     /// to it, and whose allocations are charged to the opener's memory cgroup. It may sleep for as
@@ -65,7 +65,7 @@ pub(crate) struct Served {
     pub(crate) pages: u64,
     /// How often the work began anew, because the memory changed meanwhile.
     pub(crate) retries: u64,
-    /// When it was.
+    /// When the service ended, in nanoseconds of the monotonic clock.
     pub(crate) ended: u64,
 }
 

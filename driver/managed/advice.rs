@@ -233,7 +233,7 @@ impl Managed {
         range.is_some_and(|range| self.is_all_for_host(&range))
     }
 
-    /// The same for a range.
+    /// Whether all memory of `range` stays on the host, since nothing else is advised.
     pub(super) fn is_all_for_host(&self, range: &Range) -> bool {
         range.advice == Advice::HOST && self.advice.is_empty()
     }

@@ -131,8 +131,8 @@ impl Spare {
         Ok(Self { block, node })
     }
 
-    /// Makes it the block of the 2 MiB at `va`, of which the device has nothing. With a `supply` it
-    /// is one of a window, with all its tables. Sleeps.
+    /// Makes the spare the block of the 2 MiB at `va`, of which the device has nothing. With a
+    /// `supply` it is one of a window, with all its tables. Sleeps.
     pub(super) fn settle(
         self,
         managed: &Managed,

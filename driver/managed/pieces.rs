@@ -68,8 +68,8 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
     map_rows(Iterator::chain([first, second].into_iter(), rest), block)
 }
 
-/// The same for several pieces: as many as possible are mapped at once. Not inlined, because that
-/// needs a row.
+/// Maps several pieces on the bus, as many as possible at once; returns what [`map`] does. Not
+/// inlined, because that needs a row.
 #[inline(never)]
 fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (usize, Error)> {
     let map_row = |row: &Row| {

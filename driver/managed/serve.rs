@@ -83,9 +83,7 @@ impl Progress {
             placed: 0,
         }
     }
-}
 
-impl Progress {
     /// The pages of `block` that are managed, and that no mapping of the context has. Called with
     /// the block's service locked: a range that is removed afterwards takes the block back.
     fn lendable(&self, managed: &Managed, block: Span) -> Pages {
