@@ -136,23 +136,6 @@ impl Span {
         }
     }
 
-    /// Returns the number of pieces into which the multiples of `size`, a power of two, divide the
-    /// span.
-    pub const fn pieces(self, size: u64) -> u64 {
-        let shift = size.trailing_zeros();
-        let more = (self.last >> shift).wrapping_sub(self.start >> shift);
-        more.saturating_add(1)
-    }
-
-    /// Returns one of these [`pieces`](Self::pieces); `None` if there are not so many.
-    pub const fn piece(self, size: u64, index: u64) -> Option<Self> {
-        if index >= self.pieces(size) {
-            return None;
-        }
-        let offset = index.wrapping_mul(size);
-        self.intersection(Self::aligned(self.start.wrapping_add(offset), size))
-    }
-
     /// Returns the smallest span that covers both.
     pub const fn union(self, other: Self) -> Self {
         // INVARIANT: the smaller start is not above the larger last.
@@ -227,43 +210,6 @@ mod tests {
             let tail = span.tail(length);
             assert_eq!(tail.map(Span::start), want, "{span:x?} {length:#x}");
             assert!(tail.is_none_or(|tail| tail.last() == span.last()));
-        }
-    }
-
-    #[test]
-    fn edges_of_pieces() {
-        let span = |start, last| Span::from_bounds(start, last).unwrap();
-        let table = [
-            (span(0, 0xfff), 1, 0, Some((0, 0xfff))),
-            (span(0, 0xfff), 1, 1, None),
-            (span(0x3fff, 0x4000), 2, 0, Some((0x3fff, 0x3fff))),
-            (span(0x3fff, 0x4000), 2, 1, Some((0x4000, 0x4000))),
-            (span(0x1000, 0xbfff), 3, 0, Some((0x1000, 0x3fff))),
-            (span(0x1000, 0xbfff), 3, 1, Some((0x4000, 0x7fff))),
-            (span(0x1000, 0xbfff), 3, 2, Some((0x8000, 0xbfff))),
-            (span(0x1000, 0xbfff), 3, 3, None),
-            (
-                span(u64::MAX - 1, u64::MAX),
-                1,
-                0,
-                Some((u64::MAX - 1, u64::MAX)),
-            ),
-            (
-                span(0, u64::MAX),
-                1 << 50,
-                (1 << 50) - 1,
-                Some((u64::MAX - 0x3fff, u64::MAX)),
-            ),
-            (span(0, u64::MAX), 1 << 50, u64::MAX, None),
-        ];
-        for (whole, pieces, index, want) in table {
-            assert_eq!(whole.pieces(0x4000), pieces, "{whole:x?}");
-            let piece = whole.piece(0x4000, index);
-            assert_eq!(
-                piece.map(|it| (it.start(), it.last())),
-                want,
-                "{whole:x?} {index}"
-            );
         }
     }
 

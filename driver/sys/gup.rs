@@ -111,11 +111,6 @@ impl Chunk {
         }
     }
 
-    /// Whether the last pages that were pinned are those of a huge entry of the page table.
-    pub(crate) fn is_huge(&self) -> bool {
-        self.huge
-    }
-
     /// Pins pages of the current task from `address` on: at most `want`, and no more than fit, up
     /// to the first obstacle. If a huge entry of the page table maps `address`, pins what that
     /// entry maps. The chunk must be empty.

@@ -48,13 +48,6 @@ pub(super) fn is_real_time() -> bool {
     unsafe { helpers::pinmap_is_real_time() }
 }
 
-/// Whether a thread that the current task makes would run beside it: on another CPU, and with the
-/// same priority.
-pub(super) fn has_company() -> bool {
-    // SAFETY: No requirements.
-    unsafe { helpers::pinmap_has_company() }
-}
-
 /// Number of CPUs that are online.
 pub(super) fn online_cpus() -> u32 {
     // SAFETY: No requirements.

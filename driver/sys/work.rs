@@ -86,30 +86,11 @@ pub(crate) fn beside(own: &mut dyn FnMut(), other: &mut (dyn FnMut() + Send)) {
         own();
         return;
     }
-    // SAFETY: The C function does what is demanded.
-    unsafe { hand_over(helpers::pinmap_beside, own, other) };
-}
-
-/// A function in C that calls two functions, each with its data.
-type CallBoth = unsafe extern "C" fn(Call, *mut ffi::c_void, Call, *mut ffi::c_void);
-type Call = Option<unsafe extern "C" fn(*mut ffi::c_void)>;
-
-/// Has `both` call `own` and `other`.
-///
-/// # Safety
-///
-/// `both` must call each function only before it returns, by one thread: the first one by the
-/// current thread.
-pub(super) unsafe fn hand_over(
-    both: CallBoth,
-    own: &mut dyn FnMut(),
-    other: &mut (dyn FnMut() + Send),
-) {
     let (mut own, mut other): (&mut dyn FnMut(), &mut dyn FnMut()) = (own, other);
     let (own, other) = (ptr::from_mut(&mut own), ptr::from_mut(&mut other));
-    // SAFETY: By the requirements. Each function has its own data; `other` is `Send`, so any thread
-    // may call it.
-    unsafe { both(Some(call), own.cast(), Some(call), other.cast()) };
+    // SAFETY: Each function is called only before this returns, by one thread: the first one by the
+    // current thread. Each has its own data; `other` is `Send`, so any thread may call it.
+    unsafe { helpers::pinmap_beside(Some(call), own.cast(), Some(call), other.cast()) };
 }
 
 /// Takes `item` off its queue, or waits until it has run. Must not be called from its own `run`.

@@ -599,15 +599,6 @@ enum pinmap_register_flags {
  * That takes up to the time for some megabytes, and the wait for a single page
  * is not interrupted. Nothing is left of the registration then.
  *
- * From 16 MiB on, unless it begins with huge pages, a second thread of the
- * process pins a part of the memory (``pinmap_pin``), if the caller may run on
- * several processors. Pages behind the first one that cannot be pinned may then
- * be touched, and waited for. The thread ends when the call does or shortly
- * after; when it is stopped or traced, with that. Until /proc/self/task has one
- * entry, calls that a process with several threads may not make fail, such as
- * unshare(CLONE_NEWUSER). Where no thread can be made the caller does
- * everything, and also where its affinity is one processor.
- *
  * ``EFAULT``, ``EEXIST``, ``ENOSPC``, ``ENOMEM``, ``ESTALE``: see
  * enum pinmap_fail_reason. ``EPERM``: the caller has another address space
  * than the opener's. ``EBUSY``: another context owns the device.

@@ -165,13 +165,6 @@ impl PinnedRuns {
         Ok(UniqueArc::new(empty, GFP_KERNEL_ACCOUNT)?)
     }
 
-    /// Makes an empty list for a part of what another list is charged for.
-    pub(crate) fn part(write: bool) -> Result<UniqueArc<Self>> {
-        let mut part = Self::new()?;
-        part.write = write;
-        Ok(part)
-    }
-
     /// Prepares the list, which is empty, for so many pages, and charges `account` for them.
     #[inline(always)]
     pub(crate) fn begin(
@@ -245,30 +238,6 @@ impl PinnedRuns {
         });
         self.pages = self.pages.saturating_add(run.pages());
         Ok(())
-    }
-
-    /// Takes all pages of `other`, behind its own. On failure, those that could not be stored are
-    /// unpinned.
-    pub(crate) fn append(&mut self, mut other: UniqueArc<Self>) -> Result {
-        if other.write != self.write {
-            return Err(EINVAL);
-        }
-        let mut taken = 0_usize;
-        // INVARIANT: The pages are pinned, and ours from here on.
-        let result = other.iter().try_for_each(|run| {
-            self.push(run)?;
-            taken = taken.saturating_add(1);
-            Ok(())
-        });
-        if result.is_err() {
-            // SAFETY: `other` has pinned them, no device has got them, and `other` forgets them.
-            unsafe { unpin_runs(other.iter().skip(taken), false) };
-        }
-        // INVARIANT: There are no runs any more.
-        other.blocks = KVVec::new();
-        other.last = None;
-        other.pages = 0;
-        result
     }
 
     /// Stores a run that does not grow any more.

@@ -8,7 +8,6 @@
 #include "cache.c"
 #include "cgroup.c"
 #include "clock.c"
-#include "companion.c"
 #include "debugfs.c"
 #include "device_private.c"
 #include "dmabuf.c"

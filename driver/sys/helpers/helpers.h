@@ -62,10 +62,6 @@ u64 pinmap_wall_seconds(void);
 void pinmap_sleep_us(unsigned long least, unsigned long most);
 unsigned long pinmap_ns_to_jiffies(u64 ns);
 
-/* companion.rs */
-void pinmap_with_companion(void (*own)(void *), void *own_data,
-			   void (*other)(void *), void *other_data);
-
 /* debugfs.rs */
 void pinmap_debug_begin(void);
 void pinmap_debug_end(void);
@@ -353,7 +349,6 @@ void pinmap_assert_mmap_unlocked(void);
 void pinmap_cond_resched(void);
 unsigned long pinmap_task_size(void);
 bool pinmap_is_real_time(void);
-bool pinmap_has_company(void);
 unsigned int pinmap_online_cpus(void);
 
 /* thread.rs */
@@ -390,8 +385,7 @@ enum pinmap_queue {
 	PINMAP_QUEUE_MAP = 2,
 	PINMAP_QUEUE_GUARD = 3,
 	PINMAP_QUEUE_START = 4,
-	PINMAP_QUEUE_PART = 5,
-	PINMAP_QUEUES = 6,
+	PINMAP_QUEUES = 5,
 };
 int pinmap_queues_begin(void);
 void pinmap_queues_end(void);

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0
-#include <linux/cpumask.h>
 #include <linux/lockdep.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
@@ -41,16 +40,6 @@ unsigned long pinmap_task_size(void)
 bool pinmap_is_real_time(void)
 {
 	return rt_or_dl_task(current);
-}
-
-/*
- * Whether a thread that the current task makes would run beside it: on another processor, and with
- * the same priority.
- */
-bool pinmap_has_company(void)
-{
-	return cpumask_weight_and(current->cpus_ptr, cpu_online_mask) > 1 &&
-	       !current->sched_reset_on_fork;
 }
 
 unsigned int pinmap_online_cpus(void)

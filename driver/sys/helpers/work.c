@@ -17,7 +17,6 @@ int pinmap_queues_begin(void)
 		[PINMAP_QUEUE_MAP] = { "pinmap_map", 0 },
 		[PINMAP_QUEUE_GUARD] = { "pinmap_guard", 0 },
 		[PINMAP_QUEUE_START] = { "pinmap_start", 16 },
-		[PINMAP_QUEUE_PART] = { "pinmap_part", 0 },
 	};
 
 	for (u32 i = 0; i < PINMAP_QUEUES; i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* Memory of so many runs that two processors pin and map it. */
+/* Memory of so many runs that two processors map it. */
 #define _GNU_SOURCE
 #include "edu.h"
 #include "file.h"
@@ -81,7 +81,7 @@ static const struct side {
 	{ "helper", "pinmap_run_beside", 0 },
 };
 
-/* If one processor fails, nothing of what both have pinned and mapped is left. */
+/* If one processor fails, nothing of what both have mapped is left. */
 TEST_EACH(many_runs_failing, sides)
 {
 	static const unsigned int looks[] = { 0, 1000, 3000, 5000, PAGES - 1 };

@@ -232,7 +232,7 @@ static const struct scenario {
 } scenarios[] = {
 	{ "open", ANON, PAGE, NOTHING, do_open },
 	{ "register_4k", ANON, 600 * PAGE, NOTHING, do_register_write },
-	{ "register_by_two_threads", ANON, 4200 * PAGE, NOTHING, do_register_write },
+	{ "register_several_chunks", ANON, 2200 * PAGE, NOTHING, do_register_write },
 	{ "register_thp", THP, 2 * HUGE, NOTHING, do_register_write },
 	{ "register_hugetlb", HUGETLB, HUGE, NOTHING, do_register_write },
 	{ "register_private_file", MEMFD_PRIVATE, 16 * PAGE, NOTHING, do_register_write },
