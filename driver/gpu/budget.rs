@@ -3,7 +3,8 @@
 //!
 //! Pages outlive the context that moved them. So each page of VRAM has the number of an *owner*,
 //! and each owner a count. A context that manages memory is an owner; its number can be another
-//! context's once that one is closed and the last of its pages is gone.
+//! context's once that one is closed and the last of its pages is gone. Numbers are shared out by
+//! user (see `logic/share.rs`): contexts of a user who has its share of them have one together.
 //!
 //! Pages on the device stay charged to the memory cgroup of their process, where nothing can
 //! reclaim them. So that its limit does not end the process while other memory could still be
@@ -12,7 +13,7 @@
 
 use super::{vram::zeros, Gpu};
 use crate::{
-    logic::{block::PAGES, PAGE_SIZE},
+    logic::{block::PAGES, share, PAGE_SIZE},
     sys::cgroup,
 };
 use kernel::{
@@ -29,12 +30,19 @@ use kernel::{
 const OWNERS: usize = 1024;
 const OTHERS: u32 = 0;
 
+/// Who has a number.
+#[derive(Clone, Copy)]
+struct Holder {
+    contexts: u32,
+    /// The user whose contexts these are, and whose are the pages that they left.
+    uid: u32,
+}
+
 /// All owners of a device.
 #[pin_data]
 pub(super) struct Owners {
-    /// Which numbers contexts have.
     #[pin]
-    taken: Mutex<KVVec<bool>>,
+    holders: Mutex<KVVec<Holder>>,
     /// The pages of each.
     pages: KVVec<Atomic<u64>>,
     /// The owner of each page of VRAM.
@@ -55,11 +63,15 @@ impl Owners {
             for _ in 0..count {
                 of_page.push(Atomic::new(OTHERS), GFP_KERNEL)?;
             }
-            let taken = KVVec::from_elem(false, OWNERS, GFP_KERNEL)?;
+            let nobody = Holder {
+                contexts: 0,
+                uid: 0,
+            };
+            let holders = KVVec::from_elem(nobody, OWNERS, GFP_KERNEL)?;
             let pages = zeros(OWNERS as u64)?;
             let of_block = zeros((vram / PAGE_SIZE).div_ceil(EACH))?;
             Ok(try_pin_init!(Self {
-                taken <- new_mutex!(taken, "pinmap_owners"),
+                holders <- new_mutex!(holders, "pinmap_owners"),
                 pages,
                 of_page,
                 of_block,
@@ -69,6 +81,36 @@ impl Owners {
 
     fn pages_of(&self, owner: u32) -> Option<&Atomic<u64>> {
         self.pages.get(owner as usize)
+    }
+
+    /// Gives a context of the user `uid` a number: one that nobody has, or, if the user has its
+    /// share of these, the one of its own that the fewest of its contexts have.
+    fn take_number(&self, uid: u32) -> u32 {
+        let mut holders = self.holders.lock();
+        let (mut free, mut has) = (0_u64, 0_u64);
+        let (mut unused, mut own) = (None, None);
+        for ((number, holder), pages) in (0..).zip(holders.iter()).zip(&self.pages).skip(1) {
+            if holder.contexts == 0 && pages.load(Relaxed) == 0 {
+                free = free.saturating_add(1);
+                unused = unused.or(Some(number));
+            } else if holder.uid == uid {
+                has = has.saturating_add(1);
+                let this = (holder.contexts, number);
+                own = Some(own.map_or(this, |least| this.min(least)));
+            }
+        }
+        let own = own.map(|(_, number)| number);
+        let number = if share::has_owner(free, has) {
+            unused
+        } else {
+            own
+        };
+        let number = number.unwrap_or(OTHERS);
+        if let Some(holder) = holders.get_mut(number as usize) {
+            holder.contexts = holder.contexts.saturating_add(1);
+            holder.uid = uid;
+        }
+        number
     }
 
     fn of_block(&self, page: u64) -> Option<&Atomic<u64>> {
@@ -124,28 +166,17 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Makes the budget of a context, without a limit. Sleeps.
-    pub(crate) fn new(gpu: &Arc<Gpu>) -> Self {
-        let owners = &gpu.private.owners;
-        let mut taken = owners.taken.lock();
-        let mut owner = OTHERS;
-        for (number, taken) in taken.iter_mut().enumerate().skip(1) {
-            let pages = owners.pages.get(number);
-            if !*taken && pages.is_some_and(|pages| pages.load(Relaxed) == 0) {
-                *taken = true;
-                owner = number as u32;
-                break;
-            }
-        }
-        drop(taken);
+    /// Makes the budget of a context of the user `uid`, without a limit. Sleeps.
+    pub(crate) fn new(gpu: &Arc<Gpu>, uid: u32) -> Self {
         Self {
             gpu: gpu.clone(),
-            owner,
+            owner: gpu.private.owners.take_number(uid),
             limit: Atomic::new(u64::MAX),
         }
     }
 
-    /// Bytes of VRAM that the context's pages have; 0 if there are too many contexts to tell.
+    /// Bytes of VRAM that the pages have of all contexts with this one's number; 0 if there are too
+    /// many users to tell.
     pub(crate) fn used(&self) -> u64 {
         if self.owner == OTHERS {
             return 0;
@@ -180,9 +211,9 @@ impl Budget {
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        let mut taken = self.gpu.private.owners.taken.lock();
-        if let Some(taken) = taken.get_mut(self.owner as usize) {
-            *taken = false;
+        let mut holders = self.gpu.private.owners.holders.lock();
+        if let Some(holder) = holders.get_mut(self.owner as usize) {
+            holder.contexts = holder.contexts.saturating_sub(1);
         }
     }
 }

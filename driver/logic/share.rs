@@ -7,6 +7,8 @@
 //! free, as long as it leaves a few for other contexts; and a user with many contexts leaves a few
 //! for other users.
 //!
+//! Of the numbers of owners of VRAM, and of contexts, a user can have as many as stay free.
+//!
 //! Memory for page tables is set aside when a context is opened, enough for a first mapping
 //! ([`TABLES_EACH`]). A reserve is kept besides: half of it for contexts to come, half for the
 //! tables of contexts that need more. Programs have what is left after that.
@@ -28,6 +30,16 @@ pub const fn spare_queues(context_has: u64, user_has: u64) -> u64 {
     } else {
         0
     }
+}
+
+/// Returns whether a user who has the numbers of so many owners of VRAM can have another one while
+/// `free` of them are. As many more must be free, so that no user can have all of them.
+#[allow(
+    dead_code,
+    reason = "for managed memory, which some kernels cannot have"
+)]
+pub const fn has_owner(free: u64, has: u64) -> bool {
+    free > has
 }
 
 /// Frames that are set aside for the page tables of each context: the root, and the tables for a
@@ -160,6 +172,20 @@ mod tests {
                 proptest::prop_assert!(free >= unused + TABLES_EACH * (others + 1));
             }
         }
+    }
+
+    #[test]
+    fn numbers_are_left_to_others() {
+        let mut free = 1_023;
+        let mut take_all = || {
+            let mut mine = 0;
+            while has_owner(free, mine) {
+                mine += 1;
+                free -= 1;
+            }
+            mine
+        };
+        assert_eq!([take_all(), take_all(), take_all()], [512, 256, 128]);
     }
 
     #[test]

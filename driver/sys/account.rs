@@ -83,6 +83,12 @@ impl Account {
         self.user.0.as_ptr() as usize
     }
 
+    /// The number of the user, among all users of the system.
+    pub(crate) fn uid(&self) -> u32 {
+        // SAFETY: Valid by the type invariants of `User`; the field never changes.
+        unsafe { (*self.user.0.as_ptr()).uid.val }
+    }
+
     /// Whether the account is for the current task's address space.
     pub(crate) fn is_current(&self) -> bool {
         kernel::current!()

@@ -1303,8 +1303,9 @@ enum pinmap_budget_flags {
  *         take; all bits set: there is no limit, as at first
  * @out_bytes: the budget
  * @out_used: bytes of the device's memory that hold pages which this context
- *            moved there and which have not been freed; 0 if the device has too
- *            many contexts to tell
+ *            moved there and which have not been freed. If the user has very
+ *            many contexts, some of them count together; 0 if very many users
+ *            have
  * @out_room: how many more bytes can move there now, within the budget: what is
  *            free, and what could be evicted
  *

@@ -5,6 +5,7 @@
 
 #include "edu.h"
 #include "memory.h"
+#include "pressure.h"
 #include "process.h"
 
 #include <string.h>
@@ -160,6 +161,63 @@ TEST(budget_of_two_programs, .seconds = 120)
 	for (int i = 0; i < 2; i++)
 		join(pids[i]);
 	CHECK(WAIT_FOR(5000, vram_free(other) == before));
+}
+
+/*
+ * A user opens context after context, and each leaves a page in VRAM, which keeps the number by
+ * which it is counted. Others still get numbers, without which they would have no room under a
+ * limit; and what the user's contexts have beyond its share counts together.
+ */
+TEST(budget_beside_a_greedy_user, .seconds = 120)
+{
+	enum { CONTEXTS = 1023 };
+	struct gate full = gate_new();
+	pid_t greedy = fork(), other;
+
+	if (greedy == 0) {
+		char *memory = SYS(mmap(NULL, (CONTEXTS + 1) * PAGE, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+		int fd;
+
+		SYS(madvise(memory, (CONTEXTS + 1) * PAGE, MADV_NOHUGEPAGE));
+		memset(memory, 0x11, (CONTEXTS + 1) * PAGE);
+		become_user(true);
+		for (unsigned int i = 0; i < CONTEXTS; i++) {
+			fd = open_gpu();
+			manage_all(fd);
+			MOVE_THERE(fd, memory + i * PAGE, PAGE);
+			close(fd);
+		}
+		fd = open_gpu();
+		manage_all(fd);
+		CHECK(budget(fd).out_used >= PAGE);
+		gate_open(&full);
+		for (;;)
+			pause();
+	}
+	gate_pass(&full);
+	other = fork();
+	if (other == 0) {
+		char *memory = small_blocks(2);
+		struct gpu_queue queue;
+		int fd;
+
+		memory_cgroup(400 << 20, false);
+		fd = open_gpu();
+		queue = queue_new(fd);
+		manage_all(fd);
+		memset(memory, 0, 2 * HUGE);
+		CHECK_EQ(budget(fd).out_used, 0);
+		MOVE_THERE(fd, memory, HUGE);
+		CHECK_EQ(budget(fd).out_used, HUGE);
+		queue_push_add(&queue, memory + HUGE, 1, 7, 3);
+		queue_finish(&queue);
+		CHECK(pages_away(memory + HUGE, HUGE) > 0);
+		CHECK_EQ(*(uint64_t *)(memory + HUGE), 21);
+		test_end(EXIT_PASS);
+	}
+	join(other);
+	kill_now(greedy);
 }
 
 /* What is there when the budget is made smaller stays. */
