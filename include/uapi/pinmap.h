@@ -723,8 +723,8 @@ struct pinmap_register_buffers {
  *
  * ``EBADF``: @fd is not open. ``EINVAL``: not such a file. ``EACCES``: @fd is
  * not open for that access. ``EPERM``: for writing, of a file that is sealed
- * against it. ``EFAULT`` (%PINMAP_FAIL_FAULT): the part reaches behind the end
- * of the file, or has a poisoned page.
+ * against it or can only be appended to. ``EFAULT`` (%PINMAP_FAIL_FAULT): the
+ * part reaches behind the end of the file, or has a poisoned page.
  */
 struct pinmap_register_fd {
 	__u32 size;

@@ -23,9 +23,9 @@ static unsigned int pinmap_seals(struct file *file)
 }
 
 /*
- * Checks that @file is a memory file which is open for reading (and writing if @write). With
- * @write, counts the file as mapped for writing, so that nobody can seal it against that: ended by
- * pinmap_memfd_end().
+ * Checks that @file is a memory file which is open for reading (and writing if @write). One that
+ * can only be appended to (chattr +a) is not written, as with mmap(). With @write, counts the file
+ * as mapped for writing, so that nobody can seal it against that: ended by pinmap_memfd_end().
  */
 int pinmap_memfd_begin(struct file *file, bool write)
 {
@@ -37,6 +37,8 @@ int pinmap_memfd_begin(struct file *file, bool write)
 		return -EACCES;
 	if (!write)
 		return 0;
+	if (IS_APPEND(file_inode(file)))
+		return -EPERM;
 	ret = mapping_map_writable(file->f_mapping);
 	if (ret)
 		return ret;

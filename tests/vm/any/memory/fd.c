@@ -9,9 +9,11 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -178,6 +180,24 @@ TEST(fd_seals)
 		CHECK_ERR(EFAULT, try_register_fd(fd, &args));
 	}
 	SYS(fcntl(file, F_ADD_SEALS, F_SEAL_WRITE));
+}
+
+/* A file that can only be appended to is not written by a device either. */
+TEST(fd_append_only)
+{
+	int fd = open_device(0), file = new_memfd(PAGE, 0), flags = FS_APPEND_FL;
+	struct pinmap_register_fd args = fd_args(file, 0, PAGE, WRITE);
+
+	if (ioctl(file, FS_IOC_SETFLAGS, &flags))
+		SKIP("the kernel's files in memory cannot be append-only");
+	CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED);
+	CHECK_ERR(EPERM, try_register_fd(fd, &args));
+	args = register_fd(fd, file, 0, PAGE, 0);
+	release(fd, args.out_handle);
+	flags = 0;
+	SYS(ioctl(file, FS_IOC_SETFLAGS, &flags));
+	args = register_fd(fd, file, 0, PAGE, WRITE);
+	release(fd, args.out_handle);
 }
 
 /*
