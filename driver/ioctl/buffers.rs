@@ -39,7 +39,7 @@ impl Array {
 
     /// Reads `count` entries.
     fn read<T: AsBytes + FromBytes + Default + Clone>(&self, count: u32) -> Result<KVVec<T>> {
-        let mut entries = KVVec::from_elem(T::default(), count as usize, GFP_KERNEL)?;
+        let mut entries = KVVec::from_elem(T::default(), count as usize, GFP_KERNEL_ACCOUNT)?;
         let bytes = AsBytes::as_bytes_mut(&mut *entries);
         UserSlice::new(self.0, bytes.len())
             .reader()
@@ -87,7 +87,7 @@ impl Request for pinmap_register_buffers {
         check_count(self.count)?;
         let array = Array::new(self.buffers)?;
         let mut entries: KVVec<pinmap_registration> = array.read(self.count)?;
-        let mut plans = KVVec::with_capacity(entries.len(), GFP_KERNEL)?;
+        let mut plans = KVVec::with_capacity(entries.len(), GFP_KERNEL_ACCOUNT)?;
         let user_last = task::user_last();
         for (index, entry) in (0..).zip(&entries) {
             let plan = self
@@ -121,7 +121,10 @@ impl Request for pinmap_register_buffers {
         self.out_failed = self.count;
         array.write(&entries)?;
         let registrations = Registrations { registered, claim };
-        Ok(Pending::Other(KBox::new(registrations, GFP_KERNEL)?))
+        Ok(Pending::Other(KBox::new(
+            registrations,
+            GFP_KERNEL_ACCOUNT,
+        )?))
     }
 
     fn detail(&mut self) -> Option<&mut pinmap_fail> {

@@ -54,7 +54,7 @@ impl Request for pinmap_manage {
             range,
             claim: Some(claim),
         };
-        Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL)?))
+        Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL_ACCOUNT)?))
     }
 
     fn detail(&mut self) -> Option<&mut pinmap_fail> {

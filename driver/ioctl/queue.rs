@@ -164,7 +164,7 @@ impl Request for pinmap_queue_create {
             handle,
             claim: Some(claim),
         };
-        Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL)?))
+        Ok(Pending::Other(KBox::new(fresh, GFP_KERNEL_ACCOUNT)?))
     }
 }
 

@@ -84,7 +84,7 @@ impl<'a> Turn<'a> {
             home,
             line: Line::new()?,
             done: Prefetched::default(),
-            missed: KVec::with_capacity(MISSED, GFP_KERNEL)?,
+            missed: KVec::with_capacity(MISSED, GFP_KERNEL_ACCOUNT)?,
         })
     }
 
@@ -263,7 +263,7 @@ impl<'a> Course<'a> {
         let (_, (done, missed)) = self.group(rest, Some(reserved))?;
         ended.0.add(done);
         for part in missed {
-            ended.1.push(part, GFP_KERNEL)?;
+            ended.1.push(part, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(ended)
     }

@@ -69,7 +69,7 @@ impl Managed {
             ..Told::default()
         };
         let mut snapshot = Snapshot::new()?;
-        let mut runs = KVec::with_capacity(PAGES, GFP_KERNEL)?;
+        let mut runs = KVec::with_capacity(PAGES, GFP_KERNEL_ACCOUNT)?;
         // The last run, which the next block may continue.
         let mut open: Option<pinmap_run> = None;
         let mut rest = Some(range);

@@ -109,11 +109,13 @@ impl Table {
                 retired: true,
                 _pages: pages.clone(),
             },
-            GFP_KERNEL,
+            GFP_KERNEL_ACCOUNT,
         )?;
         let table = &raw mut this.table;
         // SAFETY: The table is ours, and not filled in yet.
-        to_result(unsafe { bindings::sg_alloc_table(table, entries, bindings::GFP_KERNEL) })?;
+        to_result(unsafe {
+            bindings::sg_alloc_table(table, entries, bindings::GFP_KERNEL_ACCOUNT)
+        })?;
         let mut entry = this.table.sgl;
         let filled = pages.each(&mut |run| {
             let mut done = 0;
@@ -270,7 +272,7 @@ impl<T: Exporter> Shared<T> {
         let mut new = Table::new(dev, self.exporter.memory()?, direction)?;
         let pointer = &raw mut new.table;
         let mut tables = self.tables.lock();
-        let room = tables.reserve(1, GFP_KERNEL);
+        let room = tables.reserve(1, GFP_KERNEL_ACCOUNT);
         let kept = room.map_err(|_| ()).and_then(|()| {
             tables.push_within_capacity(new).map_err(|full| {
                 let mut new = full.0;

@@ -88,7 +88,7 @@ impl Chunk {
     /// Makes room for `pages` pages. The chunk must be empty.
     pub(crate) fn make_room(&mut self, pages: usize) -> Result {
         if pages > Self::FEW {
-            self.many = Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL)?);
+            self.many = Some(KVec::from_elem(ptr::null_mut(), pages, GFP_KERNEL_ACCOUNT)?);
         }
         Ok(())
     }

@@ -117,7 +117,7 @@ impl PinnedFile {
     }
 
     fn try_fill(&mut self, span: Span, wanted: impl Fn() -> Result, failed_at: &mut u64) -> Result {
-        let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL)?;
+        let mut folios = KVec::from_elem(ptr::null_mut(), CHUNK, GFP_KERNEL_ACCOUNT)?;
         // SAFETY: The file is valid.
         let step = unsafe { helpers::pinmap_memfd_folio_size(self.file.file.as_ptr()) };
         // Folios are aligned to their size in the file, so no folio is cut.

@@ -33,7 +33,7 @@ impl Context {
     /// Makes room for so many buffers whose handles cannot be used yet.
     pub(crate) fn reserve_users(self: &Arc<Self>, count: usize) -> Result<ReservedBuffers> {
         Ok(ReservedBuffers {
-            buffers: KVVec::with_capacity(count, GFP_KERNEL)?,
+            buffers: KVVec::with_capacity(count, GFP_KERNEL_ACCOUNT)?,
             published: false,
             context: self.clone(),
         })
