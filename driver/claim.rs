@@ -16,18 +16,24 @@ struct Begun {
 }
 
 impl Claim {
-    /// Claims the device of `context`. `EBUSY`: another context has it.
+    /// Claims the device of `context`. `EBUSY`: another context has it, or it cannot be reset.
     pub(crate) fn new(context: &Context) -> Result<Self> {
         let device = context.device();
         if device.domain().is_overdue() && !device.domain().is_broken() {
             device.renew_domain()?;
         }
+        let claim = Self::for_view(context);
+        if !matches!(claim, Err(EBUSY)) {
+            return claim;
+        }
+        device.backend().make_up();
         Self::for_view(context)
     }
 
-    /// Claims the device in `mmap()`, where the mmap lock is held: the page table of the domain is
-    /// not replaced there, since that allocates, and takes locks of the IOMMU core under which the
-    /// mmap lock is taken. The first call that maps memory replaces it.
+    /// Claims the device in `mmap()`, where the mmap lock is held. `EBUSY`: another context has it,
+    /// or it must be reset first. Neither that is done there, nor is the page table of the domain
+    /// replaced, since both allocate, and take locks of the IOMMU core under which the mmap lock is
+    /// taken. The first call that maps memory does both.
     #[inline]
     pub(crate) fn for_view(context: &Context) -> Result<Self> {
         let device = context.device();

@@ -181,6 +181,16 @@ impl Backend {
         }
     }
 
+    /// Makes up for the reset of a flat device that failed when the last owner went, if nobody has
+    /// claimed the device since. Not called with the mmap lock held.
+    pub(crate) fn make_up(&self) {
+        match self {
+            Self::Flat(flat) => flat.make_up(),
+            #[cfg(not(pinmap_flat))]
+            Self::Paged(_) => {}
+        }
+    }
+
     /// Fails if [`claim`](Self::claim) would, as far as can be told without doing anything.
     pub(crate) fn check_claim(&self, context: u64) -> Result {
         match self {

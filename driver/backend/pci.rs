@@ -4,7 +4,9 @@
 //! The first call of a context that needs the device claims it. The claim becomes ownership when a
 //! call succeeds, and lasts until the context ends. Before another context can claim the function,
 //! it is reset, so that nothing that the last owner began goes on. If that failed when the owner
-//! went, the next claim tries again.
+//! went, the first ioctl of the next context tries again, and so does each that claims the
+//! function. A claim by `mmap()` only fails until then: a reset may take seconds, and waits for
+//! locks under which memory is allocated, so it must not be done with the mmap lock held.
 //!
 //! Locks, outermost first: `vectors`, `owner`. `access` is a leaf. Whoever resets the function
 //! holds `vectors`, and unbinding waits for that lock: a function that is somebody else's is never
@@ -177,6 +179,29 @@ impl Flat {
         Ok(())
     }
 
+    /// Whether the reset failed when the last owner went.
+    fn is_due(&self, owner: &Owner) -> bool {
+        owner.holder == Holder::Nobody && owner.used && !owner.gone && self.function.can_reset()
+    }
+
+    /// See [`Backend::make_up`](super::Backend::make_up).
+    pub(super) fn make_up(&self) {
+        let mut owner = self.owner.lock();
+        if !self.is_due(&owner) {
+            return;
+        }
+        owner.holder = Holder::Cleaning;
+        drop(owner);
+        let vectors = self.vectors.lock();
+        let is_gone = self.owner.lock().gone;
+        if !is_gone {
+            // If it fails again, it is due again.
+            let _ = self.clean(&vectors);
+        }
+        drop(vectors);
+        self.owner.lock().holder = Holder::Nobody;
+    }
+
     /// See [`Backend::claim`](super::Backend::claim).
     pub(super) fn claim(&self, context: u64) -> Result<bool> {
         if self.owned_by.load(Relaxed) == context {
@@ -184,26 +209,9 @@ impl Flat {
         }
         let mut owner = self.owner.lock();
         owner.check(context)?;
-        if owner.holder == Holder::Nobody && owner.used && self.function.can_reset() {
-            // The reset failed when the last owner went.
-            owner.holder = Holder::Cleaning;
-            drop(owner);
-            let vectors = self.vectors.lock();
-            let is_gone = self.owner.lock().gone;
-            let result = if is_gone {
-                Err(ENODEV)
-            } else {
-                self.clean(&vectors)
-            };
-            drop(vectors);
-            owner = self.owner.lock();
-            owner.holder = Holder::Nobody;
-            if owner.gone {
-                return Err(ENODEV);
-            }
-            result.map_err(|_| EBUSY)?;
+        if self.is_due(&owner) {
+            return Err(EBUSY);
         }
-        // Nobody else could claim the function while it was cleaned.
         match &mut owner.holder {
             Holder::Claimed { pending, .. } => *pending = pending.saturating_add(1),
             Holder::Owned { .. } => return Ok(false),

@@ -107,14 +107,15 @@ impl Context {
         )
     }
 
-    /// Maps all portable buffers of the process, before the first ioctl does anything. Fails if the
-    /// device cannot have them; the next call tries again. Not done by `open()`, during which no
-    /// other misc device can be opened.
+    /// Before the first ioctl does anything, resets a device for which that is due, and maps all
+    /// portable buffers of the process. Fails if the device cannot have them; the next call tries
+    /// again. Not done by `open()`, during which no other misc device can be opened.
     #[inline(always)] // The check, after the first call.
     pub(crate) fn admit(self: &Arc<Self>) -> Result {
         if self.admitted.load(Acquire) {
             return Ok(());
         }
+        self.device.backend().make_up();
         SharedBuffers::join(self)
     }
 

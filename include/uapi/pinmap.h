@@ -2361,7 +2361,9 @@ struct pinmap_queue_notify {
  * ``EINVAL``: an offset that the driver did not return, a length that leaves
  * the BAR or touches its hole, or MAP_PRIVATE. ``EACCES``: PROT_EXEC.
  * ``EOPNOTSUPP``: a BAR without %PINMAP_BAR_MMAP. ``EBUSY``: another context
- * owns the device. If the kernel then has no memory for the mapping, the
+ * owns the device; or the reset failed when the last owner went, and this was
+ * not made up for yet, which the first ioctl of a context tries, and each that
+ * needs the device. If the kernel then has no memory for the mapping, the
  * caller stays the owner.
  */
 

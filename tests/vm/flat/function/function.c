@@ -18,6 +18,7 @@
 #include "process.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -449,14 +450,21 @@ static bool starts_and_goes(struct nvme *nvme, struct nvme *behind)
 	return late;
 }
 
+static const struct making_up {
+	const char *name;
+	bool first;
+} making_up[] = { { "by_a_first_call", true }, { "by_a_claim", false } };
+
 /*
- * A function cannot be reset while somebody has its device lock. Then its next owner's first call
- * resets it.
+ * A function cannot be reset while somebody has its device lock. Then the first call of the next
+ * context resets it, or a call that claims it; mmap(), during which nothing can be mapped or
+ * unmapped, fails until then.
  */
-TEST(reset_made_up_for, .seconds = 60)
+TEST_EACH(reset_made_up_for, making_up, .seconds = 60)
 {
 	struct nvme nvme = nvme_open(), next = nvme_open();
 	uint64_t offset = get_info(next.fd).out_bars[0].offset;
+	struct registration registration;
 	struct nvme behind = nvme;
 	bool late = false;
 	void *bar;
@@ -468,6 +476,19 @@ TEST(reset_made_up_for, .seconds = 60)
 	for (unsigned int i = 0; !late && i < 10; i++) {
 		nvme.fd = i ? SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC)) : nvme.fd;
 		late = starts_and_goes(&nvme, &behind);
+		if (late) {
+			bar = mmap(NULL, 2 * PAGE, PROT_READ, MAP_SHARED, next.fd, offset);
+			CHECK(bar == MAP_FAILED && errno == EBUSY);
+			CHECK(get(&behind, STATUS) & 1);
+		}
+		if (row->first) {
+			close(next.fd);
+			next.fd = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
+			get_info(next.fd);
+		} else {
+			registration = register_memory(next.fd, anon(1), PAGE, WRITE);
+			release(next.fd, registration.handle);
+		}
 		bar = SYS(
 			mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, next.fd, offset));
 		next.bar = bar;
@@ -476,6 +497,7 @@ TEST(reset_made_up_for, .seconds = 60)
 		SYS(munmap(bar, 2 * PAGE));
 		close(next.fd);
 		next.fd = SYS(open(nvme.device.node, O_RDWR | O_CLOEXEC));
+		get_info(next.fd);
 	}
 	CHECK(late);
 	SYS(munmap((void *)behind.bar, 2 * PAGE));
