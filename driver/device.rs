@@ -39,6 +39,12 @@ use kernel::{
     workqueue::{Work, WorkItem},
 };
 
+/// Contexts of a flat device that a user may have. Those of a paged one need memory of the device,
+/// which is shared out.
+const MAX_CONTEXTS: u32 = 1024;
+/// Contexts whose statistics are added up before others can have the lock of the list.
+const AT_ONCE: usize = 64;
+
 /// Mode of `/dev/pinmapN`: for root, and the group that a udev rule gives it.
 const NODE_MODE: u16 = 0o660;
 
@@ -108,10 +114,10 @@ pub(crate) struct Device {
     /// Held while all contexts lose the device, which takes as long as they have memory.
     #[pin]
     leaving: Mutex<()>,
-    /// The open contexts of the device, by id. Nothing allocates or waits with the lock held,
+    /// The open contexts of the device. Nothing allocates, waits or takes long with the lock held,
     /// because `open()` takes it, and no other misc device can be opened while an `open()` waits.
     #[pin]
-    contexts: Mutex<RBTree<u64, Arc<Context>>>,
+    contexts: Mutex<Contexts>,
     /// Areas of user space that show BARs, by context.
     #[pin]
     views: Mutex<RBTree<u64, Views>>,
@@ -121,6 +127,35 @@ pub(crate) struct Device {
     /// For [`DmaControl`].
     #[pin]
     work: Work<Device>,
+}
+
+/// The contexts of a device by id, and how many each user has.
+struct Contexts {
+    by_id: RBTree<u64, Arc<Context>>,
+    of_user: RBTree<u32, u32>,
+}
+
+impl Contexts {
+    /// Counts one more of the user `uid`, of whom there may be `allowed`.
+    fn count(&mut self, uid: u32, allowed: u32, node: RBTreeNodeReservation<u32, u32>) -> Result {
+        match self.of_user.get_mut(&uid) {
+            Some(count) if *count >= allowed => return Err(ENOSPC),
+            Some(count) => *count = count.saturating_add(1),
+            None => drop(self.of_user.insert(node.into_node(uid, 1))),
+        }
+        Ok(())
+    }
+
+    /// Counts one less of the user `uid`. Returns what is not needed any more.
+    fn uncount(&mut self, uid: u32) -> Option<RBTreeNode<u32, u32>> {
+        let count = self.of_user.get_mut(&uid)?;
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.of_user.remove_node(&uid)
+        } else {
+            None
+        }
+    }
 }
 
 impl pci::Driver for Bound {
@@ -270,6 +305,10 @@ impl Device {
         let mut identity = pinmap_info::default();
         function.identify(&mut identity);
         let totals = Arc::new(Totals::new(), GFP_KERNEL)?;
+        let contexts = Contexts {
+            by_id: RBTree::new(),
+            of_user: RBTree::new(),
+        };
         Arc::pin_init(
             pin_init!(Self {
                 function: function.clone(),
@@ -282,7 +321,7 @@ impl Device {
                 opened: Atomic::new(0),
                 totals,
                 leaving <- new_mutex!((), "pinmap_leaving"),
-                contexts <- new_mutex!(RBTree::new(), "pinmap_contexts"),
+                contexts <- new_mutex!(contexts, "pinmap_contexts"),
                 views <- new_mutex!(RBTree::new(), "pinmap_views"),
                 attachment <- new_mutex!(Some(attachment), "pinmap_attachment"),
                 work <- new_work!("pinmap_device"),
@@ -296,11 +335,30 @@ impl Device {
         &self.domain
     }
 
-    /// Returns the statistics of all contexts, added up now.
+    /// The number of contexts, and their faults.
+    pub(crate) fn own_totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Returns the statistics of all contexts, added up now. Those that come or go meanwhile may be
+    /// missing; a fatal signal ends it.
     pub(crate) fn totals(&self) -> Totals {
-        let contexts = self.contexts.lock();
-        self.totals
-            .sum(contexts.values().map(|context| context.stats().totals()))
+        let sum = self.totals.copy();
+        let mut from = 0;
+        while !task::fatal_signal_pending() {
+            let contexts = self.contexts.lock();
+            for _ in 0..AT_ONCE {
+                let Some(cursor) = contexts.by_id.cursor_lower_bound(&from) else {
+                    return sum;
+                };
+                let (id, context) = cursor.current();
+                sum.include(context.stats().totals());
+                from = id.saturating_add(1);
+            }
+            drop(contexts);
+            task::cond_resched();
+        }
+        sum
     }
 
     /// The processes that have a device open.
@@ -348,11 +406,18 @@ impl Device {
         let id = this.opened.fetch_add(1, Relaxed);
         let node = RBTreeNode::new(id, views, GFP_KERNEL_ACCOUNT)?;
         let place = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let user = RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?;
+        let allowed = if this.flat().is_ok() {
+            MAX_CONTEXTS
+        } else {
+            u32::MAX
+        };
         let opened = Context::new(id, this.clone()).and_then(|context| {
             let mut contexts = this.contexts.lock();
             // `leave` sets `gone` before it looks for contexts.
             this.check_here()?;
-            contexts.insert(place.into_node(id, context.clone()));
+            contexts.count(context.account().uid(), allowed, user)?;
+            contexts.by_id.insert(place.into_node(id, context.clone()));
             this.views.lock().insert(node);
             this.totals.add(Stat::Contexts, 0);
             Ok(context.clone())
@@ -372,7 +437,7 @@ impl Device {
     /// The context with the lowest number from `id` on.
     pub(crate) fn context_from(&self, id: u64) -> Option<Arc<Context>> {
         let contexts = self.contexts.lock();
-        let cursor = contexts.cursor_lower_bound(&id)?;
+        let cursor = contexts.by_id.cursor_lower_bound(&id)?;
         Some(cursor.current().1.clone())
     }
 
@@ -401,8 +466,11 @@ impl Device {
     /// Ends a context whose file is closed.
     pub(crate) fn close(&self, context: &Arc<Context>) {
         context.tear_down();
-        let listed = self.contexts.lock().remove_node(&context.id());
-        drop(listed);
+        let mut contexts = self.contexts.lock();
+        let listed = contexts.by_id.remove_node(&context.id());
+        let counted = contexts.uncount(context.account().uid());
+        drop(contexts);
+        drop((listed, counted));
         let views = self.views.lock().remove_node(&context.id());
         drop(views);
         context.close();

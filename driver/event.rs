@@ -14,14 +14,14 @@ use crate::{
         eventfd::EventFd,
         miscdevice::{HUNG_UP, READABLE},
         uapi::{self, pinmap_event},
+        wait::WaitQueue,
     },
 };
 use kernel::{
-    fs::File,
-    new_poll_condvar, new_spinlock,
+    new_spinlock,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{poll::PollCondVar, poll::PollTable, Arc, SpinLock},
+    sync::{Arc, SpinLock},
     uaccess::UserSliceWriter,
 };
 
@@ -104,7 +104,7 @@ pub(crate) struct EventQueue {
     #[pin]
     inner: SpinLock<Inner>,
     #[pin]
-    waiters: PollCondVar,
+    waiters: WaitQueue,
     #[pin]
     generations: Generations,
 }
@@ -124,7 +124,7 @@ impl EventQueue {
             pin_init!(Self {
                 stats,
                 inner <- new_spinlock!(inner, "pinmap_events"),
-                waiters <- new_poll_condvar!("pinmap_events"),
+                waiters <- WaitQueue::new(),
                 generations <- Generations::new(),
             }),
             GFP_KERNEL_ACCOUNT,
@@ -176,7 +176,7 @@ impl EventQueue {
         let mut inner = self.inner.lock();
         inner.remove(id.0);
         // A reader may wait for the last event, which comes after this one.
-        self.waiters.notify_all();
+        self.waiters.wake_up();
     }
 
     /// Sends the last event: the device is gone.
@@ -193,7 +193,7 @@ impl EventQueue {
         if let Some(eventfd) = &inner.eventfd {
             eventfd.signal();
         }
-        self.waiters.notify_all();
+        self.waiters.wake_up();
     }
 
     /// Signals `eventfd` for each event from now on, and at once if there is something to read.
@@ -253,9 +253,12 @@ impl EventQueue {
                 Gone::Read => return Ok(Next::End),
                 _ if !may_wait => return Ok(Next::Nothing),
                 _ => {
-                    if self.waiters.wait_interruptible(&mut inner) {
-                        return Err(ERESTARTSYS);
-                    }
+                    drop(inner);
+                    self.waiters.wait_interruptible(|| {
+                        let inner = self.inner.lock();
+                        inner.is_readable() || inner.gone == Gone::Read
+                    })?;
+                    inner = self.inner.lock();
                 }
             }
         }
@@ -270,12 +273,16 @@ impl EventQueue {
             None if written => {}
             None => inner.gone = Gone::Unread,
         }
-        self.waiters.notify_all();
+        self.waiters.wake_up();
+    }
+
+    /// Returns the queue of those who wait for something to read.
+    pub(crate) fn waiters(&self) -> &WaitQueue {
+        &self.waiters
     }
 
     /// Answers `poll()`.
-    pub(crate) fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
-        table.register_wait(file, &self.waiters);
+    pub(crate) fn readiness(&self) -> u32 {
         let inner = self.inner.lock();
         let readable = if inner.is_readable() { READABLE } else { 0 };
         let gone = if inner.gone == Gone::No {

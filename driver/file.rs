@@ -10,14 +10,14 @@ use crate::{
         attributes::Attribute,
         miscdevice::{Files, Operations},
         vma::{Faults, NewArea, Views},
+        wait::WaitQueue,
     },
     view,
 };
 use kernel::{
-    fs::File,
     prelude::*,
     seq_file::SeqFile,
-    sync::{poll::PollTable, Arc, ArcBorrow},
+    sync::{Arc, ArcBorrow},
     uaccess::{UserPtr, UserSliceWriter},
 };
 
@@ -47,8 +47,12 @@ impl Files for Context {
         self.events().read(out, may_wait)
     }
 
-    fn poll(&self, file: &File, table: PollTable<'_>) -> u32 {
-        self.events().poll(file, table)
+    fn waiters(&self) -> &WaitQueue {
+        self.events().waiters()
+    }
+
+    fn readiness(&self) -> u32 {
+        self.events().readiness()
     }
 
     fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result {

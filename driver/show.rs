@@ -63,12 +63,11 @@ pub(crate) fn fdinfo(context: &Context, out: &SeqFile) {
 
 /// The value of an attribute of `device`. `EOPNOTSUPP`: the device does not have it.
 pub(crate) fn attribute(device: &Device, which: Attribute) -> Result<u64> {
-    let totals = device.totals();
     match which {
         Attribute::Kind => Ok(device.backend().kind().into()),
-        Attribute::Contexts => Ok(totals.of(Stat::Contexts).number),
-        Attribute::Pinned => Ok(totals.of(Stat::Pinned).bytes),
-        Attribute::Mapped => Ok(totals.of(Stat::Mapped).bytes),
+        Attribute::Contexts => Ok(device.own_totals().of(Stat::Contexts).number),
+        Attribute::Pinned => Ok(device.totals().of(Stat::Pinned).bytes),
+        Attribute::Mapped => Ok(device.totals().of(Stat::Mapped).bytes),
         which => of_paged(device, which),
     }
 }
@@ -76,9 +75,9 @@ pub(crate) fn attribute(device: &Device, which: Attribute) -> Result<u64> {
 /// The value of an attribute that only paged devices have.
 #[cfg(not(pinmap_flat))]
 fn of_paged(device: &Device, which: Attribute) -> Result<u64> {
-    let (gpu, totals) = (device.gpu()?, device.totals());
+    let (gpu, totals) = (device.gpu()?, device.own_totals());
     Ok(match which {
-        Attribute::Managed => totals.of(Stat::Managed).bytes,
+        Attribute::Managed => device.totals().of(Stat::Managed).bytes,
         Attribute::Queues => gpu.queues().into(),
         Attribute::Vram => gpu.limits().vram,
         Attribute::VramFree => gpu.vram_free(),

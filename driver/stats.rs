@@ -134,21 +134,18 @@ impl Totals {
         }
     }
 
-    /// Copies what is counted for the device itself, and adds what each of `contexts` has now.
-    pub(crate) fn sum<'a>(&self, contexts: impl Iterator<Item = &'a Totals>) -> Self {
-        let sum = Self {
+    /// Copies what is counted for the device itself, to which contexts can be added.
+    pub(crate) fn copy(&self) -> Self {
+        let copy = Self {
             faults: self.faults.copy(),
             ..Self::new()
         };
-        sum.include(self);
-        for totals in contexts {
-            sum.include(totals);
-        }
-        sum
+        copy.include(self);
+        copy
     }
 
     /// Adds the tallies of `other`.
-    fn include(&self, other: &Totals) {
+    pub(crate) fn include(&self, other: &Totals) {
         for (tally, more) in self.tallies.iter().zip(&other.tallies) {
             tally.number.fetch_add(more.number.load(Relaxed), Relaxed);
             tally.bytes.fetch_add(more.bytes.load(Relaxed), Relaxed);

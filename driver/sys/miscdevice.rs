@@ -11,6 +11,7 @@ use super::{
     attributes::{self, Attribute},
     compat, helpers,
     vma::{NewArea, Views},
+    wait::WaitQueue,
 };
 use crate::logic::span::Span;
 use core::{marker::PhantomData, mem::ManuallyDrop, pin::Pin};
@@ -18,11 +19,10 @@ use kernel::{
     bindings, device,
     error::{from_result, to_result},
     ffi,
-    fs::File,
     prelude::*,
     seq_file::SeqFile,
     str::CString,
-    sync::{poll::PollTable, Arc, ArcBorrow},
+    sync::{Arc, ArcBorrow},
     types::Opaque,
     uaccess::{UserPtr, UserSlice, UserSliceWriter},
 };
@@ -48,8 +48,11 @@ pub(crate) trait Files: Send + Sync + Sized + 'static {
     /// Returns the number of bytes.
     fn read(&self, out: &mut UserSliceWriter, may_wait: bool) -> Result<usize>;
 
-    /// Registers for wake-ups; returns an `EPOLL` mask.
-    fn poll(&self, file: &File, table: PollTable<'_>) -> u32;
+    /// Returns the queue that is woken up when [`readiness`](Self::readiness) changes.
+    fn waiters(&self) -> &WaitQueue;
+
+    /// Returns what `poll()` answers: an `EPOLL` mask.
+    fn readiness(&self) -> u32;
 
     /// Maps memory at `area`.
     fn mmap(this: ArcBorrow<'_, Self>, area: NewArea<'_>) -> Result;
@@ -363,15 +366,14 @@ impl<T: Files> Operations<T> {
         file: *mut bindings::file,
         table: *mut bindings::poll_table_struct,
     ) -> bindings::__poll_t {
-        // SAFETY: By the requirements. Misc devices have no position lock.
-        let (this, file, table) = unsafe {
-            (
-                Self::get(file),
-                File::from_raw_file(file),
-                PollTable::from_raw(table),
-            )
+        // SAFETY: By the requirements.
+        let this = unsafe { Self::get(file) };
+        // SAFETY: The arguments are the VFS's. `this` is shared until `release`, so what it returns
+        // a reference to exists until then; and who waits in the queue has a reference to the file.
+        unsafe {
+            helpers::pinmap_poll_wait(file.cast(), this.waiters().as_raw().cast(), table.cast())
         };
-        this.poll(file, table)
+        this.readiness()
     }
 
     /// # Safety

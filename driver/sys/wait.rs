@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-//! Wait queues, of which only a fatal signal ends a wait: `kernel::sync::CondVar` has only waits
-//! that any signal ends, or none.
+//! Wait queues. `kernel::sync::CondVar` has no waits that only a fatal signal ends, and the kernel
+//! crate's `PollCondVar` waits for an RCU grace period when it is dropped.
 //!
 //! C header: [`include/linux/wait.h`](srctree/include/linux/wait.h).
 
@@ -41,19 +41,29 @@ impl WaitQueue {
         unsafe { helpers::pinmap_wake_up(self.queue.get().cast()) };
     }
 
+    /// The queue, for `poll_wait()`.
+    pub(super) fn as_raw(&self) -> *mut bindings::wait_queue_head {
+        self.queue.get()
+    }
+
     /// Waits until `done` returns true. It must not sleep, and is called again after each
     /// [`wake_up`](Self::wake_up).
     pub(crate) fn wait(&self, done: impl Fn() -> bool) {
         // Only a killable wait can fail.
-        let _ = self.wait_as(false, &done);
+        let _ = self.wait_as(helpers::PINMAP_WAIT_ALWAYS, &done);
     }
 
     /// Like [`wait`](Self::wait), but fails if the current task is killed meanwhile.
     pub(crate) fn wait_killable(&self, done: impl Fn() -> bool) -> Result {
-        self.wait_as(true, &done)
+        self.wait_as(helpers::PINMAP_WAIT_KILLABLE, &done)
     }
 
-    fn wait_as<F: Fn() -> bool>(&self, killable: bool, done: &F) -> Result {
+    /// Like [`wait`](Self::wait), but fails with `ERESTARTSYS` if a signal comes meanwhile.
+    pub(crate) fn wait_interruptible(&self, done: impl Fn() -> bool) -> Result {
+        self.wait_as(helpers::PINMAP_WAIT_INTERRUPTIBLE, &done)
+    }
+
+    fn wait_as<F: Fn() -> bool>(&self, how: u32, done: &F) -> Result {
         /// # Safety
         ///
         /// `data` must point to an `F`.
@@ -69,7 +79,7 @@ impl WaitQueue {
         // SAFETY: The queue is initialised. This task calls `ask` with its `F`, before the call
         // returns.
         to_result(unsafe {
-            helpers::pinmap_wait_event(self.queue.get().cast(), Some(ask::<F>), data, killable)
+            helpers::pinmap_wait_event(self.queue.get().cast(), Some(ask::<F>), data, how)
         })
     }
 }

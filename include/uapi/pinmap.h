@@ -40,7 +40,8 @@
  * contexts. These work whoever owns the device: opening it, asking
  * (%PINMAP_GET_INFO, %PINMAP_GET_RESERVED, %PINMAP_QUERY), and pinning without
  * mapping (%PINMAP_REGISTER_NO_MAP). The function is a bus master only while
- * it is owned. When the owner goes, the function is reset if it can be.
+ * it is owned. When the owner goes, the function is reset if it can be. A user
+ * can have 1024 contexts of the device (``ENOSPC`` from open()).
  *
  * A *paged* device (%PINMAP_KIND_PAGED) has an MMU of its own, and each
  * context has a page table in it. Device addresses are then virtual addresses

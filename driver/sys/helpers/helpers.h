@@ -375,8 +375,15 @@ vm_fault_t pinmap_insert_huge_pfn(struct vm_fault *vmf, unsigned long pfn);
 /* wait.rs */
 void pinmap_wait_queue_init(struct wait_queue_head *queue);
 void pinmap_wake_up(struct wait_queue_head *queue);
-int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data,
-		      bool killable);
+enum pinmap_wait {
+	PINMAP_WAIT_ALWAYS = 0,
+	PINMAP_WAIT_KILLABLE = 1,
+	PINMAP_WAIT_INTERRUPTIBLE = 2,
+};
+int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, u32 how);
+struct poll_table_struct;
+void pinmap_poll_wait(struct file *file, struct wait_queue_head *queue,
+		      struct poll_table_struct *table);
 
 /* work.rs */
 enum pinmap_queue {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/poll.h>
 #include <linux/wait.h>
 #include "helpers.h"
 
@@ -15,13 +16,24 @@ void pinmap_wake_up(struct wait_queue_head *queue)
 }
 
 /*
- * Waits until done(@data). Returns -EINTR if @killable and the current task is killed, 0 otherwise.
+ * Waits until done(@data), and returns 0. By what @how says, -EINTR if the current task is killed,
+ * or -ERESTARTSYS if it gets a signal.
  */
-int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data,
-		      bool killable)
+int pinmap_wait_event(struct wait_queue_head *queue, bool (*done)(void *data), void *data, u32 how)
 {
-	if (killable)
+	switch (how) {
+	case PINMAP_WAIT_KILLABLE:
 		return wait_event_killable(*queue, done(data)) ? -EINTR : 0;
-	wait_event(*queue, done(data));
-	return 0;
+	case PINMAP_WAIT_INTERRUPTIBLE:
+		return wait_event_interruptible(*queue, done(data));
+	default:
+		wait_event(*queue, done(data));
+		return 0;
+	}
+}
+
+void pinmap_poll_wait(struct file *file, struct wait_queue_head *queue,
+		      struct poll_table_struct *table)
+{
+	poll_wait(file, queue, table);
 }
