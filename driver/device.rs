@@ -21,7 +21,7 @@ use crate::{
         iommu::{Attachment, Domain, Group, Reserved, Unfit},
         miscdevice::Node,
         pci::{self, Enabled, Function},
-        task,
+        process, task,
         uapi::{self, pinmap_get_totals, pinmap_info, pinmap_reserved},
         vma::Views,
         work::{self, Queues},
@@ -223,7 +223,11 @@ impl pci::Driver for Bound {
     }
 
     fn suspend(&self) -> Result {
-        if self.device.backend.is_in_use() || !self.device.backend.let_go() {
+        if self.device.backend.is_in_use() {
+            self.device.name_user();
+            return Err(EBUSY);
+        }
+        if !self.device.backend.let_go() {
             return Err(EBUSY);
         }
         Ok(())
@@ -490,6 +494,25 @@ impl Device {
             context.say_gone();
             from = context.id().saturating_add(1);
         }
+    }
+
+    /// Says in the kernel's log which program has the device, so that the system cannot sleep: the
+    /// owner of a flat device, the first who has a paged one open.
+    fn name_user(&self) {
+        let dev: &device::Device = self.function.as_ref();
+        let mut from = 0;
+        while let Some(context) = self.context_from(from) {
+            from = context.id().saturating_add(1);
+            if self.flat().is_ok() && !self.backend.is_owner(context.id()) {
+                continue;
+            }
+            let mut room = [0; process::NAME];
+            let name = context.opener().name(&mut room).unwrap_or("ended");
+            let number = context.opener().number();
+            dev_notice!(dev, "does not sleep: in use by {} ({})\n", name, number);
+            return;
+        }
+        dev_notice!(dev, "does not sleep: its memory is in use\n");
     }
 
     /// Replaces the IOMMU's page tables, if nothing is mapped, which frees those that earlier

@@ -4,8 +4,11 @@
 //! C header: [`include/linux/pid.h`](srctree/include/linux/pid.h).
 
 use super::helpers;
-use core::ptr::NonNull;
+use core::{ptr::NonNull, str};
 use kernel::{bindings, ffi, prelude::*};
+
+/// Bytes of the name of a program, with the zero behind it.
+pub(crate) const NAME: usize = helpers::PINMAP_NAME as usize;
 
 /// A process that runs or has ended, with a reference.
 ///
@@ -33,6 +36,16 @@ impl Process {
     pub(crate) fn number(&self) -> ffi::c_int {
         // SAFETY: Valid by the type invariants.
         unsafe { helpers::pinmap_process_number(self.0.as_ptr()) }
+    }
+
+    /// Writes the name of its program to `room`, and returns it; `None` if it has ended.
+    pub(crate) fn name<'a>(&self, room: &'a mut [u8; NAME]) -> Option<&'a str> {
+        // SAFETY: Valid by the type invariants; there is room for a name.
+        let runs =
+            unsafe { helpers::pinmap_process_name(self.0.as_ptr(), room.as_mut_ptr().cast()) };
+        let length = room.iter().position(|&byte| byte == 0)?;
+        let name = room.get(..length).filter(|_| runs)?;
+        Some(str::from_utf8(name).unwrap_or("?"))
     }
 
     /// Returns the bytes that it may lock (RLIMIT_MEMLOCK); `None` if there is no limit, or it has

@@ -195,6 +195,7 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 	struct pci_dev *pci =
 		pci_get_domain_bus_and_slot(function >> 16, function >> 8 & 0xff, function & 0xff);
 	const struct pci_error_handlers *told;
+	const struct dev_pm_ops *power;
 
 	if (!pci)
 		return -ENODEV;
@@ -218,6 +219,12 @@ static long with_lock(unsigned int command, u64 function, u64 *value)
 		else
 			*value = 0;
 		break;
+	case IMPORTER_SLEEP:
+		power = pci->dev.driver ? pci->dev.driver->pm : NULL;
+		*value = power && power->suspend ? -power->suspend(&pci->dev) : 0;
+		if (power && power->resume && !*value)
+			power->resume(&pci->dev);
+		break;
 	}
 	device_unlock(&pci->dev);
 	pci_dev_put(pci);
@@ -232,7 +239,8 @@ static long call(struct import *import, unsigned int command, struct importer_ar
 		return map(import, args);
 	if (command == IMPORTER_LOCK)
 		return hold_lock(args->fd, args->offset);
-	if (command == IMPORTER_HOLD || command == IMPORTER_RESET || command == IMPORTER_ERROR)
+	if (command == IMPORTER_HOLD || command == IMPORTER_RESET || command == IMPORTER_ERROR ||
+	    command == IMPORTER_SLEEP)
 		return with_lock(command, args->offset, &args->value);
 	if (!import->dma_buf)
 		return -ENOENT;

@@ -17,7 +17,8 @@ enum importer_flags {
  * @fd: MAP, LOCK: the dma-buf
  * @flags: MAP: enum importer_flags
  * @offset: LOAD, STORE: a byte of the memory, by the addresses that the device has;
- *          HOLD, RESET, ERROR: the PCI function, domain << 16 | bus << 8 | device << 3 | function;
+ *          HOLD, RESET, ERROR, SLEEP: the PCI function, domain << 16 | bus << 8 | device << 3 |
+ *          function;
  *          LOCK: an eventfd that is signalled once the lock of the dma-buf @fd is held, which it is
  *          until a signal comes
  * @value: LOAD, STORE: the byte;
@@ -25,7 +26,9 @@ enum importer_flags {
  *         RESET: how many milliseconds the reset takes of which its driver is told, unless a signal
  *         comes;
  *         ERROR: the state in which an error on the bus left the function (pci_channel_state_t),
- *         then the driver's answer (pci_ers_result_t; 0: it cannot be told)
+ *         then the driver's answer (pci_ers_result_t; 0: it cannot be told);
+ *         SLEEP: the errno with which its driver refuses that the system sleeps; 0: it agrees, and
+ *         is told that the system is awake again
  * @out_length: STATE: bytes that are mapped
  * @out_entries: STATE: in how many pieces they are mapped
  * @out_told: STATE: how often the importer was told to let go
@@ -51,5 +54,6 @@ struct importer_args {
 #define IMPORTER_RESET _IOWR('I', 9, struct importer_args)
 #define IMPORTER_ERROR _IOWR('I', 10, struct importer_args)
 #define IMPORTER_LOCK _IOWR('I', 11, struct importer_args)
+#define IMPORTER_SLEEP _IOWR('I', 12, struct importer_args)
 
 #endif

@@ -333,6 +333,10 @@ u32 pinmap_page_in_file(struct page *page);
 /* process.rs */
 struct pid *pinmap_get_current_process(void);
 int pinmap_process_number(struct pid *process);
+enum {
+	PINMAP_NAME = TASK_COMM_LEN,
+};
+bool pinmap_process_name(struct pid *process, char *name);
 bool pinmap_process_memlock(struct pid *process, u64 *limit);
 
 /* reclaim.rs */

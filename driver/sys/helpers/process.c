@@ -3,6 +3,7 @@
 #include <linux/cred.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
+#include <linux/string.h>
 #include <linux/user_namespace.h>
 #include "helpers.h"
 
@@ -14,6 +15,19 @@ struct pid *pinmap_get_current_process(void)
 int pinmap_process_number(struct pid *process)
 {
 	return pid_nr(process);
+}
+
+/* Whether @process runs; @name is then set to that of its program. */
+bool pinmap_process_name(struct pid *process, char *name)
+{
+	struct task_struct *task;
+
+	rcu_read_lock();
+	task = pid_task(process, PIDTYPE_TGID);
+	if (task)
+		strscpy(name, task->comm, TASK_COMM_LEN);
+	rcu_read_unlock();
+	return task;
 }
 
 /* Whether @process runs and has an RLIMIT_MEMLOCK; @limit is then set, in bytes. */

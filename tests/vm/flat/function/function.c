@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -687,6 +688,24 @@ TEST(bus_error)
 		nvme_start(&nvme);
 		nvme_close(&nvme);
 	}
+}
+
+/* Who has a device keeps the system awake, and the log names the program. */
+TEST(sleep_refused)
+{
+	struct nvme nvme = nvme_open();
+	int kmsg = kmsg_open();
+	char wanted[64];
+
+	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), 0);
+	CHECK_EQ(kmsg_count(kmsg, "does not sleep"), 0);
+	nvme_map(&nvme);
+	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), EBUSY);
+	snprintf(wanted, sizeof(wanted), "does not sleep: in use by function (%d)", getpid());
+	SYS(prctl(PR_SET_NAME, "function"));
+	CHECK_EQ(with_device_lock(nvme.device.bdf, IMPORTER_SLEEP, 0), EBUSY);
+	CHECK(kmsg_wait(kmsg, wanted, 5000));
+	nvme_close(&nvme);
 }
 
 /*
