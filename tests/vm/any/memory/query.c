@@ -321,6 +321,58 @@ TEST(cancel)
 	CHECK_PINS(pins + (long long)(late.length / PAGE));
 }
 
+/* Registers a page and releases it. The next registration gets the memory of that one. */
+static uint64_t leave_kept(int fd, uint32_t flags)
+{
+	uint64_t handle = register_memory(fd, anon(1), PAGE, flags).handle;
+
+	release(fd, handle);
+	return handle;
+}
+
+/* Nor can the handle be used before the call ends where the memory was another registration's. */
+TEST(kept_progress)
+{
+	int fd = open_device(0);
+	uint64_t handle = leave_kept(fd, WRITE) + 1;
+	struct pinmap_query query;
+	struct slow late;
+
+	begin_slow(&late, fd, WRITE);
+	CHECK_EQ(query_addr(fd, late.memory).handle, 0);
+	CHECK_ERR(ENOENT, try_query_handle(fd, handle, &query));
+	CHECK_ERR(ENOENT, try_release(fd, handle));
+	uffd_supply(late.uffd, late.memory + late.missing, 1);
+	CHECK_OK(-pthread_join(late.thread, NULL));
+	CHECK_OK(late.result);
+	CHECK_EQ(late.registration.handle, handle);
+}
+
+static const struct kept {
+	const char *name;
+	uint32_t before, flags;
+	int result;
+} kept[] = {
+	{ "ends", 0, PINMAP_REGISTER_INTERRUPTIBLE, -EINTR },
+	{ "ends_not", PINMAP_REGISTER_INTERRUPTIBLE, 0, 0 },
+};
+
+/* Whether a signal ends a call is for that call to say, not for the one before. */
+TEST_EACH(kept_cancel, kept)
+{
+	struct sigaction action = { .sa_handler = ignore };
+	int fd = open_device(0);
+	struct slow late;
+
+	SYS(sigaction(SIGUSR1, &action, NULL));
+	leave_kept(fd, WRITE | row->before);
+	begin_slow(&late, fd, WRITE | row->flags);
+	CHECK_OK(-pthread_kill(late.thread, SIGUSR1));
+	uffd_supply(late.uffd, late.memory + late.missing, 1);
+	CHECK_OK(-pthread_join(late.thread, NULL));
+	CHECK_EQ(late.result, row->result);
+}
+
 /* While one registration waits for its page, others of the same device go on. */
 TEST(nobody_waits)
 {

@@ -2,6 +2,7 @@
 /* What a device cannot have: why, said exactly, and with no effect on anything else. */
 #define _GNU_SOURCE
 #include "managed.h"
+#include "window.h"
 
 #include "edu.h"
 #include "file.h"
@@ -173,6 +174,24 @@ TEST(registered_for_reading)
 	release(fd, registration.handle);
 	fill(&queue, memory, 4 * PAGE, 0x66);
 	CHECK(bytes_are(memory, 4 * PAGE, 0x66));
+}
+
+/* Nor where a window was before. */
+TEST(registered_for_reading_after_a_window)
+{
+	char *memory = small_blocks(1);
+	int fd = open_gpu();
+	struct registration registration;
+
+	memset(memory, 0x11, HUGE);
+	manage_all(fd);
+	/* A window at addresses that the driver has kept from before gives them back quickly. */
+	release(fd, register_memory(fd, memory, HUGE, 0).handle);
+	release(fd, window(fd, memory, HUGE));
+	registration = register_memory(fd, memory, HUGE, 0);
+	CHECK_EQ(registration.device_addr, (uintptr_t)memory);
+	CHECK_WRITE_REFUSED(fd, memory + HUGE / 2, UNMAPPED);
+	CHECK(bytes_are(memory, HUGE, 0x11));
 }
 
 static void live_on(int signal)
