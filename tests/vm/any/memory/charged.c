@@ -23,7 +23,7 @@ static const struct waiting {
 	bool many; /* REGISTER_BUFFERS */
 	unsigned int threads;
 	size_t length; /* of each thread's memory, of which the first page is missing */
-	size_t each; /* what each call keeps at least, as is documented nowhere: arrays */
+	size_t each; /* what each call keeps at least: arrays */
 } calls[] = {
 	{ "register", false, 256, 4 * MIB, 7 * 1024 },
 	{ "register_buffers", true, 32, MANY * PAGE, 96 * 1024 },
@@ -100,7 +100,10 @@ TEST_EACH(charged, calls, .seconds = 120)
 		pthread_attr_init(&small);
 		pthread_attr_setstacksize(&small, 64 * 1024);
 		for (unsigned int i = 0; i < row->threads; i++) {
-			all[i] = (struct call){ row, fd, memory + i * row->length, NULL, &prepared };
+			all[i] = (struct call){ .row = row,
+						.fd = fd,
+						.memory = memory + i * row->length,
+						.prepared = &prepared };
 			call_prepare(&all[i]);
 		}
 		uffd = uffd_new(memory, length);

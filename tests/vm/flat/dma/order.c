@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * The order of unmapping, flushing and unpinning, as the kernel's tracepoints and probes tell it.
- * Where the IOMMU is flushed too late, the device may reach memory for some microseconds only, which
- * no access of a device would find.
+ * Where the IOMMU is flushed too late, the device may reach memory for some microseconds only. No
+ * access of a device would find that.
  */
 #define _GNU_SOURCE
 #include "device.h"
@@ -204,7 +204,7 @@ static void spin(unsigned int microseconds)
 	       microseconds);
 }
 
-/* munmap() of memory that RELEASE_BUFFERS has unmapped and not flushed yet flushes before it ends. */
+/* munmap() of memory that RELEASE_BUFFERS has unmapped and not flushed yet flushes by itself. */
 TEST(order_munmap_beside_release, .seconds = 120)
 {
 	bool came = false;
