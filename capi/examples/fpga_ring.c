@@ -14,8 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 0x00, RING_BASE = 0x10, RING_LENGTH = 0x18, TAIL = 0x1c, ACKNOWLEDGE = 0x20,
-       CONTROL = 0x24 };
+enum { MAGIC = 0x00, STATUS = 0x04, RING_BASE = 0x10, RING_LENGTH = 0x18, TAIL = 0x1c,
+       ACKNOWLEDGE = 0x20, CONTROL = 0x24 };
+
+/* STATUS */
+enum { RUNS = 1 };
 
 enum { DESCRIPTORS = 256 };
 
@@ -62,11 +65,14 @@ static int fpga_open(struct fpga *fpga, struct pinmap_device *device)
 	       pinmap_bar_write32(fpga->bar, CONTROL, 1) ? -1 : 0;
 }
 
-/* Memory goes after the device, which may use it until then. */
+/* Memory goes after the engine has stopped, which may use it until then. The write only asks. */
 static void fpga_close(struct fpga *fpga)
 {
-	if (fpga->bar)
-		pinmap_bar_write32(fpga->bar, CONTROL, 0);
+	uint32_t state;
+
+	if (fpga->bar && !pinmap_bar_write32(fpga->bar, CONTROL, 0))
+		while (!pinmap_bar_read32(fpga->bar, STATUS, &state) && state == RUNS)
+			;
 	pinmap_release(fpga->memory);
 	pinmap_interrupt_disable(fpga->interrupt);
 	pinmap_bar_unmap(fpga->bar);
@@ -76,7 +82,7 @@ static void fpga_close(struct fpga *fpga)
 static int fpga_copy(struct fpga *fpga, uint64_t source, uint64_t target, uint32_t length)
 {
 	struct descriptor *descriptor = &fpga->ring[fpga->tail % DESCRIPTORS];
-	uint32_t status;
+	uint32_t status, state;
 
 	descriptor->source = source;
 	descriptor->target = target;
@@ -88,8 +94,13 @@ static int fpga_copy(struct fpga *fpga, uint64_t source, uint64_t target, uint32
 	if (pinmap_bar_write32(fpga->bar, TAIL, fpga->tail % DESCRIPTORS))
 		return -1;
 	while (!(status = atomic_load_explicit(&descriptor->status, memory_order_acquire))) {
+		/*
+		 * The device sends no other interrupt until it has the acknowledgement. The read
+		 * makes that arrive; then a descriptor that is not done yet will interrupt.
+		 */
 		if (pinmap_interrupt_wait(fpga->interrupt, 1000, NULL) ||
-		    pinmap_bar_write32(fpga->bar, ACKNOWLEDGE, 1))
+		    pinmap_bar_write32(fpga->bar, ACKNOWLEDGE, 1) ||
+		    pinmap_bar_read32(fpga->bar, STATUS, &state))
 			return -1;
 	}
 	return status == 1 ? 0 : -1;
@@ -97,29 +108,35 @@ static int fpga_copy(struct fpga *fpga, uint64_t source, uint64_t target, uint32
 
 int main(void)
 {
-	enum { SIZE = 16384 };
+	enum { PIECE = 1024, COPIES = 4096, SIZE = COPIES * PIECE };
 	struct pinmap_device *device = pinmap_find(0x10ee, 0xbeef);
 	unsigned char *memory = aligned_alloc(4096, 2 * SIZE);
 	struct pinmap_memory *registered = NULL;
 	struct fpga fpga;
 	uint64_t address;
-	int result = 1;
+	int i, copies = 0, result = 1;
 
 	if (!device || !memory) {
 		fprintf(stderr, "%s\n", pinmap_last_error());
 		free(memory);
 		return 1;
 	}
-	memset(memory, 7, SIZE);
+	for (i = 0; i < SIZE; i++)
+		memory[i] = (unsigned char)(i / PIECE + i);
 	memset(memory + SIZE, 0, SIZE);
 	if (!fpga_open(&fpga, device)) {
 		registered = pinmap_register(device, memory, 2 * SIZE, &options);
-		if (registered && !pinmap_device_address(registered, 0, &address) &&
-		    !fpga_copy(&fpga, address, address + SIZE, SIZE))
-			result = memcmp(memory, memory + SIZE, SIZE) != 0;
+		if (registered && !pinmap_device_address(registered, 0, &address)) {
+			while (copies < COPIES &&
+			       !fpga_copy(&fpga, address, address + SIZE, PIECE)) {
+				address += PIECE;
+				copies++;
+			}
+		}
+		result = copies < COPIES || memcmp(memory, memory + SIZE, SIZE) != 0;
 	}
 	if (result)
-		fprintf(stderr, "%s\n", pinmap_last_error());
+		fprintf(stderr, "%d of %d copies: %s\n", copies, COPIES, pinmap_last_error());
 	fpga_close(&fpga);
 	pinmap_release(registered);
 	pinmap_close(device);

@@ -37,6 +37,9 @@ pub unsafe extern "C" fn pinmap_interrupt_disable(interrupt: *mut Interrupt) {
 /// Waits for an interrupt, for at most so many milliseconds; -1 is for ever, and 0 only looks.
 /// Stores how many there were since the last wait; `count` may be NULL.
 ///
+/// If the device sends no other interrupt before this one is acknowledged, write that register,
+/// read one back, and only then look for what is done: a write returns before the device has it.
+///
 /// Errors: ETIMEDOUT, the time was up; ENODEV, the device is gone.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_interrupt_wait(

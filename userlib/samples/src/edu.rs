@@ -252,8 +252,18 @@ impl Edu {
         let deadline = Instant::now() + PATIENCE;
         // One interrupt may stand for several reasons, and one reason may be seen with the
         // interrupt of another.
-        while self.acknowledge()? & reason == 0 {
+        loop {
+            let reasons = self.acknowledge()?;
+            if reasons & reason != 0 {
+                return Ok(());
+            }
             let left = deadline.saturating_duration_since(Instant::now());
+            // Many devices interrupt only for the first of the reasons, until all are acknowledged.
+            // That write is posted, and the read of the next turn makes it arrive. So the program
+            // waits only when a read has found that nothing was left.
+            if reasons != 0 && !left.is_zero() {
+                continue;
+            }
             match self.interrupt.wait_timeout(left) {
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     return Err(Error::Timeout(what));
@@ -261,7 +271,6 @@ impl Edu {
                 waited => waited.map(drop)?,
             }
         }
-        Ok(())
     }
 
     /// Acknowledges all reasons for the interrupt, and returns them.

@@ -105,7 +105,9 @@ impl Interrupt {
     /// Waits until an interrupt comes, for as long as that takes. Returns how many came since the
     /// last call.
     ///
-    /// Later reads of registered memory see what the device wrote before the interrupt.
+    /// Later reads of registered memory see what the device wrote before the interrupt. If the
+    /// device sends no other interrupt before this one is acknowledged, write that register, read
+    /// one back, and only then look for what is done ([coherence](crate::guide::coherence)).
     ///
     /// # Errors
     ///

@@ -102,6 +102,10 @@ macro_rules! reactor {
             /// Waits until an interrupt comes. Returns how many came since the last call. If the
             /// future is dropped before it is ready, no interrupt is lost.
             ///
+            /// A device that sends no other interrupt before this one is acknowledged: write that
+            /// register, read one back, and only then look for what is done
+            /// ([coherence](crate::guide::coherence)).
+            ///
             /// # Errors
             ///
             /// As for [`Interrupt::wait`](crate::Interrupt::wait).

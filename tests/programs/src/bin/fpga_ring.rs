@@ -6,6 +6,7 @@ use std::{mem::offset_of, time::Duration};
 
 registers! {
     struct Registers: 0x28 {
+        0x04 => status: ReadOnly<u32>,
         0x10 => ring_base: WriteOnly<u64>,
         0x18 => ring_len: WriteOnly<u32>,
         0x1c => tail: WriteOnly<u32>,
@@ -53,6 +54,9 @@ impl Fpga {
             }
             self.interrupt.wait_timeout(Duration::from_secs(1))?;
             self.registers.acknowledge().write(1);
+            // The write arrives before this read is answered. So a descriptor that is not done yet
+            // will interrupt.
+            self.registers.status().read();
         }
     }
 }
@@ -62,11 +66,15 @@ fn main() -> pinmap::Result<()> {
     // The device drives 40 bits of addresses.
     let options = RegisterOptions::new(Access::ReadWrite).address_bits(40);
     let mut fpga = Fpga::new(&device, options)?;
-    let input = Buffer::from((0..4096).collect::<Vec<u32>>()).register(&device, options)?;
-    let output = Buffer::<u32>::new(4096)?.register(&device, options)?;
-    assert_eq!(fpga.copy(input.device_addr()?, output.device_addr()?, 4 * 4096)?, 1);
-    // The engine stops before the ring goes.
+    let input = Buffer::from((0..1 << 20).collect::<Vec<u32>>()).register(&device, options)?;
+    let output = Buffer::<u32>::new(1 << 20)?.register(&device, options)?;
+    let (from, to) = (input.device_addr()?, output.device_addr()?);
+    for at in (0..4 << 20).step_by(1024) {
+        assert_eq!(fpga.copy(from + at, to + at, 1024)?, 1);
+    }
+    // The engine has stopped before the ring goes; the write only asks for that.
     fpga.registers.control().write(0);
+    while fpga.registers.status().read() == 1 {}
     assert_eq!(output.release()?[..], input.release()?[..]);
     Ok(())
 }

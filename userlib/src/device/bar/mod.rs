@@ -290,7 +290,8 @@ impl Bar {
     /// Writes a value at byte `offset`. When the device sees it, the device also sees everything
     /// that was written to registered memory before.
     ///
-    /// Writes to a write-combined BAR may be delayed and merged: see [`flush`](Self::flush).
+    /// The write is posted: it returns before the device has it, and a [`read`](Self::read) returns
+    /// after. Writes to a write-combined BAR may be delayed and merged: see [`flush`](Self::flush).
     ///
     /// ```no_run
     /// # fn f(bar: &pinmap::Bar, registration: &pinmap::Registration) -> pinmap::Result<()> {

@@ -165,7 +165,8 @@ impl<T: Word, A: Readable> Register<'_, T, A> {
 
 impl<T: Word, A: Writable> Register<'_, T, A> {
     /// Writes the register. When the device sees it, the device also sees everything that was
-    /// written to registered memory before.
+    /// written to registered memory before. The write is posted: it returns before the device has
+    /// it, and a read of any register returns after.
     #[inline]
     pub fn write(&self, value: T) {
         before_write();
