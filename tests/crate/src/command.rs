@@ -64,7 +64,7 @@ pub(crate) fn command_info() -> Outcome {
 }
 
 pub(crate) fn command_info_without_permission() -> Outcome {
-    device()?;
+    let node = device()?.path().display().to_string();
     become_user(None)?;
     let (status, out, _) = run("pinmap info")?;
     assert_eq!(status, Some(0));
@@ -75,6 +75,8 @@ pub(crate) fn command_info_without_permission() -> Outcome {
     let (status, _, err) = run("pinmap copy-test")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("group `pinmap`"), "{err}");
+    // Of all nodes, the one of the device that the test is for.
+    assert!(err.contains(&node), "{node}: {err}");
     let (status, _, err) = run("pinmap info --need 1T")?;
     assert_eq!(status, Some(1));
     assert!(err.contains("ulimit -l 1073741824"), "{err}");

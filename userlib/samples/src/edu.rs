@@ -141,18 +141,13 @@ impl Edu {
     ///
     /// # Errors
     ///
-    /// [`Error::None`], or the error of opening one.
+    /// [`Error::None`], or the error of opening the first one.
     pub fn find() -> Result<Device, Error> {
-        let mut result = Err(Error::None);
-        for node in Device::list()? {
-            match Device::open(&node.path) {
-                Ok(device) if device.info()?.id == Self::ID => return Ok(device),
-                Ok(_) => {}
-                // There may be another one.
-                Err(error) => result = Err(error.into()),
-            }
+        if !Device::list()?.iter().any(|node| node.id == Self::ID) {
+            return Err(Error::None);
         }
-        result
+        let (vendor, device) = Self::ID;
+        Ok(Device::find(vendor, device)?)
     }
 
     /// Takes over a device, and checks that it is an `edu` that works.
