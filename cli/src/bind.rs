@@ -13,6 +13,8 @@ use crate::Result;
 
 /// The name of the driver.
 const DRIVER: &str = "pinmap";
+/// What a bridge is, in words.
+pub(crate) const BRIDGE: &str = "a bridge, on which other parts of the system may rely";
 
 /// Gives a function to the driver.
 pub(crate) fn bind(sysfs: &Sysfs, pci: PciAddress, out: &mut impl Write) -> Result<()> {
@@ -43,6 +45,13 @@ pub(crate) fn bind(sysfs: &Sysfs, pci: PciAddress, out: &mut impl Write) -> Resu
         Some(other) => format!(" (before: {other})"),
     };
     writeln!(out, "{pci} is /dev/{device}{was}")?;
+    if function.is_bridge() {
+        writeln!(
+            out,
+            "note: it is {BRIDGE}, and whoever may use /dev/{device} may now change its registers; \
+             `pinmap unbind {pci}` gives it back"
+        )?;
+    }
     Ok(())
 }
 
@@ -216,6 +225,23 @@ mod tests {
         assert_eq!(fake.function().driver_override(), None);
         assert_eq!(fake.read("bus/pci/drivers/e1000e/unbind"), "0000:00:10.0");
         assert_eq!(fake.read("bus/pci/drivers_probe"), "0000:00:10.0");
+    }
+
+    #[test]
+    fn a_bridge_is_noted() {
+        for (class, noted) in [("0x060000", true), ("0x00ff00", false)] {
+            let fake = Fake::new(Some("pinmap"), &[]);
+            fake.write("bus/pci/devices/0000:00:10.0/class", class);
+            fake.write("bus/pci/devices/0000:00:10.0/misc/pinmap3/dev", "10:120");
+            let mut out = Vec::new();
+            bind(&fake.sysfs(), Fake::PCI, &mut out).expect("bound");
+            let out = String::from_utf8(out).expect("text");
+            assert!(
+                out.starts_with("0000:00:10.0 is /dev/pinmap3 (as before)\n"),
+                "{out}"
+            );
+            assert_eq!(out.contains("a bridge"), noted, "{out}");
+        }
     }
 
     #[test]

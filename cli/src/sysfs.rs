@@ -80,6 +80,12 @@ impl Function {
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     }
 
+    /// Whether the function is a bridge, by its class: to another bus, or to the host.
+    pub(crate) fn is_bridge(&self) -> bool {
+        self.number("class")
+            .is_some_and(|class| class >> 16 == 0x06)
+    }
+
     /// The only driver that may bind to the function, if there is such a rule.
     pub(crate) fn driver_override(&self) -> Option<String> {
         self.read("driver_override")
@@ -173,6 +179,12 @@ pub(crate) mod tests {
 
         pub(crate) fn function(&self) -> Function {
             self.sysfs().function(Self::PCI).expect("the function")
+        }
+
+        pub(crate) fn write(&self, path: &str, content: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::write(path, content).expect("a file");
         }
 
         /// The content of a file.

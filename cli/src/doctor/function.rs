@@ -5,6 +5,7 @@ use pinmap::PciAddress;
 
 use super::system::System;
 use super::Finding;
+use crate::bind::BRIDGE;
 use crate::sysfs::Function;
 
 const DRIVER: &str = "pinmap";
@@ -49,8 +50,16 @@ fn one(system: &System, pci: PciAddress) -> Vec<Finding> {
         )];
     };
     let driver = function.driver();
+    let bridge = function.is_bridge().then(|| {
+        Finding::note(
+            WHAT,
+            format!("{pci} is {BRIDGE}"),
+            "give it to the driver only if you know that nothing needs it",
+        )
+    });
     if driver.as_deref() == Some(DRIVER) {
-        return vec![Finding::good(WHAT, format!("the driver has {pci}"))];
+        let good = Finding::good(WHAT, format!("the driver has {pci}"));
+        return [good].into_iter().chain(bridge).collect();
     }
     let mut findings = group(system, &function, pci);
     let has = match &driver {
@@ -62,6 +71,7 @@ fn one(system: &System, pci: PciAddress) -> Vec<Finding> {
     } else {
         "first see to the group".to_owned()
     };
+    findings.extend(bridge);
     findings.push(Finding::wrong(WHAT, has, fix));
     findings
 }
@@ -169,6 +179,20 @@ mod tests {
         let findings = found(&Fake::new(&[]), Some("pinmap"), &["0000:00:10.0"]);
         let good = Finding::good("function", "the driver has 0000:00:10.0");
         assert_eq!(findings, [good]);
+    }
+
+    #[test]
+    fn a_bridge_is_noted() {
+        for driver in [None, Some("pinmap")] {
+            let fake = Fake::new(&[(&format!("{FUNCTION}/class"), "0x060400\n")]);
+            let findings = found(&fake, driver, &["0000:00:10.0"]);
+            let notes: Vec<_> = findings
+                .iter()
+                .filter(|finding| finding.level == Level::Note)
+                .collect();
+            assert_eq!(notes.len(), 1, "{findings:?}");
+            assert!(notes[0].text.contains("a bridge"), "{findings:?}");
+        }
     }
 
     #[test]
