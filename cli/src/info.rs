@@ -31,6 +31,7 @@ pub(crate) fn run(options: &InfoOptions, out: &mut impl Write) -> Result<()> {
     if found.is_none() {
         report.memlock.check(need)?;
     }
+    report.check_memory(need)?;
     if !options.json {
         let need = crate::size::format(need);
         writeln!(out, "{need} more can be registered{}", text::taken(found))?;
@@ -118,7 +119,7 @@ mod tests {
 
     #[test]
     fn no_device_is_explained() {
-        let report = Report::new(&Sysfs::at("/nonexistent"), Vec::new());
+        let report = Report::new(&Fake::new(None, &[]).sysfs(), Vec::new());
         let json = report_json::render(&report, None).expect("JSON");
         assert!(
             json.contains("\"devices\": []") && json.contains("modprobe pinmap"),
@@ -130,6 +131,41 @@ mod tests {
         assert!(
             text.contains("modprobe pinmap") && text.contains("IOMMU"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn a_container_without_sys_knows_nothing() {
+        let report = Report::new(&Sysfs::at("/nonexistent"), Vec::new());
+        let mut text = Vec::new();
+        text::write(&report, &mut text).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains("unknown, without /sys"), "{text}");
+        assert!(text.contains("/sys is not mounted here"), "{text}");
+        assert!(
+            !text.contains("modprobe") && !text.contains("none"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn more_than_there_is_cannot_be_registered() {
+        let mut report = Report::new(&Fake::new(None, &[]).sysfs(), Vec::new());
+        report.memlock = Memlock {
+            limit: None,
+            used: 0,
+        };
+        report.memory = 1 << 30;
+        let enough = |need| {
+            let json = report_json::render(&report, Some(need)).expect("JSON");
+            json.contains("\"enough\": true")
+        };
+        assert!(report.check_memory(1 << 30).is_ok() && enough(1 << 30));
+        let error = report.check_memory(100 << 40).expect_err("too much");
+        assert!(!enough(100 << 40));
+        assert_eq!(
+            error.to_string(),
+            "100 TiB cannot be registered: this machine has 1 GiB of memory"
         );
     }
 }

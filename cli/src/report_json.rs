@@ -172,9 +172,12 @@ struct HoleJson {
 
 /// The report as JSON; with `need`, also whether that many bytes more can be registered.
 pub(crate) fn render(report: &Report, need: Option<u64>) -> serde_json::Result<String> {
-    let enough = |need| match &report.preflight {
-        Some(found) => found.is_ok(),
-        None => report.memlock.check(need).is_ok(),
+    let enough = |need| {
+        let allowed = match &report.preflight {
+            Some(found) => found.is_ok(),
+            None => report.memlock.check(need).is_ok(),
+        };
+        allowed && report.check_memory(need).is_ok()
     };
     serde_json::to_string_pretty(&ReportJson {
         version: env!("CARGO_PKG_VERSION"),

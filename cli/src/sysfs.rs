@@ -24,6 +24,11 @@ impl Sysfs {
         Self { root: root.into() }
     }
 
+    /// Whether sysfs is there at all. Some containers have none.
+    pub(crate) fn is_there(&self) -> bool {
+        self.root.join("bus").is_dir()
+    }
+
     /// Whether the driver is loaded, or built into the kernel.
     pub(crate) fn driver_loaded(&self) -> bool {
         self.root.join("bus/pci/drivers/pinmap").is_dir()

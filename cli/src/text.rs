@@ -12,17 +12,19 @@ use crate::limit::COMFORT;
 use crate::names;
 use crate::report::Report;
 use crate::size::format as bytes;
-use crate::words::{kind, reserved_kind};
+use crate::words::{count, kind, reserved_kind};
 
 /// Writes the report.
 pub(crate) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
-    let loaded = if report.driver_loaded {
-        "loaded"
-    } else {
-        "not loaded"
+    const UNKNOWN: &str = "unknown, without /sys";
+    let loaded = match (report.has_sysfs, report.driver_loaded) {
+        (false, _) => UNKNOWN,
+        (true, true) => "loaded",
+        (true, false) => "not loaded",
     };
     line(out, "driver", loaded)?;
     let iommus = match &*report.iommus {
+        _ if !report.has_sysfs => UNKNOWN.to_owned(),
         [] => "none".to_owned(),
         names => names.join(", "),
     };
@@ -139,8 +141,7 @@ fn details(info: &Info, ranges: &[Reserved], out: &mut impl Write) -> io::Result
     )?;
     let vectors = match info.vectors {
         0 => "none".to_owned(),
-        1 => "1 vector".to_owned(),
-        n => format!("{n} vectors"),
+        n => count(n.into(), "vector"),
     };
     line(out, "  interrupts", vectors)?;
     line(out, "  reset", if info.can_reset { "yes" } else { "no" })?;
@@ -165,8 +166,9 @@ fn engines(info: &AcceleratorInfo, out: &mut impl Write) -> io::Result<()> {
         out,
         "  engines",
         format!(
-            "{} copy engines, {} kernels at once",
-            info.copy_engines, info.compute_slots
+            "{}, {} at once",
+            count(info.copy_engines.into(), "copy engine"),
+            count(info.compute_slots.into(), "kernel")
         ),
     )?;
     line(
@@ -188,8 +190,7 @@ fn managed(is_possible: bool) -> &'static str {
 fn in_use(totals: &Totals) -> String {
     let programs = match totals.contexts.saturating_sub(1) {
         0 => "by no program".to_owned(),
-        1 => "by 1 program".to_owned(),
-        n => format!("by {n} programs"),
+        n => format!("by {}", count(n.into(), "program")),
     };
     let kinds = [
         ("registered", totals.pinned),

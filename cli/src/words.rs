@@ -23,6 +23,19 @@ pub(crate) fn reserved_kind(kind: ReservedKind) -> String {
     }
 }
 
+/// A number of things, with the word for one of them.
+pub(crate) fn count(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
+/// Advice where there is no sysfs.
+pub(crate) const NO_SYSFS: &str =
+    "/sys is not mounted here, so devices cannot be found; in a container mount it, for instance \
+     with `-v /sys:/sys:ro`";
+
 /// Returns advice if there is no device: the steps that are missing, in order.
 pub(crate) fn no_device(driver_loaded: bool, iommu: bool) -> String {
     let mut steps = Vec::new();
@@ -51,6 +64,12 @@ mod tests {
         assert!(iommu < load && load < bind && iommu.is_some(), "{all}");
         let one = no_device(true, true);
         assert!(one.starts_with("give it"), "{one}");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let words = [0, 1, 2].map(|number| count(number, "fault"));
+        assert_eq!(words, ["0 faults", "1 fault", "2 faults"]);
     }
 
     #[test]

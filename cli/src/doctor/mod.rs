@@ -13,6 +13,7 @@ mod system;
 
 use std::io::{self, Write};
 
+use pinmap::PciAddress;
 use serde::Serialize;
 
 use crate::args::DoctorOptions;
@@ -124,16 +125,33 @@ pub(crate) fn run(options: &DoctorOptions, out: &mut impl Write) -> Result<()> {
 
 /// Collects all findings, in the order in which to put things right.
 fn examine(system: &System, options: &DoctorOptions) -> Vec<Finding> {
+    let mut findings = machine(system, options.function);
+    findings.extend(device::examine(options.function, options.need));
+    findings
+}
+
+/// Collects the findings about what files of the machine tell.
+fn machine(system: &System, function: Option<PciAddress>) -> Vec<Finding> {
     let mut findings = kernel::examine(system);
+    if !system.sysfs().is_there() {
+        findings.push(Finding::wrong(
+            "/sys",
+            "not mounted here, so neither IOMMU, driver nor devices can be seen, and no program \
+             finds a device by itself",
+            "in a container mount it, for instance with `-v /sys:/sys:ro`; a program that opens \
+             /dev/pinmapN by its path can do without",
+        ));
+        return findings;
+    }
     findings.extend(iommu::examine(system));
     findings.push(kernel::driver(system));
-    findings.extend(function::examine(system, options.function));
-    findings.extend(device::examine(options.function, options.need));
+    findings.extend(function::examine(system, function));
     findings
 }
 
 #[cfg(test)]
 mod tests {
+    use super::system::tests::Fake;
     use super::*;
 
     #[test]
@@ -151,18 +169,26 @@ mod tests {
         );
     }
 
-    #[test]
-    fn an_empty_machine_has_all_but_the_limit_wrong() {
-        let system = System::at("/nonexistent");
-        let findings = kernel::examine(&system)
-            .into_iter()
-            .chain(iommu::examine(&system))
-            .chain([kernel::driver(&system)])
-            .chain(function::examine(&system, None));
-        let wrong: Vec<_> = findings
+    /// What is wrong with a machine.
+    fn wrong(system: &System) -> Vec<&'static str> {
+        let findings = machine(system, None).into_iter();
+        findings
             .filter(|finding| finding.level == Level::Wrong)
             .map(|finding| finding.what)
-            .collect();
-        assert_eq!(wrong, ["IOMMU", "driver", "functions"]);
+            .collect()
+    }
+
+    #[test]
+    fn an_empty_machine_has_all_but_the_limit_wrong() {
+        let fake = Fake::new(&[("sys/bus/pci/drivers_probe", "")]);
+        assert_eq!(wrong(&fake.system()), ["IOMMU", "driver", "functions"]);
+    }
+
+    #[test]
+    fn a_container_without_sys_is_blamed_for_nothing_else() {
+        // An empty directory, as an image has it.
+        let fake = Fake::new(&[]);
+        fake.link("x", "sys");
+        assert_eq!(wrong(&fake.system()), ["/sys"]);
     }
 }

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::utsname::uname;
+
 use crate::sysfs::Sysfs;
 
 /// A machine: this one, or a made-up one in a test.
@@ -52,7 +54,12 @@ impl System {
 
     /// The kernel's release, such as `7.3.4-amd64`.
     pub(super) fn release(&self) -> Option<String> {
-        self.read("proc/sys/kernel/osrelease")
+        self.read("proc/sys/kernel/osrelease").or_else(|| {
+            // A container without /proc has the system call.
+            let this = self.root == Path::new("/");
+            let name = this.then(|| uname().ok()).flatten()?;
+            name.release().to_str().map(str::to_owned)
+        })
     }
 
     /// The kernel's options, from the first place that has them.
@@ -135,6 +142,13 @@ pub(super) mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn this_kernel_has_a_release() {
+        let told = uname().expect("a name").release().to_owned();
+        assert_eq!(System::this().release(), told.into_string().ok());
+        assert_eq!(System::at("/nonexistent").release(), None);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::thread::sleep;
 use std::time::Duration;
 
+use nix::unistd::Uid;
+
 use crate::args::TopOptions;
 use crate::{style, Result};
 
@@ -151,13 +153,29 @@ fn write(sample: &Sample, out: &mut impl Write) -> Result<()> {
         )?;
     }
     match sample.hidden_processes {
-        0 => {}
-        hidden => writeln!(
+        0 => Ok(()),
+        number => Ok(writeln!(
             out,
-            "{hidden} processes are another user's; root sees their files, too"
-        )?,
+            "{}",
+            hidden(number, Uid::effective().is_root())
+        )?),
     }
-    Ok(())
+}
+
+/// Tells of processes of which no files can be seen, and who would see them.
+fn hidden(number: usize, is_root: bool) -> String {
+    let processes = match number {
+        1 => "1 process is".to_owned(),
+        _ => format!("{number} processes are"),
+    };
+    match is_root {
+        false => format!("{processes} another user's; root sees their files, too"),
+        // In a container, or under a security module.
+        true => format!(
+            "{processes} closed to this root, which lacks the capability CAP_SYS_PTRACE; root of \
+             the host sees their files, too"
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -177,6 +195,21 @@ mod tests {
         ] {
             assert_eq!(short(bytes), text);
         }
+    }
+
+    #[test]
+    fn who_sees_more_is_told() {
+        assert_eq!(
+            hidden(1, false),
+            "1 process is another user's; root sees their files, too"
+        );
+        assert!(hidden(2, false).starts_with("2 processes are another"));
+        let text = hidden(2, true);
+        assert!(
+            text.starts_with("2 processes are closed to this root"),
+            "{text}"
+        );
+        assert!(text.contains("CAP_SYS_PTRACE"), "{text}");
     }
 
     #[test]

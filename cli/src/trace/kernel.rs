@@ -7,10 +7,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::unistd::Uid;
+
 /// Where tracefs is mounted.
 const TRACEFS: &str = "/sys/kernel/tracing";
 /// Room for events, in KiB for each processor.
 const BUFFER: &str = "8192";
+
+/// What to do if tracefs cannot be used.
+pub(super) fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "`mount -t tracefs nodev /sys/kernel/tracing` makes it appear, as root of the host"
+        }
+        io::ErrorKind::PermissionDenied if !Uid::effective().is_root() => "run this as root",
+        _ => "in a container or under lockdown, run this as root of the host",
+    }
+}
 
 /// An instance that gathers the driver's events. Removed when dropped.
 #[derive(Debug)]
@@ -143,6 +156,15 @@ pub(super) mod tests {
         ] {
             assert_eq!(parse(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn the_remedy_is_one_that_helps() {
+        let root = std::env::temp_dir().join(format!("pinmap-no-tracefs-{}", std::process::id()));
+        let error = Instance::start_in(&root).expect_err("there is none");
+        assert!(remedy(&error).contains("mount -t tracefs"), "{error}");
+        let denied = remedy(&io::ErrorKind::PermissionDenied.into());
+        assert_eq!(denied == "run this as root", !Uid::effective().is_root());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use pinmap::trace::{Trace, PATH_VARIABLE};
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use crate::args::TraceOptions;
+use crate::words::count;
 use crate::{style, Result};
 
 use kernel::{Events, Instance};
@@ -47,7 +48,8 @@ pub(crate) fn run(options: &TraceOptions) -> Result<ExitCode> {
         Err(error) => {
             note(&format!(
                 "the driver's faults, migrations and calls are not in the trace, because tracefs \
-                 cannot be used ({error}): run this as root"
+                 cannot be used ({error}): {}",
+                kernel::remedy(&error)
             ));
             Events::default()
         }
@@ -57,7 +59,8 @@ pub(crate) fn run(options: &TraceOptions) -> Result<ExitCode> {
     let lost = contents.lost + events.lost;
     if lost != 0 {
         note(&format!(
-            "{lost} events were lost; --size makes more room for those of queues"
+            "{} lost; --size makes more room for those of queues",
+            count(lost, "event")
         ));
     }
     if contents.contexts.is_empty() {
@@ -71,10 +74,17 @@ pub(crate) fn run(options: &TraceOptions) -> Result<ExitCode> {
         faults,
         migrations,
     } = summary;
+    let activities = match activities {
+        1 => "1 activity".to_owned(),
+        _ => format!("{activities} activities"),
+    };
     anstream::eprintln!(
-        "pinmap: {activities} activities of {queues} queues ({unfinished} not finished), {flows} \
-         waits for another, {faults} faults and {migrations} migrations are in {}; \
-         https://ui.perfetto.dev opens it",
+        "pinmap: {activities} of {} ({unfinished} not finished), {} for another, {} and {} are in \
+         {}; https://ui.perfetto.dev opens it",
+        count(queues as u64, "queue"),
+        count(flows as u64, "wait"),
+        count(faults as u64, "fault"),
+        count(migrations as u64, "migration"),
         output.display()
     );
     Ok(code(status))

@@ -96,10 +96,23 @@ pub(crate) fn command_info_asks_the_driver() -> Outcome {
         of {most} registrations"
     );
     assert!(out.contains(&says), "{out}");
-    // More than any machine has, without touching it.
+    // More than the machine has, without touching it, and where there is no limit.
     let (status, out, err) = run(&format!("pinmap info --json --need 1T {node}"))?;
-    assert_eq!((status, &*err), (Some(0), ""), "{out}");
-    assert!(out.contains("\"memlock_needed\": 1099511627776"), "{out}");
+    assert_eq!(status, Some(1), "{out}");
+    assert!(
+        err.contains("1 TiB cannot be registered: this machine has "),
+        "{err}"
+    );
+    for part in ["\"memlock_needed\": 1099511627776", "\"enough\": false"] {
+        assert!(out.contains(part), "{out}");
+    }
+    // More than fits an address space.
+    let (status, _, err) = run(&format!("pinmap info --need 100T {node}"))?;
+    assert_eq!(status, Some(1), "{err}");
+    assert!(
+        err.contains("100 TiB cannot be registered: this machine has "),
+        "{err}"
+    );
 
     setrlimit(Resource::RLIMIT_MEMLOCK, 1 << 20, 1 << 20)?;
     become_user(Some(device.path()))?;

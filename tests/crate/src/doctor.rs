@@ -304,7 +304,7 @@ pub(crate) fn doctor_without_module() -> Outcome {
             &["driver", "functions"],
             &[
                 "there is no module pinmap for this kernel",
-                "modules_install",
+                "make install && modprobe pinmap",
             ],
         );
         std::fs::write(&modules, known)?;
