@@ -318,6 +318,7 @@ pub(super) mod tests {
             checks: vec![Check {
                 what: "the two are equal".to_owned(),
                 good: true,
+                timed: false,
             }],
             wall_ns: 9,
         }
