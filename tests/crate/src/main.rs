@@ -254,6 +254,7 @@ const TESTS: &[Test] = tests! {
         fences_order_queues
         waiting_for_a_stopped_queue_ends
         queues_work_at_the_same_time
+        contexts_work_at_the_same_time
         more_queues_and_contexts_than_the_device_holds;
     faults:
         fault_names_what_was_missing

@@ -2,10 +2,14 @@
 //! Queues and scopes: order, waiting, back-pressure, and that a scope ends when the device is done.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Barrier;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use pinmap::{testgpu, Access, Allocation, Buffer, Device, Engines, Error, Packet, QueueOptions};
+use pinmap::{
+    testgpu, Accelerator, Access, Allocation, Buffer, Device, Engines, Error, Packet, QueueOptions,
+};
 
 use crate::gpu::{gpu, gpu_and_queue};
 use crate::harness::Outcome;
@@ -270,6 +274,43 @@ pub(crate) fn queues_work_at_the_same_time() -> Outcome {
         start.elapsed()
     );
     Ok(())
+}
+
+/// Kernels of contexts that know nothing of each other run at the same time, by the device's clock.
+pub(crate) fn contexts_work_at_the_same_time() -> Outcome {
+    let node = gpu()?.device().path().to_owned();
+    // A file of its own is a context of its own.
+    let open = || pinmap::Device::open(&node)?.accelerator();
+    let contexts = [open()?, open()?];
+    let start = Barrier::new(contexts.len());
+    let time = Duration::from_millis(200);
+    let work = |gpu: &Accelerator| -> pinmap::Result<(u64, u64)> {
+        let mut queue = gpu.queue(QueueOptions::new())?;
+        let mut stamps = gpu.device().alloc::<u64>(2)?;
+        start.wait();
+        queue.scope(|scope| {
+            let stamps = &mut stamps.slice_mut();
+            scope.timestamp(stamps, 0)?;
+            scope.launch(testgpu::Spin { time })?;
+            scope.timestamp(stamps, 1)
+        })?;
+        Ok((stamps.get(0)?, stamps.get(1)?))
+    };
+    let mut seen = Vec::new();
+    for _ in 0..10 {
+        let [one, two] = &contexts;
+        let (one, two) = thread::scope(|scope| {
+            let other = scope.spawn(|| work(two));
+            (work(one), other.join().expect("no panic"))
+        });
+        let (one, two) = (one?, two?);
+        if one.0 < two.1 && two.0 < one.1 {
+            return Ok(());
+        }
+        // On a busy machine a thread may come too late.
+        seen.push((one, two));
+    }
+    Err(format!("one after the other, each time: {seen:?}").into())
 }
 
 /// Makes a scope for each queue, one inside of the other.
