@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Has a device work on host memory in place: it adds 1 to 1024 floats of the program, and copies
-//! 128 ints from one buffer to another. The two programs are in `samples/src/zero_copy.rs`.
+//! Has a device work on host memory in place: it adds 1 to 1024 floats that are allocated,
+//! registered, and managed, and copies 128 ints from one write-combined buffer to another. The two
+//! programs are in `samples/src/zero_copy.rs`.
 //!
 //! ```sh
 //! pinmap bind 0000:00:10.0        # once, as root
@@ -18,28 +19,36 @@ fn run() -> Result<(), Box<dyn Error>> {
     let gpu = Accelerator::find()?;
     let mut queue = gpu.queue(QueueOptions::new())?;
 
-    // A `Vec` as any other. A device that can fault reaches it because all of the program's
-    // addresses are managed, which is the only call that is needed; for any other device the crate
-    // registers the memory as long as the work takes.
     let managed = gpu.device().info()?.managed;
-    let _all = managed.then(|| gpu.manage_all()).transpose()?;
-    let mut floats = programs::floats();
-    let work = programs::increment(&mut queue, &mut floats)?;
-    println!(
-        "{} floats at {:#x}, for the device at {:#x}: {:?} …",
-        floats.len(),
-        work.addr,
-        work.device_addr,
-        &floats[..10]
-    );
-    println!("the memory was {}", programs::describe(work.reach));
-    if (1u16..).zip(&floats).any(|(n, &float)| float != n.into()) {
-        return Err("not every float is one more than it was".into());
+    for memory in programs::Memory::ALL {
+        if memory == programs::Memory::Managed && !managed {
+            continue;
+        }
+        let work = programs::increment(&gpu, &mut queue, memory)?;
+        println!(
+            "{} floats, {}, at {:#x}, for the device at {:#x}, {} bytes pinned: {:?} …",
+            work.floats.len(),
+            memory.name(),
+            work.addr,
+            work.device_addr,
+            work.pinned,
+            &work.floats[..10]
+        );
+        let mut floats = (1u16..).zip(&work.floats);
+        if floats.any(|(n, &float)| float != n.into()) {
+            return Err("not every float is one more than it was".into());
+        }
     }
 
-    let ints = programs::copy(&gpu, &mut queue)?;
-    println!("{} ints copied: {:?} …", ints.len(), &ints[..10]);
-    if (0..).zip(&ints).any(|(n, &int)| int != n) {
+    let copied = programs::copy(&gpu, &mut queue)?;
+    let ints = &copied.ints;
+    println!(
+        "{} ints copied, for the device at {:#x}: {:?} …",
+        ints.len(),
+        copied.device_addr,
+        &ints[..10]
+    );
+    if (0..).zip(ints).any(|(n, &int)| int != n) {
         return Err("not every int was copied".into());
     }
     Ok(())

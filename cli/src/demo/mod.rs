@@ -13,8 +13,8 @@ mod table;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, ManageOptions, QueueOptions, Reach};
-use pinmap_samples::{pagemap as frame, zero_copy as programs};
+use pinmap::{Accelerator, AcceleratorInfo, Kind, Link, Queue, QueueOptions, Reach};
+use pinmap_samples::zero_copy::{self as programs, Copied, Increment, Memory};
 
 use crate::args::{DemoOptions, Target};
 use crate::progress::during;
@@ -24,6 +24,9 @@ use crate::Result;
 
 use checks::Checks;
 use report::{Counters, DeviceReport, InPlace, MappedCopy, Report, SizeRow};
+
+/// The page size with which the driver counts.
+const PAGE: u64 = 4096;
 
 /// Runs the demo, and prints or draws what it measured. Fails after that if a check failed.
 pub(crate) fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
@@ -123,74 +126,12 @@ fn zero_copy(
     gpu: &Accelerator,
     checks: &mut Checks,
     out: &mut impl Write,
-) -> Result<(InPlace, MappedCopy, Counters)> {
+) -> Result<(Vec<InPlace>, MappedCopy, Counters)> {
     let mut queue = gpu.queue(QueueOptions::new())?;
     let before = gpu.counters()?;
 
-    writeln!(
-        out,
-        "\n1. add 1 to {} floats of the program's heap, in place:",
-        programs::FLOATS
-    )?;
-    let managed = gpu.device().info()?.managed;
-    // It stays where it is.
-    let all = managed.then(|| gpu.manage_all_with(ManageOptions::new().on_host()));
-    let all = all.transpose()?;
-    let mut floats = programs::floats();
-    // Only root can see the page frame. For others it is `None` before and after.
-    let page = frame::frame(frame::entry(floats.as_ptr().addr())?);
-    let totals = gpu.device().own_totals()?;
-    let work = programs::increment(&mut queue, &mut floats)?;
-    let served = gpu.device().own_totals()?.faults.served - totals.faults.served;
-    let in_place = InPlace {
-        floats: programs::FLOATS,
-        first: floats.iter().take(10).copied().collect(),
-        addr: format!("{:#x}", work.addr),
-        device_addr: format!("{:#x}", work.device_addr),
-        reach: match work.reach {
-            Reach::Managed => "managed",
-            _ => "registered",
-        },
-        faults_served: served,
-    };
-    writeln!(out, "   the first ten: {}", list(&in_place.first))?;
-    let good = (1u16..)
-        .zip(&floats)
-        .all(|(n, &float)| float == f32::from(n));
-    checks.add(out, good, "each of them is one more than it was")?;
-    let (addr, device_addr) = (work.addr, work.device_addr);
-    writeln!(out, "   pointer {addr:#x}, device address {device_addr:#x}")?;
-    checks.add(out, addr as u64 == device_addr, "the two are equal")?;
-    let same = frame::frame(frame::entry(addr)?) == page;
-    let what = "the results are read from the very page that the program filled";
-    checks.add(out, same, what)?;
-    let how = programs::describe(work.reach);
-    if managed {
-        writeln!(
-            out,
-            "   for the device the memory is {how}; faults served: {served}"
-        )?;
-        let good = work.reach == Reach::Managed && served > 0;
-        checks.add(out, good, "no call registered the memory")?;
-    } else {
-        writeln!(out, "   for the device the memory was {how}")?;
-    }
-    drop((all, floats));
-
-    writeln!(
-        out,
-        "\n2. copy {} ints between two mapped buffers:",
-        programs::INTS
-    )?;
-    let ints = programs::copy(gpu, &mut queue)?;
-    let mapped_copy = MappedCopy {
-        ints: programs::INTS,
-        first: ints.iter().take(10).copied().collect(),
-    };
-    writeln!(out, "   the first ten: {}", list(&mapped_copy.first))?;
-    let good = (0..).zip(&ints).all(|(n, &int)| int == n);
-    checks.add(out, good, "each of them is there")?;
-
+    let in_place = in_place(gpu, &mut queue, checks, out)?;
+    let mapped_copy = mapped_copy(gpu, &mut queue, checks, out)?;
     let after = gpu.counters()?;
     let copied = after.copied().since(&before.copied());
     let computed = after.computed().since(&before.computed());
@@ -211,10 +152,112 @@ fn zero_copy(
         "nothing was copied by the copy engines",
     )?;
     // At least: other programs may use the device at the same time.
-    let moved = 4 * (u64::from(programs::FLOATS) + programs::INTS as u64);
+    let floats = in_place.len() as u64 * u64::from(programs::FLOATS);
+    let moved = 4 * (floats + programs::INTS as u64);
     let enough = computed.host_read >= moved && computed.host_written >= moved;
     checks.add(out, enough, "the kernels worked on host memory")?;
     Ok((in_place, mapped_copy, counters))
+}
+
+/// Runs the first program with memory of each kind that the kernel has.
+fn in_place(
+    gpu: &Accelerator,
+    queue: &mut Queue,
+    checks: &mut Checks,
+    out: &mut impl Write,
+) -> Result<Vec<InPlace>> {
+    writeln!(
+        out,
+        "\n1. add 1 to {} floats of host memory, in place:",
+        programs::FLOATS
+    )?;
+    let managed = gpu.device().info()?.managed;
+    let mut all = Vec::new();
+    for memory in Memory::ALL {
+        if memory == Memory::Managed && !managed {
+            continue;
+        }
+        let work = programs::increment(gpu, queue, memory)?;
+        let Increment {
+            addr,
+            device_addr,
+            pinned,
+            faults,
+            ..
+        } = work;
+        let (name, pages) = (memory.name(), pinned / PAGE);
+        writeln!(
+            out,
+            "   {name:<11} pointer {addr:#x}, device address {device_addr:#x}; pages pinned: \
+             {pages}; faults: {faults}"
+        )?;
+        all.push((memory, work));
+    }
+    let every = |good: fn(&Increment) -> bool| all.iter().all(|(_, work)| good(work));
+    let first: Vec<_> = all
+        .iter()
+        .flat_map(|(_, work)| &work.floats)
+        .take(10)
+        .collect();
+    writeln!(out, "   the first ten: {}", list(&first))?;
+    let good = every(|work| {
+        let mut floats = (1u16..).zip(&work.floats);
+        floats.all(|(n, &float)| float == f32::from(n))
+    });
+    checks.add(out, good, "each of them is one more than it was")?;
+    let good = every(|work| work.addr as u64 == work.device_addr);
+    checks.add(out, good, "pointer and device address are equal")?;
+    let good = every(|work| work.same_page);
+    let what = "the results are read from the very page that the program filled";
+    checks.add(out, good, what)?;
+    // The allocation is one page. The heap need not begin a page.
+    let good = all.iter().all(|(memory, work)| match memory {
+        Memory::Allocated => work.pinned == PAGE,
+        Memory::Registered => (PAGE..=2 * PAGE).contains(&work.pinned),
+        Memory::Managed => work.pinned == 0 && work.reach == Reach::Managed && work.faults > 0,
+    });
+    let what = match managed {
+        true => "what was allocated or registered is pinned; of managed memory, nothing is",
+        false => "what was allocated or registered is pinned",
+    };
+    checks.add(out, good, what)?;
+    Ok(all
+        .iter()
+        .map(|(memory, work)| InPlace::new(*memory, work))
+        .collect())
+}
+
+/// Runs the second program.
+fn mapped_copy(
+    gpu: &Accelerator,
+    queue: &mut Queue,
+    checks: &mut Checks,
+    out: &mut impl Write,
+) -> Result<MappedCopy> {
+    writeln!(
+        out,
+        "\n2. copy {} ints between two mapped buffers, both write-combined:",
+        programs::INTS
+    )?;
+    let Copied {
+        ints,
+        addr,
+        device_addr,
+    } = programs::copy(gpu, queue)?;
+    let report = MappedCopy {
+        ints: programs::INTS,
+        first: ints.iter().take(10).copied().collect(),
+        addr: format!("{addr:#x}"),
+        device_addr: format!("{device_addr:#x}"),
+    };
+    let first = list(&report.first);
+    writeln!(
+        out,
+        "   the first ten at the device's pointer, {device_addr:#x}: {first}"
+    )?;
+    let good = (0..).zip(&ints).all(|(n, &int)| int == n) && addr as u64 == device_addr;
+    checks.add(out, good, "each of them is there")?;
+    Ok(report)
 }
 
 fn list<T: ToString>(numbers: &[T]) -> String {

@@ -6,6 +6,7 @@
 
 use pinmap::AcceleratorInfo;
 use pinmap_samples::work;
+use pinmap_samples::zero_copy::{Increment, Memory, FLOATS};
 use serde::Serialize;
 
 use super::checks::Check;
@@ -17,7 +18,8 @@ pub(crate) struct Report {
     /// Whether all checks are right.
     pub(crate) good: bool,
     pub(crate) device: DeviceReport,
-    pub(crate) in_place: InPlace,
+    /// The same program with memory of each kind.
+    pub(crate) in_place: Vec<InPlace>,
     pub(crate) mapped_copy: MappedCopy,
     pub(crate) counters: Counters,
     /// Null if the link has no limit, so that there is nothing to overlap.
@@ -56,25 +58,43 @@ impl DeviceReport {
     }
 }
 
-/// Floats of the program's heap to which the device added 1.
+/// Floats in host memory to which the device added 1.
 #[derive(Debug, Serialize)]
 pub(crate) struct InPlace {
+    /// How the program has them: `allocated`, `registered`, or `managed`.
+    pub(crate) memory: &'static str,
     pub(crate) floats: u16,
     /// The first ten results.
     pub(crate) first: Vec<f32>,
     pub(crate) addr: String,
     pub(crate) device_addr: String,
-    /// How the device reached them: `managed`, or `registered` as long as it worked.
-    pub(crate) reach: &'static str,
+    pub(crate) pinned_bytes: u64,
     pub(crate) faults_served: u64,
 }
 
-/// Ints that the device copied from one mapped buffer to another.
+impl InPlace {
+    pub(crate) fn new(memory: Memory, work: &Increment) -> Self {
+        Self {
+            memory: memory.name(),
+            floats: FLOATS,
+            first: work.floats.iter().take(10).copied().collect(),
+            addr: format!("{:#x}", work.addr),
+            device_addr: format!("{:#x}", work.device_addr),
+            pinned_bytes: work.pinned,
+            faults_served: work.faults,
+        }
+    }
+}
+
+/// Ints that the device copied from one write-combined, mapped buffer to another.
 #[derive(Debug, Serialize)]
 pub(crate) struct MappedCopy {
     pub(crate) ints: usize,
     /// The first ten results.
     pub(crate) first: Vec<i32>,
+    /// Where the results are.
+    pub(crate) addr: String,
+    pub(crate) device_addr: String,
 }
 
 /// What the device counted while it worked in place and between mapped buffers.
@@ -259,17 +279,20 @@ pub(super) mod tests {
                 link: no_limit(),
                 memory_link: no_limit(),
             },
-            in_place: InPlace {
+            in_place: vec![InPlace {
+                memory: "managed",
                 floats: 1024,
                 first: vec![1.0, 2.0],
                 addr: "0x1000".to_owned(),
                 device_addr: "0x1000".to_owned(),
-                reach: "managed",
+                pinned_bytes: 0,
                 faults_served: 1,
-            },
+            }],
             mapped_copy: MappedCopy {
                 ints: 128,
                 first: vec![0, 1],
+                addr: "0x2000".to_owned(),
+                device_addr: "0x2000".to_owned(),
             },
             counters: Counters {
                 copied_bytes: 0,

@@ -42,8 +42,23 @@ pub(crate) fn command_demo() -> Outcome {
 
     assert_eq!(json["device"]["node"], gpu.device().to_string());
     assert_eq!(json["device"]["memory_bytes"], info.vram_len);
-    assert_eq!(json["in_place"]["addr"], json["in_place"]["device_addr"]);
-    assert_eq!(json["mapped_copy"]["first"][9], 9);
+    let managed = gpu.device().info()?.managed;
+    let in_place = list(&json["in_place"])?;
+    let pinned: Vec<_> = in_place
+        .iter()
+        .map(|work| (work["memory"].as_str(), work["pinned_bytes"].as_u64()))
+        .collect();
+    assert_eq!(pinned[0], (Some("allocated"), Some(4096)));
+    assert!(matches!(pinned[1], (Some("registered"), Some(4096 | 8192))));
+    let last = managed.then_some(&(Some("managed"), Some(0)));
+    assert_eq!(pinned.get(2), last);
+    for work in in_place {
+        assert_eq!(work["addr"], work["device_addr"]);
+        assert_eq!(work["first"][9], 10.0);
+    }
+    let copied = &json["mapped_copy"];
+    assert_eq!(copied["addr"], copied["device_addr"]);
+    assert_eq!(copied["first"][9], 9);
     assert_eq!(json["counters"]["copied_bytes"], 0);
 
     // Each size was worked on at least twice in each way: the first run is not counted.
@@ -94,7 +109,6 @@ pub(crate) fn command_demo() -> Outcome {
         computed.host_read
     );
 
-    let managed = gpu.device().info()?.managed;
     assert_eq!(json["managed"].is_object(), managed);
     let mut names = vec!["streams", "sizes-device", "sizes-wall"];
     if managed {
