@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 //! pinmap: user memory for PCI accelerators, without a copy.
 //!
-//! The ABI and its manual are in `include/uapi/pinmap.h`. To read the driver, follow one REGISTER:
-//! `file.rs` → `ioctl/registration.rs` → `buffer/` → `mapping.rs`. Handlers of ioctls stand above
-//! the objects. `logic/` decides and knows no kernel; `sys/` is the only place with `unsafe`, and
-//! knows no type of the driver.
+//! The ABI and its manual are in `include/uapi/linux/pinmap.h`. To read the driver, follow one
+//! REGISTER: `file.rs` → `ioctl/registration.rs` → `buffer/` → `mapping.rs`. Handlers of ioctls
+//! stand above the objects. `logic/` decides and knows no kernel; `sys/` is the only place with
+//! `unsafe`, and knows no type of the driver.
 
 // What could panic on a value from user space: an arithmetic overflow is a kernel panic, too.
 #![warn(

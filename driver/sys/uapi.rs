@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-//! The structs and constants of `include/uapi/pinmap.h`, by their names in C.
+//! The structs and constants of `include/uapi/linux/pinmap.h`, by their names in C.
 
 use kernel::transmute::{AsBytes, FromBytes};
 

@@ -3,12 +3,12 @@
 #include "bench.h"
 #include "floor/floor.h"
 
-#include "pinmap.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
 #include <linux/iommufd.h>
+#include <linux/pinmap.h>
 #include <linux/udmabuf.h>
 #include <linux/vfio.h>
 #include <stdio.h>

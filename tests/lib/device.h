@@ -9,7 +9,7 @@
 
 #include "harness.h"
 
-#include "pinmap.h"
+#include <linux/pinmap.h>
 #include <sys/ioctl.h>
 
 #define PAGE ((size_t)4096)

@@ -20,10 +20,10 @@
 #include <linux/miscdevice.h>
 #include <linux/pci.h>
 #include <linux/pid.h>
+#include <linux/pinmap.h>
 #include <linux/scatterlist.h>
 #include <linux/sched/user.h>
 #include <linux/sysfs.h>
-#include <pinmap.h>
 
 /* account.rs */
 unsigned long pinmap_memlock_limit(void);

@@ -183,7 +183,7 @@ impl Error {
     }
 
     /// The errno, with the number from `errno.h` and the meaning from the table in
-    /// `include/uapi/pinmap.h`.
+    /// `include/uapi/linux/pinmap.h`.
     ///
     /// The crate itself returns `EINVAL` for what it refuses, such as an offset behind the end,
     /// `EAGAIN` for what would have to wait but must not, and `EDEADLK` for what a host function
