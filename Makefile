@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # `make` builds the module for the kernel in KDIR, by default the running one. `make install` puts
-# it in place, with what belongs to it: the udev rule, the group, the command if cargo has built it,
-# its manual pages and completions. `make uninstall` removes exactly that. DESTDIR and prefix are as
-# everywhere. scripts/ builds and tests everything else, in a build root of its own.
+# it in place, with what belongs to it: the ABI's header, the udev rule, the group, the command if
+# cargo has built it, its manual pages and completions. `make uninstall` removes exactly that.
+# DESTDIR and prefix are as everywhere. scripts/ builds and tests everything else, in a build root
+# of its own.
 KDIR ?= /lib/modules/$(shell uname -r)/build
 prefix ?= /usr/local
 export KDIR prefix DESTDIR

@@ -42,7 +42,7 @@ static void check(int result, const char *what)
 	need(result < 0 ? NULL : stderr, what);
 }
 
-static void copy(struct pinmap_bar *bar, struct pinmap_interrupt *interrupt, uint64_t from,
+static void copy(struct pinmap_mapped_bar *bar, struct pinmap_interrupt *interrupt, uint64_t from,
 		 uint64_t to, uint64_t direction)
 {
 	uint32_t reasons;
@@ -59,7 +59,7 @@ static void copy(struct pinmap_bar *bar, struct pinmap_interrupt *interrupt, uin
 int main(void)
 {
 	struct pinmap_device *device = need(pinmap_find(0x1234, 0x11e8), "looking for an edu");
-	struct pinmap_bar *bar = need(pinmap_bar_map(device, 0), "mapping its registers");
+	struct pinmap_mapped_bar *bar = need(pinmap_bar_map(device, 0), "mapping its registers");
 	struct pinmap_interrupt *interrupt = need(pinmap_interrupt_enable(device, 0), "interrupt");
 	unsigned char *buffer = aligned_alloc(4096, 2 * SIZE);
 	struct pinmap_memory *memory;

@@ -35,7 +35,7 @@ static const struct pinmap_memory_options options = { .size = sizeof(options),
 						      .address_bits = 40 };
 
 struct fpga {
-	struct pinmap_bar *bar;
+	struct pinmap_mapped_bar *bar;
 	struct pinmap_interrupt *interrupt;
 	struct pinmap_memory *memory;
 	struct descriptor *ring;

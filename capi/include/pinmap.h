@@ -58,32 +58,32 @@
 /**
  * The device sees what is in the CPU's caches.
  */
-#define PINMAP_INFO_COHERENT (1 << 0)
+#define PINMAP_DEVICE_INFO_COHERENT (1 << 0)
 
 /**
  * The function can be reset.
  */
-#define PINMAP_INFO_CAN_RESET (1 << 1)
+#define PINMAP_DEVICE_INFO_CAN_RESET (1 << 1)
 
 /**
  * Some program owns the device.
  */
-#define PINMAP_INFO_OWNED (1 << 2)
+#define PINMAP_DEVICE_INFO_OWNED (1 << 2)
 
 /**
  * This program owns it.
  */
-#define PINMAP_INFO_OWNER (1 << 3)
+#define PINMAP_DEVICE_INFO_OWNER (1 << 3)
 
 /**
  * The device is gone.
  */
-#define PINMAP_INFO_GONE (1 << 4)
+#define PINMAP_DEVICE_INFO_GONE (1 << 4)
 
 /**
  * The device can have managed memory.
  */
-#define PINMAP_INFO_MANAGED (1 << 5)
+#define PINMAP_DEVICE_INFO_MANAGED (1 << 5)
 
 /**
  * How many BARs a function can have.
@@ -118,34 +118,34 @@
 #define PINMAP_EVENT_TYPE_OTHER 5
 
 /**
- * The memory of the host.
+ * To the memory of the host, as pinmap_prefetch() takes it.
  */
-#define PINMAP_PLACE_HOST 0
+#define PINMAP_TO_HOST 0
 
 /**
- * The memory of the device.
+ * To the memory of the device.
  */
-#define PINMAP_PLACE_VRAM 1
+#define PINMAP_TO_VRAM 1
 
 /**
  * The memory is to be on the host.
  */
-#define PINMAP_ADVICE_PREFER_HOST (1 << 0)
+#define PINMAP_PREFER_HOST (1 << 0)
 
 /**
  * The memory is to be with the device.
  */
-#define PINMAP_ADVICE_PREFER_VRAM (1 << 1)
+#define PINMAP_PREFER_VRAM (1 << 1)
 
 /**
  * The device reaches the memory where it is, rather than have it moved.
  */
-#define PINMAP_ADVICE_ACCESSED_BY_DEVICE (1 << 2)
+#define PINMAP_ACCESSED_BY_DEVICE (1 << 2)
 
 /**
  * The memory is mostly read.
  */
-#define PINMAP_ADVICE_READ_MOSTLY (1 << 3)
+#define PINMAP_READ_MOSTLY (1 << 3)
 
 /**
  * The device may only read the memory.
@@ -268,7 +268,7 @@ enum pinmap_error_kind {
 /**
  * A BAR that is mapped.
  */
-struct pinmap_bar;
+struct pinmap_mapped_bar;
 
 /**
  * An open device. All that is made from it keeps it open.
@@ -303,7 +303,7 @@ struct pinmap_completion;
 /**
  * A point in a stream.
  */
-struct pinmap_event;
+struct pinmap_stream_event;
 
 /**
  * A device of this driver, as pinmap_list() tells it.
@@ -336,7 +336,7 @@ struct pinmap_device_info {
    */
   uint32_t kind;
   /**
-   * PINMAP_INFO_COHERENT and others.
+   * PINMAP_DEVICE_INFO_COHERENT and others.
    */
   uint32_t flags;
   /**
@@ -528,25 +528,25 @@ extern "C" {
  * Errors: ENOENT, the function has no such BAR, or none that can be mapped; EBUSY, another program
  * owns the device; ENODEV, it is gone.
  */
-struct pinmap_bar *pinmap_bar_map(const struct pinmap_device *device,
-                                  uint32_t number);
+struct pinmap_mapped_bar *pinmap_bar_map(const struct pinmap_device *device,
+                                         uint32_t number);
 
 /**
  * Unmaps a BAR. NULL is none.
  */
-void pinmap_bar_unmap(struct pinmap_bar *bar);
+void pinmap_bar_unmap(struct pinmap_mapped_bar *bar);
 
 /**
  * Returns the length of a BAR in bytes; 0 with an error.
  */
-uint64_t pinmap_bar_length(const struct pinmap_bar *bar);
+uint64_t pinmap_bar_length(const struct pinmap_mapped_bar *bar);
 
 /**
  * Reads a register of 8 bits: one load, which no other access is merged with.
  *
  * Errors: EINVAL, the BAR has no such register.
  */
-int pinmap_bar_read8(const struct pinmap_bar *bar,
+int pinmap_bar_read8(const struct pinmap_mapped_bar *bar,
                      uint64_t offset,
                      uint8_t *value);
 
@@ -555,21 +555,21 @@ int pinmap_bar_read8(const struct pinmap_bar *bar,
  *
  * Errors: EINVAL, the BAR has no such register, or the offset is not aligned.
  */
-int pinmap_bar_read16(const struct pinmap_bar *bar,
+int pinmap_bar_read16(const struct pinmap_mapped_bar *bar,
                       uint64_t offset,
                       uint16_t *value);
 
 /**
  * Reads a register of 32 bits: see pinmap_bar_read16().
  */
-int pinmap_bar_read32(const struct pinmap_bar *bar,
+int pinmap_bar_read32(const struct pinmap_mapped_bar *bar,
                       uint64_t offset,
                       uint32_t *value);
 
 /**
  * Reads a register of 64 bits: see pinmap_bar_read16().
  */
-int pinmap_bar_read64(const struct pinmap_bar *bar,
+int pinmap_bar_read64(const struct pinmap_mapped_bar *bar,
                       uint64_t offset,
                       uint64_t *value);
 
@@ -579,7 +579,7 @@ int pinmap_bar_read64(const struct pinmap_bar *bar,
  *
  * Errors: EINVAL, the BAR has no such register.
  */
-int pinmap_bar_write8(const struct pinmap_bar *bar,
+int pinmap_bar_write8(const struct pinmap_mapped_bar *bar,
                       uint64_t offset,
                       uint8_t value);
 
@@ -588,21 +588,21 @@ int pinmap_bar_write8(const struct pinmap_bar *bar,
  *
  * Errors: EINVAL, the BAR has no such register, or the offset is not aligned.
  */
-int pinmap_bar_write16(const struct pinmap_bar *bar,
+int pinmap_bar_write16(const struct pinmap_mapped_bar *bar,
                        uint64_t offset,
                        uint16_t value);
 
 /**
  * Writes a register of 32 bits: see pinmap_bar_write16().
  */
-int pinmap_bar_write32(const struct pinmap_bar *bar,
+int pinmap_bar_write32(const struct pinmap_mapped_bar *bar,
                        uint64_t offset,
                        uint32_t value);
 
 /**
  * Writes a register of 64 bits: see pinmap_bar_write16().
  */
-int pinmap_bar_write64(const struct pinmap_bar *bar,
+int pinmap_bar_write64(const struct pinmap_mapped_bar *bar,
                        uint64_t offset,
                        uint64_t value);
 
@@ -611,7 +611,7 @@ int pinmap_bar_write64(const struct pinmap_bar *bar,
  *
  * Errors: EINVAL, they do not lie in the BAR, or the offset is not aligned.
  */
-int pinmap_bar_read_words(const struct pinmap_bar *bar,
+int pinmap_bar_read_words(const struct pinmap_mapped_bar *bar,
                           uint64_t offset,
                           uint32_t *to,
                           size_t count);
@@ -621,7 +621,7 @@ int pinmap_bar_read_words(const struct pinmap_bar *bar,
  *
  * Errors: as for pinmap_bar_read_words().
  */
-int pinmap_bar_write_words(const struct pinmap_bar *bar,
+int pinmap_bar_write_words(const struct pinmap_mapped_bar *bar,
                            uint64_t offset,
                            const uint32_t *from,
                            size_t count);
@@ -629,7 +629,7 @@ int pinmap_bar_write_words(const struct pinmap_bar *bar,
 /**
  * Has the device see all writes to a BAR that were made before: reads a register of it.
  */
-int pinmap_bar_flush(const struct pinmap_bar *bar);
+int pinmap_bar_flush(const struct pinmap_mapped_bar *bar);
 
 /**
  * Stores the devices of this driver, at most `max` of them, in the order of their numbers. Returns
@@ -674,7 +674,7 @@ void pinmap_close(struct pinmap_device *device);
 /**
  * Stores the properties of a device. `size` is sizeof(struct pinmap_device_info).
  *
- * Errors: EINVAL, there is no room. A device that is gone has the flag PINMAP_INFO_GONE.
+ * Errors: EINVAL, there is no room. A device that is gone has the flag PINMAP_DEVICE_INFO_GONE.
  */
 int pinmap_get_info(const struct pinmap_device *device,
                     struct pinmap_device_info *info,
@@ -846,7 +846,7 @@ int pinmap_translate(const struct pinmap_device *device,
 
 /**
  * Has the device see what the CPU wrote to these bytes. Needed only if the device lacks
- * PINMAP_INFO_COHERENT; otherwise this does nothing.
+ * PINMAP_DEVICE_INFO_COHERENT; otherwise this does nothing.
  *
  * Errors: EINVAL, the memory has no such bytes; ENODEV, the device is gone.
  */
@@ -1052,7 +1052,7 @@ int pinmap_stream_call(const struct pinmap_stream *stream,
  * failed; EDEADLK, this is a host function.
  */
 int pinmap_stream_record(const struct pinmap_stream *stream,
-                         const struct pinmap_event *event);
+                         const struct pinmap_stream_event *event);
 
 /**
  * Has the device wait for an event, as it was recorded last, before it does what is submitted
@@ -1062,7 +1062,7 @@ int pinmap_stream_record(const struct pinmap_stream *stream,
  * Errors: ENOMEM, out of memory; EIO, the stream has failed; EDEADLK, this is a host function.
  */
 int pinmap_stream_wait_event(const struct pinmap_stream *stream,
-                             const struct pinmap_event *event);
+                             const struct pinmap_stream_event *event);
 
 /**
  * Returns 1 if everything that was submitted is done, 0 if not, -1 with an error.
@@ -1120,26 +1120,26 @@ void pinmap_completion_destroy(struct pinmap_completion *completion);
  * Errors: EOPNOTSUPP, the device has no streams; ENOMEM, out of memory; ENODEV, the device is
  * gone.
  */
-struct pinmap_event *pinmap_event_create(const struct pinmap_device *device);
+struct pinmap_stream_event *pinmap_event_create(const struct pinmap_device *device);
 
 /**
  * Destroys an event. Work that waits for it still does. NULL is none.
  */
-void pinmap_event_destroy(struct pinmap_event *event);
+void pinmap_event_destroy(struct pinmap_stream_event *event);
 
 /**
  * Returns 1 if an event is complete, 0 if not, -1 with an error.
  *
  * Errors: EIO, its stream has failed; ENODEV, the device is gone.
  */
-int pinmap_event_query(const struct pinmap_event *event);
+int pinmap_event_query(const struct pinmap_stream_event *event);
 
 /**
  * Waits until an event is complete, for at most so many milliseconds; -1 is for ever.
  *
  * Errors: ETIMEDOUT, the time was up; otherwise as for pinmap_stream_synchronize().
  */
-int pinmap_event_synchronize(const struct pinmap_event *event,
+int pinmap_event_synchronize(const struct pinmap_stream_event *event,
                              int timeout_ms);
 
 /**
@@ -1148,8 +1148,8 @@ int pinmap_event_synchronize(const struct pinmap_event *event,
  * Errors: EINVAL, one of them was never recorded, or they are of different devices; EAGAIN, one of
  * them is not complete.
  */
-int pinmap_event_elapsed(const struct pinmap_event *begin,
-                         const struct pinmap_event *end,
+int pinmap_event_elapsed(const struct pinmap_stream_event *begin,
+                         const struct pinmap_stream_event *end,
                          uint64_t *nanoseconds);
 
 /**

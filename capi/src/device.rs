@@ -20,17 +20,17 @@ pub const PINMAP_DEVICE_PAGED: u32 = 1;
 pub const PINMAP_DEVICE_OTHER: u32 = 2;
 
 /// The device sees what is in the CPU's caches.
-pub const PINMAP_INFO_COHERENT: u32 = 1 << 0;
+pub const PINMAP_DEVICE_INFO_COHERENT: u32 = 1 << 0;
 /// The function can be reset.
-pub const PINMAP_INFO_CAN_RESET: u32 = 1 << 1;
+pub const PINMAP_DEVICE_INFO_CAN_RESET: u32 = 1 << 1;
 /// Some program owns the device.
-pub const PINMAP_INFO_OWNED: u32 = 1 << 2;
+pub const PINMAP_DEVICE_INFO_OWNED: u32 = 1 << 2;
 /// This program owns it.
-pub const PINMAP_INFO_OWNER: u32 = 1 << 3;
+pub const PINMAP_DEVICE_INFO_OWNER: u32 = 1 << 3;
 /// The device is gone.
-pub const PINMAP_INFO_GONE: u32 = 1 << 4;
+pub const PINMAP_DEVICE_INFO_GONE: u32 = 1 << 4;
 /// The device can have managed memory.
-pub const PINMAP_INFO_MANAGED: u32 = 1 << 5;
+pub const PINMAP_DEVICE_INFO_MANAGED: u32 = 1 << 5;
 
 /// How many BARs a function can have.
 pub const PINMAP_BARS: usize = 6;
@@ -62,7 +62,7 @@ pub struct Node {
 pub struct DeviceInfo {
     /// PINMAP_DEVICE_FLAT or another.
     pub kind: u32,
-    /// PINMAP_INFO_COHERENT and others.
+    /// PINMAP_DEVICE_INFO_COHERENT and others.
     pub flags: u32,
     /// The first address that the device can be given.
     pub aperture_first: u64,
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn pinmap_close(device: *mut Device) {
 
 /// Stores the properties of a device. `size` is sizeof(struct pinmap_device_info).
 ///
-/// Errors: EINVAL, there is no room. A device that is gone has the flag PINMAP_INFO_GONE.
+/// Errors: EINVAL, there is no room. A device that is gone has the flag PINMAP_DEVICE_INFO_GONE.
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_get_info(
     device: *const Device,
@@ -249,12 +249,12 @@ pub unsafe extern "C" fn pinmap_get_info(
                 pinmap::Kind::Paged => PINMAP_DEVICE_PAGED,
                 _ => PINMAP_DEVICE_OTHER,
             },
-            flags: flag(known.coherent, PINMAP_INFO_COHERENT)
-                | flag(known.can_reset, PINMAP_INFO_CAN_RESET)
-                | flag(known.owned, PINMAP_INFO_OWNED)
-                | flag(known.owner, PINMAP_INFO_OWNER)
-                | flag(known.gone, PINMAP_INFO_GONE)
-                | flag(known.managed, PINMAP_INFO_MANAGED),
+            flags: flag(known.coherent, PINMAP_DEVICE_INFO_COHERENT)
+                | flag(known.can_reset, PINMAP_DEVICE_INFO_CAN_RESET)
+                | flag(known.owned, PINMAP_DEVICE_INFO_OWNED)
+                | flag(known.owner, PINMAP_DEVICE_INFO_OWNER)
+                | flag(known.gone, PINMAP_DEVICE_INFO_GONE)
+                | flag(known.managed, PINMAP_DEVICE_INFO_MANAGED),
             aperture_first: *known.aperture.start(),
             aperture_last: *known.aperture.end(),
             page_sizes: known.page_sizes.bits(),

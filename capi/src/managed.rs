@@ -11,19 +11,19 @@ use crate::device::Device;
 use crate::error::{refer, status};
 use crate::options::answer;
 
-/// The memory of the host.
-pub const PINMAP_PLACE_HOST: u32 = 0;
-/// The memory of the device.
-pub const PINMAP_PLACE_VRAM: u32 = 1;
+/// To the memory of the host, as pinmap_prefetch() takes it.
+pub const PINMAP_TO_HOST: u32 = 0;
+/// To the memory of the device.
+pub const PINMAP_TO_VRAM: u32 = 1;
 
 /// The memory is to be on the host.
-pub const PINMAP_ADVICE_PREFER_HOST: u32 = 1 << 0;
+pub const PINMAP_PREFER_HOST: u32 = 1 << 0;
 /// The memory is to be with the device.
-pub const PINMAP_ADVICE_PREFER_VRAM: u32 = 1 << 1;
+pub const PINMAP_PREFER_VRAM: u32 = 1 << 1;
 /// The device reaches the memory where it is, rather than have it moved.
-pub const PINMAP_ADVICE_ACCESSED_BY_DEVICE: u32 = 1 << 2;
+pub const PINMAP_ACCESSED_BY_DEVICE: u32 = 1 << 2;
 /// The memory is mostly read.
-pub const PINMAP_ADVICE_READ_MOSTLY: u32 = 1 << 3;
+pub const PINMAP_READ_MOSTLY: u32 = 1 << 3;
 
 /// What became of memory that was to move, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,8 +43,8 @@ pub struct Prefetched {
 
 fn place(place: u32) -> Result<Place> {
     match place {
-        PINMAP_PLACE_HOST => Ok(Place::Host),
-        PINMAP_PLACE_VRAM => Ok(Place::Vram),
+        PINMAP_TO_HOST => Ok(Place::Host),
+        PINMAP_TO_VRAM => Ok(Place::Vram),
         _ => Err(Error::invalid(format!("there is no place {place}"))),
     }
 }
@@ -99,8 +99,8 @@ pub unsafe extern "C" fn pinmap_advise(
     length: usize,
     advice: u32,
 ) -> c_int {
-    const PREFER: u32 = PINMAP_ADVICE_PREFER_HOST | PINMAP_ADVICE_PREFER_VRAM;
-    const ALL: u32 = PREFER | PINMAP_ADVICE_ACCESSED_BY_DEVICE | PINMAP_ADVICE_READ_MOSTLY;
+    const PREFER: u32 = PINMAP_PREFER_HOST | PINMAP_PREFER_VRAM;
+    const ALL: u32 = PREFER | PINMAP_ACCESSED_BY_DEVICE | PINMAP_READ_MOSTLY;
     status(|| {
         // SAFETY: A device, by the rules of C.
         let device = unsafe { refer(device, "device")? };
@@ -108,16 +108,16 @@ pub unsafe extern "C" fn pinmap_advise(
             return Err(Error::invalid(format!("there is no advice {advice:#x}")));
         }
         let mut given = Advice::new();
-        if advice & PINMAP_ADVICE_PREFER_HOST != 0 {
+        if advice & PINMAP_PREFER_HOST != 0 {
             given = given.prefer(Place::Host);
         }
-        if advice & PINMAP_ADVICE_PREFER_VRAM != 0 {
+        if advice & PINMAP_PREFER_VRAM != 0 {
             given = given.prefer(Place::Vram);
         }
-        if advice & PINMAP_ADVICE_ACCESSED_BY_DEVICE != 0 {
+        if advice & PINMAP_ACCESSED_BY_DEVICE != 0 {
             given = given.accessed_by_device();
         }
-        if advice & PINMAP_ADVICE_READ_MOSTLY != 0 {
+        if advice & PINMAP_READ_MOSTLY != 0 {
             given = given.read_mostly();
         }
         Ok(device

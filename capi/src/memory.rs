@@ -86,7 +86,7 @@ pub unsafe extern "C" fn pinmap_translate(
 }
 
 /// Has the device see what the CPU wrote to these bytes. Needed only if the device lacks
-/// PINMAP_INFO_COHERENT; otherwise this does nothing.
+/// PINMAP_DEVICE_INFO_COHERENT; otherwise this does nothing.
 ///
 /// Errors: EINVAL, the memory has no such bytes; ENODEV, the device is gone.
 #[no_mangle]

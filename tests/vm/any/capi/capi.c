@@ -67,7 +67,7 @@ TEST(devices, .smoke = true)
 		CHECK_EQ(info.vendor, nodes[i].vendor);
 		CHECK_EQ(info.device, nodes[i].device);
 		CHECK(info.aperture_last > info.aperture_first && info.page_sizes & PAGE);
-		CHECK(info.flags & PINMAP_INFO_COHERENT);
+		CHECK(info.flags & PINMAP_DEVICE_INFO_COHERENT);
 		pinmap_close(by_pci);
 		pinmap_close(by_path);
 	}

@@ -24,7 +24,7 @@ enum {
 	BUFFER = 0x40000,
 };
 
-static uint64_t command(struct pinmap_bar *bar)
+static uint64_t command(struct pinmap_mapped_bar *bar)
 {
 	uint64_t value;
 
@@ -32,7 +32,7 @@ static uint64_t command(struct pinmap_bar *bar)
 	return value;
 }
 
-static void transfer(struct pinmap_bar *bar, uint64_t from, uint64_t to, bool to_memory)
+static void transfer(struct pinmap_mapped_bar *bar, uint64_t from, uint64_t to, bool to_memory)
 {
 	DONE(pinmap_bar_write64(bar, DMA_SOURCE, from));
 	DONE(pinmap_bar_write64(bar, DMA_DESTINATION, to));
@@ -44,7 +44,7 @@ static void transfer(struct pinmap_bar *bar, uint64_t from, uint64_t to, bool to
 TEST(edu_copies, .smoke = true)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	char *memory = capi_pages(2);
 	struct pinmap_memory *registered;
 
@@ -63,7 +63,7 @@ TEST(edu_copies, .smoke = true)
 TEST(read_only_is_enforced, .faults = true)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	struct pinmap_memory_options options = {
 		.size = sizeof(options), .flags = PINMAP_READ_ONLY,
 	};
@@ -85,7 +85,7 @@ TEST(read_only_is_enforced, .faults = true)
 TEST(file_is_shared_with_the_device)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	int fd = SYS(memfd_create("capi", 0));
 	struct pinmap_memory *file;
 	char content[4096];
@@ -112,7 +112,7 @@ TEST(file_is_shared_with_the_device)
 TEST(memory_has_another_address)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	struct pinmap_memory_options options = {
 		.size = sizeof(options), .flags = PINMAP_AT_ADDRESS, .device_address = 0x10000000,
 	};
@@ -149,7 +149,7 @@ TEST(memory_has_another_address)
 TEST(registers)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	uint32_t word, words[2];
 
 	CHECK_EQ(pinmap_bar_length(bar), 1 << 20);
@@ -178,7 +178,7 @@ TEST(registers)
 TEST(interrupts)
 {
 	struct pinmap_device *device = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	struct pinmap_interrupt *interrupt = MADE(pinmap_interrupt_enable(device, 0));
 	struct pollfd file = { .fd = DONE(pinmap_interrupt_fd(interrupt)), .events = POLLIN };
 	uint64_t count = 0;
@@ -202,11 +202,11 @@ TEST(interrupts)
 TEST(others_wait_for_the_owner)
 {
 	struct pinmap_device *device = capi_edu(), *other = capi_edu();
-	struct pinmap_bar *bar = MADE(pinmap_bar_map(device, 0));
+	struct pinmap_mapped_bar *bar = MADE(pinmap_bar_map(device, 0));
 	struct pinmap_device_info info;
 
 	DONE(pinmap_get_info(other, &info, sizeof(info)));
-	CHECK((info.flags & PINMAP_INFO_OWNED) && !(info.flags & PINMAP_INFO_OWNER));
+	CHECK((info.flags & PINMAP_DEVICE_INFO_OWNED) && !(info.flags & PINMAP_DEVICE_INFO_OWNER));
 	CHECK_EQ(info.kind, PINMAP_DEVICE_FLAT);
 	REFUSED(pinmap_bar_map(other, 0), EBUSY, BUSY, "BAR 0");
 	REFUSED(pinmap_stream_create(device, NULL), EOPNOTSUPP, UNSUPPORTED, "queues");

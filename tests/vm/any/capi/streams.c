@@ -398,8 +398,8 @@ TEST(events_order_streams)
 	struct pinmap_stream_options urgent = { .size = sizeof(urgent), .priority = 1 };
 	struct pinmap_stream *first = MADE(pinmap_stream_create(gpu, NULL));
 	struct pinmap_stream *second = MADE(pinmap_stream_create(gpu, &urgent));
-	struct pinmap_event *begun = MADE(pinmap_event_create(gpu));
-	struct pinmap_event *ended = MADE(pinmap_event_create(gpu));
+	struct pinmap_stream_event *begun = MADE(pinmap_event_create(gpu));
+	struct pinmap_stream_event *ended = MADE(pinmap_event_create(gpu));
 	struct pinmap_memory *memory = registered(gpu, 1);
 	const uint32_t *words = pinmap_address(memory);
 	uint64_t elapsed;
@@ -530,7 +530,7 @@ TEST(managed_memory_moves)
 	float *numbers;
 
 	DONE(pinmap_get_info(gpu, &info, sizeof(info)));
-	if (!(info.flags & PINMAP_INFO_MANAGED))
+	if (!(info.flags & PINMAP_DEVICE_INFO_MANAGED))
 		SKIP("the device can have no managed memory");
 	CHECK_EQ(info.kind, PINMAP_DEVICE_PAGED);
 	stream = MADE(pinmap_stream_create(gpu, NULL));
@@ -539,7 +539,7 @@ TEST(managed_memory_moves)
 	CHECK_EQ(capi_address(managed, 0), (uintptr_t)numbers);
 	for (int i = 0; i < 1024; i++)
 		numbers[i] = 5;
-	DONE(pinmap_prefetch(gpu, numbers, PAGES * PAGE, PINMAP_PLACE_VRAM, &there, sizeof(there)));
+	DONE(pinmap_prefetch(gpu, numbers, PAGES * PAGE, PINMAP_TO_VRAM, &there, sizeof(there)));
 	CHECK_EQ(there.moved + there.there + there.busy, PAGES * PAGE);
 	CHECK(there.moved);
 	DONE(pinmap_testgpu_increment_f32(stream, managed, 0, PAGES * 1024));
@@ -547,11 +547,11 @@ TEST(managed_memory_moves)
 	/* The CPU's touch brings it home. */
 	CHECK(numbers[0] == 6 && numbers[1024] == 1 && numbers[PAGES * 1024 - 1] == 1);
 	DONE(pinmap_advise(gpu, numbers, PAGES * PAGE,
-			   PINMAP_ADVICE_PREFER_HOST | PINMAP_ADVICE_ACCESSED_BY_DEVICE));
+			   PINMAP_PREFER_HOST | PINMAP_ACCESSED_BY_DEVICE));
 	REFUSED(pinmap_advise(gpu, numbers, PAGES * PAGE,
-			      PINMAP_ADVICE_PREFER_HOST | PINMAP_ADVICE_PREFER_VRAM),
+			      PINMAP_PREFER_HOST | PINMAP_PREFER_VRAM),
 		EINVAL, INVALID_INPUT, "0x3");
-	DONE(pinmap_prefetch(gpu, numbers, PAGES * PAGE, PINMAP_PLACE_HOST, NULL, 0));
+	DONE(pinmap_prefetch(gpu, numbers, PAGES * PAGE, PINMAP_TO_HOST, NULL, 0));
 	REFUSED(pinmap_prefetch(gpu, numbers, PAGE, 7, NULL, 0), EINVAL, INVALID_INPUT, "place 7");
 	DONE(pinmap_stream_destroy(stream));
 	DONE(pinmap_release(managed));
@@ -568,10 +568,10 @@ TEST(ranges_are_managed)
 	float *numbers = (float *)capi_pages(3);
 
 	DONE(pinmap_get_info(gpu, &info, sizeof(info)));
-	if (!(info.flags & PINMAP_INFO_MANAGED))
+	if (!(info.flags & PINMAP_DEVICE_INFO_MANAGED))
 		SKIP("the device can have no managed memory");
 	numbers[1500] = 1;
-	REFUSED(pinmap_prefetch(gpu, numbers, PAGE, PINMAP_PLACE_VRAM, NULL, 0), ENOENT, NOT_FOUND,
+	REFUSED(pinmap_prefetch(gpu, numbers, PAGE, PINMAP_TO_VRAM, NULL, 0), ENOENT, NOT_FOUND,
 		"move");
 	stream = MADE(pinmap_stream_create(gpu, NULL));
 	range = MADE(pinmap_manage(gpu, numbers, 2 * PAGE));
