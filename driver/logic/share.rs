@@ -7,7 +7,7 @@
 //! free, as long as it leaves a few for other contexts; and a user with many contexts leaves a few
 //! for other users.
 //!
-//! Of the numbers of owners of VRAM, and of contexts, a user can have as many as stay free.
+//! Of the numbers of owners of VRAM, a user can have as many as stay free.
 //!
 //! Memory for page tables is set aside when a context is opened, enough for a first mapping
 //! ([`TABLES_EACH`]). A reserve is kept besides: half of it for contexts to come, half for the

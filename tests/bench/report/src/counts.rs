@@ -121,6 +121,7 @@ mod tests {
         );
         fs::remove_file(path).unwrap();
     }
+
     #[test]
     fn readme_has_the_recorded_counts() {
         let readme = include_str!("../../../../README.md").replace("\n ", "");
