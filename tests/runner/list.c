@@ -103,7 +103,18 @@ static void mark(struct listed *tests, const char *pattern, bool selected)
 	}
 }
 
-unsigned int select_tests(struct listed *tests, int count, char **patterns)
+/* Of the selected tests, leaves every @of-th, from number @share on, and those for `smoke`. */
+static void leave_share(struct listed *tests, unsigned int share, unsigned int of)
+{
+	unsigned int number = 0;
+
+	for (struct listed *test = tests; test; test = test->next)
+		if (test->selected && !test->smoke)
+			test->selected = number++ % of == share;
+}
+
+unsigned int select_tests(struct listed *tests, int count, char **patterns, unsigned int share,
+			  unsigned int of)
 {
 	unsigned int selected = 0;
 	bool some = false;
@@ -119,6 +130,7 @@ unsigned int select_tests(struct listed *tests, int count, char **patterns)
 	for (int i = 0; i < count; i++)
 		if (patterns[i][0] == '!')
 			mark(tests, patterns[i] + 1, false);
+	leave_share(tests, share, of);
 	for (struct listed *test = tests; test; test = test->next)
 		selected += test->selected;
 	return selected;

@@ -46,8 +46,10 @@ struct listed *list_tests(const char *directory);
  * Marks the tests that the patterns select, and returns how many these are. Without a pattern all
  * are selected. A pattern is a test's full name, a part of it, a glob, or "smoke"; a "!" before it
  * leaves out what matches. Tests named noiommu_* are for a machine without an IOMMU, and only
- * patterns with that word select them.
+ * patterns with that word select them. Of these tests only every @of-th stays, from number @share
+ * on, and those for "smoke".
  */
-unsigned int select_tests(struct listed *tests, int count, char **patterns);
+unsigned int select_tests(struct listed *tests, int count, char **patterns, unsigned int share,
+			  unsigned int of);
 
 #endif

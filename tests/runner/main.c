@@ -39,11 +39,13 @@ enum { BUSY = 4 };
 enum { SLOWEST = 40 };
 
 static const char usage[] =
-	"usage: run [--timings] [PATTERN...]\n"
+	"usage: run [--timings] [--share K/N] [PATTERN...]\n"
 	"Runs the tests in this directory. PATTERN: a test's name or a part of it (\"dma: \" for\n"
 	"a whole program), a glob, or \"smoke\" for the few that show whether anything works;\n"
 	"with a \"!\" before it, what matches is left out.\n"
-	"--timings: tells how long each test takes, and the slowest.\n";
+	"--timings: tells how long each test takes, and the slowest.\n"
+	"--share K/N: of these tests, only every N-th from number K on (0 is the first), and\n"
+	"the \"smoke\" ones.\n";
 
 /* The files that a test's process writes to. */
 struct output {
@@ -266,18 +268,22 @@ static void show_slowest(struct listed *const *order, unsigned int count)
 
 int main(int argc, char **argv)
 {
-	unsigned int count, number = 0, failed = 0;
+	unsigned int count, number = 0, failed = 0, share = 0, of = 1;
 	struct listed *tests, **order;
 	bool timings = false;
 	char *directory;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (; argc > 1 && !strncmp(argv[1], "--", 2); argc--, argv++) {
-		if (strcmp(argv[1], "--timings")) {
+		if (!strcmp(argv[1], "--timings")) {
+			timings = true;
+		} else if (!strcmp(argv[1], "--share") && argc > 2 &&
+			   sscanf(argv[2], "%u/%u", &share, &of) == 2 && share < of) {
+			argc--, argv++;
+		} else {
 			fputs(usage, strcmp(argv[1], "--help") ? stderr : stdout);
 			return strcmp(argv[1], "--help") ? 2 : 0;
 		}
-		timings = true;
 	}
 	directory = realpath("/proc/self/exe", NULL);
 	if (!directory)
@@ -293,7 +299,7 @@ int main(int argc, char **argv)
 	try_file_write("/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_swap", "0");
 
 	tests = list_tests(directory);
-	count = select_tests(tests, argc - 1, argv + 1);
+	count = select_tests(tests, argc - 1, argv + 1, share, of);
 	printf("TAP version 13\n1..%u%s\n", count, count ? "" : " # SKIP no test of that name");
 	times = calloc(count + 1, sizeof(*times));
 	order = calloc(count + 1, sizeof(*order));
