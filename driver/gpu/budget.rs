@@ -13,7 +13,7 @@
 
 use super::{vram::zeros, Gpu};
 use crate::{
-    logic::{block::PAGES, share, PAGE_SIZE},
+    logic::{share, PAGE_SIZE},
     sys::cgroup,
 };
 use kernel::{
@@ -21,7 +21,8 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Relaxed, Release},
+        aref::ARef,
+        atomic::{Atomic, Relaxed},
         Arc, Mutex,
     },
 };
@@ -31,11 +32,13 @@ const OWNERS: usize = 1024;
 const OTHERS: u32 = 0;
 
 /// Who has a number.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Holder {
     contexts: u32,
     /// The user whose contexts these are, and whose are the pages that they left.
     uid: u32,
+    /// The memory of the last of these, from which the pages came, as long as there may be some.
+    mm: Option<ARef<Mm>>,
 }
 
 /// All owners of a device.
@@ -47,13 +50,7 @@ pub(super) struct Owners {
     pages: KVVec<Atomic<u64>>,
     /// The owner of each page of VRAM.
     of_page: KVVec<Atomic<u32>>,
-    /// The owner of 2 MiB of VRAM that were taken together, plus 1, in place of those of the pages;
-    /// otherwise 0.
-    of_block: KVVec<Atomic<u64>>,
 }
-
-/// Pages of 2 MiB.
-const EACH: u64 = PAGES as u64;
 
 impl Owners {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
@@ -63,18 +60,15 @@ impl Owners {
             for _ in 0..count {
                 of_page.push(Atomic::new(OTHERS), GFP_KERNEL)?;
             }
-            let nobody = Holder {
-                contexts: 0,
-                uid: 0,
-            };
-            let holders = KVVec::from_elem(nobody, OWNERS, GFP_KERNEL)?;
+            let mut holders = KVVec::with_capacity(OWNERS, GFP_KERNEL)?;
+            for _ in 0..OWNERS {
+                holders.push(Holder::default(), GFP_KERNEL)?;
+            }
             let pages = zeros(OWNERS as u64)?;
-            let of_block = zeros((vram / PAGE_SIZE).div_ceil(EACH))?;
             Ok(try_pin_init!(Self {
                 holders <- new_mutex!(holders, "pinmap_owners"),
                 pages,
                 of_page,
-                of_block,
             }? Error))
         })
     }
@@ -83,9 +77,9 @@ impl Owners {
         self.pages.get(owner as usize)
     }
 
-    /// Gives a context of the user `uid` a number: one that nobody has, or, if the user has its
-    /// share of these, the one of its own that the fewest of its contexts have.
-    fn take_number(&self, uid: u32) -> u32 {
+    /// Gives a context of the user `uid`, whose memory is `mm`, a number: one that nobody has, or,
+    /// if the user has its share of these, the one of its own that the fewest of its contexts have.
+    fn take_number(&self, uid: u32, mm: &Mm) -> u32 {
         let mut holders = self.holders.lock();
         let (mut free, mut has) = (0_u64, 0_u64);
         let (mut unused, mut own) = (None, None);
@@ -109,51 +103,38 @@ impl Owners {
         if let Some(holder) = holders.get_mut(number as usize) {
             holder.contexts = holder.contexts.saturating_add(1);
             holder.uid = uid;
+            holder.mm = Some(mm.into());
         }
         number
     }
 
-    fn of_block(&self, page: u64) -> Option<&Atomic<u64>> {
-        self.of_block.get((page / EACH) as usize)
-    }
-
-    /// Gives `count` pages of VRAM from `first` on, which are one page or all of 2 MiB, to `owner`.
-    /// Called by one task at a time.
-    pub(super) fn take(&self, first: u64, count: u64, owner: u32) {
-        if let Some(all) = self.of_block(first) {
-            if count == EACH {
-                all.store(u64::from(owner).saturating_add(1), Release);
-            } else if let Some(before) = all.load(Relaxed).checked_sub(1) {
-                // Some of these may still be somebody's: they were split.
-                let block = (first & !EACH.wrapping_sub(1)) as usize;
-                for page in self.of_page.iter().skip(block).take(PAGES) {
-                    page.store(before as u32, Relaxed);
-                }
-                all.store(0, Release);
-            }
-        }
-        if count != EACH {
-            if let Some(page) = self.of_page.get(first as usize) {
-                page.store(owner, Relaxed);
-            }
+    /// Gives page `number` of VRAM to `owner`. Called by one task at a time.
+    pub(super) fn take(&self, number: u64, owner: u32) {
+        if let Some(page) = self.of_page.get(number as usize) {
+            page.store(owner, Relaxed);
         }
         if let Some(pages) = self.pages_of(owner) {
-            pages.fetch_add(count, Relaxed);
+            pages.fetch_add(1, Relaxed);
         }
     }
 
-    /// Takes `count` pages of VRAM from `first` on, which were given together, from their owner.
-    /// From any context.
-    pub(super) fn give(&self, first: u64, count: u64) {
-        let all = self.of_block(first).map_or(0, |all| all.load(Acquire));
-        let page = self.of_page.get(first as usize);
-        let owner = match all.checked_sub(1) {
-            Some(owner) => owner as u32,
-            None => page.map_or(OTHERS, |owner| owner.load(Relaxed)),
-        };
-        if let Some(pages) = self.pages_of(owner) {
-            pages.fetch_sub(count, Relaxed);
+    /// Takes page `number` of VRAM from its owner. From any context.
+    pub(super) fn give(&self, number: u64) {
+        if let Some(pages) = self.pages_of(self.of(number)) {
+            pages.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// The owner of page `number` of VRAM, if it has one.
+    pub(super) fn of(&self, number: u64) -> u32 {
+        let page = self.of_page.get(number as usize);
+        page.map_or(OTHERS, |owner| owner.load(Relaxed))
+    }
+
+    /// The memory from which the pages of `owner` came; a child may have them, too, or alone.
+    pub(super) fn mm(&self, owner: u32) -> Option<ARef<Mm>> {
+        let holders = self.holders.lock();
+        holders.get(owner as usize)?.mm.clone()
     }
 }
 
@@ -166,11 +147,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Makes the budget of a context of the user `uid`, without a limit. Sleeps.
-    pub(crate) fn new(gpu: &Arc<Gpu>, uid: u32) -> Self {
+    /// Makes the budget of a context of the user `uid`, whose memory is `mm`, without a limit.
+    /// Sleeps.
+    pub(crate) fn new(gpu: &Arc<Gpu>, uid: u32, mm: &Mm) -> Self {
         Self {
             gpu: gpu.clone(),
-            owner: gpu.private.owners.take_number(uid),
+            owner: gpu.private.owners.take_number(uid, mm),
             limit: Atomic::new(u64::MAX),
         }
     }
@@ -211,9 +193,14 @@ impl Budget {
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        let mut holders = self.gpu.private.owners.holders.lock();
+        let owners = &self.gpu.private.owners;
+        let pages = owners.pages_of(self.owner);
+        let mut holders = owners.holders.lock();
         if let Some(holder) = holders.get_mut(self.owner as usize) {
             holder.contexts = holder.contexts.saturating_sub(1);
+            if holder.contexts == 0 && pages.is_none_or(|pages| pages.load(Relaxed) == 0) {
+                holder.mm = None;
+            }
         }
     }
 }

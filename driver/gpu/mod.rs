@@ -59,6 +59,8 @@ use kernel::{
 #[cfg(pinmap_mirror)]
 pub(crate) mod budget;
 mod contexts;
+#[cfg(pinmap_mirror)]
+mod evict;
 pub(crate) mod hardware;
 #[cfg(pinmap_mirror)]
 mod held;

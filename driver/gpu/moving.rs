@@ -7,6 +7,7 @@
 
 use super::{
     mover::{Copies, Jobs, Move},
+    pager::Taker,
     peers::PeerSource,
     reserve::Reserved,
     Gpu,
@@ -18,6 +19,7 @@ use crate::{
         task,
     },
 };
+use core::ops::Range;
 use kernel::{prelude::*, sync::Arc};
 
 /// Lists that are kept for the next blocks.
@@ -41,9 +43,9 @@ pub(crate) struct Outcome {
 /// A page that is to move, and the one it is to move to.
 struct Pair {
     item: Item,
-    /// The first page number in VRAM.
+    /// The page number in VRAM.
     number: u64,
-    /// The new page; that of an item that is split has one for each of its pages.
+    /// The new page.
     pfn: u64,
 }
 
@@ -92,7 +94,7 @@ struct UnderWay<'a> {
 /// Where pages of a peer come from.
 struct FromPeer<'a> {
     gpu: Arc<Gpu>,
-    touched: bool,
+    taker: Taker,
     area: Area<'a>,
     part: Span,
 }
@@ -108,9 +110,8 @@ impl<'a> Moving<'a> {
 
     /// Pages that were collected, also those for which there was no room.
     pub(crate) fn collected(&self) -> u64 {
-        let pairs = self.under_way.iter().flat_map(|this| &this.pairs);
-        let pages = pairs.map(|pair| pages_of(pair.item));
-        pages.fold(self.outcome.no_room, u64::saturating_add)
+        let pairs = self.under_way.as_ref().map_or(0, |this| this.pairs.len());
+        self.outcome.no_room.saturating_add(pairs as u64)
     }
 
     /// Whether the engine was told to copy; otherwise it waits for others to end.
@@ -144,33 +145,31 @@ impl<'a> Moving<'a> {
         let is_copied = copied.is_ok();
         for pair in &this.pairs {
             if is_copied {
-                let huge = pair.item.huge;
-                this.collected.set(pair.item.index, pair.pfn, huge);
+                this.collected.set(pair.item.index, pair.pfn);
             } else {
                 this.collected.drop_page(pair.pfn);
             }
         }
         this.collected.commit();
         for pair in &this.pairs {
-            let pages = pages_of(pair.item);
             if is_copied && this.collected.moves(pair.item.index) {
-                self.outcome.moved = self.outcome.moved.saturating_add(pages);
+                self.outcome.moved = self.outcome.moved.saturating_add(1);
                 let from = this.peer.as_ref().and_then(|peer| {
                     let pfn = pair.item.pfn?;
                     peer.gpu.offset_of(pfn)
                 });
                 if from.is_some() {
-                    self.outcome.from_peer = self.outcome.from_peer.saturating_add(pages);
+                    self.outcome.from_peer = self.outcome.from_peer.saturating_add(1);
                 }
             } else {
-                self.outcome.busy = self.outcome.busy.saturating_add(pages);
+                self.outcome.busy = self.outcome.busy.saturating_add(1);
             }
         }
         let batch = this.collected.end();
         if let Some(peer) = &this.peer {
             let pages = self.outcome.from_peer;
             peer.gpu
-                .tell_taken(&peer.area, peer.part, pages, peer.touched);
+                .tell_taken(&peer.area, peer.part, pages, peer.taker);
         }
         let lists = Lists {
             pairs: this.pairs,
@@ -193,7 +192,10 @@ impl Drop for Moving<'_> {
 /// What one task has under way, the first begun first, each with what the caller knows about it.
 ///
 /// They are finished in the order in which they were begun, and none is begun while the last has
-/// not: nobody waits for others with something that others wait for.
+/// not. So nobody waits for a window with pages that those who have one may wait for. To collect
+/// the next pages may mean to sleep for the lock of a huge page of the system. Its owner does not
+/// wait for pages that were collected here: these are all small, and whoever has a huge page locked
+/// only tries to lock others.
 pub(crate) struct Line<'a, T>(KVec<(T, Moving<'a>)>);
 
 impl<'a, T> Line<'a, T> {
@@ -257,16 +259,18 @@ impl Gpu {
         let collected = batch.collect(area, part, source)?;
         let mut outcome = Outcome::default();
         let pairs = &mut lists.pairs;
+        let taking = self.begin_taking(area.may_be_huge());
         collected.each(|item| {
-            if let Some((number, pfn)) = self.take_page(reserved, item.huge) {
+            let taken = taking.take(reserved, collected.address(item.index));
+            if let Some((number, pfn)) = taken {
                 let _ = pairs.push_within_capacity(Pair { item, number, pfn });
-            } else if !item.huge || !self.take_in_pieces(&collected, reserved, item, pairs) {
-                outcome.no_room = outcome.no_room.saturating_add(pages_of(item));
+            } else {
+                outcome.no_room = outcome.no_room.saturating_add(1);
             }
         });
+        drop(taking);
         for pair in &*pairs {
             let offset = pair.number.saturating_mul(PAGE_SIZE);
-            let pages = pages_of(pair.item);
             let list = match pair.item.pfn {
                 Some(_) => &mut lists.jobs.moves,
                 None => &mut lists.jobs.zeros,
@@ -277,7 +281,7 @@ impl Gpu {
                 pfn: on_bus.unwrap_or(pfn),
                 peer: on_bus.is_some(),
                 offset,
-                pages,
+                pages: 1,
             });
         }
         let peer = peer.filter(|_| lists.jobs.moves.iter().any(|pages| pages.peer));
@@ -290,7 +294,7 @@ impl Gpu {
         if let (Some(peer), Some(under_way)) = (peer, &mut moving.under_way) {
             under_way.peer = Some(FromPeer {
                 gpu: peer.gpu.clone(),
-                touched: peer.touched,
+                taker: peer.taker,
                 area,
                 part,
             });
@@ -302,7 +306,7 @@ impl Gpu {
     pub(crate) fn begin_home<'a>(&'a self, area: Area<'a>, part: Span) -> Result<Moving<'a>> {
         let (batch, lists) = self.lists()?;
         let collected = batch.collect(area, part, Source::Device(self.token()))?;
-        Ok(self.send_home(lists, collected))
+        Ok(self.send_home(lists, collected, None))
     }
 
     /// The same for the memory of a CPU fault.
@@ -313,14 +317,19 @@ impl Gpu {
     ) -> Result<Moving<'a>> {
         let (batch, lists) = self.lists()?;
         let collected = batch.collect_for(fault, part, self.token())?;
-        Ok(self.send_home(lists, collected))
+        Ok(self.send_home(lists, collected, None))
     }
 
-    /// The same for the pages of VRAM with these frame numbers, wherever they are mapped.
-    pub(super) fn begin_pages(&self, pfns: &[usize]) -> Result<Moving<'_>> {
+    /// The same for what of `part` is among `numbers`, which are pages of VRAM.
+    pub(super) fn begin_eviction<'a>(
+        &'a self,
+        area: Area<'a>,
+        part: Span,
+        numbers: &Range<u64>,
+    ) -> Result<Moving<'a>> {
         let (batch, lists) = self.lists()?;
-        let collected = self.as_evictor(|| batch.collect_pages(pfns))?;
-        Ok(self.send_home(lists, collected))
+        let collected = batch.collect(area, part, Source::Device(self.token()))?;
+        Ok(self.send_home(lists, collected, Some(numbers)))
     }
 
     fn begin<'a>(
@@ -344,69 +353,46 @@ impl Gpu {
         }
     }
 
-    /// Has collected pages of VRAM go home.
-    fn send_home<'a>(&'a self, mut lists: Lists, collected: Collected<'a>) -> Moving<'a> {
+    /// Has collected pages of VRAM go home, or only those among `numbers`.
+    fn send_home<'a>(
+        &'a self,
+        mut lists: Lists,
+        collected: Collected<'a>,
+        numbers: Option<&Range<u64>>,
+    ) -> Moving<'a> {
         let mut outcome = Outcome::default();
-        let mut add = |item: Item, number: u64, pfn| {
-            let (offset, pages) = (number.saturating_mul(PAGE_SIZE), pages_of(item));
-            let _ = lists.pairs.push_within_capacity(Pair { item, number, pfn });
-            let moves = &mut lists.jobs.moves;
+        let (pairs, moves) = (&mut lists.pairs, &mut lists.jobs.moves);
+        collected.each(|item| {
+            let offset = item.pfn.and_then(|pfn| self.offset_of(pfn));
+            let number = offset.map(|offset| offset / PAGE_SIZE);
+            let number = number.filter(|number| numbers.is_none_or(|all| all.contains(number)));
+            if let Some(number) = number {
+                let pfn = 0;
+                let _ = pairs.push_within_capacity(Pair { item, number, pfn });
+            }
+        });
+        // What moves as a block is copied as a block.
+        let mut neighbours = match pairs.len() {
+            PAGES => collected.allocate_neighbours(),
+            _ => None,
+        };
+        pairs.retain(|pair| {
+            let pfn = neighbours.or_else(|| collected.allocate_home(pair.item.index));
+            let Some(pfn) = pfn else {
+                outcome.no_room = outcome.no_room.saturating_add(1);
+                return false;
+            };
+            neighbours = neighbours.map(|pfn| pfn.saturating_add(1));
+            pair.pfn = pfn;
             let _ = moves.push_within_capacity(Move {
                 pfn,
                 peer: false,
-                offset,
-                pages,
+                offset: pair.number.saturating_mul(PAGE_SIZE),
+                pages: 1,
             });
-        };
-        collected.each(|item| {
-            let offset = item.pfn.and_then(|pfn| self.offset_of(pfn));
-            let Some(number) = offset.map(|offset| offset / PAGE_SIZE) else {
-                return;
-            };
-            if let Some(pfn) = collected.allocate_home(item.index, item.huge) {
-                add(item, number, pfn);
-                return;
-            }
-            let mut without = pages_of(item);
-            if item.huge && collected.can_split() {
-                // With small pages in its place it is split.
-                for page in 0..PAGES {
-                    let index = item.index.saturating_add(page);
-                    let Some(pfn) = collected.allocate_home(index, false) else {
-                        break;
-                    };
-                    add(item.piece(page), number.saturating_add(page as u64), pfn);
-                    without = without.saturating_sub(1);
-                }
-            }
-            outcome.no_room = outcome.no_room.saturating_add(without);
+            true
         });
         self.begin(lists, collected, true, outcome)
-    }
-
-    /// Takes a page of VRAM for each page of a huge `item`, since there is no huge one. Returns
-    /// whether there were enough: they move together.
-    fn take_in_pieces(
-        &self,
-        collected: &Collected<'_>,
-        reserved: &mut Reserved<'_>,
-        item: Item,
-        pairs: &mut KVec<Pair>,
-    ) -> bool {
-        let before = pairs.len();
-        for page in 0..PAGES {
-            let Some((number, pfn)) = self.take_page(reserved, false) else {
-                while pairs.len() > before {
-                    if let Some(pair) = pairs.pop() {
-                        collected.drop_page(pair.pfn);
-                    }
-                }
-                return false;
-            };
-            let item = item.piece(page);
-            let _ = pairs.push_within_capacity(Pair { item, number, pfn });
-        }
-        true
     }
 
     /// Zeroes pages of VRAM by the CPU.
@@ -437,14 +423,5 @@ impl Gpu {
             }
         }
         Ok(())
-    }
-}
-
-/// Pages of an item.
-fn pages_of(item: Item) -> u64 {
-    if item.huge {
-        PAGES as u64
-    } else {
-        1
     }
 }

@@ -45,15 +45,26 @@ pub(crate) trait Pager: Send + Sync {
     #[cfg(pinmap_mirror)]
     fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64);
 
-    /// Tells that another device took `pages` of VRAM that are in `part` of `area`, in one block,
-    /// without the host: because it has `touched` them, or its program has moved them. Called under
-    /// the same conditions.
+    /// Tells that `taker` took `pages` of VRAM that were in `part` of `area`, in one block. Called
+    /// under the same conditions.
     #[cfg(pinmap_mirror)]
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, touched: bool);
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker);
 
     /// Takes everything away from the device, and serves nothing any more: the context's queues are
     /// gone, and its page tables go next. Sleeps, and waits for the device.
     fn end(&self);
+}
+
+/// What has taken pages from VRAM that the CPU did not touch.
+#[cfg(pinmap_mirror)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// Another device, which has touched them, and took them without the host.
+    Device,
+    /// Another device, whose program has moved them there.
+    Program,
+    /// Eviction: they went home, since others need the room.
+    Eviction,
 }
 
 /// A fault that was served. The device is to repeat the access; if that faults again, so is the
@@ -116,17 +127,11 @@ impl Vm {
         }
     }
 
-    /// Tells what serves faults that another device took pages: see [`Pager::was_taken`].
+    /// Tells what serves faults that pages were taken: see [`Pager::was_taken`].
     #[cfg(pinmap_mirror)]
-    pub(super) fn was_taken(
-        &self,
-        area: &migrate::Area<'_>,
-        part: Span,
-        pages: u64,
-        touched: bool,
-    ) {
+    pub(super) fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker) {
         if let Paging::By(pager) = &*self.paging.lock() {
-            pager.was_taken(area, part, pages, touched);
+            pager.was_taken(area, part, pages, taker);
         }
     }
 

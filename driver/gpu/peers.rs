@@ -14,7 +14,7 @@
 //!
 //! Source: `Documentation/driver-api/pci/p2pdma.rst`.
 
-use super::Gpu;
+use super::{pager::Taker, Gpu};
 use crate::{
     logic::{block::Pages, span::Span},
     sys::{
@@ -144,12 +144,11 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Has pages taken from the peer, because the device has `touched` them or because the program
-    /// wants it.
-    pub(crate) fn source(&self, touched: bool) -> PeerSource<'_> {
+    /// Has `taker` take pages from the peer.
+    pub(crate) fn source(&self, taker: Taker) -> PeerSource<'_> {
         PeerSource {
             gpu: &self.gpu,
-            touched,
+            taker,
         }
     }
 }
@@ -158,14 +157,13 @@ impl Holder {
 #[derive(Clone, Copy)]
 pub(crate) struct PeerSource<'a> {
     pub(super) gpu: &'a Arc<Gpu>,
-    pub(super) touched: bool,
+    pub(super) taker: Taker,
 }
 
 impl Gpu {
     /// Finds a peer that has any of the `pages`, in `block` of the memory of `areas`, which the
     /// process can write to as they are. The others may be another process's too: they come home,
-    /// which gives each process its own. To put a huge one back where it was is not possible
-    /// without a warning of the kernel's (CONFIG_DEBUG_VM, remove_migration_pmd()).
+    /// which gives each process its own.
     pub(crate) fn holder(
         &self,
         areas: &Areas<'_>,

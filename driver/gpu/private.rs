@@ -7,28 +7,31 @@
 //! a context.
 //!
 //! A page *moves in* when the caller asks for it, and *goes home* when the CPU touches it, when
-//! somebody pins it, when the caller asks for it, and when the device leaves. It may also move to
-//! another device (`peers.rs`). Whoever moves a page
-//! has it locked and taken from all page tables, those of the device included: see
-//! `sys/migrate.rs`. It is entered in a device's page table later, by a fault, as any other page.
+//! somebody pins it, when the caller asks for it, and when others need the room or the device
+//! leaves (`evict.rs`). It may also move to another device (`peers.rs`). Whoever moves a page has
+//! it locked and taken from all page tables, those of the device included: see `sys/migrate.rs`. It
+//! is entered in a device's page table later, by a fault, as any other page.
+//!
+//! All pages are small. 2 MiB that moved in as a whole have frames that are neighbours in the same
+//! order, so that the device has one entry for them, and they are copied at once.
 
 use super::{
     budget::Owners,
     mover::Mover,
     moving::Outcome,
-    reserve::{Ages, Reserved},
-    vram::{frame_bits, set_bits, BITS},
+    pager::Taker,
+    reserve::{Ages, Reserved, EACH},
+    vram::{frame_bits, set_bits, zeros, BITS},
     Gpu,
 };
 use crate::{
     address_space::AddressSpace,
-    logic::{block::PAGES, pte::LARGE, span::Span, PAGE_SIZE},
+    logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
         clock::{self, MILLISECOND},
         device_private::{tell_lost, Brought, DevicePages, Owner, Token},
         killable::{Errand, Killable},
-        migrate::{Area, HomeFault},
-        task,
+        migrate::{Area, HomeFault, Rmap},
     },
 };
 use core::ops::Range;
@@ -37,6 +40,7 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Relaxed},
+        lock::{mutex::MutexBackend, Guard},
         Arc, Mutex, UniqueArc,
     },
 };
@@ -50,19 +54,28 @@ const PATIENT_TRIES: u32 = 200;
 /// Pause until it is looked again whether somebody has pages that are lost.
 const LONG_PAUSE: u64 = 500 * MILLISECOND;
 
+/// The descriptions of the pages.
+struct Described {
+    pages: DevicePages<Gpu>,
+    /// The device leaves: nothing moves in any more.
+    leaves: bool,
+}
+
 /// The pages.
 #[pin_data]
 pub(super) struct Private {
-    /// `None`: the device is not bound, or leaves, or there was no memory for the descriptions.
+    /// `None`: the device is not bound, or there was no memory for the descriptions.
     #[pin]
-    pages: Mutex<Option<DevicePages<Gpu>>>,
+    described: Mutex<Option<Described>>,
     /// The frame number of page 0.
     first: Atomic<u64>,
     /// The pages that processes have, a bit for each.
     pub(super) used: KVVec<Atomic<u64>>,
+    /// The 2 MiB of VRAM that moved in as a whole, of memory that may have huge pages, and of which
+    /// nothing has gone yet: a bit each.
+    whole: KVVec<Atomic<u64>>,
     count: Atomic<u64>,
     /// When the device was given them.
-    #[pin]
     pub(super) ages: Ages,
     /// Who has moved them there.
     #[pin]
@@ -101,12 +114,15 @@ impl Private {
     pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let used = frame_bits(vram)?;
+            let whole = zeros((vram / LARGE).div_ceil(BITS))?;
+            let ages = Ages::new(vram)?;
             Ok(try_pin_init!(Self {
-                pages <- new_mutex!(None, "pinmap_private"),
+                described <- new_mutex!(None, "pinmap_private"),
                 first: Atomic::new(u64::MAX),
                 used,
+                whole,
                 count: Atomic::new(0),
-                ages <- Ages::new(vram),
+                ages,
                 owners <- Owners::new(vram),
             }? Error))
         })
@@ -114,18 +130,23 @@ impl Private {
 }
 
 impl Owner for Gpu {
-    fn freed(&self, first: u64, count: u64) {
-        set_bits(&self.private.used, first, count, false);
-        self.private.owners.give(first, count);
-        self.free_frames(first, count);
-        self.private.count.fetch_sub(count, Relaxed);
+    fn freed(&self, number: u64) {
+        let private = &self.private;
+        let block = number / EACH;
+        if has_bit(&private.whole, block) {
+            set_bits(&private.whole, block, 1, false);
+        }
+        set_bits(&private.used, number, 1, false);
+        private.owners.give(number);
+        self.free_frames(number, 1);
+        private.count.fetch_sub(1, Relaxed);
     }
 
     fn bring_home(&self, fault: &HomeFault<'_>) -> Brought {
-        let around = match (fault.is_huge(), fault.is_alone()) {
-            (true, _) => LARGE,
-            (_, true) => PAGE_SIZE,
-            _ => AROUND,
+        let around = if self.is_of_whole(fault) {
+            LARGE
+        } else {
+            AROUND
         };
         let around = Span::new(fault.addr() & !around.wrapping_sub(1), around).ok();
         let part = around.and_then(|around| around.intersection(fault.area()?));
@@ -165,7 +186,8 @@ impl Gpu {
         match DevicePages::new(this.limits.vram, this.clone()) {
             Ok(pages) => {
                 this.private.first.store(pages.first(), Relaxed);
-                *this.private.pages.lock() = Some(pages);
+                let leaves = false;
+                *this.private.described.lock() = Some(Described { pages, leaves });
             }
             Err(error) => {
                 let dev: &device::Device = this.function.as_ref();
@@ -178,8 +200,12 @@ impl Gpu {
     /// Has all pages go home, for good. Waits until they are there. If the device does not answer,
     /// the CPU copies them. Those that it cannot reach are lost: whoever touches one gets a SIGBUS.
     pub(super) fn end_private(&self) {
-        // Nothing moves in from now on.
-        let pages = self.private.pages.lock().take();
+        if let Some(described) = &mut *self.private.described.lock() {
+            described.leaves = true;
+        } else {
+            // Pages that were lost are not sent home again.
+            return self.end_mover();
+        }
         let mut lost = false;
         let dev: &device::Device = self.function.as_ref();
         let mut tries = 0_u32;
@@ -200,7 +226,10 @@ impl Gpu {
             }
         }
         self.end_mover();
-        let Some(pages) = pages else { return };
+        let described = self.private.described.lock().take();
+        let Some(Described { pages, .. }) = described else {
+            return;
+        };
         if self.has_private() {
             let bytes = self.private.count.load(Relaxed).saturating_mul(PAGE_SIZE);
             dev_err!(
@@ -212,15 +241,24 @@ impl Gpu {
         }
     }
 
-    /// Tells contexts that another device took `pages` of `part` of an area, which it has `touched`
-    /// or its program has moved.
-    pub(super) fn tell_taken(&self, area: &Area<'_>, part: Span, pages: u64, touched: bool) {
+    /// Tells contexts that `taker` took `pages` of `part` of an area.
+    pub(super) fn tell_taken(&self, area: &Area<'_>, part: Span, pages: u64, taker: Taker) {
         if pages == 0 {
             return;
         }
         for member in self.members.lock().values() {
-            member.vm().was_taken(area, part, pages, touched);
+            member.vm().was_taken(area, part, pages, taker);
         }
+    }
+
+    /// Whether the page of `fault` is one of 2 MiB that moved in as a whole, and are mapped so that
+    /// they begin on a boundary.
+    fn is_of_whole(&self, fault: &HomeFault<'_>) -> bool {
+        let offset = self.offset_of(fault.pfn());
+        offset.is_some_and(|offset| {
+            let is_there = fault.addr() % LARGE / PAGE_SIZE == offset % LARGE / PAGE_SIZE;
+            is_there && has_bit(&self.private.whole, offset / LARGE)
+        })
     }
 
     /// Has all pages go home that can at this moment. Returns whether none is left.
@@ -257,56 +295,59 @@ impl Gpu {
         first..first.saturating_add(self.limits.vram / PAGE_SIZE)
     }
 
-    /// Takes a page of VRAM, or 2 MiB of it if `huge`, from what is reserved. Returns its number
-    /// and its frame number: it is locked and has one reference.
-    pub(super) fn take_page(&self, reserved: &mut Reserved<'_>, huge: bool) -> Option<(u64, u64)> {
-        let pages = self.private.pages.lock();
-        let pages = pages.as_ref()?;
-        let count = if huge { PAGES as u64 } else { 1 };
-        let number = reserved.take(count)?;
-        self.note_given(number.saturating_mul(PAGE_SIZE));
-        self.private.owners.take(number, count, reserved.owner());
-        set_bits(&self.private.used, number, count, true);
-        self.private.count.fetch_add(count, Relaxed);
-        Some((number, pages.take(number, huge)))
+    /// Where in the reverse map page `number` of VRAM is, if somebody maps it.
+    pub(super) fn rmap(&self, number: u64) -> Option<Rmap> {
+        let described = self.private.described.lock();
+        described.as_ref()?.pages.rmap(number)
     }
 
-    /// Has all pages go home, as far as they can at this moment. `ENODEV`: some cannot be read any
-    /// more.
-    fn send_home_all(&self) -> Result {
-        for block in 0..(self.limits.vram / PAGE_SIZE).div_ceil(PAGES as u64) {
-            match self.send_home_block(block) {
-                Err(error) if error == ENODEV => return Err(error),
-                // The others may have better luck.
-                _ => {}
-            }
-            task::cond_resched();
+    /// Begins to take pages of VRAM. If they are all of 2 MiB, a touch of one brings all home where
+    /// it `may_be_huge`.
+    pub(super) fn begin_taking(&self, may_be_huge: bool) -> Taking<'_> {
+        Taking {
+            gpu: self,
+            may_be_huge,
+            described: self.private.described.lock(),
         }
-        Ok(())
     }
 
-    /// Has the pages of 2 MiB of VRAM go home, as far as they can at this moment. Returns how many
-    /// did. `ENODEV`: some cannot be read any more.
-    pub(super) fn send_home_block(&self, block: u64) -> Result<u64> {
-        let first = block.saturating_mul(PAGES as u64);
-        let end = self.limits.vram / PAGE_SIZE;
-        let base = self.private.first.load(Relaxed);
-        let mut pfns = KVec::with_capacity(PAGES, GFP_KERNEL)?;
-        for number in (first..end).take(PAGES) {
-            if self.is_used(number) {
-                let _ = pfns.push_within_capacity(base.saturating_add(number) as usize);
-            }
-        }
-        if pfns.is_empty() {
-            return Ok(0);
-        }
-        let moving = self.begin_pages(&pfns)?;
-        Ok(moving.finish()?.moved)
+    /// Whether a process has page `number` of VRAM.
+    pub(super) fn is_used(&self, number: u64) -> bool {
+        has_bit(&self.private.used, number)
     }
+}
 
-    fn is_used(&self, number: u64) -> bool {
-        let word = self.private.used.get((number / BITS) as usize);
-        let word = word.map_or(0, |word| word.load(Relaxed));
-        word.wrapping_shr((number % BITS) as u32) & 1 != 0
+/// What takes pages of VRAM, of a device that does not leave meanwhile.
+pub(super) struct Taking<'a> {
+    gpu: &'a Gpu,
+    may_be_huge: bool,
+    described: Guard<'a, Option<Described>, MutexBackend>,
+}
+
+impl Taking<'_> {
+    /// Takes a page of VRAM for the memory at `addr`, of what is reserved. Returns its number and
+    /// its frame number: it is locked and has one reference.
+    pub(super) fn take(&self, reserved: &mut Reserved<'_>, addr: u64) -> Option<(u64, u64)> {
+        let described = self
+            .described
+            .as_ref()
+            .filter(|described| !described.leaves)?;
+        let number = reserved.take((addr % LARGE / PAGE_SIZE) as usize)?;
+        let private = &self.gpu.private;
+        self.gpu.note_given(number.saturating_mul(PAGE_SIZE));
+        private.owners.take(number, reserved.owner());
+        set_bits(&private.used, number, 1, true);
+        private.count.fetch_add(1, Relaxed);
+        if let Some(block) = reserved.taken_block().filter(|_| self.may_be_huge) {
+            set_bits(&private.whole, block, 1, true);
+        }
+        Some((number, described.pages.take(number)))
     }
+}
+
+/// Whether bit `number` of `words` is set.
+fn has_bit(words: &[Atomic<u64>], number: u64) -> bool {
+    let word = words.get((number / BITS) as usize);
+    let word = word.map_or(0, |word| word.load(Relaxed));
+    word.wrapping_shr((number % BITS) as u32) & 1 != 0
 }

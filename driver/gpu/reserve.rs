@@ -13,44 +13,33 @@ use super::{
     Gpu,
 };
 use crate::{
-    logic::{block::PAGES, PAGE_SIZE},
+    logic::{
+        block::{Pages, PAGES},
+        PAGE_SIZE,
+    },
     sys::task,
 };
 use kernel::{
-    new_mutex,
     prelude::*,
-    sync::{
-        atomic::{Atomic, Full, Relaxed},
-        Mutex,
-    },
+    sync::atomic::{Atomic, Relaxed},
 };
 
-const EACH: u64 = PAGES as u64;
+/// Frames of 2 MiB.
+pub(super) const EACH: u64 = PAGES as u64;
 
 /// When the device was given what is in VRAM.
-#[pin_data]
 pub(super) struct Ages {
     /// Counts what was given.
     now: Atomic<u64>,
     /// When something of 2 MiB of VRAM was given last.
     given: KVVec<Atomic<u64>>,
-    /// Held by the task that takes pages of 2 MiB from page tables to evict them.
-    #[pin]
-    evicting: Mutex<()>,
-    /// That task; 0: none.
-    evictor: Atomic<u64>,
 }
 
 impl Ages {
-    pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || {
-            let given = zeros((vram / PAGE_SIZE).div_ceil(EACH))?;
-            Ok(try_pin_init!(Self {
-                now: Atomic::new(1),
-                given,
-                evicting <- new_mutex!((), "pinmap_evicting"),
-                evictor: Atomic::new(0),
-            }? Error))
+    pub(super) fn new(vram: u64) -> Result<Self> {
+        Ok(Self {
+            now: Atomic::new(1),
+            given: zeros((vram / PAGE_SIZE).div_ceil(EACH))?,
         })
     }
 
@@ -63,28 +52,40 @@ impl Ages {
     }
 }
 
-/// Frames of VRAM that are reserved. Dropping it gives back those that were not used.
+/// Frames of VRAM that are reserved for pages of a block. Dropping it gives back those that were
+/// not used.
 pub(crate) struct Reserved<'a> {
     gpu: &'a Gpu,
     owner: u32,
-    /// First frames, and numbers of frames.
-    frames: KVec<(u64, u64)>,
+    frames: Frames,
+}
+
+enum Frames {
+    /// Those of 2 MiB of VRAM, from the first of these on: each page of the block has its own.
+    Block(u64, Pages),
+    /// Any, the last one first.
+    Single(KVec<u64>),
 }
 
 impl Reserved<'_> {
-    /// Takes `count` frames, contiguous, at a multiple of `count`; `count` is 1 or those of 2 MiB.
-    pub(super) fn take(&mut self, count: u64) -> Option<u64> {
-        let (first, left) = self.frames.iter_mut().find(|(_, left)| {
-            if count == 1 {
-                *left != 0
-            } else {
-                *left == count
+    /// Takes a frame for page `index` of the block.
+    pub(super) fn take(&mut self, index: usize) -> Option<u64> {
+        match &mut self.frames {
+            Frames::Single(frames) => frames.pop(),
+            Frames::Block(first, left) => {
+                let is_left = left.has(index);
+                left.set(index, false);
+                is_left.then(|| first.saturating_add(index as u64))
             }
-        })?;
-        let taken = *first;
-        *first = first.saturating_add(count);
-        *left = left.saturating_sub(count);
-        Some(taken)
+        }
+    }
+
+    /// The number of the 2 MiB of VRAM that were reserved as a whole, if all of it has been taken.
+    pub(super) fn taken_block(&self) -> Option<u64> {
+        match &self.frames {
+            Frames::Block(first, left) if left.is_empty() => Some(first / EACH),
+            _ => None,
+        }
     }
 
     /// Who is to have the pages.
@@ -94,20 +95,27 @@ impl Reserved<'_> {
 
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.count() == 0
-    }
-
-    fn count(&self) -> u64 {
-        let counts = self.frames.iter().map(|&(_, count)| count);
-        counts.fold(0, u64::saturating_add)
+        match &self.frames {
+            Frames::Block(_, left) => left.is_empty(),
+            Frames::Single(frames) => frames.is_empty(),
+        }
     }
 }
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        for &(first, count) in &self.frames {
-            if count != 0 {
-                self.gpu.vram.give_frames(first, count);
+        let vram = &self.gpu.vram;
+        match &self.frames {
+            Frames::Block(first, left) if *left == Pages::ALL => vram.give_frames(*first, EACH),
+            Frames::Block(first, left) => {
+                for index in left.iter() {
+                    vram.give_frames(first.saturating_add(index as u64), 1);
+                }
+            }
+            Frames::Single(frames) => {
+                for &frame in frames {
+                    vram.give_frames(frame, 1);
+                }
             }
         }
     }
@@ -117,50 +125,55 @@ impl Gpu {
     /// Reserves frames for `pages` pages of a block if there is room. The pages are to be those of
     /// the context with the budget, which is not asked.
     pub(crate) fn reserve_free(&self, budget: &Budget, pages: u64) -> Result<Option<Reserved<'_>>> {
-        let mut reserved = self.reserve_none(budget, pages)?;
         if pages == EACH {
             if let Some(first) = self.vram.take_frames(EACH) {
-                let _ = reserved.frames.push_within_capacity((first, EACH));
-                return Ok(Some(reserved));
+                return Ok(Some(
+                    self.reserved(budget, Frames::Block(first, Pages::ALL)),
+                ));
             }
         }
+        let mut frames = KVec::with_capacity(pages as usize, GFP_KERNEL)?;
         let taken = self.vram.take_some(pages, |frame| {
-            let _ = reserved.frames.push_within_capacity((frame, 1));
+            let _ = frames.push_within_capacity(frame);
         });
+        // Neighbours are copied as one.
+        frames.reverse();
+        let reserved = self.reserved(budget, Frames::Single(frames));
         Ok((taken == pages).then_some(reserved))
     }
 
-    fn reserve_none(&self, budget: &Budget, pages: u64) -> Result<Reserved<'_>> {
-        let most = if pages == EACH { PAGES } else { pages as usize };
-        Ok(Reserved {
+    fn reserved(&self, budget: &Budget, frames: Frames) -> Reserved<'_> {
+        Reserved {
             gpu: self,
             owner: budget.owner,
-            frames: KVec::with_capacity(most, GFP_KERNEL)?,
-        })
+            frames,
+        }
     }
 
     /// The same, as far as there is room, or room can be made of what the device was given before
     /// the moment `until`. Sleeps, without locks. `EINTR`: a fatal signal came.
     pub(crate) fn reserve(&self, budget: &Budget, pages: u64, until: u64) -> Result<Reserved<'_>> {
         self.release_held();
-        let mut reserved = self.reserve_none(budget, pages)?;
         if pages == EACH {
             let take = || self.vram.take_frames(EACH);
             if let Some(first) = take().or_else(|| self.make_room(until, take)) {
-                let _ = reserved.frames.push_within_capacity((first, EACH));
-                return Ok(reserved);
+                return Ok(self.reserved(budget, Frames::Block(first, Pages::ALL)));
             }
         }
+        let mut frames = KVec::with_capacity(pages as usize, GFP_KERNEL)?;
         let mut fill = || {
-            let missing = pages.saturating_sub(reserved.count());
+            let missing = pages.saturating_sub(frames.len() as u64);
             let taken = self.vram.take_some(missing, |frame| {
-                let _ = reserved.frames.push_within_capacity((frame, 1));
+                let _ = frames.push_within_capacity(frame);
             });
             (taken == missing).then_some(())
         };
         if fill().is_none() {
             let _ = self.make_room(until, fill);
         }
+        // Neighbours are copied as one.
+        frames.reverse();
+        let reserved = self.reserved(budget, Frames::Single(frames));
         if task::fatal_signal_pending() {
             return Err(EINTR);
         }
@@ -220,23 +233,6 @@ impl Gpu {
             }
         }
         oldest
-    }
-
-    /// Calls `evict`, which takes pages of VRAM from page tables, and has MMU notifiers that it
-    /// causes know what they are about.
-    pub(super) fn as_evictor<T>(&self, evict: impl FnOnce() -> T) -> T {
-        let ages = &self.private.ages;
-        let evicting = ages.evicting.lock();
-        ages.evictor.xchg(task::current_number(), Full);
-        let result = evict();
-        ages.evictor.xchg(0, Full);
-        drop(evicting);
-        result
-    }
-
-    /// Whether the current task takes pages from page tables to evict them.
-    pub(crate) fn is_evicting(&self) -> bool {
-        self.private.ages.evictor.load(Relaxed) == task::current_number()
     }
 
     /// Whether 2 MiB of VRAM have pages of processes.

@@ -12,7 +12,10 @@ use super::{
     Managed, Managing, WINDOWS,
 };
 use crate::{
-    gpu::moving::{Line, Moving, Outcome},
+    gpu::{
+        moving::{Line, Moving, Outcome},
+        pager::Taker,
+    },
     logic::{
         fault_around::{self, Course},
         pte::LARGE,
@@ -119,7 +122,7 @@ fn begin<'a>(
         block,
         rule: plan.rule,
     };
-    let peer = holder.as_ref().map(|holder| holder.source(true));
+    let peer = holder.as_ref().map(|holder| holder.source(Taker::Device));
     let moving = gpu.begin_in(area, block, &mut reserved, peer)?;
     Ok(Some((step, moving)))
 }

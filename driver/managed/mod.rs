@@ -145,7 +145,7 @@ impl Managed {
             served: Atomic::new(0),
             advice <- AdviceBook::new(),
             pasts: Pasts::new()?,
-            budget: Budget::new(vm.gpu(), account.uid()),
+            budget: Budget::new(vm.gpu(), account.uid(), account.mm()),
             windows: core::array::from_fn(|_| Atomic::new(0)),
             courses: core::array::from_fn(|_| Atomic::new(0)),
             snapshot <- new_spinlock!(None, "pinmap_snapshot"),

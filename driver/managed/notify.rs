@@ -16,9 +16,6 @@ use crate::{logic::span::Span, sys::mirror::Follower};
 
 impl Follower for Managed {
     fn changes(&self, range: Span, may_sleep: bool) {
-        if self.vm.gpu().is_evicting() {
-            self.note_evicted(range);
-        }
         let mut cleared: Option<Span> = None;
         self.each_block(range, |block| {
             if let Some(span) = block.clear(self, block.pages_in(range)) {

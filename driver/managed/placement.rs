@@ -17,6 +17,7 @@ use super::{
 use crate::{
     gpu::{
         moving::{Line, Outcome},
+        pager::Taker,
         peers::Holder,
         Gpu,
     },
@@ -131,7 +132,7 @@ pub(super) fn place(managing: &Managing, fault: Fault, snapshot: &Snapshot) -> R
         None => None,
     };
     let mut line = Line::new()?;
-    let peer = holder.as_ref().map(|holder| holder.source(true));
+    let peer = holder.as_ref().map(|holder| holder.source(Taker::Device));
     let outcome = match gpu.begin_in(area, plan.part, &mut reserved, peer) {
         Ok(moving) if plan.part == fault.block => {
             ahead::move_ahead(managing, &areas, fault, moving, &mut line)
@@ -396,13 +397,12 @@ impl Managed {
         }
     }
 
-    /// Counts pages of `span` that are evicted. From any context.
-    pub(super) fn note_evicted(&self, span: Span) {
-        self.add_to_ranges(Count::HomeEvicted, span, span.pages());
+    /// Counts `pages` of `span`, in one block, that were evicted. With a spinlock held.
+    pub(super) fn note_evicted(&self, span: Span, pages: u64) {
+        self.add_to_ranges(Count::HomeEvicted, span, pages);
         if let Some(past) = self.pasts.find(span.start() / LARGE) {
             past.note_evicted(self.served_so_far());
         }
-        let pages = span.pages();
         self.trace_move(span, pages, true, trace::Cause::Evicted, Rule::Evicted);
     }
 }

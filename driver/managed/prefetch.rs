@@ -10,6 +10,7 @@ use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
     gpu::{
         moving::{Line, Moving, Outcome},
+        pager::Taker,
         reserve::Reserved,
     },
     logic::{
@@ -401,7 +402,7 @@ impl<'a> Course<'a> {
                 absent
             })?
         };
-        let peer = holder.as_ref().map(|holder| holder.source(false));
+        let peer = holder.as_ref().map(|holder| holder.source(Taker::Program));
         areas.each(part, |span, area: Option<Area<'b>>| {
             let Some(area) = area else {
                 add(&mut turn.done.fixed, span.pages());

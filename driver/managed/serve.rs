@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    gpu::pager::{Area, Pager, Refusal, Served},
+    gpu::pager::{Area, Pager, Refusal, Served, Taker},
     logic::{
         block::{Pages, PAGES},
         fault_around,
@@ -219,9 +219,15 @@ impl Pager for Managing {
         }
     }
 
-    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, touched: bool) {
-        if area.is_in(self.mm()) {
-            self.note_taken(part, pages, touched);
+    fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker) {
+        if !area.is_in(self.mm()) {
+            return;
+        }
+        match taker {
+            Taker::Eviction => self.note_evicted(part, pages),
+            Taker::Device | Taker::Program => {
+                self.note_taken(part, pages, taker == Taker::Device);
+            }
         }
     }
 

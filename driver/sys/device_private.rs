@@ -10,16 +10,20 @@
 //!
 //! C header: [`include/linux/memremap.h`](srctree/include/linux/memremap.h).
 
-use super::{helpers, migrate::HomeFault, pci::Function};
+use super::{
+    helpers,
+    migrate::{HomeFault, Rmap},
+    pci::Function,
+};
 use crate::logic::{span::Span, PAGE_SIZE};
 use core::ptr::NonNull;
 use kernel::{bindings, error::from_err_ptr, ffi, prelude::*, sync::Arc};
 
 /// Whoever has the memory of which there are pages.
 pub(crate) trait Owner: Send + Sync {
-    /// Called when nobody has `count` pages from `first` on any more. With locks of page tables
-    /// held, or in an interrupt: takes no lock and allocates nothing.
-    fn freed(&self, first: u64, count: u64);
+    /// Called when nobody has page `number` any more. With locks of page tables held, or in an
+    /// interrupt: takes no lock and allocates nothing.
+    fn freed(&self, number: u64);
 
     /// Called when the CPU has touched a page: brings it home. Sleeps; the mmap lock is held.
     fn bring_home(&self, fault: &HomeFault<'_>) -> Brought;
@@ -40,10 +44,12 @@ pub(crate) enum Brought {
 ///
 /// # Invariants
 ///
-/// `raw` is what `pinmap_device_pages_add()` made for `owner`.
+/// `raw` is what `pinmap_device_pages_add()` made for `owner`, with `count` pages from frame number
+/// `first` on.
 pub(crate) struct DevicePages<T: Owner> {
     raw: NonNull<helpers::pinmap_device_pages>,
     first: u64,
+    count: u64,
     owner: Arc<T>,
 }
 
@@ -73,6 +79,7 @@ impl<T: Owner> DevicePages<T> {
         Ok(Self {
             raw,
             first: first as u64,
+            count: bytes / PAGE_SIZE,
             owner,
         })
     }
@@ -87,22 +94,30 @@ impl<T: Owner> DevicePages<T> {
         self.first
     }
 
-    /// Takes page `number`, which nobody has; `huge`: with all of its 2 MiB. Returns its frame
-    /// number. It is locked and has one reference.
-    pub(crate) fn take(&self, number: u64, huge: bool) -> u64 {
-        let order = if huge { HUGE_ORDER } else { 0 };
+    /// Takes page `number`, which nobody has. Returns its frame number. It is locked and has one
+    /// reference.
+    pub(crate) fn take(&self, number: u64) -> u64 {
         // SAFETY: By the type invariants.
-        unsafe { helpers::pinmap_take_device_page(self.raw.as_ptr(), number as usize, order) };
+        unsafe { helpers::pinmap_take_device_page(self.raw.as_ptr(), number as usize) };
         self.first.saturating_add(number)
+    }
+
+    /// Where in the reverse map page `number` is. `None`: nobody maps it at this moment.
+    pub(crate) fn rmap(&self, number: u64) -> Option<Rmap> {
+        if number >= self.count {
+            return None;
+        }
+        // SAFETY: It is the number of a page that has a description, by the type invariants.
+        unsafe { Rmap::of(self.first.saturating_add(number)) }
     }
 
     /// # Safety
     ///
     /// `data` is the owner of device-private pages that exist.
-    unsafe extern "C" fn freed(data: *mut ffi::c_void, first: usize, count: usize) {
+    unsafe extern "C" fn freed(data: *mut ffi::c_void, number: usize) {
         // SAFETY: Pages exist only as long as the owner, by the type invariants.
         let owner: &T = unsafe { &*data.cast_const().cast() };
-        owner.freed(first as u64, count as u64);
+        owner.freed(number as u64);
     }
 
     /// # Safety
@@ -126,8 +141,6 @@ impl<T: Owner> DevicePages<T> {
 
 /// No node of memory in particular.
 const ANY_NODE: i32 = bindings::NUMA_NO_NODE;
-/// The order of a page of 2 MiB.
-const HUGE_ORDER: u32 = (crate::logic::pte::LARGE / PAGE_SIZE).trailing_zeros();
 
 impl<T: Owner> Drop for DevicePages<T> {
     fn drop(&mut self) {

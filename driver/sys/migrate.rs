@@ -15,10 +15,14 @@
 use super::{device_private::Token, helpers};
 use crate::logic::{span::Span, PAGE_SIZE};
 use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
-use kernel::{bindings, error::to_result, ffi, mm::Mm, prelude::*};
-
-/// Pages of the largest batch.
-pub(crate) const MOST: usize = helpers::PINMAP_BATCH_PAGES as usize;
+use kernel::{
+    bindings,
+    error::to_result,
+    ffi,
+    mm::{Mm, MmWithUser, MmWithUserAsync},
+    prelude::*,
+    sync::aref::ARef,
+};
 
 /// Which pages are collected.
 #[derive(Clone, Copy)]
@@ -57,6 +61,13 @@ impl<'a> Areas<'a> {
         Ok(Self(mm))
     }
 
+    /// Takes the lock if nobody has it for writing, or waits for it. `mm` is in use.
+    pub(crate) fn try_lock(mm: &'a Mm) -> Option<Self> {
+        // SAFETY: The address space is valid.
+        let locked = unsafe { helpers::pinmap_mmap_trylock(mm.as_raw()) };
+        locked.then_some(Self(mm))
+    }
+
     /// Whether others wait for the lock.
     pub(crate) fn is_contended(&self) -> bool {
         // SAFETY: The address space is valid.
@@ -89,6 +100,49 @@ impl<'a> Areas<'a> {
             unsafe { helpers::pinmap_next_area(self.0.as_raw(), from as usize, &raw mut area) };
         let span = Span::from_bounds(area.start.max(from), area.end.saturating_sub(1));
         span.filter(|_| is_there)
+    }
+
+    /// Calls `visit` for the addresses where what is at `rmap` may be mapped, each with its area
+    /// and that area's addresses, until it returns `false`: first for where the memory was when it
+    /// was first touched, and so is mostly still.
+    pub(crate) fn each_at(
+        &self,
+        rmap: &Rmap,
+        mut visit: impl FnMut(u64, Area<'_>, Span) -> Result<bool>,
+    ) -> Result {
+        let find = |from: u64| {
+            let mut addr = 0;
+            // SAFETY: The address space is in use, and its lock is held.
+            let vma = unsafe {
+                helpers::pinmap_find_rmap(
+                    self.0.as_raw(),
+                    &raw const rmap.0,
+                    from as usize,
+                    &raw mut addr,
+                )
+            };
+            let area = Area(NonNull::new(vma)?, PhantomData);
+            let (span, _) = self.at(addr as u64)?;
+            Some((addr as u64, area, span))
+        };
+        let linear = (rmap.0.index as u64).saturating_mul(PAGE_SIZE);
+        let first = find(linear).filter(|&(addr, ..)| addr == linear);
+        if let Some((addr, area, span)) = first {
+            if !visit(addr, area, span)? {
+                return Ok(());
+            }
+        }
+        let mut from = 0;
+        while let Some((addr, area, span)) = find(from) {
+            if addr != linear && !visit(addr, area, span)? {
+                return Ok(());
+            }
+            let Some(behind) = span.last().checked_add(1) else {
+                return Ok(());
+            };
+            from = behind;
+        }
+        Ok(())
     }
 
     /// Calls `visit` for the areas of `span` that mremap() has moved: with the addresses that they
@@ -154,6 +208,12 @@ impl Area<'_> {
         unsafe { helpers::pinmap_asks_user_space(self.0.as_ptr()) }
     }
 
+    /// Whether the program lets it have huge pages, where the system gives them.
+    pub(crate) fn may_be_huge(&self) -> bool {
+        // SAFETY: The area stays as it is.
+        unsafe { helpers::pinmap_may_be_huge(self.0.as_ptr()) }
+    }
+
     /// Whether it is an area of `mm`.
     pub(crate) fn is_in(&self, mm: &Mm) -> bool {
         // SAFETY: The area stays as it is. The address space is only compared.
@@ -217,15 +277,83 @@ impl HomeFault<'_> {
         )
     }
 
-    /// Whether the page is one of 2 MiB, and mapped as such.
-    pub(crate) fn is_huge(&self) -> bool {
-        self.raw.huge
+    /// The frame number of the page.
+    pub(crate) fn pfn(&self) -> u64 {
+        self.raw.pfn as u64
+    }
+}
+
+/// Where in the reverse map a page is that is on a device: every process that maps the page does so
+/// at the same place. It is a hint, to find these processes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rmap(helpers::pinmap_rmap);
+
+impl Rmap {
+    /// That of the page with frame number `pfn`. `None`: nobody maps it at this moment.
+    ///
+    /// # Safety
+    ///
+    /// `pfn` is the frame number of a page on a device, which has a description.
+    pub(super) unsafe fn of(pfn: u64) -> Option<Self> {
+        let mut raw = helpers::pinmap_rmap::default();
+        // SAFETY: By the requirements.
+        let found = unsafe { helpers::pinmap_rmap_of(pfn as usize, &raw mut raw) };
+        found.then_some(Self(raw))
     }
 
-    /// Whether the page has to come home alone, since it is split off a huge one first. It may take
-    /// a second fault then.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.raw.alone
+    /// Where the pages of `part` are, in the same area as this page, which is at `addr`.
+    pub(crate) fn around(&self, addr: u64, part: Span) -> RmapPart {
+        let before = addr.saturating_sub(part.start()) / PAGE_SIZE;
+        let mut first = *self;
+        first.0.index = first.0.index.saturating_sub(before as usize);
+        RmapPart {
+            first,
+            pages: part.pages() as usize,
+        }
+    }
+}
+
+/// Pages that follow each other in the reverse map.
+#[derive(Clone, Copy)]
+pub(crate) struct RmapPart {
+    first: Rmap,
+    pages: usize,
+}
+
+impl RmapPart {
+    /// Whether the page at `rmap` is one of these.
+    pub(crate) fn has(&self, rmap: &Rmap) -> bool {
+        let Rmap(first) = &self.first;
+        let at = rmap.0.index.wrapping_sub(first.index);
+        rmap.0.root == first.root && at < self.pages
+    }
+}
+
+// SAFETY: The pointer is compared, and nothing else.
+unsafe impl Send for Rmap {}
+
+/// The memory of all processes, one after the other; of one that several share, as often as they
+/// do.
+pub(crate) struct Processes(i32);
+
+impl Processes {
+    /// Begins with the first.
+    pub(crate) fn new() -> Self {
+        Self(0)
+    }
+}
+
+impl Iterator for Processes {
+    type Item = ARef<MmWithUserAsync>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: The number is written.
+        let mm = unsafe { helpers::pinmap_next_process(&raw mut self.0) };
+        let mm = NonNull::new(mm)?;
+        // SAFETY: We were given a reference to an address space in use.
+        let mm: ARef<MmWithUser> = unsafe { ARef::from_raw(mm.cast()) };
+        // If it is the last one, the address space is taken apart later, by another task.
+        Some(MmWithUser::into_mmput_async(mm))
     }
 }
 
@@ -236,19 +364,6 @@ pub(crate) struct Item {
     pub(crate) index: usize,
     /// The frame number of its page; `None`: there is none, and the contents are zeros.
     pub(crate) pfn: Option<u64>,
-    /// Whether it has 2 MiB.
-    pub(crate) huge: bool,
-}
-
-impl Item {
-    /// Page `page` of one of 2 MiB that is to be split.
-    pub(crate) fn piece(self, page: usize) -> Self {
-        Self {
-            index: self.index.saturating_add(page),
-            pfn: self.pfn.map(|pfn| pfn.saturating_add(page as u64)),
-            huge: false,
-        }
-    }
 }
 
 /// Room for a batch.
@@ -330,26 +445,6 @@ impl Batch {
             _area: PhantomData,
         })
     }
-
-    /// Collects device pages, of at least one frame number and of one block, wherever they are
-    /// mapped. If the first is the head of a page of 2 MiB, the others are its rest.
-    pub(crate) fn collect_pages(self, pfns: &[usize]) -> Result<Collected<'static>> {
-        let count = pfns.len().min(MOST);
-        // SAFETY: There is room for so many.
-        to_result(unsafe {
-            helpers::pinmap_batch_begin_pages(self.raw.as_ptr(), pfns.as_ptr(), count as u32)
-        })?;
-        // SAFETY: The batch was begun. A large folio takes the places of all its pages.
-        let count = unsafe { helpers::pinmap_batch_count(self.raw.as_ptr()) } as usize;
-        // INVARIANT: It was begun just now.
-        Ok(Collected {
-            batch: self,
-            count,
-            area: core::ptr::null_mut(),
-            start: 0,
-            _area: PhantomData,
-        })
-    }
 }
 
 impl Drop for Batch {
@@ -364,7 +459,7 @@ impl Drop for Batch {
 ///
 /// # Invariants
 ///
-/// The batch was begun, and `area` is that of its pages, or null.
+/// The batch was begun, with so many places, and `area` is that of its pages.
 pub(crate) struct Collected<'a> {
     batch: Batch,
     count: usize,
@@ -385,26 +480,18 @@ impl Collected<'_> {
         }
     }
 
-    /// Calls `visit` for the pages that can move. A page of 2 MiB is one item.
+    /// Calls `visit` for the pages that can move.
     pub(crate) fn each(&self, mut visit: impl FnMut(Item)) {
-        let mut index = 0;
-        while index < self.count {
+        for index in 0..self.count {
             // SAFETY: The batch was begun, with so many places.
             let raw = unsafe { helpers::pinmap_batch_item(self.batch.raw.as_ptr(), index as u32) };
             if raw.moves {
                 visit(Item {
                     index,
                     pfn: (!raw.empty).then_some(raw.pfn as u64),
-                    huge: raw.huge,
                 });
             }
-            index = index.saturating_add(if raw.huge { MOST } else { 1 });
         }
-    }
-
-    /// Whether a page of 2 MiB can be split.
-    pub(crate) fn can_split(&self) -> bool {
-        !self.area.is_null()
     }
 
     /// Whether the page at `index` can move, or after [`commit`](Self::commit): has moved.
@@ -415,27 +502,35 @@ impl Collected<'_> {
     }
 
     /// Has the page at `index` move to the page with frame number `pfn`, which is locked and has
-    /// one reference. Both are huge or neither is, but for a huge one that is to be split.
-    pub(crate) fn set(&mut self, index: usize, pfn: u64, huge: bool) {
+    /// one reference.
+    pub(crate) fn set(&mut self, index: usize, pfn: u64) {
         if index < self.count {
             // SAFETY: The batch was begun; there is such a place.
             unsafe {
-                helpers::pinmap_batch_to(self.batch.raw.as_ptr(), index as u32, pfn as usize, huge);
+                helpers::pinmap_batch_to(self.batch.raw.as_ptr(), index as u32, pfn as usize);
             }
         }
     }
 
-    /// Returns the address of the page at `index`; without an area, its offset in the batch.
+    /// Returns the address of the page at `index`.
     pub(crate) fn address(&self, index: usize) -> u64 {
         let offset = (index as u64).saturating_mul(PAGE_SIZE);
         self.start.saturating_add(offset)
     }
 
     /// Allocates a page of the system for the one at `index`. It is locked and has one reference.
-    pub(crate) fn allocate_home(&self, index: usize, huge: bool) -> Option<u64> {
+    pub(crate) fn allocate_home(&self, index: usize) -> Option<u64> {
         let addr = self.address(index) as usize;
-        // SAFETY: The area is null or valid, by the type invariants.
-        let pfn = unsafe { helpers::pinmap_alloc_home(self.area, addr, huge) };
+        // SAFETY: The area is valid, by the type invariants.
+        let pfn = unsafe { helpers::pinmap_alloc_home(self.area, addr) };
+        (pfn != 0).then_some(pfn as u64)
+    }
+
+    /// Allocates pages of the system for all of a block, which are neighbours, if that is easy.
+    /// Returns the frame number of the first. Each is locked and has one reference.
+    pub(crate) fn allocate_neighbours(&self) -> Option<u64> {
+        // SAFETY: The area is valid, by the type invariants.
+        let pfn = unsafe { helpers::pinmap_alloc_neighbours(self.area) };
         (pfn != 0).then_some(pfn as u64)
     }
 

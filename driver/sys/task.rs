@@ -12,12 +12,6 @@ pub(crate) fn user_last() -> u64 {
     (unsafe { helpers::pinmap_task_size() } as u64).saturating_sub(1)
 }
 
-/// The number of the current task, which is not an idle one: not 0, and no other task has it.
-#[cfg(pinmap_mirror)]
-pub(crate) fn current_number() -> u64 {
-    kernel::current!().pid() as u64
-}
-
 /// Lets other tasks run. For loops whose length user space chooses; may sleep.
 pub(crate) fn cond_resched() {
     // SAFETY: Callers may sleep, as the documentation demands.

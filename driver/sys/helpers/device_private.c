@@ -31,8 +31,7 @@ static void pinmap_device_folio_free(struct folio *folio)
 {
 	struct pinmap_device_pages *pages = pinmap_pages_of(folio);
 
-	pages->ops->freed(pages->data, folio_pfn(folio) - PHYS_PFN(pages->frames->start),
-			  folio_nr_pages(folio));
+	pages->ops->freed(pages->data, folio_pfn(folio) - PHYS_PFN(pages->frames->start));
 }
 
 static vm_fault_t pinmap_migrate_to_ram(struct vm_fault *vmf)
@@ -100,13 +99,12 @@ void pinmap_tell_lost(struct device *dev, unsigned long start, unsigned long las
 			    start, last, current->comm, task_pid_nr(current));
 }
 
-/* The folio has one reference, and is locked. */
-void pinmap_take_device_page(struct pinmap_device_pages *pages, unsigned long index,
-			     unsigned int order)
+/* The page has one reference, and is locked. */
+void pinmap_take_device_page(struct pinmap_device_pages *pages, unsigned long index)
 {
 	struct page *page = pfn_to_page(pinmap_device_pages_first(pages) + index);
 
-	zone_device_folio_init((struct folio *)page, &pages->pgmap, order);
+	zone_device_folio_init((struct folio *)page, &pages->pgmap, 0);
 }
 
 #endif

@@ -78,7 +78,7 @@ enum {
 };
 struct pinmap_device_pages;
 struct pinmap_device_pages_ops {
-	void (*freed)(void *data, unsigned long first, unsigned long count);
+	void (*freed)(void *data, unsigned long number);
 	vm_fault_t (*bring_home)(void *data, struct vm_fault *vmf);
 };
 struct pinmap_device_pages *pinmap_device_pages_add(u64 bytes, int node,
@@ -86,8 +86,7 @@ struct pinmap_device_pages *pinmap_device_pages_add(u64 bytes, int node,
 						    void *data);
 void pinmap_device_pages_remove(struct pinmap_device_pages *pages);
 unsigned long pinmap_device_pages_first(const struct pinmap_device_pages *pages);
-void pinmap_take_device_page(struct pinmap_device_pages *pages, unsigned long index,
-			     unsigned int order);
+void pinmap_take_device_page(struct pinmap_device_pages *pages, unsigned long index);
 void pinmap_tell_lost(struct device *dev, unsigned long start, unsigned long last);
 
 /* dmabuf.rs */
@@ -215,14 +214,19 @@ enum { PINMAP_BATCH_PAGES = 512 };
 enum { PINMAP_PAGES_OF_SYSTEM = 1, PINMAP_PAGES_OF_DEVICE = 2 };
 struct pinmap_batch;
 struct pinmap_batch_item {
-	bool moves, huge, write, empty;
+	bool moves, empty;
 	unsigned long pfn;
+};
+/* Where anonymous memory is in the reverse map: whoever maps it has it at this index. */
+struct pinmap_rmap {
+	unsigned long index;
+	const void *root;
 };
 struct pinmap_home_fault {
 	struct vm_area_struct *vma;
 	struct page *page;
-	unsigned long addr, start, end;
-	bool huge, alone, by_device;
+	unsigned long pfn, addr, start, end;
+	bool by_device;
 };
 struct pinmap_batch *pinmap_batch_new(void);
 void pinmap_batch_free(struct pinmap_batch *batch);
@@ -231,6 +235,7 @@ unsigned long pinmap_migratable(struct mm_struct *mm, unsigned long addr, unsign
 bool pinmap_area_at(struct mm_struct *mm, unsigned long addr, struct pinmap_area *area,
 		    struct vm_area_struct **vma);
 bool pinmap_is_unshared(struct vm_area_struct *vma);
+bool pinmap_may_be_huge(const struct vm_area_struct *vma);
 bool pinmap_area_is_in(const struct vm_area_struct *vma, const struct mm_struct *mm);
 bool pinmap_asks_user_space(struct vm_area_struct *vma);
 bool pinmap_next_area(struct mm_struct *mm, unsigned long from, struct pinmap_area *area);
@@ -238,23 +243,26 @@ unsigned long pinmap_linear_address(struct vm_area_struct *vma, unsigned long ad
 bool pinmap_next_moved(struct mm_struct *mm, unsigned long from, struct pinmap_area *area,
 		       u64 *linear);
 int pinmap_mmap_lock_killable(struct mm_struct *mm);
+bool pinmap_mmap_trylock(struct mm_struct *mm);
 bool pinmap_mmap_is_contended(struct mm_struct *mm);
 void pinmap_mmap_unlock(struct mm_struct *mm);
 int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
 		       unsigned long end, unsigned int sources, void *owner,
 		       struct page *fault_page);
-int pinmap_batch_begin_pages(struct pinmap_batch *batch, const unsigned long *pfns,
-			     unsigned int count);
-unsigned int pinmap_batch_count(const struct pinmap_batch *batch);
 struct pinmap_batch_item pinmap_batch_item(const struct pinmap_batch *batch, unsigned int index);
-void pinmap_batch_to(struct pinmap_batch *batch, unsigned int index, unsigned long pfn, bool huge);
+void pinmap_batch_to(struct pinmap_batch *batch, unsigned int index, unsigned long pfn);
 void pinmap_batch_commit(struct pinmap_batch *batch);
 void pinmap_batch_end(struct pinmap_batch *batch);
 unsigned long pinmap_bounce_new(unsigned int pages);
 void pinmap_bounce_free(unsigned long pfn, unsigned int pages);
 int pinmap_copy_page(unsigned long to, unsigned long from);
-unsigned long pinmap_alloc_home(struct vm_area_struct *vma, unsigned long addr, bool huge);
+unsigned long pinmap_alloc_home(struct vm_area_struct *vma, unsigned long addr);
+unsigned long pinmap_alloc_neighbours(struct vm_area_struct *vma);
 void pinmap_drop_page(unsigned long pfn);
+bool pinmap_rmap_of(unsigned long pfn, struct pinmap_rmap *rmap);
+struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinmap_rmap *rmap,
+					unsigned long from, unsigned long *addr);
+struct mm_struct *pinmap_next_process(int *number);
 struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf);
 bool pinmap_home_fault_is_in(const struct pinmap_home_fault *fault, const struct mm_struct *mm);
 

@@ -67,32 +67,9 @@ static void pinmap_censor(struct mm_struct *mm, unsigned long start, unsigned lo
 }
 
 /*
- * HMM reports a huge page on another device as something that no device may have, where it reports
- * small ones as missing. It is missing, too: faulted in, it comes from there.
- */
-static void pinmap_admit_huge(struct mm_struct *mm, unsigned long start, unsigned int pages,
-			      unsigned long *leaves)
-{
-	struct vm_area_struct *vma;
-	unsigned int at = 0;
-
-	while (at < pages && leaves[at] == HMM_PFN_ERROR)
-		at++;
-	if (at != pages)
-		return;
-	vma = vma_lookup(mm, start);
-	if (!vma || start + pages * PAGE_SIZE > vma->vm_end)
-		return;
-	if (vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) && (vma->vm_flags & VM_READ) &&
-	    !(vma->vm_flags & VM_SPECIAL))
-		memset(leaves, 0, pages * sizeof(*leaves));
-}
-
-/*
  * With the mmap lock of @mm held, reads its page table from @start on, for @pages pages: one of
  * @leaves for each. Faults nothing in. What is read is true only if an MMU notifier tells of no
- * change since. The block is read as a whole, as HMM counts wrongly from the middle of a huge page
- * on a device. @owner has the device whose pages are told.
+ * change since. @owner has the device whose pages are told.
  *
  * HMM uses the interval notifier that it is given to stop early if the range changes. This one
  * never changes, because the caller asks its own notifier.
@@ -115,10 +92,8 @@ int pinmap_read_leaves_locked(struct mm_struct *mm, unsigned long start, unsigne
 	int ret;
 
 	ret = hmm_range_fault(&range);
-	if (!ret) {
-		pinmap_admit_huge(mm, range.start, pages, leaves);
+	if (!ret)
 		pinmap_censor(mm, range.start, range.end, leaves);
-	}
 	return ret;
 }
 

@@ -2,13 +2,17 @@
 #include <linux/gfp.h>
 #include <linux/hugetlb.h>
 #include <linux/ksm.h>
-#include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/memremap.h>
 #include <linux/migrate.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/rmap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/userfaultfd_k.h>
 #include "helpers.h"
@@ -16,6 +20,12 @@
 /*
  * A batch of pages that migrate together, of at most one block of 2 MiB. There are no bindings for
  * struct migrate_vma, nor for the bits of its entries.
+ *
+ * Pages move by address only, and one by one: neither MIGRATE_VMA_SELECT_COMPOUND nor
+ * migrate_device_pfns() is asked for. Both have faults in the kernels that there are, which
+ * docs/kernel-bugs.md describes. A migration entry for 2 MiB of a device is freed too early by
+ * whoever zaps it; and without the mmap lock of a process that maps the pages, the reverse map may
+ * be freed while it is walked. Neighbouring pages are copied as one all the same.
  */
 
 #if IS_ENABLED(CONFIG_DEVICE_PRIVATE) && IS_ENABLED(CONFIG_HMM_MIRROR)
@@ -23,49 +33,7 @@
 struct pinmap_batch {
 	struct migrate_vma args;
 	unsigned long source[PINMAP_BATCH_PAGES], target[PINMAP_BATCH_PAGES];
-	unsigned long count;
-	/* A huge page on a device, which is collected, and has GUARD more references. */
-	struct folio *guarded;
 };
-
-/*
- * The kernel has a fault in zap_huge_pmd(). When it clears a migration entry for 2 MiB, it looks at
- * the folio: if that is on a device it takes the entry for one of the device, and drops a mapping
- * and a reference of the folio that the entry no longer has. Whoever frees memory while a huge page
- * of it leaves its device, and be it a forked child that ends, so frees the folio too early; then
- * it is freed twice, and CPU faults find it gone. So such a folio has more references as long as it
- * is collected, and what was dropped too much is put back. It has none of them while
- * migrate_vma_pages() runs, which compares their number.
- */
-enum { GUARD = 1 << 16 };
-
-/* What the core adds to the number of mapped pages for a mapping of all (mm/internal.h). */
-enum { ALL_MAPPED = 0x800000 };
-
-/* Guards the huge page on a device that @batch has collected, if there is one. */
-static void pinmap_guard(struct pinmap_batch *batch)
-{
-	unsigned long entry = batch->source[0], wanted = MIGRATE_PFN_MIGRATE | MIGRATE_PFN_COMPOUND;
-	struct page *page = migrate_pfn_to_page(entry);
-
-	if (!page || (entry & wanted) != wanted || !is_device_private_page(page))
-		return;
-	batch->guarded = page_folio(page);
-	folio_ref_add(batch->guarded, GUARD);
-}
-
-/* Puts back what was dropped too much of a guarded folio that nothing maps. */
-static void pinmap_mend(struct folio *folio)
-{
-	int missing = -folio_mapcount(folio);
-
-	if (missing <= 0)
-		return;
-	atomic_add(missing, &folio->_large_mapcount);
-	atomic_add(missing, &folio->_entire_mapcount);
-	atomic_add(missing * ALL_MAPPED, &folio->_nr_pages_mapped);
-	folio_ref_add(folio, missing);
-}
 
 struct pinmap_batch *pinmap_batch_new(void)
 {
@@ -78,6 +46,16 @@ void pinmap_batch_free(struct pinmap_batch *batch)
 }
 
 /*
+ * Whether pages of @vma that are on a device may leave it, in the kernel's eyes. What a program
+ * makes of the memory while they are there (mlock2(MLOCK_ONFAULT), MADV_MERGEABLE) is no reason
+ * against it, or else it could keep them there for ever.
+ */
+static bool pinmap_can_leave(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) && !(vma->vm_flags & VM_SPECIAL);
+}
+
+/*
  * Whether pages of @vma may be on a device: anonymous memory that nothing keeps in place.
  *
  * Not what KSM may merge. migrate_vma_setup() takes a page from the page table by itself, and it is
@@ -86,8 +64,8 @@ void pinmap_batch_free(struct pinmap_batch *batch)
  */
 static bool pinmap_can_migrate(struct vm_area_struct *vma)
 {
-	return vma_is_anonymous(vma) && !is_vm_hugetlb_page(vma) &&
-	       !(vma->vm_flags & (VM_SPECIAL | VM_SHADOW_STACK | VM_LOCKED | VM_MERGEABLE));
+	return pinmap_can_leave(vma) &&
+	       !(vma->vm_flags & (VM_SHADOW_STACK | VM_LOCKED | VM_MERGEABLE));
 }
 
 /*
@@ -166,6 +144,12 @@ bool pinmap_area_is_in(const struct vm_area_struct *vma, const struct mm_struct 
 	return vma->vm_mm == mm;
 }
 
+/* Whether user space lets @vma have huge pages where the system gives them. */
+bool pinmap_may_be_huge(const struct vm_area_struct *vma)
+{
+	return !(vma->vm_flags & VM_NOHUGEPAGE);
+}
+
 bool pinmap_asks_user_space(struct vm_area_struct *vma)
 {
 	return userfaultfd_armed(vma);
@@ -197,6 +181,11 @@ int pinmap_mmap_lock_killable(struct mm_struct *mm)
 	return mmap_read_lock_killable(mm);
 }
 
+bool pinmap_mmap_trylock(struct mm_struct *mm)
+{
+	return mmap_read_trylock(mm);
+}
+
 bool pinmap_mmap_is_contended(struct mm_struct *mm)
 {
 	return mmap_lock_is_contended(mm);
@@ -210,18 +199,18 @@ void pinmap_mmap_unlock(struct mm_struct *mm)
 /*
  * Collects the pages from @start to @end, in one block: takes them from all page tables, also those
  * of devices, and locks them. @sources are those of the system, those on the device of @owner, or
- * both. The mmap lock is held until pinmap_batch_end().
+ * both. The mmap lock is held until pinmap_batch_end(). Huge pages of the system are split.
+ *
+ * Pages on a device are only tried to be locked, as they are all small. For a huge page of the
+ * system that is mapped by small entries, migrate_vma_setup() sleeps until it has the lock.
  */
 int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, unsigned long start,
 		       unsigned long end, unsigned int sources, void *owner,
 		       struct page *fault_page)
 {
 	bool system = sources & PINMAP_PAGES_OF_SYSTEM, device = sources & PINMAP_PAGES_OF_DEVICE;
-	int ret;
 
 	/* migrate_vma_setup() writes the arrays, as far as there are pages. */
-	batch->guarded = NULL;
-	batch->count = (end - start) >> PAGE_SHIFT;
 	batch->args = (struct migrate_vma){
 		.vma = vma,
 		.src = batch->source,
@@ -233,84 +222,20 @@ int pinmap_batch_begin(struct pinmap_batch *batch, struct vm_area_struct *vma, u
 			 (device ? MIGRATE_VMA_SELECT_DEVICE_PRIVATE : 0),
 		.fault_page = fault_page,
 	};
-	/* A program that wants no huge pages has none on the device either. */
-	if (end - start == HPAGE_PMD_SIZE && IS_ALIGNED(start, HPAGE_PMD_SIZE) &&
-	    (!system || !(vma->vm_flags & VM_NOHUGEPAGE)))
-		batch->args.flags |= MIGRATE_VMA_SELECT_COMPOUND;
-	ret = migrate_vma_setup(&batch->args);
-	if (!ret)
-		pinmap_guard(batch);
-	return ret;
-}
-
-/*
- * Whether a device page belongs to no address and to no cgroup: it was taken for memory and did not
- * become it, or its memory has moved elsewhere. The last reference of such a page goes right after
- * its lock, and somebody may look at it in between.
- */
-static bool pinmap_is_unused(struct folio *folio)
-{
-#ifdef CONFIG_MEMCG
-	if (!mem_cgroup_disabled() && !folio_memcg_charged(folio))
-		return true;
-#endif
-	return !folio_test_anon(folio);
-}
-
-/* Leaves unused pages where they are. */
-static void pinmap_leave_unused(struct pinmap_batch *batch)
-{
-	for (unsigned int i = 0; i < batch->count; i++) {
-		struct page *page = migrate_pfn_to_page(batch->source[i]);
-
-		if (page && pinmap_is_unused(page_folio(page)))
-			batch->source[i] &= ~MIGRATE_PFN_MIGRATE;
-	}
-}
-
-/*
- * The same for device pages wherever they are mapped: @count small folios, or if the first is a
- * large one, that one.
- */
-int pinmap_batch_begin_pages(struct pinmap_batch *batch, const unsigned long *pfns,
-			     unsigned int count)
-{
-	struct folio *folio = page_folio(pfn_to_page(*pfns));
-	bool is_large = folio_test_large(folio), has = is_large && folio_try_get(folio);
-	int ret;
-
-	memset(batch, 0, sizeof(*batch));
-	memcpy(batch->source, pfns, count * sizeof(*pfns));
-	/* the rest of a large folio is cleared in the array */
-	batch->count = is_large ? HPAGE_PMD_NR : count;
-	/* One more reference does not keep pages on a device from being collected. */
-	ret = migrate_device_pfns(batch->source, batch->count);
-	if (!ret) {
-		pinmap_leave_unused(batch);
-		pinmap_guard(batch);
-	}
-	if (has)
-		folio_put(folio);
-	return ret;
-}
-
-unsigned int pinmap_batch_count(const struct pinmap_batch *batch)
-{
-	return batch->count;
+	return migrate_vma_setup(&batch->args);
 }
 
 /*
  * Whether the page of @entry may be another process's too, after fork(): it could be written to,
- * but is not as it is. Such a page stays where it is. To move it would give both processes a page
- * that the CPU brings home at once; and for a huge one a check of the kernel's (CONFIG_DEBUG_VM,
- * remove_migration_pmd()) takes its entry for one of memory, and warns.
+ * but is not as it is. Such a page stays where it is: to move it would give both processes a page
+ * that the CPU brings home at once.
  */
 static bool pinmap_may_be_shared(const struct pinmap_batch *batch, unsigned long entry)
 {
 	const struct vm_area_struct *vma = batch->args.vma;
 
-	return (batch->args.flags & MIGRATE_VMA_SELECT_SYSTEM) && vma &&
-	       (vma->vm_flags & VM_WRITE) && !(entry & MIGRATE_PFN_WRITE);
+	return (batch->args.flags & MIGRATE_VMA_SELECT_SYSTEM) && (vma->vm_flags & VM_WRITE) &&
+	       !(entry & MIGRATE_PFN_WRITE);
 }
 
 /*
@@ -325,8 +250,6 @@ struct pinmap_batch_item pinmap_batch_item(const struct pinmap_batch *batch, uns
 		.moves = (entry & MIGRATE_PFN_MIGRATE) &&
 			 !(page && (folio_test_ksm(page_folio(page)) ||
 				    pinmap_may_be_shared(batch, entry))),
-		.huge = entry & MIGRATE_PFN_COMPOUND,
-		.write = entry & MIGRATE_PFN_WRITE,
 		.empty = !page,
 		.pfn = page ? page_to_pfn(page) : 0,
 	};
@@ -335,69 +258,62 @@ struct pinmap_batch_item pinmap_batch_item(const struct pinmap_batch *batch, uns
 }
 
 /* Has the page at @index move to @pfn, whose folio is locked and has one reference. */
-void pinmap_batch_to(struct pinmap_batch *batch, unsigned int index, unsigned long pfn, bool huge)
+void pinmap_batch_to(struct pinmap_batch *batch, unsigned int index, unsigned long pfn)
 {
-	unsigned long write = batch->source[index] & MIGRATE_PFN_WRITE;
-
-	batch->target[index] = migrate_pfn(pfn) | write | (huge ? MIGRATE_PFN_COMPOUND : 0);
+	batch->target[index] = migrate_pfn(pfn) | (batch->source[index] & MIGRATE_PFN_WRITE);
 }
 
 /* Puts the new pages in the place of the old ones, whose contents were copied. */
 void pinmap_batch_commit(struct pinmap_batch *batch)
 {
-	/* The number of references is compared. */
-	if (batch->guarded) {
-		pinmap_mend(batch->guarded);
-		folio_ref_sub(batch->guarded, GUARD);
-	}
-	if (batch->args.vma)
-		migrate_vma_pages(&batch->args);
-	else
-		migrate_device_pages(batch->source, batch->target, batch->count);
-	/* One that was split has entries for single pages, for which all is well. */
-	if (batch->guarded && !folio_test_large(batch->guarded))
-		batch->guarded = NULL;
-	if (batch->guarded)
-		folio_ref_add(batch->guarded, GUARD);
+	migrate_vma_pages(&batch->args);
 }
 
 /* Lets go of all pages, and of those that did not move where they are. */
 void pinmap_batch_end(struct pinmap_batch *batch)
 {
-	struct folio *folio = batch->guarded;
-
-	if (folio)
-		pinmap_mend(folio);
-	if (batch->args.vma)
-		migrate_vma_finalize(&batch->args);
-	else
-		migrate_device_finalize(batch->source, batch->target, batch->count);
-	if (folio) {
-		pinmap_mend(folio);
-		folio_put_refs(folio, GUARD);
-	}
+	migrate_vma_finalize(&batch->args);
 }
 
 /*
- * Allocates a folio of the system's memory, for @addr of @vma if that is known. It is locked, and
- * counts as modified: what a device wrote to the page is nowhere else. 0: there is none.
+ * What the device wrote to a page that comes home is nowhere else, so the new page counts as
+ * modified.
  */
-unsigned long pinmap_alloc_home(struct vm_area_struct *vma, unsigned long addr, bool huge)
+static void pinmap_begin_home(struct folio *folio)
 {
-	gfp_t gfp = huge ? GFP_TRANSHUGE : GFP_HIGHUSER_MOVABLE;
-	unsigned int order = huge ? HPAGE_PMD_ORDER : 0;
-	struct folio *folio;
-
-	/* Without an area a huge page cannot be split, and has to come home as one. */
-	if (vma)
-		folio = vma_alloc_folio(gfp, order, vma, addr);
-	else
-		folio = folio_alloc(huge ? gfp | __GFP_RETRY_MAYFAIL : gfp, order);
-	if (!folio)
-		return 0;
 	folio_lock(folio);
 	folio_mark_dirty(folio);
+}
+
+/* Allocates a page of the system's memory, for @addr of @vma. It is locked. 0: there is none. */
+unsigned long pinmap_alloc_home(struct vm_area_struct *vma, unsigned long addr)
+{
+	struct folio *folio = vma_alloc_folio(GFP_HIGHUSER_MOVABLE, 0, vma, addr);
+
+	if (!folio)
+		return 0;
+	pinmap_begin_home(folio);
 	return folio_pfn(folio);
+}
+
+/*
+ * Allocates pages of the system's memory for a block of @vma, which are neighbours. Returns the
+ * frame number of the first; each is locked, and a folio. 0: there are none without reclaim, or
+ * @vma says on which nodes its pages are to be.
+ */
+unsigned long pinmap_alloc_neighbours(struct vm_area_struct *vma)
+{
+	struct page *first;
+
+	if (vma_policy(vma))
+		return 0;
+	first = alloc_pages(GFP_TRANSHUGE_LIGHT & ~__GFP_COMP, HPAGE_PMD_ORDER);
+	if (!first)
+		return 0;
+	split_page(first, HPAGE_PMD_ORDER);
+	for (unsigned int i = 0; i < HPAGE_PMD_NR; i++)
+		pinmap_begin_home(page_folio(first + i));
+	return page_to_pfn(first);
 }
 
 /* Drops a page that was allocated or taken for a batch and is in none. */
@@ -410,20 +326,86 @@ void pinmap_drop_page(unsigned long pfn)
 }
 
 /*
- * What a CPU fault on a device page is about.
+ * Where in the reverse map the page with frame number @pfn is, which is on a device. False: nobody
+ * maps it at this moment. It is a hint: the page may be somebody else's right after that.
  *
- * A huge page whose mapping is split is split itself when pages of it are collected. The fault's
- * lock is on the whole before, and on the page that was touched afterwards, but the kernel goes on
- * to take the first page for locked (migrate_vma_collect_pmd() does not look again for the folio of
- * the fault), and unlocks it in the end. So the page that was touched is collected alone then,
- * unless it is the first: it is split off, and moves when it is touched again.
+ * An anon_vma is freed by RCU, and its memory stays that of anon_vmas for as long. Since the folio
+ * was mapped after rcu_read_lock(), so long can the root be read. It is only compared.
  */
+bool pinmap_rmap_of(unsigned long pfn, struct pinmap_rmap *rmap)
+{
+	struct folio *folio = page_folio(pfn_to_page(pfn));
+	unsigned long mapping;
+	bool found = false;
+
+	rcu_read_lock();
+	mapping = (unsigned long)READ_ONCE(folio->mapping);
+	if ((mapping & FOLIO_MAPPING_FLAGS) == FOLIO_MAPPING_ANON && folio_mapped(folio)) {
+		struct anon_vma *anon = (void *)(mapping - FOLIO_MAPPING_ANON);
+
+		rmap->index = READ_ONCE(folio->index);
+		rmap->root = READ_ONCE(anon->root);
+		found = true;
+	}
+	rcu_read_unlock();
+	return found;
+}
+
+/* With the mmap lock held: whether @vma may map what is at @rmap. */
+static bool pinmap_may_map(const struct vm_area_struct *vma, const struct pinmap_rmap *rmap)
+{
+	const struct anon_vma *anon = READ_ONCE(vma->anon_vma);
+
+	return anon && anon->root == rmap->root && rmap->index - vma->vm_pgoff < vma_pages(vma);
+}
+
+/*
+ * With the mmap lock of @mm held, finds the first area that ends behind @from, that may map what is
+ * at @rmap, and whose pages can leave a device. *@addr is the address there.
+ */
+struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinmap_rmap *rmap,
+					unsigned long from, unsigned long *addr)
+{
+	struct vm_area_struct *vma;
+	VMA_ITERATOR(vmi, mm, from);
+
+	for_each_vma(vmi, vma) {
+		if (!pinmap_may_map(vma, rmap) || !pinmap_can_leave(vma))
+			continue;
+		*addr = vma->vm_start + ((rmap->index - vma->vm_pgoff) << PAGE_SHIFT);
+		return vma;
+	}
+	return NULL;
+}
+
+/*
+ * Returns the memory of the next process behind number *@number, to be given back by mmput_async(),
+ * or NULL. Of the threads of a process, the first counts unless it has ended.
+ */
+struct mm_struct *pinmap_next_process(int *number)
+{
+	struct mm_struct *mm = NULL;
+	struct pid *pid;
+
+	rcu_read_lock();
+	while (!mm && (pid = find_ge_pid(*number + 1, &init_pid_ns))) {
+		struct task_struct *task = pid_task(pid, PIDTYPE_PID);
+
+		*number = pid_nr(pid);
+		if (task && (thread_group_leader(task) || !READ_ONCE(task->group_leader->mm)))
+			mm = get_task_mm(task);
+	}
+	rcu_read_unlock();
+	return mm;
+}
+
+/* What a CPU fault on a device page is about. */
 struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 {
-	struct folio *folio = page_folio(vmf->page);
 	struct pinmap_home_fault fault = {
 		.vma = vmf->vma,
 		.page = vmf->page,
+		.pfn = page_to_pfn(vmf->page),
 		.addr = vmf->address,
 		.start = vmf->vma->vm_start,
 		.end = vmf->vma->vm_end,
@@ -432,9 +414,6 @@ struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 		 * one if a process shares the page, so that it has to be copied.
 		 */
 		.by_device = (current->flags & PF_KTHREAD) && PageAnonExclusive(vmf->page),
-		/* A huge folio may also be mapped by entries for single pages. */
-		.huge = !vmf->pte && folio_test_large(folio),
-		.alone = vmf->pte && vmf->page != folio_page(folio, 0),
 	};
 
 	return fault;

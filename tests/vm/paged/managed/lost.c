@@ -141,6 +141,32 @@ TEST_EACH(moved_removed, page_sizes, .faults = true)
 
 static const struct {
 	const char *name;
+	bool locked;
+} kinds[] = { { "mergeable", false }, { "locked", true } };
+
+/* What could not move there any more comes home all the same. */
+TEST_EACH(moved_unbind_now, kinds)
+{
+	char *memory = block_of(false);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+
+	manage_all(fd);
+	MOVE_THERE(fd, memory, HUGE);
+	fill(&queue, memory, HUGE, 0x4c);
+	if (row->locked)
+		SYS(mlock2(memory, HUGE, MLOCK_ONFAULT));
+	else
+		SYS(madvise(memory, HUGE, MADV_MERGEABLE));
+	CHECK_EQ(pages_away(memory, HUGE), HUGE / PAGE);
+	gpu_rebind();
+	CHECK_EQ(pages_away(memory, HUGE), 0);
+	CHECK(bytes_are(memory, HUGE, 0x4c));
+	check_works();
+}
+
+static const struct {
+	const char *name;
 	bool huge, parent_exits;
 } families[] = { { "small", false, false },
 		 { "huge", true, false },

@@ -38,7 +38,7 @@ use super::residency::Residency;
 use super::statistics::ManagedStatistics;
 use super::window::Piece;
 
-/// Memory from this length on consists of whole huge pages, which move as one.
+/// Memory from this length on consists of whole huge pages, each of which moves there at once.
 pub(super) const HUGE: usize = 2 << 20;
 
 /// Memory for a number of elements that moves between the host and a device, to where it is used.

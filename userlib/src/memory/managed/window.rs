@@ -81,7 +81,8 @@ impl WindowOptions {
         self
     }
 
-    /// Sets whether memory comes in huge pages, as far as the system has them, which move as one.
+    /// Sets whether memory comes in huge pages, as far as the system has them. Each moves to the
+    /// device at once, and comes home at once, as small pages.
     #[must_use]
     pub const fn huge_pages(mut self, on: bool) -> Self {
         self.huge_pages = on;
