@@ -219,6 +219,30 @@ kernel_ensure() {
 	fi
 }
 
+# kernel_start KERNEL LINE NICENESS: makes the kernel while the script goes on. kernel_finish KERNEL
+# LINE waits for it, and succeeds when the kernel is there. The exit status does not count: the
+# shell forgets that of a process whose number is used again.
+declare -A KERNEL_BUILDERS=()
+kernel_start() {
+	PROGRESS=lines nice -n "$3" "$TREE/scripts/setup" --kernel "$1" --line "$2" &
+	KERNEL_BUILDERS[$1-$2]=$!
+}
+kernel_finish() {
+	local pid=${KERNEL_BUILDERS[$1-$2]:-}
+	(kernel_find "$1" "$2") || {
+		[ -z "$pid" ] || wait "$pid" || :
+		(kernel_find "$1" "$2")
+	}
+}
+kernel_stop_builders() {
+	local pid
+	for pid in "${KERNEL_BUILDERS[@]}"; do
+		# Its number may be another process's by now.
+		! jobs -pr | grep -qx "$pid" || kill "$pid" || :
+	done
+}
+at_exit kernel_stop_builders
+
 # kernel_make: runs with the lock held. An interrupted build goes on where it stopped.
 kernel_make() {
 	[ ! -e "$KDIR/done" ] || return 0

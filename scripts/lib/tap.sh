@@ -162,7 +162,7 @@ tap_begin() {
 tap_clean_up() {
 	local pid
 	for pid in "${TAP_PIDS[@]}"; do
-		kill "$pid" 2>/dev/null || :
+		! jobs -pr | grep -qx "$pid" || kill "$pid" || :
 	done
 	rm -rf "$TAP_DIR"
 }
