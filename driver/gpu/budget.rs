@@ -32,7 +32,7 @@ const OWNERS: usize = 1024;
 const OTHERS: u32 = 0;
 
 /// Who has a number.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Holder {
     contexts: u32,
     /// The user whose contexts these are, and whose are the pages that they left.
@@ -60,10 +60,7 @@ impl Owners {
             for _ in 0..count {
                 of_page.push(Atomic::new(OTHERS), GFP_KERNEL)?;
             }
-            let mut holders = KVVec::with_capacity(OWNERS, GFP_KERNEL)?;
-            for _ in 0..OWNERS {
-                holders.push(Holder::default(), GFP_KERNEL)?;
-            }
+            let holders = KVVec::from_elem(Holder::default(), OWNERS, GFP_KERNEL)?;
             let pages = zeros(OWNERS as u64)?;
             Ok(try_pin_init!(Self {
                 holders <- new_mutex!(holders, "pinmap_owners"),

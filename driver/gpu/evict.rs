@@ -13,12 +13,12 @@
 //! of that is tried again by whoever needs room next, and for a device that leaves until it is
 //! home.
 
-use super::{pager::Taker, Gpu};
+use super::{pager::Taker, reserve::EACH, Gpu};
 use crate::{
-    logic::{block::PAGES, pte::LARGE, span::Span, PAGE_SIZE},
+    logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
         clock::{self, MILLISECOND},
-        migrate::{Area, Areas, Processes, Rmap, RmapPart},
+        migrate::{Area, Areas, Processes, RmapPart},
         task,
     },
 };
@@ -35,7 +35,7 @@ impl Gpu {
     /// Has all pages go home, as far as they can at this moment. `ENODEV`: some cannot be read any
     /// more.
     pub(super) fn send_home_all(&self) -> Result {
-        for block in 0..(self.limits.vram / PAGE_SIZE).div_ceil(PAGES as u64) {
+        for block in 0..(self.limits.vram / PAGE_SIZE).div_ceil(EACH) {
             match self.send_home_block(block) {
                 Err(error) if error == ENODEV => return Err(error),
                 // The others may have better luck.
@@ -49,8 +49,8 @@ impl Gpu {
     /// Has the pages of 2 MiB of VRAM go home, as far as they can at this moment. Returns how many
     /// did. `ENODEV`: some cannot be read any more.
     pub(super) fn send_home_block(&self, block: u64) -> Result<u64> {
-        let first = block.saturating_mul(PAGES as u64);
-        let end = first.saturating_add(PAGES as u64);
+        let first = block.saturating_mul(EACH);
+        let end = first.saturating_add(EACH);
         let numbers = first..end.min(self.limits.vram / PAGE_SIZE);
         let owners = &self.private.owners;
         let mut moved = 0_u64;
@@ -66,10 +66,7 @@ impl Gpu {
             }
         }
         let mut processes = Processes::new();
-        while numbers
-            .clone()
-            .any(|number| self.rmap_if_used(number).is_some())
-        {
+        while numbers.clone().any(|number| self.rmap(number).is_some()) {
             let Some(process) = processes.next() else {
                 break;
             };
@@ -96,7 +93,7 @@ impl Gpu {
         let mut moved = 0_u64;
         let mut tried: Option<RmapPart> = None;
         for number in numbers.clone() {
-            let rmap = self.rmap_if_used(number);
+            let rmap = self.rmap(number);
             // What is still there of a part that was tried has to stay.
             let rmap = rmap.filter(|rmap| tried.is_none_or(|tried| !tried.has(rmap)));
             let Some(rmap) = rmap else { continue };
@@ -120,14 +117,6 @@ impl Gpu {
         let moved = self.begin_eviction(area, part, numbers)?.finish()?.moved;
         self.tell_taken(&area, part, moved, Taker::Eviction);
         Ok(moved)
-    }
-
-    fn rmap_if_used(&self, number: u64) -> Option<Rmap> {
-        if self.is_used(number) {
-            self.rmap(number)
-        } else {
-            None
-        }
     }
 }
 

@@ -295,8 +295,11 @@ impl Gpu {
         first..first.saturating_add(self.limits.vram / PAGE_SIZE)
     }
 
-    /// Where in the reverse map page `number` of VRAM is, if somebody maps it.
+    /// Where in the reverse map page `number` of VRAM is, if a process has it and maps it.
     pub(super) fn rmap(&self, number: u64) -> Option<Rmap> {
+        if !self.is_used(number) {
+            return None;
+        }
         let described = self.private.described.lock();
         described.as_ref()?.pages.rmap(number)
     }

@@ -111,6 +111,7 @@ impl<'a> Areas<'a> {
         mut visit: impl FnMut(u64, Area<'_>, Span) -> Result<bool>,
     ) -> Result {
         let find = |from: u64| {
+            let mut area = helpers::pinmap_area::default();
             let mut addr = 0;
             // SAFETY: The address space is in use, and its lock is held.
             let vma = unsafe {
@@ -118,12 +119,13 @@ impl<'a> Areas<'a> {
                     self.0.as_raw(),
                     &raw const rmap.0,
                     from as usize,
+                    &raw mut area,
                     &raw mut addr,
                 )
             };
-            let area = Area(NonNull::new(vma)?, PhantomData);
-            let (span, _) = self.at(addr as u64)?;
-            Some((addr as u64, area, span))
+            let vma = NonNull::new(vma)?;
+            let span = Span::from_bounds(area.start, area.end.saturating_sub(1))?;
+            Some((addr as u64, Area(vma, PhantomData), span))
         };
         let linear = (rmap.0.index as u64).saturating_mul(PAGE_SIZE);
         let first = find(linear).filter(|&(addr, ..)| addr == linear);

@@ -86,12 +86,25 @@ const char *error_name(int error)
 	return name ? name : "a positive result";
 }
 
-uint64_t now_ms(void)
+uint64_t now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000ULL + now.tv_nsec / 1000000;
+	return now.tv_sec * 1000000000ULL + now.tv_nsec;
+}
+
+uint64_t now_ms(void)
+{
+	return now_ns() / 1000000;
+}
+
+void spin_ns(uint64_t nanoseconds)
+{
+	uint64_t until = now_ns() + nanoseconds;
+
+	while (now_ns() < until)
+		;
 }
 
 void sleep_ms(unsigned int milliseconds)

@@ -152,7 +152,10 @@ void test_skip(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 	})
 
 const char *error_name(int error);
+uint64_t now_ns(void);
 uint64_t now_ms(void);
+/* Waits without sleeping. */
+void spin_ns(uint64_t nanoseconds);
 void sleep_ms(unsigned int milliseconds);
 
 /* Whether this kernel has checks and fault injection: everything takes several times as long. */

@@ -261,7 +261,8 @@ unsigned long pinmap_alloc_neighbours(struct vm_area_struct *vma);
 void pinmap_drop_page(unsigned long pfn);
 bool pinmap_rmap_of(unsigned long pfn, struct pinmap_rmap *rmap);
 struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinmap_rmap *rmap,
-					unsigned long from, unsigned long *addr);
+					unsigned long from, struct pinmap_area *area,
+					unsigned long *addr);
 struct mm_struct *pinmap_next_process(int *number);
 struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf);
 bool pinmap_home_fault_is_in(const struct pinmap_home_fault *fault, const struct mm_struct *mm);

@@ -361,10 +361,11 @@ static bool pinmap_may_map(const struct vm_area_struct *vma, const struct pinmap
 
 /*
  * With the mmap lock of @mm held, finds the first area that ends behind @from, that may map what is
- * at @rmap, and whose pages can leave a device. *@addr is the address there.
+ * at @rmap, and whose pages can leave a device. *@area is where it is, *@addr the address there.
  */
 struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinmap_rmap *rmap,
-					unsigned long from, unsigned long *addr)
+					unsigned long from, struct pinmap_area *area,
+					unsigned long *addr)
 {
 	struct vm_area_struct *vma;
 	VMA_ITERATOR(vmi, mm, from);
@@ -372,6 +373,8 @@ struct vm_area_struct *pinmap_find_rmap(struct mm_struct *mm, const struct pinma
 	for_each_vma(vmi, vma) {
 		if (!pinmap_may_map(vma, rmap) || !pinmap_can_leave(vma))
 			continue;
+		area->start = vma->vm_start;
+		area->end = vma->vm_end;
 		*addr = vma->vm_start + ((rmap->index - vma->vm_pgoff) << PAGE_SHIFT);
 		return vma;
 	}

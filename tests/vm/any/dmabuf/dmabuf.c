@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { EXPORT_WRITE = PINMAP_EXPORT_WRITE };
@@ -679,12 +678,10 @@ TEST(sync_values)
 
 static uint64_t sync_ns(int fd, uint64_t handle, uint32_t flags, size_t length)
 {
-	struct timespec before, after;
+	uint64_t before = now_ns();
 
-	clock_gettime(CLOCK_MONOTONIC, &before);
 	CHECK_OK(try_sync(fd, handle, flags, 0, length));
-	clock_gettime(CLOCK_MONOTONIC, &after);
-	return (after.tv_sec - before.tv_sec) * 1000000000ULL + after.tv_nsec - before.tv_nsec;
+	return now_ns() - before;
 }
 
 /*

@@ -11,18 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MANY = 65536, SAMPLE = 1000 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	SYS(clock_gettime(CLOCK_MONOTONIC, &time));
-	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
 
 static int compare(const void *left, const void *right)
 {

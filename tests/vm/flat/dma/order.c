@@ -24,21 +24,11 @@
 
 static char trace[4 << 20];
 
-/* The kernel has this tracepoint on a machine with another IOMMU, too. */
-static void need_intel(void)
-{
-	const char *iommu = getenv("PINMAP_IOMMU");
-
-	if (iommu && strcmp(iommu, "intel"))
-		SKIP("the kernel does not trace the flushes of this IOMMU");
-}
-
 /* Notes when these functions of the kernel are called, by whom. */
 static void probe(const char *first, const char *second)
 {
 	char lines[256];
 
-	need_intel();
 	if (access(TRACING "/kprobe_events", W_OK))
 		SKIP("the kernel has no probes");
 	/* left by a test that failed */
@@ -57,8 +47,11 @@ static void unprobe(void)
 
 static void trace_begin(bool unmaps)
 {
-	need_intel();
-	if (access(TRACING "/events/intel_iommu/qi_submit", F_OK))
+	const char *iommu = getenv("PINMAP_IOMMU");
+
+	/* The kernel has this tracepoint on a machine with another IOMMU, too. */
+	if ((iommu && strcmp(iommu, "intel")) ||
+	    access(TRACING "/events/intel_iommu/qi_submit", F_OK))
 		SKIP("the kernel does not trace the flushes of this IOMMU");
 	file_write(TRACING "/trace", "");
 	file_write(TRACING "/events/intel_iommu/qi_submit/enable", "1");
@@ -117,8 +110,8 @@ TEST(order_release_buffers)
 
 	for (int i = 0; i < COUNT; i++)
 		handles[i] = register_memory(fd, memory + i * PAGE, PAGE, WRITE).handle;
-	probe("pinmap_unpin_page", "pinmap_unpin_pages");
 	trace_begin(true);
+	probe("pinmap_unpin_page", "pinmap_unpin_pages");
 	CHECK_OK(try_ioctl(fd, PINMAP_RELEASE_BUFFERS, &args));
 	trace_end();
 	unprobe();
@@ -204,17 +197,6 @@ static bool came_between(const struct release *release, const char *page, pid_t 
 	return true;
 }
 
-static void spin(unsigned int microseconds)
-{
-	struct timespec begin, now;
-
-	clock_gettime(CLOCK_MONOTONIC, &begin);
-	do
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	while ((now.tv_sec - begin.tv_sec) * 1000000 + (now.tv_nsec - begin.tv_nsec) / 1000 <
-	       microseconds);
-}
-
 /* munmap() of memory that RELEASE_BUFFERS has unmapped and not flushed yet flushes by itself. */
 TEST(order_munmap_beside_release, .seconds = 120)
 {
@@ -229,7 +211,7 @@ TEST(order_munmap_beside_release, .seconds = 120)
 		CHECK_OK(-pthread_create(&thread, NULL, release_line, &release));
 		while (!release.begun)
 			;
-		spin(200 * (i % 20));
+		spin_ns(200000 * (i % 20));
 		SYS(munmap(release.memory, PAGE));
 		mark("other ended");
 		CHECK_OK(-pthread_join(thread, NULL));
@@ -287,7 +269,7 @@ TEST(order_unmap_beside_release, .seconds = 120)
 		CHECK_OK(-pthread_create(&thread, NULL, release_line, &release));
 		while (!release.begun)
 			;
-		spin(200 * (i % 20));
+		spin_ns(200000 * (i % 20));
 		/* the kernel's write fails */
 		SYS(mprotect(mapper.args, PAGE, PROT_READ));
 		uffd_protect(uffd, mapper.args, PAGE, false);

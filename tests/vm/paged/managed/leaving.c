@@ -13,6 +13,7 @@
 
 #include "alloc.h"
 #include "edu.h"
+#include "file.h"
 #include "memory.h"
 #include "process.h"
 
@@ -23,7 +24,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -35,36 +35,6 @@ enum {
 	SLACK_KB = 8192,
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000000000ull + time.tv_nsec;
-}
-
-/* Waits up to @most ns without sleeping: the tests look for what happens at any moment. */
-static void spin(unsigned int *seed, uint64_t most)
-{
-	uint64_t until = now_ns() + rand_r(seed) % most;
-
-	while (now_ns() < until)
-		;
-}
-
-static long anon_kb(void)
-{
-	char line[256];
-	FILE *file = fopen("/proc/meminfo", "r");
-	long kb = -1;
-
-	CHECK(file);
-	while (kb < 0 && fgets(line, sizeof(line), file))
-		sscanf(line, "AnonPages: %ld", &kb);
-	fclose(file);
-	return kb;
-}
-
 /**
  * struct counts - what has to be as it was
  * @fd: a context
@@ -74,18 +44,21 @@ static long anon_kb(void)
 struct counts {
 	int fd;
 	uint64_t vram;
-	long anon;
+	long long anon;
 };
 
 static struct counts counts_now(int fd)
 {
-	return (struct counts){ .fd = fd, .vram = vram_free(fd), .anon = anon_kb() };
+	return (struct counts){ .fd = fd,
+				.vram = vram_free(fd),
+				.anon = file_field("/proc/meminfo", "AnonPages:") };
 }
 
 static void check_counts(const struct counts *before)
 {
 	CHECK(WAIT_FOR(10000, vram_free(before->fd) == before->vram));
-	CHECK(WAIT_FOR(10000, labs(anon_kb() - before->anon) <= SLACK_KB));
+	CHECK(WAIT_FOR(10000, llabs(file_field("/proc/meminfo", "AnonPages:") - before->anon) <=
+				      SLACK_KB));
 }
 
 /* How the first child lets go of a block. */
@@ -132,7 +105,7 @@ static void first_child(enum leave leave, struct stage *stage, const struct gate
 	for (; round < ROUNDS; round++) {
 		while (stage->go <= round)
 			;
-		spin(&seed, 400000);
+		spin_ns(rand_r(&seed) % 400000);
 		leave_block(leave, memory + (size_t)round * HUGE);
 		gate_open(&gates[1]);
 	}
@@ -258,7 +231,7 @@ static void *drop(void *argument)
 			;
 		if (dropper->go < 0)
 			break;
-		spin(&seed, dropper->most);
+		spin_ns(rand_r(&seed) % dropper->most);
 		madvise(dropper->memory, HUGE, MADV_DONTNEED);
 		dropper->done = round;
 	}
@@ -336,7 +309,7 @@ TEST(touched_while_leaving, .seconds = 120)
 			gate_open(&ready);
 			while (!stage->go)
 				;
-			spin(&seed, 1500000);
+			spin_ns(rand_r(&seed) % 1500000);
 			*(volatile char *)(there + PAGE + HUGE);
 			CHECK(has_pattern(there + PAGE, 2 * HUGE, round));
 			_exit(0);
