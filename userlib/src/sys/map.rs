@@ -6,14 +6,21 @@ use std::fmt;
 use std::io;
 
 use memmap2::{Advice, MmapRaw};
-use nix::unistd::{sysconf, SysconfVar};
+use nix::libc::{sysconf, _SC_PAGESIZE};
 
 use super::sync::AtomicU64;
 
-/// Bytes in a page of the CPU.
+/// Bytes in a page of the CPU. Leaves `errno` alone, because the allocator asks.
 pub(crate) fn page_size() -> usize {
-    let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
-    size.and_then(|size| size.try_into().ok()).unwrap_or(4096)
+    // SAFETY: The function has no requirements. The C library knows this number, and does not fail.
+    let size = unsafe { sysconf(_SC_PAGESIZE) };
+    size.try_into().unwrap_or(4096)
+}
+
+/// Panics if a mapping does not begin with a page.
+pub(crate) fn check_start(map: &MmapRaw) {
+    let start = map.as_ptr().addr();
+    assert!(start % page_size() == 0, "a mapping from within a page on");
 }
 
 /// A mapping of whole pages, unmapped when dropped. Its owner knows whether a device can reach the
@@ -26,9 +33,12 @@ pub(crate) fn page_size() -> usize {
 pub(crate) struct Map(MmapRaw);
 
 impl Map {
-    /// Takes over a mapping, which must be readable and writable.
+    /// Takes over a mapping of whole pages, which must be readable and writable. Panics if it does
+    /// not begin with a page, as when it is of a file from somewhere within a page on.
     pub(crate) fn new(map: MmapRaw) -> Self {
-        // INVARIANT: mmap() maps whole pages, and nobody else can unmap them.
+        check_start(&map);
+        // INVARIANT: It begins with a page, as just checked; mmap() maps whole pages, and nobody
+        // else can unmap them.
         Self(map)
     }
 
@@ -78,7 +88,8 @@ impl Register {
     /// Takes over a mapping, which must be writable and at least a page. The register is at its
     /// beginning.
     pub(crate) fn new(map: MmapRaw) -> Self {
-        // INVARIANT: mmap() maps whole pages, and nobody else can unmap them.
+        check_start(&map);
+        // INVARIANT: It begins with a page, as just checked, and nobody else can unmap it.
         Self(map)
     }
 

@@ -36,7 +36,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 
 use crate::queue::format::Direction;
@@ -47,10 +48,16 @@ use layout::{activity, chunk, code, header, text};
 /// The environment variable that names the file of traces, for the programs that are traced.
 pub const PATH_VARIABLE: &str = "PINMAP_TRACE";
 
+/// What a file of traces is sealed against: a program that shrank it would end all others that have
+/// it mapped.
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK;
+
 /// A file of traces, in memory. Dropped, it is gone, and programs record nothing more.
 #[derive(Debug)]
 pub struct Trace {
     file: File,
+    /// The length of the file, which no program can change.
+    len: u64,
     map: Map,
 }
 
@@ -193,15 +200,22 @@ impl Trace {
     ///
     /// Those of `memfd_create()` and `mmap()`.
     pub fn create(bytes: u64) -> io::Result<Self> {
-        let file = File::from(memfd_create("pinmap-trace", MFdFlags::MFD_CLOEXEC)?);
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = File::from(memfd_create("pinmap-trace", flags)?);
         let bytes = bytes.max(chunk::LEN as u64 + header::LEN as u64);
         file.set_len(bytes)?;
+        let seals = SEALS | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         let map = Map::new(MmapOptions::new().len(header::LEN).map_raw(&file)?);
         let words = map.words();
         words[header::SIZE].store(bytes, Ordering::Relaxed);
         words[header::USED].store(header::LEN as u64, Ordering::Relaxed);
         words[header::MAGIC].store(header::MAGIC_VALUE, Ordering::Release);
-        Ok(Self { file, map })
+        Ok(Self {
+            file,
+            len: bytes,
+            map,
+        })
     }
 
     /// The path that programs of this user find the file by, as long as this value exists.
@@ -214,7 +228,7 @@ impl Trace {
     pub fn read(&self) -> Contents {
         let words = self.map.words();
         let load = |word: usize| words[word].load(Ordering::Acquire);
-        let end = load(header::USED).min(load(header::SIZE));
+        let end = load(header::USED).min(self.len);
         let mut contents = Contents {
             lost: load(header::LOST),
             ..Contents::default()
@@ -236,10 +250,20 @@ impl Trace {
     }
 
     fn chunk(&self, at: u64) -> Option<Map> {
-        let mut options = MmapOptions::new();
-        let map: io::Result<MmapRaw> = options.offset(at).len(chunk::LEN).map_raw(&self.file);
-        map.ok().map(Map::new)
+        map_chunk(&self.file, self.len, at)
     }
+}
+
+/// Maps the chunk at `at`, a number that every traced program can change, of a file that has `len`
+/// bytes and keeps them. `None`: there is no chunk, or no memory to map it.
+fn map_chunk(file: &File, len: u64, at: u64) -> Option<Map> {
+    let chunks = at.checked_sub(header::LEN as u64)?;
+    if chunks % chunk::LEN as u64 != 0 || at.checked_add(chunk::LEN as u64)? > len {
+        return None;
+    }
+    let mut options = MmapOptions::new();
+    let map = options.offset(at).len(chunk::LEN).map_raw(file);
+    map.ok().map(Map::new)
 }
 
 impl Contents {
@@ -353,6 +377,23 @@ mod tests {
         text::store(&words[chunk::PCI], "0000:00:10.0");
         words[chunk::KIND].store(kind, Ordering::Release);
         map
+    }
+
+    /// A program can store anything to the file. None of it makes others access what is not there.
+    #[test]
+    fn wrong_numbers_in_the_file_are_not_believed() {
+        let trace = Trace::create(1 << 20).expect("made");
+        let words = trace.map.words();
+        take(&trace, chunk::CONTEXT);
+        words[header::SIZE].store(1 << 40, Ordering::Relaxed);
+        for used in [1 << 40, u64::MAX, 1 << 20] {
+            words[header::USED].store(used, Ordering::Relaxed);
+            assert_eq!(trace.read().contexts.len(), 1);
+        }
+        for at in [0, 4095, 4099, 8192, (1 << 20) - 4096, 1 << 40, u64::MAX] {
+            assert!(trace.chunk(at).is_none(), "{at}");
+        }
+        trace.file.set_len(4096).expect_err("it is sealed");
     }
 
     #[test]

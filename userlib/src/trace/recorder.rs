@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use memmap2::MmapOptions;
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::libc::{getauxval, AT_SECURE};
 use nix::time::{clock_gettime, ClockId};
 
 use crate::device::accelerator::Accelerator;
@@ -22,7 +24,7 @@ use crate::queue::format::Direction;
 use crate::sys::map::Map;
 
 use super::layout::{activity, chunk, code, header, text};
-use super::PATH_VARIABLE;
+use super::{map_chunk, PATH_VARIABLE, SEALS};
 
 /// How often the clocks are read beside each other. The closest pair counts.
 const READINGS: usize = 8;
@@ -107,6 +109,8 @@ impl Traced {
 /// The file in which this process records.
 struct TraceFile {
     file: File,
+    /// The length of the file, which no program can change.
+    len: u64,
     header: Map,
 }
 
@@ -182,32 +186,41 @@ fn describe(device: &Device, words: &[AtomicU64]) -> u64 {
 }
 
 impl TraceFile {
-    /// Opens the file that the environment names. It is only used if it is one, so that the
-    /// variable cannot make a program with more rights than its caller write to other files.
+    /// Opens the file that the environment names, except for a program that has more rights than
+    /// its caller.
     fn open() -> Option<Self> {
+        // SAFETY: The function has no requirements.
+        if unsafe { getauxval(AT_SECURE) } != 0 {
+            return None;
+        }
         let path = std::env::var_os(PATH_VARIABLE)?;
-        let file = File::options().read(true).write(true).open(path).ok()?;
+        Self::of(File::options().read(true).write(true).open(path).ok()?)
+    }
+
+    /// Takes a file that is one of traces: nothing is written to another one.
+    fn of(file: File) -> Option<Self> {
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS).ok()?;
+        if !SealFlag::from_bits_retain(seals).contains(SEALS) {
+            return None;
+        }
         let len = file.metadata().ok()?.len();
         if len < header::LEN as u64 {
             return None;
         }
         let header = Map::new(MmapOptions::new().len(header::LEN).map_raw(&file).ok()?);
         let load = |word: usize| header.words()[word].load(Ordering::Acquire);
-        (load(header::MAGIC) == header::MAGIC_VALUE && load(header::SIZE) == len)
-            .then_some(Self { file, header })
+        (load(header::MAGIC) == header::MAGIC_VALUE && load(header::SIZE) == len).then_some(Self {
+            file,
+            len,
+            header,
+        })
     }
 
     /// Takes a chunk, whose words are zero.
     fn chunk(&self) -> Option<Map> {
-        let words = self.header.words();
-        let at = words[header::USED].fetch_add(chunk::LEN as u64, Ordering::Relaxed);
-        let size = words[header::SIZE].load(Ordering::Relaxed);
-        if at.checked_add(chunk::LEN as u64)? > size {
-            return None;
-        }
-        let mut options = MmapOptions::new();
-        let map = options.offset(at).len(chunk::LEN).map_raw(&self.file);
-        map.ok().map(Map::new)
+        let used = &self.header.words()[header::USED];
+        let at = used.fetch_add(chunk::LEN as u64, Ordering::Relaxed);
+        map_chunk(&self.file, self.len, at)
     }
 
     fn lose(&self, count: u64) {
@@ -328,5 +341,46 @@ impl fmt::Debug for Recorder {
         f.debug_struct("Recorder")
             .field("context", &self.context)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Trace;
+    use nix::sys::memfd::{memfd_create, MFdFlags};
+
+    /// The file of a trace, as a traced program opens it.
+    fn open(trace: &Trace) -> File {
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(trace.path());
+        file.expect("opened")
+    }
+
+    #[test]
+    fn chunks_are_taken_where_there_are_some() {
+        let trace = Trace::create(1 << 20).expect("made");
+        let file = TraceFile::of(open(&trace)).expect("a trace");
+        assert!(file.chunk().is_some());
+        let words = file.header.words();
+        words[header::SIZE].store(1 << 40, Ordering::Relaxed);
+        // Another program has stored these there.
+        for used in [0, 4099, 1 << 20, 1 << 40, u64::MAX] {
+            words[header::USED].store(used, Ordering::Relaxed);
+            assert!(file.chunk().is_none(), "{used}");
+        }
+    }
+
+    /// A file that somebody can shrink would end the program.
+    #[test]
+    fn other_files_are_not_used() {
+        let trace = Trace::create(1 << 20).expect("made");
+        let sealed = open(&trace);
+        let other = File::from(memfd_create("other", MFdFlags::MFD_CLOEXEC).expect("made"));
+        std::io::copy(&mut &sealed, &mut &other).expect("copied");
+        assert!(TraceFile::of(other).is_none());
+        let null = File::options().read(true).write(true).open("/dev/null");
+        assert!(TraceFile::of(null.expect("opened")).is_none());
+        assert!(TraceFile::of(sealed).is_some());
     }
 }
