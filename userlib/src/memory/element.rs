@@ -165,10 +165,11 @@ macro_rules! element {
             $($(#[$field_meta])* $field_visibility $field: $field_type,)*
         }
         const _: () = {
-            // An attribute may have removed a field, or added one.
+            // An attribute may have removed a field, added one, or given one another type.
             #[allow(dead_code)]
             fn fields(value: $name) {
-                let $name { $($field: _,)* } = value;
+                let $name { $($field,)* } = value;
+                $(let _: $field_type = $field;)*
             }
             $($crate::__private::is_element::<$field_type>();)*
             let end = 0;
