@@ -205,6 +205,7 @@ const TESTS: &[Test] = tests! {
         pending_work_is_awaited
         sleepers_are_woken_in_time
         fences_devices_and_moves_are_awaited
+        failed_scopes_end
         futures_can_be_dropped
         futures_learn_of_faults
         interrupts_are_awaited

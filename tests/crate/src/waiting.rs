@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::future::{Future, IntoFuture};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::pin::{pin, Pin};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
@@ -237,6 +238,52 @@ pub(crate) fn fences_devices_and_moves_are_awaited() -> Outcome {
         block_on(fence.wait_async())
     })?;
     assert!(numbers.iter().all(|&number| number == 7));
+    Ok(())
+}
+
+/// A scope that fails, or panics, before it has stored the value that its work waits for ends all
+/// the same. One that has stored it leaves a queue that goes on.
+pub(crate) fn failed_scopes_end() -> Outcome {
+    let gpu = gpu()?;
+    let mut gate = gpu.device().alloc::<u64>(1)?;
+    let mut numbers = gpu.alloc::<u32>(100)?;
+    let mut queue = gpu.queue(QueueOptions::new())?;
+    let result = queue.try_scope(|scope| -> Outcome {
+        let mut gate = gate.slice_mut();
+        scope.wait_value(&gate, 0, 1)?;
+        scope.fill(numbers.slice_mut(), 7)?;
+        gate.set(0, 1)?;
+        Err("after the value".into())
+    });
+    assert_eq!(result.expect_err("failed").to_string(), "after the value");
+    queue.scope(|scope| scope.fill(numbers.slice_mut(), 8))?;
+    assert!(numbers.iter().all(|&number| number == 8));
+    for panics in [false, true] {
+        let mut queue = gpu.queue(QueueOptions::new())?;
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            queue.try_scope(|scope| -> Outcome {
+                scope.wait_value(gate.slice(), 0, 2)?;
+                scope.fill(numbers.slice_mut(), 9)?;
+                scope.fence()?;
+                assert!(!panics, "before the value");
+                Err("before the value".into())
+            })
+        }));
+        assert_eq!(result.is_err(), panics);
+        let stopped = queue.scope(|scope| scope.fill(numbers.slice_mut(), 9));
+        assert!(stopped.is_err(), "the queue goes on");
+    }
+    let stream = stream(&gpu)?;
+    let result = stream.try_scope(|work| -> Outcome {
+        work.wait_value(gate.slice(), 0, 2)?;
+        work.fill(numbers.slice_mut(), 9)?;
+        Err("before the value".into())
+    });
+    assert_eq!(result.expect_err("failed").to_string(), "before the value");
+    assert!(numbers.iter().all(|&number| number == 8));
+    stream.reset()?;
+    stream.scope(|work| work.fill(numbers.slice_mut(), 10))?;
+    assert!(numbers.iter().all(|&number| number == 10));
     Ok(())
 }
 

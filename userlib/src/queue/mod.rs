@@ -23,7 +23,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use crate::device::accelerator::{Accelerator, Limits};
-use crate::error::{Error, Operation, Result};
+use crate::error::{in_time, Error, Operation, Result};
 use crate::sys::trace::span;
 use crate::trace::recorder::Traced;
 
@@ -440,14 +440,17 @@ impl Queue {
     }
 
     /// Ends a scope: when this returns, the device does nothing more of what was submitted. If that
-    /// cannot be waited for, the queue is destroyed.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    /// cannot be waited for, or takes longer than `patience`, the queue is destroyed.
+    pub(crate) fn finish(&mut self, patience: Option<Duration>) -> Result<()> {
         self.held = 0;
         let raw_packets = std::mem::take(&mut self.raw_packets);
         if !raw_packets && self.ring.written() == self.ring.idle_after(self.executed) {
             return Ok(());
         }
-        let waited = self.wait(None).and_then(|_| match raw_packets {
+        let waited = self
+            .wait(patience)
+            .and_then(|done| in_time(done, || self.handle.attempt("wait for")));
+        let waited = waited.and_then(|()| match raw_packets {
             // The fence proves nothing, so the driver asks the device.
             true => self.handle.confirm(self.ring.written()),
             false => Ok(()),

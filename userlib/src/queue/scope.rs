@@ -41,7 +41,7 @@ use crate::trace::recorder::Traced;
 /// ```
 pub struct QueueScope<'scope, 'env: 'scope> {
     pub(crate) queue: RefCell<&'env mut Queue>,
-    loans: Loans,
+    pub(super) loans: Loans,
     /// Makes `'scope` invariant: an operand cannot live for less, nor one scope pass for another.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
@@ -74,7 +74,9 @@ impl Queue {
     /// ```
     ///
     /// When this returns, the device has finished all work, also if the function failed or
-    /// panicked. A queue that has stopped, or that cannot be waited for because the device is gone,
+    /// panicked. If it did so after [`wait_value`](QueueScope::wait_value), and the device has not
+    /// finished within a second, the queue is destroyed: nobody may store the value any more. A
+    /// queue that has stopped, or that cannot be waited for because the device is gone,
     /// is destroyed: then the device does nothing more of the work either. A destroyed queue
     /// refuses all further work.
     ///
@@ -131,7 +133,7 @@ impl Queue {
         };
         // A panic leaves only the queue behind, and `finish` puts that right.
         let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-        let finished = or_abort(|| scope.finish());
+        let finished = or_abort(|| scope.finish(!matches!(result, Ok(Ok(_)))));
         match result {
             Err(panic) => resume_unwind(panic),
             // The error of `finish`, if there is one, most likely has the same cause.
@@ -142,9 +144,10 @@ impl Queue {
 }
 
 impl<'scope, 'env> QueueScope<'scope, 'env> {
-    /// Waits for all work, and ends the loans.
-    fn finish(&self) -> Result<()> {
-        let finished = self.queue.borrow_mut().finish();
+    /// Waits for all work, and ends the loans. `failed`: the scope's function has.
+    fn finish(&self, failed: bool) -> Result<()> {
+        let patience = self.loans.patience(failed);
+        let finished = self.queue.borrow_mut().finish(patience);
         let ended = self.loans.end();
         if ended.is_err() {
             self.queue.borrow().handle().poison(KEPT);

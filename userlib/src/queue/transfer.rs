@@ -83,7 +83,8 @@ impl<'scope> QueueScope<'scope, '_> {
     /// submitted next. The CPU does not wait. The program stores the value by
     /// [`DeviceSliceMut::set`], or other work stores it.
     ///
-    /// The end of the scope waits for the value, too, for as long as that takes.
+    /// The end of the scope waits for the value, too, for as long as that takes. But if the
+    /// function of the scope fails or panics, it waits for a second, and then destroys the queue.
     ///
     /// ```no_run
     /// use pinmap::{testgpu::IncrementF32, DeviceSliceMut, QueueScope};
@@ -110,6 +111,7 @@ impl<'scope> QueueScope<'scope, '_> {
     ) -> Result<()> {
         // Before borrowing the queue: this runs code of the caller, which may use the scope.
         let of = of.into();
+        self.loans.await_program();
         self.queue.borrow_mut().wait_value(&of, index, value)
     }
 

@@ -302,8 +302,8 @@ impl Core {
     }
 
     /// Ends a scope: when this returns, the device does nothing more of what was submitted. If that
-    /// cannot be waited for, the queue is destroyed.
-    pub(super) fn finish(&self, ending: Ending) -> Result<()> {
+    /// cannot be waited for, or takes longer than `patience`, the queue is destroyed.
+    pub(super) fn finish(&self, ending: Ending, patience: Option<Duration>) -> Result<()> {
         let point = match ending {
             Ending::At(point) => point,
             Ending::Nowhere(handle, error) => {
@@ -312,7 +312,11 @@ impl Core {
             }
             Ending::Reset(error) => return Err(error),
         };
-        point.wait(None).map(drop).or_else(|error| {
+        let waited = match patience {
+            Some(patience) => point.wait_timeout(patience),
+            None => point.wait(None).map(drop),
+        };
+        waited.or_else(|error| {
             point.handle().destroy()?;
             Err(error)
         })

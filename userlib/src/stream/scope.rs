@@ -66,9 +66,11 @@ where
 /// borrow memory, as threads can in [`std::thread::scope`].
 ///
 /// When this returns, the device has finished all work of the scope, also if the function failed or
-/// panicked, and also if the streams were dropped. A stream that has failed, or that waits for one
-/// that has, is given up: it needs a [reset](Stream::reset). A stream that is reset during the
-/// scope takes no more work of it, unless [`Scope::on`] is called again.
+/// panicked, and also if the streams were dropped. If it failed after [`Work::wait_value`], a
+/// stream that has not finished within a second is given up: nobody may store the value any more. A
+/// stream that has failed, or that waits for one that has, is given up: it needs a
+/// [reset](Stream::reset). A stream that is reset during the scope takes no more work of it, unless
+/// [`Scope::on`] is called again.
 ///
 /// ```no_run
 /// use pinmap::{stream, Pinned, Stream};
@@ -106,7 +108,7 @@ where
     };
     // A panic leaves only the streams behind, and `finish` puts that right.
     let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-    let finished = or_abort(|| scope.finish());
+    let finished = or_abort(|| scope.finish(!matches!(result, Ok(Ok(_)))));
     match result {
         Err(panic) => resume_unwind(panic),
         // The error of `finish`, if there is one, most likely has the same cause.
@@ -201,14 +203,16 @@ impl<'scope> Scope<'scope, '_> {
         Work::new(core, queue, &self.loans)
     }
 
-    fn finish(&self) -> Result<()> {
+    /// Waits for all work, and ends the loans. `failed`: the scope's function has.
+    fn finish(&self, failed: bool) -> Result<()> {
+        let patience = self.loans.patience(failed);
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         // All are published before one is waited for, so that they run at the same time.
         let ends = used.iter().map(|(core, queue)| core.begin_finish(*queue));
         let ends: Vec<_> = ends.collect();
         // Each of them is waited for, also after an error.
         let ends = used.iter().zip(ends);
-        let ends = ends.map(|((core, _), end)| core.finish(end));
+        let ends = ends.map(|((core, _), end)| core.finish(end, patience));
         let result = ends.fold(Ok(()), Result::and);
         let ended = self.loans.end();
         if ended.is_err() {

@@ -413,6 +413,7 @@ impl<'w> Work<'w> {
         value: u64,
     ) -> Result<()> {
         let of = of.into();
+        self.loans.await_program();
         self.lock()?.queue_mut().wait_value(&of, index, value)
     }
 

@@ -37,7 +37,7 @@ pub(crate) mod managed;
 mod pages;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,9 @@ use pages::Pages;
 
 /// The cause with which a queue is poisoned when memory could not be released.
 pub(crate) const KEPT: &str = "memory of it could not be taken back from the device";
+
+/// How long the end of a scope waits for a value that the program may not have stored any more.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How a device reaches the memory of a slice, and what that cost.
 ///
@@ -173,11 +176,26 @@ impl Drop for Loan {
 
 /// The loans of a scope or of pending work.
 #[derive(Default)]
-pub(crate) struct Loans(Mutex<Vec<Loan>>);
+pub(crate) struct Loans {
+    loans: Mutex<Vec<Loan>>,
+    /// The work waits for a value, which only the program's code may store.
+    awaits_program: AtomicBool,
+}
 
 impl Loans {
     fn lock(&self) -> MutexGuard<'_, Vec<Loan>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the work waits for a value.
+    pub(crate) fn await_program(&self) {
+        self.awaits_program.store(true, Ordering::Relaxed);
+    }
+
+    /// How long the end of a scope waits for the work. `None`: as long as it takes. If the
+    /// program's code has `failed`, nobody may store the value any more that the work waits for.
+    pub(crate) fn patience(&self, failed: bool) -> Option<Duration> {
+        (failed && self.awaits_program.load(Ordering::Relaxed)).then_some(AFTER_FAILURE)
     }
 
     /// Adds a loan of a managed range. One of each range is enough, however many slices are lent.
@@ -241,7 +259,10 @@ pub(crate) fn register_all(
     }
     device.note_lending();
     let (loans, _) = Lender::of(device).register_slices(device, memory, access)?;
-    let loans = loans.into_iter().map(|loans| Loans(Mutex::new(loans)));
+    let loans = loans.into_iter().map(|loans| Loans {
+        loans: Mutex::new(loans),
+        ..Loans::default()
+    });
     Ok(loans.collect())
 }
 
