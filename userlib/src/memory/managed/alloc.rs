@@ -6,6 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::num::NonZeroUsize;
 use std::ptr::{null_mut, NonNull};
 
+use nix::errno::Errno;
 use nix::sys::mman::{
     madvise, mmap_anonymous, mremap, munmap, MRemapFlags, MapFlags, MmapAdvise, ProtFlags,
 };
@@ -24,7 +25,8 @@ const LARGE: usize = 128 << 10;
 /// whatever allocates it. But a large `Vec` of the system's allocator may share its first and last
 /// page with other data, which then moves along, and is advised along. With this allocator it does
 /// not, it is discarded as a whole, and it grows by `mremap()`, which copies nothing and leaves
-/// pages of the device where they are.
+/// pages of the device where they are. (It is copied if the program has split it into several
+/// areas, as by `mlock()` of a part.)
 ///
 /// ```
 /// use pinmap::ManagedAlloc;
@@ -41,6 +43,22 @@ const LARGE: usize = 128 << 10;
 /// for a single piece of memory there is [`Managed`](crate::Managed).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ManagedAlloc;
+
+/// Restores `errno` when dropped, so that a buffer that is dropped between a call of C that fails
+/// and the look at its error does not change that error.
+struct KeptErrno(i32);
+
+impl KeptErrno {
+    fn new() -> Self {
+        Self(Errno::last_raw())
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        Errno::set_raw(self.0);
+    }
+}
 
 /// The length of the mapping of an allocation. `None`: the system's allocator has it.
 fn mapped(size: usize, align: usize) -> Option<usize> {
@@ -64,6 +82,7 @@ fn map(len: usize) -> *mut u8 {
     let Some(length) = NonZeroUsize::new(len) else {
         return null_mut();
     };
+    let _errno = KeptErrno::new();
     let (access, flags) = (
         ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
         MapFlags::MAP_PRIVATE,
@@ -104,6 +123,7 @@ unsafe impl GlobalAlloc for ManagedAlloc {
             return unsafe { System.dealloc(start, layout) };
         };
         if let Some(start) = NonNull::new(start) {
+            let _errno = KeptErrno::new();
             // SAFETY: It is a mapping of this length, by the layout, which nobody uses any more.
             let _ = unsafe { munmap(start.cast(), len) };
         }
@@ -114,39 +134,39 @@ unsafe impl GlobalAlloc for ManagedAlloc {
             mapped(layout.size(), layout.align()),
             mapped(new_size, layout.align()),
         );
-        match (NonNull::new(start), old, new) {
-            (_, Some(old), Some(new)) if old == new => start,
-            (Some(at), Some(old), Some(new)) => {
-                let flags = MRemapFlags::MREMAP_MAYMOVE;
-                // SAFETY: It is a mapping of the old length, by the layout, which nobody but the
-                // caller uses.
-                match unsafe { mremap(at.cast(), old, new, flags, None) } {
-                    Ok(moved) => {
-                        make_huge(moved.cast(), new);
-                        moved.as_ptr().cast()
-                    }
-                    Err(_) => null_mut(),
-                }
-            }
+        if let (None, None) = (old, new) {
             // SAFETY: As the caller promises; the system's allocator has made it.
-            (_, None, None) => unsafe { System.realloc(start, layout, new_size) },
-            _ => {
-                // SAFETY: As the caller promises: the new size is a valid one for that alignment.
-                let to = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-                // SAFETY: As the caller promises: the size is not 0.
-                let other = unsafe { self.alloc(to) };
-                if !other.is_null() {
-                    let common = layout.size().min(new_size);
-                    // SAFETY: Both have that many bytes, and are different allocations. The old one
-                    // is not used any more.
-                    unsafe {
-                        start.copy_to_nonoverlapping(other, common);
-                        self.dealloc(start, layout);
-                    }
-                }
-                other
+            return unsafe { System.realloc(start, layout, new_size) };
+        }
+        let _errno = KeptErrno::new();
+        if let (Some(at), Some(old), Some(new)) = (NonNull::new(start), old, new) {
+            if old == new {
+                return start;
+            }
+            let flags = MRemapFlags::MREMAP_MAYMOVE;
+            // SAFETY: It is a mapping of the old length, by the layout, which nobody but the caller
+            // uses.
+            if let Ok(moved) = unsafe { mremap(at.cast(), old, new, flags, None) } {
+                make_huge(moved.cast(), new);
+                return moved.as_ptr().cast();
+            }
+            // The kernel does not move several areas at once, and the program may have split this
+            // one, as by mlock() of a part.
+        }
+        // SAFETY: As the caller promises: the new size is a valid one for that alignment.
+        let to = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
+        // SAFETY: As the caller promises: the size is not 0.
+        let other = unsafe { self.alloc(to) };
+        if !other.is_null() {
+            let common = layout.size().min(new_size);
+            // SAFETY: Both have that many bytes, and are different allocations. The old one is not
+            // used any more.
+            unsafe {
+                start.copy_to_nonoverlapping(other, common);
+                self.dealloc(start, layout);
             }
         }
+        other
     }
 }
 
@@ -161,6 +181,39 @@ mod tests {
         assert_eq!(mapped(LARGE, 2 * page), None);
         assert_eq!(mapped(LARGE, page), Some(LARGE));
         assert_eq!(mapped(HUGE + 1, 8), Some(2 * HUGE));
+    }
+
+    /// A program may do something to a part of an allocation, which the kernel then does not move.
+    #[test]
+    fn an_allocation_of_several_areas_grows() {
+        let layout = |size| Layout::from_size_align(size, 8).expect("a layout");
+        // SAFETY: The layout of each call is that of the last one, and only what was allocated is
+        // accessed; the advice is about core dumps.
+        unsafe {
+            let start = ManagedAlloc.alloc_zeroed(layout(8 * LARGE));
+            start.write(7);
+            start.add(8 * LARGE - 1).write(8);
+            let part = NonNull::new(start).expect("memory").cast();
+            madvise(part, 2 * page_size(), MmapAdvise::MADV_DONTDUMP).expect("split");
+            let grown = ManagedAlloc.realloc(start, layout(8 * LARGE), 9 * LARGE);
+            assert!(!grown.is_null());
+            assert_eq!((grown.read(), grown.add(8 * LARGE - 1).read()), (7, 8));
+            ManagedAlloc.dealloc(grown, layout(9 * LARGE));
+        }
+    }
+
+    #[test]
+    fn errno_stays() {
+        let layout = |size| Layout::from_size_align(size, 8).expect("a layout");
+        // SAFETY: The layout of each call is that of the last one.
+        unsafe {
+            let start = ManagedAlloc.alloc(layout(LARGE));
+            Errno::EBADF.set();
+            let start = ManagedAlloc.realloc(start, layout(LARGE), HUGE);
+            let start = ManagedAlloc.realloc(start, layout(HUGE), LARGE);
+            ManagedAlloc.dealloc(start, layout(LARGE));
+        }
+        assert_eq!(Errno::last(), Errno::EBADF);
     }
 
     /// An allocation that grows and shrinks over all limits keeps its contents.
