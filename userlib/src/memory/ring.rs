@@ -226,7 +226,7 @@ impl<D: Descriptor> Ring<D> {
     /// `EAGAIN`: the ring is full; `EINVAL`: the status word says that the descriptor is done;
     /// `ENODEV`: the device is gone, and it does not snoop caches.
     pub fn push(&mut self, descriptor: D) -> Result<usize> {
-        let attempt = || format!("pass a descriptor to {:?}", self.memory.device());
+        let attempt = || format!("pass a descriptor to {}", self.memory.device());
         if self.room() == 0 {
             let (errno, cause) = (Errno::EAGAIN, "the ring is full");
             return Err(Error::refused(Operation::Submit, attempt(), errno, cause));
@@ -246,8 +246,8 @@ impl<D: Descriptor> Ring<D> {
         self.memory
             .write_at(at + D::STATUS + size_of::<D::Status>(), after)?;
         self.memory.store(at + D::STATUS, status)?;
-        self.tail += 1;
         self.memory.sync_for_device(at..at + size_of::<D>())?;
+        self.tail += 1;
         Ok(place)
     }
 
@@ -291,7 +291,7 @@ fn word_of<W: Word>(mut bytes: [u8; 8]) -> W {
     if cfg!(target_endian = "big") {
         bytes.rotate_right(8 - size_of::<W>());
     }
-    W::narrow(u64::from_ne_bytes(bytes))
+    W::from_word(u64::from_ne_bytes(bytes))
 }
 
 impl<D> Ring<D> {
@@ -413,6 +413,8 @@ mod tests {
             }
             let full = ring.push(transfer(9, 9)).expect_err("full");
             assert_eq!(full.kind(), crate::ErrorKind::WouldBlock);
+            let attempt = format!("cannot pass a descriptor to {}: ", ring.memory.device());
+            assert!(full.to_string().starts_with(&attempt), "{full}");
             assert_eq!(ring.pop().expect("nothing is done"), None);
             // The second is done first, and comes second.
             finish(&ring, 1, 0x8001);

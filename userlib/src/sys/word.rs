@@ -23,9 +23,9 @@ pub(crate) mod sealed {
     /// The conversions that accesses need. Sealed: other crates cannot implement it.
     pub trait Value: Copy + std::fmt::Debug + Send + Sync + 'static {
         /// Widens the value to a word.
-        fn widen(self) -> u64;
+        fn to_word(self) -> u64;
         /// Takes the value from the low bits of a word.
-        fn narrow(word: u64) -> Self;
+        fn from_word(word: u64) -> Self;
         /// Converts from the byte order of PCI, little-endian, to that of the CPU.
         fn le_to_cpu(self) -> Self;
         /// Converts from the byte order of the CPU to that of PCI, little-endian.
@@ -37,19 +37,19 @@ macro_rules! words {
     ($($type:ty as $bits:ty: $to_bits:expr, $from_bits:expr;)*) => { $(
         impl Word for $type {}
         impl sealed::Value for $type {
-            fn widen(self) -> u64 {
+            fn to_word(self) -> u64 {
                 let to_bits: fn($type) -> $bits = $to_bits;
                 to_bits(self).into()
             }
-            fn narrow(word: u64) -> Self {
+            fn from_word(word: u64) -> Self {
                 let from_bits: fn($bits) -> $type = $from_bits;
                 from_bits(word as $bits)
             }
             fn le_to_cpu(self) -> Self {
-                Self::narrow(<$bits>::from_le(self.widen() as $bits).into())
+                Self::from_word(<$bits>::from_le(self.to_word() as $bits).into())
             }
             fn cpu_to_le(self) -> Self {
-                Self::narrow((self.widen() as $bits).to_le().into())
+                Self::from_word((self.to_word() as $bits).to_le().into())
             }
         }
     )* };
@@ -132,16 +132,16 @@ fn put(word: &AtomicU64, skip: usize, from: &[u8], order: Ordering) {
 /// Loads the value at byte `offset`, which must be aligned and inside the words. The load acquires.
 pub(crate) fn load<T: Word>(words: &[AtomicU64], offset: usize) -> T {
     let word = words[offset / WORD].load(Ordering::Acquire);
-    T::narrow(word >> shift::<T>(offset))
+    T::from_word(word >> shift::<T>(offset))
 }
 
 /// Stores a value at byte `offset`, which must be aligned and inside the words. The store releases.
 pub(crate) fn store<T: Word>(words: &[AtomicU64], offset: usize, value: T) {
     let word = &words[offset / WORD];
     if size_of::<T>() == WORD {
-        return word.store(value.widen(), Ordering::Release);
+        return word.store(value.to_word(), Ordering::Release);
     }
-    let bytes = (value.widen() << shift::<T>(offset)).to_ne_bytes();
+    let bytes = (value.to_word() << shift::<T>(offset)).to_ne_bytes();
     let Range { start, end } = offset % WORD..offset % WORD + size_of::<T>();
     put(word, start, &bytes[start..end], Ordering::Release);
 }
