@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Views: how the CPU accesses memory that a device may change.
 //!
-//! Host memory is accessed as atomic [words](crate::sys::word), the device's own memory by volatile
-//! accesses. Lent memory need not begin or end with a word: the bytes beside its words are accessed
-//! as atomic bytes. So each byte of it is always accessed in the same width.
+//! Host memory is accessed as atomic [words](crate::sys::word), the device's own memory as atomic
+//! words and bytes. Lent memory need not begin or end with a word: the bytes beside its words are
+//! accessed as atomic bytes. So each byte of it is always accessed in the same width.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use memmap2::MmapRaw;
 
+use crate::sys::map::check_start;
 use crate::sys::word;
 
 /// Bytes of an aligned access to the device's memory.
@@ -26,9 +27,12 @@ const WORD: usize = size_of::<u64>();
 pub(crate) struct Vram(MmapRaw);
 
 impl Vram {
-    /// Takes over a mapping, which must be readable and writable.
+    /// Takes over a mapping of whole pages, which must be readable and writable. Panics if it does
+    /// not begin with a page.
     pub(crate) fn new(map: MmapRaw) -> Self {
-        // INVARIANT: mmap() maps whole pages, and nobody else can unmap them.
+        check_start(&map);
+        // INVARIANT: It begins with a page, as just checked; mmap() maps whole pages, and nobody
+        // else can unmap them.
         Self(map)
     }
 
@@ -56,9 +60,9 @@ impl Vram {
         let start = self.0.as_mut_ptr();
         let (head, words, tail) = parts(offset, to.len());
         for (i, byte) in to[..head].iter_mut().enumerate() {
-            // SAFETY: Inside the mapping, as checked above, which is readable by the invariant.
-            // Memory of a device is outside of the memory model: several threads may access it.
-            *byte = unsafe { start.add(offset + i).read_volatile() };
+            // SAFETY: Inside the mapping, as checked above, which is readable by the invariant, and
+            // accessed by atomics only, since several threads may.
+            *byte = unsafe { AtomicU8::from_ptr(start.add(offset + i)) }.load(Ordering::Relaxed);
         }
         for (i, chunk) in to[head..head + words * WORD]
             .chunks_exact_mut(WORD)
@@ -66,12 +70,14 @@ impl Vram {
         {
             let at = start.wrapping_add(offset + head + i * WORD).cast::<u64>();
             // SAFETY: As above; aligned, for the mapping begins with a page.
-            chunk.copy_from_slice(&unsafe { at.read_volatile() }.to_ne_bytes());
+            let word = unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed);
+            chunk.copy_from_slice(&word.to_ne_bytes());
         }
         let done = head + words * WORD;
         for (i, byte) in to[done..done + tail].iter_mut().enumerate() {
             // SAFETY: As above.
-            *byte = unsafe { start.add(offset + done + i).read_volatile() };
+            let byte_at = unsafe { AtomicU8::from_ptr(start.add(offset + done + i)) };
+            *byte = byte_at.load(Ordering::Relaxed);
         }
     }
 
@@ -83,7 +89,7 @@ impl Vram {
         let (head, words, tail) = parts(offset, from.len());
         for (i, &byte) in from[..head].iter().enumerate() {
             // SAFETY: As in `read`; the mapping is writable too.
-            unsafe { start.add(offset + i).write_volatile(byte) };
+            unsafe { AtomicU8::from_ptr(start.add(offset + i)) }.store(byte, Ordering::Relaxed);
         }
         for (i, chunk) in from[head..head + words * WORD]
             .chunks_exact(WORD)
@@ -93,12 +99,14 @@ impl Vram {
             bytes.copy_from_slice(chunk);
             let at = start.wrapping_add(offset + head + i * WORD).cast::<u64>();
             // SAFETY: As above; aligned, for the mapping begins with a page.
-            unsafe { at.write_volatile(u64::from_ne_bytes(bytes)) };
+            let word = unsafe { AtomicU64::from_ptr(at) };
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
         }
         let done = head + words * WORD;
         for (i, &byte) in from[done..done + tail].iter().enumerate() {
             // SAFETY: As above.
-            unsafe { start.add(offset + done + i).write_volatile(byte) };
+            let byte_at = unsafe { AtomicU8::from_ptr(start.add(offset + done + i)) };
+            byte_at.store(byte, Ordering::Relaxed);
         }
     }
 }
