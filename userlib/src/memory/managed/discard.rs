@@ -15,9 +15,11 @@ impl Accelerator {
     /// are on the device are freed there. Returns how many bytes were given up. The rest lies in
     /// pages that `memory` shares with something else, and is overwritten with zeros.
     ///
-    /// Use it for private anonymous memory: the heap, the stack, a [`Managed`](crate::Managed).
-    /// Memory that is locked (`mlock()`) or of huge pages that were set aside is set to zero
-    /// instead, and 0 is returned. Memory of a file gets the contents of the file back.
+    /// Use it for private anonymous memory: the heap, the stack, a [`Managed`](crate::Managed). Any
+    /// other memory is overwritten with zeros, and 0 is returned: a [`Pinned`](crate::Pinned),
+    /// memory of a file, huge pages that were set aside, memory that is locked (`mlock()`).
+    /// Discarding a [`Registered`](crate::Registered) of anonymous memory makes the registration
+    /// stale, because the device has the pages that were given up: register it again.
     ///
     /// The driver is not called: it notices that the kernel frees the pages.
     ///
@@ -59,19 +61,26 @@ fn inwards(start: usize, bytes: usize, page: usize) -> Option<(usize, usize)> {
     (inner != 0).then_some((head, inner))
 }
 
-/// Gives up whole pages. Returns false if they are of a kind that cannot be given up.
+/// Gives up whole pages. Returns false if they are of a kind that cannot be given up; then they
+/// have any contents.
 fn give_up(pages: &mut [u8]) -> bool {
     let bytes = size_of_val(pages);
     let start = NonNull::from(&mut *pages).cast();
-    // SAFETY: The pages are borrowed exclusively and contain nothing else. Their bytes become
-    // zeros, or those of a file, and elements can be any bytes.
-    unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTNEED) }.is_ok()
+    // Other memory than private anonymous memory would keep its contents, or those of a file. The
+    // kernel refuses MADV_FREE for it.
+    let advice = [MmapAdvise::MADV_FREE, MmapAdvise::MADV_DONTNEED];
+    advice.iter().all(|&advice| {
+        // SAFETY: The pages are borrowed exclusively and contain nothing else. Elements can be any
+        // bytes.
+        unsafe { madvise(start, bytes, advice) }.is_ok()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use memmap2::MmapMut;
+    use nix::sys::memfd::{memfd_create, MFdFlags};
 
     #[test]
     fn only_whole_pages_are_given_up() {
@@ -82,6 +91,20 @@ mod tests {
         assert_eq!(inwards(0x1008, 8, 0x1000), None);
         assert_eq!(inwards(0x1000, 0, 0x1000), None);
         assert_eq!(inwards(usize::MAX - 7, 7, 0x1000), None);
+    }
+
+    #[test]
+    fn memory_that_keeps_its_contents_is_set_to_zero() {
+        let (gpu, page) = (Accelerator::fake(), page_size());
+        let file = memfd_create("memory", MFdFlags::MFD_CLOEXEC).expect("made");
+        let file = std::fs::File::from(file);
+        file.set_len(4 * page as u64).expect("as long");
+        // SAFETY: Nobody else has the file.
+        let mut map = unsafe { MmapMut::map_mut(&file) }.expect("memory");
+        map.fill(7);
+        assert_eq!(gpu.discard(&mut map[..3 * page]), 0);
+        assert!(map[..3 * page].iter().all(|&byte| byte == 0));
+        assert!(map[3 * page..].iter().all(|&byte| byte == 7));
     }
 
     #[test]
