@@ -98,6 +98,11 @@ impl<T: Element> Buffer<T> {
             Pages::Huge { bits } => 1usize.checked_shl(bits.into()).unwrap_or(0),
             Pages::Normal | Pages::Transparent => page_size(),
         };
+        if page < page_size() {
+            // The kernel would take 0 for its own choice, and map more than is unmapped later.
+            let (errno, cause) = (Errno::EINVAL, "there are no huge pages of that size");
+            return Err(Error::refused(Operation::Allocate, attempt(), errno, cause));
+        }
         let mut options = MmapOptions::new();
         options.len(round(bytes, page, attempt)?);
         if let Pages::Huge { bits } = pages {
@@ -369,6 +374,14 @@ mod tests {
         assert!(buffer.iter().all(|&byte| byte == 0));
         buffer[page_size()] = 7;
         assert_eq!(buffer[page_size()], 7);
+    }
+
+    #[test]
+    fn huge_pages_are_no_smaller_than_pages() {
+        for bits in [0, 11, 64] {
+            let refused = Buffer::<u8>::with_pages(5000, Pages::Huge { bits });
+            assert_eq!(refused.expect_err("refused").errno(), Errno::EINVAL as i32);
+        }
     }
 
     #[test]
