@@ -1034,7 +1034,8 @@ int pinmap_stream_fill(const struct pinmap_stream *stream,
 /**
  * Submits a host function: a thread of this library calls it once with `argument` when everything
  * before is done, and what is submitted next waits for it. If the stream fails before that, it is
- * not called. It must not wait for the stream, and must return. Functions of this library that
+ * not called. It must not wait for the stream, and must return: an exception of C++ that leaves it
+ * ends the process, and longjmp() out of it is undefined. Functions of this library that
  * might wait fail in it with EDEADLK; pinmap_release() only if there is work in flight that names
  * the memory.
  *

@@ -23,7 +23,8 @@ pub struct StreamCompletion(Completion);
 
 /// A function of the program that a stream calls, with its argument.
 struct HostFunction {
-    function: extern "C" fn(*mut c_void),
+    /// What leaves it by an exception ends the process.
+    function: extern "C-unwind" fn(*mut c_void),
     argument: *mut c_void,
 }
 
@@ -189,7 +190,8 @@ pub unsafe extern "C" fn pinmap_stream_fill(
 
 /// Submits a host function: a thread of this library calls it once with `argument` when everything
 /// before is done, and what is submitted next waits for it. If the stream fails before that, it is
-/// not called. It must not wait for the stream, and must return. Functions of this library that
+/// not called. It must not wait for the stream, and must return: an exception of C++ that leaves it
+/// ends the process, and longjmp() out of it is undefined. Functions of this library that
 /// might wait fail in it with EDEADLK; pinmap_release() only if there is work in flight that names
 /// the memory.
 ///
@@ -198,7 +200,7 @@ pub unsafe extern "C" fn pinmap_stream_fill(
 #[no_mangle]
 pub unsafe extern "C" fn pinmap_stream_call(
     stream: *const Stream,
-    function: Option<extern "C" fn(*mut c_void)>,
+    function: Option<extern "C-unwind" fn(*mut c_void)>,
     argument: *mut c_void,
 ) -> c_int {
     status(|| {
