@@ -23,7 +23,7 @@ pub struct StreamCompletion(Completion);
 
 /// A function of the program that a stream calls, with its argument.
 struct HostFunction {
-    /// What leaves it by an exception ends the process.
+    /// An exception that leaves it ends the process.
     function: extern "C-unwind" fn(*mut c_void),
     argument: *mut c_void,
 }

@@ -98,11 +98,6 @@ impl<T: Element> Buffer<T> {
             Pages::Huge { bits } => 1usize.checked_shl(bits.into()).unwrap_or(0),
             Pages::Normal | Pages::Transparent => page_size(),
         };
-        if page < page_size() {
-            // The kernel would take 0 for its own choice, and map more than is unmapped later.
-            let (errno, cause) = (Errno::EINVAL, "there are no huge pages of that size");
-            return Err(Error::refused(Operation::Allocate, attempt(), errno, cause));
-        }
         let mut options = MmapOptions::new();
         options.len(round(bytes, page, attempt)?);
         if let Pages::Huge { bits } = pages {
@@ -346,7 +341,8 @@ fn round(len: usize, page: usize, attempt: impl Fn() -> String) -> Result<usize>
     if len == 0 {
         return Err(refuse(Errno::EINVAL, "there must be at least one byte"));
     }
-    if page == 0 {
+    // The kernel takes 0 bits for a size of its own choice, and maps more than is unmapped later.
+    if page < page_size() {
         return Err(refuse(Errno::EINVAL, "there are no pages of that size"));
     }
     let rounded = len

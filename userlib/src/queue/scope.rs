@@ -75,9 +75,9 @@ impl Queue {
     ///
     /// When this returns, the device has finished all work, also if the function failed or
     /// panicked. If it did so after [`wait_value`](QueueScope::wait_value), and the device has not
-    /// finished within a second, the queue is destroyed: nobody may store the value any more. A
-    /// queue that has stopped, or that cannot be waited for because the device is gone,
-    /// is destroyed: then the device does nothing more of the work either. A destroyed queue
+    /// finished within a second, the queue is destroyed, since the program may never store the
+    /// value. A queue that has stopped, or that cannot be waited for because the device is gone, is
+    /// destroyed: then the device does nothing more of the work either. A destroyed queue
     /// refuses all further work.
     ///
     /// # Errors

@@ -66,11 +66,11 @@ where
 /// borrow memory, as threads can in [`std::thread::scope`].
 ///
 /// When this returns, the device has finished all work of the scope, also if the function failed or
-/// panicked, and also if the streams were dropped. If it failed after [`Work::wait_value`], a
-/// stream that has not finished within a second is given up: nobody may store the value any more. A
-/// stream that has failed, or that waits for one that has, is given up: it needs a
-/// [reset](Stream::reset). A stream that is reset during the scope takes no more work of it, unless
-/// [`Scope::on`] is called again.
+/// panicked, and also if the streams were dropped. If it failed or panicked after
+/// [`Work::wait_value`], a stream that has not finished within a second is given up, since the
+/// program may never store the value. A stream that has failed, or that waits for one that has, is
+/// given up: it needs a [reset](Stream::reset). A stream that is reset during the scope takes no
+/// more work of it, unless [`Scope::on`] is called again.
 ///
 /// ```no_run
 /// use pinmap::{stream, Pinned, Stream};

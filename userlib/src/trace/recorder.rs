@@ -109,7 +109,7 @@ impl Traced {
 /// The file in which this process records.
 struct TraceFile {
     file: File,
-    /// The length of the file, which no program can change.
+    /// The length of the file, which no program can reduce.
     len: u64,
     header: Map,
 }

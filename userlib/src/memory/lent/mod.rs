@@ -54,7 +54,8 @@ use pages::Pages;
 /// The cause with which a queue is poisoned when memory could not be released.
 pub(crate) const KEPT: &str = "memory of it could not be taken back from the device";
 
-/// How long the end of a scope waits for a value that the program may not have stored any more.
+/// How long the end of a scope waits for work that waits for a value, if the scope's function has
+/// failed: the program may never store the value.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// How a device reaches the memory of a slice, and what that cost.
@@ -178,7 +179,7 @@ impl Drop for Loan {
 #[derive(Default)]
 pub(crate) struct Loans {
     loans: Mutex<Vec<Loan>>,
-    /// The work waits for a value, which only the program's code may store.
+    /// Whether the work waits for a value that the program may have to store.
     awaits_program: AtomicBool,
 }
 
@@ -192,8 +193,8 @@ impl Loans {
         self.awaits_program.store(true, Ordering::Relaxed);
     }
 
-    /// How long the end of a scope waits for the work. `None`: as long as it takes. If the
-    /// program's code has `failed`, nobody may store the value any more that the work waits for.
+    /// How long the end of a scope, whose function has `failed` or has not, waits for the work.
+    /// `None`: as long as it takes.
     pub(crate) fn patience(&self, failed: bool) -> Option<Duration> {
         (failed && self.awaits_program.load(Ordering::Relaxed)).then_some(AFTER_FAILURE)
     }

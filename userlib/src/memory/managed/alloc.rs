@@ -195,7 +195,9 @@ mod tests {
             start.add(8 * LARGE - 1).write(8);
             let part = NonNull::new(start).expect("memory").cast();
             madvise(part, 2 * page_size(), MmapAdvise::MADV_DONTDUMP).expect("split");
+            Errno::EBADF.set();
             let grown = ManagedAlloc.realloc(start, layout(8 * LARGE), 9 * LARGE);
+            assert_eq!(Errno::last(), Errno::EBADF, "that of mremap()");
             assert!(!grown.is_null());
             assert_eq!((grown.read(), grown.add(8 * LARGE - 1).read()), (7, 8));
             ManagedAlloc.dealloc(grown, layout(9 * LARGE));
