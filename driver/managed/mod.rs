@@ -351,14 +351,15 @@ impl Managed {
     }
 
     /// Takes what overlaps `span` of a block away from the device, and gives the block up if
-    /// `wholly`, unless it belongs to a window. Sleeps, and waits for the device.
+    /// `wholly`, unless it belongs to a window, or the device has been given something beside
+    /// `span` meanwhile. Sleeps, and waits for the device.
     fn take_back(&self, block: &Block, span: Span, wholly: bool) -> Result {
         let mut service = block.service.lock();
         if service.dead {
             return Ok(());
         }
         let result = block.take_back(self, span);
-        if !wholly || block.is_kept() {
+        if !wholly || block.is_kept() || !block.is_empty() {
             return result;
         }
         let result = result.and(block.give_up(self, &mut service));
