@@ -11,6 +11,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef UFFDIO_RWPROTECT
+#define UFFD_FEATURE_RWP (1 << 17)
+#define UFFDIO_REGISTER_MODE_RWP ((__u64)1 << 3)
+#define UFFDIO_RWPROTECT_MODE_RWP ((__u64)1 << 0)
+#define UFFDIO_RWPROTECT _IOWR(UFFDIO, 0x09, struct uffdio_rwprotect)
+struct uffdio_rwprotect {
+	struct uffdio_range range;
+	__u64 mode;
+};
+#endif
+
 static int new(void *addr, size_t length, uint64_t mode, uint64_t features)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
@@ -76,6 +87,21 @@ void uffd_protect(int uffd, void *addr, size_t length, bool protect)
 	};
 
 	SYS(ioctl(uffd, UFFDIO_WRITEPROTECT, &args));
+}
+
+int uffd_new_access(void *addr, size_t length)
+{
+	return new(addr, length, UFFDIO_REGISTER_MODE_RWP, UFFD_FEATURE_RWP);
+}
+
+void uffd_forbid(int uffd, void *addr, size_t length, bool forbid)
+{
+	struct uffdio_rwprotect args = {
+		.range = { .start = (uintptr_t)addr, .len = length },
+		.mode = forbid ? UFFDIO_RWPROTECT_MODE_RWP : 0,
+	};
+
+	SYS(ioctl(uffd, UFFDIO_RWPROTECT, &args));
 }
 
 int uffd_move(int uffd, void *to, void *from, size_t length)

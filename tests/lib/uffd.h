@@ -24,6 +24,13 @@ void uffd_supply(int uffd, void *page, char byte);
 int uffd_new_protect(void *addr, size_t length);
 void uffd_protect(int uffd, void *addr, size_t length, bool protect);
 
+/*
+ * Makes pages inaccessible, so that each access is told, or lifts that; the range needs
+ * uffd_new_access(). Linux 7.3 is the first with it.
+ */
+int uffd_new_access(void *addr, size_t length);
+void uffd_forbid(int uffd, void *addr, size_t length, bool forbid);
+
 /* Moves pages (UFFDIO_MOVE): 0 or -errno. */
 int uffd_move(int uffd, void *to, void *from, size_t length);
 

@@ -25,6 +25,13 @@
 #include <linux/sched/user.h>
 #include <linux/sysfs.h>
 
+/* Userfaultfd is told of each access. Linux 7.2 does not have this. */
+#ifdef VM_UFFD_RWP
+#define PINMAP_UFFD_RWP VM_UFFD_RWP
+#else
+#define PINMAP_UFFD_RWP VM_NONE
+#endif
+
 /* account.rs */
 unsigned long pinmap_memlock_limit(void);
 struct user_struct *pinmap_get_current_user(void);

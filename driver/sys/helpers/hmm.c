@@ -38,7 +38,7 @@ static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long st
 	unsigned long at = max(vma->vm_start, start), last = min(vma->vm_end, end);
 	bool secret = pinmap_is_secret(vma);
 
-	if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP)))
+	if (!secret && !(vma->vm_flags & (VM_SHADOW_STACK | VM_MIXEDMAP | PINMAP_UFFD_RWP)))
 		return;
 	for (; at < last; at += PAGE_SIZE) {
 		unsigned long *leaf = &leaves[(at - start) >> PAGE_SHIFT];
@@ -48,6 +48,13 @@ static void pinmap_censor_vma(const struct vm_area_struct *vma, unsigned long st
 		if (secret || ((*leaf & HMM_PFN_VALID) &&
 			       is_pci_p2pdma_page(hmm_pfn_to_page(*leaf))))
 			*leaf = HMM_PFN_ERROR;
+		/*
+		 * HMM does not see whether userfaultfd is to be told of an access. Faulted in, it
+		 * is.
+		 */
+		else if ((vma->vm_flags & PINMAP_UFFD_RWP) && (*leaf & HMM_PFN_VALID) &&
+			 is_device_private_page(hmm_pfn_to_page(*leaf)))
+			*leaf = 0;
 	}
 }
 

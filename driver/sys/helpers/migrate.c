@@ -61,11 +61,13 @@ static bool pinmap_can_leave(struct vm_area_struct *vma)
  * Not what KSM may merge. migrate_vma_setup() takes a page from the page table by itself, and it is
  * put back there by the reverse map. A page that KSM is about to merge has none for a moment, and
  * would never come back.
+ *
+ * Not where userfaultfd is told of each access: a device would reach a page in VRAM untold.
  */
 static bool pinmap_can_migrate(struct vm_area_struct *vma)
 {
-	return pinmap_can_leave(vma) &&
-	       !(vma->vm_flags & (VM_SHADOW_STACK | VM_LOCKED | VM_MERGEABLE));
+	return pinmap_can_leave(vma) && !(vma->vm_flags & (VM_SHADOW_STACK | VM_LOCKED |
+							   VM_MERGEABLE | PINMAP_UFFD_RWP));
 }
 
 /*

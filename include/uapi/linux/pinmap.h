@@ -968,8 +968,9 @@ enum pinmap_prefetch_flags {
  * @out_busy: bytes that stay where they are because somebody has the pages
  *            pinned, shares them since fork(), or is using them at this moment
  * @out_fixed: bytes that never move: what is no private anonymous memory, is
- *             locked (mlock()) or may be merged (MADV_MERGEABLE), and addresses
- *             where nothing is mapped
+ *             locked (mlock()), may be merged (MADV_MERGEABLE) or is watched
+ *             for each access (UFFDIO_REGISTER_MODE_RWP), and addresses where
+ *             nothing is mapped
  * @fail: out: what failed
  *
  * Moves managed memory (%PINMAP_MANAGE) of the program to the memory of the

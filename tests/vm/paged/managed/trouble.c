@@ -4,7 +4,7 @@
  * userfaultfd that never answers.
  */
 #define _GNU_SOURCE
-#include "managed.h"
+#include "moving.h"
 
 #include "edu.h"
 #include "file.h"
@@ -81,6 +81,40 @@ TEST(userfaultfd_protected)
 	CHECK_OK(try_queue_wait(&queue, slow(20000)));
 	CHECK(bytes_are(memory + PAGE, PAGE, 0x23));
 	CHECK(bytes_are(memory + 2 * PAGE, 2 * PAGE, 0x22));
+}
+
+static const struct {
+	const char *name;
+	bool on_device;
+} places[] = { { "host", false }, { "device", true } };
+
+/*
+ * A device that reads a page to which userfaultfd forbids each access waits for the handler, as a
+ * CPU does, also if the page is in VRAM. Pages do not go there meanwhile.
+ */
+TEST_EACH(userfaultfd_access, places)
+{
+	int fd = open_gpu(), uffd;
+	char *memory = anon(4);
+	struct gpu_queue queue = queue_new(fd);
+	struct gpu_memory result = gpu_alloc(fd, 0, PAGE);
+
+	manage(fd, memory, 4 * PAGE);
+	fill(&queue, memory, 4 * PAGE, 0x27);
+	if (row->on_device)
+		MOVE_THERE(fd, memory, 4 * PAGE);
+	else
+		MOVE_HOME(fd, memory, 4 * PAGE);
+	uffd = uffd_new_access(memory, 4 * PAGE);
+	uffd_forbid(uffd, memory + PAGE, PAGE, true);
+	queue_push(&queue, GPU_COPY, (uintptr_t)memory + PAGE, (uintptr_t)result.addr, PAGE);
+	queue_submit(&queue);
+	uffd_await(uffd, memory + PAGE);
+	CHECK_ERR(ETIMEDOUT, try_queue_wait(&queue, 20));
+	CHECK_EQ(prefetch(fd, 0, memory + 2 * PAGE, PAGE).out_moved, 0);
+	uffd_forbid(uffd, memory + PAGE, PAGE, false);
+	CHECK_OK(try_queue_wait(&queue, slow(20000)));
+	CHECK(bytes_are(result.addr, PAGE, 0x27));
 }
 
 /* Pages that are moved away by userfaultfd take what the device has with them. */
