@@ -415,10 +415,12 @@ struct pinmap_home_fault pinmap_home_fault(struct vm_fault *vmf)
 		.start = vmf->vma->vm_start,
 		.end = vmf->vma->vm_end,
 		/*
-		 * Kernel threads touch memory of programs for devices: for another one, or for this
-		 * one if a process shares the page, so that it has to be copied.
+		 * Kernel threads with the memory of a program touch it for devices: for another
+		 * one, or for this one if a process shares the page, so that it has to be copied.
+		 * khugepaged has no memory of its own.
 		 */
-		.by_device = (current->flags & PF_KTHREAD) && PageAnonExclusive(vmf->page),
+		.by_device = (current->flags & PF_KTHREAD) && current->mm == vmf->vma->vm_mm &&
+			     PageAnonExclusive(vmf->page),
 	};
 
 	return fault;

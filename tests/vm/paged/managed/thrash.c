@@ -4,6 +4,7 @@
 #include "told.h"
 
 #include "edu.h"
+#include "file.h"
 #include "memory.h"
 
 #include <string.h>
@@ -133,6 +134,46 @@ TEST(thrashing_not)
 	}
 	CHECK_EQ(statistics(fd, handle).out_thrashing, 0);
 	CHECK_EQ(statistics(fd, handle).out_in_touched, ROUNDS * 16 * PAGE);
+}
+
+#define KHUGEPAGED "/sys/kernel/mm/transparent_hugepage/khugepaged/"
+
+/*
+ * khugepaged is a kernel thread, and no device: what it brings home to make a huge page of it was
+ * not taken by another device, and goes on moving.
+ */
+TEST(thrashing_not_by_khugepaged, .seconds = 300)
+{
+	enum { SOME = 16 * PAGE };
+	char *memory = block_of(true);
+	int fd = open_gpu();
+	struct gpu_queue queue = queue_new(fd);
+	struct pinmap_run run;
+
+	file_write(KHUGEPAGED "scan_sleep_millisecs", "10");
+	file_write(KHUGEPAGED "pages_to_scan", "100000");
+	manage(fd, memory, HUGE);
+	advise(fd, memory, SOME, PREFER_DEVICE);
+	/* khugepaged looks at a process from its first fault of a huge page on */
+	memset(memory, 1, HUGE);
+	for (unsigned int i = 0; i < ROUNDS; i++) {
+		/* the runner keeps it so: khugepaged leaves alone what has pages in VRAM */
+		file_write(KHUGEPAGED "max_ptes_swap", "0");
+		device_writes(&queue, memory, i);
+		run = tell_page(fd, memory);
+		CHECK_EQ(run.place, ON_DEVICE);
+		CHECK_EQ(run.rule, PINMAP_RULE_PREFERRED);
+		file_write(KHUGEPAGED "max_ptes_swap", "64");
+		/* it wants half of the pages to be in use */
+		CHECK(WAIT_FOR(20000, ({
+			memset(memory + SOME, i, HUGE - SOME);
+			pages_away(memory, HUGE) == 0;
+		})));
+		CHECK(bytes_are(memory, 8, i));
+	}
+	file_write(KHUGEPAGED "max_ptes_swap", "0");
+	file_write(KHUGEPAGED "scan_sleep_millisecs", "10000");
+	file_write(KHUGEPAGED "pages_to_scan", "4096");
 }
 
 /* A side that goes through the whole block takes it once, however many faults that costs it. */
