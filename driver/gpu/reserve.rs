@@ -3,9 +3,11 @@
 //! since nothing may be waited for after that.
 //!
 //! If there are not enough, pages of processes are *evicted*: they go home, 2 MiB of VRAM at a
-//! time, those first that the device was given longest ago. Whoever makes room tries each 2 MiB at
-//! most once, so it ends, and a fatal signal ends it sooner. If nothing helps, the memory stays on
-//! the host, where the device can always reach it.
+//! time. First a place is looked for where what is wanted would fit without them, and only what is
+//! there goes. Of several places, it is the one with what the device was given longest ago. So what
+//! can never be had evicts nothing. Whoever makes room tries each 2 MiB at most once, so it ends,
+//! and a fatal signal ends it sooner. If nothing helps, the memory stays on the host, where the
+//! device can always reach it.
 
 use super::{
     budget::Budget,
@@ -19,6 +21,7 @@ use crate::{
     },
     sys::task,
 };
+use core::ops::Range;
 use kernel::{
     prelude::*,
     sync::atomic::{Atomic, Relaxed},
@@ -41,6 +44,12 @@ impl Ages {
             now: Atomic::new(1),
             given: zeros((vram / PAGE_SIZE).div_ceil(EACH))?,
         })
+    }
+
+    /// When something of 2 MiB of VRAM was given last.
+    fn given(&self, block: u64) -> u64 {
+        let given = self.given.get(block as usize);
+        given.map_or(u64::MAX, |given| given.load(Relaxed))
     }
 
     /// Notes that the device is given page `number` now.
@@ -126,7 +135,7 @@ impl Gpu {
     /// the context with the budget, which is not asked.
     pub(crate) fn reserve_free(&self, budget: &Budget, pages: u64) -> Result<Option<Reserved<'_>>> {
         if pages == EACH {
-            if let Some(first) = self.vram.take_frames(EACH) {
+            if let Some(first) = self.vram.take(EACH, EACH) {
                 return Ok(Some(
                     self.reserved(budget, Frames::Block(first, Pages::ALL)),
                 ));
@@ -155,8 +164,8 @@ impl Gpu {
     pub(crate) fn reserve(&self, budget: &Budget, pages: u64, until: u64) -> Result<Reserved<'_>> {
         self.release_held();
         if pages == EACH {
-            let take = || self.vram.take_frames(EACH);
-            if let Some(first) = take().or_else(|| self.make_room(until, take)) {
+            let take = || self.vram.take(EACH, EACH);
+            if let Some(first) = take().or_else(|| self.make_room(until, EACH, EACH, take)) {
                 return Ok(self.reserved(budget, Frames::Block(first, Pages::ALL)));
             }
         }
@@ -169,7 +178,7 @@ impl Gpu {
             (taken == missing).then_some(())
         };
         if fill().is_none() {
-            let _ = self.make_room(until, fill);
+            let _ = self.make_room(until, 1, 1, fill);
         }
         // Neighbours are copied as one.
         frames.reverse();
@@ -197,22 +206,38 @@ impl Gpu {
         self.private.ages.note(offset / PAGE_SIZE);
     }
 
-    /// Evicts pages that the device was given before `until` until `take` finds what it wants.
+    /// Evicts pages that the device was given before `until`, until `take` finds what it wants:
+    /// `count` contiguous frames at a multiple of `align`.
     pub(super) fn make_room<T>(
         &self,
         until: u64,
+        count: u64,
+        align: u64,
         mut take: impl FnMut() -> Option<T>,
     ) -> Option<T> {
+        if count > self.room() {
+            return None;
+        }
         // What is given from now on is not evicted by this call.
         let until = until.min(self.moment());
         for _ in 0..self.private.ages.given.len() {
-            if task::fatal_signal_pending() {
-                break;
+            let mut moved = 0;
+            for block in self.find_place(until, count, align)? {
+                if !self.has_private_in(block) {
+                    continue;
+                }
+                if task::fatal_signal_pending() {
+                    return None;
+                }
+                // It has its turn only once, whatever comes of it.
+                self.private.ages.note(block.saturating_mul(EACH));
+                moved = self.send_home_block(block).unwrap_or(0).max(moved);
+                if self.has_private_in(block) {
+                    // Something stays, so this place is none.
+                    break;
+                }
             }
-            let block = self.oldest(until)?;
-            // It has its turn only once, whatever comes of it.
-            self.private.ages.note(block.saturating_mul(EACH));
-            if self.send_home_block(block).unwrap_or(0) != 0 {
+            if moved != 0 {
                 if let Some(taken) = take() {
                     return Some(taken);
                 }
@@ -221,24 +246,38 @@ impl Gpu {
         None
     }
 
-    /// Finds the 2 MiB with pages of processes that the device was given longest ago.
-    fn oldest(&self, until: u64) -> Option<u64> {
-        let mut oldest = None;
+    /// Finds where `count` contiguous frames at a multiple of `align` could be had, if pages went
+    /// home that the device was given before `until`: those given longest ago are there. Returns
+    /// numbers of 2 MiB of VRAM.
+    fn find_place(&self, until: u64, count: u64, align: u64) -> Option<Range<u64>> {
+        let given = |block: u64| self.private.ages.given(block);
+        let spare = |word: u64| {
+            let is_old = given(word.saturating_mul(BITS) / EACH) < until;
+            let used = self.private.used.get(word as usize);
+            used.filter(|_| is_old).map_or(0, |used| used.load(Relaxed))
+        };
         let mut least = until;
-        for (block, given) in self.private.ages.given.iter().enumerate() {
-            let given = given.load(Relaxed);
-            if given < least && self.has_private_in(block) {
-                least = given;
-                oldest = Some(block as u64);
+        let mut oldest = None;
+        let (count, align) = self.vram.find(count, align, spare, |run| {
+            for block in run.start / EACH..run.end.div_ceil(EACH) {
+                if given(block) < least && self.has_private_in(block) {
+                    least = given(block);
+                    oldest = Some((block, run.clone()));
+                }
             }
-        }
-        oldest
+        });
+        let (block, run) = oldest?;
+        let last = run.end.saturating_sub(count);
+        let first = block.saturating_mul(EACH).min(last).max(run.start);
+        let first = first.saturating_sub(first.checked_rem(align).unwrap_or(0));
+        let end = first.saturating_add(count);
+        Some(first / EACH..end.div_ceil(EACH))
     }
 
     /// Whether 2 MiB of VRAM have pages of processes.
-    fn has_private_in(&self, block: usize) -> bool {
+    fn has_private_in(&self, block: u64) -> bool {
         const WORDS: usize = PAGES / BITS as usize;
-        let first = block.saturating_mul(WORDS);
+        let first = (block as usize).saturating_mul(WORDS);
         let words = self.private.used.iter().skip(first).take(WORDS);
         words.into_iter().any(|word| word.load(Relaxed) != 0)
     }

@@ -19,6 +19,8 @@ use crate::{
     sys::{account::Account, task},
     view::DevicePages,
 };
+#[cfg(pinmap_mirror)]
+use core::ops::Range;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -118,15 +120,30 @@ impl Vram {
         free
     }
 
-    /// Takes `count` frames for pages of processes, contiguous, at a multiple of `count`. Returns
-    /// the first.
+    /// Finds where programs could have `count` contiguous frames at a multiple of `align` if the
+    /// `spare` ones were free, as [`Bitmap::find`] has them: calls `each` for runs of frames, in
+    /// each of which they fit. If there is such a place already, too few frames are free in all:
+    /// then any frame helps, and the runs are those for a single one. Returns for how many frames
+    /// they are, and the alignment.
     #[cfg(pinmap_mirror)]
-    pub(super) fn take_frames(&self, count: u64) -> Option<u64> {
-        let mut free = self.lock();
-        if free.use_of().for_programs() < count {
-            return None;
+    pub(super) fn find(
+        &self,
+        mut count: u64,
+        mut align: u64,
+        spare: impl Fn(u64) -> u64,
+        mut each: impl FnMut(Range<u64>),
+    ) -> (u64, u64) {
+        let free = self.lock();
+        let frames = &free.frames;
+        if frames.find(0, count, align, &bitmap::none).is_some() {
+            (count, align) = (1, 1);
         }
-        free.frames.take(count, count)
+        let mut from = 0;
+        while let Some(first) = frames.find(from, count, align, &spare) {
+            from = frames.end(first.saturating_add(count), &spare);
+            each(first..from);
+        }
+        (count, align)
     }
 
     /// The offset of the page with the mark.
@@ -166,15 +183,13 @@ impl Vram {
         free.for_programs().saturating_mul(PAGE_SIZE)
     }
 
-    fn take(&self, bytes: u64) -> Option<u64> {
-        let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
-        let count = bytes / PAGE_SIZE;
+    /// Takes `count` contiguous frames at a multiple of `align`. Returns the first.
+    pub(super) fn take(&self, count: u64, align: u64) -> Option<u64> {
         let mut free = self.lock();
         if free.use_of().for_programs() < count {
             return None;
         }
-        let frame = free.frames.take(count, align)?;
-        Some(frame.saturating_mul(PAGE_SIZE))
+        free.frames.take(count, align)
     }
 
     fn give(&self, span: Span) {
@@ -346,14 +361,18 @@ impl Drop for Share {
 }
 
 impl Gpu {
-    /// Takes VRAM for a program. What pages of processes have of it is theirs only until then.
+    /// Takes VRAM for a program, and returns its offset. What pages of processes have of it is
+    /// theirs only until then.
     fn take(&self, bytes: u64) -> Option<u64> {
+        let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
+        let count = bytes / PAGE_SIZE;
         #[cfg(pinmap_mirror)]
         self.release_held();
-        let taken = self.vram.take(bytes);
+        let take = || self.vram.take(count, align);
+        let taken = take();
         #[cfg(pinmap_mirror)]
-        let taken = taken.or_else(|| self.make_room(u64::MAX, || self.vram.take(bytes)));
-        taken
+        let taken = taken.or_else(|| self.make_room(u64::MAX, count, align, take));
+        taken.map(|frame| frame.saturating_mul(PAGE_SIZE))
     }
 
     /// Allocates `bytes` of VRAM for a program: see [`Block::new`].

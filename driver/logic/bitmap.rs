@@ -41,21 +41,28 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
         self.free
     }
 
-    /// Returns a word of the bitmap. Bitmap behind the last one count as taken.
-    fn word(&self, index: u64) -> u64 {
+    /// Returns a word of the bitmap, in which the frames that are `spare` count as free, and those
+    /// behind the last one as taken.
+    fn word(&self, index: u64, spare: &impl Fn(u64) -> u64) -> u64 {
         let word = usize::try_from(index).ok();
         let taken = word.and_then(|index| self.words.get(index)).copied();
         let first = index.saturating_mul(BITS);
         taken.map_or(u64::MAX, |taken| {
-            taken | !mask(first, first, self.frames.max(first))
+            (taken & !spare(index)) | !mask(first, first, self.frames.max(first))
         })
     }
 
     /// Finds the first frame in `first..end` that is taken or, as `is_taken` says, free.
-    fn first(&self, is_taken: bool, first: u64, end: u64) -> Option<u64> {
+    fn first(
+        &self,
+        is_taken: bool,
+        first: u64,
+        end: u64,
+        spare: &impl Fn(u64) -> u64,
+    ) -> Option<u64> {
         let mut at = first;
         while at < end {
-            let word = self.word(at / BITS);
+            let word = self.word(at / BITS, spare);
             let found = if is_taken { word } else { !word };
             let start = at.saturating_sub(at % BITS);
             let found = found & mask(start, at, end);
@@ -95,27 +102,44 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
         if count == 0 || count > self.free {
             return None;
         }
-        let lowest = self.first(false, self.low.saturating_mul(BITS), self.frames)?;
+        let lowest = self.first(false, self.low.saturating_mul(BITS), self.frames, &none)?;
         self.low = lowest / BITS;
-        let mut first = lowest.checked_next_multiple_of(align)?;
-        loop {
-            let end = first.checked_add(count).filter(|&end| end <= self.frames)?;
-            match self.first(true, first, end) {
-                None => break,
-                Some(taken) => {
-                    let free = self.first(false, taken, self.frames)?;
-                    first = free.checked_next_multiple_of(align)?;
-                }
-            }
-        }
+        let first = self.find(lowest, count, align, &none)?;
         self.set(first, count, true);
         Some(first)
+    }
+
+    /// Finds the lowest `count` neighbouring frames, at or behind `from`, that begin at a multiple
+    /// of `align` and are free or `spare`: these count as free, a bit for each in the word whose
+    /// index it is given.
+    pub fn find(
+        &self,
+        from: u64,
+        count: u64,
+        align: u64,
+        spare: &impl Fn(u64) -> u64,
+    ) -> Option<u64> {
+        let mut first = from.checked_next_multiple_of(align)?;
+        loop {
+            let end = first.checked_add(count).filter(|&end| end <= self.frames)?;
+            let Some(taken) = self.first(true, first, end, spare) else {
+                return Some(first);
+            };
+            let free = self.first(false, taken, self.frames, spare)?;
+            first = free.checked_next_multiple_of(align)?;
+        }
+    }
+
+    /// Finds the first frame, at or behind `from`, that is neither free nor `spare`, or the end.
+    pub fn end(&self, from: u64, spare: &impl Fn(u64) -> u64) -> u64 {
+        self.first(true, from, self.frames, spare)
+            .unwrap_or(self.frames)
     }
 
     /// Takes the highest free frame, so that single frames stay out of the way of long ranges.
     pub fn take_top(&mut self) -> Option<u64> {
         while self.free != 0 {
-            let free = !self.word(self.high);
+            let free = !self.word(self.high, &none);
             if free != 0 {
                 let top = BITS
                     .saturating_sub(1)
@@ -133,6 +157,11 @@ impl<W: DerefMut<Target = [u64]>> Bitmap<W> {
     pub fn give(&mut self, first: u64, count: u64) {
         self.set(first, count, false);
     }
+}
+
+/// Says that no frame of a word is spare.
+pub const fn none(_index: u64) -> u64 {
+    0
 }
 
 /// Returns the bits of the frames `first..end` in the word that begins with frame `start`, which is
@@ -219,6 +248,25 @@ mod tests {
         looks.set(0);
         assert_eq!((f.take_top(), f.take(1, 1)), (Some(510), Some(0)));
         assert!(looks.get() < 20, "{}", looks.get());
+    }
+
+    #[test]
+    fn spare_frames_count_as_free() {
+        let mut f = frames(200);
+        assert_eq!(f.take(200, 1), Some(0));
+        f.give(100, 8);
+        let second_word = |index| if index == 1 { u64::MAX } else { 0 };
+        assert_eq!(f.find(0, 64, 1, &second_word), Some(64));
+        assert_eq!(f.find(0, 65, 1, &second_word), None);
+        assert_eq!(f.find(65, 20, 16, &second_word), Some(80));
+        assert_eq!(f.end(65, &second_word), 128);
+        assert_eq!(f.find(0, 8, 1, &none), Some(100));
+        assert_eq!(f.end(100, &none), 108);
+        assert_eq!(f.find(0, 9, 1, &none), None);
+        // There is nothing behind the last frame.
+        assert_eq!(f.find(0, 201, 1, &|_| u64::MAX), None);
+        assert_eq!(f.end(3, &|_| u64::MAX), 200);
+        assert_eq!(f.free(), 8);
     }
 
     /// Requests: frames, the alignment, whether at the top, and whether to free others first.

@@ -188,6 +188,45 @@ TEST(crowded_by_allocation, .seconds = 60)
 	CHECK(bytes_are(vram.addr, ROOM / 2, 0x62));
 }
 
+/*
+ * What cannot be had evicts nothing: more than there is, or more than fits between what programs
+ * have. What can be had evicts what is in its place, and not what is older elsewhere.
+ */
+TEST(crowded_in_one_place, .seconds = 60)
+{
+	enum { MOST = 1024 };
+	static uint64_t handles[MOST];
+	char *memory = small_blocks(3);
+	int fd = open_gpu(), other = open_gpu();
+	uint64_t whole = vram_free(other);
+	struct pinmap_alloc args;
+	/* twice the part that is kept for page tables, which is in one piece */
+	int count = 0, wanted = whole / HUGE / 8;
+
+	manage(fd, memory, 3 * HUGE);
+	write_pattern(memory, 3 * HUGE, 9);
+	while (count < MOST && !try_alloc(other, PINMAP_ALLOC_VRAM, HUGE, &args))
+		handles[count++] = args.out_handle;
+	CHECK(wanted > 10 && count > 2 * wanted + 4);
+	for (int i = 0; i < 6; i += 2)
+		release(other, handles[i]);
+	MOVE_THERE(fd, memory, 3 * HUGE);
+
+	CHECK_ERR(ENOSPC, try_alloc(other, PINMAP_ALLOC_VRAM, (wanted / 2 - 1) * HUGE, &args));
+	for (int i = 6; i < count; i += 2)
+		release(other, handles[i]);
+	CHECK_ERR(ENOSPC, try_alloc(other, PINMAP_ALLOC_VRAM, (size_t)1 << 40, &args));
+	CHECK_ERR(ENOSPC, try_alloc(other, PINMAP_ALLOC_VRAM, wanted * HUGE, &args));
+	CHECK_EQ(on_device(fd, memory, 3 * HUGE), 3 * HUGE);
+
+	for (int i = 3; i <= wanted + 1; i += 2)
+		release(other, handles[i]);
+	CHECK_OK(try_alloc(other, PINMAP_ALLOC_VRAM, wanted * HUGE, &args));
+	CHECK_EQ(on_device(fd, memory, HUGE), HUGE);
+	CHECK_EQ(on_device(fd, memory + HUGE, 2 * HUGE), 0);
+	CHECK(has_pattern(memory, 3 * HUGE, 9));
+}
+
 /* A program that is killed in the midst of that is gone at once, and gives everything back. */
 TEST(crowded_killed, .seconds = 60)
 {
