@@ -130,8 +130,11 @@ struct Course<'a> {
     managed: &'a Managed,
     mm: &'a Mm,
     home: bool,
+    range: Span,
     /// What the device was given before this moment may make room.
     until: u64,
+    /// Whether what the range has on the device counts as given after that.
+    is_kept: bool,
     snapshot: Snapshot,
 }
 
@@ -144,8 +147,10 @@ impl Managed {
             managed: self,
             mm,
             home,
+            range,
             // What this call moves does not make room for what it moves next.
             until: self.vm.gpu().moment(),
+            is_kept: false,
             snapshot: self.snapshot()?,
         };
         let mut rest = Some(range);
@@ -169,7 +174,9 @@ impl Managed {
             managed: self,
             mm,
             home,
+            range,
             until: 0,
+            is_kept: true,
             snapshot: Snapshot::new()?,
         };
         let mut told = Prefetched::default();
@@ -259,6 +266,7 @@ impl<'a> Course<'a> {
         let Some(pages) = missing else {
             return Ok(ended);
         };
+        self.keep()?;
         // Nobody who has the mmap lock may wait for others to make room.
         let reserved = gpu.reserve(&self.managed.budget, pages, self.until)?;
         let (_, (done, missed)) = self.group(rest, Some(reserved))?;
@@ -267,6 +275,35 @@ impl<'a> Course<'a> {
             ended.1.push(part, GFP_KERNEL_ACCOUNT)?;
         }
         Ok(ended)
+    }
+
+    /// Has what the range has on the device already make no room for the rest of it.
+    fn keep(&mut self) -> Result {
+        if self.is_kept {
+            return Ok(());
+        }
+        let gpu = self.managed.vm.gpu();
+        let mut rest = Some(self.range);
+        while let Some(span) = rest {
+            if task::fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            let block = block_of(span.start());
+            let areas = Areas::lock(self.mm)?;
+            self.snapshot
+                .read_locked(&areas, block.start(), gpu.token())?;
+            drop(areas);
+            for index in pages_in(block, self.range).iter() {
+                let pfn = self.snapshot.pfn(index);
+                if let Some(offset) = pfn.and_then(|pfn| gpu.offset_of(pfn)) {
+                    gpu.note_given(offset);
+                }
+            }
+            task::cond_resched();
+            rest = self.range.behind(block);
+        }
+        self.is_kept = true;
+        Ok(())
     }
 
     /// Moves some blocks with the mmap lock held, as [`move_blocks`](Self::move_blocks) does.

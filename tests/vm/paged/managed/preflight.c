@@ -72,6 +72,49 @@ TEST(preflight_lacks_room)
 	CHECK_EQ(told.out_there + told.out_no_room, 2 * ROOM - BUDGET);
 }
 
+/*
+ * PREFETCH of more than fits does what its preflight says, for parts in any order and both ways;
+ * the same call again moves nothing.
+ */
+TEST_EACH(preflight_is_right, page_sizes, .seconds = 200)
+{
+	enum { ROOM = 6, BLOCKS = 3 * ROOM, TURNS = 40 };
+	char *memory = small_blocks(BLOCKS);
+	int fd = open_gpu(), other = open_gpu();
+	uint64_t handle = manage(fd, memory, BLOCKS * HUGE), evicted;
+	struct pinmap_prefetch told, done;
+	uint32_t random = 1;
+
+	SYS(madvise(memory, BLOCKS * HUGE, row->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
+	write_pattern(memory, BLOCKS * HUGE, 3);
+	leave_room(other, ROOM * HUGE);
+	for (unsigned int turn = 0; turn < TURNS; turn++) {
+		uint32_t first = (random >> 8) % BLOCKS;
+		uint32_t count = (random >> 16) % (BLOCKS - first) + 1;
+		uint32_t flags = random >> 31 ? PINMAP_PREFETCH_HOST : 0;
+		char *part = memory + first * HUGE;
+
+		told = preflight(fd, flags, part, count * HUGE);
+		done = prefetch(fd, flags, part, count * HUGE);
+		CHECK_EQ(done.out_moved, told.out_moved);
+		CHECK_EQ(done.out_there, told.out_there);
+		CHECK_EQ(done.out_no_room, told.out_no_room);
+		CHECK_EQ(done.out_moved + done.out_there + done.out_no_room, count * HUGE);
+		if (!flags) {
+			uint64_t bytes = on_device(fd, part, count * HUGE);
+
+			CHECK_EQ(bytes, done.out_moved + done.out_there);
+		}
+		evicted = statistics(fd, handle).out_home_evicted;
+		done = prefetch(fd, flags, part, count * HUGE);
+		CHECK_EQ(done.out_moved, 0);
+		CHECK_EQ(statistics(fd, handle).out_home_evicted, evicted);
+		random = random * 1664525 + 1013904223;
+	}
+	CHECK(evicted > 0);
+	CHECK(has_pattern(memory, BLOCKS * HUGE, 3));
+}
+
 /* What never moves is told as such; what is not managed is refused. */
 TEST(preflight_of_others)
 {
