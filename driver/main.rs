@@ -51,12 +51,17 @@ mod ioctl;
 #[forbid(unsafe_code)]
 mod list;
 #[cfg_attr(
-    pinmap_flat,
-    allow(dead_code, unused_imports, reason = "some of it is for paged devices")
+    not(pinmap_mirror),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "some of it is for paged devices and managed memory"
+    )
 )]
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;
 #[cfg(pinmap_mirror)]
+#[forbid(unsafe_code)]
 mod managed;
 #[cfg_attr(
     pinmap_flat,

@@ -75,8 +75,9 @@ impl Gpu {
         }
     }
 
-    /// Frees the frames that are held. A device that does not forget is given up. Sleeps.
-    pub(super) fn release_held(&self) {
+    /// Has the device forget what was cleared hastily, and frees the frames that are held. A device
+    /// that does not forget is given up. Sleeps.
+    pub(crate) fn settle(&self) {
         let held = &self.held;
         if !held.is_open() && !held.any.load(Relaxed) {
             return;

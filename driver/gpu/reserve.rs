@@ -162,7 +162,7 @@ impl Gpu {
     /// The same, as far as there is room, or room can be made of what the device was given before
     /// the moment `until`. Sleeps, without locks. `EINTR`: a fatal signal came.
     pub(crate) fn reserve(&self, budget: &Budget, pages: u64, until: u64) -> Result<Reserved<'_>> {
-        self.release_held();
+        self.settle();
         if pages == EACH {
             let take = || self.vram.take(EACH, EACH);
             if let Some(first) = take().or_else(|| self.make_room(until, EACH, EACH, take)) {

@@ -342,7 +342,7 @@ impl Body for Gpu {
     fn run(&self) {
         while !thread::should_stop() {
             #[cfg(pinmap_mirror)]
-            self.release_held();
+            self.settle();
             let pause = self.pass();
             let mut pending = self.work_pending.lock();
             if !*pending && !thread::should_stop() {

@@ -367,7 +367,7 @@ impl Gpu {
         let align = if bytes >= LARGE { LARGE / PAGE_SIZE } else { 1 };
         let count = bytes / PAGE_SIZE;
         #[cfg(pinmap_mirror)]
-        self.release_held();
+        self.settle();
         let take = || self.vram.take(count, align);
         let taken = take();
         #[cfg(pinmap_mirror)]

@@ -10,6 +10,7 @@ use super::mover::{joined, on_bus, Move};
 use crate::{
     address_space::{AddressSpace, IovaRange},
     logic::{block::PAGES, place::Placement, pte::LARGE, request::Target, span::Span, PAGE_SIZE},
+    mmu::DmaControl,
     sys::{bounce::Bounce, iommu::Lender, task},
 };
 use core::{iter, mem};
@@ -27,10 +28,23 @@ const MAPPED: u64 = 8;
 pub(super) struct Bus {
     range: IovaRange,
     lender: Lender,
+    dma_control: Arc<dyn DmaControl>,
     /// Copies up to this number may have failed, if they were not looked at before.
     pub(super) failed: Atomic<u64>,
     /// Copies up to this number are not made any more, whatever the device says.
     pub(super) given_up: Atomic<u64>,
+}
+
+impl Bus {
+    /// Unmaps what was mapped at `spans`. If that fails, all DMA is blocked: whoever has the pages
+    /// may let go of them.
+    fn unmap(&self, spans: impl Iterator<Item = Span>) -> Result {
+        let result = self.lender.unmap(spans);
+        if result.is_err() {
+            self.dma_control.clone().block_dma();
+        }
+        result
+    }
 }
 
 /// A bounce buffer, mapped at its addresses.
@@ -42,8 +56,7 @@ struct Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // If it cannot be unmapped, the domain blocks all DMA.
-        let _ = self.bus.lender.unmap(iter::once(self.span));
+        let _ = self.bus.unmap(iter::once(self.span));
     }
 }
 
@@ -78,6 +91,7 @@ impl Window {
         let bus = Arc::new(
             Bus {
                 lender: Lender::new(space.domain(), range.span())?,
+                dma_control: space.dma_control().clone(),
                 range,
                 failed: Atomic::new(0),
                 given_up: Atomic::new(0),
@@ -154,7 +168,7 @@ impl Window {
             Reach::Runs(mapped) => {
                 let runs = joined(moves, on_bus).take(mapped);
                 let runs = runs.filter_map(|(first, run)| self.part(first, run.pages));
-                self.bus.lender.unmap(runs)
+                self.bus.unmap(runs)
             }
         }
     }

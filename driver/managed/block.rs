@@ -27,7 +27,7 @@ use kernel::{
     prelude::*,
     rbtree::RBTreeNodeReservation,
     sync::{
-        atomic::{Atomic, Full, Relaxed},
+        atomic::{Atomic, Relaxed},
         Arc, Mutex, SpinLock, UniqueArc,
     },
 };
@@ -76,8 +76,6 @@ pub(super) struct Block {
     /// Signalled when a run has left.
     #[pin]
     left: WaitQueue,
-    /// Whether the device may know entries that were cleared: nobody could wait for it.
-    unconfirmed: Atomic<bool>,
     /// The block belongs to a window: it and its tables stay until that is released.
     kept: Atomic<bool>,
     served: Atomic<u64>,
@@ -121,7 +119,6 @@ impl Spare {
                 service <- new_mutex!(service, "pinmap_service"),
                 lent <- new_spinlock!(lent, "pinmap_lent"),
                 left <- WaitQueue::new(),
-                unconfirmed: Atomic::new(false),
                 kept: Atomic::new(false),
                 served: Atomic::new(0),
             }),
@@ -242,12 +239,9 @@ impl Block {
         Span::from_bounds(self.page(first).0, end)
     }
 
-    /// Unmaps the runs of `pages` that were cleared, and flushes. `confirmed`: the device has
-    /// forgotten them. When this returns `Ok`, the device cannot reach it. From any context.
-    pub(super) fn unmap(&self, pages: Pages, confirmed: bool) -> Result {
-        if !confirmed {
-            self.unconfirmed.store(true, Relaxed);
-        }
+    /// Unmaps the runs of `pages` that were cleared, and flushes. When this returns `Ok`, the
+    /// device cannot reach them. From any context.
+    pub(super) fn unmap(&self, pages: Pages) -> Result {
         // Under the lock, so that whoever takes the same pages away waits until they are unmapped.
         let mut lent = self.lent.lock();
         let runs = core::iter::from_fn(|| loop {
@@ -272,28 +266,11 @@ impl Block {
             return Ok(());
         };
         let forgotten = managed.vm.forget(cleared);
-        let unmapped = self.unmap(pages, forgotten.is_ok());
+        let unmapped = self.unmap(pages);
         let result = forgotten.and(unmapped);
         if result.is_err() {
             managed.dma_control().clone().block_dma();
             return Err(EIO);
-        }
-        Ok(())
-    }
-
-    /// Whether the device may know entries that were cleared.
-    pub(super) fn is_unconfirmed(&self) -> bool {
-        self.unconfirmed.load(Relaxed)
-    }
-
-    /// Makes sure that the device knows no entry that was cleared. Called by whoever has `service`.
-    pub(super) fn confirm(&self, managed: &Managed) -> Result {
-        if self.unconfirmed.xchg(false, Full) {
-            let forgotten = managed.vm.forget(self.span);
-            if forgotten.is_err() {
-                self.unconfirmed.store(true, Relaxed);
-            }
-            forgotten?;
         }
         Ok(())
     }
@@ -358,15 +335,11 @@ impl Block {
     pub(super) fn give_up(&self, managed: &Managed, service: &mut Service) -> Result {
         service.dead = true;
         let lower = self.lent.lock().lower.take();
-        let confirmed = self.confirm(managed);
+        // What was cleared hastily leads nowhere as long as the addresses on the bus are ours.
+        managed.vm.gpu().settle();
         let result = managed.vm.give_tables(self.span.start(), lower, true);
-        let range = service.range.take();
-        match (confirmed, range) {
-            // The device may still use these addresses.
-            (Err(_), Some(range)) => range.keep_forever(),
-            (_, range) => drop(range),
-        }
-        confirmed.and(result)
+        drop(service.range.take());
+        result
     }
 
     /// Gives up a block that is in no list.

@@ -25,21 +25,21 @@ impl Follower for Managed {
         let Some(cleared) = cleared else {
             return;
         };
-        // Only the OOM reaper may not sleep: its process is as good as dead. The device forgets
-        // before anything is entered in these blocks again, and before VRAM of theirs is given out.
+        // Only the OOM reaper may not sleep: its process is as good as dead, and no page comes in
+        // the place of one that it takes. The device forgets before the blocks' addresses on the
+        // bus, or VRAM, are given out.
         let forgotten = if may_sleep {
             self.vm.forget(cleared)
         } else {
             self.vm.order();
             Ok(())
         };
-        let confirmed = may_sleep && forgotten.is_ok();
-        if !confirmed {
+        if !may_sleep || forgotten.is_err() {
             self.vm.gpu().note_hasty();
         }
         let mut result = forgotten;
         self.each_block(range, |block| {
-            let unmapped = block.unmap(block.pages_in(range), confirmed);
+            let unmapped = block.unmap(block.pages_in(range));
             result = result.and(unmapped);
         });
         if result.is_err() {

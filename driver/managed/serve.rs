@@ -318,10 +318,6 @@ fn attempt(
     }
     let mut moment = Moment::default();
     managing.all_changes().begin(fault.addr, &mut moment)?;
-    // The wait may have been long, and the range may be another one with other advice.
-    if managing.removed() != progress.removed {
-        return Ok(Attempt::Again);
-    }
     let gpu = managing.vm.gpu();
     snapshot.read(managing.mm(), fault.block.start(), gpu.token())?;
     let leaf = snapshot.leaf(fault.index);
@@ -476,7 +472,6 @@ fn lend(
     if service.dead {
         return Ok(Attempt::Again);
     }
-    block.confirm(managed)?;
     let mut wanted = progress.lendable(managed, block.span());
     if extent.pages != Pages::ALL {
         let private = snapshot.among(&gpu.frames());
@@ -515,10 +510,6 @@ fn lend(
             return Ok(Attempt::Leaving);
         }
         wanted = wanted.but(lent.pages.present().or(leaving));
-    }
-    // A run may have left since `confirm`, and nobody could wait for the device.
-    if block.is_unconfirmed() {
-        return Ok(Attempt::Again);
     }
     let held = snapshot.hold(wanted, &current);
     drop(lent);

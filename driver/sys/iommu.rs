@@ -304,9 +304,7 @@ impl Domain {
     /// Marks the domain as broken, since only `unmapped` of `length` bytes were unmapped.
     fn lose(&self, unmapped: u64, length: u64) -> Error {
         if !self.broken.xchg(true, Relaxed) {
-            pr_err!(
-                "the IOMMU unmapped {unmapped} of {length} bytes; their pages are kept for ever\n"
-            );
+            pr_err!("the IOMMU unmapped {unmapped} of {length} bytes\n");
         }
         EIO
     }

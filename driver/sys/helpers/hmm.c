@@ -7,7 +7,6 @@
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/mmu_notifier.h>
-#include <linux/oom.h>
 #include <linux/pagemap.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
@@ -135,10 +134,7 @@ int pinmap_fault_in(struct mm_struct *mm, unsigned long addr, bool write, unsign
 	ret = mmap_read_lock_killable(mm);
 	if (ret)
 		return ret;
-	if (check_stable_address_space(mm))
-		ret = -EFAULT;
-	else
-		ret = fixup_user_fault(mm, addr, flags, &unlocked);
+	ret = fixup_user_fault(mm, addr, flags, &unlocked);
 	/*
 	 * What the program would have from the page allocator is faulted in ahead. Files read ahead
 	 * by themselves, and a userfaultfd is asked for nothing that was not touched.

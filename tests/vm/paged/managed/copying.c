@@ -8,6 +8,7 @@
 
 #include "edu.h"
 #include "file.h"
+#include "iommu.h"
 #include "memory.h"
 #include "pci.h"
 #include "process.h"
@@ -329,4 +330,47 @@ TEST_EACH(moved_killed, failures, .seconds = 120)
 	gpu_set_register(GPU_LINK_BANDWIDTH, 1000000000);
 	CHECK(WAIT_FOR(5000, vram_free(other) == free));
 	check_works();
+}
+
+/* Returns the bytes that the IOMMU lets the test GPU write, or with @all reach. */
+static size_t reachable(bool all)
+{
+	const struct iommu_table *table = iommu_read(need_gpu());
+	size_t bytes = 0;
+
+	if (!table)
+		SKIP("the IOMMU's driver does not show its page table");
+	for (size_t i = 0; i < table->count; i++)
+		if (all || table->entries[i].writable)
+			bytes += table->entries[i].size;
+	return bytes;
+}
+
+/* While pages are copied to VRAM, the device may read them, and not write them. */
+TEST(moved_pages_are_only_read)
+{
+	enum { SOME = 24 * PAGE };
+	char *memory = block_of(true);
+	int fd = open_gpu();
+	size_t before = reachable(true), writable = reachable(false), during, written;
+	struct call *call;
+	bool in_time;
+
+	manage(fd, memory, HUGE);
+	write_pattern(memory, HUGE, 12);
+	/* the engine is stuck until it is reset, so the look has to be quick */
+	do {
+		MOVE_HOME(fd, memory, HUGE);
+		gpu_set_register(GPU_STUCK, 1 << GPU_PAGING_ENGINE);
+		call = begin_call(fd, 0, memory, SOME);
+		await_copies(gpu_register(GPU_PAGING_DONE), 0);
+		during = reachable(true);
+		written = reachable(false);
+		in_time = gpu_register(GPU_STUCK) != 0;
+		gpu_set_register(GPU_STUCK, 0);
+		end_call(call);
+	} while (!in_time);
+	CHECK_EQ(during, before + SOME);
+	CHECK_EQ(written, writable);
+	CHECK(has_pattern(memory, HUGE, 12));
 }

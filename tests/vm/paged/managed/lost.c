@@ -93,6 +93,31 @@ TEST_EACH(moved_lost, page_sizes, .faults = true)
 	CHECK(bytes_are(memory, HUGE, 0));
 }
 
+/*
+ * The IOMMU does not unmap what a copy was made from: the device is cut off before the call
+ * returns, and the program has its memory.
+ */
+TEST(moved_unmap_fails, .faults = true)
+{
+	enum { SOME = 24 * PAGE };
+	char *memory = block_of(true);
+	int fd = open_gpu(), kmsg = kmsg_open();
+	struct pinmap_prefetch args;
+	int error;
+
+	manage(fd, memory, HUGE);
+	write_pattern(memory, HUGE, 5);
+	error = try_prefetch(fd, 0, memory, SOME, &args);
+	if (!error)
+		SKIP("needs an IOMMU that fails to unmap, which a mutant of the driver has");
+	CHECK_EQ(error, -EIO);
+	CHECK(kmsg_count(kmsg, "its DMA is out of control") == 1);
+	CHECK(WAIT_FOR(10000, get_info(fd).out_flags & PINMAP_INFO_GONE));
+	CHECK(has_pattern(memory, HUGE, 5));
+	gpu_rebind();
+	check_works();
+}
+
 /* A reset that the kernel makes waits until all is at home. */
 TEST_EACH(moved_reset, page_sizes, .faults = true)
 {
