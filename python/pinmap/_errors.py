@@ -13,6 +13,10 @@ class Error(OSError):
     kind = "other"
     hint = None
 
+    def __str__(self):
+        # Without the number in front: the words name the driver's errno, if it is the driver's.
+        return self.strerror or super().__str__()
+
 
 class NotFound(Error, FileNotFoundError):
     """There is no such thing, or the driver is not bound to the function."""

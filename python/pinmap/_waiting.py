@@ -30,3 +30,17 @@ async def until(files, attempt):
 def _set(ready):
     if not ready.done():
         ready.set_result(None)
+
+
+async def entered(stream):
+    """Begins an `async with` block."""
+    return stream
+
+
+async def left(stream, is_failing, give_up):
+    """Ends an `async with` block: waits for the stream's work, unless an exception ends it."""
+    try:
+        if not is_failing and not stream.closed:
+            await stream.done()
+    finally:
+        give_up()

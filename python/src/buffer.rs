@@ -137,7 +137,7 @@ impl Buffer {
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.views.end();
+        let _ = self.views.end();
     }
 }
 

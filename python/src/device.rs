@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use pinmap::{Accelerator, AllocOptions, DmaBuf, ErrorKind, RegisterOptions};
+use pinmap::{Accelerator, AllocOptions, DmaBuf, ErrorKind, ManagedRange, RegisterOptions};
 use pinmap_dynamic as dynamic;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -21,16 +21,20 @@ use crate::dtype::{Dtype, Layout};
 use crate::error::{detached, invalid, raise};
 use crate::event::Event;
 use crate::handle::Handle;
-use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Totals};
+use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Totals};
 use crate::interrupt::Interrupt;
+use crate::managed::{self, Part};
 use crate::memory::{access, Kind, Memory};
 use crate::stream::Stream;
+use crate::view::view_of;
 use crate::wait::{coroutine, wait};
 
 /// What the objects of a device share.
 pub(crate) struct Shared {
     pub(crate) device: pinmap::Device,
     accelerator: OnceLock<Accelerator>,
+    /// All of the program's memory as managed memory, once somebody has asked for that.
+    all: OnceLock<ManagedRange>,
     /// Memory with an address, by the address and the number.
     known: Mutex<BTreeMap<(usize, u64), Weak<dynamic::Memory>>>,
 }
@@ -43,6 +47,20 @@ impl Shared {
         }
         let accelerator = self.device.accelerator()?;
         Ok(self.accelerator.get_or_init(|| accelerator))
+    }
+
+    /// Has all of the program's memory managed, as for arrays that streams name, unless the program
+    /// has chosen ranges.
+    pub(crate) fn manage_all(&self) -> dynamic::Result<()> {
+        if self.all.get().is_some() {
+            return Ok(());
+        }
+        match self.accelerator()?.manage_all() {
+            Ok(all) => drop(self.all.set(all)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Weak<dynamic::Memory>>> {
@@ -86,6 +104,7 @@ impl Device {
         let shared = Arc::new(Shared {
             device,
             accelerator: OnceLock::new(),
+            all: OnceLock::new(),
             known: Mutex::default(),
         });
         Self {
@@ -150,9 +169,9 @@ pub(crate) fn list(py: Python<'_>) -> PyResult<Vec<DeviceNode>> {
     Ok(nodes.into_iter().map(Into::into).collect())
 }
 
-/// What keeps memory while it is registered: a view of an object of Python.
-struct Kept {
-    _view: PyUntypedBuffer,
+/// What keeps memory that a device may reach: a view of an object of Python.
+pub(crate) struct Kept {
+    pub(crate) _view: PyUntypedBuffer,
 }
 
 /// Memory of this module that is registered, and has no views until it is released.
@@ -222,20 +241,24 @@ impl Source {
                 keep: Box::new(move |memory| memory.keep(lent)),
             });
         }
-        let Ok(view) = PyUntypedBuffer::get(object) else {
+        let Ok(view) = view_of(object) else {
             let kind = object.get_type().name()?;
             let text = format!("a {kind} is no memory: an object with the buffer protocol is");
             return Err(PyTypeError::new_err(text));
         };
         if !view.is_c_contiguous() {
-            return Err(invalid(
-                "the elements of the array do not follow each other",
-            ));
+            return Err(invalid(match view.is_fortran_contiguous() {
+                true => {
+                    "the elements of the array follow each other column after column: its \
+                         transpose, array.T, has them row after row in the same memory"
+                }
+                false => "the elements of the array do not follow each other",
+            }));
         }
-        // Elements that this module has no name for are bytes to it.
-        let layout = match Dtype::of_format(view.format(), view.item_size()) {
-            Some(dtype) => Layout::new(dtype, view.shape())?,
-            None => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
+        let dtype = Dtype::of_view(object, &view)?;
+        let layout = match dtype.size == view.item_size() {
+            true => Layout::new(dtype, view.shape())?,
+            false => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
         };
         let (addr, read_only) = (view.buf_ptr().expose_provenance(), view.readonly());
         Ok(Self {
@@ -524,6 +547,55 @@ impl Device {
         Memory::new(slf, Kind::Managed, managed, source.layout, false)
     }
 
+    /// Moves memory of the program, such as a part of an array, to the device, or to the host: `to`
+    /// is the device, "device" or "host". The whole pages around it move. Returns when it is there,
+    /// and what became of it.
+    ///
+    /// Raises Error: EOPNOTSUPP, the device cannot have managed memory; EIO, the device did not
+    /// copy it; ENOENT, the program has chosen what is managed, and it is not; ENOMEM, out of
+    /// memory; ENODEV, the device is gone.
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, PyAny>,
+        to: &Bound<'_, PyAny>,
+    ) -> PyResult<Prefetched> {
+        let shared = self.shared()?;
+        detached(py, || shared.manage_all())?;
+        managed::prefetch(py, &Part::of(memory)?, &shared, to)
+    }
+
+    /// Says how memory of the program, such as a part of an array, is used: see Memory.advise().
+    ///
+    /// Raises Error: as prefetch() does.
+    #[pyo3(signature = (
+        memory, *, prefer = None, accessed_by_device = false, read_mostly = false
+    ))]
+    fn advise(
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, PyAny>,
+        prefer: Option<Bound<'_, PyAny>>,
+        accessed_by_device: bool,
+        read_mostly: bool,
+    ) -> PyResult<()> {
+        let (given, shared) = (
+            (prefer.as_ref(), accessed_by_device, read_mostly),
+            self.shared()?,
+        );
+        detached(py, || shared.manage_all())?;
+        managed::advise(py, &Part::of(memory)?, &shared, given)
+    }
+
+    /// Tells where the pages of memory of the program are, such as a part of an array.
+    ///
+    /// Raises Error: as prefetch() does.
+    fn residency(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<Residency> {
+        let shared = self.shared()?;
+        detached(py, || shared.manage_all())?;
+        managed::residency(py, &Part::of(memory)?, &shared)
+    }
+
     /// Imports the dma-buf that is open as `fd`, which the driver must have exported, as an array
     /// of this shape, which must fit into it. The file descriptor stays the caller's.
     ///
@@ -690,8 +762,15 @@ impl Device {
 
 /// The error of a registration, with what helps an array, which is hardly ever whole pages.
 fn hinted(error: dynamic::Error, round_outwards: bool) -> dynamic::Error {
-    if error.errno() != Errno::EINVAL as i32 || round_outwards || error.hint().is_some() {
-        return error;
+    match (error.kind(), round_outwards) {
+        (ErrorKind::AlreadyExists, true) => error.with_hint(
+            "perhaps an array that is registered has a page in common with this one: \
+             `pinmap.empty()` and `alloc()` make arrays in pages of their own, and streams take \
+             any array without registering it",
+        ),
+        (ErrorKind::InvalidInput, false) if error.hint().is_none() => error.with_hint(
+            "`round_outwards=True` takes the pages around it, `pinmap.empty()` whole ones",
+        ),
+        _ => error,
     }
-    error.with_hint("`round_outwards=True` takes the pages around it, `pinmap.empty()` whole ones")
 }

@@ -85,12 +85,16 @@ pub(crate) fn capsule<'py>(
              or copy=True",
         ));
     }
+    if !layout.dtype.is_number() {
+        let text = format!("DLPack has no elements of the type {}", layout.dtype.name);
+        return Err(PyBufferError::new_err(text));
+    }
     this.views().begin()?;
     let data = match copy {
         false => Data::View(memory.clone().unbind()),
         true => {
             let words = copied(py, addr, layout.bytes);
-            this.views().end();
+            this.end_view(py);
             Data::Copy { _words: words }
         }
     };
@@ -211,7 +215,7 @@ unsafe fn delete(context: *mut Context) {
         // SAFETY: As the caller promises.
         let context = *unsafe { Box::from_raw(context) };
         if let Data::View(memory) = context.data {
-            memory.bind(py).get().views().end();
+            memory.bind(py).get().end_view(py);
         }
     });
 }

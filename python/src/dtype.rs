@@ -2,7 +2,9 @@
 //! The types of elements, and the shapes of arrays.
 
 use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
 
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
@@ -56,9 +58,71 @@ static DTYPES: [Dtype; 14] = [
     dtype("complex128", "c16", c"Zd", 16, 5),
 ];
 
+/// DLPack's code of what is no number.
+const OTHER: u8 = u8::MAX;
+
+/// The other types that the program has named, such as structured ones. They are kept for ever,
+/// because they are few, and views refer to them.
+static OTHERS: Mutex<Vec<&'static Dtype>> = Mutex::new(Vec::new());
+
 impl Dtype {
     pub(crate) fn bytes() -> &'static Self {
         &DTYPES[5]
+    }
+
+    /// Whether elements are numbers or truth values, of this machine's order of bytes.
+    pub(crate) fn is_number(&self) -> bool {
+        self.code != OTHER
+    }
+
+    /// A type that is none of the table, by its dtype of NumPy: a structured one, bytes of a fixed
+    /// length, or numbers in the other order of bytes. None, if its elements mean nothing outside
+    /// of the interpreter, or there is no format of the buffer protocol for it.
+    fn other(dtype: &Bound<'_, PyAny>) -> PyResult<Option<&'static Self>> {
+        let py = dtype.py();
+        if dtype.getattr("hasobject")?.is_truthy()? {
+            return Ok(None);
+        }
+        let none = py.import("numpy")?.getattr("empty")?.call1((0, dtype))?;
+        let Ok(view) = PyUntypedBuffer::get(&none) else {
+            return Ok(None);
+        };
+        let (name, format) = (dtype.str()?.to_string(), view.format().to_owned());
+        let size = view.item_size();
+        view.release(py);
+        let mut others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |other: &&&Self| other.name == name && other.format == &*format;
+        if let Some(&known) = others.iter().find(known) {
+            return Ok((size != 0).then_some(known));
+        }
+        if size == 0 {
+            return Ok(None);
+        }
+        let made: &'static Self = Box::leak(Box::new(Self {
+            name: name.leak(),
+            short: "",
+            format: Box::leak(format.into_boxed_c_str()),
+            size,
+            code: OTHER,
+        }));
+        others.push(made);
+        Ok(Some(made))
+    }
+
+    /// The type of the elements of an object, of which there is a view. What has no name here, and
+    /// no dtype of NumPy, is of bytes.
+    pub(crate) fn of_view(
+        object: &Bound<'_, PyAny>,
+        view: &PyUntypedBuffer,
+    ) -> PyResult<&'static Self> {
+        if let Some(dtype) = Self::of_format(view.format(), view.item_size()) {
+            return Ok(dtype);
+        }
+        let named = match object.getattr("dtype") {
+            Ok(dtype) if dtype.hasattr("hasobject")? => Self::other(&dtype)?,
+            _ => None,
+        };
+        Ok(named.unwrap_or(Self::bytes()))
     }
 
     fn find(name: &str) -> Option<&'static Self> {
@@ -78,23 +142,33 @@ impl Dtype {
     /// numpy.float32.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<&'static Self> {
         let name = if object.is_instance_of::<PyString>() {
-            object.clone()
+            Some(object.clone())
         } else if object.is_instance_of::<PyType>() {
-            object.getattr("__name__")?
-        } else if let Ok(name) = object.getattr("str") {
-            name
+            Some(object.getattr("__name__")?)
         } else {
+            object.getattr("str").ok()
+        };
+        if let Some(name) = &name {
+            if let Some(found) = Self::find(&name.extract::<String>()?) {
+                return Ok(found);
+            }
+        }
+        let numpy = object.py().import("numpy")?;
+        if let Ok(dtype) = numpy.getattr("dtype")?.call1((object,)) {
+            if let Some(found) = Self::other(&dtype)? {
+                return Ok(found);
+            }
+        }
+        let Some(name) = name else {
             let text = format!("{} is no type of elements", object.repr()?);
             return Err(PyTypeError::new_err(text));
         };
-        let name = name.extract::<String>()?;
-        Self::find(&name).ok_or_else(|| {
-            let names: Vec<_> = DTYPES.iter().map(|dtype| dtype.name).collect();
-            invalid(format!(
-                "there is no type of elements {name:?}: {} are the ones",
-                names.join(", ")
-            ))
-        })
+        let names: Vec<_> = DTYPES.iter().map(|dtype| dtype.name).collect();
+        Err(invalid(format!(
+            "there is no type of elements {}: {} are the ones, and structured types of NumPy",
+            name.repr()?,
+            names.join(", ")
+        )))
     }
 
     /// The type of a format of the buffer protocol, if it is one of these and in this machine's

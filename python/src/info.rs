@@ -16,11 +16,75 @@ macro_rules! records {
         #[pymethods]
         impl $name {
             fn __repr__(&self) -> String {
-                let fields = [$(format!("{}={:?}", stringify!($field), self.$field)),*];
+                let fields = [$(format!("{}={}", stringify!($field), self.$field.repr())),*];
                 format!("<pinmap.{} {}>", stringify!($name), fields.join(" "))
             }
         }
+
+        impl Repr for $name {
+            fn repr(&self) -> String {
+                self.__repr__()
+            }
+        }
     )* };
+}
+
+/// How Python writes a value.
+trait Repr {
+    fn repr(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => { $(
+        impl Repr for $type {
+            fn repr(&self) -> String {
+                self.to_string()
+            }
+        }
+    )* };
+}
+
+numbers!(u16, u32, u64, usize);
+
+impl Repr for f64 {
+    fn repr(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl Repr for bool {
+    fn repr(&self) -> String {
+        let word = match self {
+            true => "True",
+            false => "False",
+        };
+        word.to_owned()
+    }
+}
+
+impl Repr for String {
+    fn repr(&self) -> String {
+        format!("'{self}'")
+    }
+}
+
+impl<T: Repr> Repr for Option<T> {
+    fn repr(&self) -> String {
+        self.as_ref().map_or("None".to_owned(), T::repr)
+    }
+}
+
+impl<T: Repr> Repr for Vec<T> {
+    fn repr(&self) -> String {
+        let items: Vec<_> = self.iter().map(T::repr).collect();
+        format!("[{}]", items.join(", "))
+    }
+}
+
+impl<A: Repr, B: Repr> Repr for (A, B) {
+    fn repr(&self) -> String {
+        format!("({}, {})", self.0.repr(), self.1.repr())
+    }
 }
 
 records! {

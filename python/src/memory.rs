@@ -20,7 +20,7 @@ use crate::dtype::Layout;
 use crate::error::{detached, invalid, raise, unsupported};
 use crate::handle::Handle;
 use crate::info::{Prefetched, Residency, Statistics};
-use crate::managed;
+use crate::managed::{self, Part};
 use crate::view::{fill, Views};
 
 /// Why there is no view of memory that was released.
@@ -29,8 +29,8 @@ pub(crate) const RELEASED: &str = "the memory was released";
 /// Memory that a device can reach, as an array: the same bytes for Python, NumPy and the device.
 ///
 /// numpy.asarray() and memoryview() take it without a copy, and torch.from_dlpack() does. Release
-/// it with release() or at the end of a `with` block, when no view of it is left; or leave that to
-/// Python, which releases it together with the last view.
+/// it with release(), when no view of it is left, or by a `with` block: it is released at the end,
+/// or with the last view. Or leave that to Python.
 #[pyclass(module = "pinmap", frozen, weakref)]
 pub(crate) struct Memory {
     held: Handle<Held>,
@@ -113,6 +113,15 @@ impl Memory {
 
     pub(crate) fn views(&self) -> &Views {
         &self.views
+    }
+
+    /// Counts a view that is gone, and releases the memory if a `with` block has left that to it.
+    pub(crate) fn end_view(&self, py: Python<'_>) {
+        if self.views.end() {
+            if let Err(error) = self.release(py) {
+                error.write_unraisable(py, None);
+            }
+        }
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -246,8 +255,9 @@ impl Memory {
 
     /// Returns the memory as an array of NumPy, without a copy. The array keeps the memory.
     ///
-    /// Raises BufferError if the memory was released, or is that of a file.
+    /// Raises Error (ESTALE) if the memory was released, and BufferError if it is that of a file.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().held()?;
         as_numpy(slf.as_any())
     }
 
@@ -342,14 +352,15 @@ impl Memory {
     }
 
     /// Moves managed memory to the device, or to the host: `to` is the device, "device" or "host".
-    /// Returns when it is there, and what became of it. (Stream.call() can do it in a stream.)
+    /// Returns when it is there, and what became of it. Device.prefetch() moves a part, and
+    /// Stream.prefetch() does it in the order of a stream.
     ///
     /// Raises Error: EOPNOTSUPP, the memory is not managed; EIO, the device did not copy it;
     /// ENOMEM, out of memory; ESTALE, it was released.
     fn prefetch(&self, py: Python<'_>, to: &Bound<'_, PyAny>) -> PyResult<Prefetched> {
         self.check_managed()?;
-        let held = self.both()?;
-        managed::prefetch(py, &held.memory, &held.shared, to)
+        let (part, held) = (Part::all(self.held()?)?, self.both()?);
+        managed::prefetch(py, &part, &held.shared, to)
     }
 
     /// Says how managed memory is used, in place of what was said before. `prefer` is the device,
@@ -367,8 +378,8 @@ impl Memory {
     ) -> PyResult<()> {
         self.check_managed()?;
         let given = (prefer.as_ref(), accessed_by_device, read_mostly);
-        let held = self.both()?;
-        managed::advise(py, &held.memory, &held.shared, given)
+        let (part, held) = (Part::all(self.held()?)?, self.both()?);
+        managed::advise(py, &part, &held.shared, given)
     }
 
     /// Tells where the pages of managed memory are, in bytes and in runs.
@@ -376,8 +387,8 @@ impl Memory {
     /// Raises Error: EOPNOTSUPP, the memory is not managed; ESTALE, it was released.
     fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
         self.check_managed()?;
-        let held = self.both()?;
-        managed::residency(py, &held.memory, &held.shared)
+        let (part, held) = (Part::all(self.held()?)?, self.both()?);
+        managed::residency(py, &part, &held.shared)
     }
 
     /// Tells how often managed memory was moved and why, since it is managed.
@@ -405,13 +416,23 @@ impl Memory {
         length(&self.layout)
     }
 
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        slf
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held()?;
+        Ok(slf)
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.release(py)
+    /// Releases the memory; if there are views of it, with the last of them.
+    #[pyo3(signature = (exception = None, *_more))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception: Option<&Bound<'_, PyAny>>,
+        _more: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        if self.views.leave() {
+            return Ok(());
+        }
+        unless_failing(exception, self.release(py))
     }
 
     /// Makes a tensor of DLPack, which is a view of the memory; with copy=True one of a copy.
@@ -471,8 +492,19 @@ impl Memory {
         })
     }
 
-    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.views.end();
+    unsafe fn __releasebuffer__(slf: Bound<'_, Self>, _view: *mut ffi::Py_buffer) {
+        slf.get().end_view(slf.py());
+    }
+}
+
+/// What the end of a `with` block raises: nothing, if an exception ends the block already.
+pub(crate) fn unless_failing(
+    exception: Option<&Bound<'_, PyAny>>,
+    ended: PyResult<()>,
+) -> PyResult<()> {
+    match exception {
+        None => ended,
+        Some(_) => Ok(()),
     }
 }
 
@@ -517,9 +549,14 @@ impl Mapping {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.unmap(py)
+    #[pyo3(signature = (exception = None, *_more))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception: Option<&Bound<'_, PyAny>>,
+        _more: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        unless_failing(exception, self.unmap(py))
     }
 }
 

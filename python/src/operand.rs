@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operands of work: memory of a device, or an array that is a view of some.
+//! Operands of work: memory of a device, or an array: a view of such memory, or any other, which
+//! each work that names it lends to the device.
 
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use pinmap::ErrorKind;
 use pinmap_dynamic::{Error, Memory as Held};
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::device::Shared;
+use crate::device::{Kept, Shared};
 use crate::dtype::Dtype;
 use crate::error::{invalid, raise};
-use crate::memory::Memory;
+use crate::memory::{access, Memory};
+use crate::view::view_of;
 
 /// A part of memory that work names.
 pub(crate) struct Operand {
@@ -50,14 +51,15 @@ impl Operand {
                 what,
             });
         }
-        let Ok(view) = PyUntypedBuffer::get(object) else {
+        let Ok(view) = view_of(object) else {
             let kind = object.get_type().name()?;
-            let text = format!("{what} is a {kind}: neither Memory nor an array in it");
+            let text = format!("{what} is a {kind}: neither Memory nor an array");
             return Err(PyTypeError::new_err(text));
         };
         if !view.is_c_contiguous() {
             return Err(invalid(format!(
-                "the elements of {what} do not follow each other"
+                "the elements of {what} do not follow each other, row after row: \
+                 numpy.ascontiguousarray() makes an array whose elements do"
             )));
         }
         let (addr, len) = (view.buf_ptr().addr(), view.len_bytes());
@@ -66,21 +68,28 @@ impl Operand {
             let error = Error::new(Errno::EACCES, ErrorKind::PermissionDenied, text);
             return Err(raise(error));
         }
-        let memory = device.find(addr, len).ok_or_else(|| {
-            let text = format!(
-                "{what} is an array outside of all memory of {}",
-                device.device
-            );
-            let error = Error::new(Errno::EINVAL, ErrorKind::InvalidInput, text);
-            raise(error.with_hint("allocate it with `Device.alloc()`, or `Device.register()` it"))
-        })?;
         let (dtype, size) = (
-            Dtype::of_format(view.format(), view.item_size()),
+            Some(Dtype::of_view(object, &view)?).filter(|dtype| dtype.size == view.item_size()),
             view.item_size(),
         );
         let shape = view.shape().to_vec();
-        // Its end may call what the program wants to know of it, which needs the lock.
-        view.release(object.py());
+        let memory = match device.find(addr, len) {
+            Some(memory) => {
+                // Its end may call what the program wants to know of it, which needs the lock.
+                view.release(object.py());
+                memory
+            }
+            None => {
+                let first =
+                    std::ptr::with_exposed_provenance_mut(view.buf_ptr().expose_provenance());
+                let access = access(view.readonly());
+                // SAFETY: The view keeps the bytes, and is kept until the work is done. What Python
+                // does to them meanwhile is no access of Rust's.
+                let memory = unsafe { Held::lent(&device.device, first, len, access) };
+                memory.keep(Kept { _view: view });
+                memory
+            }
+        };
         Ok(Self {
             offset: addr - memory.addr(),
             memory,
@@ -100,6 +109,24 @@ impl Operand {
                 "the elements of {what}, of {size} bytes, are none that are known"
             ))
         })
+    }
+
+    /// Checks that another operand has elements of the same type, unless one of the two is of
+    /// bytes.
+    pub(crate) fn expect_alike(&self, other: &Self) -> PyResult<()> {
+        let is_bytes = |operand: &Self| operand.dtype == Some(Dtype::bytes());
+        if self.dtype == other.dtype || is_bytes(self) || is_bytes(other) {
+            return Ok(());
+        }
+        let name = |operand: &Self| operand.dtype.map_or("unknown", |dtype| dtype.name);
+        Err(invalid(format!(
+            "the elements of {} are {}, and those of {} {}: name bytes, for instance by \
+             numpy.ndarray.view(), if their bits are meant",
+            self.what,
+            name(self),
+            other.what,
+            name(other)
+        )))
     }
 
     /// Checks the type of its elements.

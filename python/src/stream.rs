@@ -13,16 +13,20 @@ use crate::device::{Device, Shared};
 use crate::error::{detached, invalid, raise, unsupported};
 use crate::event::Event;
 use crate::handle::Handle;
+use crate::managed::place;
+use crate::memory::unless_failing;
 use crate::operand::Operand;
 use crate::wait::{coroutine, wait};
 
 /// A stream: a queue of work that the device does in order, while the program does something else.
 /// Made by Device.stream().
 ///
-/// The operands of work are Memory of the stream's device, or arrays that are views of it, such as
-/// slices; also an array that was registered. Submitting returns at once; it waits only if the
-/// stream's ring is full. Work keeps the memory that it names, but not what is in it: Python reads
-/// old or new bytes until the work is done.
+/// The operands of work are Memory of the stream's device, or arrays whose elements follow each
+/// other, row after row: views of such Memory, or any other array of the program. A device that can
+/// fault has all of the program's memory managed from the first such array on; for any other device
+/// the pages around the array are registered until the work is done. Submitting returns at once; it
+/// waits only if the stream's ring is full. Work keeps the memory that it names, but not what is in
+/// it: Python reads old or new bytes until the work is done.
 #[pyclass(module = "pinmap", frozen)]
 pub(crate) struct Stream {
     held: Handle<Held>,
@@ -97,15 +101,23 @@ impl Stream {
         self.id
     }
 
+    /// Whether close() was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        !self.held.is_open()
+    }
+
     /// The priority; 0 is the lowest.
     #[getter]
     fn priority(&self) -> u32 {
         self.priority
     }
 
-    /// Submits a copy of all of `source` to all of `to`, which has as many bytes.
+    /// Submits a copy of all of `source` to all of `to`, which has as many bytes, and elements of
+    /// the same type, unless one of the two is of bytes.
     ///
-    /// Raises Error: EINVAL, the two differ in length, overlap, or are no memory of the device's;
+    /// Raises Error: EINVAL, the two differ in length or type, or overlap, or the elements of one
+    /// do not follow each other;
     /// EACCES, the device or the program may only read the target; EIO, the stream is known to have
     /// failed; EDEADLK, a stream calls this function; ENODEV, the device is gone.
     fn copy(
@@ -115,6 +127,7 @@ impl Stream {
         source: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (to, source) = (self.write(to, "to")?, self.read(source, "source")?);
+        to.expect_alike(&source)?;
         if to.len != source.len {
             let text = format!("to has {} bytes, and source {}", to.len, source.len);
             return Err(invalid(text));
@@ -137,8 +150,14 @@ impl Stream {
     ) -> PyResult<()> {
         let to = self.write(to, "to")?;
         let dtype = to.dtype()?;
-        if dtype.code == 5 {
-            return Err(unsupported("complex numbers cannot be filled in"));
+        if dtype.size > 8 || dtype.code >= 5 && dtype.name != "bool" {
+            let text = format!("elements of the type {} cannot be filled in", dtype.name);
+            return Err(unsupported(text));
+        }
+        if !value.hasattr("__index__")? && !value.hasattr("__float__")? {
+            let kind = value.get_type().name()?;
+            let text = format!("a {kind} is no element of the type {}", dtype.name);
+            return Err(pyo3::exceptions::PyTypeError::new_err(text));
         }
         let format = dtype.format.to_str().unwrap_or_default();
         let packed = py.import("struct")?.getattr("pack")?.call1((format, value));
@@ -161,6 +180,26 @@ impl Stream {
                 4 => work.fill(to.cast()?, value as u32)?,
                 _ => work.fill(to.cast()?, value)?,
             }
+            Ok(())
+        })
+    }
+
+    /// Submits a move of managed memory, such as a part of an array, to the device, or to the host:
+    /// `to` is the device, "device" or "host". What is submitted next waits until it has moved.
+    /// What cannot move stays, which is no error; Device.prefetch() tells.
+    ///
+    /// Raises Error: as copy() does; EINVAL, there is no such place.
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, PyAny>,
+        to: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let place = place(&self.held.get()?.shared, to)?;
+        let memory = self.read(memory, "memory")?;
+        let (at, len) = (memory.offset, memory.len);
+        self.submit(py, [&memory], |work, [memory]| {
+            work.prefetch(memory.part(at, len)?, place)?;
             Ok(())
         })
     }
@@ -304,9 +343,37 @@ impl Stream {
         slf
     }
 
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.close(py)
+    #[pyo3(signature = (exception = None, *_more))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception: Option<&Bound<'_, PyAny>>,
+        _more: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        unless_failing(exception, self.close(py))
+    }
+
+    fn __aenter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let waiting = slf.py().import("pinmap._waiting")?;
+        waiting.getattr("entered")?.call1((slf,))
+    }
+
+    /// Closes the stream when its work is done. If an exception ends the block, such as that of a
+    /// task which is cancelled, it waits for nothing: work that was submitted is still done.
+    #[pyo3(signature = (exception = None, *_more))]
+    fn __aexit__<'py>(
+        slf: &Bound<'py, Self>,
+        exception: Option<&Bound<'py, PyAny>>,
+        _more: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let waiting = slf.py().import("pinmap._waiting")?;
+        let left = waiting.getattr("left")?;
+        left.call1((slf, exception.is_some(), slf.getattr("_give_up")?))
+    }
+
+    /// Closes the stream without waiting.
+    fn _give_up(&self) {
+        self.held.close();
     }
 }
 

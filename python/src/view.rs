@@ -6,9 +6,11 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 
 use crate::dtype::Layout;
 
@@ -18,6 +20,8 @@ struct State {
     count: usize,
     /// Why there can be no view now.
     closed: Option<&'static str>,
+    /// The memory is to be released with the last view.
+    leaving: bool,
 }
 
 /// The views of some memory.
@@ -43,9 +47,18 @@ impl Views {
         Ok(())
     }
 
-    /// Counts a view that is gone.
-    pub(crate) fn end(&self) {
-        self.lock().count -= 1;
+    /// Counts a view that is gone. Returns whether the memory is to be released now.
+    pub(crate) fn end(&self) -> bool {
+        let mut state = self.lock();
+        state.count -= 1;
+        state.count == 0 && state.leaving
+    }
+
+    /// Has the memory released with the last view, if there are views. Returns whether there are.
+    pub(crate) fn leave(&self) -> bool {
+        let mut state = self.lock();
+        state.leaving = state.count != 0;
+        state.leaving
     }
 
     /// Lets nobody have another view. Does nothing if there are no views to be had already, and
@@ -82,6 +95,13 @@ impl Views {
     pub(crate) fn open(&self) {
         self.lock().closed = None;
     }
+}
+
+/// A view of an object with the buffer protocol, also of one that leaves out the strides, as arrays
+/// of ctypes do.
+pub(crate) fn view_of(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    PyUntypedBuffer::get(object)
+        .or_else(|_| PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any()))
 }
 
 /// Fills the answer to a request of the buffer protocol.

@@ -4,6 +4,8 @@
 import faulthandler
 import gc
 import mmap
+import os
+import threading
 import time
 
 import numpy as np
@@ -42,6 +44,31 @@ def whole_pages(count, dtype="float32"):
     size = np.dtype(dtype).itemsize * count
     assert size % PAGE == 0
     return np.frombuffer(mmap.mmap(-1, size), dtype)
+
+
+def half_lost():
+    """An array of two pages of a file that has only the first one."""
+    file = os.memfd_create("pinmap")
+    os.ftruncate(file, 2 * PAGE)
+    array = np.frombuffer(mmap.mmap(file, 2 * PAGE), "uint8")
+    os.ftruncate(file, PAGE)
+    os.close(file)
+    return array
+
+
+class Gate:
+    """A host function that holds a stream up until it is opened."""
+
+    def __init__(self, stream):
+        self.reached, self.opened = threading.Event(), threading.Event()
+        stream.call(self.wait)
+
+    def wait(self):
+        self.reached.set()
+        assert self.opened.wait(120)
+
+    def open(self):
+        self.opened.set()
 
 
 class Edu:

@@ -27,7 +27,7 @@ def test_class_of(made, pythons, kind):
     assert type(error) is made and isinstance(error, (pinmap.Error, OSError))
     assert isinstance(error, pythons) and isinstance(error, pinmap.Error)
     assert (error.errno, error.kind, error.hint) == (errno.EIO, kind, "a hint")
-    assert str(error) == f"[Errno {errno.EIO}] what failed; a hint"
+    assert str(error) == "what failed; a hint"
     assert error.__module__ == "pinmap" and made.__doc__
 
 

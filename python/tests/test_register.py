@@ -69,9 +69,12 @@ def test_the_shape_is_that_of_the_array(gpu):
 
 
 def test_elements_without_a_name_are_bytes(gpu):
-    records = whole_pages(PAGE, "uint8").view([("a", "u1"), ("b", "<u4", 3), ("c", "V3")])
-    with gpu.register(records) as memory:
-        assert (memory.shape, memory.dtype) == ((PAGE,), "uint8")
+    records = (ctypes.c_uint8 * 3 * PAGE)()
+    with gpu.register(records, round_outwards=True) as memory:
+        assert (memory.shape, memory.dtype) == ((PAGE, 3), "uint8")
+    pairs = ((ctypes.c_uint16 * 2) * 8).from_buffer(bytearray(32))
+    with gpu.register(pairs, round_outwards=True) as memory:
+        assert memory.dtype == "uint16"
 
 
 def test_registering_keeps_the_array(edu):
@@ -179,7 +182,7 @@ def test_what_is_no_memory(gpu):
         gpu.register([1, 2, 3])
     with pytest.raises(pinmap.InvalidInput, match="do not follow each other"):
         gpu.register(np.zeros((64, 64))[:, ::2])
-    with pytest.raises(pinmap.InvalidInput, match="do not follow each other"):
+    with pytest.raises(pinmap.InvalidInput, match="its transpose"):
         gpu.register(np.zeros((64, 64)).T)
     with pytest.raises(pinmap.InvalidInput):
         gpu.register(np.zeros(0))

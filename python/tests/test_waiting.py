@@ -11,8 +11,7 @@ import threading
 import numpy as np
 import pinmap
 import pytest
-from conftest import pinned, wait_until
-from test_stream import Gate
+from conftest import Gate, half_lost, pinned, wait_until
 
 
 class Progress:
@@ -176,6 +175,46 @@ def test_a_cancelled_wait_leaves_the_work(gpu, stream):
             gate.open()
             await asyncio.wait_for(stream.done(), 60)
             assert bytes(memory) == b"\x09" * 16
+
+    asyncio.run(main())
+
+
+def test_streams_end_with_async_with(gpu):
+    async def main():
+        with gpu.alloc(16) as memory:
+            async with gpu.stream() as stream:
+                pinmap.testgpu.spin(stream, 0.02)
+                stream.fill(memory, 4)
+            assert stream.closed and bytes(memory) == b"\x04" * 16
+            async with gpu.stream() as stream:
+                stream.close()
+            with pytest.raises(pinmap.Error, match="could not write"):
+                async with gpu.stream() as failed:
+                    failed.fill(half_lost(), 1)
+            assert failed.closed
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_does_not_stop_the_loop(gpu):
+    async def work(gate_of, memory):
+        async with gpu.stream() as stream:
+            gate_of.append(Gate(stream))
+            stream.fill(memory, 5)
+            await asyncio.sleep(120)
+
+    async def main():
+        gates = []
+        with gpu.alloc(16) as memory:
+            task = asyncio.ensure_future(work(gates, memory))
+            while not gates:
+                await asyncio.sleep(0)
+            task.cancel()
+            # It ends though the stream has work that cannot be done yet.
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gates[0].open()
+        assert memory.released
 
     asyncio.run(main())
 

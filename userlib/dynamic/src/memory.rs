@@ -8,11 +8,11 @@ use std::any::Any;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, Condvar, Mutex};
 
 use nix::errno::Errno;
-use pinmap::stream::in_host_function;
+use pinmap::stream::{in_host_function, Work};
 use pinmap::{
     Access, Allocation, DeviceSlice, DeviceSliceMut, DmaBuf, ErrorKind, FileRegistration, Managed,
     ManagedRange, ManagedStatistics, RawRegistration,
@@ -78,6 +78,8 @@ pub(crate) enum Owner {
     Allocation(Kept<Allocation<u8>>),
     Managed(Kept<Managed<u8>>),
     Range(ManagedRange),
+    /// Nothing: each work that names the memory lends it to its device.
+    Lent,
 }
 
 /// The memory as an operand of a stream. What it refers to exists as long as the owner beside it.
@@ -137,10 +139,40 @@ impl Shared {
         }
     }
 
+    /// Lends the memory to the device of `work`, if nothing else has it in the device's reach.
+    pub(crate) fn lend(&self, work: &Work<'_>) -> pinmap::Result<()> {
+        match &mut *lock(&self.state) {
+            State::Held(Held {
+                owner: Owner::Lent,
+                whole,
+                ..
+            }) => match whole {
+                Whole::Read(slice) => {
+                    // SAFETY: As `Memory::lent` demands. Nobody uses the reference.
+                    let bytes = unsafe { std::slice::from_raw_parts(start(slice), self.len) };
+                    work.slice(bytes).map(drop)
+                }
+                Whole::Write(slice) => {
+                    let first = start(&slice.as_slice()).cast_mut();
+                    // SAFETY: As above.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(first, self.len) };
+                    work.slice_mut(bytes).map(drop)
+                }
+                Whole::None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
     fn set(&self, state: State) {
         *lock(&self.state) = state;
         self.changed.notify_all();
     }
+}
+
+/// The first byte of lent memory, which the device has at the same address.
+fn start(slice: &DeviceSlice<'_, u8>) -> *const u8 {
+    ptr::with_exposed_provenance(slice.device_addr() as usize)
 }
 
 /// Memory that a device can reach, shared by the program and by work in flight.
@@ -240,7 +272,7 @@ impl Memory {
                 Owner::Registration(registration) => registration.device_addr()?,
                 Owner::File(file) => file.device_addr()?,
                 Owner::Allocation(allocation) => allocation.device_addr(),
-                Owner::Managed(_) | Owner::Range(_) => self.addr as u64,
+                Owner::Managed(_) | Owner::Range(_) | Owner::Lent => self.addr as u64,
             })
         })?;
         Ok(first + (self.offset + offset) as u64)

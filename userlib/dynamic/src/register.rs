@@ -124,6 +124,32 @@ impl Memory {
         ))
     }
 
+    /// Takes `len` bytes of the program at `first` as an operand, without registering them: work
+    /// that names them lends them to its device, as [`Work::slice_mut`](pinmap::stream::Work) does.
+    ///
+    /// # Safety
+    ///
+    /// As for [`DeviceSliceMut::from_raw_parts`], or with [`Access::Read`] for
+    /// [`DeviceSlice::from_raw_parts`], until the memory is released.
+    pub unsafe fn lent(device: &Device, first: *mut u8, len: usize, access: Access) -> Arc<Self> {
+        let addr = first.expose_provenance();
+        // SAFETY: As the caller promises. What is lent has the CPU's addresses.
+        let whole = unsafe {
+            match access {
+                Access::Read => {
+                    Whole::Read(DeviceSlice::from_raw_parts(device, first, addr as u64, len))
+                }
+                Access::ReadWrite => Whole::Write(DeviceSliceMut::from_raw_parts(
+                    device,
+                    first,
+                    addr as u64,
+                    len,
+                )),
+            }
+        };
+        Self::new(device, (addr, len, 0), 0, Owner::Lent, whole)
+    }
+
     /// Has `len` bytes of the program at `first` managed, where they are.
     ///
     /// # Errors

@@ -117,6 +117,9 @@ impl Stream {
         let mut result = Ok(Ok(()));
         let submitted = self.0.submit(named, |scope, named| {
             let named: &[Arc<Shared>; N] = named;
+            for memory in named {
+                memory.lend(scope)?;
+            }
             let operands = array::from_fn(|index| Operand {
                 memory: &named[index],
             });

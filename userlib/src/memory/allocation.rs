@@ -189,7 +189,10 @@ impl<T: Element> Allocation<T> {
         const { check_layout::<T>() }
         let attempt = || {
             let size = size_of::<T>();
-            format!("allocate {what} for {count} elements of {size} bytes with {device}")
+            match size {
+                1 => format!("allocate {count} bytes of {what} with {device}"),
+                _ => format!("allocate {what} for {count} elements of {size} bytes with {device}"),
+            }
         };
         let length = length(count, size_of::<T>(), page_size()).map_err(|(errno, cause)| {
             Error::refused(Operation::Allocate, attempt(), errno, cause)

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 
-use crate::device::info::BarInfo;
+use crate::device::info::{BarInfo, Kind};
 use crate::device::Device;
 use crate::error::bounds;
 use crate::error::{Error, Operation, Result};
@@ -89,14 +89,17 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOENT`: the function has no such BAR; `EOPNOTSUPP`: the BAR cannot be mapped; `EBUSY`:
-    /// another context owns the device; `ENODEV`: the device is gone; `ENOMEM`: out of address
-    /// space.
+    /// `ENOENT`: the function has no such BAR, or it is an accelerator; `EOPNOTSUPP`: the BAR
+    /// cannot be mapped; `EBUSY`: another context owns the device; `ENODEV`: the device is gone;
+    /// `ENOMEM`: out of address space.
     pub fn bar(&self, number: usize) -> Result<Bar> {
         let attempt = || format!("map BAR {number} of {self}");
         let info = self.info()?;
         let Some(&Some(info)) = info.bars.get(number) else {
-            let cause = "the function has no such BAR";
+            let cause = match info.kind {
+                Kind::Paged => "the driver keeps the BARs of an accelerator to itself",
+                _ => "the function has no such BAR",
+            };
             return Err(Error::refused(
                 Operation::Bar,
                 attempt(),
