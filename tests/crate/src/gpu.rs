@@ -4,10 +4,11 @@
 use std::error::Error;
 
 use nix::libc;
+use nix::sys::resource::{setrlimit, Resource};
 use pinmap::{Accelerator, Device, Engines, Kind, Operation, Place, Queue, QueueOptions, Reason};
 
 use crate::harness::{skip, Outcome};
-use crate::setup::{device, device_content, edu, is_slow, pattern, PAGE};
+use crate::setup::{become_user, device, device_content, edu, is_slow, pattern, PAGE};
 
 /// Opens the first device with queues, or skips the test.
 pub(crate) fn gpu() -> Result<Accelerator, Box<dyn Error>> {
@@ -24,6 +25,22 @@ pub(crate) fn gpu_and_queue() -> Result<(Accelerator, Queue), Box<dyn Error>> {
     let gpu = gpu()?;
     let queue = gpu.queue(QueueOptions::new())?;
     Ok((gpu, queue))
+}
+
+pub(crate) fn opening_names_memlock() -> Outcome {
+    let gpu = gpu()?;
+    let path = gpu.device().path().to_owned();
+    drop(gpu);
+    become_user(Some(&path))?;
+    setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
+    let error = Device::open(&path).expect_err("it needs page tables");
+    assert_eq!(error.errno(), libc::ENOMEM, "{error}");
+    let hint = error.hint().expect("a hint");
+    assert!(
+        hint.contains("may lock 0 bytes (RLIMIT_MEMLOCK)") && hint.contains("LimitMEMLOCK="),
+        "{hint}"
+    );
+    Ok(())
 }
 
 pub(crate) fn gpu_info_is_plausible() -> Outcome {

@@ -225,8 +225,12 @@ impl fmt::Display for Error {
     }
 }
 
+/// The words, as a program prints them whose `main` returns the error; with `{:#?}` all there is.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
         f.debug_struct("Error")
             .field("operation", &self.0.operation)
             .field("errno", &self.0.errno)

@@ -296,7 +296,7 @@ impl<T: Element> Allocation<T> {
     /// `EINVAL`: the memory is not portable.
     pub fn on(&self, other: &Accelerator) -> Result<DeviceSlice<'_, T>> {
         if !self.portable {
-            let attempt = format!("use {self:?} with {}", other.device());
+            let attempt = format!("use {} with {}", self.words(), other.device());
             let cause = "it is not portable";
             let error = Error::refused(Operation::Access, attempt, Errno::EINVAL, cause);
             return Err(error.with_hint("allocate it with `AllocOptions::portable`"));
@@ -447,7 +447,13 @@ impl<T: Element> Allocation<T> {
     }
 
     fn sync(&self, elements: Range<usize>, flags: u32) -> Result<()> {
-        let attempt = || format!("synchronise elements {elements:?} of {self:?}");
+        let attempt = || {
+            let Range { start, end } = &elements;
+            format!(
+                "synchronise the elements {start}..{end} of {}",
+                self.words()
+            )
+        };
         if elements.start > elements.end || elements.end > self.len {
             let cause = format!("there are {} elements", self.len);
             return Err(Error::refused(
@@ -585,6 +591,18 @@ impl<T> Drop for Allocation<T> {
         // Even after an error, the driver frees the pages only when neither the device nor this
         // process, which unmaps them next, can reach them.
         let _ = release(&self.device, self.handle);
+    }
+}
+
+impl<T> Allocation<T> {
+    /// What it is, in the words of an error.
+    pub(crate) fn words(&self) -> String {
+        let place = match self.place() {
+            Place::Host => "host memory",
+            Place::Vram => "VRAM",
+        };
+        let (bytes, addr) = (self.len * size_of::<T>(), self.addr());
+        format!("the {bytes} bytes of {place} at {addr:#x}")
     }
 }
 

@@ -61,7 +61,7 @@ impl<T> Allocation<T> {
     /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
         // SAFETY: The memory belongs to the driver, and this crate accesses it by atomics only.
-        unsafe { export(self.device(), self.handle(), access, self) }
+        unsafe { export(self.device(), self.handle(), access, &self.words()) }
     }
 }
 
@@ -85,7 +85,7 @@ impl FileRegistration {
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
         // SAFETY: There is no reference to the memory: it is not mapped here, and a mapping of the
         // file elsewhere is shared with all others who have the file open.
-        unsafe { export(self.device(), self.handle(), access, self) }
+        unsafe { export(self.device(), self.handle(), access, &self.words()) }
     }
 }
 
@@ -94,12 +94,7 @@ impl FileRegistration {
 /// # Safety
 ///
 /// As for [`ioctl::export`].
-unsafe fn export(
-    device: &Device,
-    handle: u64,
-    access: Access,
-    what: &dyn fmt::Debug,
-) -> Result<DmaBuf> {
+unsafe fn export(device: &Device, handle: u64, access: Access, what: &str) -> Result<DmaBuf> {
     let mut args = abi::pinmap_export {
         flags: match access {
             Access::Read => 0,
@@ -110,7 +105,7 @@ unsafe fn export(
     };
     // SAFETY: As the caller promises.
     unsafe { ioctl::export(device.as_fd(), &mut args) }.map_err(|errno| {
-        let attempt = format!("export {what:?} of {device}");
+        let attempt = format!("export {what} of {device}");
         Error::new(Operation::Export, attempt, errno)
     })?;
     // SAFETY: The driver has just opened the descriptor, for this call.
@@ -143,7 +138,7 @@ impl Device {
     /// for reading only; `ENOSPC`: too many registrations and allocations; `EBUSY`: another context
     /// owns the device; `EPERM`: another process opened the device; `ENODEV`: the device is gone.
     pub fn import<T: Element>(&self, dma_buf: &DmaBuf) -> Result<Allocation<T>> {
-        let attempt = || format!("import {dma_buf:?} for {self}");
+        let attempt = || format!("import the dma-buf {} for {self}", dma_buf.0.as_raw_fd());
         let mut args = abi::pinmap_import {
             fd: dma_buf.0.as_raw_fd(),
             ..Default::default()
@@ -186,7 +181,7 @@ impl DmaBuf {
     /// `EMFILE`: too many open files.
     pub fn try_clone(&self) -> Result<Self> {
         self.0.try_clone().map(Self).map_err(|error| {
-            let attempt = format!("copy the descriptor of {self:?}");
+            let attempt = format!("copy the descriptor {}", self.0.as_raw_fd());
             Error::from_io(Operation::Export, attempt, &error)
         })
     }

@@ -119,6 +119,15 @@ impl FileRegistration {
         self.offset
     }
 
+    /// What it is, in the words of an error.
+    pub(crate) fn words(&self) -> String {
+        format!(
+            "the {} bytes from byte {} on of a file",
+            self.len(),
+            self.offset
+        )
+    }
+
     /// Length in bytes, a multiple of the page size.
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "alloc.h"
 #include "edu.h"
+#include "file.h"
 #include "memory.h"
 #include "pins.h"
 
@@ -164,6 +165,33 @@ TEST(wide_placement)
 	release(fd, handle);
 	release(fd, blocked);
 	CHECK_PINS(0);
+}
+
+/* A page of 1 GiB is registered as one, and the device has it at a multiple of its size. */
+TEST(wide_gigantic_page)
+{
+	const char *pool = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+	const size_t length = (size_t)1 << 30;
+	struct registration registration;
+	int fd = open_wide();
+	struct edu edu = edu_open(fd);
+	char *memory;
+
+	if (access(pool, F_OK))
+		SKIP("the processor has no pages of 1 GiB");
+	file_write(pool, "1");
+	if (file_number(pool, 0) < 1)
+		SKIP("there is no 1 GiB in one piece (scripts/vm --mem 3G)");
+	memory = SYS(mmap(NULL, length, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 30 << MAP_HUGE_SHIFT, -1, 0));
+	registration = register_memory(fd, memory, length, WRITE);
+	CHECK_EQ(registration.device_addr % length, 0);
+	CHECK_REACHES(&edu, registration.device_addr, memory, 64);
+	CHECK_REACHES(&edu, registration.device_addr + length - PAGE, memory + length - PAGE, PAGE);
+	release(fd, registration.handle);
+	CHECK_PINS(0);
+	SYS(munmap(memory, length));
+	file_write(pool, "0");
 }
 
 struct interruption {

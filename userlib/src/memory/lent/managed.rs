@@ -304,6 +304,16 @@ impl ManagedRange {
     }
 }
 
+impl ManagedRange {
+    /// What it is, in the words of an error.
+    pub(crate) fn words(&self) -> String {
+        match self.range {
+            Some((addr, len)) => format!("the {len} managed bytes at {addr:#x}"),
+            None => "all managed memory".to_owned(),
+        }
+    }
+}
+
 impl fmt::Debug for ManagedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.range {

@@ -89,7 +89,7 @@ impl ManagedRange {
             ..Default::default()
         };
         ioctl::statistics(self.device().as_fd(), &mut args).map_err(|errno| {
-            let attempt = format!("ask {} about {self:?}", self.device());
+            let attempt = format!("ask {} about {}", self.device(), self.words());
             Error::new(Operation::Statistics, attempt, errno)
         })?;
         Ok(ManagedStatistics {

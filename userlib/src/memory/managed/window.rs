@@ -467,8 +467,10 @@ impl Window {
 
     fn refuse<T>(&self, count: usize, errno: Errno, cause: &str) -> Error {
         let attempt = format!(
-            "allocate {count} elements of {} bytes in {self:?}",
-            size_of::<T>()
+            "allocate {count} elements of {} bytes in the window of {:#x} bytes at {:#x}",
+            size_of::<T>(),
+            self.len(),
+            self.addr()
         );
         Error::refused(Operation::Allocate, attempt, errno, cause)
     }
