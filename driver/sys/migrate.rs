@@ -61,11 +61,12 @@ impl<'a> Areas<'a> {
         Ok(Self(mm))
     }
 
-    /// Takes the lock if nobody has it for writing, or waits for it. `mm` is in use.
+    /// Takes the lock, unless somebody has it for writing or waits for that. `mm` is in use.
     pub(crate) fn try_lock(mm: &'a Mm) -> Option<Self> {
         // SAFETY: The address space is valid.
         let locked = unsafe { helpers::pinmap_mmap_trylock(mm.as_raw()) };
-        locked.then_some(Self(mm))
+        // Not `then_some`: what it is given is dropped if there is no lock, which would unlock.
+        locked.then(|| Self(mm))
     }
 
     /// Whether others wait for the lock.

@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "process.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -225,6 +226,65 @@ TEST(crowded_in_one_place, .seconds = 60)
 	CHECK_EQ(on_device(fd, memory, HUGE), HUGE);
 	CHECK_EQ(on_device(fd, memory + HUGE, 2 * HUGE), 0);
 	CHECK(has_pattern(memory, 3 * HUGE, 9));
+}
+
+struct change {
+	char *memory;
+	volatile bool ended;
+};
+
+static void *forbid_writing(void *argument)
+{
+	struct change *change = argument;
+
+	mprotect(change->memory, HUGE, PROT_READ);
+	change->ended = true;
+	return NULL;
+}
+
+/*
+ * Who needs room does not wait for the mmap lock of a program whose memory is in the way: here
+ * mprotect() holds it, and waits for the device. That memory stays, and there is no room.
+ */
+TEST(crowded_beside_a_held_lock, .seconds = 60)
+{
+	enum { TRIES = 10 };
+	char *memory = small_blocks(ROOM / HUGE);
+	struct change change = { .memory = small_blocks(1) };
+	int fd = open_gpu(), other = open_gpu(), error;
+	struct gpu_queue queue = queue_new(fd);
+	struct pinmap_alloc args;
+	unsigned int tries = 0;
+	uint64_t invalidates;
+	pthread_t thread;
+	bool in_time;
+
+	manage(fd, memory, ROOM);
+	manage_host(fd, change.memory, HUGE);
+	leave_room(other, ROOM);
+	write_pattern(memory, ROOM, 10);
+	do {
+		CHECK(tries++ < TRIES);
+		prefetch(fd, 0, memory, ROOM);
+		change.ended = false;
+		SYS(mprotect(change.memory, HUGE, PROT_READ | PROT_WRITE));
+		fill(&queue, change.memory, HUGE, 1);
+		invalidates = gpu_register(GPU_INVALIDATES);
+		gpu_set_register(GPU_DELAY_NS, 1000000000);
+		CHECK_OK(-pthread_create(&thread, NULL, forbid_writing, &change));
+		while (gpu_register(GPU_INVALIDATES) == invalidates)
+			;
+		error = try_alloc(other, PINMAP_ALLOC_VRAM, ROOM / 2, &args);
+		in_time = !change.ended;
+		gpu_set_register(GPU_DELAY_NS, 0);
+		CHECK_OK(-pthread_join(thread, NULL));
+		if (!error)
+			release(other, args.out_handle);
+	} while (!in_time);
+	CHECK_EQ(error, -ENOSPC);
+	CHECK(on_device(fd, memory, ROOM) > ROOM / 2);
+	CHECK_OK(try_alloc(other, PINMAP_ALLOC_VRAM, ROOM / 2, &args));
+	CHECK(has_pattern(memory, ROOM, 10));
 }
 
 /* A program that is killed in the midst of that is gone at once, and gives everything back. */
