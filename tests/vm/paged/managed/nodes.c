@@ -4,7 +4,7 @@
  * the kernel's, while the device has them. (One by one they move in the table: move_pages.)
  */
 #define _GNU_SOURCE
-#include "managed.h"
+#include "moving.h"
 
 #include "edu.h"
 #include "file.h"
@@ -89,6 +89,26 @@ TEST_EACH(bound_to_a_node, rows)
 		CHECK(bytes_are(result.addr, row->length, 0x31 + i));
 	}
 	memory_free(&memory);
+}
+
+/* Memory that is bound to a node comes home to that node. */
+TEST_EACH(bound_comes_home, page_sizes)
+{
+	char *memory;
+	int fd;
+
+	need_nodes();
+	memory = block_of(row->huge);
+	fd = open_gpu();
+	manage_all(fd);
+	for (int node = 0; node < 2; node++) {
+		bind_to(memory, HUGE, node);
+		write_pattern(memory, HUGE, 40 + node);
+		MOVE_THERE(fd, memory, HUGE);
+		MOVE_HOME(fd, memory, HUGE);
+		CHECK_EQ(pages_on(memory, HUGE, node), HUGE / PAGE);
+		CHECK(has_pattern(memory, HUGE, 40 + node));
+	}
 }
 
 /* migrate_pages() moves all that the program has. */
