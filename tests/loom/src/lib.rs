@@ -28,7 +28,7 @@ mod sys;
 mod trace;
 
 pub mod poll;
-pub use real_nix::errno;
+pub use real_nix::{errno, libc};
 
 pub(crate) use memory::options::Access;
 

@@ -241,8 +241,8 @@ mod tests {
         let error = Device::fake().import::<u8>(&null()).expect_err("no driver");
         assert_eq!(error.operation(), Operation::Import);
         let text = error.to_string();
-        assert!(text.starts_with("cannot import DmaBuf("), "{text}");
-        assert!(text.contains(") for /dev/null: "), "{text}");
+        assert!(text.starts_with("cannot import the dma-buf "), "{text}");
+        assert!(text.contains(" for /dev/null: "), "{text}");
     }
 
     #[test]

@@ -23,3 +23,5 @@ pub(crate) mod trace;
 pub(crate) mod watch;
 #[path = "../../../../userlib/src/sys/word.rs"]
 pub(crate) mod word;
+
+pub(crate) use real_nix::sys::resource;
