@@ -141,6 +141,12 @@ void fail_slab_below(const char *function)
 	fail_below("failslab", function);
 }
 
+void fail_pages_below(const char *function)
+{
+	fail_page_below(function);
+	set("fail_page_alloc", "times", "-1");
+}
+
 bool fail_below_end(void)
 {
 	char path[128], left[16] = { 0 };

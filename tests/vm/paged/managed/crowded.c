@@ -246,9 +246,9 @@ static void *forbid_writing(void *argument)
  * Who needs room does not wait for the mmap lock of a program whose memory is in the way: here
  * mprotect() holds it, and waits for the device. That memory stays, and there is no room.
  */
-TEST(crowded_beside_a_held_lock, .seconds = 60)
+TEST(crowded_beside_a_held_lock, .seconds = 20)
 {
-	enum { TRIES = 10 };
+	enum { TRIES = 4 };
 	char *memory = small_blocks(ROOM / HUGE);
 	struct change change = { .memory = small_blocks(1) };
 	int fd = open_gpu(), other = open_gpu(), error;
