@@ -239,6 +239,7 @@ static void *forbid_writing(void *argument)
 
 	mprotect(change->memory, HUGE, PROT_READ);
 	change->ended = true;
+	gpu_set_register(GPU_DELAY_NS, 0);
 	return NULL;
 }
 
@@ -276,7 +277,6 @@ TEST(crowded_beside_a_held_lock, .seconds = 20)
 			;
 		error = try_alloc(other, PINMAP_ALLOC_VRAM, ROOM / 2, &args);
 		in_time = !change.ended;
-		gpu_set_register(GPU_DELAY_NS, 0);
 		CHECK_OK(-pthread_join(thread, NULL));
 		if (!error)
 			release(other, args.out_handle);
