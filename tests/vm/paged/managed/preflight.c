@@ -74,21 +74,22 @@ TEST(preflight_lacks_room)
 
 /*
  * PREFETCH of more than fits does what its preflight says, for parts in any order and both ways;
- * the same call again moves nothing.
+ * the same call again moves nothing. Preflight does not know of pages that somebody holds at the
+ * moment of the call, which are few: such a turn is not looked at.
  */
 TEST_EACH(preflight_is_right, page_sizes, .seconds = 200)
 {
-	enum { ROOM = 6, BLOCKS = 3 * ROOM, TURNS = 40 };
+	enum { ROOM = 6, BLOCKS = 3 * ROOM, TURNS = 60 };
 	char *memory = small_blocks(BLOCKS);
 	int fd = open_gpu(), other = open_gpu();
-	uint64_t handle = manage(fd, memory, BLOCKS * HUGE), evicted;
+	uint64_t handle = manage(fd, memory, BLOCKS * HUGE), evicted = 0;
 	struct pinmap_prefetch told, done;
-	uint32_t random = 1;
+	uint32_t random = 1, held = 0;
 
 	SYS(madvise(memory, BLOCKS * HUGE, row->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE));
 	write_pattern(memory, BLOCKS * HUGE, 3);
 	leave_room(other, ROOM * HUGE);
-	for (unsigned int turn = 0; turn < TURNS; turn++) {
+	for (unsigned int turn = 0; turn < TURNS; turn++, random = random * 1664525 + 1013904223) {
 		uint32_t first = (random >> 8) % BLOCKS;
 		uint32_t count = (random >> 16) % (BLOCKS - first) + 1;
 		uint32_t flags = random >> 31 ? PINMAP_PREFETCH_HOST : 0;
@@ -96,6 +97,10 @@ TEST_EACH(preflight_is_right, page_sizes, .seconds = 200)
 
 		told = preflight(fd, flags, part, count * HUGE);
 		done = prefetch(fd, flags, part, count * HUGE);
+		if (done.out_busy) {
+			held++;
+			continue;
+		}
 		CHECK_EQ(done.out_moved, told.out_moved);
 		CHECK_EQ(done.out_there, told.out_there);
 		CHECK_EQ(done.out_no_room, told.out_no_room);
@@ -109,8 +114,8 @@ TEST_EACH(preflight_is_right, page_sizes, .seconds = 200)
 		done = prefetch(fd, flags, part, count * HUGE);
 		CHECK_EQ(done.out_moved, 0);
 		CHECK_EQ(statistics(fd, handle).out_home_evicted, evicted);
-		random = random * 1664525 + 1013904223;
 	}
+	CHECK(held < TURNS / 2);
 	CHECK(evicted > 0);
 	CHECK(has_pattern(memory, BLOCKS * HUGE, 3));
 }
