@@ -130,11 +130,10 @@ struct Course<'a> {
     managed: &'a Managed,
     mm: &'a Mm,
     home: bool,
-    range: Span,
     /// What the device was given before this moment may make room.
     until: u64,
-    /// Whether what the range has on the device counts as given after that.
-    is_kept: bool,
+    /// The range, until what it has on the device counts as given after that.
+    unkept: Option<Span>,
     snapshot: Snapshot,
 }
 
@@ -147,10 +146,9 @@ impl Managed {
             managed: self,
             mm,
             home,
-            range,
             // What this call moves does not make room for what it moves next.
             until: self.vm.gpu().moment(),
-            is_kept: false,
+            unkept: Some(range),
             snapshot: self.snapshot()?,
         };
         let mut rest = Some(range);
@@ -174,9 +172,8 @@ impl Managed {
             managed: self,
             mm,
             home,
-            range,
             until: 0,
-            is_kept: true,
+            unkept: None,
             snapshot: Snapshot::new()?,
         };
         let mut told = Prefetched::default();
@@ -277,13 +274,13 @@ impl<'a> Course<'a> {
         Ok(ended)
     }
 
-    /// Has what the range has on the device already make no room for the rest of it.
+    /// Protects what the range has on the device from being evicted for the rest of it.
     fn keep(&mut self) -> Result {
-        if self.is_kept {
+        let Some(range) = self.unkept.take() else {
             return Ok(());
-        }
+        };
         let gpu = self.managed.vm.gpu();
-        let mut rest = Some(self.range);
+        let mut rest = Some(range);
         while let Some(span) = rest {
             if task::fatal_signal_pending() {
                 return Err(EINTR);
@@ -293,16 +290,15 @@ impl<'a> Course<'a> {
             self.snapshot
                 .read_locked(&areas, block.start(), gpu.token())?;
             drop(areas);
-            for index in pages_in(block, self.range).iter() {
+            for index in pages_in(block, range).iter() {
                 let pfn = self.snapshot.pfn(index);
                 if let Some(offset) = pfn.and_then(|pfn| gpu.offset_of(pfn)) {
                     gpu.note_given(offset);
                 }
             }
             task::cond_resched();
-            rest = self.range.behind(block);
+            rest = range.behind(block);
         }
-        self.is_kept = true;
         Ok(())
     }
 

@@ -23,7 +23,7 @@ use crate::event::Event;
 use crate::handle::Handle;
 use crate::info::{AcceleratorInfo, DeviceEvent, DeviceNode, Info, Prefetched, Residency, Totals};
 use crate::interrupt::Interrupt;
-use crate::managed::{self, Part};
+use crate::managed::{self, advice, place, Part};
 use crate::memory::{access, Kind, Memory};
 use crate::stream::Stream;
 use crate::view::view_of;
@@ -255,10 +255,10 @@ impl Source {
                 false => "the elements of the array do not follow each other",
             }));
         }
-        let dtype = Dtype::of_view(object, &view)?;
-        let layout = match dtype.size == view.item_size() {
-            true => Layout::new(dtype, view.shape())?,
-            false => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
+        // Elements that this module has no name for are bytes to it.
+        let layout = match Dtype::of_view(object, &view)? {
+            Some(dtype) => Layout::new(dtype, view.shape())?,
+            None => Layout::new(Dtype::bytes(), &[view.len_bytes()])?,
         };
         let (addr, read_only) = (view.buf_ptr().expose_provenance(), view.readonly());
         Ok(Self {
@@ -561,8 +561,9 @@ impl Device {
         to: &Bound<'_, PyAny>,
     ) -> PyResult<Prefetched> {
         let shared = self.shared()?;
+        let (part, place) = (Part::of(memory)?, place(&shared, to)?);
         detached(py, || shared.manage_all())?;
-        managed::prefetch(py, &Part::of(memory)?, &shared, to)
+        managed::prefetch(py, &part, &shared, place)
     }
 
     /// Says how memory of the program, such as a part of an array, is used: see Memory.advise().
@@ -579,21 +580,20 @@ impl Device {
         accessed_by_device: bool,
         read_mostly: bool,
     ) -> PyResult<()> {
-        let (given, shared) = (
-            (prefer.as_ref(), accessed_by_device, read_mostly),
-            self.shared()?,
-        );
+        let shared = self.shared()?;
+        let given = advice(&shared, prefer.as_ref(), accessed_by_device, read_mostly)?;
+        let part = Part::of(memory)?;
         detached(py, || shared.manage_all())?;
-        managed::advise(py, &Part::of(memory)?, &shared, given)
+        managed::advise(py, &part, &shared, given)
     }
 
     /// Tells where the pages of memory of the program are, such as a part of an array.
     ///
     /// Raises Error: as prefetch() does.
     fn residency(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<Residency> {
-        let shared = self.shared()?;
+        let (shared, part) = (self.shared()?, Part::of(memory)?);
         detached(py, || shared.manage_all())?;
-        managed::residency(py, &Part::of(memory)?, &shared)
+        managed::residency(py, &part, &shared)
     }
 
     /// Imports the dma-buf that is open as `fd`, which the driver must have exported, as an array

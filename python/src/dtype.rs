@@ -90,13 +90,13 @@ impl Dtype {
         let (name, format) = (dtype.str()?.to_string(), view.format().to_owned());
         let size = view.item_size();
         view.release(py);
+        if size == 0 {
+            return Ok(None);
+        }
         let mut others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |other: &&&Self| other.name == name && other.format == &*format;
         if let Some(&known) = others.iter().find(known) {
-            return Ok((size != 0).then_some(known));
-        }
-        if size == 0 {
-            return Ok(None);
+            return Ok(Some(known));
         }
         let made: &'static Self = Box::leak(Box::new(Self {
             name: name.leak(),
@@ -109,20 +109,19 @@ impl Dtype {
         Ok(Some(made))
     }
 
-    /// The type of the elements of an object, of which there is a view. What has no name here, and
-    /// no dtype of NumPy, is of bytes.
+    /// The type of the elements of an object, of which there is a view. None, if it has no name
+    /// here and no dtype of NumPy.
     pub(crate) fn of_view(
         object: &Bound<'_, PyAny>,
         view: &PyUntypedBuffer,
-    ) -> PyResult<&'static Self> {
+    ) -> PyResult<Option<&'static Self>> {
         if let Some(dtype) = Self::of_format(view.format(), view.item_size()) {
-            return Ok(dtype);
+            return Ok(Some(dtype));
         }
-        let named = match object.getattr("dtype") {
-            Ok(dtype) if dtype.hasattr("hasobject")? => Self::other(&dtype)?,
-            _ => None,
-        };
-        Ok(named.unwrap_or(Self::bytes()))
+        match object.getattr("dtype") {
+            Ok(dtype) if dtype.hasattr("hasobject")? => Self::other(&dtype),
+            _ => Ok(None),
+        }
     }
 
     fn find(name: &str) -> Option<&'static Self> {

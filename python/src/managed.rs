@@ -88,31 +88,35 @@ pub(crate) fn prefetch(
     py: Python<'_>,
     part: &Part,
     shared: &Shared,
-    to: &Bound<'_, PyAny>,
+    place: Place,
 ) -> PyResult<Prefetched> {
-    let place = place(shared, to)?;
     let done = detached(py, || {
         Ok(shared.accelerator()?.prefetch(part.bytes(), place)?)
     })?;
     Ok(done.into())
 }
 
-pub(crate) fn advise(
-    py: Python<'_>,
-    part: &Part,
+/// The advice that arguments give.
+pub(crate) fn advice(
     shared: &Shared,
-    (prefer, accessed, read): (Option<&Bound<'_, PyAny>>, bool, bool),
-) -> PyResult<()> {
+    prefer: Option<&Bound<'_, PyAny>>,
+    accessed_by_device: bool,
+    read_mostly: bool,
+) -> PyResult<Advice> {
     let mut advice = Advice::new();
     if let Some(to) = prefer {
         advice = advice.prefer(place(shared, to)?);
     }
-    if accessed {
+    if accessed_by_device {
         advice = advice.accessed_by_device();
     }
-    if read {
+    if read_mostly {
         advice = advice.read_mostly();
     }
+    Ok(advice)
+}
+
+pub(crate) fn advise(py: Python<'_>, part: &Part, shared: &Shared, advice: Advice) -> PyResult<()> {
     detached(py, || {
         Ok(shared.accelerator()?.advise(part.bytes(), advice)?)
     })

@@ -20,7 +20,7 @@ use crate::dtype::Layout;
 use crate::error::{detached, invalid, raise, unsupported};
 use crate::handle::Handle;
 use crate::info::{Prefetched, Residency, Statistics};
-use crate::managed::{self, Part};
+use crate::managed::{self, advice, place, Part};
 use crate::view::{fill, Views};
 
 /// Why there is no view of memory that was released.
@@ -360,7 +360,7 @@ impl Memory {
     fn prefetch(&self, py: Python<'_>, to: &Bound<'_, PyAny>) -> PyResult<Prefetched> {
         self.check_managed()?;
         let (part, held) = (Part::all(self.held()?)?, self.both()?);
-        managed::prefetch(py, &part, &held.shared, to)
+        managed::prefetch(py, &part, &held.shared, place(&held.shared, to)?)
     }
 
     /// Says how managed memory is used, in place of what was said before. `prefer` is the device,
@@ -377,8 +377,13 @@ impl Memory {
         read_mostly: bool,
     ) -> PyResult<()> {
         self.check_managed()?;
-        let given = (prefer.as_ref(), accessed_by_device, read_mostly);
         let (part, held) = (Part::all(self.held()?)?, self.both()?);
+        let given = advice(
+            &held.shared,
+            prefer.as_ref(),
+            accessed_by_device,
+            read_mostly,
+        )?;
         managed::advise(py, &part, &held.shared, given)
     }
 

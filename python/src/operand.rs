@@ -68,10 +68,7 @@ impl Operand {
             let error = Error::new(Errno::EACCES, ErrorKind::PermissionDenied, text);
             return Err(raise(error));
         }
-        let (dtype, size) = (
-            Some(Dtype::of_view(object, &view)?).filter(|dtype| dtype.size == view.item_size()),
-            view.item_size(),
-        );
+        let (dtype, size) = (Dtype::of_view(object, &view)?, view.item_size());
         let shape = view.shape().to_vec();
         let memory = match device.find(addr, len) {
             Some(memory) => {

@@ -124,6 +124,10 @@ def test_parts_that_cannot_move(gpu, flat, stream):
             attempt([1], "host") if attempt == gpu.prefetch else gpu.residency([1])
     with pytest.raises(pinmap.InvalidInput, match="do not follow each other"):
         gpu.prefetch(array[::2], "host")
+    with pytest.raises(pinmap.InvalidInput, match="there is no place 'moon'"):
+        gpu.advise(array, prefer="moon")
+    # What was refused has left nothing managed.
+    assert gpu.own_totals().managed.number == 0
     with pytest.raises(pinmap.Error) as caught:
         flat.prefetch(array, "host")
     assert caught.value.kind == "unsupported"

@@ -3,8 +3,8 @@
  * A fault of the kernel, without pinmap: the module test_hmm of the kernel moves a huge page home
  * while a child, or with an argument a thread, frees it. See docs/kernel-bugs.md.
  *
- * Each round ends well or with a message of the kernel's; AnonPages should be before and after as
- * it was.
+ * Without the fault every round ends without a message of the kernel's, and AnonPages is about the
+ * same before and after.
  */
 #define _GNU_SOURCE
 #include <err.h>

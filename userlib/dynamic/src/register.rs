@@ -13,6 +13,24 @@ use pinmap::{
 use crate::error::Result;
 use crate::memory::{Kept, Memory, Owner, Whole};
 
+/// The memory of the program at `first` as an operand, which the device finds at `start`.
+///
+/// # Safety
+///
+/// As for [`DeviceSliceMut::from_raw_parts`], or with [`Access::Read`] for
+/// [`DeviceSlice::from_raw_parts`].
+unsafe fn whole(device: &Device, first: *mut u8, start: u64, len: usize, access: Access) -> Whole {
+    // SAFETY: As the caller promises.
+    unsafe {
+        match access {
+            Access::Read => Whole::Read(DeviceSlice::from_raw_parts(device, first, start, len)),
+            Access::ReadWrite => {
+                Whole::Write(DeviceSliceMut::from_raw_parts(device, first, start, len))
+            }
+        }
+    }
+}
+
 impl Memory {
     /// Registers `len` bytes of the program at `first`.
     ///
@@ -36,14 +54,7 @@ impl Memory {
         let offset = addr - memory.addr();
         let (id, start) = (memory.handle(), memory.device_addr()? + offset as u64);
         // SAFETY: As above. The slices are not used after the registration was released.
-        let whole = unsafe {
-            match access {
-                Access::Read => Whole::Read(DeviceSlice::from_raw_parts(device, first, start, len)),
-                Access::ReadWrite => {
-                    Whole::Write(DeviceSliceMut::from_raw_parts(device, first, start, len))
-                }
-            }
-        };
+        let whole = unsafe { whole(device, first, start, len, access) };
         let owner = Owner::Registration(Kept::new(memory));
         Ok(Self::new(device, (addr, len, offset), id, owner, whole))
     }
@@ -134,19 +145,7 @@ impl Memory {
     pub unsafe fn lent(device: &Device, first: *mut u8, len: usize, access: Access) -> Arc<Self> {
         let addr = first.expose_provenance();
         // SAFETY: As the caller promises. What is lent has the CPU's addresses.
-        let whole = unsafe {
-            match access {
-                Access::Read => {
-                    Whole::Read(DeviceSlice::from_raw_parts(device, first, addr as u64, len))
-                }
-                Access::ReadWrite => Whole::Write(DeviceSliceMut::from_raw_parts(
-                    device,
-                    first,
-                    addr as u64,
-                    len,
-                )),
-            }
-        };
+        let whole = unsafe { whole(device, first, addr as u64, len, access) };
         Self::new(device, (addr, len, 0), 0, Owner::Lent, whole)
     }
 
@@ -168,14 +167,8 @@ impl Memory {
         let range = accelerator.manage(ptr::slice_from_raw_parts(first.cast_const(), len))?;
         let (addr, id) = (first.expose_provenance(), range.handle());
         // SAFETY: As the caller promises. The device finds managed memory at the CPU's addresses.
-        let whole = unsafe { DeviceSliceMut::from_raw_parts(device, first, addr as u64, len) };
+        let whole = unsafe { whole(device, first, addr as u64, len, Access::ReadWrite) };
         let owner = Owner::Range(range);
-        Ok(Self::new(
-            device,
-            (addr, len, 0),
-            id,
-            owner,
-            Whole::Write(whole),
-        ))
+        Ok(Self::new(device, (addr, len, 0), id, owner, whole))
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn hint(operation: Operation, errno: Errno) -> Option<String> {
             "be a member of the group `pinmap` (`usermod -a -G pinmap USER`, then log in again), \
              or root"
         }
-        (Operation::Open | Operation::Find, Errno::ENOMEM) => {
+        (Operation::Open, Errno::ENOMEM) => {
             let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(now, _)| now);
             return Some(no_memory_to_open(limit));
         }
@@ -255,8 +255,8 @@ pub(crate) fn for_fault(reason: FaultReason) -> Option<&'static str> {
     })
 }
 
-/// What to do if there is no memory for a context. Its first page tables count as locked memory, of
-/// which this user may have so much.
+/// What to do if a device cannot be opened for lack of memory. An accelerator's first page tables
+/// count as locked memory, of which this user may have `limit` bytes.
 fn no_memory_to_open(limit: u64) -> String {
     if limit == RLIM_INFINITY {
         return "free memory".to_owned();

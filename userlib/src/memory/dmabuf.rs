@@ -61,7 +61,7 @@ impl<T> Allocation<T> {
     /// `EMFILE`: too many open files; `ENODEV`: the device is gone.
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
         // SAFETY: The memory belongs to the driver, and this crate accesses it by atomics only.
-        unsafe { export(self.device(), self.handle(), access, &self.words()) }
+        unsafe { export(self.device(), self.handle(), access, || self.words()) }
     }
 }
 
@@ -85,7 +85,7 @@ impl FileRegistration {
     pub fn export(&self, access: Access) -> Result<DmaBuf> {
         // SAFETY: There is no reference to the memory: it is not mapped here, and a mapping of the
         // file elsewhere is shared with all others who have the file open.
-        unsafe { export(self.device(), self.handle(), access, &self.words()) }
+        unsafe { export(self.device(), self.handle(), access, || self.words()) }
     }
 }
 
@@ -94,7 +94,12 @@ impl FileRegistration {
 /// # Safety
 ///
 /// As for [`ioctl::export`].
-unsafe fn export(device: &Device, handle: u64, access: Access, what: &str) -> Result<DmaBuf> {
+unsafe fn export(
+    device: &Device,
+    handle: u64,
+    access: Access,
+    what: impl FnOnce() -> String,
+) -> Result<DmaBuf> {
     let mut args = abi::pinmap_export {
         flags: match access {
             Access::Read => 0,
@@ -105,7 +110,7 @@ unsafe fn export(device: &Device, handle: u64, access: Access, what: &str) -> Re
     };
     // SAFETY: As the caller promises.
     unsafe { ioctl::export(device.as_fd(), &mut args) }.map_err(|errno| {
-        let attempt = format!("export {what} of {device}");
+        let attempt = format!("export {} of {device}", what());
         Error::new(Operation::Export, attempt, errno)
     })?;
     // SAFETY: The driver has just opened the descriptor, for this call.
