@@ -44,7 +44,7 @@ mod file;
 #[forbid(unsafe_code)]
 mod generations;
 #[cfg(not(pinmap_flat))]
-#[forbid(unsafe_code)]
+#[deny(unsafe_code)]
 mod gpu;
 #[forbid(unsafe_code)]
 mod ioctl;
@@ -61,7 +61,7 @@ mod list;
 #[expect(unreachable_pub, reason = "the same files are a crate on the host")]
 mod logic;
 #[cfg(pinmap_mirror)]
-#[forbid(unsafe_code)]
+#[deny(unsafe_code)]
 mod managed;
 #[cfg_attr(
     pinmap_flat,

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The test GPU: an implementation of [`Hardware`], written from `tests/testgpu/MANUAL.md`.
 
-#[cfg(pinmap_mirror)]
-use crate::gpu::hardware::{PageCopy, Way};
 use crate::{
     gpu::hardware::{Cause, Hardware, Limits, Progress, Setup, SlotState, Stop},
     logic::{
@@ -15,6 +13,11 @@ use crate::{
         pci::{Bar, Function},
         uapi::{self, pinmap_gpu_counters, pinmap_gpu_info},
     },
+};
+#[cfg(pinmap_mirror)]
+use crate::{
+    gpu::hardware::{PageCopy, Way},
+    sys::migrate::NewPage,
 };
 use kernel::{
     new_mutex,
@@ -383,8 +386,8 @@ impl Hardware for TestGpu {
     }
 
     #[cfg(pinmap_mirror)]
-    fn save_page(&self, offset: u64, pfn: u64) -> bool {
-        self.vram.copy_page(offset, pfn)
+    fn save_page(&self, offset: u64, page: &NewPage) -> bool {
+        self.vram.copy_page(offset, page)
     }
 
     fn open_queue(&self, queue: u32) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The interface to one paged device.
 
+#[cfg(pinmap_mirror)]
+use crate::sys::migrate::NewPage;
 use crate::{
     gpu::pager::Area,
     logic::{
@@ -218,10 +220,10 @@ pub(crate) trait Hardware: Send + Sync {
     #[cfg(pinmap_mirror)]
     fn reset_copier(&self);
 
-    /// Copies a page of VRAM to the page frame `pfn`, by the CPU. Returns whether it did; not if
-    /// the device is revoked. The caller has the page.
+    /// Copies the page of VRAM at `offset` to `page`, by the CPU. Returns whether it did; not if
+    /// the device is revoked.
     #[cfg(pinmap_mirror)]
-    fn save_page(&self, offset: u64, pfn: u64) -> bool;
+    fn save_page(&self, offset: u64, page: &NewPage) -> bool;
 
     /// Resets a queue that is in no slot, and enables its doorbell.
     fn open_queue(&self, queue: u32);

@@ -39,6 +39,11 @@ use kernel::{
 const MARK: u64 = 0x7069_6e6d_6170_2e2e;
 
 /// Some pages to be copied, contiguous in both memories.
+///
+/// # Invariants
+///
+/// The pages of the host stay, and nobody else uses their contents, until the copies have ended
+/// that they are given to. So does the peer, and its page.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
     /// Frame number of the first page of the host, or of the peer on the bus.
@@ -300,11 +305,6 @@ pub(super) struct Copies<'a> {
 }
 
 impl Copies<'_> {
-    /// What the engine was to do.
-    pub(super) fn jobs(&self) -> &Jobs {
-        &self.jobs
-    }
-
     /// Whether it has a window, or needs none any more.
     pub(super) fn has_begun(&self) -> bool {
         !matches!(self.state, State::Waits)

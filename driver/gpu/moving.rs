@@ -15,7 +15,7 @@ use super::{
 use crate::{
     logic::{block::PAGES, span::Span, PAGE_SIZE},
     sys::{
-        migrate::{Area, Batch, Collected, HomeFault, Item, Source},
+        migrate::{Area, Batch, Collected, HomeFault, Item, NewPage, Source},
         task,
     },
 };
@@ -45,8 +45,8 @@ struct Pair {
     item: Item,
     /// The page number in VRAM.
     number: u64,
-    /// The new page.
-    pfn: u64,
+    /// The new page. `None`: it was moved to, or given up.
+    page: Option<NewPage>,
 }
 
 /// Room for the lists of a block.
@@ -128,7 +128,7 @@ impl<'a> Moving<'a> {
         let gpu = self.gpu;
         let mut copied = this.copies.wait();
         if this.home {
-            copied = copied.or_else(|_| gpu.save_pages(&this.copies.jobs().moves));
+            copied = copied.or_else(|_| gpu.save_pages(&this.pairs));
         }
         // What could not be read in a peer is tried by way of the host.
         let mut is_forgiven = false;
@@ -143,11 +143,9 @@ impl<'a> Moving<'a> {
             copied = copied.and_then(|()| gpu.check_vram());
         }
         let is_copied = copied.is_ok();
-        for pair in &this.pairs {
-            if is_copied {
-                this.collected.set(pair.item.index, pair.pfn);
-            } else {
-                this.collected.drop_page(pair.pfn);
+        for pair in &mut this.pairs {
+            if let Some(page) = pair.page.take().filter(|_| is_copied) {
+                this.collected.set(pair.item.index, page);
             }
         }
         this.collected.commit();
@@ -262,8 +260,9 @@ impl Gpu {
         let taking = self.begin_taking(area.may_be_huge());
         collected.each(|item| {
             let taken = taking.take(reserved, collected.address(item.index));
-            if let Some((number, pfn)) = taken {
-                let _ = pairs.push_within_capacity(Pair { item, number, pfn });
+            if let Some((number, page)) = taken {
+                let page = Some(page);
+                let _ = pairs.push_within_capacity(Pair { item, number, page });
             } else {
                 outcome.no_room = outcome.no_room.saturating_add(1);
             }
@@ -367,8 +366,8 @@ impl Gpu {
             let number = offset.map(|offset| offset / PAGE_SIZE);
             let number = number.filter(|number| numbers.is_none_or(|all| all.contains(number)));
             if let Some(number) = number {
-                let pfn = 0;
-                let _ = pairs.push_within_capacity(Pair { item, number, pfn });
+                let page = None;
+                let _ = pairs.push_within_capacity(Pair { item, number, page });
             }
         });
         // What moves as a block is copied as a block.
@@ -377,19 +376,19 @@ impl Gpu {
             _ => None,
         };
         pairs.retain(|pair| {
-            let pfn = neighbours.or_else(|| collected.allocate_home(pair.item.index));
-            let Some(pfn) = pfn else {
+            let page = neighbours.as_mut().and_then(Iterator::next);
+            let page = page.or_else(|| collected.allocate_home(pair.item.index));
+            let Some(page) = page else {
                 outcome.no_room = outcome.no_room.saturating_add(1);
                 return false;
             };
-            neighbours = neighbours.map(|pfn| pfn.saturating_add(1));
-            pair.pfn = pfn;
             let _ = moves.push_within_capacity(Move {
-                pfn,
+                pfn: page.pfn(),
                 peer: false,
                 offset: pair.number.saturating_mul(PAGE_SIZE),
                 pages: 1,
             });
+            pair.page = Some(page);
             true
         });
         self.begin(lists, collected, true, outcome)
@@ -409,14 +408,11 @@ impl Gpu {
     }
 
     /// Copies pages of VRAM to the host by the CPU. `ENODEV`: it cannot reach them any more.
-    fn save_pages(&self, moves: &[Move]) -> Result {
-        for all in moves {
-            for page in 0..all.pages {
-                let offset = all.offset.saturating_add(page.saturating_mul(PAGE_SIZE));
-                if !self
-                    .hardware
-                    .save_page(offset, all.pfn.saturating_add(page))
-                {
+    fn save_pages(&self, pairs: &[Pair]) -> Result {
+        for pair in pairs {
+            let offset = pair.number.saturating_mul(PAGE_SIZE);
+            if let Some(page) = &pair.page {
+                if !self.hardware.save_page(offset, page) {
                     return Err(ENODEV);
                 }
                 task::cond_resched();

@@ -31,7 +31,7 @@ use crate::{
         clock::{self, MILLISECOND},
         device_private::{tell_lost, Brought, DevicePages, Owner, Token},
         killable::{Errand, Killable},
-        migrate::{Area, HomeFault, Rmap},
+        migrate::{Area, HomeFault, NewPage, Rmap},
     },
 };
 use core::ops::Range;
@@ -328,9 +328,9 @@ pub(super) struct Taking<'a> {
 }
 
 impl Taking<'_> {
-    /// Takes a page of VRAM for the memory at `addr`, of what is reserved. Returns its number and
-    /// its frame number: it is locked and has one reference.
-    pub(super) fn take(&self, reserved: &mut Reserved<'_>, addr: u64) -> Option<(u64, u64)> {
+    /// Takes a page of VRAM for the memory at `addr`, of what is reserved. Returns its number, too.
+    #[allow(unsafe_code, reason = "who has a page of VRAM is known here alone")]
+    pub(super) fn take(&self, reserved: &mut Reserved<'_>, addr: u64) -> Option<(u64, NewPage)> {
         let described = self
             .described
             .as_ref()
@@ -344,7 +344,9 @@ impl Taking<'_> {
         if let Some(block) = reserved.taken_block().filter(|_| self.may_be_huge) {
             set_bits(&private.whole, block, 1, true);
         }
-        Some((number, described.pages.take(number)))
+        // SAFETY: All of VRAM that is reserved has pages. What was reserved is given to nobody else
+        // before `freed()` is called for it.
+        Some((number, unsafe { described.pages.take(number) }))
     }
 }
 

@@ -131,6 +131,7 @@ impl Window {
 
     /// Has the engine reach the pages of `moves`: to read them if they go to VRAM, else to write
     /// them. [`close`](Self::close) it in any case.
+    #[allow(unsafe_code, reason = "what is lent for a copy is known here alone")]
     pub(super) fn open(&mut self, moves: &[Move], to_vram: bool) -> Result {
         self.reach = Reach::Runs(0);
         let pages = moves.iter().map(|run| run.pages);
@@ -140,7 +141,10 @@ impl Window {
         if is_scattered && !moves.iter().any(|run| run.peer) && self.make_bounce() {
             self.reach = Reach::Bounce;
             return if to_vram {
-                self.each_page(moves, Bounce::fill)
+                self.each_page(moves, |buffer, place, from| {
+                    // SAFETY: By the invariants of `Move`.
+                    unsafe { buffer.fill(place, from) }
+                })
             } else {
                 Ok(())
             };
@@ -149,9 +153,11 @@ impl Window {
         for (first, run) in joined(moves, on_bus) {
             let span = self.part(first, run.pages).ok_or(EINVAL)?;
             if run.peer {
-                self.bus.lender.map_peer(span, run.pfn)?;
+                // SAFETY: By the invariants of `Move`; `close()` unmaps it before the copies end.
+                unsafe { self.bus.lender.map_peer(span, run.pfn)? };
             } else {
-                self.bus.lender.map(span, run.pfn, !to_vram)?;
+                // SAFETY: As above.
+                unsafe { self.bus.lender.map(span, run.pfn, !to_vram)? };
             }
             mapped = mapped.saturating_add(1);
             self.reach = Reach::Runs(mapped);
@@ -161,9 +167,13 @@ impl Window {
 
     /// Ends what [`open`](Self::open) began, when the engine is not at it any more. `copied`: it
     /// has copied everything, which is passed on to the pages.
+    #[allow(unsafe_code, reason = "what is lent for a copy is known here alone")]
     pub(super) fn close(&mut self, moves: &[Move], to_vram: bool, copied: bool) -> Result {
         match mem::replace(&mut self.reach, Reach::Runs(0)) {
-            Reach::Bounce if copied && !to_vram => self.each_page(moves, Bounce::empty),
+            Reach::Bounce if copied && !to_vram => self.each_page(moves, |buffer, place, to| {
+                // SAFETY: By the invariants of `Move`.
+                unsafe { buffer.empty(place, to) }
+            }),
             Reach::Bounce => Ok(()),
             Reach::Runs(mapped) => {
                 let runs = joined(moves, on_bus).take(mapped);
@@ -181,11 +191,13 @@ impl Window {
         self.bounce.is_some()
     }
 
+    #[allow(unsafe_code, reason = "what is lent for a copy is known here alone")]
     fn map_bounce(&self) -> Result<Mapped> {
         let page = PAGES as u64;
         let span = self.part(page, page).ok_or(EINVAL)?;
         let buffer = Bounce::new()?;
-        self.bus.lender.map(span, buffer.pfn(), true)?;
+        // SAFETY: What owns the buffer unmaps it before it frees it.
+        unsafe { self.bus.lender.map(span, buffer.pfn(), true)? };
         Ok(Mapped {
             bus: self.bus.clone(),
             span,

@@ -55,6 +55,7 @@ pub(super) struct Piece {
 
 /// Maps `pieces` on the bus, unless they are in VRAM. Returns the first page that could not be
 /// mapped, behind which nothing is, and why.
+#[allow(unsafe_code, reason = "the pages are held here, and nowhere else")]
 pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error)> {
     let mut rest = pieces.filter(|piece| piece.private.is_none());
     let Some(first) = rest.next() else {
@@ -62,7 +63,9 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
     };
     let Some(second) = rest.next() else {
         let span = block.bus_span(first.run).ok_or((first.run.first, EINVAL))?;
-        let result = block.lender.map(span, first.pfn, first.write);
+        // SAFETY: The pages are held. Before they are let go, they are unmapped, or the notifier
+        // unmaps them before they can be freed.
+        let result = unsafe { block.lender.map(span, first.pfn, first.write) };
         return result.map_err(|error| (first.run.first, error));
     };
     map_rows(Iterator::chain([first, second].into_iter(), rest), block)
@@ -71,9 +74,11 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
 /// Maps several pieces on the bus, as many as possible at once; returns what [`map`] does. Not
 /// inlined, because that needs a row.
 #[inline(never)]
+#[allow(unsafe_code, reason = "the pages are held here, and nowhere else")]
 fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (usize, Error)> {
     let map_row = |row: &Row| {
-        let (mapped, result) = block.lender.map_row(row);
+        // SAFETY: As in `map()`: all runs are pieces.
+        let (mapped, result) = unsafe { block.lender.map_row(row) };
         let end = row.start().saturating_add(mapped);
         result.map_err(|error| (block.index_on_bus(end), error))
     };

@@ -32,27 +32,31 @@ impl Bounce {
     }
 
     /// Copies the page with frame number `from` to page `place`. `EIO`: it cannot be read, because
-    /// the memory has an error. The caller has the page.
-    pub(crate) fn fill(&self, place: u64, from: u64) -> Result {
-        self.copy(self.page(place)?, from)
+    /// the memory has an error.
+    ///
+    /// # Safety
+    ///
+    /// The page stays meanwhile.
+    pub(crate) unsafe fn fill(&self, place: u64, from: u64) -> Result {
+        // SAFETY: One page is ours, by the type invariants; the other one by the requirements.
+        to_result(unsafe { helpers::pinmap_copy_page(self.page(place)?, from as usize) })
     }
 
-    /// Copies page `place` to the page with frame number `to`, which the caller has. `EIO` as in
-    /// [`fill`](Self::fill).
-    pub(crate) fn empty(&self, place: u64, to: u64) -> Result {
-        self.copy(to, self.page(place)?)
+    /// Copies page `place` to the page with frame number `to`. `EIO` as in [`fill`](Self::fill).
+    ///
+    /// # Safety
+    ///
+    /// The page stays meanwhile, and nobody else uses its contents.
+    pub(crate) unsafe fn empty(&self, place: u64, to: u64) -> Result {
+        // SAFETY: One page is ours, by the type invariants; the other one by the requirements.
+        to_result(unsafe { helpers::pinmap_copy_page(to as usize, self.page(place)?) })
     }
 
-    fn page(&self, place: u64) -> Result<u64> {
+    fn page(&self, place: u64) -> Result<usize> {
         if place >= PAGES as u64 {
             return Err(EINVAL);
         }
-        Ok(self.pfn.saturating_add(place))
-    }
-
-    fn copy(&self, to: u64, from: u64) -> Result {
-        // SAFETY: One of the pages is ours, by the type invariants, and the caller has the other.
-        to_result(unsafe { helpers::pinmap_copy_page(to as usize, from as usize) })
+        Ok(self.pfn.saturating_add(place) as usize)
     }
 }
 

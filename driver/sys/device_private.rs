@@ -12,7 +12,7 @@
 
 use super::{
     helpers,
-    migrate::{HomeFault, Rmap},
+    migrate::{HomeFault, NewPage, Rmap},
     pci::Function,
 };
 use crate::logic::{span::Span, PAGE_SIZE};
@@ -94,12 +94,16 @@ impl<T: Owner> DevicePages<T> {
         self.first
     }
 
-    /// Takes page `number`, which nobody has. Returns its frame number. It is locked and has one
-    /// reference.
-    pub(crate) fn take(&self, number: u64) -> u64 {
-        // SAFETY: By the type invariants.
+    /// Takes page `number`.
+    ///
+    /// # Safety
+    ///
+    /// There is such a page. It was never taken, or the owner was told since that it is free.
+    pub(crate) unsafe fn take(&self, number: u64) -> NewPage {
+        // SAFETY: `raw` is valid, by the type invariants, and the page free, by the requirements.
         unsafe { helpers::pinmap_take_device_page(self.raw.as_ptr(), number as usize) };
-        self.first.saturating_add(number)
+        // SAFETY: It was made so just now.
+        unsafe { NewPage::of(self.first.saturating_add(number)) }
     }
 
     /// Where in the reverse map page `number` is. `None`: nobody maps it at this moment.

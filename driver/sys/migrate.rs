@@ -13,8 +13,8 @@
 //! C header: [`include/linux/migrate.h`](srctree/include/linux/migrate.h).
 
 use super::{device_private::Token, helpers};
-use crate::logic::{span::Span, PAGE_SIZE};
-use core::{marker::PhantomData, mem::ManuallyDrop, ptr::NonNull};
+use crate::logic::{block::PAGES, span::Span, PAGE_SIZE};
+use core::{marker::PhantomData, mem::ManuallyDrop, ops::Range, ptr::NonNull};
 use kernel::{
     bindings,
     error::to_result,
@@ -457,6 +457,64 @@ impl Drop for Batch {
     }
 }
 
+/// A page to which another one can move. Dropping it frees the page.
+///
+/// # Invariants
+///
+/// The page with frame number `pfn` is locked, is mapped nowhere, and has one reference. The lock
+/// and the reference are ours.
+pub(crate) struct NewPage {
+    pfn: u64,
+}
+
+impl NewPage {
+    /// Makes one of a page of a device.
+    ///
+    /// # Safety
+    ///
+    /// The invariants hold for the page with frame number `pfn`.
+    pub(super) unsafe fn of(pfn: u64) -> Self {
+        // INVARIANT: By the requirements.
+        Self { pfn }
+    }
+
+    /// Returns the frame number.
+    pub(crate) fn pfn(&self) -> u64 {
+        self.pfn
+    }
+}
+
+impl Drop for NewPage {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { helpers::pinmap_drop_page(self.pfn as usize) };
+    }
+}
+
+/// The new pages of a block, in order. Dropping it frees the rest.
+///
+/// # Invariants
+///
+/// Those of [`NewPage`] hold for each page of `frames`.
+pub(crate) struct Neighbours {
+    frames: Range<u64>,
+}
+
+impl Iterator for Neighbours {
+    type Item = NewPage;
+
+    fn next(&mut self) -> Option<NewPage> {
+        // INVARIANT: The page is no more in `frames`.
+        self.frames.next().map(|pfn| NewPage { pfn })
+    }
+}
+
+impl Drop for Neighbours {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
 /// Pages that were collected. Dropping it lets those go where they are to go that were committed,
 /// and the others where they were.
 ///
@@ -504,14 +562,12 @@ impl Collected<'_> {
         raw.moves
     }
 
-    /// Has the page at `index` move to the page with frame number `pfn`, which is locked and has
-    /// one reference.
-    pub(crate) fn set(&mut self, index: usize, pfn: u64) {
+    /// Makes the page at `index` move to `page`.
+    pub(crate) fn set(&mut self, index: usize, page: NewPage) {
         if index < self.count {
-            // SAFETY: The batch was begun; there is such a place.
-            unsafe {
-                helpers::pinmap_batch_to(self.batch.raw.as_ptr(), index as u32, pfn as usize);
-            }
+            let pfn = ManuallyDrop::new(page).pfn as usize;
+            // SAFETY: The batch was begun; there is such a place. From here on the page is its.
+            unsafe { helpers::pinmap_batch_to(self.batch.raw.as_ptr(), index as u32, pfn) };
         }
     }
 
@@ -521,26 +577,23 @@ impl Collected<'_> {
         self.start.saturating_add(offset)
     }
 
-    /// Allocates a page of the system for the one at `index`. It is locked and has one reference.
-    pub(crate) fn allocate_home(&self, index: usize) -> Option<u64> {
+    /// Allocates a page of the system for the one at `index`.
+    pub(crate) fn allocate_home(&self, index: usize) -> Option<NewPage> {
         let addr = self.address(index) as usize;
         // SAFETY: The area is valid, by the type invariants.
         let pfn = unsafe { helpers::pinmap_alloc_home(self.area, addr) };
-        (pfn != 0).then_some(pfn as u64)
+        // INVARIANT: It was allocated just now, and is locked.
+        (pfn != 0).then(|| NewPage { pfn: pfn as u64 })
     }
 
     /// Allocates pages of the system for all of a block, which are neighbours, if that is easy.
-    /// Returns the frame number of the first. Each is locked and has one reference.
-    pub(crate) fn allocate_neighbours(&self) -> Option<u64> {
+    pub(crate) fn allocate_neighbours(&self) -> Option<Neighbours> {
         // SAFETY: The area is valid, by the type invariants.
-        let pfn = unsafe { helpers::pinmap_alloc_neighbours(self.area) };
-        (pfn != 0).then_some(pfn as u64)
-    }
-
-    /// Drops a page that was allocated or taken, and was [`set`](Self::set) nowhere.
-    pub(crate) fn drop_page(&self, pfn: u64) {
-        // SAFETY: The caller has it.
-        unsafe { helpers::pinmap_drop_page(pfn as usize) };
+        let pfn = unsafe { helpers::pinmap_alloc_neighbours(self.area) } as u64;
+        // INVARIANT: They were allocated just now, and are locked.
+        (pfn != 0).then(|| Neighbours {
+            frames: pfn..pfn.saturating_add(PAGES as u64),
+        })
     }
 
     /// Puts the new pages, which have the contents by now, in the place of the old ones.

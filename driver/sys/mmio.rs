@@ -7,6 +7,8 @@
 //!
 //! C header: [`include/linux/io.h`](srctree/include/linux/io.h).
 
+#[cfg(pinmap_mirror)]
+use super::migrate::NewPage;
 use super::{helpers, pci::Bar};
 #[cfg(pinmap_mirror)]
 use crate::logic::PAGE_SIZE;
@@ -123,18 +125,18 @@ impl Window {
         }
     }
 
-    /// Copies the page at `offset` to the page frame `pfn`, of which the caller has the page.
-    /// Returns whether it did: not after [`revoke`](Self::revoke).
+    /// Copies the page at `offset` to `page`. Returns whether it did: not after
+    /// [`revoke`](Self::revoke).
     #[cfg(pinmap_mirror)]
-    pub(crate) fn copy_page(&self, offset: u64, pfn: u64) -> bool {
+    pub(crate) fn copy_page(&self, offset: u64, page: &NewPage) -> bool {
         let Some(mapping) = self.mapping.try_access() else {
             return false;
         };
         let Some(address) = mapping.at(offset, PAGE_SIZE) else {
             return false;
         };
-        // SAFETY: So many bytes are mapped there, and the caller has the page.
-        unsafe { helpers::pinmap_copy_page_from_io(pfn as usize, address) };
+        // SAFETY: So many bytes are mapped there, and nobody else uses the page.
+        unsafe { helpers::pinmap_copy_page_from_io(page.pfn() as usize, address) };
         true
     }
 

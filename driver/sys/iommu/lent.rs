@@ -2,9 +2,10 @@
 //! Pages that are mapped in a domain without anything here that keeps them.
 //!
 //! A [`Mapped`](super::Mapped) keeps its pages: while one exists, no page of it is freed. Pages
-//! that are lent are not kept. Whoever lends them has references while they are mapped, and drops
-//! these only once an MMU notifier would unmap them before they can be freed (`managed/`). Memory
-//! of another device is there until that device leaves, which waits (`gpu/peers.rs`).
+//! that are lent are not kept, so to map them is unsafe. Whoever lends them has references while
+//! they are mapped, and drops these only once an MMU notifier would unmap them before they can be
+//! freed (`managed/`). Memory of another device is there until that device leaves, which waits
+//! (`gpu/peers.rs`).
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 
@@ -75,15 +76,23 @@ impl Lender {
     }
 
     /// Maps the pages from frame `pfn` on at `span`, where nothing is mapped. On failure nothing
-    /// is. The caller has references to the pages. Sleeps.
-    pub(crate) fn map(&self, span: Span, pfn: u64, write: bool) -> Result {
-        self.map_as(span, pfn, self.0.prot(write))
+    /// is. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The pages stay until they are unmapped, and may be read by a device, or written if `write`.
+    pub(crate) unsafe fn map(&self, span: Span, pfn: u64, write: bool) -> Result {
+        // SAFETY: By the requirements.
+        unsafe { self.map_as(span, pfn, self.0.prot(write)) }
     }
 
     /// Maps all runs of `row`, where nothing is mapped. Returns how many bytes are mapped, from the
-    /// start of the row on: after a failure the runs before the one that failed. The caller has
-    /// references to the pages. Sleeps.
-    pub(crate) fn map_row(&self, row: &Row) -> (u64, Result) {
+    /// start of the row on: after a failure the runs before the one that failed. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// That of [`map`](Self::map), for the pages of each run.
+    pub(crate) unsafe fn map_row(&self, row: &Row) -> (u64, Result) {
         let prot = self.0.prot(row.write);
         if row.count > 1 {
             let table = match self.0.table() {
@@ -91,7 +100,7 @@ impl Lender {
                 Err(error) => return (0, Err(error)),
             };
             // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
-            // The caller keeps the pages.
+            // For the pages see the requirements.
             let result = to_result(unsafe {
                 helpers::pinmap_map_runs(table, row.start, row.runs.as_ptr(), row.count, prot)
             });
@@ -103,7 +112,9 @@ impl Lender {
         for run in row.runs.iter().take(row.count as usize) {
             let span = Span::new(row.start.saturating_add(mapped), run.length);
             let result = span.map_err(|_| EINVAL);
-            if let Err(error) = result.and_then(|span| self.map_as(span, run.pfn, prot)) {
+            // SAFETY: By the requirements.
+            let map = |span| unsafe { self.map_as(span, run.pfn, prot) };
+            if let Err(error) = result.and_then(map) {
                 return (mapped, Err(error));
             }
             mapped = mapped.saturating_add(run.length);
@@ -112,17 +123,24 @@ impl Lender {
     }
 
     /// Maps memory of another device, its page frames from `pfn` on, at `span`, where nothing is
-    /// mapped, for reading. On failure nothing is. The other device is there as long as it is
-    /// mapped. Sleeps.
-    pub(crate) fn map_peer(&self, span: Span, pfn: u64) -> Result {
+    /// mapped, for reading. On failure nothing is. Sleeps.
+    ///
+    /// # Safety
+    ///
+    /// The other device is there until it is unmapped, and its memory may be read.
+    pub(crate) unsafe fn map_peer(&self, span: Span, pfn: u64) -> Result {
         let prot = bindings::IOMMU_READ | bindings::IOMMU_MMIO;
-        self.map_as(span, pfn, prot as ffi::c_int)
+        // SAFETY: By the requirements.
+        unsafe { self.map_as(span, pfn, prot as ffi::c_int) }
     }
 
-    fn map_as(&self, span: Span, pfn: u64, prot: ffi::c_int) -> Result {
+    /// # Safety
+    ///
+    /// That of [`map`](Self::map), or of [`map_peer`](Self::map_peer).
+    unsafe fn map_as(&self, span: Span, pfn: u64, prot: ffi::c_int) -> Result {
         let table = self.0.table()?;
-        // SAFETY: The page table is valid, since its use has not ended. The callers of the public
-        // methods keep what is mapped.
+        // SAFETY: The page table is valid, since its use has not ended. For what is mapped see the
+        // requirements.
         to_result(unsafe {
             bindings::iommu_map(
                 table,
