@@ -229,6 +229,7 @@ const TESTS: &[Test] = tests! {
     traces:
         trace_tells_what_queues_did
         trace_outlives_the_program
+        trace_not_of_privileged_programs
         trace_that_is_full_loses_records_only
         trace_leaves_small_rings_alone
         command_trace

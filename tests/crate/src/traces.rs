@@ -2,7 +2,9 @@
 //! Traces: what is recorded of queues, and what `pinmap trace` makes of it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -167,6 +169,28 @@ pub(crate) fn trace_outlives_the_program() -> Outcome {
         .queues
         .iter()
         .all(|queue| queue.context.command == "pinmap"));
+    Ok(())
+}
+
+/// Whoever starts a program that has more rights does not choose a file that it writes to.
+pub(crate) fn trace_not_of_privileged_programs() -> Outcome {
+    const USER: u32 = 1000;
+    drop(gpu()?);
+    let program = file("privileged");
+    let (_, example, _) = run("which zero_copy")?;
+    fs::copy(example.trim(), &program)?;
+    for (mode, is_traced) in [(0o755, true), (0o4755, false)] {
+        fs::set_permissions(&program, Permissions::from_mode(mode))?;
+        let trace = Trace::create(1 << 20)?;
+        let mut command = Command::new(&program);
+        if !is_traced {
+            command.uid(USER);
+        }
+        let output = command.env(PATH_VARIABLE, trace.path()).output()?;
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(!trace.read().contexts.is_empty(), is_traced);
+    }
+    fs::remove_file(program)?;
     Ok(())
 }
 
