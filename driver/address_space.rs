@@ -213,7 +213,6 @@ pub(crate) struct IovaRange {
 }
 
 /// Whether `length` bytes may be placed at `span` again.
-#[inline]
 fn suits(target: Target, length: u64, span: Span) -> bool {
     let fits = span.last().checked_shr(target.address_bits).unwrap_or(0) == 0;
     fits && span.start() >= PAGE_SIZE && target.placement.suits(length, span)
@@ -269,7 +268,6 @@ impl IovaRange {
     }
 
     /// Frees the range, so that it can be [taken again](Self::retake).
-    #[inline]
     pub(crate) fn vacate(&mut self) {
         if mem::take(&mut self.is_ours) && !self.hold.vacate() {
             let mut taken = self.space.taken.lock();
@@ -278,7 +276,6 @@ impl IovaRange {
     }
 
     /// Takes the range, which was [vacated](Self::vacate), again, if it is vacant still and suits.
-    #[inline]
     pub(crate) fn retake(&mut self, length: u64, target: Target) -> Option<Span> {
         if !self.is_ours && suits(target, length, self.span) && self.hold.retake() {
             self.is_ours = true;

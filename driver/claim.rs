@@ -34,7 +34,6 @@ impl Claim {
     /// or it must be reset first. Neither that is done there, nor is the page table of the domain
     /// replaced, since both allocate, and take locks of the IOMMU core under which the mmap lock is
     /// taken. The first call that maps memory does both.
-    #[inline]
     pub(crate) fn for_view(context: &Context) -> Result<Self> {
         let device = context.device();
         if device.domain().is_broken() {

@@ -38,7 +38,6 @@ impl Files for Context {
         this.device().close(&this);
     }
 
-    #[inline]
     fn ioctl(this: &Arc<Self>, command: u32, argument: UserPtr) -> Result {
         ioctl::dispatch(this, command, argument)
     }

@@ -126,7 +126,6 @@ impl Mapping {
 
     /// Maps `memory`. The mapping is empty. Sleeps. A fatal signal stops it, and a failure of
     /// `wanted`; then clearing the mapping undoes what there is.
-    #[inline]
     pub(crate) fn fill(
         &mut self,
         target: Target,
@@ -233,7 +232,6 @@ impl Mapping {
     /// is dropped, that is not known: the pages stay pinned, the addresses are not used again, and
     /// the device is stopped soon. May be called in an MMU notifier. May be called while the
     /// device's MMU still has the mapping, if somebody else keeps the memory.
-    #[inline(always)]
     pub(crate) fn unmap(&mut self) -> Result {
         self.vram = None;
         let result = self.mapped.as_mut().map_or(Ok(()), |mapped| mapped.unmap());
@@ -244,7 +242,6 @@ impl Mapping {
     }
 
     /// Stops the device soon, since memory could not be unmapped.
-    #[cold]
     fn lose(&mut self) {
         self.lost = true;
         self.dma_control().clone().schedule_removal();
@@ -297,7 +294,6 @@ impl Mapping {
 impl Mapping {
     /// Removes everything, as described for the type. The mapping is empty then, or, if something
     /// has failed, of no use any more.
-    #[inline(always)]
     pub(crate) fn clear(&mut self) {
         let is_unmapped = self.mapped.as_ref().is_some_and(Mapped::is_unmapped);
         if self.entries.is_some() || !is_unmapped || self.lost || self.bus.is_some() {
@@ -314,8 +310,6 @@ impl Mapping {
 
 impl Mapping {
     /// Removes everything but the addresses, from the device outwards.
-    #[cold]
-    #[inline(never)]
     fn clear_entries(&mut self) {
         if self.forget().is_err() {
             self.keep_addresses();

@@ -11,19 +11,16 @@
 //! neither tree changes. Whoever has freed a range may keep its [`Hold`], and take the range again
 //! without the lock.
 
-use crate::{
-    logic::{
-        gaps::{self, Bounds, FreeSpace},
-        place::Taken,
-        span::Span,
-    },
-    sys::once::Once,
+use crate::logic::{
+    gaps::{self, Bounds, FreeSpace},
+    place::Taken,
+    span::Span,
 };
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
     sync::{
-        atomic::{Atomic, Full, Release},
+        atomic::{Atomic, Full, Relaxed, Release},
         Arc,
     },
 };
@@ -48,7 +45,6 @@ impl Hold {
     }
 
     /// Takes the span, if it is vacant. Whoever had it has unmapped what was there.
-    #[inline]
     pub(crate) fn retake(&self) -> bool {
         let taken = self
             .0
@@ -57,7 +53,6 @@ impl Hold {
     }
 
     /// Frees the span, which the caller has. Returns `false` if [`Spans::free`] has to do so.
-    #[inline]
     pub(crate) fn vacate(&self) -> bool {
         let freed = self
             .0
@@ -66,13 +61,13 @@ impl Hold {
     }
 
     fn is_vacant(&self) -> bool {
-        self.0.read_once() == Self::LISTED
+        self.0.load(Relaxed) == Self::LISTED
     }
 
     /// Makes the owner come to [`Spans::free`], or frees the span for good, if it is vacant.
     /// Returns whether it was.
     fn unlist(&self) -> bool {
-        if self.0.read_once() & Self::LISTED == 0 {
+        if self.0.load(Relaxed) & Self::LISTED == 0 {
             return false;
         }
         self.0.fetch_sub(Self::LISTED, Full) == Self::LISTED
@@ -326,7 +321,6 @@ impl<L: Clone> Spans<L> {
 
     /// Frees the span of `hold` that ends at `last`, which could not be [vacated](Hold::vacate),
     /// unless somebody else has done so. Does not allocate.
-    #[cold]
     pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, hold: &Arc<Hold>) {
         if self.vacant.len() == VACANT {
             // Most may have been taken since.

@@ -30,7 +30,6 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    #[inline]
     pub(crate) fn begin(tracepoint: Tracepoint) -> Self {
         let since = tracepoint.is_on().then(trace::now);
         Self { tracepoint, since }
@@ -38,7 +37,6 @@ impl Timed {
 
     /// Begins, if the tracepoint is on, with what `gather` returns. Gathers values before the
     /// traced operation destroys them.
-    #[inline(always)] // The check, where nobody listens.
     pub(crate) fn begin_with<T>(
         tracepoint: Tracepoint,
         gather: impl FnOnce() -> T,
@@ -48,8 +46,6 @@ impl Timed {
             .then(|| Self::begin_on(tracepoint, gather))
     }
 
-    #[cold]
-    #[inline(never)]
     fn begin_on<T>(tracepoint: Tracepoint, gather: impl FnOnce() -> T) -> (Self, T) {
         let gathered = gather();
         (Self::begin(tracepoint), gathered)
@@ -57,15 +53,12 @@ impl Timed {
 
     /// Records an operation that has succeeded, for the context of `stats`. `details` runs only if
     /// the tracepoint is on, and after the time was taken.
-    #[inline(always)] // The check, where nobody listens.
     pub(crate) fn end(&self, stats: &Stats, details: impl FnOnce() -> Details) {
         if let Some(since) = self.since {
             self.emit(since, stats, details);
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn emit(&self, since: u64, stats: &Stats, details: impl FnOnce() -> Details) {
         let ns = trace::now().saturating_sub(since);
         let details = details();

@@ -10,7 +10,6 @@ use crate::{
     sys::{
         folios::Folios,
         memfd::PinnedFile,
-        once::Once,
         pages::Pages,
         vma::{Faults, NewArea, PageSource},
     },
@@ -19,7 +18,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{atomic::Atomic, Arc, Mutex},
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc, Mutex,
+    },
 };
 
 /// The first offset. Offsets below belong to BARs. Programs of 32 bits can reach this one, too.
@@ -199,7 +201,7 @@ impl MmapOffsets {
                 View::Device(Arc::new(DeviceView { pages, offset }, GFP_KERNEL_ACCOUNT)?)
             }
         };
-        this.used.write_once(true);
+        this.used.store(true, Relaxed);
         let mut offsets = this.offsets.lock();
         let entry = Entry {
             span,
@@ -215,9 +217,8 @@ impl MmapOffsets {
     }
 
     /// Whether there is no entry. Most programs never have one, and take no lock here.
-    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        !self.used.read_once() || self.offsets.lock().by_last.is_empty()
+        !self.used.load(Relaxed) || self.offsets.lock().by_last.is_empty()
     }
 
     /// Sets the handle of the buffer at `offset`.

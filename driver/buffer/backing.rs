@@ -8,12 +8,13 @@ use crate::{
     logic::contiguity::Contiguity,
     mapping::{Memory, VramRange},
     stats::StatGuard,
-    sys::{
-        compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, once::Once, pages::Pages, uapi,
-    },
+    sys::{compat, folios::Folios, gup::PinnedRuns, memfd::PinnedFile, pages::Pages, uapi},
     view::{FileView, MmapOffset},
 };
-use kernel::{prelude::*, sync::Arc};
+use kernel::{
+    prelude::*,
+    sync::{atomic::Relaxed, Arc},
+};
 
 /// The source of a buffer's memory, which keeps the memory.
 pub(crate) enum Backing {
@@ -115,21 +116,18 @@ impl Buffer {
     /// buffer is usable: if it has ended, it may not have known of the export.
     pub(crate) fn add_export(&self, source: &Arc<Source>) -> Result {
         let mut exports = self.exports.lock();
-        self.exported.write_once(true);
+        self.exported.store(true, Relaxed);
         exports.add(source)
     }
 
     /// Revokes the exports. The buffer has ended, or is stale.
-    #[inline(always)]
     pub(super) fn revoke_exports(&self) {
         // Whoever has added one since the state was changed finds out.
-        if self.exported.read_once() {
+        if self.exported.load(Relaxed) {
             self.revoke_all_exports();
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn revoke_all_exports(&self) {
         let exports = self.exports.lock().take();
         if let Some(exports) = exports {

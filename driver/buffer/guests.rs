@@ -80,7 +80,6 @@ impl Buffer {
     }
 
     /// Takes back an event that was not read yet. The buffer has ended.
-    #[inline]
     pub(crate) fn withdraw_event(&self) {
         // Whoever sent one has queued the worker, before the buffer ended.
         if !self.reaped_later.load(Acquire) {

@@ -10,7 +10,6 @@ use crate::{
     sys::{
         compat,
         gup::PinnedRuns,
-        once::Once,
         uapi::{self, pinmap_event},
         work,
     },
@@ -20,7 +19,7 @@ use core::mem;
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{Acquire, Release},
+        atomic::{Acquire, Relaxed, Release},
         lock::{mutex::MutexBackend, Guard},
         Arc, UniqueArc,
     },
@@ -54,7 +53,6 @@ impl Buffer {
     /// Begins to watch the user addresses, pins the pages, and maps them for `tenant`, the home
     /// context, if there is a target. Unless it is portable, the buffer goes live then. Called by
     /// the task that owns the pages. Returns the device address.
-    #[inline]
     pub(crate) fn begin(
         this: &Arc<Self>,
         kit: Kit,
@@ -68,7 +66,7 @@ impl Buffer {
             None => PinnedRuns::new()?,
         };
         let pinned = pinned::pin(runs, &this.account, this.span, this.write, |pages| {
-            this.pinned.write_once(pages);
+            this.pinned.store(pages, Relaxed);
             this.check_signal()
         })?;
         let live = !this.is_portable();
@@ -108,15 +106,12 @@ impl Buffer {
     /// Queues the worker, if it was told of a change while the buffer, which is live by now, was
     /// being built: it has looked at no more than the state then. It looks at that with the lock,
     /// after `told` was set. So if this does not see that, the worker sees that the buffer is live.
-    #[inline(always)]
     fn check_told(self: &Arc<Self>) {
-        if self.told.read_once() {
+        if self.told.load(Relaxed) {
             self.check_open();
         }
     }
 
-    #[cold]
-    #[inline(never)]
     fn check_open(self: &Arc<Self>) {
         if self.suspect.lock().is_open() {
             self.queue_check();
@@ -251,8 +246,6 @@ impl Buffer {
     }
 
     /// Makes the worker stop that looks at the memory, and waits until it has.
-    #[cold]
-    #[inline(never)]
     fn await_worker(&self) {
         self.forget_suspect();
         if let Some(lookout) = &self.lookout {
@@ -271,8 +264,6 @@ impl Buffer {
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
     /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be
     /// removed: then the device is cut off.
-    #[cold]
-    #[inline(never)]
     pub(super) fn reap(&self) -> Result {
         let mut inner = self.inner.lock();
         let mut mappings = mem::take(&mut inner.mappings);
@@ -302,7 +293,6 @@ impl Buffer {
 
     /// Revokes exports, unpins, un-charges, and counts the memory no more. Returns the memory of
     /// the list of pages, if no mapping or export keeps the pages.
-    #[inline(always)]
     fn let_go(&self) -> Option<UniqueArc<PinnedRuns>> {
         self.revoke_exports();
         let mut holding = self.backing.lock();
@@ -339,13 +329,11 @@ impl Buffer {
     /// unpins, un-charges. Nothing is left when this returns `Ok`, except for an event that was not
     /// read yet. After an error the pages stay pinned, and the device reaches no memory at all. Can
     /// be called again. Not called by the worker.
-    #[inline(never)]
     pub(crate) fn end(this: &Arc<Self>, state: State) -> Result {
         Self::end_into(this, state, &mut Kit::default())
     }
 
     /// Like [`end`](Self::end), and keeps in `kit` what the next registration can use.
-    #[inline(always)]
     pub(crate) fn end_into(this: &Arc<Self>, state: State, kit: &mut Kit) -> Result {
         let mut inner = this.inner.lock();
         let was_known = matches!(inner.state, State::Live | State::Stale);
@@ -382,7 +370,7 @@ impl Buffer {
         this.interval.remove();
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
         // for it, since it has a reference to the pages.
-        if this.told.read_once() {
+        if this.told.load(Relaxed) {
             this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.

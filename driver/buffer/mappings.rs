@@ -73,7 +73,6 @@ impl MappedAt {
     }
 
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
-    #[inline(always)] // With all that it calls: each call would cost as much as it does.
     fn unmap(&mut self, buffer: &Buffer) -> Result {
         let traced = Timed::begin_with(Tracepoint::Unmap, || {
             (self.mapping.contiguity(), self.mapping.flushes())
@@ -96,7 +95,6 @@ impl MappedAt {
 
 impl Inner {
     /// Unmaps all mappings from the IOMMU. Their addresses stay taken until [`Buffer::reap`].
-    #[inline(always)]
     pub(super) fn unmap_all(&mut self, buffer: &Buffer) {
         for mapped in &mut self.mappings {
             if mapped.unmap(buffer).is_err() {
@@ -235,7 +233,6 @@ impl Buffer {
     }
 
     /// Clears `mapped`, and keeps it in `place` if it is one for the home context.
-    #[inline(always)]
     pub(super) fn clear(&self, mut mapped: KBox<MappedAt>, place: &mut Option<KBox<MappedAt>>) {
         mapped.mapping.clear();
         if self.is_of(mapped.stat.stats()) {

@@ -28,7 +28,7 @@ use crate::{
     logic::{request::RegisterPlan, span::Span, suspect::Suspect},
     mmu::DmaControl,
     stats::{Stat, StatGuard, Stats},
-    sys::{account::Account, memfd::PinnedFile, once::Once, uapi, watch::Interval},
+    sys::{account::Account, memfd::PinnedFile, uapi, watch::Interval},
     trace::{Details, Timed},
 };
 use kernel::{
@@ -36,7 +36,7 @@ use kernel::{
     new_mutex, new_spinlock, new_work,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Release},
+        atomic::{Acquire, Atomic, Relaxed, Release},
         Arc, Mutex, SpinLock,
     },
     workqueue::Work,
@@ -264,12 +264,12 @@ impl Buffer {
 
     /// Whether the buffer is mapped on every device that the process has open.
     pub(crate) fn is_portable(&self) -> bool {
-        self.portable.read_once()
+        self.portable.load(Relaxed)
     }
 
     /// Marks the buffer portable. Called before anybody else knows it.
     pub(crate) fn make_portable(&self) {
-        self.portable.write_once(true);
+        self.portable.store(true, Relaxed);
     }
 
     /// Whether `stats` are those of its home context.
@@ -317,7 +317,7 @@ impl Buffer {
         Status {
             state: inner.state,
             pinned: match inner.state {
-                State::Building | State::Live => self.pinned.read_once(),
+                State::Building | State::Live => self.pinned.load(Relaxed),
                 _ => 0,
             },
             mappings: mappings
@@ -341,16 +341,15 @@ impl Buffer {
 
     /// The handle in the home context; 0: none yet. Not published until the buffer is live.
     pub(crate) fn handle(&self) -> u64 {
-        self.handle.read_once()
+        self.handle.load(Relaxed)
     }
 
     /// Sets the handle in the home context.
     pub(crate) fn set_handle(&self, handle: u64) {
-        self.handle.write_once(handle);
+        self.handle.store(handle, Relaxed);
     }
 
     /// Records a registration that began with `timed`.
-    #[inline(always)] // The check, where nobody listens.
     pub(crate) fn trace_registered(&self, timed: &Timed, device_addr: u64) {
         timed.end(self.stats(), || {
             let contiguity = self.contiguity();

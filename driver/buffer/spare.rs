@@ -9,12 +9,12 @@
 use super::{mappings::MappedAt, Buffer, State};
 use crate::{
     logic::{request::RegisterPlan, suspect::Suspect},
-    sys::{gup::PinnedRuns, once::Once},
+    sys::gup::PinnedRuns,
 };
 use core::pin::Pin;
 use kernel::{
     prelude::*,
-    sync::{Arc, UniqueArc},
+    sync::{atomic::Relaxed, Arc, UniqueArc},
 };
 
 /// Memory that registering a buffer needs, and releasing it gives back.
@@ -50,10 +50,10 @@ impl Spare {
         if !is_fit {
             return None;
         }
-        if buffer.told.read_once() {
+        if buffer.told.load(Relaxed) {
             *buffer.suspect.lock() = Suspect::new();
         }
-        if buffer.exported.read_once() {
+        if buffer.exported.load(Relaxed) {
             let left = buffer.exports.lock().take();
             drop(left);
         }
@@ -70,7 +70,6 @@ impl Spare {
 
     /// Makes the buffer one of the user memory of `plan`, called `handle` in its home context, with
     /// nothing pinned yet.
-    #[inline]
     pub(crate) fn register(mut self, plan: &RegisterPlan, handle: u64) -> (Arc<Buffer>, Kit) {
         let fields = self.buffer.as_mut().project();
         *fields.handle.get_mut() = handle;

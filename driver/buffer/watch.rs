@@ -17,7 +17,6 @@ use super::{Backing, Buffer, State};
 use crate::{
     logic::span::Span,
     sys::{
-        once::Once,
         presence::Finding,
         wait::WaitQueue,
         watch::{Interval, Watch, Watcher},
@@ -30,7 +29,7 @@ use kernel::{
     mm::Mm,
     new_delayed_work, new_spinlock,
     prelude::*,
-    sync::{Arc, ArcBorrow, SetOnce, SpinLock},
+    sync::{atomic::Relaxed, Arc, ArcBorrow, SetOnce, SpinLock},
     time::msecs_to_jiffies,
     workqueue::{DelayedWork, WorkItem},
 };
@@ -145,7 +144,6 @@ impl Lookout {
     }
 
     /// Watches the addresses of `buffer` in `mm`, the current task's address space.
-    #[inline(always)]
     pub(super) fn watch(&self, buffer: &Arc<Buffer>, mm: &Mm) -> Result {
         let watch = match self.watch.as_ref() {
             Some(watch) => watch,
@@ -255,7 +253,7 @@ impl Buffer {
 
     /// Notes that `part` has changed. Returns whether a check is wanted.
     fn note(&self, part: Span) -> bool {
-        self.told.write_once(true);
+        self.told.store(true, Relaxed);
         self.suspect.lock().note(part)
     }
 

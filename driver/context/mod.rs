@@ -110,7 +110,6 @@ impl Context {
     /// Before the first ioctl does anything, resets a device for which that is due, and maps all
     /// portable buffers of the process. Fails if the device cannot have them; the next call tries
     /// again. Not done by `open()`, during which no other misc device can be opened.
-    #[inline(always)] // The check, after the first call.
     pub(crate) fn admit(self: &Arc<Self>) -> Result {
         if self.admitted.load(Acquire) {
             return Ok(());

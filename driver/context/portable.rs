@@ -412,7 +412,6 @@ impl SharedBuffers {
 
     /// Ends `buffer`, whose home is `context`, everywhere.
     /// What the next registration can use is kept in `kit`.
-    #[inline]
     pub(crate) fn end(
         context: &Context,
         buffer: &Arc<Buffer>,
@@ -426,7 +425,6 @@ impl SharedBuffers {
         }
     }
 
-    #[cold]
     fn end_portable(context: &Context, buffer: &Arc<Buffer>, state: State) -> Result {
         let Some(process) = Self::of(context) else {
             return Buffer::end(buffer, state);

@@ -70,7 +70,6 @@ impl Entry {
         }
     }
 
-    #[inline]
     fn is_visible(&self) -> bool {
         self.buffer.is_published() && (self.role == Role::Home || self.published)
     }
@@ -232,7 +231,6 @@ impl Table {
     }
 
     /// Puts the entries of `removed` back, since `handle` cannot be released. Returns the reason.
-    #[cold]
     fn undo_removal(&mut self, handle: u64, removed: &mut KVVec<Removed>) -> Error {
         let is_twice = removed.iter().any(|one| one.handle == handle);
         while let Some(one) = removed.pop() {
@@ -296,7 +294,6 @@ impl Table {
     }
 
     /// Prepares for one more registration of `span`. Returns its handle.
-    #[inline(always)]
     fn prepare(&mut self, span: Option<Span>) -> Result<u64, Failure> {
         if self.gone {
             return Err(ENODEV.into());
@@ -309,7 +306,6 @@ impl Table {
     }
 
     /// Adds the entry of `handle`, for which everything was prepared.
-    #[inline(always)]
     fn insert(&mut self, handle: u64, entry: Entry, span: Option<Span>, nodes: Nodes) {
         self.by_handle
             .insert(nodes.by_handle.into_node(handle, Some(entry)));
@@ -324,7 +320,6 @@ impl Table {
 
     /// Makes a buffer of the user memory of `plan` of memory that was kept, with a handle. `None`:
     /// there is none. `is_free`: nobody has its addresses, as the caller knows.
-    #[inline(always)]
     fn reserve_kept(
         &mut self,
         plan: &RegisterPlan,
@@ -370,7 +365,6 @@ impl Table {
     }
 
     /// Like [`check_way`](Self::check_way), and removes stale registrations from the addresses.
-    #[inline(always)]
     fn make_way(&mut self, span: Span) -> Result<(), Failure> {
         if self.is_free(span) {
             return Ok(());
@@ -378,8 +372,6 @@ impl Table {
         self.clear_way(span)
     }
 
-    #[cold]
-    #[inline(never)]
     fn clear_way(&mut self, span: Span) -> Result<(), Failure> {
         // Only once it is known that none is live: a call that fails changes nothing.
         if self.check_way(span)? {
@@ -396,13 +388,11 @@ impl Table {
         buffer.span().overlaps(span).then(|| buffer.span().last())
     }
 
-    #[inline(never)]
     fn remove(&mut self, handle: u64) -> Option<Removed> {
         self.remove_if(handle, |_| true)
     }
 
     /// Removes the entry of `handle`, if there is one and it is `wanted`.
-    #[inline(always)]
     fn remove_if(&mut self, handle: u64, wanted: impl FnOnce(&Entry) -> bool) -> Option<Removed> {
         let mut found = self.by_handle.find_mut(&handle)?;
         if !found.get().as_ref().is_some_and(wanted) {
@@ -461,7 +451,6 @@ impl Removed {
 
 impl Context {
     /// Releases the buffer that is called `handle`, or ends the managed range.
-    #[inline]
     pub(crate) fn release(&self, handle: u64) -> Result {
         let mut table = self.table.lock();
         if !table.gone {

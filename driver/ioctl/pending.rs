@@ -38,7 +38,6 @@ pub(super) trait Publish {
 
 impl Pending<'_> {
     /// Makes the effect visible: the answer has reached the caller.
-    #[inline]
     pub(super) fn publish(self) -> Result {
         match self {
             Self::Done => {}

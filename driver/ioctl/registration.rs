@@ -34,7 +34,6 @@ use kernel::{prelude::*, sync::Arc};
 impl Request for pinmap_register {
     const NR: u32 = uapi::PINMAP_CMD_REGISTER;
 
-    #[inline(always)] // Called in one place, and often.
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let args = RegisterArgs {
             flags: self.flags,
@@ -67,7 +66,6 @@ impl Request for pinmap_register {
 /// Registers the user memory of `plan` as `buffer`, which was reserved as `handle`. The caller was
 /// checked, and has claimed the device. Returns the device address, and the buffer in other
 /// contexts, if it is portable.
-#[inline(always)]
 pub(super) fn register(
     context: &Arc<Context>,
     buffer: &Arc<Buffer>,
@@ -133,7 +131,6 @@ impl Request for pinmap_release {
     const NR: u32 = uapi::PINMAP_CMD_RELEASE;
     const ANSWERS: bool = false;
 
-    #[inline(always)] // Called in one place, and often.
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;
         done(context.release(self.handle))

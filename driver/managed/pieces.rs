@@ -73,8 +73,8 @@ pub(super) fn map(pieces: Pieces<'_>, block: &Block) -> Result<(), (usize, Error
 
 /// Maps several pieces on the bus, as many as possible at once; returns what [`map`] does. Not
 /// inlined, because that needs a row.
-#[inline(never)]
 #[allow(unsafe_code, reason = "the pages are held here, and nowhere else")]
+#[inline(never)]
 fn map_rows(pieces: impl Iterator<Item = Piece>, block: &Block) -> Result<(), (usize, Error)> {
     let map_row = |row: &Row| {
         // SAFETY: As in `map()`: all runs are pieces.

@@ -300,7 +300,6 @@ fn attempts(
 }
 
 /// Tries to serve a fault. Not inlined: what a later attempt needs, too, is not calculated before.
-#[inline(never)]
 fn attempt(
     managing: &Managing,
     fault: Fault,

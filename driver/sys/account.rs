@@ -7,7 +7,7 @@
 //! C headers: [`include/linux/sched/user.h`](srctree/include/linux/sched/user.h),
 //! [`include/linux/mm_types.h`](srctree/include/linux/mm_types.h).
 
-use super::{helpers, once::Once};
+use super::helpers;
 use core::ptr::NonNull;
 use kernel::{
     bindings, ffi,
@@ -107,12 +107,12 @@ impl Account {
         let users = unsafe {
             Atomic::from_ptr(&raw mut (*self.mm.as_raw()).__bindgen_anon_1.mm_users.counter)
         };
-        u32::try_from(users.read_once()).unwrap_or(0)
+        u32::try_from(users.load(Relaxed)).unwrap_or(0)
     }
 
     /// Bytes charged to the user, by pinmap and by everybody else.
     pub(crate) fn used(&self) -> u64 {
-        pages_to_bytes(self.user.locked_vm().read_once())
+        pages_to_bytes(self.user.locked_vm().load(Relaxed))
     }
 
     /// Bytes that the current task may lock; `None` if there is no limit.
@@ -124,7 +124,6 @@ impl Account {
 
     /// Charges `pages`, or fails if that exceeds the limit. Returns their number, and whether the
     /// user was charged.
-    #[inline]
     fn charge(&self, pages: u64) -> core::result::Result<(i64, bool), OverLimit> {
         let too_many = OverLimit {
             needed: u64::MAX,
@@ -139,11 +138,10 @@ impl Account {
         Ok((pages, user_charged))
     }
 
-    #[inline(never)]
     fn charge_user(&self, pages: i64) -> core::result::Result<(), OverLimit> {
         let limit = Self::limit();
         let locked = self.user.locked_vm();
-        let mut now = locked.read_once();
+        let mut now = locked.load(Relaxed);
         loop {
             let after = now.saturating_add(pages);
             let needed = pages_to_bytes(after);

@@ -114,7 +114,6 @@ impl Chunk {
     /// Pins pages of the current task from `address` on: at most `want`, and no more than fit, up
     /// to the first obstacle. If a huge entry of the page table maps `address`, pins what that
     /// entry maps. The chunk must be empty.
-    #[inline]
     pub(crate) fn pin(&mut self, address: u64, want: u64) -> Result {
         if self.pinned != 0 {
             return Err(EBUSY);
@@ -184,7 +183,6 @@ impl Chunk {
     ///
     /// Each page is compared with the one before it. To look only at both ends of a huge page would
     /// be wrong: a page in the middle may have been replaced.
-    #[inline]
     pub(crate) fn take_runs(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let &[only] = self.pages() else {
             return self.take_many(store);
@@ -204,7 +202,6 @@ impl Chunk {
 
     /// Does [`take_runs`](Self::take_runs) for other than one page. A large registration spends
     /// most of its time here, so the loop is kept in a function of its own.
-    #[inline(never)]
     fn take_many(&mut self, mut store: impl FnMut(Run) -> Result) -> Result {
         let Some((&base, rest)) = self.pages().split_first() else {
             return Ok(());
@@ -244,7 +241,6 @@ impl Chunk {
     }
 
     /// Unpins all but the first `keep` pages, which `store` has taken.
-    #[cold]
     fn unpin(&mut self, keep: usize) {
         if let Some(pages) = self.pages().get(keep..) {
             if let Some(&first) = pages.first().filter(|_| self.behind > 0) {

@@ -43,7 +43,6 @@ fn have_none(some: &[usize]) -> bool {
 
 /// Moves what `test` says of each of `some` into `bits` from above. Not inlined, so that what was
 /// looked at together is not kept for it.
-#[inline(never)]
 fn push_each(bits: u64, some: &[usize], test: &impl Fn(u64) -> u64) -> u64 {
     let push = |bits: u64, &leaf: &usize| bits.wrapping_shr(1) | test(leaf as u64);
     some.iter().fold(bits, push)

@@ -30,7 +30,7 @@ pub(crate) use self::{
 };
 
 use self::footprint::Footprint;
-use super::{helpers, once::Once, pci::Function};
+use super::{helpers, pci::Function};
 use crate::logic::{place::Space, span::Span};
 use core::{mem, ptr::NonNull};
 use kernel::{
@@ -213,7 +213,7 @@ impl Domain {
             return false;
         }
         let due = current.used || current.attached.is_err();
-        self.overdue.write_once(due);
+        self.overdue.store(due, Relaxed);
         due
     }
 
@@ -235,7 +235,7 @@ impl Domain {
         }
         current.attached = fresh.attach(function);
         current.attached?;
-        self.overdue.write_once(false);
+        self.overdue.store(false, Relaxed);
         current.used = false;
         let footprint = mem::replace(&mut current.footprint, Footprint::new());
         let old = mem::replace(&mut current.page_table, fresh);
@@ -249,12 +249,12 @@ impl Domain {
     /// Says that whoever mapped something has finished: [`Attachment::renew`] is due before the
     /// next one maps anything.
     pub(crate) fn outdate(&self) {
-        self.overdue.write_once(true);
+        self.overdue.store(true, Relaxed);
     }
 
     /// Whether [`Attachment::renew`] is due, and has to succeed before anything is mapped.
     pub(crate) fn is_overdue(&self) -> bool {
-        self.overdue.read_once()
+        self.overdue.load(Relaxed)
     }
 
     /// Returns how many pages would be charged for the tables of a mapping at `span`.
@@ -293,7 +293,7 @@ impl Domain {
 
     /// Whether unmapping has failed once: then no other owner may be given this domain.
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken.read_once()
+        self.broken.load(Relaxed)
     }
 
     /// Whether DMA snoops the CPU's caches.

@@ -13,7 +13,7 @@
 //!
 //! C header: [`include/linux/mmu_notifier.h`](srctree/include/linux/mmu_notifier.h).
 
-use super::{helpers, once::Once};
+use super::helpers;
 use crate::logic::span::Span;
 use core::{marker::PhantomPinned, ops::Deref, pin::Pin};
 use kernel::{
@@ -22,7 +22,11 @@ use kernel::{
     ffi,
     mm::Mm,
     prelude::*,
-    sync::{aref::ARef, atomic::Atomic, Arc},
+    sync::{
+        aref::ARef,
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
     types::Opaque,
 };
 
@@ -157,7 +161,7 @@ impl<T: Notified> Notifier<T> {
             }
         })?;
         // INVARIANT: The notifier was registered just now.
-        this.begun.write_once(true);
+        this.begun.store(true, Relaxed);
         Ok(this)
     }
 
@@ -226,7 +230,7 @@ impl<T: Notified> Deref for Notifier<T> {
 #[pinned_drop]
 impl<T: Notified> PinnedDrop for Notifier<T> {
     fn drop(self: Pin<&mut Self>) {
-        if self.begun.read_once() {
+        if self.begun.load(Relaxed) {
             // SAFETY: The notifier is registered, and `mm` kept until after this call, which waits
             // for callbacks that run: none of them is the caller, since none drops the last
             // reference to `self`. It calls `exits` itself if the address space has not ended; no

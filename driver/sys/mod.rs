@@ -41,7 +41,6 @@ pub(crate) mod miscdevice;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod mmio;
 pub(crate) mod mmu_notifier;
-pub(crate) mod once;
 pub(crate) mod pages;
 #[cfg(not(pinmap_flat))]
 pub(crate) mod passage;

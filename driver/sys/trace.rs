@@ -44,7 +44,6 @@ impl Tracepoint {
     }
 
     /// Whether the tracepoint is on. May be called in any context.
-    #[inline]
     pub(crate) fn is_on(self) -> bool {
         // SAFETY: The array is never written to.
         let listeners = unsafe { &helpers::pinmap_trace_listeners };

@@ -9,7 +9,6 @@ use core::{mem::MaybeUninit, slice};
 use kernel::{bindings, prelude::*, uaccess::UserPtr};
 
 /// Reads the 4 bytes at `pointer`; `EFAULT`: they cannot be read.
-#[cold]
 fn read_u32(pointer: UserPtr) -> Result<u32> {
     let mut value = 0;
     let pointer = pointer.as_const_ptr().addr();
@@ -25,7 +24,6 @@ fn read_u32(pointer: UserPtr) -> Result<u32> {
 /// into `room`, and puts zeros behind them, up to a length of `length` bytes, rounded up to whole
 /// words. No byte of these is read twice, so that the size is that of what is read. Returns the
 /// words; `EFAULT`: they cannot be read; `EINVAL`: there is no room.
-#[inline(always)]
 pub(crate) fn read_struct(
     pointer: UserPtr,
     first: usize,
@@ -71,7 +69,6 @@ pub(crate) fn read_struct(
 }
 
 /// Writes `bytes` to `pointer`; `EFAULT`: they cannot be written.
-#[inline]
 pub(crate) fn write_struct(pointer: UserPtr, bytes: &[u8]) -> Result {
     // SAFETY: The bytes can be read. The call checks the other pointer.
     let left =

@@ -14,10 +14,7 @@
 //!
 //! C header: [`include/linux/interval_tree.h`](srctree/include/linux/interval_tree.h).
 
-use super::{
-    mmu_notifier::{Change, Event, Notified, Notifier},
-    once::Once,
-};
+use super::mmu_notifier::{Change, Event, Notified, Notifier};
 use crate::logic::span::Span;
 use core::{cell::UnsafeCell, marker::PhantomData, marker::PhantomPinned, pin::Pin};
 use kernel::{
@@ -101,7 +98,7 @@ impl<T: Watcher> Watched<T> {
             // SAFETY: The node is part of an `Interval`, by the type invariants.
             let interval =
                 unsafe { &*kernel::container_of!(Opaque::cast_from(node), Interval<T>, node) };
-            if !interval.leaving.read_once() {
+            if !interval.leaving.load(Relaxed) {
                 // The interval stays in the tree as long as `told` is not 0.
                 interval.told.fetch_add(1, Relaxed);
                 drop(tree);
@@ -230,7 +227,6 @@ impl<T: Watcher> Interval<T> {
     }
 
     /// Makes an interval that was removed one that watches nothing yet.
-    #[inline]
     pub(crate) fn renew(self: Pin<&mut Self>) {
         let fields = self.project();
         *fields.leaving.get_mut() = false;
@@ -239,7 +235,6 @@ impl<T: Watcher> Interval<T> {
 
     /// Stops watching, after the callbacks that are running. Sleeps; must not be called from a
     /// callback.
-    #[inline]
     pub(crate) fn remove(&self) {
         if !self.inserted.xchg(false, Full) {
             return;
@@ -249,8 +244,8 @@ impl<T: Watcher> Interval<T> {
             return;
         };
         let mut tree = watch.tree.lock();
-        self.leaving.write_once(true);
-        if self.told.read_once() != 0 {
+        self.leaving.store(true, Relaxed);
+        if self.told.load(Relaxed) != 0 {
             self.await_callbacks(watch, &mut tree);
         }
         // SAFETY: The tree is locked. The interval was inserted, and the exchange lets no other
@@ -261,10 +256,8 @@ impl<T: Watcher> Interval<T> {
 
 impl<T: Watcher> Interval<T> {
     /// Waits until no callback runs.
-    #[cold]
-    #[inline(never)]
     fn await_callbacks(&self, watch: &Watch<T>, tree: &mut Guard<'_, Tree, SpinLockBackend>) {
-        while self.told.read_once() != 0 {
+        while self.told.load(Relaxed) != 0 {
             watch.idle.wait(tree);
         }
     }

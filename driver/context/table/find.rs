@@ -100,7 +100,6 @@ impl Context {
 
     /// Fails if some of the memory at `span` was mapped from this file: memory of the driver cannot
     /// be registered. Device memory is not looked for, because it cannot be pinned anyhow.
-    #[inline]
     pub(crate) fn check_foreign(&self, span: Span) -> Result<(), Failure> {
         if self.mmap_offsets.is_empty() {
             return Ok(());
@@ -108,7 +107,6 @@ impl Context {
         self.look_for_foreign(span)
     }
 
-    #[cold]
     fn look_for_foreign(&self, span: Span) -> Result<(), Failure> {
         let Some(address) = miscdevice::first_shown(self, span) else {
             return Ok(());

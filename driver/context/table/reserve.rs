@@ -16,7 +16,6 @@ use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 impl Context {
     /// Makes a buffer of the user memory of `plan`, with nothing pinned yet, and reserves a handle
     /// and its user addresses.
-    #[inline]
     pub(crate) fn reserve_user(
         &self,
         plan: &RegisterPlan,
@@ -40,8 +39,6 @@ impl Context {
     }
 
     /// Like [`reserve_user`](Self::reserve_user), where nothing was released before.
-    #[cold]
-    #[inline(never)]
     fn reserve_fresh(
         &self,
         plan: &RegisterPlan,
@@ -65,7 +62,6 @@ impl Context {
 
     /// Keeps the memory of `buffer`, which has ended, and of its handle, for a registration to
     /// come, if nobody else has the buffer and there is room.
-    #[inline]
     pub(super) fn recycle(&self, buffer: Arc<Buffer>, kit: Kit, nodes: Nodes) {
         let Some(buffer) = Spare::new(buffer, kit) else {
             return;
@@ -152,7 +148,6 @@ impl<C: Deref<Target = Context>> ReservedHandle<C> {
     }
 
     /// Makes the handle usable. Fails, and releases the buffer, if the device is gone.
-    #[inline(always)]
     pub(crate) fn publish(mut self) -> Result {
         let mut table = self.context.table.lock();
         if table.gone {

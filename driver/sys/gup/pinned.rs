@@ -52,7 +52,6 @@ impl Unpinner {
     /// # Safety
     ///
     /// `run` must be pinned, and must not be used any more.
-    #[inline]
     unsafe fn unpin(&mut self, run: Run) {
         let first = self.frames.page(run.pfn());
         if run.pages() >= Self::LONG {
@@ -91,7 +90,6 @@ impl Unpinner {
         }
     }
 
-    #[inline(never)]
     fn flush(&mut self) {
         if self.filled == 0 {
             return;
@@ -166,7 +164,6 @@ impl PinnedRuns {
     }
 
     /// Prepares the list, which is empty, for so many pages, and charges `account` for them.
-    #[inline(always)]
     pub(crate) fn begin(
         &mut self,
         write: bool,
@@ -216,7 +213,6 @@ impl PinnedRuns {
     }
 
     /// Takes all pages of `chunk`. On failure, those that could not be stored are unpinned.
-    #[inline]
     pub(crate) fn take(&mut self, chunk: &mut Chunk) -> Result {
         if chunk.write != self.write {
             return Err(EINVAL);

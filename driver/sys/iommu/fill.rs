@@ -181,7 +181,6 @@ impl Use {
 
     /// Looks whether anything is mapped at `at` after a call has failed to map there. Such a call
     /// unmaps what it has mapped, and does not check whether that worked.
-    #[cold]
     fn check_undone(&self, at: u64, part: &mut Part) {
         let Ok(table) = self.table() else {
             return;

@@ -118,7 +118,6 @@ impl Footprint {
     }
 
     /// Charges `payer` for what will be mapped at `span`, and counts it.
-    #[inline]
     pub(super) fn reserve(
         &mut self,
         span: Span,
@@ -130,8 +129,6 @@ impl Footprint {
         self.reserve_more(span, payer)
     }
 
-    #[cold]
-    #[inline(never)]
     fn reserve_more(
         &mut self,
         span: Span,

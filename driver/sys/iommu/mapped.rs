@@ -56,7 +56,6 @@ impl Use {
     }
 
     /// Begins anew, after the [end](Self::end), as [`new`](Self::new) does.
-    #[inline(always)]
     pub(super) fn begin(
         &mut self,
         span: Span,
@@ -78,7 +77,6 @@ impl Use {
     }
 
     /// Ends the use. What was mapped is unmapped, and the page table is not touched any more.
-    #[inline]
     fn end(&mut self) {
         if mem::take(&mut self.begun) {
             // `Release`: what was mapped is unmapped before another task sees the count.
@@ -88,7 +86,6 @@ impl Use {
 
     /// Returns the page table, which is valid as long as the use has not ended. Fails if it has, or
     /// has not begun.
-    #[inline]
     pub(super) fn table(&self) -> Result<*mut bindings::iommu_domain> {
         if self.begun {
             Ok(self.table.as_ptr())
@@ -109,7 +106,6 @@ impl Use {
     ///
     /// An error means that the page table was not as we left it: part of the range may still be
     /// reachable.
-    #[inline]
     pub(super) fn unmap(&self, start: u64, length: u64) -> Result {
         let table = self.table()?;
         // SAFETY: The page table is valid, since the use has not ended.
@@ -164,7 +160,6 @@ pub(crate) struct Mapped {
 impl Mapped {
     /// Begins a mapping at `span` of `domain`, which must be free. The tables that it will leave
     /// are charged to `payer`, if there is one.
-    #[cold]
     pub(crate) fn new(
         domain: &Arc<Domain>,
         span: Span,
@@ -181,7 +176,6 @@ impl Mapped {
 
     /// Begins another mapping in the same domain, after the one before was unmapped, as
     /// [`new`](Self::new) does.
-    #[inline]
     pub(crate) fn renew(
         &mut self,
         span: Span,
@@ -229,7 +223,6 @@ impl Mapped {
     /// they are let go of. After an error the pages may be reachable, and are kept forever. The
     /// caller's context must allow that the last reference to the pages is dropped, or somebody
     /// else must have one.
-    #[inline(always)]
     pub(crate) fn unmap(&mut self) -> Result {
         let length = mem::take(&mut self.part.length);
         let stuck = mem::take(&mut self.part.stuck);
