@@ -5,7 +5,7 @@
 //! spaces behind the device's MMU, one for the program and one for the driver, and one further
 //! space of bus addresses for all contexts lies between MMU and IOMMU.
 //!
-//! An [`IovaRange`] is taken until it is dropped or vacated. A range whose memory went away may be
+//! An [`IovaRange`] is taken until it is dropped. A range whose memory went away may be
 //! *left*: the MMU notifier cannot wait until the device has forgotten it, but the program may want
 //! the same addresses again at once. Whoever takes a range that was left waits for the device then.
 
@@ -13,16 +13,15 @@ use crate::{
     failure::Failure,
     logic::{
         gaps::Bounds,
-        place::{NoPlace, Placement, Space},
+        place::{NoPlace, Space},
         request::Target,
         span::Span,
         PAGE_SIZE,
     },
     mmu::{DmaControl, Entries, Mmu},
-    spans::{Hold, SpanNodes, Spans},
+    spans::{SpanNodes, Spans},
     sys::{account::Account, iommu::Domain, uapi},
 };
-use core::mem;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -206,10 +205,8 @@ fn bounds<'a>(domain: &'a Domain, device_mmu: Option<&DeviceMmu>) -> Bounds<'a> 
 pub(crate) struct IovaRange {
     space: Arc<AddressSpace>,
     span: Span,
-    hold: Arc<Hold>,
-    /// Whether the range is ours, and to be freed: it was not [vacated](Self::vacate), and is not
-    /// kept [forever](Self::keep_forever).
-    is_ours: bool,
+    /// By this number `space` knows whose the range is.
+    owner: u64,
 }
 
 /// Whether `length` bytes may be placed at `span` again.
@@ -226,13 +223,10 @@ impl IovaRange {
         target: Target,
     ) -> Result<Self, Failure> {
         let wished = Span::new(target.placement.address(), length);
-        let is_packed = matches!(target.placement, Placement::Packed(_));
-        let exactly = wished.as_ref().ok().filter(|_| !is_packed);
-        let last = exactly.map(|wished| wished.last());
         let suits = |span| suits(target, length, span);
-        let again = space.taken.lock().take_again(last, suits);
-        if let Some((span, hold)) = again {
-            return Ok(Self::new(space, span, hold));
+        let again = space.taken.lock().take_again(suits);
+        if let Some((span, owner)) = again {
+            return Ok(Self::new(space, span, owner));
         }
         // Its memory is allocated outside of the lock.
         let nodes = SpanNodes::new()?;
@@ -252,36 +246,18 @@ impl IovaRange {
             .space(&taken)
             .place(length, target.placement, target.address_bits)
             .map_err(|why| no_place(why, &taken))?;
-        let hold = taken.take(space.bounds(), span, nodes);
+        let owner = taken.take(space.bounds(), span, nodes);
         drop(taken);
-        Ok(Self::new(space, span, hold))
+        Ok(Self::new(space, span, owner))
     }
 
     /// Wraps a span that is already marked as taken.
-    fn new(space: &Arc<AddressSpace>, span: Span, hold: Arc<Hold>) -> Self {
+    fn new(space: &Arc<AddressSpace>, span: Span, owner: u64) -> Self {
         Self {
             space: space.clone(),
             span,
-            hold,
-            is_ours: true,
+            owner,
         }
-    }
-
-    /// Frees the range, so that it can be [taken again](Self::retake).
-    pub(crate) fn vacate(&mut self) {
-        if mem::take(&mut self.is_ours) && !self.hold.vacate() {
-            let mut taken = self.space.taken.lock();
-            taken.free(self.space.bounds(), self.span.last(), &self.hold);
-        }
-    }
-
-    /// Takes the range, which was [vacated](Self::vacate), again, if it is vacant still and suits.
-    pub(crate) fn retake(&mut self, length: u64, target: Target) -> Option<Span> {
-        if !self.is_ours && suits(target, length, self.span) && self.hold.retake() {
-            self.is_ours = true;
-            return Some(self.span);
-        }
-        None
     }
 
     pub(crate) fn span(&self) -> Span {
@@ -291,25 +267,26 @@ impl IovaRange {
     /// Leaves the range: it can be taken again once `entries` were removed.
     pub(crate) fn leave(&self, entries: &Arc<Entries>) {
         let mut taken = self.space.taken.lock();
-        taken.leave(self.span.last(), &self.hold, entries.clone());
+        taken.leave(self.span.last(), self.owner, entries.clone());
     }
 
     /// Makes the range a window of managed memory: nothing is mapped there, but faults are served.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
     pub(crate) fn make_window(&self) {
         let mut taken = self.space.taken.lock();
-        taken.set_window(self.span.last(), &self.hold);
+        taken.set_window(self.span.last(), self.owner);
     }
 
     /// Keeps the range taken for as long as the space exists.
-    pub(crate) fn keep_forever(mut self) {
-        self.is_ours = false;
+    pub(crate) fn keep_forever(self) {
+        self.space.taken.lock().keep(self.span.last(), self.owner);
     }
 }
 
 impl Drop for IovaRange {
     fn drop(&mut self) {
-        self.vacate();
+        let mut taken = self.space.taken.lock();
+        taken.free(self.space.bounds(), self.span.last(), self.owner);
     }
 }
 

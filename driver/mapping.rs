@@ -75,18 +75,16 @@ fn contiguity_of_vram(vram: &dyn VramRange) -> Contiguity {
     Contiguity::default().add_block(span.start() / PAGE_SIZE, span.pages())
 }
 
-/// Memory at an address of a context. [Clearing](Self::clear) or dropping it removes it from the
-/// device's MMU, unmaps and flushes, lets go of the memory, and frees the addresses. If any of that
-/// ever failed, the device's DMA is blocked when the call returns. The call waits for the device,
-/// if it has an MMU: see [`Entries::remove`].
+/// Memory at an address of a context. Dropping it removes it from the device's MMU, unmaps and
+/// flushes, lets go of the memory, and frees the addresses. If any of that ever failed, the
+/// device's DMA is blocked when the drop returns. The drop waits for the device, if it has an MMU:
+/// see [`Entries::remove`].
 pub(crate) struct Mapping {
     entries: Option<Arc<Entries>>,
-    /// Where the mapping is empty, it may be one that was unmapped.
     mapped: Option<Mapped>,
     /// The address on the bus, where there is an MMU before the IOMMU.
     bus: Option<IovaRange>,
-    /// `None` once the address is free, or must never be used again. Where the mapping is empty,
-    /// it may be an address that was free and suits the next one.
+    /// `None` once the address is free, or must never be used again.
     range: Option<IovaRange>,
     device_addr: u64,
     space: Arc<AddressSpace>,
@@ -105,46 +103,19 @@ impl Mapping {
         access: Access,
         wanted: impl Fn() -> Result,
     ) -> Result<Self, Failure> {
-        let mut this = Self::empty(space);
-        this.fill(target, memory, access, wanted)?;
-        Ok(this)
-    }
-
-    /// Makes a mapping of nothing in `space`, to be [filled](Self::fill).
-    pub(crate) fn empty(space: &Arc<AddressSpace>) -> Self {
-        Self {
+        let range = IovaRange::take(space, memory.length(), target)?;
+        let span = range.span();
+        // Dropping it undoes what there is, whatever fails.
+        let mut this = Self {
             entries: None,
             mapped: None,
             bus: None,
-            device_addr: 0,
+            range: Some(range),
+            device_addr: span.start(),
             space: space.clone(),
-            range: None,
             lost: false,
             vram: None,
-        }
-    }
-
-    /// Maps `memory`. The mapping is empty. Sleeps. A fatal signal stops it, and a failure of
-    /// `wanted`; then clearing the mapping undoes what there is.
-    pub(crate) fn fill(
-        &mut self,
-        target: Target,
-        memory: Memory,
-        access: Access,
-        wanted: impl Fn() -> Result,
-    ) -> Result<(), Failure> {
-        let this = self;
-        let space = &this.space;
-        let length = memory.length();
-        let range = this.range.as_mut();
-        let span = match range.and_then(|range| range.retake(length, target)) {
-            Some(span) => span,
-            None => {
-                let range = IovaRange::take(space, length, target)?;
-                this.range.insert(range).span()
-            }
         };
-        this.device_addr = span.start();
         let reached = match memory {
             Memory::Host(pages) => {
                 let mut at = span;
@@ -159,13 +130,8 @@ impl Mapping {
                     at = bus.span();
                     this.bus = Some(bus);
                 }
-                let mapped = match &mut this.mapped {
-                    Some(mapped) => {
-                        mapped.renew(at, space.payer())?;
-                        mapped
-                    }
-                    mapped => mapped.insert(Mapped::new(space.domain(), at, space.payer())?),
-                };
+                let mapped = Mapped::new(space.domain(), at, space.payer())?;
+                let mapped = this.mapped.insert(mapped);
                 mapped.fill(pages, access.is_write(), wanted)?;
                 pte::Memory::Host(at.start())
             }
@@ -180,7 +146,7 @@ impl Mapping {
             let entries = Entries::new(mmu, dma_control, span, reached, access)?;
             this.entries = Some(entries);
         }
-        Ok(())
+        Ok(this)
     }
 
     /// The device address. Valid also after the memory was unmapped.
@@ -291,48 +257,16 @@ impl Mapping {
     }
 }
 
-impl Mapping {
-    /// Removes everything, as described for the type. The mapping is empty then, or, if something
-    /// has failed, of no use any more.
-    pub(crate) fn clear(&mut self) {
-        let is_unmapped = self.mapped.as_ref().is_some_and(Mapped::is_unmapped);
-        if self.entries.is_some() || !is_unmapped || self.lost || self.bus.is_some() {
-            self.clear_entries();
-        }
-        match &mut self.range {
-            // What a paged device has mapped is asked for by its address: see
-            // `AddressSpace::first_mapped`.
-            Some(range) if self.space.is_of_the_device() => range.vacate(),
-            range => *range = None,
-        }
-    }
-}
-
-impl Mapping {
-    /// Removes everything but the addresses, from the device outwards.
-    fn clear_entries(&mut self) {
+impl Drop for Mapping {
+    fn drop(&mut self) {
         if self.forget().is_err() {
             self.keep_addresses();
         }
-        if !self.mapped.as_ref().is_some_and(Mapped::is_unmapped) {
-            // A failure is reported through `lost`.
-            let _ = self.unmap();
-        }
+        // A failure is reported through `lost`.
+        let _ = self.unmap();
         if self.lost {
             // A program may use the memory again once its call has failed.
             self.dma_control().clone().block_dma();
         }
-        self.entries = None;
-        self.vram = None;
-        if self.lost {
-            self.mapped = None;
-        }
-        self.bus = None;
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.clear();
     }
 }

@@ -8,8 +8,7 @@
 //!
 //! The ranges that were freed last are *vacant*: they stay in the tree of taken ranges until
 //! somebody looks at that, because a program often registers the same addresses again, and then
-//! neither tree changes. Whoever has freed a range may keep its [`Hold`], and take the range again
-//! without the lock.
+//! neither tree changes.
 
 use crate::logic::{
     gaps::{self, Bounds, FreeSpace},
@@ -19,67 +18,13 @@ use crate::logic::{
 use kernel::{
     prelude::*,
     rbtree::{RBTree, RBTreeNodeReservation},
-    sync::{
-        atomic::{Atomic, Full, Relaxed, Release},
-        Arc,
-    },
 };
-
-/// Whether a span is taken: one for each span in the tree. Who has taken it may free it, and who
-/// has freed it may take it again, in one step that needs no lock. That makes no difference to
-/// anybody who has the lock: a span that he sees as taken may be vacant, and stays in the tree; one
-/// that is vacant is freed by him in one step as well, and then cannot be taken again.
-pub(crate) struct Hold(Atomic<u32>);
-
-impl Hold {
-    /// Somebody has the span.
-    const TAKEN: u32 = 1;
-    /// The span is in the list of those that may be vacant. Only changed with the lock.
-    const LISTED: u32 = 2;
-
-    fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(
-            Self(Atomic::new(Self::TAKEN)),
-            GFP_KERNEL_ACCOUNT,
-        )?)
-    }
-
-    /// Takes the span, if it is vacant. Whoever had it has unmapped what was there.
-    pub(crate) fn retake(&self) -> bool {
-        let taken = self
-            .0
-            .cmpxchg(Self::LISTED, Self::LISTED | Self::TAKEN, Full);
-        taken.is_ok()
-    }
-
-    /// Frees the span, which the caller has. Returns `false` if [`Spans::free`] has to do so.
-    pub(crate) fn vacate(&self) -> bool {
-        let freed = self
-            .0
-            .cmpxchg(Self::LISTED | Self::TAKEN, Self::LISTED, Full);
-        freed.is_ok()
-    }
-
-    fn is_vacant(&self) -> bool {
-        self.0.load(Relaxed) == Self::LISTED
-    }
-
-    /// Makes the owner come to [`Spans::free`], or frees the span for good, if it is vacant.
-    /// Returns whether it was.
-    fn unlist(&self) -> bool {
-        if self.0.load(Relaxed) & Self::LISTED == 0 {
-            return false;
-        }
-        self.0.fetch_sub(Self::LISTED, Full) == Self::LISTED
-    }
-}
 
 struct TakenSpan<L> {
     span: Span,
-    hold: Arc<Hold>,
-    /// Number of the owner, by which it is told from a later owner of the same span, as long as the
-    /// span was left.
-    owner: u64,
+    /// Number of the owner, by which it is told from a later owner of the same span. `None`: the
+    /// span is vacant.
+    owner: Option<u64>,
     /// The entries that the owner left behind: see [`Spans::leave`].
     left: Option<L>,
     /// The owner maps nothing there: it is a window of managed memory.
@@ -93,11 +38,11 @@ pub(crate) struct Spans<L> {
     taken: RBTree<u64, TakenSpan<L>>,
     gaps: Gaps,
     owners: u64,
-    /// Spans that were freed: vacant, unless they were taken since. All that are vacant are here.
-    vacant: KVec<(Span, Arc<Hold>)>,
+    /// Spans that are vacant, the last one freed last.
+    vacant: KVec<Span>,
 }
 
-/// Spans that may be vacant at a time.
+/// The most spans that are vacant at a time.
 const VACANT: usize = 64;
 
 /// Gaps by class and address, and nodes without a gap, under a class of their own. There are as
@@ -117,7 +62,6 @@ const SPARE: u32 = u32::MAX;
 pub(crate) struct SpanNodes<L> {
     taken: RBTreeNodeReservation<u64, TakenSpan<L>>,
     gap: RBTreeNodeReservation<(u32, u64), Option<Span>>,
-    hold: Arc<Hold>,
 }
 
 impl<L> SpanNodes<L> {
@@ -125,7 +69,6 @@ impl<L> SpanNodes<L> {
         Ok(Self {
             taken: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
             gap: RBTreeNodeReservation::new(GFP_KERNEL_ACCOUNT)?,
-            hold: Hold::new()?,
         })
     }
 }
@@ -252,37 +195,20 @@ impl<L: Clone> Spans<L> {
         owner
     }
 
-    /// Takes a vacant span that `suits`: the one that ends at `last`, or, without that, any.
-    pub(crate) fn take_again(
-        &mut self,
-        last: Option<u64>,
-        suits: impl Fn(Span) -> bool,
-    ) -> Option<(Span, Arc<Hold>)> {
-        if self.vacant.is_empty() {
-            return None;
-        }
-        let (span, hold) = match last {
-            Some(last) => {
-                let taken = self.taken.get(&last)?;
-                let suits = suits(taken.span) && taken.hold.retake();
-                suits.then_some((taken.span, &taken.hold))?
-            }
-            None => {
-                let mut vacant = self.vacant.iter().rev();
-                let found = vacant
-                    .find(|(span, hold)| suits(*span) && hold.is_vacant() && hold.retake())?;
-                (found.0, &found.1)
-            }
-        };
-        Some((span, hold.clone()))
+    /// Takes a vacant span that `suits`, of several the one that was freed last. Returns the number
+    /// of its owner, too.
+    pub(crate) fn take_again(&mut self, suits: impl Fn(Span) -> bool) -> Option<(Span, u64)> {
+        let index = self.vacant.iter().rposition(|&span| suits(span))?;
+        let span = self.vacant.remove(index).ok()?;
+        let owner = self.next_owner();
+        self.taken.get_mut(&span.last())?.owner = Some(owner);
+        Some((span, owner))
     }
 
     /// Frees the vacant spans in the trees. Called before looking at what is taken.
     pub(crate) fn free_vacant(&mut self, bounds: Bounds<'_>) {
-        while let Some((span, hold)) = self.vacant.pop() {
-            if hold.unlist() {
-                self.remove(bounds, span);
-            }
+        while let Some(span) = self.vacant.pop() {
+            self.remove(bounds, span);
         }
     }
 
@@ -293,55 +219,55 @@ impl<L: Clone> Spans<L> {
         drop(self.gaps.take_spare());
     }
 
-    /// Takes `span`, which is free.
-    pub(crate) fn take(
-        &mut self,
-        bounds: Bounds<'_>,
-        span: Span,
-        nodes: SpanNodes<L>,
-    ) -> Arc<Hold> {
+    /// Takes `span`, which is free. Returns the number of its owner.
+    pub(crate) fn take(&mut self, bounds: Bounds<'_>, span: Span, nodes: SpanNodes<L>) -> u64 {
         self.gaps.add_spare(nodes.gap);
         bounds.take(self, span);
+        let owner = self.next_owner();
         let entry = TakenSpan {
             span,
-            hold: nodes.hold.clone(),
-            owner: self.next_owner(),
+            owner: Some(owner),
             left: None,
             is_window: false,
         };
         self.taken.insert(nodes.taken.into_node(span.last(), entry));
-        nodes.hold
+        owner
     }
 
-    /// The span that ends at `last`, if `hold` is of it.
-    fn find_mut(&mut self, last: u64, hold: &Arc<Hold>) -> Option<&mut TakenSpan<L>> {
+    /// Finds the span that ends at `last`, if it is still that of `owner`.
+    fn find_mut(&mut self, last: u64, owner: u64) -> Option<&mut TakenSpan<L>> {
         let taken = self.taken.get_mut(&last)?;
-        Arc::ptr_eq(&taken.hold, hold).then_some(taken)
+        (taken.owner == Some(owner)).then_some(taken)
     }
 
-    /// Frees the span of `hold` that ends at `last`, which could not be [vacated](Hold::vacate),
-    /// unless somebody else has done so. Does not allocate.
-    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, hold: &Arc<Hold>) {
+    /// Frees the span of `owner` that ends at `last`, unless somebody else has done so. Does not
+    /// allocate.
+    pub(crate) fn free(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
         if self.vacant.len() == VACANT {
-            // Most may have been taken since.
             self.free_vacant(bounds);
         }
-        let next = self.next_owner();
-        if let Some(taken) = self.find_mut(last, hold) {
-            taken.owner = next;
+        if let Some(taken) = self.find_mut(last, owner) {
+            taken.owner = None;
             taken.left = None;
             taken.is_window = false;
             let span = taken.span;
             // There is room.
-            let _ = self.vacant.push_within_capacity((span, hold.clone()));
-            hold.0.store(Hold::LISTED, Release);
+            let _ = self.vacant.push_within_capacity(span);
+        }
+    }
+
+    /// Keeps the span of `owner` that ends at `last` taken for as long as the space exists.
+    pub(crate) fn keep(&mut self, last: u64, owner: u64) {
+        let nobody = self.next_owner();
+        if let Some(taken) = self.find_mut(last, owner) {
+            taken.owner = Some(nobody);
         }
     }
 
     /// Frees the span that ends at `last`, if `owner` has left it and nobody else has freed it.
     pub(crate) fn free_left(&mut self, bounds: Bounds<'_>, last: u64, owner: u64) {
         let taken = self.taken.get(&last);
-        let taken = taken.filter(|taken| taken.owner == owner && taken.left.is_some());
+        let taken = taken.filter(|taken| taken.owner == Some(owner) && taken.left.is_some());
         if let Some(taken) = taken {
             let span = taken.span;
             // The owner, when he comes to free the span, does not find it.
@@ -349,23 +275,19 @@ impl<L: Clone> Spans<L> {
         }
     }
 
-    /// Leaves the span of `hold` that ends at `last`, which the caller has: whoever wants it next
-    /// may have it, after dealing with `left`.
-    pub(crate) fn leave(&mut self, last: u64, hold: &Arc<Hold>, left: L) {
-        if let Some(taken) = self.find_mut(last, hold) {
+    /// Leaves the span of `owner` that ends at `last`: whoever wants it next may have it, after
+    /// dealing with `left`.
+    pub(crate) fn leave(&mut self, last: u64, owner: u64, left: L) {
+        if let Some(taken) = self.find_mut(last, owner) {
             taken.left = Some(left);
-            // So that `free` forgets `left`.
-            taken.hold.unlist();
         }
     }
 
-    /// Makes the span of `hold` that ends at `last`, which the caller has, a window.
+    /// Makes the span of `owner` that ends at `last` a window.
     #[cfg_attr(not(pinmap_mirror), allow(dead_code, reason = "for managed memory"))]
-    pub(crate) fn set_window(&mut self, last: u64, hold: &Arc<Hold>) {
-        if let Some(taken) = self.find_mut(last, hold) {
+    pub(crate) fn set_window(&mut self, last: u64, owner: u64) {
+        if let Some(taken) = self.find_mut(last, owner) {
             taken.is_window = true;
-            // So that `free` makes it none.
-            taken.hold.unlist();
         }
     }
 
@@ -382,7 +304,7 @@ impl<L: Clone> Spans<L> {
         loop {
             let span = self.above(from).filter(|span| span.overlaps(within))?;
             let taken = self.taken.get(&span.last())?;
-            if !taken.hold.is_vacant() && !taken.is_window {
+            if taken.owner.is_some() && !taken.is_window {
                 return Some(span);
             }
             from = span.last().checked_add(1)?;
@@ -398,8 +320,8 @@ impl<L: Clone> Spans<L> {
             if !taken.span.overlaps(within) {
                 return None;
             }
-            if let Some(left) = &taken.left {
-                return Some((last, taken.owner, left.clone()));
+            if let (Some(owner), Some(left)) = (taken.owner, &taken.left) {
+                return Some((last, owner, left.clone()));
             }
             from = last.checked_add(1)?;
         }

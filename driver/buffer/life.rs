@@ -262,9 +262,9 @@ impl Buffer {
     }
 
     /// Does what is left after the mappings were undone: makes devices forget them, frees their
-    /// addresses, revokes exports, unpins and un-charges. Fails if a mapping could ever not be
-    /// removed: then the device is cut off.
-    pub(super) fn reap(&self) -> Result {
+    /// addresses, revokes exports, unpins and un-charges. Keeps in `kit` what the next registration
+    /// can use. Fails if a mapping could ever not be removed: then the device is cut off.
+    pub(super) fn reap(&self, kit: &mut Kit) -> Result {
         let mut inner = self.inner.lock();
         let mut mappings = mem::take(&mut inner.mappings);
         let failed = inner.failed;
@@ -276,13 +276,14 @@ impl Buffer {
             .iter()
             .map(|known| known.mapping.forget())
             .fold(Ok(()), Result::and);
-        for mapped in &mut mappings {
-            mapped.mapping.clear();
+        while let Some(mapped) = mappings.pop() {
+            kit.place = Some(KBox::drop_contents(mapped));
         }
+        kit.mappings = mappings;
         if forgotten.is_err() {
             self.inner.lock().failed = true;
         }
-        drop(self.let_go());
+        kit.runs = self.let_go();
         self.say_reaped();
         if failed {
             Err(EIO)
@@ -358,14 +359,6 @@ impl Buffer {
         inner.unmap_all(this);
         let flushes = traced.as_ref().map_or(0, |_| inner.flushes());
         inner.stale = None;
-        let failed = inner.failed;
-        // A single mapping is cleared here, unless a device still knows it.
-        let is_simple = inner.mappings.len() <= 1 && !(is_elsewhere && failed);
-        let mapped = if is_simple {
-            inner.mappings.pop()
-        } else {
-            None
-        };
         drop(inner);
         this.interval.remove();
         // The notifier does not call any more. If it did, the worker stops at the next page; wait
@@ -374,25 +367,10 @@ impl Buffer {
             this.await_worker();
         }
         // Whoever revoked the buffer has queued the worker by now.
-        let reaped_later = this.reaped_later.load(Acquire);
-        if reaped_later {
+        if this.reaped_later.load(Acquire) {
             work::cancel(this);
         }
-        let result = if is_simple && !reaped_later {
-            if let Some(mapped) = mapped {
-                this.clear(mapped, &mut kit.place);
-            }
-            // Waits for a call that is mapping the pages.
-            kit.runs = this.let_go();
-            if failed {
-                Err(EIO)
-            } else {
-                Ok(())
-            }
-        } else {
-            drop(mapped);
-            this.reap()
-        };
+        let result = this.reap(kit);
         if let Some((timed, (contiguity, before))) = traced.filter(|_| was_known) {
             timed.end(this.stats(), || Details {
                 handle: this.handle(),

@@ -13,6 +13,7 @@ use crate::{
     sys::{compat, iommu::Gather, task, uapi, work},
     trace::{Details, Timed, Tracepoint},
 };
+use core::mem::MaybeUninit;
 use kernel::{prelude::*, sync::Arc};
 
 /// Mappings that a buffer may have.
@@ -46,8 +47,8 @@ pub(super) struct How {
     pub(super) published: bool,
     /// The buffer goes live with the mapping.
     pub(super) live: bool,
-    /// A place for it, which is one for its tenant.
-    pub(super) place: Option<KBox<MappedAt>>,
+    /// Memory for it.
+    pub(super) place: Option<KBox<MaybeUninit<MappedAt>>>,
 }
 
 impl How {
@@ -60,18 +61,6 @@ impl How {
 }
 
 impl MappedAt {
-    /// Makes a place for a mapping for `tenant`.
-    fn new(tenant: Tenant<'_>) -> Result<KBox<Self>> {
-        let this = Self {
-            mapping: Mapping::empty(tenant.space),
-            id: 0,
-            handle: 0,
-            published: false,
-            stat: StatGuard::stopped(tenant.stats, Stat::Mapped),
-        };
-        Ok(KBox::new(this, GFP_KERNEL_ACCOUNT)?)
-    }
-
     /// Unmaps from the IOMMU: see [`Mapping::unmap`].
     fn unmap(&mut self, buffer: &Buffer) -> Result {
         let traced = Timed::begin_with(Tracepoint::Unmap, || {
@@ -171,16 +160,19 @@ impl Buffer {
             self.check_usable().map_err(|failure| failure.errno)?;
             self.check_signal()
         };
-        let mut mapped = match how.place {
+        let place = match how.place {
             Some(place) => place,
-            None => MappedAt::new(tenant)?,
+            None => KBox::new_uninit(GFP_KERNEL_ACCOUNT)?,
         };
-        mapped.handle = tenant.handle;
-        mapped.published = how.published;
-        let mapping = &mut mapped.mapping;
-        mapping.fill(target, memory, access, wanted)?;
+        let mapping = Mapping::new(tenant.space, memory, target, access, wanted)?;
         let device_addr = mapping.device_addr();
-        mapped.stat.begin(self.span.length());
+        let mapped = place.write(MappedAt {
+            mapping,
+            id: 0,
+            handle: tenant.handle,
+            published: how.published,
+            stat: StatGuard::new(tenant.stats, Stat::Mapped, self.span.length()),
+        });
         timed.end(tenant.stats, || Details {
             handle: tenant.handle,
             addr: self.span.start(),
@@ -229,14 +221,6 @@ impl Buffer {
             }
             drop(inner);
             self.make_room(count, |inner| &mut inner.mappings)?;
-        }
-    }
-
-    /// Clears `mapped`, and keeps it in `place` if it is one for the home context.
-    pub(super) fn clear(&self, mut mapped: KBox<MappedAt>, place: &mut Option<KBox<MappedAt>>) {
-        mapped.mapping.clear();
-        if self.is_of(mapped.stat.stats()) {
-            *place = Some(mapped);
         }
     }
 

@@ -272,11 +272,6 @@ impl Buffer {
         self.portable.store(true, Relaxed);
     }
 
-    /// Whether `stats` are those of its home context.
-    fn is_of(&self, stats: &Arc<Stats>) -> bool {
-        Arc::ptr_eq(self.stats(), stats)
-    }
-
     /// Whether `events` are those of its home context, which made the buffer.
     pub(crate) fn is_home(&self, events: &Arc<EventQueue>) -> bool {
         Arc::ptr_eq(&self.events, events)

@@ -11,7 +11,10 @@ use crate::{
     logic::{request::RegisterPlan, suspect::Suspect},
     sys::gup::PinnedRuns,
 };
-use core::pin::Pin;
+use core::{
+    mem::{self, MaybeUninit},
+    pin::Pin,
+};
 use kernel::{
     prelude::*,
     sync::{atomic::Relaxed, Arc, UniqueArc},
@@ -20,9 +23,11 @@ use kernel::{
 /// Memory that registering a buffer needs, and releasing it gives back.
 #[derive(Default)]
 pub(crate) struct Kit {
-    /// A place for the first mapping, which is one for the home context.
-    pub(super) place: Option<KBox<MappedAt>>,
-    /// The list of pinned pages.
+    /// Memory for the list of mappings.
+    pub(super) mappings: KVec<KBox<MappedAt>>,
+    /// Memory for the first mapping.
+    pub(super) place: Option<KBox<MaybeUninit<MappedAt>>>,
+    /// Memory for the list of pinned pages.
     pub(super) runs: Option<UniqueArc<PinnedRuns>>,
 }
 
@@ -35,7 +40,7 @@ pub(crate) struct Spare {
 impl Spare {
     /// Takes `buffer`, which has ended, and whose home is the context that keeps the spare. `None`:
     /// somebody else still has a reference, or the buffer cannot be used again.
-    pub(crate) fn new(buffer: Arc<Buffer>, kit: Kit) -> Option<Self> {
+    pub(crate) fn new(buffer: Arc<Buffer>, mut kit: Kit) -> Option<Self> {
         if !buffer.is_user_memory() || buffer.is_portable() {
             return None;
         }
@@ -44,6 +49,7 @@ impl Spare {
         // One that has gone stale has no slot: it was reaped by the worker, has sent its event, and
         // nobody looks at `suspect` any more.
         let is_fit = inner.slot.is_some() && !inner.failed && inner.guests.is_empty();
+        inner.mappings = mem::take(&mut kit.mappings);
         inner.state = State::Building;
         inner.made = 0;
         drop(inner);

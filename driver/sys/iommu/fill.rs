@@ -138,8 +138,8 @@ impl Filling<'_> {
             entry.length = run.pages().wrapping_mul(PAGE_SIZE) as u32;
         }
         let prot = self.table.prot(self.write);
-        let domain = self.table.table()?;
-        // SAFETY: The page table is valid, since its use has not ended. The entries describe pages
+        let domain = self.table.table();
+        // SAFETY: The page table is valid. The entries describe pages
         // that are kept; none of them chains or ends the list before `window.len()`.
         let bytes = unsafe {
             bindings::iommu_map_sg(
@@ -182,11 +182,8 @@ impl Use {
     /// Looks whether anything is mapped at `at` after a call has failed to map there. Such a call
     /// unmaps what it has mapped, and does not check whether that worked.
     fn check_undone(&self, at: u64, part: &mut Part) {
-        let Ok(table) = self.table() else {
-            return;
-        };
-        // SAFETY: The page table is valid, since the use has not ended.
-        if unsafe { bindings::iommu_iova_to_phys(table, at) } != 0 {
+        // SAFETY: The page table is valid.
+        if unsafe { bindings::iommu_iova_to_phys(self.table(), at) } != 0 {
             self.domain.lose(0, PAGE_SIZE);
             part.stuck = true;
         }
@@ -196,11 +193,10 @@ impl Use {
     fn map_run(&self, at: u64, run: Run, write: bool, part: &mut Part) -> Result {
         let (from, bytes) = (run.pfn() << PAGE_SHIFT, run.pages() << PAGE_SHIFT);
         let prot = self.prot(write);
-        let table = self.table()?;
-        // SAFETY: The page table is valid, since the use has not ended, and the pages are kept.
+        // SAFETY: The page table is valid, and the pages are kept.
         let error = unsafe {
             bindings::iommu_map(
-                table,
+                self.table(),
                 at as usize,
                 from,
                 bytes as usize,

@@ -35,16 +35,16 @@ impl Gather {
     /// Unmaps `length` bytes from `start` on, which were mapped by way of `table`. Fails if not all
     /// of it was mapped.
     pub(super) fn unmap(&mut self, table: &Use, start: u64, length: u64) -> Result {
-        let page_table = table.table()?;
-        let is_another = |gathered: &Use| gathered.table() != Ok(page_table);
+        let page_table = table.table();
+        let is_another = |gathered: &Use| gathered.table() != page_table;
         if self.table.as_ref().is_some_and(is_another) {
             self.flush();
         }
         if self.table.is_none() {
-            self.table = Some(table.another()?);
+            self.table = Some(table.another());
         }
-        // SAFETY: The page table is valid, since its use has not ended, and so is `gather`, which
-        // has ranges of this page table only.
+        // SAFETY: The page table is valid, and so is `gather`, which has ranges of this page table
+        // only.
         let unmapped = unsafe {
             bindings::iommu_unmap_fast(
                 page_table,
@@ -61,11 +61,9 @@ impl Gather {
 
     /// Flushes: no device can reach anything that was unmapped.
     pub(crate) fn flush(&mut self) {
-        let table = self.table.take();
-        if let Some(Ok(page_table)) = table.as_ref().map(Use::table) {
-            // SAFETY: The page table is valid, since `table` has not ended, and so is `gather`. The
-            // call makes it empty.
-            unsafe { helpers::pinmap_gather_sync(page_table, self.gather.get()) };
+        if let Some(table) = self.table.take() {
+            // SAFETY: The page table is valid, and so is `gather`. The call makes it empty.
+            unsafe { helpers::pinmap_gather_sync(table.table(), self.gather.get()) };
         }
     }
 }

@@ -95,14 +95,16 @@ impl Lender {
     pub(crate) unsafe fn map_row(&self, row: &Row) -> (u64, Result) {
         let prot = self.0.prot(row.write);
         if row.count > 1 {
-            let table = match self.0.table() {
-                Ok(table) => table,
-                Err(error) => return (0, Err(error)),
-            };
-            // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
-            // For the pages see the requirements.
+            // SAFETY: The page table is valid; so many runs are there. For the pages see the
+            // requirements.
             let result = to_result(unsafe {
-                helpers::pinmap_map_runs(table, row.start, row.runs.as_ptr(), row.count, prot)
+                helpers::pinmap_map_runs(
+                    self.0.table(),
+                    row.start,
+                    row.runs.as_ptr(),
+                    row.count,
+                    prot,
+                )
             });
             if result.is_ok() {
                 return (row.length, result);
@@ -138,12 +140,10 @@ impl Lender {
     ///
     /// That of [`map`](Self::map), or of [`map_peer`](Self::map_peer).
     unsafe fn map_as(&self, span: Span, pfn: u64, prot: ffi::c_int) -> Result {
-        let table = self.0.table()?;
-        // SAFETY: The page table is valid, since its use has not ended. For what is mapped see the
-        // requirements.
+        // SAFETY: The page table is valid. For what is mapped see the requirements.
         to_result(unsafe {
             bindings::iommu_map(
-                table,
+                self.0.table(),
                 span.start() as usize,
                 pfn.saturating_mul(PAGE_SIZE),
                 span.length() as usize,
@@ -156,7 +156,7 @@ impl Lender {
     /// Unmaps all spans of `runs`, each of which one call has mapped, and flushes. When this
     /// returns `Ok`, no device can reach anything there. May be called in any context.
     pub(crate) fn unmap(&self, mut runs: impl Iterator<Item = Span>) -> Result {
-        let table = self.0.table()?;
+        let table = self.0.table();
         let mut result = Ok(());
         loop {
             let mut some = [helpers::pinmap_bus_run::default(); TOGETHER];
@@ -170,7 +170,7 @@ impl Lender {
             if count == 0 {
                 return result;
             }
-            // SAFETY: The page table is valid, since its use has not ended; so many runs are there.
+            // SAFETY: The page table is valid; so many runs are there.
             let unmapped = unsafe { helpers::pinmap_unmap_runs(table, some.as_ptr(), count) };
             if unmapped != length {
                 result = Err(self.0.domain.lose(unmapped, length));

@@ -22,11 +22,10 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// If `begun`, `table` is the page table of `domain`, which counts this among its uses.
+/// `table` is the page table of `domain`, which counts this among its uses.
 pub(super) struct Use {
     pub(super) domain: Arc<Domain>,
     table: NonNull<bindings::iommu_domain>,
-    begun: bool,
     /// Whether the tables that the mapping leaves are charged.
     counted: bool,
 }
@@ -44,24 +43,6 @@ impl Use {
         span: Span,
         payer: Option<&Arc<Account>>,
     ) -> core::result::Result<Self, NoTables> {
-        // INVARIANT: It has not begun.
-        let mut this = Self {
-            domain: domain.clone(),
-            table: NonNull::dangling(),
-            begun: false,
-            counted: false,
-        };
-        this.begin(span, payer)?;
-        Ok(this)
-    }
-
-    /// Begins anew, after the [end](Self::end), as [`new`](Self::new) does.
-    pub(super) fn begin(
-        &mut self,
-        span: Span,
-        payer: Option<&Arc<Account>>,
-    ) -> core::result::Result<(), NoTables> {
-        let domain = &*self.domain;
         let mut current = domain.current.lock();
         current.attached?;
         if let Some(payer) = payer {
@@ -70,28 +51,16 @@ impl Use {
         current.used = true;
         domain.uses.add(1, Relaxed);
         // INVARIANT: Counted in `uses` just now, with `current` locked.
-        self.table = current.page_table.0;
-        self.counted = payer.is_some();
-        self.begun = true;
-        Ok(())
+        Ok(Self {
+            domain: domain.clone(),
+            table: current.page_table.0,
+            counted: payer.is_some(),
+        })
     }
 
-    /// Ends the use. What was mapped is unmapped, and the page table is not touched any more.
-    fn end(&mut self) {
-        if mem::take(&mut self.begun) {
-            // `Release`: what was mapped is unmapped before another task sees the count.
-            self.domain.uses.fetch_sub(1, Release);
-        }
-    }
-
-    /// Returns the page table, which is valid as long as the use has not ended. Fails if it has, or
-    /// has not begun.
-    pub(super) fn table(&self) -> Result<*mut bindings::iommu_domain> {
-        if self.begun {
-            Ok(self.table.as_ptr())
-        } else {
-            Err(EINVAL)
-        }
+    /// Returns the page table, which is valid as long as the use exists.
+    pub(super) fn table(&self) -> *mut bindings::iommu_domain {
+        self.table.as_ptr()
     }
 
     /// Counts the tables of `part`, since no more than that of a mapping was mapped.
@@ -107,9 +76,9 @@ impl Use {
     /// An error means that the page table was not as we left it: part of the range may still be
     /// reachable.
     pub(super) fn unmap(&self, start: u64, length: u64) -> Result {
-        let table = self.table()?;
-        // SAFETY: The page table is valid, since the use has not ended.
-        let unmapped = unsafe { bindings::iommu_unmap(table, start as usize, length as usize) };
+        // SAFETY: The page table is valid.
+        let unmapped =
+            unsafe { bindings::iommu_unmap(self.table(), start as usize, length as usize) };
         if unmapped as u64 == length {
             return Ok(());
         }
@@ -118,29 +87,26 @@ impl Use {
 
     /// Flushes everything. May be called in any context.
     fn flush_all(&self) {
-        if let Ok(table) = self.table() {
-            // SAFETY: The page table is valid, since the use has not ended.
-            unsafe { helpers::pinmap_flush_all(table) };
-        }
+        // SAFETY: The page table is valid.
+        unsafe { helpers::pinmap_flush_all(self.table()) };
     }
 
-    /// Makes another use of the same page table. Fails if this one has not begun, or has ended.
-    pub(super) fn another(&self) -> Result<Self> {
-        self.table()?;
+    /// Makes another use of the same page table.
+    pub(super) fn another(&self) -> Self {
         self.domain.uses.add(1, Relaxed);
         // INVARIANT: Counted just now. There was one already, so the page table was not replaced.
-        Ok(Self {
+        Self {
             domain: self.domain.clone(),
             table: self.table,
-            begun: true,
             counted: self.counted,
-        })
+        }
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.end();
+        // `Release`: what was mapped is unmapped before another task sees the count.
+        self.domain.uses.fetch_sub(1, Release);
     }
 }
 
@@ -148,10 +114,10 @@ impl Drop for Use {
 ///
 /// # Invariants
 ///
-/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`, which has
-/// begun if `part` is not empty.
+/// `part` is mapped from `start` on, to pages of `runs`, in the page table of `table`.
 pub(crate) struct Mapped {
-    table: Use,
+    /// `None`: unmapped, and `part` is empty.
+    table: Option<Use>,
     start: u64,
     part: Part,
     runs: Option<Arc<dyn Pages>>,
@@ -167,31 +133,14 @@ impl Mapped {
     ) -> core::result::Result<Self, NoTables> {
         // INVARIANT: Nothing is mapped yet.
         Ok(Self {
-            table: Use::new(domain, span, payer)?,
+            table: Some(Use::new(domain, span, payer)?),
             start: span.start(),
             part: Part::default(),
             runs: None,
         })
     }
 
-    /// Begins another mapping in the same domain, after the one before was unmapped, as
-    /// [`new`](Self::new) does.
-    pub(crate) fn renew(
-        &mut self,
-        span: Span,
-        payer: Option<&Arc<Account>>,
-    ) -> core::result::Result<(), NoTables> {
-        if self.table.begun {
-            return Err(EBUSY.into());
-        }
-        self.table.begin(span, payer)?;
-        // INVARIANT: Nothing is mapped.
-        self.start = span.start();
-        self.part = Part::default();
-        Ok(())
-    }
-
-    /// Maps `runs`, one after the other; can be called once for each mapping. Fails after a fatal
+    /// Maps `runs`, one after the other; can be called once. Fails after a fatal
     /// signal, and when `wanted`, which is called now and then, fails. After a failure a part may
     /// be mapped. Sleeps.
     pub(crate) fn fill(
@@ -200,10 +149,8 @@ impl Mapped {
         write: bool,
         wanted: impl Fn() -> Result,
     ) -> Result {
-        let table = &self.table;
-        if !table.begun || self.runs.is_some() {
-            return Err(EBUSY);
-        }
+        let table = self.table.as_ref().filter(|_| self.runs.is_none());
+        let table = table.ok_or(EBUSY)?;
         // A device may only write to pages that were pinned for writing.
         if write && !runs.writable() {
             return Err(EACCES);
@@ -224,14 +171,17 @@ impl Mapped {
     /// caller's context must allow that the last reference to the pages is dropped, or somebody
     /// else must have one.
     pub(crate) fn unmap(&mut self) -> Result {
+        let Some(table) = self.table.take() else {
+            return Ok(());
+        };
         let length = mem::take(&mut self.part.length);
         let stuck = mem::take(&mut self.part.stuck);
         let mut result = Ok(());
         if length != 0 {
-            result = self.table.unmap(self.start, length);
+            result = table.unmap(self.start, length);
             self.part.flushes = self.part.flushes.saturating_add(1);
         }
-        self.table.end();
+        drop(table);
         if stuck {
             result = Err(EIO);
         }
@@ -246,16 +196,16 @@ impl Mapped {
     /// the pages, which are kept until [`unmap`](Self::unmap).
     pub(crate) fn unmap_into(&mut self, gather: &mut Gather) {
         let length = mem::take(&mut self.part.length);
-        if length != 0 {
-            self.part.stuck |= gather.unmap(&self.table, self.start, length).is_err();
+        if let Some(table) = self.table.as_ref().filter(|_| length != 0) {
+            self.part.stuck |= gather.unmap(table, self.start, length).is_err();
         }
     }
 
     /// Flushes what [`unmap_into`](Self::unmap_into) has left to another task. May be called in any
     /// context.
     pub(crate) fn flush_gathered(&self) {
-        if self.part.length == 0 {
-            self.table.flush_all();
+        if let Some(table) = self.table.as_ref().filter(|_| self.part.length == 0) {
+            table.flush_all();
         }
     }
 
@@ -269,11 +219,6 @@ impl Mapped {
         self.runs.as_deref()
     }
 
-    /// Whether [`unmap`](Self::unmap) was called, and nothing was begun since.
-    pub(crate) fn is_unmapped(&self) -> bool {
-        !self.table.begun
-    }
-
     /// Whether anything is mapped.
     pub(crate) fn is_empty(&self) -> bool {
         self.part.length == 0 && !self.part.stuck
@@ -283,8 +228,6 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Callers that need the result have called `unmap` before.
-        if !self.is_unmapped() {
-            let _ = self.unmap();
-        }
+        let _ = self.unmap();
     }
 }
