@@ -53,6 +53,7 @@ fn streams(result: &Streams) -> Bars {
     let until = millis(serial / 4);
     let (mut rows, mut bars) = (Vec::new(), Vec::new());
     for run in &result.runs {
+        begin_group(&mut rows);
         let first = rows.len();
         for stream in 0..run.streams {
             rows.push(match stream {
@@ -135,6 +136,7 @@ fn sizes(rows: &[SizeRow], clock: &str, by: fn(&Times) -> u64) -> Curves {
 fn loads(result: &ManagedReport) -> Bars {
     let (mut rows, mut bars) = (Vec::new(), Vec::new());
     for load in &result.loads {
+        begin_group(&mut rows);
         let times = [
             load.managed_wall_ns,
             load.prefetched_wall_ns,
@@ -205,6 +207,13 @@ fn moves(result: &ManagedReport) -> Bars {
         kinds: kinds.map(str::to_owned).into(),
         bars,
         line: None,
+    }
+}
+
+/// Leaves an empty row after the rows so far, if any, so that the next group stands apart.
+fn begin_group(rows: &mut Vec<String>) {
+    if !rows.is_empty() {
+        rows.push(String::new());
     }
 }
 
@@ -308,6 +317,21 @@ mod tests {
             (1, "on the host", 0.0, 6.0),
         ];
         assert_eq!(bars.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn groups_of_rows_have_a_gap_between_them() {
+        let measured = || example().managed.zip(example().streams).expect("measured");
+        let (mut managed, runs) = measured();
+        managed.loads.extend(measured().0.loads);
+        for plot in [loads(&managed), streams(&runs)] {
+            let named = |row: &usize| !plot.rows[*row].is_empty();
+            let groups: Vec<_> = (0..plot.rows.len()).filter(named).collect();
+            assert!(groups.len() > 1, "{:?}", plot.rows);
+            for first in &groups[1..] {
+                assert!(plot.bars.iter().all(|bar| bar.row != first - 1), "{plot:?}");
+            }
+        }
     }
 
     #[test]
