@@ -101,6 +101,12 @@ impl Event {
         self.fields.get(field).map(String::as_str)
     }
 
+    /// A field that is an address. `None` also for 0, which stands for none: memory of the driver's
+    /// has no address of the program's, and memory that is not mapped none of the device's.
+    pub(super) fn address(&self, field: &str) -> Option<&str> {
+        self.text(field).filter(|&text| text != "0x0")
+    }
+
     /// A field that is a decimal number.
     pub(super) fn number(&self, field: &str) -> Option<u64> {
         self.text(field)?.parse().ok()

@@ -166,10 +166,13 @@ fn nanos(time: Duration) -> Nanos {
     time.as_nanos() as Nanos
 }
 
-/// Arguments of an event from a JSON object.
+/// Arguments of an event from a JSON object, without those that have no value.
 fn object(value: Value) -> Map<String, Value> {
     match value {
-        Value::Object(map) => map,
+        Value::Object(mut map) => {
+            map.retain(|_, value| !value.is_null());
+            map
+        }
         _ => Map::new(),
     }
 }
@@ -439,9 +442,12 @@ impl Timeline {
                         number: event.thread.into(),
                     };
                     self.name(context, track, format!("thread {}", event.thread));
-                    let addr = event.text("addr");
-                    let runs = event.number("runs");
-                    let args = json!({ "bytes": bytes, "addr": addr, "runs": runs });
+                    let args = json!({
+                        "bytes": bytes,
+                        "addr": event.address("addr"),
+                        "device_addr": event.address("device_addr"),
+                        "runs": event.number("runs"),
+                    });
                     self.slice(track, name, (at - taken, at), args);
                 }
             }

@@ -137,6 +137,23 @@ fn devices_that_tell_less_are_drawn_too() {
 }
 
 #[test]
+fn allocations_are_named_by_the_address_that_they_got() {
+    let mut contents = Contents::default();
+    contents.queues = vec![queue(1, Vec::new())];
+    let about = "device=0000:00:10.0 context=3 handle=1";
+    let line = format!(
+        "a-77 [0] .. 5.000100: pinmap_map: {about} addr=0x0 device_addr=0x7f00 bytes=8192 runs=1"
+    );
+    let kernel = KernelEvents {
+        events: vec![event(&line)],
+        lost: 0,
+    };
+    let (trace, _) = drawn(&contents, &kernel);
+    let expected = json!({ "bytes": 8192, "device_addr": "0x7f00", "runs": 1 });
+    assert_eq!(of_kind(&trace, "X")[0]["args"], expected);
+}
+
+#[test]
 fn the_driver_is_drawn_for_these_programs_only() {
     let mut contents = Contents::default();
     contents.queues = vec![queue(1, Vec::new())];
