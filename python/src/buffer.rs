@@ -32,8 +32,8 @@ pub(crate) fn empty(
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Buffer> {
     let layout = Layout::of(shape, dtype)?;
-    let bytes = layout.bytes;
-    let mut pages = detached(py, || Ok(pinmap::Buffer::<u8>::new(bytes)?))?;
+    let room = layout.room();
+    let mut pages = detached(py, || Ok(pinmap::Buffer::<u8>::new(room)?))?;
     let addr = pages.as_mut_ptr().expose_provenance();
     Ok(Buffer {
         _pages: pages,

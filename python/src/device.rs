@@ -219,7 +219,7 @@ impl Source {
             return Ok(Self {
                 addr,
                 // All of the pages, which nothing else is in.
-                len: layout.bytes.next_multiple_of(4096),
+                len: layout.room().next_multiple_of(4096),
                 layout,
                 read_only: false,
                 keep: Box::new(move |memory| memory.keep(lent)),
@@ -246,6 +246,12 @@ impl Source {
             let text = format!("a {kind} is no memory: an object with the buffer protocol is");
             return Err(PyTypeError::new_err(text));
         };
+        if view.len_bytes() == 0 {
+            return Err(invalid(
+                "the array is empty: it has no page that could be registered or managed, and \
+                 streams take it as it is",
+            ));
+        }
         if !view.is_c_contiguous() {
             return Err(invalid(match view.is_fortran_contiguous() {
                 true => {
@@ -360,7 +366,7 @@ impl Device {
         portable: bool,
     ) -> PyResult<Memory> {
         let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
-        let (len, options) = (layout.bytes, alloc_options(write_combined, node, portable));
+        let (len, options) = (layout.room(), alloc_options(write_combined, node, portable));
         let memory = detached(slf.py(), || {
             dynamic::Memory::alloc(&shared.device, len, options)
         })?;
@@ -379,7 +385,7 @@ impl Device {
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Memory> {
         let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
-        let len = layout.bytes;
+        let len = layout.room();
         let memory = detached(slf.py(), || {
             dynamic::Memory::alloc_vram(shared.accelerator()?, len)
         })?;
@@ -397,7 +403,7 @@ impl Device {
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Memory> {
         let (shared, layout) = (slf.get().shared()?, Layout::of(shape, dtype)?);
-        let len = layout.bytes;
+        let len = layout.room();
         let memory = detached(slf.py(), || {
             dynamic::Memory::alloc_managed(shared.accelerator()?, len)
         })?;

@@ -239,13 +239,12 @@ impl Layout {
         };
         let counts: Result<Vec<usize>, _> = counts.iter().map(|&n| usize::try_from(n)).collect();
         let counts = counts.map_err(|_| invalid(format!("{shape} has a negative dimension")))?;
-        let layout = Self::new(dtype, &counts)?;
-        if layout.bytes == 0 {
-            return Err(invalid(format!(
-                "an array of the shape {shape} has no elements"
-            )));
-        }
-        Ok(layout)
+        Self::new(dtype, &counts)
+    }
+
+    /// How many bytes to allocate. An empty array has an address, too, as NumPy's have.
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.max(1)
     }
 
     pub(crate) fn counts(&self) -> Vec<usize> {

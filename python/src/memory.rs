@@ -152,7 +152,7 @@ impl Memory {
     /// Bytes of the memory, from elements of the first dimension on.
     fn bytes(&self, offset: usize, count: Option<usize>) -> PyResult<(usize, usize)> {
         let rows = self.layout.shape.first().map_or(1, |&rows| rows as usize);
-        let row = self.layout.bytes / rows;
+        let row = self.layout.bytes / rows.max(1);
         let count = count.unwrap_or(rows.saturating_sub(offset));
         match offset.checked_add(count) {
             Some(end) if end <= rows => Ok((offset * row, count * row)),

@@ -198,6 +198,9 @@ impl Stream {
         let place = place(&self.held.get()?.shared, to)?;
         let memory = self.read(memory, "memory")?;
         let (at, len) = (memory.offset, memory.len);
+        if len == 0 {
+            return Ok(());
+        }
         self.submit(py, [&memory], |work, [memory]| {
             work.prefetch(memory.part(at, len)?, place)?;
             Ok(())

@@ -54,8 +54,6 @@ def test_dtype_by_pythons_types(gpu):
         (4, "float33", "no type of elements 'float33': bool, int8"),
         (4, "object", "no type of elements 'object'"),
         ((3, -1), "uint8", r"\(3, -1\) has a negative dimension"),
-        (0, "uint8", "has no elements"),
-        ((4, 0), "uint8", "has no elements"),
         ((1 << 40, 1 << 40), "uint8", "is too large"),
         ((1,) * 65, "uint8", "65 dimensions"),
     ],
@@ -110,6 +108,28 @@ def test_a_scalar(gpu, stream):
         assert memory.numpy()[()] == 2.5
         with pytest.raises(TypeError):
             len(memory)
+
+
+@pytest.mark.parametrize("how", ["alloc", "alloc_vram", "alloc_managed"])
+def test_an_empty_array(gpu, stream, how):
+    with getattr(gpu, how)((4, 0), "float32") as memory:
+        assert (memory.shape, memory.nbytes, len(memory)) == ((4, 0), 0, 4)
+        for seen in (np.asarray(memory), np.from_dlpack(memory)):
+            assert (seen.shape, seen.dtype) == ((4, 0), np.float32)
+        memory.sync_for_device()
+        stream.fill(memory, 1)
+        stream.copy(memory, np.zeros(0, "float32"))
+        stream.prefetch(memory, gpu)
+        pinmap.testgpu.increment_f32(stream, memory)
+        stream.synchronize(60)
+        del seen
+
+
+def test_an_empty_buffer(flat):
+    buffer = pinmap.empty((0, 3), "int32")
+    assert buffer.numpy().shape == (0, 3) and buffer.nbytes == 0
+    with flat.register(buffer) as memory:
+        assert memory.shape == (0, 3)
 
 
 def test_memoryview(gpu):
