@@ -239,10 +239,14 @@ with_progress() {
 	CARGO_TERM_PROGRESS_WHEN=always CARGO_TERM_PROGRESS_WIDTH=80 "$@"
 }
 
-# cargo_progress: what cargo says in STEP_LOG: `Building [==> ] 12/34: name`
+# cargo_progress: the last that the log in STEP_LOG tells. What cargo says of itself, such as
+# `Building [==> ] 12/34: NAMES`, gives no estimate: the last crates take longest, and it counts
+# those of one run of cargo, of which a step can have several.
 cargo_progress() {
 	tail -c 4000 "$STEP_LOG" | tr '\r' '\n' |
-		sed -nE 's|.*Building \[.*\] ([0-9]+)/([0-9]+).*|\1 \2 crates|p' | tail -n 1
+		sed -E -e 's/^ +| +$//g' -e '/^($|Compiling |Download)/d' \
+			-e 's|^Building \[.*\] ([0-9]+)/([0-9]+)|\1 of \2 crates|' |
+		tail -n 1 | cut -c1-100
 }
 
 cargo_in_root() { # ARGUMENT...
