@@ -47,7 +47,7 @@ pub(crate) enum Member {}
 
 /// The paged devices, which share memory that moves.
 #[cfg(pinmap_mirror)]
-pub(crate) use crate::gpu::peers::Gpus;
+pub(crate) use crate::gpu::vram::peers::Gpus;
 #[cfg(not(pinmap_mirror))]
 pub(crate) struct Gpus;
 

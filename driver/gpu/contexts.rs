@@ -2,7 +2,7 @@
 //! The contexts of a paged device: each has a [`Member`], from when it is opened until it is
 //! closed.
 
-use super::{close, member::Member, vm::Vm, Gpu};
+use super::{close, member::Member, mmu::vm::Vm, Gpu};
 use crate::{address_space::AddressSpace, sys::account::Account};
 use kernel::{prelude::*, rbtree::RBTreeNodeReservation, sync::Arc};
 

@@ -4,7 +4,7 @@
 #[cfg(pinmap_mirror)]
 use crate::sys::migrate::NewPage;
 use crate::{
-    gpu::pager::Area,
+    gpu::mmu::pager::Area,
     logic::{
         pte::{Format, Memory},
         span::Span,

@@ -2,8 +2,8 @@
 //! A context of a paged device: its address space, and its queues by handle.
 
 use super::{
-    queue::{Doorbell, Queue},
-    vm::Vm,
+    mmu::vm::Vm,
+    sched::queue::{Doorbell, Queue},
     Gpu,
 };
 use crate::{

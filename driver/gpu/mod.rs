@@ -6,18 +6,10 @@
 //! numbered by *VMIDs*, than there are contexts; so the driver shares out both, by one thread, the
 //! scheduler.
 //!
+//! * `hardware.rs`: what a device is asked to do
 //! * `contexts.rs`, `member.rs`: the contexts, and the queues of each by handle
-//! * `queue.rs`: a queue, its fences and its doorbell; `ids.rs`: which ids are free
-//! * `scheduler.rs`, `schedule.rs`, `room.rs`: which queue gets a slot; decided in `logic/slots.rs`
-//! * `vm.rs`: a context's page tables; `leaves.rs`: entries of managed memory in them
-//! * `tlb.rs`: making the device forget; `vmids.rs`: who has a VMID
-//! * `pager.rs`: what serves faults on managed memory; `service.rs`: the threads that have it done
-//! * `isolation.rs`: contexts that are held off after trouble
-//! * `vram.rs`: the device's memory, for page tables and for programs
-//! * `private.rs`: pages of processes in it; `moving.rs`: those that are on their way; `mover.rs`,
-//!   `window.rs`: copies of them, by the driver's own engine; `reserve.rs`: room for them, and who
-//!   has to go home for it; `budget.rs`: how much of it a context may have; `held.rs`: frames that
-//!   nobody gets before the device has forgotten them
+//! * `sched/`: which queue runs; `mmu/`: page tables; `vram/`: the device's memory, and pages of
+//!   processes in it
 //!
 //! Locks, outermost first: `running`; a member's `handles`; `schedule`; an address space's tables,
 //! then its VMID; `invalidates`; a queue's `state`, and that of its service. `ids`, `queues_by_id`,
@@ -56,58 +48,26 @@ use kernel::{
     },
 };
 
-#[cfg(pinmap_mirror)]
-pub(crate) mod budget;
 mod contexts;
-#[cfg(pinmap_mirror)]
-mod evict;
 pub(crate) mod hardware;
-#[cfg(pinmap_mirror)]
-mod held;
-mod ids;
-mod isolation;
-#[cfg(pinmap_mirror)]
-pub(crate) mod leaves;
 pub(crate) mod member;
-#[cfg(pinmap_mirror)]
-mod mover;
-#[cfg(pinmap_mirror)]
-pub(crate) mod moving;
-pub(crate) mod pager;
-#[cfg(pinmap_mirror)]
-pub(crate) mod peers;
-#[cfg(pinmap_mirror)]
-pub(crate) mod private;
-pub(crate) mod queue;
-#[cfg(pinmap_mirror)]
-pub(crate) mod reserve;
-mod room;
-mod schedule;
-mod scheduler;
-mod service;
-mod tlb;
-pub(crate) mod vm;
-mod vmids;
-mod vram;
-#[cfg(pinmap_mirror)]
-mod window;
+pub(crate) mod mmu;
+pub(crate) mod sched;
+pub(crate) mod vram;
 
 use hardware::{Cause, Hardware, Limits};
-#[cfg(pinmap_mirror)]
-use held::Held;
-use ids::Ids;
-use isolation::Isolation;
 use member::Member;
+use sched::{ids::Ids, isolation::Isolation, queue::Queue, schedule::Schedule};
 #[cfg(pinmap_mirror)]
-use mover::Mover;
+use vram::held::Held;
 #[cfg(pinmap_mirror)]
-use moving::Spares;
+use vram::mover::Mover;
 #[cfg(pinmap_mirror)]
-use peers::Peers;
+use vram::moving::Spares;
 #[cfg(pinmap_mirror)]
-use private::Private;
-use queue::Queue;
-use schedule::Schedule;
+use vram::peers::Peers;
+#[cfg(pinmap_mirror)]
+use vram::private::Private;
 use vram::Vram;
 
 /// How long a device may take for what it does at once, in nanoseconds, before it is given up. Many

@@ -15,7 +15,7 @@ use crate::{
     gpu::{
         self,
         member::Member,
-        queue::{Queue, QueueMemory, QueueParams},
+        sched::queue::{Queue, QueueMemory, QueueParams},
         Gpu,
     },
     logic::{

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     gpu::{
-        moving::{Line, Moving, Outcome},
-        pager::Taker,
+        mmu::pager::Taker,
+        vram::moving::{Line, Moving, Outcome},
     },
     logic::{
         fault_around::{self, Course},

@@ -10,7 +10,7 @@ use super::{pieces::Piece, Managed};
 use crate::{
     address_space::IovaRange,
     failure::Failure,
-    gpu::leaves::{Lower, Supply, Upper},
+    gpu::mmu::leaves::{Lower, Supply, Upper},
     logic::{
         block::{self, Pages, Run},
         place::Placement,

@@ -31,7 +31,7 @@
 use crate::{
     address_space::AddressSpace,
     failure::Failure,
-    gpu::{budget::Budget, vm::Vm},
+    gpu::{mmu::vm::Vm, vram::budget::Budget},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     mmu::DmaControl,
     stats::Stats,

@@ -5,7 +5,8 @@
 //! permission is taken, since nothing else tells of `fork()` and `mprotect()`. When the callback
 //! returns, the device has forgotten the pages, and all accesses that it made by what it knew are
 //! done; and the IOMMU does not lead to them any more. A device that does not confirm in time is
-//! given up; the IOMMU is then what protects the host's memory, and `gpu/held.rs` protects VRAM.
+//! given up; the IOMMU is then what protects the host's memory, and `gpu/vram/held.rs` protects
+//! VRAM.
 //!
 //! The callback runs with locks of the memory management held, and possibly on behalf of a task
 //! that reclaims memory. It allocates nothing, and takes no lock under which anything is allocated.

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     gpu::{
-        moving::{Line, Outcome},
-        pager::Taker,
-        peers::Holder,
+        mmu::pager::Taker,
+        vram::moving::{Line, Outcome},
+        vram::peers::Holder,
         Gpu,
     },
     logic::{

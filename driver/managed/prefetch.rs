@@ -9,9 +9,9 @@
 use super::{block::pages_in, block_of, range::Count, Managed};
 use crate::{
     gpu::{
-        moving::{Line, Moving, Outcome},
-        pager::Taker,
-        reserve::Reserved,
+        mmu::pager::Taker,
+        vram::moving::{Line, Moving, Outcome},
+        vram::reserve::Reserved,
     },
     logic::{
         block::{Pages, PAGES},

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    gpu::pager::{Area, Pager, Refusal, Served, Taker},
+    gpu::mmu::pager::{Area, Pager, Refusal, Served, Taker},
     logic::{
         block::{Pages, PAGES},
         fault_around,

@@ -11,7 +11,7 @@
 use super::{block::Spare, Managed};
 use crate::{
     failure::Failure,
-    gpu::leaves::Supply,
+    gpu::mmu::leaves::Supply,
     logic::{pte::LARGE, span::Span},
     sys::{migrate::Areas, task, uapi},
 };

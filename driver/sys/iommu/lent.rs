@@ -5,7 +5,7 @@
 //! that are lent are not kept, so to map them is unsafe. Whoever lends them has references while
 //! they are mapped, and drops these only once an MMU notifier would unmap them before they can be
 //! freed (`managed/`). Memory of another device is there until that device leaves, which waits
-//! (`gpu/peers.rs`).
+//! (`gpu/vram/peers.rs`).
 //!
 //! C header: [`include/linux/iommu.h`](srctree/include/linux/iommu.h).
 

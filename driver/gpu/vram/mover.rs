@@ -19,13 +19,15 @@
 //! copy: without it, what was copied is not what the pages had.
 
 use super::{
-    hardware::{PageCopy, Way},
     peers::Reading,
     window::{Bus, Window, WINDOWS},
-    Gpu, PATIENCE,
 };
 use crate::{
     address_space::AddressSpace,
+    gpu::{
+        hardware::{PageCopy, Way},
+        Gpu, PATIENCE,
+    },
     logic::{block::PAGES, pte::LARGE, PAGE_SIZE},
     sys::clock,
 };
@@ -56,7 +58,7 @@ pub(super) struct Move {
 }
 
 /// The engine, as long as the device is bound.
-pub(super) struct Mover {
+pub(in crate::gpu) struct Mover {
     bus: Arc<Bus>,
     /// The windows that are not in use.
     windows: KVec<Window>,
@@ -88,7 +90,7 @@ impl Mover {
     }
 
     /// Gives up what the engine was told: it is not at it any more.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::gpu) fn forget(&mut self) {
         self.bus.failed.store(self.sequence, Relaxed);
         self.bus.given_up.store(self.sequence, Relaxed);
         self.room = 0;
@@ -132,7 +134,7 @@ fn in_vram(this: Move, next: Move) -> bool {
 
 impl Gpu {
     /// Marks VRAM, which was reset or is new to the driver.
-    pub(super) fn mark_vram(&self) {
+    pub(in crate::gpu) fn mark_vram(&self) {
         self.hardware.store(self.vram.mark(), MARK);
         self.hardware.order();
     }

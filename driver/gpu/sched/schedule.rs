@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! State of the scheduler: the queues in the device, and the contexts that have a VMID.
 
-use super::{hardware::Progress, queue::Queue, vm::Vm};
+use super::queue::Queue;
 use crate::{
+    gpu::{hardware::Progress, mmu::vm::Vm},
     logic::slots::{Activity, Last, Pause},
     sys::clock,
 };
@@ -105,7 +106,7 @@ pub(super) struct Vmid {
 }
 
 /// Slots, VMIDs, and queues by id.
-pub(super) struct Schedule {
+pub(in crate::gpu) struct Schedule {
     pub(super) entries: KVec<Option<Entry>>,
     pub(super) slots: KVec<Slot>,
     pub(super) vmids: KVec<Vmid>,
@@ -123,7 +124,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(queues: u32, slots: u32, vmids: u32) -> Result<Self> {
+    pub(in crate::gpu) fn new(queues: u32, slots: u32, vmids: u32) -> Result<Self> {
         let mut this = Self {
             entries: KVec::with_capacity(queues as usize, GFP_KERNEL)?,
             slots: KVec::from_elem(Slot::FREE, slots as usize, GFP_KERNEL)?,
@@ -146,12 +147,12 @@ impl Schedule {
     }
 
     /// Returns how often a context was given a VMID.
-    pub(super) fn vmid_binds(&self) -> u64 {
+    pub(in crate::gpu) fn vmid_binds(&self) -> u64 {
         self.vmid_binds
     }
 
     /// Sets the difference between the clocks, from the device's time now.
-    pub(super) fn set_epoch(&mut self, device_time: u64) {
+    pub(in crate::gpu) fn set_epoch(&mut self, device_time: u64) {
         self.epoch = clock::now().wrapping_sub(device_time);
     }
 
@@ -170,7 +171,7 @@ impl Schedule {
 
     /// Takes the VMIDs of all contexts. The device must have forgotten everything, or reach nothing
     /// any more.
-    pub(super) fn forget_vmids(&mut self) {
+    pub(in crate::gpu) fn forget_vmids(&mut self) {
         for entry in &mut self.vmids {
             if let Some(vm) = entry.vm.take() {
                 vm.set_vmid(None);

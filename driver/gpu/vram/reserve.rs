@@ -9,12 +9,9 @@
 //! and a fatal signal ends it sooner. If nothing helps, the memory stays on the host, where the
 //! device can always reach it.
 
-use super::{
-    budget::Budget,
-    vram::{zeros, BITS},
-    Gpu,
-};
+use super::{budget::Budget, zeros, BITS};
 use crate::{
+    gpu::Gpu,
     logic::{
         block::{Pages, PAGES},
         PAGE_SIZE,

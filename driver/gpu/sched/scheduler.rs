@@ -14,12 +14,14 @@
 //! not help is given up.
 
 use super::{
-    hardware::{Cause, SlotState, Stop},
     queue::Queue,
     schedule::{Entry, Schedule, Slot},
-    Gpu, PATIENCE,
 };
 use crate::{
+    gpu::{
+        hardware::{Cause, SlotState, Stop},
+        Gpu, PATIENCE,
+    },
     logic::slots::{Last, Pause, QUANTUM},
     sys::{
         clock::{self, MILLISECOND, SECOND},
@@ -40,13 +42,13 @@ const WATCH: u64 = SECOND / 2;
 
 impl Gpu {
     /// Wakes the scheduler's thread.
-    pub(super) fn wake_scheduler(&self) {
+    pub(in crate::gpu) fn wake_scheduler(&self) {
         *self.work_pending.lock() = true;
         self.wakeup.notify_all();
     }
 
     /// Adds `queue`, which is executed from now on.
-    pub(super) fn add(&self, queue: &Arc<Queue>) -> Result {
+    pub(in crate::gpu) fn add(&self, queue: &Arc<Queue>) -> Result {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
         self.check_here()?;
@@ -70,7 +72,7 @@ impl Gpu {
     /// Takes `queue` out. When this returns, the device does nothing for it any more, or is being
     /// removed. Waits for the packet that runs. A device that does not end it is given up in
     /// bounded time.
-    pub(super) fn remove(&self, queue: &Arc<Queue>) {
+    pub(in crate::gpu) fn remove(&self, queue: &Arc<Queue>) {
         let limit = self.limits.max_run.saturating_add(4 * PATIENCE);
         if !clock::poll(limit, || self.try_remove(queue)) {
             let _ = self.lose();
@@ -79,7 +81,7 @@ impl Gpu {
     }
 
     /// Returns whether `queue` is out; if not, tells it to leave.
-    pub(super) fn try_remove(&self, queue: &Arc<Queue>) -> bool {
+    pub(in crate::gpu) fn try_remove(&self, queue: &Arc<Queue>) -> bool {
         let id = queue.id();
         let mut schedule = self.schedule.lock();
         let ours = |entry: &&mut Entry| Arc::ptr_eq(&entry.queue, queue);

@@ -7,12 +7,11 @@
 
 use super::{
     mover::{Copies, Jobs, Move},
-    pager::Taker,
     peers::PeerSource,
     reserve::Reserved,
-    Gpu,
 };
 use crate::{
+    gpu::{mmu::pager::Taker, Gpu},
     logic::{block::PAGES, span::Span, PAGE_SIZE},
     sys::{
         migrate::{Area, Batch, Collected, HomeFault, Item, NewPage, Source},
@@ -65,10 +64,10 @@ impl Lists {
 }
 
 /// Room for what is under way, of blocks that have moved.
-pub(super) struct Spares(KVec<(Batch, Lists)>);
+pub(in crate::gpu) struct Spares(KVec<(Batch, Lists)>);
 
 impl Spares {
-    pub(super) fn new() -> Result<Self> {
+    pub(in crate::gpu) fn new() -> Result<Self> {
         Ok(Self(KVec::with_capacity(SPARE, GFP_KERNEL)?))
     }
 }

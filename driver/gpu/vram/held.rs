@@ -7,10 +7,8 @@
 //! So from such a *hasty* clear on, frames that come free are held, and given to nobody, until
 //! every address space was invalidated after it. The scheduler's thread does that.
 
-use super::{
-    vram::{drain, frame_bits, set_bits},
-    Gpu,
-};
+use super::{drain, frame_bits, set_bits};
+use crate::gpu::Gpu;
 use kernel::{
     new_mutex,
     prelude::*,
@@ -22,7 +20,7 @@ use kernel::{
 
 /// The frames.
 #[pin_data]
-pub(super) struct Held {
+pub(in crate::gpu) struct Held {
     /// A bit for each.
     frames: KVVec<Atomic<u64>>,
     /// Those that go when the device has forgotten what was cleared until now.
@@ -37,7 +35,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
+    pub(in crate::gpu) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let (frames, settling) = (frame_bits(vram)?, frame_bits(vram)?);
             Ok(try_pin_init!(Self {

@@ -4,9 +4,35 @@
 //! Tables come from the top, blocks of programs from the bottom. A part is reserved for tables, and
 //! each context has some of it set aside, so that programs that fill the rest keep no other context
 //! from working. The numbers are in `logic/share.rs`.
+//!
+//! * `private.rs`: pages of processes in it; `moving.rs`: those that are on their way; `mover.rs`,
+//!   `window.rs`: copies of them, by the driver's own engine
+//! * `reserve.rs`: room for them; `evict.rs`: who has to go home for it; `budget.rs`: how much of
+//!   it a context may have
+//! * `held.rs`: frames that nobody gets before the device has forgotten them
+//! * `peers.rs`: memory of other devices that it can read
 
-use super::Gpu;
+#[cfg(pinmap_mirror)]
+pub(crate) mod budget;
+#[cfg(pinmap_mirror)]
+pub(in crate::gpu) mod evict;
+#[cfg(pinmap_mirror)]
+pub(in crate::gpu) mod held;
+#[cfg(pinmap_mirror)]
+pub(in crate::gpu) mod mover;
+#[cfg(pinmap_mirror)]
+pub(crate) mod moving;
+#[cfg(pinmap_mirror)]
+pub(crate) mod peers;
+#[cfg(pinmap_mirror)]
+pub(crate) mod private;
+#[cfg(pinmap_mirror)]
+pub(crate) mod reserve;
+#[cfg(pinmap_mirror)]
+pub(in crate::gpu) mod window;
+
 use crate::{
+    gpu::Gpu,
     list,
     logic::{
         bitmap::{self, Bitmap},

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 //! The device and its queues, as `logic/slots.rs` sees them, which decides about slots.
 
-use super::{
-    hardware::SlotState,
-    schedule::{Schedule, Slot},
-    Gpu,
-};
+use super::schedule::{Schedule, Slot};
 use crate::{
+    gpu::{hardware::SlotState, Gpu},
     logic::slots::{self, Activity, Asker, Holder, Last, Room, Served, Space, QUANTUM},
     sys::clock,
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Serving faults on managed memory.
 //!
-//! A queue that faults where the context's [`Pager`](super::pager::Pager) manages memory does not
-//! stop: it waits, in its slot or outside, until a thread has served the fault. Each queue that has
-//! faulted has a thread of its own, since a queue has one fault at a time at most: so the faults of
-//! different queues wait for each other nowhere. The thread is made at the first fault, by a
-//! worker, because the scheduler must not wait for memory; it ends with the queue.
+//! A queue that faults where the context's [`Pager`](crate::gpu::mmu::pager::Pager) manages memory
+//! does not stop: it waits, in its slot or outside, until a thread has served the fault. Each queue
+//! that has faulted has a thread of its own, since a queue has one fault at a time at most: so the
+//! faults of different queues wait for each other nowhere. The thread is made at the first fault,
+//! by a worker, because the scheduler must not wait for memory; it ends with the queue.
 //!
 //! Serving may take as long as user space likes: a handler of userfaultfd may have to bring the
 //! page. So neither an interrupt nor the scheduler serves faults, and nobody waits for one that is
@@ -13,15 +13,16 @@
 //! the kernel lets it. What it holds until then is the queue and the address space, and no
 //! lock of the driver's.
 
-use super::{
-    hardware::Stop,
-    pager::{Pager, Refusal, Served},
-    queue::Queue,
-    schedule::Schedule,
-    vm::Vm,
-    Gpu,
-};
+use super::{queue::Queue, schedule::Schedule};
 use crate::{
+    gpu::{
+        hardware::Stop,
+        mmu::{
+            pager::{Pager, Refusal, Served},
+            vm::Vm,
+        },
+        Gpu,
+    },
     sys::{
         clock,
         killable::{self, Errand, Killable, Using},
@@ -316,7 +317,8 @@ impl Gpu {
                 self.look_at(&mut schedule, slot);
             }
             Some(slot) => {
-                if self.hardware.slot_state(slot) == Some(super::hardware::SlotState::Faulted) {
+                if self.hardware.slot_state(slot) == Some(crate::gpu::hardware::SlotState::Faulted)
+                {
                     // The entries of the page table are there before the device looks.
                     self.hardware.order();
                     self.hardware.retry(slot);

@@ -5,8 +5,9 @@
 //! devices of the kernel's uacce framework. A context that is held off is given no slot; what it
 //! has in a slot goes on.
 
-use super::{queue::Queue, Gpu};
+use super::queue::Queue;
 use crate::{
+    gpu::Gpu,
     logic::trouble::Strategy,
     sys::clock::{self, MILLISECOND},
 };
@@ -19,14 +20,14 @@ const LIMIT: u32 = 1000;
 const HOLD_OFF_MS: u32 = 1000;
 
 /// What the administrator has set, and how often it was applied.
-pub(super) struct Isolation {
+pub(in crate::gpu) struct Isolation {
     limit: Atomic<u32>,
     hold_off_ms: Atomic<u32>,
     times: Atomic<u64>,
 }
 
 impl Isolation {
-    pub(super) fn new() -> Self {
+    pub(in crate::gpu) fn new() -> Self {
         Self {
             limit: Atomic::new(LIMIT),
             hold_off_ms: Atomic::new(HOLD_OFF_MS),

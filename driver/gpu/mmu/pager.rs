@@ -112,7 +112,7 @@ pub(super) enum Paging {
 
 impl Vm {
     /// What serves faults of the context's queues.
-    pub(super) fn pager(&self) -> Option<Arc<dyn Pager>> {
+    pub(in crate::gpu) fn pager(&self) -> Option<Arc<dyn Pager>> {
         match &*self.paging.lock() {
             Paging::By(pager) => Some(pager.clone()),
             Paging::Nothing | Paging::Ended => None,
@@ -121,7 +121,7 @@ impl Vm {
 
     /// Tells what serves faults that pages came home: see [`Pager::came_home`].
     #[cfg(pinmap_mirror)]
-    pub(super) fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
+    pub(in crate::gpu) fn came_home(&self, fault: &HomeFault<'_>, pages: u64, ns: u64) {
         if let Paging::By(pager) = &*self.paging.lock() {
             pager.came_home(fault, pages, ns);
         }
@@ -129,7 +129,13 @@ impl Vm {
 
     /// Tells what serves faults that pages were taken: see [`Pager::was_taken`].
     #[cfg(pinmap_mirror)]
-    pub(super) fn was_taken(&self, area: &migrate::Area<'_>, part: Span, pages: u64, taker: Taker) {
+    pub(in crate::gpu) fn was_taken(
+        &self,
+        area: &migrate::Area<'_>,
+        part: Span,
+        pages: u64,
+        taker: Taker,
+    ) {
         if let Paging::By(pager) = &*self.paging.lock() {
             pager.was_taken(area, part, pages, taker);
         }
@@ -147,7 +153,7 @@ impl Vm {
     }
 
     /// Ends what serves faults: see [`Pager::end`].
-    pub(super) fn end_pager(&self) {
+    pub(in crate::gpu) fn end_pager(&self) {
         let paging = mem::replace(&mut *self.paging.lock(), Paging::Ended);
         if let Paging::By(pager) = paging {
             pager.end();

@@ -14,8 +14,8 @@
 //!
 //! Source: `Documentation/driver-api/pci/p2pdma.rst`.
 
-use super::{pager::Taker, Gpu};
 use crate::{
+    gpu::{mmu::pager::Taker, Gpu},
     logic::{block::Pages, span::Span},
     sys::{
         hmm::{Leaf, Snapshot},
@@ -87,7 +87,7 @@ struct Readers {
 
 /// The peers of a device.
 #[pin_data]
-pub(super) struct Peers {
+pub(in crate::gpu) struct Peers {
     /// Those whose VRAM it reaches.
     #[pin]
     reached: Mutex<KVec<Arc<Gpu>>>,
@@ -99,7 +99,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new() -> impl PinInit<Self> {
+    pub(in crate::gpu) fn new() -> impl PinInit<Self> {
         let readers = Readers {
             closed: false,
             count: 0,

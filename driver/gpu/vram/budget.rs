@@ -11,8 +11,9 @@
 //! reclaimed, the pages of each context are at most half of the smallest limit that holds for it.
 //! Several contexts of one cgroup can have more together.
 
-use super::{vram::zeros, Gpu};
+use super::zeros;
 use crate::{
+    gpu::Gpu,
     logic::{share, PAGE_SIZE},
     sys::cgroup,
 };

@@ -13,14 +13,14 @@
 //! A queue stops for good at a fault that is not served (see `service.rs`) or at an invalid packet;
 //! its owner gets an event.
 
-use super::{
-    hardware::{Setup, Stop},
-    service::Service,
-    vm::Vm,
-    Gpu, Member,
-};
+use super::service::Service;
 use crate::{
     event::{EventId, EventQueue, EventSlot},
+    gpu::{
+        hardware::{Setup, Stop},
+        mmu::vm::Vm,
+        Gpu, Member,
+    },
     list,
     logic::ring::Ring,
     mapping::Mapping,
@@ -62,7 +62,11 @@ pub(crate) struct Doorbell {
 
 impl Doorbell {
     /// Takes a free id. Its doorbell is not enabled yet. `ENOSPC`: no id is free.
-    pub(super) fn new(gpu: &Arc<Gpu>, member: &Arc<Member>, nowhere: Arc<Folios>) -> Result<Self> {
+    pub(in crate::gpu) fn new(
+        gpu: &Arc<Gpu>,
+        member: &Arc<Member>,
+        nowhere: Arc<Folios>,
+    ) -> Result<Self> {
         let id = gpu.ids.lock().take(member)?;
         Ok(Self {
             gpu: gpu.clone(),
@@ -200,7 +204,7 @@ impl Queue {
     }
 
     /// The number by which the device knows the queue.
-    pub(super) fn id(&self) -> u32 {
+    pub(in crate::gpu) fn id(&self) -> u32 {
         self.params.doorbell.id()
     }
 
@@ -237,7 +241,7 @@ impl Queue {
     }
 
     /// The queue as it is put into a slot. The scheduler knows VMID and progress.
-    pub(super) fn setup(&self, vmid: u32, progress: super::hardware::Progress) -> Setup {
+    pub(super) fn setup(&self, vmid: u32, progress: crate::gpu::hardware::Progress) -> Setup {
         Setup {
             queue: self.id(),
             vmid,
@@ -287,13 +291,13 @@ impl Queue {
     }
 
     /// Wakes waiters: an interrupt came, or the device is gone.
-    pub(super) fn wake(&self) {
+    pub(in crate::gpu) fn wake(&self) {
         // Under the lock, so that no waiter misses it between its look at the fence and its sleep.
         self.notify_due(&mut self.state.lock());
     }
 
     /// Signals eventfds that are due, whatever interrupts say.
-    pub(super) fn look(&self) {
+    pub(in crate::gpu) fn look(&self) {
         let mut state = self.state.lock();
         if !state.notices.is_empty() {
             self.notify_due(&mut state);

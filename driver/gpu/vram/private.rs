@@ -17,15 +17,15 @@
 
 use super::{
     budget::Owners,
+    frame_bits,
     mover::Mover,
     moving::Outcome,
-    pager::Taker,
     reserve::{Ages, Reserved, EACH},
-    vram::{frame_bits, set_bits, zeros, BITS},
-    Gpu,
+    set_bits, zeros, BITS,
 };
 use crate::{
     address_space::AddressSpace,
+    gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
         clock::{self, MILLISECOND},
@@ -63,7 +63,7 @@ struct Described {
 
 /// The pages.
 #[pin_data]
-pub(super) struct Private {
+pub(in crate::gpu) struct Private {
     /// `None`: the device is not bound, or there was no memory for the descriptions.
     #[pin]
     described: Mutex<Option<Described>>,
@@ -111,7 +111,7 @@ impl Errand for Lost {
 }
 
 impl Private {
-    pub(super) fn new(vram: u64) -> impl PinInit<Self, Error> {
+    pub(in crate::gpu) fn new(vram: u64) -> impl PinInit<Self, Error> {
         pin_init::pin_init_scope(move || {
             let used = frame_bits(vram)?;
             let whole = zeros((vram / LARGE).div_ceil(BITS))?;
@@ -180,7 +180,7 @@ impl Owner for Gpu {
 impl Gpu {
     /// Makes descriptions of the pages of VRAM, for a device whose addresses on the bus are in
     /// `space`. Undone by [`end_private`](Self::end_private).
-    pub(super) fn begin_private(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
+    pub(in crate::gpu) fn begin_private(this: &Arc<Self>, space: &Arc<AddressSpace>) -> Result {
         *this.mover.lock() = Some(Mover::new(space)?);
         this.mark_vram();
         match DevicePages::new(this.limits.vram, this.clone()) {
@@ -199,7 +199,7 @@ impl Gpu {
 
     /// Has all pages go home, for good. Waits until they are there. If the device does not answer,
     /// the CPU copies them. Those that it cannot reach are lost: whoever touches one gets a SIGBUS.
-    pub(super) fn end_private(&self) {
+    pub(in crate::gpu) fn end_private(&self) {
         if let Some(described) = &mut *self.private.described.lock() {
             described.leaves = true;
         } else {

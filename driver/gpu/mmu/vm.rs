@@ -10,10 +10,11 @@
 //!
 //! The driver relies on nothing that it reads in the tables: it counts their entries.
 
-use super::{pager::Paging, vram::Share, Gpu};
+use super::pager::Paging;
 use crate::{
     address_space::AddressSpace,
     failure::Failure,
+    gpu::{vram::Share, Gpu},
     logic::{
         pte::{self, Access, Leaves, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,
@@ -363,23 +364,23 @@ pub(crate) struct Vm {
     pub(super) paging: SpinLock<Paging>,
     /// The faults that stopped queues of the context.
     #[pin]
-    pub(super) trouble: SpinLock<Trouble>,
+    pub(in crate::gpu) trouble: SpinLock<Trouble>,
     /// Time before which no queue of the context is given a slot.
-    pub(super) held_until: Atomic<u64>,
+    pub(in crate::gpu) held_until: Atomic<u64>,
     /// Number of threads that use the program's address space for the context.
-    pub(super) serving: Atomic<u32>,
+    pub(in crate::gpu) serving: Atomic<u32>,
     /// Names the context for the scheduler.
-    pub(super) number: u64,
+    pub(in crate::gpu) number: u64,
     /// When a queue of the context was last put into a slot, or the context came, in the
     /// scheduler's order.
-    pub(super) served: Atomic<u64>,
+    pub(in crate::gpu) served: Atomic<u64>,
     /// Whether the next queue is to be one that only waited when it was last in a slot.
-    pub(super) waiters_first: Atomic<bool>,
+    pub(in crate::gpu) waiters_first: Atomic<bool>,
 }
 
 impl Vm {
     /// Makes an empty address space, for whose tables `account` pays.
-    pub(super) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
+    pub(in crate::gpu) fn new(gpu: &Arc<Gpu>, account: &Arc<Account>) -> Result<Arc<Self>> {
         let charge = Charge::new(account, 1).map_err(|_| ENOMEM)?;
         let share = Arc::new(Share::new(gpu, account)?, GFP_KERNEL_ACCOUNT)?;
         let root = share.take_table()?;
@@ -423,7 +424,7 @@ impl Vm {
     }
 
     /// The addresses for programs, with `bus` behind them, and those that are the driver's.
-    pub(super) fn spaces(
+    pub(in crate::gpu) fn spaces(
         this: &Arc<Self>,
         bus: &Arc<AddressSpace>,
     ) -> Result<(Arc<AddressSpace>, Arc<AddressSpace>)> {
@@ -438,21 +439,21 @@ impl Vm {
     }
 
     /// The root table.
-    pub(super) fn root(&self) -> Memory {
+    pub(in crate::gpu) fn root(&self) -> Memory {
         Memory::Vram(self.root)
     }
 
-    pub(super) fn vmid(&self) -> Option<u32> {
+    pub(in crate::gpu) fn vmid(&self) -> Option<u32> {
         *self.vmid.lock()
     }
 
     /// Sets the VMID. Called by the scheduler.
-    pub(super) fn set_vmid(&self, vmid: Option<u32>) {
+    pub(in crate::gpu) fn set_vmid(&self, vmid: Option<u32>) {
         *self.vmid.lock() = vmid;
     }
 
     /// Pays for the tables, and has the program's address space.
-    pub(super) fn account(&self) -> &Account {
+    pub(in crate::gpu) fn account(&self) -> &Account {
         &self.account
     }
 
@@ -494,7 +495,7 @@ impl Vm {
 
     /// Frees the tables: the device does not use the address space any more, and has forgotten it.
     /// Nothing can be entered from now on.
-    pub(super) fn retire(&self) {
+    pub(in crate::gpu) fn retire(&self) {
         self.tables.lock().free();
     }
 

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Ids of queues, and the users that have them.
 
-use super::member::Member;
-use crate::logic::{
-    bitmap::{self, Bitmap},
-    share,
+use crate::{
+    gpu::member::Member,
+    logic::{
+        bitmap::{self, Bitmap},
+        share,
+    },
 };
 use kernel::{prelude::*, sync::atomic::Relaxed};
 
 /// All ids of a device.
-pub(super) struct Ids {
+pub(in crate::gpu) struct Ids {
     free: Bitmap<KVVec<u64>>,
     /// The user of each id; 0: none.
     users: KVVec<usize>,
@@ -17,7 +19,7 @@ pub(super) struct Ids {
 
 impl Ids {
     /// Makes `count` ids, all free.
-    pub(super) fn new(count: u32) -> Result<Self> {
+    pub(in crate::gpu) fn new(count: u32) -> Result<Self> {
         let words = usize::try_from(bitmap::words(count.into())).map_err(|_| ENODEV)?;
         let words = KVVec::from_elem(0, words, GFP_KERNEL)?;
         Ok(Self {

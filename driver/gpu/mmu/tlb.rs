@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 //! Invalidation of the device's TLB.
 
-use super::{Condition, Gpu, PATIENCE};
-use crate::{logic::span::Span, sys::clock};
+use crate::{
+    gpu::{Condition, Gpu, PATIENCE},
+    logic::span::Span,
+    sys::clock,
+};
 use kernel::prelude::*;
 
 impl Gpu {
     /// Makes the device forget what it caches of `span`. After `Ok` it has done so, and no access
     /// that was translated before is under way. Waits up to [`PATIENCE`]; no signal ends the wait.
     /// `EIO`: the device did not confirm in time and is given up.
-    pub(super) fn invalidate(&self, vmid: u32, span: Span) -> Result {
+    pub(in crate::gpu) fn invalidate(&self, vmid: u32, span: Span) -> Result {
         match self.begin_invalidate(vmid, span)? {
             Some(sequence) => self.await_invalidate(sequence),
             None => Ok(()),
@@ -62,7 +65,7 @@ impl Gpu {
     }
 
     /// Returns whether waiting for the device is useless.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::gpu) fn is_over(&self) -> bool {
         self.condition() != Condition::Running
     }
 }

@@ -2,12 +2,11 @@
 //! VMIDs of contexts. A context gets one when a queue of it is to run, and loses it to another
 //! context or when it is closed.
 
-use super::{
-    schedule::{Schedule, Vmid},
-    vm::Vm,
-    Gpu,
+use super::schedule::{Schedule, Vmid};
+use crate::{
+    gpu::{mmu::vm::Vm, Gpu},
+    sys::clock,
 };
-use crate::sys::clock;
 use kernel::{prelude::*, sync::Arc};
 
 impl Gpu {
@@ -38,7 +37,7 @@ impl Gpu {
 
     /// Takes the VMID of `vm`, which has no queue left. After `Ok` the device has forgotten all of
     /// `vm`.
-    pub(super) fn retire(&self, vm: &Arc<Vm>) -> Result {
+    pub(in crate::gpu) fn retire(&self, vm: &Arc<Vm>) -> Result {
         let mut schedule = self.schedule.lock();
         if let Some(vmid) = vm.vmid() {
             self.hardware.set_root(vmid, None);

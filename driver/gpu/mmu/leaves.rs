@@ -8,12 +8,10 @@
 //! to them takes no lock of this module. Entries of mappings may be in the same tables, at other
 //! addresses.
 
-use super::{
-    vm::{Removed, Stock, Vm},
-    Condition, Gpu, PATIENCE,
-};
+use super::vm::{Removed, Stock, Vm};
 use crate::{
     failure::Failure,
+    gpu::{Condition, Gpu, PATIENCE},
     logic::{
         pte::{self, Access, Leaf, Memory, Step, LARGE, ROOT_LEVEL},
         span::Span,

@@ -13,8 +13,9 @@
 //! of that is tried again by whoever needs room next, and for a device that leaves until it is
 //! home.
 
-use super::{pager::Taker, reserve::EACH, Gpu};
+use super::reserve::EACH;
 use crate::{
+    gpu::{mmu::pager::Taker, Gpu},
     logic::{pte::LARGE, span::Span, PAGE_SIZE},
     sys::{
         clock::{self, MILLISECOND},
