@@ -19,12 +19,10 @@ use crate::{
     },
     view::{MmapOffsets, MmapSource},
 };
-use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_alloc {
     const NR: u32 = uapi::PINMAP_CMD_ALLOC;
-    const FIRST_SIZE: usize = offset_of!(Self, node);
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         let plan = request::alloc(self.flags, self.__reserved, self.length, self.node);

@@ -18,7 +18,6 @@ use crate::{
         },
     },
 };
-use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
 
 impl Request for pinmap_info {
@@ -46,7 +45,6 @@ impl Request for pinmap_reserved {
 
 impl Request for pinmap_get_totals {
     const NR: u32 = uapi::PINMAP_CMD_GET_TOTALS;
-    const FIRST_SIZE: usize = offset_of!(Self, out_managed);
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags((self.flags & !uapi::PINMAP_TOTALS_CONTEXT) | self.__reserved)?;

@@ -14,14 +14,12 @@ use crate::{
         },
     },
 };
-use core::mem::offset_of;
 use kernel::{prelude::*, sync::Arc};
 
 macro_rules! unsupported {
-    ($($request:ty = $nr:expr $(, $first_size:expr)?;)*) => {$(
+    ($($request:ty = $nr:expr;)*) => {$(
         impl Request for $request {
             const NR: u32 = $nr;
-            $(const FIRST_SIZE: usize = $first_size;)?
 
             fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
                 Err(compat::unsupported().into())
@@ -37,8 +35,7 @@ unsupported! {
     pinmap_queue_create = uapi::PINMAP_CMD_QUEUE_CREATE;
     pinmap_queue_destroy = uapi::PINMAP_CMD_QUEUE_DESTROY;
     pinmap_queue_wait = uapi::PINMAP_CMD_QUEUE_WAIT;
-    pinmap_queue_query = uapi::PINMAP_CMD_QUEUE_QUERY,
-        offset_of!(pinmap_queue_query, out_vma_start);
+    pinmap_queue_query = uapi::PINMAP_CMD_QUEUE_QUERY;
     pinmap_queue_submit = uapi::PINMAP_CMD_QUEUE_SUBMIT;
     pinmap_queue_notify = uapi::PINMAP_CMD_QUEUE_NOTIFY;
 }

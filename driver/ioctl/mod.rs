@@ -13,7 +13,7 @@
 use crate::{
     context::Context,
     failure::Failure,
-    logic::size::{self, Exchange},
+    logic::size,
     sys::{
         uapi::{
             self, pinmap_advise, pinmap_alloc, pinmap_budget, pinmap_export, pinmap_fail,
@@ -63,9 +63,6 @@ trait Request: FromBytes + AsBytes + Sized {
     /// Number within our type.
     const NR: u32;
 
-    /// Size of the first version of the struct.
-    const FIRST_SIZE: usize = size_of::<Self>();
-
     /// Whether the struct is written back after a success.
     const ANSWERS: bool = true;
 
@@ -85,35 +82,19 @@ trait Request: FromBytes + AsBytes + Sized {
 struct Command {
     /// The number passed to `ioctl()`, which does not contain the struct's size.
     number: u32,
-    first_size: usize,
-    known_size: usize,
-    run: fn(&Arc<Context>, &mut [u64], &Caller) -> Result,
+    size: usize,
+    run: fn(&Arc<Context>, &mut [u64], UserPtr) -> Result,
 }
 
 /// Room for any of the structs, and for most of them; aligned for all.
 type Large = [MaybeUninit<u64>; 64];
 type Small = [MaybeUninit<u64>; 16];
 
-/// Where the caller's struct is, and how much of it the driver knows.
-struct Caller {
-    argument: UserPtr,
-    copy: usize,
-}
-
-impl Caller {
-    /// Writes the struct back.
-    fn answer(&self, bytes: &[u8]) -> Result {
-        let known = bytes.get(..self.copy).ok_or(EINVAL)?;
-        user::write_struct(self.argument, known)
-    }
-}
-
 const fn command<T: Request>() -> Command {
-    assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= size_of::<Large>());
+    assert!(size_of::<T>() <= size_of::<Large>());
     Command {
         number: _IO(uapi::PINMAP_IOCTL_TYPE, T::NR),
-        first_size: T::FIRST_SIZE,
-        known_size: size_of::<T>(),
+        size: size_of::<T>(),
         run: run::<T>,
     }
 }
@@ -157,7 +138,7 @@ const TABLE: &[Command] = &[
 ];
 
 /// Runs the handler, writes the struct back, publishes.
-fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) -> Result {
+fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], argument: UserPtr) -> Result {
     let bytes = AsBytes::as_bytes_mut(buffer);
     let request = bytes.get_mut(..size_of::<T>()).and_then(T::from_bytes_mut);
     let request = request.ok_or(EINVAL)?;
@@ -168,7 +149,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) 
         Ok(pending) => {
             if T::ANSWERS {
                 // If the struct cannot be written, `pending` is dropped, and so undone.
-                caller.answer(AsBytes::as_bytes(request))?;
+                user::write_struct(argument, AsBytes::as_bytes(request))?;
             }
             return match pending {
                 Pending::Done => Ok(()),
@@ -188,7 +169,7 @@ fn run<T: Request>(context: &Arc<Context>, buffer: &mut [u64], caller: &Caller) 
     }
     if respond {
         // The failure counts, whether it can be explained or not.
-        let _ = caller.answer(AsBytes::as_bytes(request));
+        let _ = user::write_struct(argument, AsBytes::as_bytes(request));
     }
     Err(failure.errno)
 }
@@ -203,7 +184,7 @@ pub(crate) fn dispatch(context: &Arc<Context>, command: u32, argument: UserPtr) 
         .ok_or(ENOTTY)?;
 
     // Most structs are small, and the stack is, too.
-    if row.known_size <= size_of::<Small>() {
+    if row.size <= size_of::<Small>() {
         let mut room: Small = [const { MaybeUninit::uninit() }; 16];
         exchange(context, row, argument, &mut room)
     } else {
@@ -226,25 +207,21 @@ fn exchange(
     argument: UserPtr,
     room: &mut [MaybeUninit<u64>],
 ) -> Result {
-    let mut plan = Exchange { copy: 0, tail: 0 };
-    let buffer = user::read_struct(argument, row.first_size, row.known_size, room, |given| {
-        plan = size::exchange(given, row.first_size, row.known_size).map_err(pending::errno)?;
-        Ok(plan.copy)
+    let (buffer, tail) = user::read_struct(argument, row.size, room, |given| {
+        size::tail(given, row.size).map_err(pending::errno)
     })?;
-    let Exchange { copy, tail } = plan;
     if tail != 0 {
-        check_tail(argument, copy, tail)?;
+        check_tail(argument, row.size, tail)?;
     }
     context.admit()?;
-    (row.run)(context, buffer, &Caller { argument, copy })
+    (row.run)(context, buffer, argument)
 }
 
-/// Fails with `E2BIG` if one of the `left` bytes behind `copy`, which the driver does not know, is
-/// not zero.
+/// Fails with `E2BIG` if one of the `left` bytes behind the `known` ones is not zero.
 #[cold]
-fn check_tail(argument: UserPtr, copy: usize, mut left: usize) -> Result {
-    let mut reader = UserSlice::new(argument, copy.saturating_add(left)).reader();
-    reader.skip(copy)?;
+fn check_tail(argument: UserPtr, known: usize, mut left: usize) -> Result {
+    let mut reader = UserSlice::new(argument, known.saturating_add(left)).reader();
+    reader.skip(known)?;
     let mut piece = [0_u8; 64];
     while left != 0 {
         let length = left.min(piece.len());

@@ -36,7 +36,6 @@ use crate::{
     },
     view::{MmapOffsets, MmapSource},
 };
-use core::mem::offset_of;
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -215,7 +214,6 @@ impl Request for pinmap_queue_notify {
 
 impl Request for pinmap_queue_query {
     const NR: u32 = uapi::PINMAP_CMD_QUEUE_QUERY;
-    const FIRST_SIZE: usize = offset_of!(Self, out_vma_start);
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags | self.__reserved)?;

@@ -139,7 +139,6 @@ impl Request for pinmap_release {
 
 impl Request for pinmap_query {
     const NR: u32 = uapi::PINMAP_CMD_QUERY;
-    const FIRST_SIZE: usize = 72;
 
     fn run<'a>(&mut self, context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {
         check_flags(self.flags)?;

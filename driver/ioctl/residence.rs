@@ -21,7 +21,6 @@ use crate::{
     logic::{request, PAGE_SIZE},
     sys::uapi::pinmap_run,
 };
-use core::mem::offset_of;
 #[cfg(pinmap_mirror)]
 use kernel::uaccess::{UserPtr, UserSlice};
 use kernel::{prelude::*, sync::Arc};
@@ -88,7 +87,6 @@ impl Request for pinmap_residency {
 
 impl Request for pinmap_statistics {
     const NR: u32 = uapi::PINMAP_CMD_STATISTICS;
-    const FIRST_SIZE: usize = offset_of!(Self, out_refused);
 
     #[cfg(not(pinmap_mirror))]
     fn run<'a>(&mut self, _context: &'a Arc<Context>) -> Result<Pending<'a>, Failure> {

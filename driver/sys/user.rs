@@ -19,53 +19,37 @@ fn read_u32(pointer: UserPtr) -> Result<u32> {
     Ok(value)
 }
 
-/// Reads a struct at `pointer` whose first 4 bytes are its size, and whose first version has
-/// `first` bytes. Asks `plan`, with the size, how many bytes to read: at least `first`. Reads them
-/// into `room`, and puts zeros behind them, up to a length of `length` bytes, rounded up to whole
-/// words. No byte of these is read twice, so that the size is that of what is read. Returns the
-/// words; `EFAULT`: they cannot be read; `EINVAL`: there is no room.
-pub(crate) fn read_struct(
+/// Reads a struct of `length` bytes at `pointer`, of which the first 4 are the size that the caller
+/// gives, into `room`, and puts zeros behind it up to whole words. Asks `check` about that size. No
+/// byte is read twice, so that the size is that of what is read. Returns the words, and the answer
+/// of `check`; `EFAULT`: they cannot be read; `EINVAL`: there is no room.
+pub(crate) fn read_struct<T>(
     pointer: UserPtr,
-    first: usize,
     length: usize,
     room: &mut [MaybeUninit<u64>],
-    plan: impl FnOnce(u32) -> Result<usize>,
-) -> Result<&mut [u64]> {
-    let words = length.div_ceil(size_of::<u64>());
-    let room = room.get_mut(..words).ok_or(EINVAL)?;
-    let size = size_of_val(room);
-    if !(size_of::<u32>()..=size).contains(&first) {
-        return Err(EINVAL);
-    }
+    check: impl FnOnce(u32) -> Result<T>,
+) -> Result<(&mut [u64], T)> {
+    let count = length.div_ceil(size_of::<u64>());
+    let room = room.get_mut(..count).ok_or(EINVAL)?;
+    let padding = size_of_val(room).checked_sub(length).ok_or(EINVAL)?;
     let start = room.as_mut_ptr();
-    // SAFETY: There is room for `first` bytes, as was just checked. The call checks the other
+    // SAFETY: There is room for `length` bytes, as was just checked. The call checks the other
     // pointer.
-    let left = unsafe { bindings::copy_from_user(start.cast(), pointer.as_const_ptr(), first) };
-    let copy = if left == 0 {
-        // SAFETY: The first bytes were written just now. Words are aligned for half a word.
-        plan(unsafe { start.cast::<u32>().read() })?
-    } else {
+    let left = unsafe { bindings::copy_from_user(start.cast(), pointer.as_const_ptr(), length) };
+    if left != 0 {
         // Too short a struct may end before memory that cannot be read: that is said first.
-        plan(read_u32(pointer)?)?;
+        check(read_u32(pointer)?)?;
         return Err(EFAULT);
-    };
-    let more = copy.checked_sub(first).ok_or(EINVAL)?;
-    let rest = size.checked_sub(copy).ok_or(EINVAL)?;
-    if more != 0 {
-        let from = pointer.as_const_ptr().wrapping_byte_add(first);
-        // SAFETY: There is room for `more` bytes behind the first ones, as was just checked. The
-        // call checks the other pointer.
-        let left = unsafe { bindings::copy_from_user(start.byte_add(first).cast(), from, more) };
-        if left != 0 {
-            return Err(EFAULT);
-        }
     }
-    if rest != 0 {
-        // SAFETY: These are the last `rest` bytes of the room.
-        unsafe { start.cast::<u8>().add(copy).write_bytes(0, rest) };
+    if padding != 0 {
+        // SAFETY: These are the last bytes of the room.
+        unsafe { start.cast::<u8>().add(length).write_bytes(0, padding) };
     }
     // SAFETY: All of it was written just now.
-    Ok(unsafe { slice::from_raw_parts_mut(start.cast(), words) })
+    let words = unsafe { slice::from_raw_parts_mut(start.cast::<u64>(), count) };
+    let [a, b, c, d, ..] = words.first().ok_or(EINVAL)?.to_ne_bytes();
+    let answer = check(u32::from_ne_bytes([a, b, c, d]))?;
+    Ok((words, answer))
 }
 
 /// Writes `bytes` to `pointer`; `EFAULT`: they cannot be written.

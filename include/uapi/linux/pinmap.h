@@ -72,8 +72,9 @@
  * Every ioctl takes a pointer to a struct that begins with its own size. The
  * number of an ioctl does not contain the size, so that a struct can grow:
  *
- *  - A caller built against an older header passes a shorter struct. The
- *    fields that it lacks are taken as zero and are not written back.
+ *  - A struct that is shorter than in this header is refused (``EINVAL``). A
+ *    kernel with a longer one will take the fields that a caller's struct lacks
+ *    as zero, and not write them back.
  *  - A caller built against a newer header passes a longer struct. That works
  *    if everything behind what the kernel knows is zero, and fails with
  *    ``E2BIG`` otherwise. The kernel does not write there.
@@ -90,7 +91,7 @@
  *  ================ ======================================================
  *  ``ENOTTY``       the ioctl number is unknown
  *  ``EFAULT``       the struct cannot be read or written
- *  ``EINVAL``       ``size`` is smaller than the first version of the struct
+ *  ``EINVAL``       ``size`` is smaller than the struct
  *  ``E2BIG``        ``size`` is larger than known and the rest is not zero,
  *                   or it is larger than a page
  *  ``EOPNOTSUPP``   an unknown bit in ``flags``, a non-zero ``__reserved``,

@@ -154,18 +154,6 @@ TEST(values)
 	CHECK_EQ(pinned_kib(), kib);
 }
 
-/* A program may know only the first version of the struct. */
-TEST(first_version)
-{
-	struct pinmap_alloc args = { .size = 64, .length = PAGE, .node = 7, .__reserved = 7 };
-	int fd = open_device(0);
-
-	CHECK_OK(try_ioctl(fd, PINMAP_ALLOC, &args));
-	CHECK_EQ(args.node, 7);
-	SYS(munmap(alloc_view(fd, &args), PAGE));
-	release(fd, args.out_handle);
-}
-
 /*
  * Handles are no addresses: neither an address in the memory nor a second RELEASE finds anything.
  */

@@ -77,12 +77,10 @@ TEST(size_too_small)
 	char *memory = pages(3);
 
 	FOR_EACH_COMMAND(command) {
-		size_t least = command->first ?: command->size;
-
 		expect(command, "size 0", EINVAL, call(&context, command, memory, 0, 0));
 		expect(command, "size 4", EINVAL, call(&context, command, memory, 4, 0));
 		expect(command, "a byte less", EINVAL,
-		       call(&context, command, memory, least - 1, 0));
+		       call(&context, command, memory, command->size - 1, 0));
 	}
 }
 
@@ -114,18 +112,12 @@ TEST(size_over_a_page)
 	}
 }
 
-/* Programs built with an older header. */
 TEST(size_known)
 {
 	char *memory = pages(3);
 
-	FOR_EACH_COMMAND(command) {
+	FOR_EACH_COMMAND(command)
 		check_size(command, memory, "the whole struct", command->size);
-		if (!command->first)
-			continue;
-		check_size(command, memory, "the first version", command->first);
-		check_size(command, memory, "between two versions", command->size - 1);
-	}
 }
 
 /* Programs built with a newer header, that use nothing of it. */
@@ -274,16 +266,6 @@ static int call_at(const struct context *context, const struct command *command,
 	return try_ioctl(context->fd, command->number, hole - bytes);
 }
 
-/* As check_size(), with nothing behind the struct. */
-static void check_size_at(const struct command *command, char *hole, const char *what, size_t size)
-{
-	struct context context = context_new();
-
-	expect(command, what, answer(&context, command),
-	       call_at(&context, command, hole, size, size));
-	context_end(&context);
-}
-
 /* No byte behind the struct is read, and a wrong size is told of before what cannot be read. */
 TEST(struct_at_a_hole)
 {
@@ -292,12 +274,12 @@ TEST(struct_at_a_hole)
 
 	SYS(munmap(hole, PAGE));
 	FOR_EACH_COMMAND(command) {
-		size_t size = command->size, least = command->first ?: size;
+		size_t size = command->size;
 
 		expect(command, "size 0", EINVAL, call_at(&context, command, hole, 4, 0));
 		expect(command, "size 4", EINVAL, call_at(&context, command, hole, 4, 4));
 		expect(command, "a byte less", EINVAL,
-		       call_at(&context, command, hole, least - 1, least - 1));
+		       call_at(&context, command, hole, size - 1, size - 1));
 		expect(command, "over a page", E2BIG,
 		       call_at(&context, command, hole, 4, PAGE + 1));
 		expect(command, "4 GiB", E2BIG,
@@ -307,11 +289,12 @@ TEST(struct_at_a_hole)
 	}
 	context_end(&context);
 	FOR_EACH_COMMAND(command) {
-		size_t size = command->size, least = command->first ?: size;
+		size_t size = command->size;
 
-		check_size_at(command, hole, "the whole struct", size);
-		check_size_at(command, hole, "the first version", least);
-		check_size_at(command, hole, "between two versions", size - (least < size));
+		context = context_new();
+		expect(command, "the whole struct", answer(&context, command),
+		       call_at(&context, command, hole, size, size));
+		context_end(&context);
 	}
 }
 

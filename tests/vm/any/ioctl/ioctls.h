@@ -82,7 +82,6 @@ void context_end(struct context *context);
  * @name: part of the names of its tests
  * @number: its number
  * @size: size of its struct
- * @first: size of the struct's first version, if there is a later one
  * @flags: the flags that are known
  * @reserved: offset of its reserved field; 0: it has none
  * @writes_back: its struct is written when it succeeds
@@ -94,7 +93,6 @@ struct command {
 	const char *name;
 	unsigned long number;
 	size_t size;
-	size_t first;
 	uint32_t flags;
 	size_t reserved;
 	bool writes_back;
