@@ -29,8 +29,8 @@ pub(crate) struct Details {
     pub(crate) reserved: Vec<Reserved>,
     /// The properties of a paged device.
     pub(crate) gpu: Option<AcceleratorInfo>,
-    /// The memory that all contexts have in use. An older driver does not tell.
-    pub(crate) totals: Option<Totals>,
+    /// The memory that all contexts have in use.
+    pub(crate) totals: Totals,
     /// Whether the needed bytes could be registered, if somebody asks.
     pub(crate) preflight: Option<pinmap::Result<Preflight>>,
 }
@@ -47,7 +47,7 @@ impl Details {
             info,
             reserved: device.reserved()?,
             gpu,
-            totals: device.totals().ok(),
+            totals: device.totals()?,
             preflight: need.and_then(|need| preflight(device, need)),
         })
     }

@@ -94,7 +94,7 @@ struct DeviceJson {
     max_registrations: u32,
     vectors: u32,
     gpu: Option<GpuJson>,
-    totals: Option<TotalsJson>,
+    totals: TotalsJson,
     bars: Vec<BarJson>,
 }
 
@@ -250,7 +250,7 @@ fn device(details: &Details) -> DeviceJson {
         max_registrations: info.max_registrations,
         vectors: info.vectors,
         gpu: details.gpu.as_ref().map(gpu),
-        totals: details.totals.as_ref().map(totals),
+        totals: totals(&details.totals),
         bars: bars
             .filter_map(|(number, info)| Some(bar(number, info.as_ref()?)))
             .collect(),

@@ -81,9 +81,6 @@ fn device(entry: &Entry, out: &mut impl Write) -> io::Result<()> {
                 engines(gpu, out)?;
                 line(out, "  managed memory", managed(info.managed))?;
             }
-            let Some(totals) = totals else {
-                return Ok(());
-            };
             line(out, "  in use", in_use(totals))?;
             match totals.faults {
                 FaultTotals {

@@ -106,7 +106,7 @@ fn read(debugfs: &Path, name: &str) -> Result<String> {
     for file in files {
         match fs::read_to_string(&file) {
             Ok(text) => all.push_str(&text),
-            // A flat device has no such list, nor has an older driver, and a device may go away.
+            // A flat device has no such list, and a device may go away.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(fail(&file, error).into()),
         }

@@ -134,7 +134,7 @@ pub(crate) fn window_tells_its_last_fault() -> Outcome {
     assert_eq!(Some(last.addr), fault.addr);
     assert_eq!(last.addr, (numbers.addr() + PAGE) as u64);
     assert_eq!(last.access, FaultAccess::Write);
-    assert_eq!(last.reason, Some(FaultReason::Permission));
+    assert_eq!(last.reason, FaultReason::Permission);
     let command = format!("pinmap explain {} {:#x}", process::id(), last.addr);
     let (status, out, err) = run(&command)?;
     assert_eq!(status, Some(0), "{out}{err}");

@@ -364,7 +364,7 @@ impl Device {
     /// # Errors
     ///
     /// `EOPNOTSUPP`: the device is a flat one, or is no test GPU, and so its packets are not known;
-    /// `ENOTTY`: the driver was built without queues; `ENODEV`: the device is gone.
+    /// `ENODEV`: the device is gone.
     pub fn accelerator(&self) -> Result<Accelerator> {
         let gpu = Accelerator::new(self, &packet::Format)?;
         let id = self.info()?.id;

@@ -232,7 +232,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `EDEADLK`: this is a host function. A driver of this version returns no other.
+    /// `EDEADLK`: this is a host function. There is no other.
     pub fn info(&self) -> Result<Info> {
         let info = self.get_info();
         let info = info

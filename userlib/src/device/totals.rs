@@ -100,7 +100,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `ENOTTY`: the driver is older than this crate.
+    /// `EDEADLK`: this is a host function.
     pub fn totals(&self) -> Result<Totals> {
         self.get_totals(0)
     }

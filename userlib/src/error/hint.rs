@@ -27,16 +27,6 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Allocate | Operation::Queue, Errno::EPERM) => {
             "only the process that opened the device can map what the driver allocates"
         }
-        (
-            Operation::Cache
-            | Operation::Manage
-            | Operation::Prefetch
-            | Operation::Advise
-            | Operation::Residency
-            | Operation::Statistics
-            | Operation::Budget,
-            Errno::ENOTTY,
-        ) => "the driver is older than this crate",
         (Operation::Manage, Errno::EPERM) => {
             "memory can be managed only for the process that opened the device"
         }
@@ -71,9 +61,6 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (Operation::Import, Errno::EINVAL) => {
             "it is no dma-buf, or of registered memory, which cannot be mapped here"
         }
-        (Operation::Export | Operation::Import | Operation::Sync, Errno::ENOTTY) => {
-            "the driver is older than this crate"
-        }
         (Operation::Bar, Errno::EOPNOTSUPP) => {
             "it consists of I/O ports, or is smaller than a page"
         }
@@ -82,10 +69,6 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
             "the device is being bound, unbound or reset by someone else"
         }
         (Operation::Accelerator, Errno::EOPNOTSUPP) => "it is a flat device: it has no queues",
-        (Operation::Accelerator | Operation::Queue, Errno::ENOTTY) => {
-            "the driver was built without queues, or is older than this crate"
-        }
-        (Operation::Allocate, Errno::ENOTTY) => "the driver is older than this crate",
         (Operation::Allocate, Errno::EOPNOTSUPP) => "the device has no memory of its own",
         (Operation::Queue, Errno::ENOSPC) => "the device has no queue left",
         (Operation::Stream, Errno::ENOSPC) => "too many are waited for at once",
@@ -97,7 +80,7 @@ pub(crate) fn cause(operation: Operation, errno: Errno) -> String {
         (_, Errno::EBUSY) => "another context owns the device",
         (_, Errno::ENODEV) => "the device is gone",
         (_, Errno::ESTALE) => "its memory went away",
-        (_, Errno::E2BIG) => "the driver is older than this crate",
+        (_, Errno::ENOTTY | Errno::E2BIG) => "the driver is older than this crate",
         (_, Errno::EOPNOTSUPP) => "the driver, the device or the IOMMU cannot do that",
         (_, Errno::EOVERFLOW) => "the end lies outside of the 64-bit address space",
         (_, Errno::ETIMEDOUT) => "the time was up",

@@ -51,9 +51,7 @@ impl Completion {
         let handle = point.handle();
         match handle.notify(point.fence.value(), eventfd.as_fd()) {
             Ok(()) => {}
-            Err(errno @ (Errno::ENOSPC | Errno::ENOMEM | Errno::ENOTTY)) => {
-                return Err(fail(errno))
-            }
+            Err(errno @ (Errno::ENOSPC | Errno::ENOMEM)) => return Err(fail(errno)),
             Err(errno) => return Err(handle.fail(Operation::Stream, "wait for", errno)),
         }
         let mut asked = None;

@@ -65,8 +65,6 @@ struct State {
     stuck: bool,
     /// The device is no test GPU.
     foreign: bool,
-    /// The driver has no calls for several buffers.
-    old: bool,
     /// How many registrations there may be at once. `None`: any number.
     room: Option<usize>,
     /// Pages that can only be read.
@@ -130,11 +128,6 @@ impl Fake {
     /// How many calls have registered or released something, or were to, since this was asked last.
     pub(crate) fn calls(&self) -> usize {
         self.with(|state| std::mem::take(&mut state.calls))
-    }
-
-    /// Makes the driver one that has no calls for several buffers.
-    pub(crate) fn be_old(&self) {
-        self.with(|state| state.old = true);
     }
 
     /// Limits how many registrations there may be at once.
@@ -495,9 +488,6 @@ unsafe fn answer(
             if flags & sys::PINMAP_REGISTER_FIXED == 0 {
                 args.device_addr = addr;
             }
-        }
-        sys::PINMAP_CMD_REGISTER_BUFFERS | sys::PINMAP_CMD_RELEASE_BUFFERS if state.old => {
-            return Err(Errno::ENOTTY);
         }
         sys::PINMAP_CMD_REGISTER_BUFFERS => {
             // SAFETY: As above.

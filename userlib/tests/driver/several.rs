@@ -77,9 +77,8 @@ fn nothing_takes_no_call() {
 }
 
 #[test]
-fn one_buffer_is_registered_as_ever() {
+fn one_buffer_takes_two_calls() {
     let fake = Fake::new();
-    fake.be_old();
     let device = fake.open();
     let registered = device.register_all(buffers(1), Access::Read);
     let registered = registered.expect("registered");
@@ -140,24 +139,6 @@ fn more_than_a_call_takes_are_all_or_none_too() {
 }
 
 #[test]
-fn an_old_driver_is_asked_for_each() {
-    let fake = Fake::new();
-    fake.be_old();
-    for room in [0, 1, 9] {
-        refuse(&fake, 10, room);
-    }
-    refuse(&fake, MOST + 10, MOST + 3);
-    fake.calls();
-    let device = fake.open();
-    let registered = device.register_all(buffers(10), Access::Read);
-    let registered = registered.expect("registered");
-    assert_eq!((fake.calls(), fake.registrations().0), (10, 10));
-    let buffers = Registration::release_all(registered).expect("released");
-    assert_eq!((fake.calls(), fake.registrations().0), (10, 0));
-    check(&buffers, 10);
-}
-
-#[test]
 fn the_device_addresses_follow_one_another() {
     let fake = Fake::new();
     let device = fake.open();
@@ -169,10 +150,8 @@ fn the_device_addresses_follow_one_another() {
         assert_eq!(addrs, [0x10_0000, 0x10_1000, 0x10_4000]);
         Registration::release_all(registered).expect("released")
     };
-    let buffers = check(device.register_all(sizes, options).expect("registered"));
-    fake.be_old();
-    check(device.register_all(buffers, options).expect("registered"));
-    let unmapped = device.register_all(self::buffers(2), options.unmapped());
+    check(device.register_all(sizes, options).expect("registered"));
+    let unmapped = device.register_all(buffers(2), options.unmapped());
     for one in unmapped.expect("registered") {
         one.device_addr().expect_err("it is not mapped");
     }
@@ -329,32 +308,27 @@ fn pieces_share_pages() {
 
 #[test]
 fn memory_of_which_one_fails_comes_back() {
-    for old in [false, true] {
-        let fake = Fake::new();
-        let gpu = fake.accelerator();
-        if old {
-            fake.be_old();
-        }
-        let vectors = vectors(20);
-        fake.make_read_only(vectors[13].as_ptr().addr() + PAGE);
-        let failed = gpu.register_all(vectors).expect_err("it is read-only");
-        assert_eq!((failed.index, failed.error.errno()), (Some(13), EFAULT));
-        let failure = failed.error.failure().expect("the driver's details");
-        assert_eq!(failure.reason, Reason::Permission);
-        let (addr, len) = (failed.memory[13].as_ptr().addr(), 4 * 3013);
-        let text = format!("cannot register {len} bytes at {addr:#x}, index 13 of 20, with ");
-        assert!(failed.to_string().starts_with(&text), "{failed}");
-        assert_eq!(fake.registered(), []);
-        check_vectors(&failed.memory, 20);
-        // Pages at the ends that can only be read are no hindrance for those who read.
-        for vector in &failed.memory {
-            fake.make_read_only(vector.as_ptr().addr());
-        }
-        let slices = failed.memory.iter().map(Vec::as_slice);
-        let registered = gpu.register_all(slices).expect("registered");
-        let slices = Registered::release_all(registered).expect("released");
-        assert_eq!((slices.len(), fake.registered()), (20, vec![]));
+    let fake = Fake::new();
+    let gpu = fake.accelerator();
+    let vectors = vectors(20);
+    fake.make_read_only(vectors[13].as_ptr().addr() + PAGE);
+    let failed = gpu.register_all(vectors).expect_err("it is read-only");
+    assert_eq!((failed.index, failed.error.errno()), (Some(13), EFAULT));
+    let failure = failed.error.failure().expect("the driver's details");
+    assert_eq!(failure.reason, Reason::Permission);
+    let (addr, len) = (failed.memory[13].as_ptr().addr(), 4 * 3013);
+    let text = format!("cannot register {len} bytes at {addr:#x}, index 13 of 20, with ");
+    assert!(failed.to_string().starts_with(&text), "{failed}");
+    assert_eq!(fake.registered(), []);
+    check_vectors(&failed.memory, 20);
+    // Pages at the ends that can only be read are no hindrance for those who read.
+    for vector in &failed.memory {
+        fake.make_read_only(vector.as_ptr().addr());
     }
+    let slices = failed.memory.iter().map(Vec::as_slice);
+    let registered = gpu.register_all(slices).expect("registered");
+    let slices = Registered::release_all(registered).expect("released");
+    assert_eq!((slices.len(), fake.registered()), (20, vec![]));
 }
 
 #[test]

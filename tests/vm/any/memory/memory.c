@@ -281,7 +281,7 @@ static const struct answer answers[] = {
 	  alloc_flags },
 	{ "alloc_unknown_flag", "cudaHostAlloc, flag 8", "invalid value",
 	  "EOPNOTSUPP, for every unknown bit",
-	  "an errno of its own, so that a program can tell that the driver is older than it",
+	  "an errno of its own, so that a program can tell what the driver does not know",
 	  alloc_unknown_flag },
 	{ "alloc_nothing", "cudaHostAlloc of 0 bytes", "success, a null pointer", "EINVAL",
 	  "stricter: an address that is none is found out where it is asked for", alloc_nothing },

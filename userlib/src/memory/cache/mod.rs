@@ -74,7 +74,7 @@ impl Cache {
     /// # Errors
     ///
     /// `ENOMEM`: over `RLIMIT_MEMLOCK`, or out of memory; `EPERM`: another process opened the
-    /// device; `ENOTTY`: the driver is older than this crate; `ENODEV`: the device is gone.
+    /// device; `ENODEV`: the device is gone.
     pub fn new(device: &Device, options: impl Into<RegisterOptions>, limit: usize) -> Result<Self> {
         Ok(Self {
             device: device.clone(),

@@ -130,8 +130,7 @@ impl Accelerator {
     /// programs ([`Info::managed`](crate::Info::managed)); `EINVAL`: the range is empty, or outside
     /// of the program's or the device's addresses; `EEXIST`: it overlaps with a managed range
     /// without lying in it; `EPERM`: another process opened the device; `ENOSPC`: too many objects;
-    /// `ENOMEM`: out of memory; `ENOTTY`: the driver is older than this crate; `ENODEV`: the device
-    /// is gone; `EDEADLK`: this is a host function.
+    /// `ENOMEM`: out of memory; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn manage<T>(&self, memory: *const [T]) -> Result<ManagedRange> {
         self.manage_with(memory, ManageOptions::new())
     }

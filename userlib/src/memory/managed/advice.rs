@@ -153,8 +153,8 @@ impl Accelerator {
     ///
     /// `ENOENT`: some of it is not managed by this context; `EINVAL`: the range is empty, or
     /// outside of the program's addresses; `EOPNOTSUPP`: as for [`manage`](Self::manage); `EPERM`:
-    /// another process opened the device; `ENOMEM`: out of memory; `ENOTTY`: the driver is older
-    /// than this crate; `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    /// another process opened the device; `ENOMEM`: out of memory; `ENODEV`: the device is gone;
+    /// `EDEADLK`: this is a host function.
     pub fn advise<T>(&self, memory: *const [T], advice: Advice) -> Result<()> {
         let fail = |errno| {
             let attempt = format!("advise {} for {}", words(memory), self.device());

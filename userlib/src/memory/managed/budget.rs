@@ -39,8 +39,8 @@ impl Accelerator {
     /// # Errors
     ///
     /// `ENOENT`: the context manages nothing; `EOPNOTSUPP`: as for [`manage`](Self::manage);
-    /// `EPERM`: another process opened the device; `ENOTTY`: the driver is older than this crate;
-    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    /// `EPERM`: another process opened the device; `ENODEV`: the device is gone; `EDEADLK`: this is
+    /// a host function.
     pub fn budget(&self) -> Result<Budget> {
         self.ask_budget("ask for", abi::pinmap_budget::default())
     }

@@ -77,8 +77,8 @@ impl Accelerator {
     /// `ENOENT`: some of it is not managed by this context; `EINVAL`: the range is empty, or
     /// outside of the program's addresses; `EOPNOTSUPP`: as for [`manage`](Self::manage); `EPERM`:
     /// another process opened the device; `EIO`: the device did not copy the pages, which stay
-    /// where they were; `ENOMEM`: out of memory; `ENOTTY`: the driver is older than this crate;
-    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
+    /// where they were; `ENOMEM`: out of memory; `ENODEV`: the device is gone; `EDEADLK`:
+    /// this is a host function.
     pub fn prefetch<T>(&self, memory: *const [T], to: Place) -> Result<Prefetched> {
         let attempt = || format!("move {} by {}", words(memory), self.device());
         match pages_around(memory) {

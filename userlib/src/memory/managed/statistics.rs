@@ -71,8 +71,8 @@ pub struct RefusedAccess {
     pub addr: u64,
     /// What the device wanted to do.
     pub access: FaultAccess,
-    /// Why it was refused. `None` if an older driver does not tell.
-    pub reason: Option<FaultReason>,
+    /// Why it was refused.
+    pub reason: FaultReason,
 }
 
 impl ManagedRange {
@@ -81,8 +81,7 @@ impl ManagedRange {
     ///
     /// # Errors
     ///
-    /// `ENOTTY`: the driver is older than this crate; `ENODEV`: the device is gone; `EDEADLK`: this
-    /// is a host function.
+    /// `ENODEV`: the device is gone; `EDEADLK`: this is a host function.
     pub fn statistics(&self) -> Result<ManagedStatistics> {
         let mut args = abi::pinmap_statistics {
             handle: self.handle(),
@@ -105,10 +104,10 @@ impl ManagedRange {
             device_time: Duration::from_nanos(args.out_device_ns),
             host_time: Duration::from_nanos(args.out_host_ns),
             refused: args.out_refused,
-            last_refused: (args.out_refused != 0).then(|| RefusedAccess {
+            last_refused: FaultReason::from_abi(args.out_last_reason).map(|reason| RefusedAccess {
                 addr: args.out_last_addr,
                 access: FaultAccess::from_abi(args.out_last_access),
-                reason: FaultReason::from_abi(args.out_last_reason),
+                reason,
             }),
             from_peers: args.out_from_peers,
             to_peers: args.out_to_peers,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Registrations that are made or released together, by one call of the driver for many. An older
-//! driver, which has no such calls (`ENOTTY`), is asked for one at a time.
+//! Registrations that are made or released together, by one call of the driver for many.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -90,8 +89,7 @@ impl RawRegistration {
     }
 }
 
-/// Registers what one call can, and adds it to what was made. An older driver may have registered
-/// some of it before it refuses the rest.
+/// Registers what one call can, and adds it to what was made.
 ///
 /// # Safety
 ///
@@ -102,13 +100,6 @@ unsafe fn register_chunk(
     options: RegisterOptions,
     made: &mut Vec<RawRegistration>,
 ) -> Result<(), Refused> {
-    let one_by_one = |made: &mut Vec<RawRegistration>| {
-        // SAFETY: As the caller promises.
-        unsafe { register_each(device, chunk, made) }
-    };
-    if chunk.len() == 1 {
-        return one_by_one(made);
-    }
     let result = {
         span!("register_all", count = chunk.len());
         let mut args = options.to_abi_buffers();
@@ -125,7 +116,6 @@ unsafe fn register_chunk(
             made.extend(each.map(|(asked, one)| asked.made(device, one)));
             Ok(())
         }
-        Err((Errno::ENOTTY, _)) => one_by_one(made),
         Err((errno, args)) => {
             let index = args.out_failed as usize;
             let failed = chunk.get(index);
@@ -140,27 +130,6 @@ unsafe fn register_chunk(
             })
         }
     }
-}
-
-/// Registers one after the other, until one is refused.
-///
-/// # Safety
-///
-/// As for [`RawRegistration::new_all`].
-unsafe fn register_each(
-    device: &Device,
-    chunk: &[Asked],
-    made: &mut Vec<RawRegistration>,
-) -> Result<(), Refused> {
-    for (index, asked) in chunk.iter().enumerate() {
-        // SAFETY: As the caller promises.
-        let one = unsafe { RawRegistration::new(device, asked.addr, asked.len, asked.options) };
-        made.push(one.map_err(|error| Refused {
-            error,
-            index: Some(index),
-        })?);
-    }
-    Ok(())
 }
 
 /// Releases registrations, of any devices. Those that were released already stay so.
@@ -189,8 +158,8 @@ fn release_chunk(chunk: &mut [&mut RawRegistration]) -> Result<()> {
             Ok(()) | Err(Errno::ENODEV) => Hold::Released,
             // All handles are gone, and the driver does not say for which it failed.
             Err(Errno::EIO) => Hold::Lost,
-            // Nothing was released: the driver has no such call, or does not know one of the
-            // handles any more. One by one, each has its own answer.
+            // Nothing was released: the driver does not know one of the handles any more. One by
+            // one, each has its own answer.
             Err(_) => Hold::Held,
         };
         for one in chunk.iter_mut().filter(|one| one.hold == Hold::Held) {
