@@ -222,8 +222,7 @@ const TESTS: &[Test] = tests! {
         program_key_value
         program_fpga_ring
         program_fpga_finds_no_device
-        programs_of_accelerators
-        programs_of_flat_devices;
+        program_features;
     harness:
         freed_memory_is_watched;
     traces:
@@ -280,6 +279,7 @@ const TESTS: &[Test] = tests! {
         memory_in_flight_stays_after_a_panic
         memory_in_flight_stays_after_an_error
         forgotten_memory_in_flight_stays
+        memory_in_flight_is_raced_for
         scope_of_streams_waits_whatever_happens
         busy_stream_is_dropped_at_once
         done_on_a_stream_that_is_gone

@@ -157,40 +157,7 @@ pub(crate) fn program_reactors() -> Outcome {
     program("reactors async-io").map(drop)
 }
 
-/// What users of an earlier version tried first, and could not write.
-pub(crate) fn programs_of_accelerators() -> Outcome {
+pub(crate) fn program_features() -> Outcome {
     drop(gpu()?);
-    for name in [
-        "alloc_as_slice",
-        "into_under_lock",
-        "other_elements",
-        "overclaims",
-        "own_kernel",
-        "part_then_whole",
-        "pending_await",
-        "pending_chain",
-        "pending_not_sync",
-        "raw_is_no_operand",
-        "read_into_alloc",
-        "scope_needs_annotation",
-        "serde_info",
-        "struct_element",
-    ] {
-        program(&format!("rejected {name}"))?;
-    }
-    Ok(())
-}
-
-/// The same for flat devices.
-pub(crate) fn programs_of_flat_devices() -> Outcome {
-    drop(device()?);
-    for name in [
-        "buffer_from_vec",
-        "interrupt_timeout",
-        "register_word_f32",
-        "tokio_interrupt",
-    ] {
-        program(&format!("rejected {name}"))?;
-    }
-    Ok(())
+    program("features").map(drop)
 }

@@ -325,6 +325,31 @@ pub(crate) fn busy_stream_is_dropped_at_once() -> Outcome {
     })
 }
 
+/// Two streams and the CPU race on memory in flight, which the compiler does not refuse: the memory
+/// then has one of the values that the order of the accesses could give it.
+pub(crate) fn memory_in_flight_is_raced_for() -> Outcome {
+    let gpu = gpu()?;
+    let (mut host, mut local) = (gpu.alloc::<f32>(1024)?, gpu.alloc_vram::<f32>(1024)?);
+    let (first, second) = (stream(&gpu)?, stream(&gpu)?);
+    let seen = stream::scope(|scope| {
+        let (first, second) = (scope.on(&first), scope.on(&second));
+        let (mut host, mut local) = (host.slice_mut(), local.slice_mut());
+        first.copy(&host, &mut local)?;
+        first.launch(testgpu::IncrementF32 { data: &mut local })?;
+        // No event is between the two.
+        second.launch(testgpu::IncrementF32 { data: &mut local })?;
+        second.copy(&local, &mut host)?;
+        let seen = local.get(0)?;
+        host.write(0, &[0.0; 1024])?;
+        Ok(seen)
+    })?;
+    assert!([0.0, 1.0, 2.0].contains(&seen), "{seen}");
+    assert!(host.iter().all(|x| [0.0, 1.0, 2.0].contains(x)));
+    // Each stream has incremented last what it or the other one stored.
+    assert!(local.to_vec().iter().all(|x| [1.0, 2.0].contains(x)));
+    Ok(())
+}
+
 /// Raw packets can store any fence, so the device itself is asked whether they are done. The answer
 /// is the same after the queue is gone.
 pub(crate) fn done_on_a_stream_that_is_gone() -> Outcome {
