@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use pinmap_dynamic::{Error, Result};
 
-/// What kind of error the last one of this thread was.
+/// The kind of the last error of this thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum ErrorKind {
@@ -30,7 +30,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// The address names no memory that can be used so.
     BadAddress,
-    /// It is there already: a registration, a device address.
+    /// Something is there already: a registration, a device address.
     AlreadyExists,
     /// Out of memory, or over a limit such as RLIMIT_MEMLOCK.
     OutOfMemory,
@@ -38,7 +38,7 @@ pub enum ErrorKind {
     NoSpace,
     /// The device, the driver or the kernel cannot do this.
     Unsupported,
-    /// It would have to wait, and must not.
+    /// The call would have to wait, and must not.
     WouldBlock,
     /// The time was up.
     TimedOut,
@@ -130,7 +130,7 @@ pub(crate) fn make<T>(body: impl FnOnce() -> Result<T>) -> *mut T {
     enter(ptr::null_mut(), || body().map(Box::new).map(Box::into_raw))
 }
 
-/// What a pointer of C refers to.
+/// Refers to the value that a pointer of C points to.
 ///
 /// # Safety
 ///

@@ -30,7 +30,7 @@ pub struct DeviceEventInfo {
     pub event_type: u32,
     /// 0
     pub reserved: u32,
-    /// What it is about.
+    /// The handle that the event is about.
     pub id: u64,
     /// An address in this program, or of the device.
     pub address: u64,

@@ -25,19 +25,19 @@ pub const PINMAP_ACCESSED_BY_DEVICE: u32 = 1 << 2;
 /// The memory is mostly read.
 pub const PINMAP_READ_MOSTLY: u32 = 1 << 3;
 
-/// What became of memory that was to move, in bytes.
+/// The outcome for memory that was to move, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Prefetched {
-    /// It moved.
+    /// Bytes that moved.
     pub moved: u64,
-    /// It was there already.
+    /// Bytes that were there already.
     pub there: u64,
-    /// There was no room for it.
+    /// Bytes for which there was no room.
     pub no_room: u64,
-    /// It stays, because somebody has it pinned, shares it since fork(), or is using it just now.
+    /// Bytes that stay: somebody has them pinned, shares them since fork(), or uses them just now.
     pub busy: u64,
-    /// It never moves: memory of files, shared or locked memory, addresses where nothing is.
+    /// Bytes that never move: of files, shared or locked memory, addresses where nothing is.
     pub fixed: u64,
 }
 

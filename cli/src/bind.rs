@@ -13,7 +13,7 @@ use crate::Result;
 
 /// The name of the driver.
 const DRIVER: &str = "pinmap";
-/// What a bridge is, in words.
+/// Describes a bridge in messages.
 pub(crate) const BRIDGE: &str = "a bridge, on which other parts of the system may rely";
 
 /// Gives a function to the driver.

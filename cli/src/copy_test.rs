@@ -16,14 +16,14 @@ use crate::{progress, size, Result};
 /// How often to show how far registering is.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// What the test has found.
+/// Results of the test.
 #[derive(Serialize)]
 struct Report {
     /// Path of the node.
     device: PathBuf,
     /// Major and minor version of edu.
     version: (u8, u8),
-    /// What the device computed, and told by an interrupt.
+    /// Result that the device computed, and told by an interrupt.
     factorial_of_10: u32,
     /// Where the memory was.
     source: Place,

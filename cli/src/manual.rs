@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the command tells about itself: completions for shells, and manual pages.
+//! Completions for shells and manual pages, made of the command's own descriptions.
 
 use std::fs;
 use std::io::Write;

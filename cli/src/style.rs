@@ -4,13 +4,13 @@
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 
-/// Of headings.
+/// Style of headings.
 pub(crate) const HEADING: Style = Style::new().bold();
-/// Of what is well.
+/// Style of good findings.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-/// Of what is to be known.
+/// Style of notes.
 pub(crate) const NOTE: Style = AnsiColor::Yellow.on_default();
-/// Of what is wrong, and of errors.
+/// Style of bad findings, and of errors.
 pub(crate) const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// Keeps to what the command line says.

@@ -184,7 +184,7 @@ impl Bar {
     }
 }
 
-/// What an array of a BAR is a view of.
+/// Part of a mapped BAR, of which an array is a view.
 #[pyclass(module = "pinmap", frozen)]
 struct Part {
     /// Keeps it mapped.

@@ -162,7 +162,7 @@ pub(crate) fn as_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, P
     py.import("numpy")?.getattr("asarray")?.call1((view,))
 }
 
-/// What `__array__` returns of a view: itself, or a copy.
+/// Converts a view as `__array__` has to: returns the view itself, or a copy.
 pub(crate) fn converted<'py>(
     view: Bound<'py, PyAny>,
     dtype: Option<Bound<'py, PyAny>>,
@@ -182,7 +182,7 @@ pub(crate) fn converted<'py>(
     }
 }
 
-/// What `len()` is of an array.
+/// Returns the `len()` of an array.
 pub(crate) fn length(layout: &Layout) -> PyResult<usize> {
     let first = layout.shape.first().map(|&count| count as usize);
     first.ok_or_else(|| pyo3::exceptions::PyTypeError::new_err("an array without dimensions"))

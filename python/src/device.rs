@@ -29,7 +29,7 @@ use crate::stream::Stream;
 use crate::view::view_of;
 use crate::wait::{coroutine, wait};
 
-/// What the objects of a device share.
+/// State that all objects of a device share.
 pub(crate) struct Shared {
     pub(crate) device: pinmap::Device,
     accelerator: OnceLock<Accelerator>,
@@ -169,7 +169,7 @@ pub(crate) fn list(py: Python<'_>) -> PyResult<Vec<DeviceNode>> {
     Ok(nodes.into_iter().map(Into::into).collect())
 }
 
-/// What keeps memory that a device may reach: a view of an object of Python.
+/// Keeps memory that a device may reach, by a view of the object of Python that has it.
 pub(crate) struct Kept {
     pub(crate) _view: PyUntypedBuffer,
 }

@@ -51,13 +51,13 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// What a tensor needs as long as it is there: memory, of which it is a view, or a copy.
+/// Keeps the memory of a tensor: memory of which it is a view, or a copy.
 enum Data {
     View(Py<Memory>),
     Copy { _words: Vec<u64> },
 }
 
-/// What the context of a tensor points to, in a box.
+/// The context of a tensor, which has a pointer to it; it is in a box.
 struct Context {
     versioned: Option<Versioned>,
     unversioned: Option<Unversioned>,

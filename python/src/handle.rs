@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an object of Python holds until it is closed.
+//! Handles: an object of Python holds one until it is closed.
 //!
 //! After `fork()` the driver's objects are the parent's. A child that released what it inherited
 //! would take it from its parent, and Python drops objects when it likes. So a handle knows its
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 
 use crate::error::raise;
 
-/// What an object of Python holds until it is closed.
+/// Holds a value until the object of Python is closed.
 pub(crate) struct Handle<T: Send + Sync> {
     what: &'static str,
     process: u32,
@@ -56,7 +56,7 @@ impl<T: Send + Sync> Handle<T> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is held.
+    /// Returns the value.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl<T: Send + Sync> Handle<T> {
         self.drop_held(held);
     }
 
-    /// What is held, of which nothing is held after that.
+    /// Takes the value out, so that nothing is held any more.
     pub(crate) fn take(&self) -> PyResult<Option<Arc<T>>> {
         self.check_process()?;
         Ok(self.swap(None))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the driver tells about devices and memory, as objects with attributes.
+//! Objects with attributes, for the things that the driver tells about devices and memory.
 
 use pyo3::prelude::*;
 
@@ -198,17 +198,17 @@ records! {
         faults_failed: u64,
     }
 
-    /// What became of memory that was to move, in bytes.
+    /// The outcome for memory that was to move, in bytes.
     Prefetched {
-        /// It moved.
+        /// Bytes that moved.
         moved: u64,
-        /// It was there already.
+        /// Bytes that were there already.
         there: u64,
-        /// There was no room for it.
+        /// Bytes for which there was no room.
         no_room: u64,
-        /// It stays, because somebody has it pinned, shares it since fork(), or is using it now.
+        /// Bytes that stay: somebody has them pinned, shares them since fork(), or uses them now.
         busy: u64,
-        /// It never moves: memory of files, shared or locked memory, addresses where nothing is.
+        /// Bytes that never move: of files, shared or locked memory, addresses where nothing is.
         fixed: u64,
     }
 
@@ -218,7 +218,7 @@ records! {
         host: u64,
         /// In the device's memory.
         device: u64,
-        /// Of pages that do not exist yet, are swapped out, or are on another device.
+        /// Bytes of pages that do not exist yet, are swapped out, or are on another device.
         absent: u64,
         /// The memory in runs, by rising addresses, without holes.
         runs: Vec<Run>,
@@ -268,7 +268,7 @@ records! {
         /// length). "gone": the device is gone; the last event. "other": an event that this module
         /// does not know, with the driver's number as id.
         kind: String,
-        /// What it is about: Memory.id, or Stream.id.
+        /// The Memory.id or Stream.id that the event is about.
         id: u64,
         /// An address in this program, or of the device.
         address: u64,

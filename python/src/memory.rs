@@ -43,13 +43,13 @@ pub(crate) struct Memory {
     views: Views,
 }
 
-/// What there is until the memory is released: also the device, whose object may be closed.
+/// Holds the memory until it is released, and the device, whose object may be closed before.
 struct Held {
     memory: Arc<dynamic::Memory>,
     shared: Arc<Shared>,
 }
 
-/// What memory is.
+/// Kinds of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Registered,
@@ -195,7 +195,7 @@ impl Memory {
         self.layout.shape.len()
     }
 
-    /// What the memory is: "registered", "file", "allocated", "vram", "imported" or "managed".
+    /// The kind: "registered", "file", "allocated", "vram", "imported" or "managed".
     #[getter]
     fn kind(&self) -> &'static str {
         self.kind.word()
@@ -502,7 +502,7 @@ impl Memory {
     }
 }
 
-/// What the end of a `with` block raises: nothing, if an exception ends the block already.
+/// Passes on the error of the end of a `with` block, unless an exception ends the block already.
 pub(crate) fn unless_failing(
     exception: Option<&Bound<'_, PyAny>>,
     ended: PyResult<()>,

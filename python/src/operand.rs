@@ -25,7 +25,7 @@ pub(crate) struct Operand {
     /// None, if the array has other elements than those this module knows.
     dtype: Option<&'static Dtype>,
     size: usize,
-    /// What it is in the words of an error.
+    /// Name of the operand in the words of an error.
     what: &'static str,
 }
 
@@ -150,7 +150,7 @@ impl Operand {
         )))
     }
 
-    /// Its rows and columns.
+    /// Returns the rows and the columns.
     pub(crate) fn matrix(&self) -> PyResult<(usize, usize)> {
         match self.shape[..] {
             [rows, columns] => Ok((rows, columns)),

@@ -36,7 +36,7 @@ pub(crate) struct Stream {
     priority: u32,
 }
 
-/// What there is until the stream is closed: also the device, whose object may be closed.
+/// Holds the stream until it is closed, and the device, whose object may be closed before.
 struct Held {
     stream: dynamic::Stream,
     shared: Arc<Shared>,
@@ -427,7 +427,7 @@ impl Completion {
     }
 }
 
-/// What a kernel refuses, as an exception.
+/// Makes the exception for arguments that a kernel refuses.
 pub(crate) fn refuse(text: String) -> PyErr {
     raise(dynamic::Error::invalid(text))
 }

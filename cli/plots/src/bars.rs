@@ -10,7 +10,7 @@ const ROW: u32 = 24;
 /// A plot of rows of bars.
 #[derive(Debug)]
 pub struct Bars {
-    /// What was measured.
+    /// Says what was measured.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
@@ -35,7 +35,7 @@ pub struct Bar {
     pub from: f64,
     /// The other end. It may be less than the first one.
     pub to: f64,
-    /// What is written to the right of the bar.
+    /// Text to the right of the bar.
     pub text: String,
 }
 

@@ -14,7 +14,7 @@ const HEIGHT: u32 = 360;
 /// A plot of curves.
 #[derive(Debug)]
 pub struct Curves {
-    /// What was measured.
+    /// Says what was measured.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,

@@ -70,7 +70,7 @@ fn beside() -> TextStyle<'static> {
     style.pos(Pos::new(HPos::Left, VPos::Center))
 }
 
-/// What surrounds the data of a plot.
+/// Frame around the data of a plot: title, axes and legend.
 struct Frame<'a> {
     title: &'a str,
     x: Axis,

@@ -44,7 +44,7 @@ const LOADS: [(&str, Load, Claim); 3] = [
     ),
 ];
 
-/// What the times of a load are to show.
+/// Claim that the times of a load are to show.
 struct Claim {
     /// Zero-copy is faster than copying, or the other way round.
     zero_copy_wins: bool,

@@ -47,7 +47,7 @@ fn draw(report: &Report) -> Result<Vec<(&'static str, String)>> {
     Ok(plots)
 }
 
-/// What each stream did, in the first quarter of the serial run.
+/// Draws the work of each stream, in the first quarter of the serial run.
 fn streams(result: &Streams) -> Bars {
     let serial = result.runs.first().map_or(0, |run| run.device_ns);
     let until = millis(serial / 4);

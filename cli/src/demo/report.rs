@@ -18,13 +18,13 @@ pub(crate) struct Report {
     /// Whether all checks are right.
     pub(crate) good: bool,
     pub(crate) device: DeviceReport,
-    /// The same program with memory of each kind.
+    /// One program, with memory of each kind.
     pub(crate) in_place: Vec<InPlace>,
     pub(crate) mapped_copy: MappedCopy,
     pub(crate) counters: Counters,
     /// Null if the link has no limit, so that there is nothing to overlap.
     pub(crate) streams: Option<Streams>,
-    /// The same work on host memory (zero-copy), and on a copy in the device's memory.
+    /// Work on host memory (zero-copy), and the same on a copy in the device's memory.
     pub(crate) sizes: Vec<SizeRow>,
     /// Null if the kernel lets no driver follow the memory of programs.
     pub(crate) managed: Option<ManagedReport>,
@@ -97,7 +97,7 @@ pub(crate) struct MappedCopy {
     pub(crate) device_addr: String,
 }
 
-/// What the device counted while it worked in place and between mapped buffers.
+/// Counters of the device, while it worked in place and between mapped buffers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Counters {
     /// By the copy engines.
@@ -108,7 +108,7 @@ pub(crate) struct Counters {
     pub(crate) host_written_bytes: u64,
 }
 
-/// The same chunks one step at a time, and by one, two and three streams.
+/// Times of the same chunks one step at a time, and by one, two and three streams.
 #[derive(Debug, Serialize)]
 pub(crate) struct Streams {
     pub(crate) chunks: usize,

@@ -169,7 +169,7 @@ mod tests {
         );
     }
 
-    /// What is wrong with a machine.
+    /// Lists the findings that are wrong with a machine.
     fn wrong(system: &System) -> Vec<&'static str> {
         let findings = machine(system, None).into_iter();
         findings

@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom};
 use super::system::System;
 use super::Finding;
 
-/// What a module that is signed ends with (`MODULE_SIG_STRING` of the kernel).
+/// The end of a module that is signed (`MODULE_SIG_STRING` of the kernel).
 const SIGNED: &[u8] = b"~Module signature appended~\n";
 
 /// The public key with which DKMS signs modules.

@@ -43,7 +43,7 @@ enum Place {
     Device,
 }
 
-/// What the CPU can do at the address, from `/proc/PID/maps`.
+/// Rights and name of the memory at the address, from `/proc/PID/maps`.
 #[derive(Debug, PartialEq, Eq)]
 struct Area {
     rights: String,

@@ -13,7 +13,7 @@ pub(super) struct Range {
     device: String,
     context: u64,
     pid: u32,
-    /// It has its addresses to itself.
+    /// Whether the range has its addresses to itself.
     is_window: bool,
     start: u64,
     length: u64,

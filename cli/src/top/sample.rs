@@ -62,7 +62,7 @@ pub(super) struct Sample {
     #[serde(skip)]
     taken: Instant,
     pub(super) devices: Vec<DeviceSample>,
-    /// Those of processes that this user may look at.
+    /// Contexts of processes that this user may look at.
     pub(super) contexts: Vec<ContextSample>,
     /// Processes of which this user may not see the open files.
     pub(super) hidden_processes: usize,

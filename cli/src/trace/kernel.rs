@@ -14,7 +14,7 @@ const TRACEFS: &str = "/sys/kernel/tracing";
 /// Room for events, in KiB for each processor.
 const BUFFER: &str = "8192";
 
-/// What to do if tracefs cannot be used.
+/// Says what to do if tracefs cannot be used.
 pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {

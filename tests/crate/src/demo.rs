@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `pinmap demo --json` tells, beside what the device counted meanwhile.
+//! Compares what `pinmap demo --json` tells with what the device counted meanwhile.
 
 use std::path::PathBuf;
 

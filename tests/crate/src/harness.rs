@@ -35,7 +35,7 @@ pub(crate) fn skip<T>(reason: impl Into<String>) -> Result<T, Box<dyn Error>> {
 
 /// Exit status of a test that was skipped; its last line is the reason.
 const SKIPPED: u8 = 4;
-/// What a test takes at most, in seconds; the runner allows more.
+/// Time limit of a test in seconds; the runner allows more.
 const SECONDS: u32 = 120;
 /// Time limit where each DMA access of the test GPU is a message.
 const SECONDS_IN_MESSAGES: u32 = 400;

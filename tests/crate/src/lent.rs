@@ -410,7 +410,7 @@ impl Drop for FileMapping {
     }
 }
 
-/// What the device writes to a shared mapping of a file is in the file.
+/// Bytes that the device writes to a shared mapping of a file are in the file.
 pub(crate) fn lent_file_gets_the_results() -> Outcome {
     let gpu = faulting()?;
     let mut queue = gpu.queue(QueueOptions::new())?;

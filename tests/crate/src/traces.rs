@@ -219,7 +219,7 @@ pub(crate) fn trace_that_is_full_loses_records_only() -> Outcome {
     Ok(())
 }
 
-/// What fits a ring without a trace fits it with one.
+/// Work that fits a ring without a trace fits it with one.
 #[allow(unsafe_code)]
 pub(crate) fn trace_leaves_small_rings_alone() -> Outcome {
     const LONGEST: usize = 52;

@@ -417,7 +417,7 @@ impl Descriptor for Transfer {
     }
 }
 
-/// What the firmware of a device with a ring does, by the DMA engine of edu: fetches the descriptor
+/// Plays the firmware of a device with a ring, by the DMA engine of edu: fetches the descriptor
 /// with a number, moves the data by way of the device's own memory, and stores the status.
 fn firmware(edu: &mut Edu, ring: u64, len: u64, number: u64) -> Outcome {
     let size = size_of::<Transfer>();

@@ -29,7 +29,7 @@ fn increment(queue: &mut Queue, numbers: &mut Managed<f32>) -> Result<(), Error>
     })
 }
 
-/// What the kernel says of a mapping of this process: its flags, and its policy.
+/// Reads the flags and the policy of a mapping of this process, as the kernel tells them.
 fn flags_of(addr: usize) -> std::io::Result<String> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let from = smaps.find(&format!("{addr:x}-")).expect("the mapping");
@@ -113,7 +113,7 @@ pub(crate) fn window_keeps_its_addresses() -> Outcome {
     Ok(())
 }
 
-/// What a program must not do there stops the queue, and is told to the end.
+/// A forbidden access to a window stops the queue, and the fault is told to the end.
 pub(crate) fn window_tells_its_last_fault() -> Outcome {
     let gpu = faulting()?;
     let window = gpu.window(WindowOptions::new(2 * HUGE))?;

@@ -4,7 +4,7 @@
 
 use crate::regs;
 
-/// What configuration space says of a function.
+/// Identity of a function in its configuration space.
 #[derive(Debug)]
 pub struct Identity {
     /// Vendor, and device in the upper half.

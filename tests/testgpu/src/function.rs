@@ -32,7 +32,7 @@ impl Bar<'_> {
 /// A PCI function. The thread that handles the host's requests calls it, so no method waits for
 /// DMA.
 pub trait Function: Debug {
-    /// What configuration space says of it.
+    /// Returns the identity that configuration space tells.
     fn identity(&self) -> &'static Identity;
     /// A BAR.
     fn bar(&self, number: u32) -> Bar<'_>;

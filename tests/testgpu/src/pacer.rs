@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What limits an engine while it works: the bus model, the time limit, and resets.
+//! Limits of an engine while it works: the bus model, the time limit, and resets.
 
 use crate::fault::{Fault, Reason};
 use crate::hardware::Hardware;

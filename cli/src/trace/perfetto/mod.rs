@@ -28,7 +28,7 @@ const FIRST_GROUP: u32 = 1 << 24;
 /// The track of a device's migrations.
 const MIGRATIONS: u64 = 1 << 20;
 
-/// What a trace contains.
+/// Counts the contents of a trace.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) queues: usize,

@@ -21,7 +21,7 @@ struct Block {
     instructions: u64,
 }
 
-/// What a function took.
+/// Cost of a function.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 struct Cost {
     /// How often it was called.

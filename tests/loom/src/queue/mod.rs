@@ -30,7 +30,7 @@ use point::Point;
 /// The device's side of a queue, for a thread that plays the device. It ends when that is dropped.
 pub(crate) struct Engine {
     fences: Map,
-    /// What the device writes for the program.
+    /// Memory that the device writes for the program.
     pub(crate) memory: Arc<AtomicU64>,
     kernel: Arc<Kernel>,
 }

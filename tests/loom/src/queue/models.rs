@@ -96,7 +96,7 @@ pub fn packets_arrive_as_they_were_put() {
     });
 }
 
-/// Who sees that a fence is reached, or was woken, sees what the work before it wrote.
+/// A thread that finds a fence reached, or was woken, sees what the work before it wrote.
 pub fn a_fence_shows_what_was_written() {
     check_with(3, || {
         let (handle, engine) = queue();

@@ -86,7 +86,7 @@ pub fn a_future_that_is_dropped_leaves_nothing() {
     });
 }
 
-/// What pending work holds is dropped once, after the work is done.
+/// Pending work drops the memory that it holds once, after the work is done.
 pub fn pending_memory_is_dropped_after_the_work() {
     struct Held(Arc<AtomicU64>, Arc<Notify>);
     impl Drop for Held {
@@ -125,7 +125,7 @@ pub fn the_device_sees_what_a_host_function_wrote() {
     });
 }
 
-/// Who waits for a host function is woken when it has run, and sees what it wrote.
+/// A thread that waits for a host function is woken when it has run, and sees what it wrote.
 pub fn the_end_of_a_host_function_is_told() {
     check(|| {
         let (handle, engine) = queue();
@@ -139,7 +139,7 @@ pub fn the_end_of_a_host_function_is_told() {
     });
 }
 
-/// Who waits for a host function is woken when it never will run.
+/// A thread that waits for a host function is woken when it never will run.
 pub fn the_loss_of_a_host_function_is_told() {
     check(|| {
         let (handle, engine) = queue();
@@ -162,7 +162,7 @@ impl Serve for Server {
     }
 }
 
-/// What is wanted is done by then, also if somebody has the lock.
+/// A wish is granted when all threads are done, also if one of them had the lock.
 pub fn a_wish_is_not_lost() {
     check_with(3, || {
         let served = Arc::new(Served::new(Server(0)));
@@ -190,7 +190,7 @@ impl Serve for Touches {
     }
 }
 
-/// Who only wants something keeps nobody from the state.
+/// A thread that only wants something keeps nobody from the state.
 pub fn a_wish_is_no_lock() {
     check_with(3, || {
         let touched = Arc::<AtomicU64>::default();

@@ -32,7 +32,7 @@ impl Register {
         self.0.words()[0].store(value, Ordering::Relaxed);
     }
 
-    /// What the device sees. It then sees whatever was ordered before the write.
+    /// Reads the value as the device sees it, with whatever was ordered before the write.
     pub(crate) fn value(&self) -> u64 {
         self.0.words()[0].load(Ordering::Acquire)
     }
