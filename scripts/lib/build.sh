@@ -94,6 +94,24 @@ module_progress() {
 	echo "$objects of $((sources + 1)) objects"
 }
 
+# editor_project: writes rust-project.json for the tree and the kernel in KDIR, with paths as they
+# are outside of the build root.
+editor_project() {
+	local dir=$BUILDS/${KDIR##*/}/module
+	local tree=/cache${dir#"$CACHE"}/tree
+	local make=(in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" "M=$tree"
+		"${COMPILER[@]}")
+	mkdir -p "$dir/tree"
+	module_copy "$TREE" "$dir/tree"
+	MODULE_TREE=$dir/tree
+	step "$dir/log" "building the module for an editor" module_progress \
+		"${make[@]}" "-j$(nproc)" modules ||
+		die "the module cannot be built (log: $dir/log)"
+	"${make[@]}" rust-analyzer && in_kernel_root /src/packaging/rust-project "$tree"
+	sed "s,\"/src/,\"$TREE/,; s,\"/cache/,\"$CACHE/,; s,\"/usr,\"$KERNEL_ROOT/usr," \
+		"$dir/tree/rust-project.json" >"$TREE/rust-project.json"
+}
+
 # extra_module_build FOLDER: builds the only module in FOLDER of the tree, which the tests or the
 # bench need besides pinmap's, for the kernel in KDIR, and sets EXTRA_MODULE, its path.
 extra_module_build() {
