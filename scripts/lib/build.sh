@@ -71,7 +71,7 @@ module_make() { # FROM DIR [MAKE-ARGUMENT...]
 	[[ " $* " != *' CLIPPY=1 '* ]] || find "$dir/tree" -name '*.o' -delete
 	STEP_LOG=$log MODULE_TREE=$dir/tree
 	if ! step "$log" "building the module for ${KDIR##*/} (${dir##*/})" module_progress \
-		in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
+		in_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
 		"M=/cache${dir#"$CACHE"}/tree" "${COMPILER[@]}" "-j$(nproc)" "$@" modules; then
 		cat "$log" >&2
 		die "the module cannot be built for ${KDIR##*/}"
@@ -128,7 +128,7 @@ extra_module_make() { # SOURCES DIR
 	rm -rf "$2/tree"
 	mkdir -p "$2"
 	cp -r "$1" "$2/tree"
-	if ! in_kernel_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
+	if ! in_root make -s -C "/cache/kernels/${KDIR##*/}/out" \
 		"M=/cache${2#"$CACHE"}/tree" "${COMPILER[@]}" modules >"$2/log" 2>&1; then
 		cat "$2/log" >&2
 		die "the module in ${1#"$TREE/"} cannot be built for ${KDIR##*/}"

@@ -3,10 +3,8 @@
 # Kernel sources and kernels. Needs common.sh and root.sh.
 source "$TREE/scripts/lib/stock.sh"
 
-# The supported kernel lines, the preferred one first. (Bash itself sets a variable LINES, to the
-# height of the terminal.)
-KERNEL_LINES=(7.3 7.2)
-LINE_CHOICES=$(IFS="|" && echo "${KERNEL_LINES[*]}") # for usage texts
+# The line of the kernel that the driver is for. CONTRIBUTING.md says how to go to the next one.
+KERNEL_LINE=7.3
 KERNELS=(stock base debug) # Debian's own image; a small one; one that finds faults
 # To be raised when kernels must be built anew though neither source, configuration nor tool chain
 # changed.
@@ -14,87 +12,57 @@ KERNEL_VERSION=1
 
 # --- sources ---
 
-# source_ensure [LINE]: sets SOURCE (path seen in the root), RELEASE and LINE. Without LINE: the
-# best that can be had.
+# source_ensure: sets SOURCE (path seen in the root) and RELEASE.
 source_ensure() {
-	local line=${1:-${PINMAP_LINE:-}} found
-	KERNEL_ROOT=$ROOT
+	local found
 	if [ -n "${PINMAP_LINUX_SRC:-}" ]; then
 		[ -f "$PINMAP_LINUX_SRC/Kbuild" ] ||
 			die "PINMAP_LINUX_SRC=$PINMAP_LINUX_SRC is not a kernel source tree"
 		found=$(make -s -C "$PINMAP_LINUX_SRC" kernelversion) ||
 			die "make cannot tell the version of $PINMAP_LINUX_SRC"
 		SOURCE=/linux RELEASE=$found-$(realpath "$PINMAP_LINUX_SRC" | hash_of)
-		LINE=$(cut -d. -f1-2 <<<"$RELEASE")
 		return
 	fi
-	if [ -n "$line" ]; then
-		[[ " ${KERNEL_LINES[*]} " == *" $line "* ]] ||
-			die "kernel line $line is not one of the supported ones: ${KERNEL_LINES[*]}"
-		found=$(source_cached "$line")
-		[ -n "$found" ] || locked source source_make "$line"
-	else
-		for line in "${KERNEL_LINES[@]}"; do
-			found=$(source_cached "$line")
-			[ -z "$found" ] || break
-		done
-		[ -n "$found" ] || locked source source_make "${KERNEL_LINES[@]}"
-	fi
-	for line in ${1:-${PINMAP_LINE:-"${KERNEL_LINES[@]}"}}; do
-		found=$(source_cached "$line")
-		[ -z "$found" ] || break
-	done
-	SOURCE=/cache/sources/$found RELEASE=${found#linux-} LINE=$line
+	found=$(source_cached)
+	[ -n "$found" ] || locked source source_make
+	found=$(source_cached)
+	SOURCE=/cache/sources/$found RELEASE=${found#linux-}
 }
 
-# source_cached LINE: the newest source of the line that is already here. It stays in use until the
-# cache is deleted: a warm run needs no network and does not rebuild kernels because the archive
-# moved on.
+# source_cached: the newest source that is already here. It stays in use until the cache is deleted:
+# a warm run needs no network and does not rebuild kernels because the archive moved on.
 source_cached() {
-	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$1.*" ! -name '*.partial' \
-		-printf '%f\n' | sort -V | tail -n 1
+	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "linux-$KERNEL_LINE.*" -printf '%f\n' |
+		sort -V | tail -n 1
 }
 
-# source_available LINE: whether any suite known to the root's apt has it
+# source_available: whether any suite known to the root's apt has it
 source_available() {
-	local uris
-	uris=$(in_kernel_root apt-get -qq --print-uris download "linux-source-$1" 2>/dev/null || :)
+	local uris get=(in_root apt-get -qq --print-uris download)
+	uris=$("${get[@]}" "linux-source-$KERNEL_LINE" 2>/dev/null || :)
 	[[ $uris == "'"* ]]
 }
 
-# line_available LINE: whether the line can be had, here or from the archive
-line_available() {
-	[ -n "$(source_cached "$1")" ] || source_available "$1"
-}
-
-# source_make LINE...: fetches the first of the lines that there is. Runs with the lock held.
+# source_make: runs with the lock held.
 source_make() {
-	local line
-	for line; do
-		[ -z "$(source_cached "$line")" ] || return 0
-	done
+	[ -z "$(source_cached)" ] || return 0
 	rm -rf "$CACHE"/sources/*.partial
-	for line; do
-		if source_available "$line"; then
-			source_fetch "$line"
-			return 0
-		fi
-	done
 	# Backports drops a line soon after the next one comes. The source package of any suite will
 	# do, and nothing else is taken from these suites: their priority is lower than that of all
 	# the others.
-	STEP_LOG=$CACHE/logs/source-suites.log
-	step "$STEP_LOG" "looking for Linux $* in Debian testing and unstable" last_line \
-		source_add_suites ||
-		die "cannot look for Linux $*: $(root_cause) (log: $STEP_LOG)"
-	for line; do
-		if source_available "$line"; then
-			source_fetch "$line"
-			return 0
-		fi
-	done
-	die "the Debian archive has no source of Linux $* any more;" \
-		"PINMAP_LINUX_SRC=/path can name a tree"
+	if ! source_available; then
+		STEP_LOG=$CACHE/logs/source-suites.log
+		step "$STEP_LOG" "looking for Linux $KERNEL_LINE in Debian testing and unstable" \
+			last_line source_add_suites ||
+			die "cannot look for Linux $KERNEL_LINE: $(root_cause) (log: $STEP_LOG)"
+		source_available ||
+			die "the Debian archive has no source of Linux $KERNEL_LINE any more;" \
+				"PINMAP_LINUX_SRC=/path can name a tree"
+	fi
+	STEP_LOG=$CACHE/logs/source-$KERNEL_LINE.log
+	step "$STEP_LOG" "fetching the source of Linux $KERNEL_LINE" \
+		source_progress source_unpack ||
+		die "cannot fetch the source of Linux $KERNEL_LINE: $(root_cause) (log: $STEP_LOG)"
 }
 
 source_add_suites() {
@@ -107,65 +75,57 @@ source_add_suites() {
 	in_root apt-get -q update
 }
 
-source_fetch() { # LINE [PREFIX]
-	SOURCE_PARTIAL=${2:-}$1.partial
-	STEP_LOG=$CACHE/logs/source-${2:-}$1.log
-	step "$STEP_LOG" "fetching the source of Linux $1" source_progress source_unpack "$@" ||
-		die "cannot fetch the source of Linux $1: $(root_cause) (log: $STEP_LOG)"
-}
-
 # source_progress: the download, then the files
 source_progress() {
-	local files total
-	if [ ! -e "$CACHE/sources/$SOURCE_PARTIAL/tree/Kbuild" ]; then
-		du -cm "$CACHE/sources/$SOURCE_PARTIAL/deb" 2>/dev/null |
+	local files total dir=$CACHE/sources/$KERNEL_LINE.partial
+	if [ ! -e "$dir/tree/Kbuild" ]; then
+		du -cm "$dir/deb" 2>/dev/null |
 			awk 'END { print $1 + 0, 160, "MB" }'
 		return
 	fi
-	files=$(find "$CACHE/sources/$SOURCE_PARTIAL/tree" -type f | wc -l)
+	files=$(find "$dir/tree" -type f | wc -l)
 	total=$(awk '$1 == "source" { print $2 }' "$TREE/scripts/kernel/objects")
 	echo "$files $total files"
 }
 
-# apt_download DIRECTORY PACKAGE...: fetches packages into a directory of the kernel's root. Where
-# the root's lists are older than the archive, they are fetched anew first.
+# apt_download DIRECTORY PACKAGE...: fetches packages into a directory of the root. Where the root's
+# lists are older than the archive, they are fetched anew first.
 apt_download() {
-	local get=(in_kernel_root env -C "$1" apt-get -q download "${@:2}")
+	local get=(in_root env -C "$1" apt-get -q download "${@:2}")
 	"${get[@]}" || {
-		in_kernel_root apt-get -q update && "${get[@]}"
+		in_root apt-get -q update && "${get[@]}"
 	}
 }
 
-source_unpack() { # LINE [PREFIX]
-	local name=$SOURCE_PARTIAL version deb
-	deb=/cache/sources/$name/deb
-	local dir=$CACHE/sources/$name
+source_unpack() {
+	local name=$KERNEL_LINE.partial version
+	local deb=/cache/sources/$name/deb dir=$CACHE/sources/$name
 	rm -rf "$dir"
 	mkdir -p "$dir/deb" "$dir/tree" &&
-		apt_download "$deb" "linux-source-$1" &&
-		version=$(in_kernel_root sh -c "dpkg-deb -f $deb/*.deb Version") &&
+		apt_download "$deb" "linux-source-$KERNEL_LINE" &&
+		version=$(in_root sh -c "dpkg-deb -f $deb/*.deb Version") &&
 		echo "unpacking $version" &&
-		in_kernel_root bash -c "set -o pipefail; cd /cache/sources/$name &&
+		in_root bash -c "set -o pipefail; cd /cache/sources/$name &&
 			dpkg-deb --fsys-tarfile deb/*.deb |
 			tar -xO --wildcards '*/linux-source-*.tar.xz' |
 			xz -dT0 | tar -x --no-same-owner --strip-components=1 -C tree" &&
 		[ -f "$dir/tree/Kbuild" ] &&
-		mv "$dir/tree" "$CACHE/sources/${2:-}linux-$version" &&
+		mv "$dir/tree" "$CACHE/sources/linux-$version" &&
 		rm -rf "$dir"
 }
 
 # --- kernels ---
 
-# kernel_config KERNEL: the fragment for it on the chosen line
+# kernel_config KERNEL: the fragment for it
 kernel_config() {
 	[ "$1" != stock ] || return 0
 	local fragments=("$TREE/scripts/kernel/base.config")
 	[ "$1" = base ] || fragments+=("$TREE/scripts/kernel/$1.config")
-	sed -nE "s/^(CONFIG_[^ ]+)( # ${LINE/./\\.})?\$/\1/p" "${fragments[@]}"
+	grep -h ^CONFIG_ "${fragments[@]}"
 }
 
 toolchain() {
-	local list=$KERNEL_ROOT/var/lib/dpkg/status packages
+	local list=$ROOT/var/lib/dpkg/status packages
 	packages='^(clang-19|lld-19|gcc-14|binutils|rustc|rust-src|bindgen|libclang1-19)$'
 	awk -v packages="$packages" '
 		/^Package:/ { p = $2 }
@@ -176,18 +136,14 @@ kernel_known() { # KERNEL
 	[[ " ${KERNELS[*]} " == *" $1 "* ]]
 }
 
-# kernel_find KERNEL [LINE]: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the
+# kernel_find KERNEL: sets KERNEL, COMPILER (arguments of make), KDIR (its directory in the
 # cache; KDIR/out is what modules are built against), KERNEL_IMAGE and what source_ensure sets;
 # succeeds when the kernel is there.
 kernel_find() {
 	kernel_known "$1" || die "there is no kernel '$1': ${KERNELS[*]} are the ones"
 	root_ensure
 	KERNEL=$1
-	if [ "$KERNEL" = stock ] && [ -n "${STOCK_SUITES[${2:-none}]:-}" ]; then
-		stock_source_ensure "$2"
-	else
-		source_ensure "${2:-}"
-	fi
+	source_ensure
 	local key image=out/arch/x86/boot/bzImage
 	COMPILER=()
 	case $KERNEL in
@@ -200,7 +156,7 @@ kernel_find() {
 		toolchain
 		kernel_config "$KERNEL"
 	} | hash_of)
-	KDIR=$CACHE/kernels/$KERNEL-$LINE-$key
+	KDIR=$CACHE/kernels/$KERNEL-$(cut -d. -f1-2 <<<"$RELEASE")-$key
 	KERNEL_IMAGE=$KDIR/$image
 	if [ "$KERNEL" = stock ] && [ -e "$KDIR/compiler" ]; then
 		COMPILER=("CC=$(cat "$KDIR/compiler")")
@@ -208,7 +164,7 @@ kernel_find() {
 	[ -e "$KDIR/done" ]
 }
 
-# kernel_ensure KERNEL [LINE]: kernel_find, which builds the kernel where it is missing
+# kernel_ensure KERNEL: kernel_find, which builds the kernel where it is missing
 kernel_ensure() {
 	kernel_find "$@" && return
 	if [ "$KERNEL" = stock ]; then
@@ -219,19 +175,19 @@ kernel_ensure() {
 	fi
 }
 
-# kernel_start KERNEL LINE NICENESS: makes the kernel while the script goes on. kernel_finish KERNEL
-# LINE waits for it, and succeeds when the kernel is there. The exit status does not count: the
-# shell forgets that of a process whose number is used again.
+# kernel_start KERNEL NICENESS: makes the kernel while the script goes on. kernel_finish KERNEL
+# waits for it, and succeeds when the kernel is there. The exit status does not count: the shell
+# forgets that of a process whose number is used again.
 declare -A KERNEL_BUILDERS=()
 kernel_start() {
-	PROGRESS=lines nice -n "$3" "$TREE/scripts/setup" --kernel "$1" --line "$2" &
-	KERNEL_BUILDERS[$1-$2]=$!
+	PROGRESS=lines nice -n "$2" "$TREE/scripts/setup" --kernel "$1" &
+	KERNEL_BUILDERS[$1]=$!
 }
 kernel_finish() {
-	local pid=${KERNEL_BUILDERS[$1-$2]:-}
-	(kernel_find "$1" "$2") || {
+	local pid=${KERNEL_BUILDERS[$1]:-}
+	(kernel_find "$1") || {
 		[ -z "$pid" ] || wait "$pid" || :
-		(kernel_find "$1" "$2")
+		(kernel_find "$1")
 	}
 }
 kernel_stop_builders() {
@@ -260,7 +216,7 @@ kernel_make() {
 kernel_progress() {
 	local objects total
 	objects=$(find "$KDIR/out" -name '*.o' -o -name '*.rmeta' | wc -l)
-	total=$(awk -v name="$KERNEL-$LINE" '$1 == name { print $2 }' \
+	total=$(awk -v name="$KERNEL" '$1 == name { print $2 }' \
 		"$TREE/scripts/kernel/objects")
 	echo "$objects${total:+ $total} objects"
 }

@@ -2,12 +2,12 @@
 # shellcheck shell=bash
 # Debian packages. Needs common.sh, root.sh, kernel.sh and build.sh.
 
-# packages_build [LINE] [NAME]: builds the packages and sets PACKAGES, a directory with them, and
+# packages_build [NAME]: builds the packages and sets PACKAGES, a directory with them, and
 # KREL, the release of the kernel that the driver is prebuilt for. With a NAME they are built again,
 # apart from others: to see whether they come out the same.
 packages_build() {
-	local content name=${2:-package}
-	kernel_ensure stock "${1:-}"
+	local content name=${1:-package}
+	kernel_ensure stock
 	module_build
 	system_ensure
 	KREL=$(basename "$(echo "$KDIR"/modules/lib/modules/*)")

@@ -4,102 +4,69 @@
 # Debian's kernel, and no file of this tree. Needs common.sh, root.sh, kernel.sh, build.sh,
 # vm.sh and package.sh.
 
-PLAIN_VERSION=5 # to be raised when something here changes what the system holds
+PLAIN_VERSION=6 # to be raised when something here changes what the system holds
 PLAIN_PACKAGES=(systemd-sysv udev dbus kmod initramfs-tools pciutils zstd passwd login
 	python3-numpy)
 # What pinmap-dkms needs, besides the kernel's headers and source: its dependencies.
 PLAIN_DKMS_PACKAGES=(dkms bc bindgen bison flex libelf-dev libssl-dev openssl python3 rust-src
 	rustc xz-utils)
+# The kernel that such a user comes from: trixie's own, which the driver is not for.
+PLAIN_OLDER=(linux-image-amd64/trixie linux-headers-amd64/trixie)
 
-# plain_ensure [--dkms]: sets PLAIN, the root directory of a Debian system with the kernel KREL,
-# and PLAIN_OLDER to nothing. With --dkms: one with what builds modules, and, if the archive has an
-# older kernel that such a user may have come from, with that one, PLAIN_OLDER, instead. The
-# packages of KREL are in its directory /var/cache/update then, so that no test needs the network.
+# plain_ensure [--dkms]: sets PLAIN, the root directory of a Debian system with the kernel KREL.
+# With --dkms: one with what builds modules, and with PLAIN_OLDER instead. The packages of KREL are
+# in its directory /var/cache/update then, so that no test needs the network.
 plain_ensure() {
 	local kind=${1:-} key packages="${PLAIN_PACKAGES[*]}"
-	[ -z "$kind" ] || packages+=" ${PLAIN_DKMS_PACKAGES[*]}"
+	[ -z "$kind" ] || packages+=" ${PLAIN_DKMS_PACKAGES[*]} ${PLAIN_OLDER[*]}"
 	key=$(echo "$PLAIN_VERSION $packages $KREL" | hash_of)
-	local made=$CACHE/roots/plain${kind#-}-$key
-	[ -e "$made" ] || locked "${made##*/}" plain_make "$made" "$kind"
-	PLAIN=$made/root
-	PLAIN_OLDER=$(cat "$made/older")
+	PLAIN=$CACHE/roots/plain${kind#-}-$key
+	[ -e "$PLAIN" ] || locked "${PLAIN##*/}" plain_make "$PLAIN" "$kind"
 }
 
 plain_make() { # DIRECTORY [--dkms]
 	[ ! -e "$1" ] || return 0
 	need_space 8 "a plain Debian system"
 	root_need_debootstrap
-	local mirror partial=$1.partial suite=${STOCK_SUITES[$LINE]:-trixie}
-	local ROOT=$partial/root suites=("$suite")
-	[ "$suite" != trixie ] || suites+=(trixie-updates trixie-backports)
+	local mirror ROOT=$1.partial
 	mirror=$(root_mirror)
-	rm -rf --one-file-system "$partial"
+	rm -rf --one-file-system "$ROOT"
 	mkdir -p "$ROOT"
 	STEP_LOG=$CACHE/logs/${1##*/}.log
-	step "$STEP_LOG" "unpacking a plain Debian $suite" debootstrap_progress \
-		root_debootstrap "$suite" "$mirror" ||
+	step "$STEP_LOG" "unpacking a plain Debian trixie" debootstrap_progress \
+		root_debootstrap "$mirror" ||
 		die "cannot make a plain Debian: $(root_cause) (log: $STEP_LOG)"
-	root_sources "${suites[@]}"
+	root_sources
 	# Plain: with manual pages and documents.
 	rm "$ROOT/etc/dpkg/dpkg.cfg.d/pinmap-lean"
 	STEP_LOG=$CACHE/logs/${1##*/}-packages.log
-	step "$STEP_LOG" "installing its kernel${2:+ and what builds modules for it}" \
-		apt_progress plain_install "$partial" "$suite" "${2:-}" ||
+	step "$STEP_LOG" "installing a kernel${2:+ and what builds modules}" \
+		apt_progress plain_install "${2:-}" ||
 		die "cannot install the packages of a plain Debian: $(root_cause) (log: $STEP_LOG)"
-	mv "$partial" "$1"
-}
-
-# plain_older: the newest release of Debian's kernel before KREL that the driver is for, and that
-# the archive has with its headers and its source; nothing if it has none
-plain_older() {
-	local release line version
-	in_root apt-cache search --names-only '^linux-headers-[0-9.]*[^-]*-amd64$' |
-		sed -n 's/^linux-headers-\([^ ]*\) .*/\1/p' | sort -rV |
-		while read -r release; do
-			line=$(cut -d. -f1-2 <<<"$release")
-			[[ " ${KERNEL_LINES[*]} " == *" $line "* && $release != "$KREL" ]] ||
-				continue
-			[ "$(printf '%s\n' "$release" "$KREL" | sort -V | head -n 1)" = \
-				"$release" ] || continue
-			version=$(plain_version "linux-headers-$release")
-			in_root apt-get -qq --print-uris download "linux-image-$release=$version" \
-				"linux-source-$line=$version" >/dev/null 2>&1 || continue
-			echo "$release"
-			break
-		done
-}
-
-plain_version() { # PACKAGE: the version of it that would be installed
-	in_root apt-cache policy "$1" | awk '$1 == "Candidate:" { print $2 }'
+	mv "$ROOT" "$1"
 }
 
 # The kernels have names that only trixie-backports knows; everything else is trixie's: the compiler
 # must be the one that built them.
-plain_install() { # DIRECTORY SUITE [--dkms]
-	local packages=("${PLAIN_PACKAGES[@]}") older='' version release base=linux-base
-	[ "$2" != trixie ] || base+=/trixie-backports
-	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] ||
-		echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
+plain_install() { # [--dkms]
+	local install=(in_root apt-get -q install -y) version
+	local kernel=("linux-image-$KREL" linux-base/trixie-backports)
 	in_root apt-get -q update || return 1
-	[ -z "$3" ] || older=$(plain_older)
-	release=${older:-$KREL}
-	packages+=("linux-image-$release" "$base")
-	if [ -n "$3" ]; then
-		version=$(plain_version "linux-headers-$release")
-		packages+=("${PLAIN_DKMS_PACKAGES[@]}" "linux-headers-$release"
-			"linux-source-$(cut -d. -f1-2 <<<"$release")=$version")
-	fi
-	in_root apt-get -q install -y "${packages[@]}" && in_root apt-get -q clean || return 1
-	if [ -n "$older" ]; then
+	if [ -z "$1" ]; then
+		"${install[@]}" "${PLAIN_PACKAGES[@]}" "${kernel[@]}" || return 1
+	else
+		version=$(in_root apt-cache policy "linux-headers-$KREL" |
+			awk '$1 == "Candidate:" { print $2 }')
 		mkdir -p "$ROOT/var/cache/update/partial"
-		in_root apt-get -q install -y --download-only \
-			-o Dir::Cache::Archives=/var/cache/update \
-			"linux-image-$KREL" "linux-headers-$KREL" "$base" || return 1
+		"${install[@]}" "${PLAIN_PACKAGES[@]}" "${PLAIN_DKMS_PACKAGES[@]}" \
+			"${PLAIN_OLDER[@]}" "linux-source-$KERNEL_LINE=$version" &&
+			"${install[@]}" --download-only \
+				-o Dir::Cache::Archives=/var/cache/update \
+				"${kernel[@]}" "linux-headers-$KREL" || return 1
 		rm -rf "$ROOT"/var/cache/update/{partial,lock}
 	fi
 	# From here on nothing comes from the archive, and apt need not read what it has.
 	find "$ROOT/var/lib/apt/lists" "$ROOT/var/cache/apt" -type f -delete
-	echo "$older" >"$1/older"
 }
 
 # plain_image ROOT IMAGE: makes a disk of a root directory, as it is now

@@ -13,12 +13,6 @@ ROOT_PACKAGES=(
 	busybox-static cpio kmod e2fsprogs
 	ca-certificates
 )
-# What kernels and modules of another suite are built with, besides the compiler that its headers
-# ask for.
-KERNEL_ROOT_PACKAGES=(
-	make bc bison flex libelf-dev libssl-dev pahole perl python3 xz-utils rustc rust-src bindgen
-	libc6-dev gcc kmod ca-certificates
-)
 ROOT_BACKPORTS=(qemu-system-x86)
 # What packages, the C library and the Python module are made and tried with, besides that.
 SYSTEM_PACKAGES=(
@@ -65,49 +59,6 @@ root_mirror() {
 			apt-get indextargets --format '$(SITE)' 2>/dev/null | grep -E '/debian/?$'
 		} | head -n 1 || :
 	fi
-}
-
-# kernel_root_ensure SUITE: sets KERNEL_ROOT, a root with what that suite's kernels are built with
-# and nothing else; it is made where it is missing, in a subshell, since a suite may be out of
-# reach: the caller says what that means.
-kernel_root_ensure() {
-	need_root
-	KERNEL_ROOT=$CACHE/roots/$1-$(echo "$ROOT_VERSION ${KERNEL_ROOT_PACKAGES[*]}" | hash_of)
-	[ -e "$KERNEL_ROOT" ] || locked root kernel_root_make "$1"
-}
-
-kernel_root_make() { # SUITE
-	[ ! -e "$KERNEL_ROOT" ] || return 0
-	need_space 4 "a root for the kernels of Debian $1"
-	root_need_debootstrap
-	local ROOT=$KERNEL_ROOT.partial mirror
-	rm -rf --one-file-system "$ROOT"
-	mkdir -p "$ROOT"
-	mirror=$(root_mirror)
-	STEP_LOG=$CACHE/logs/root-$1.log
-	step "$STEP_LOG" "unpacking Debian $1" debootstrap_progress \
-		root_debootstrap "$1" "$mirror" ||
-		die "cannot make a Debian $1 root: $(root_cause) (log: $STEP_LOG)"
-	root_sources "$1"
-	STEP_LOG=$CACHE/logs/root-$1-packages.log
-	step "$STEP_LOG" "installing its tool chain" apt_progress kernel_root_install ||
-		die "cannot install the tool chain of Debian $1: $(root_cause) (log: $STEP_LOG)"
-	mv "$ROOT" "$KERNEL_ROOT"
-}
-
-kernel_root_install() {
-	# A mirror that is no longer updated has lists that are out of date; they are still signed.
-	[ -z "${PINMAP_ACCEPT_EXPIRED:-}" ] ||
-		echo 'Acquire::Check-Valid-Until "false";' >>"$ROOT/etc/apt/apt.conf.d/pinmap"
-	in_root apt-get -q update &&
-		in_root apt-get -q install -y "${KERNEL_ROOT_PACKAGES[@]}" &&
-		in_root apt-get -q clean
-}
-
-# in_kernel_root COMMAND...: in the root that the chosen kernel is built in
-in_kernel_root() {
-	local ROOT=$KERNEL_ROOT
-	in_root "$@"
 }
 
 # system_ensure: sets SYSTEM, a Debian system with the build root's packages and SYSTEM_PACKAGES. In
@@ -158,9 +109,9 @@ root_make() {
 	mkdir -p "$ROOT"
 	STEP_LOG=$CACHE/logs/root.log
 	step "$STEP_LOG" "unpacking Debian trixie${mirror:+ from $mirror}" debootstrap_progress \
-		root_debootstrap trixie "$mirror" ||
+		root_debootstrap "$mirror" ||
 		die "cannot make a Debian trixie root: $(root_cause) (log: $STEP_LOG)"
-	root_sources trixie trixie-updates trixie-backports
+	root_sources
 	STEP_LOG=$CACHE/logs/root-packages.log
 	step "$STEP_LOG" "installing the tool chain and QEMU into it" apt_progress root_install ||
 		die "cannot install the tool chain: $(root_cause) (log: $STEP_LOG)"
@@ -182,20 +133,19 @@ apt_install_host() {
 }
 
 # debootstrap mounts things in the root it makes; they too stay in a namespace.
-root_debootstrap() { # SUITE [MIRROR]
+root_debootstrap() { # [MIRROR]
 	local script=
-	# Every suite since trixie is made alike, also those that the host's debootstrap has not
-	# heard of.
-	[ -e "/usr/share/debootstrap/scripts/$1" ] || script=/usr/share/debootstrap/scripts/sid
+	# Trixie is made as sid is, also where the host's debootstrap has not heard of it.
+	[ -e /usr/share/debootstrap/scripts/trixie ] || script=/usr/share/debootstrap/scripts/sid
 	unshare --mount --pid --fork --kill-child \
-		debootstrap --variant=minbase "$1" "$ROOT" ${2:+"$2"} ${script:+"$script"}
+		debootstrap --variant=minbase trixie "$ROOT" ${1:+"$1"} ${script:+"$script"}
 }
 
-# root_sources SUITE...: all of them, from the mirror that debootstrap used.
+# root_sources: all suites, from the mirror that debootstrap used.
 root_sources() {
 	local mirror suite
 	mirror=$(awk '$1 == "deb" { print $2; exit }' "$ROOT/etc/apt/sources.list")
-	for suite; do
+	for suite in trixie trixie-updates trixie-backports; do
 		echo "deb $mirror $suite main"
 	done >"$ROOT/etc/apt/sources.list.new"
 	mv "$ROOT/etc/apt/sources.list.new" "$ROOT/etc/apt/sources.list"

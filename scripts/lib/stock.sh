@@ -8,13 +8,8 @@
 # its version, the source and the configuration. So they are made again, from linux-source of the
 # same version, with Debian's configuration and the very compilers that the image was built with.
 # That each symbol which they export is exported by the image, too, is checked: symbols of Rust
-# contain a hash of their crate. packaging/dkms/rust-metadata does it.
-#
-# The newest line is the one in trixie-backports, which is built with trixie's own tool chain.
-# STOCK_SUITES has the suites for other lines; their kernels are built with newer compilers, which
-# come in a root of their own (kernel_root_ensure).
-
-declare -A STOCK_SUITES=([7.2]=forky)
+# contain a hash of their crate. packaging/dkms/rust-metadata does it. The kernels of
+# trixie-backports are built with trixie's own tool chain, which the build root has.
 
 # What the VM needs and the image does not contain; each with what it depends on.
 STOCK_MODULES=(9p 9pnet_virtio virtio_blk ext4 virtio-iommu vfio-pci vfio_iommu_type1 vgem)
@@ -22,28 +17,6 @@ STOCK_MODULES=(9p 9pnet_virtio virtio_blk ext4 virtio-iommu vfio-pci vfio_iommu_
 stock_config() { # NAME: its value in the configuration of the image
 	sed -nE "s/^CONFIG_$1=\"?([^\"]*)\"?\$/\1/p" \
 		"$KDIR/unpacked/usr/src/linux-headers-$KREL/.config"
-}
-
-# stock_source_ensure LINE: like source_ensure, for a line that another suite has
-stock_source_ensure() {
-	local suite=${STOCK_SUITES[$1]} found
-	LINE=$1
-	kernel_root_ensure "$suite"
-	found=$(stock_source_cached "$suite")
-	[ -n "$found" ] || locked source stock_source_make "$suite"
-	found=$(stock_source_cached "$suite")
-	SOURCE=/cache/sources/$found RELEASE=${found#"$suite-linux-"}
-}
-
-stock_source_cached() { # SUITE
-	find "$CACHE/sources" -mindepth 1 -maxdepth 1 -name "$1-linux-$LINE.*" -printf '%f\n' |
-		sort -V | tail -n 1
-}
-
-stock_source_make() { # SUITE
-	[ -z "$(stock_source_cached "$1")" ] || return 0
-	source_available "$LINE" || die "Debian $1 has no Linux $LINE any more"
-	source_fetch "$LINE" "$1-"
 }
 
 # stock_make: runs with the lock held.
@@ -74,11 +47,11 @@ stock_packages() {
 
 # stock_release: the release (uname -r) of the image that was built from the source in SOURCE
 stock_release() {
-	local name="^linux-headers-${LINE/./\\.}\\.[^-]*-amd64\$"
-	in_kernel_root apt-cache search --names-only "$name" |
+	local name="^linux-headers-${KERNEL_LINE/./\\.}\\.[^-]*-amd64\$"
+	in_root apt-cache search --names-only "$name" |
 		cut -d' ' -f1 | sort -V |
 		while read -r package; do
-			[ -z "$(in_kernel_root apt-cache madison "$package" |
+			[ -z "$(in_root apt-cache madison "$package" |
 				grep -F " $RELEASE ")" ] || echo "${package#linux-headers-}"
 		done | tail -n 1
 }
@@ -88,12 +61,12 @@ stock_fetch() {
 	# shellcheck disable=SC2046
 	apt_download "$in_cache/debs" $(stock_packages | sed "s/\$/=$RELEASE/") || return 1
 	for package in "$KDIR"/debs/*.deb; do
-		in_kernel_root dpkg-deb -x "$in_cache/debs/${package##*/}" "$in_cache/unpacked" ||
+		in_root dpkg-deb -x "$in_cache/debs/${package##*/}" "$in_cache/unpacked" ||
 			return 1
 	done
 	cp "$KDIR/unpacked/usr/lib/modules/$KREL/vmlinuz" "$KDIR/vmlinuz" &&
 		stock_compiler &&
-		in_kernel_root bash /src/scripts/lib/stock-modules.sh "$in_cache" "$KREL" \
+		in_root bash /src/scripts/lib/stock-modules.sh "$in_cache" "$KREL" \
 			"${STOCK_MODULES[@]}"
 }
 
@@ -102,8 +75,8 @@ stock_fetch() {
 stock_compiler() {
 	local name
 	name=$(stock_config CC_VERSION_TEXT | cut -d' ' -f1)
-	[ -e "$KERNEL_ROOT/usr/bin/$name" ] ||
-		in_kernel_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
+	[ -e "$ROOT/usr/bin/$name" ] ||
+		in_root apt-get -q install -y "${name#x86_64-linux-gnu-}" || return 1
 	COMPILER=("CC=$name")
 	echo "$name" >"$KDIR/compiler"
 }
@@ -122,7 +95,7 @@ stock_fetch_progress() {
 stock_build() {
 	local in_cache=/cache/kernels/${KDIR##*/}
 	local headers=$in_cache/unpacked/usr/src/linux-headers-$KREL
-	in_kernel_root bash /src/packaging/dkms/rust-metadata --headers "$headers" \
+	in_root bash /src/packaging/dkms/rust-metadata --headers "$headers" \
 		--source "$SOURCE" --build "$in_cache/out" "$KREL" &&
 		cp "$CACHE${headers#/cache}/Module.symvers" "$KDIR/out/" &&
 		cp "$CACHE${headers#/cache}/.config" "$KDIR/modules/config"

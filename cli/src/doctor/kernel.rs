@@ -4,8 +4,8 @@
 use super::system::System;
 use super::{signature, Finding};
 
-/// The kernel versions for which the driver is made.
-const VERSIONS: [(u32, u32); 2] = [(7, 2), (7, 3)];
+/// The kernel version for which the driver is made.
+const VERSION: (u32, u32) = (7, 3);
 
 /// The options that the driver needs to be built, or to accept any device.
 const OPTIONS: [&str; 6] = [
@@ -38,30 +38,25 @@ pub(super) fn examine(system: &System) -> Vec<Finding> {
 
 fn version(system: &System, loaded: bool) -> Finding {
     const WHAT: &str = "kernel";
-    let known = VERSIONS.map(|(major, minor)| format!("{major}.{minor}"));
+    let known = format!("Linux {}.{}", VERSION.0, VERSION.1);
     let Some(release) = system.release() else {
         return Finding::note(
             WHAT,
             "its version cannot be read",
-            format!("it should be Linux {}", known.join(" or ")),
+            format!("it should be {known}"),
         );
     };
     let text = format!("Linux {release}");
     match numbers(&release) {
         _ if loaded => Finding::good(WHAT, text),
-        Some(version) if VERSIONS.contains(&version) => Finding::good(WHAT, text),
-        Some(version) if version < VERSIONS[0] => Finding::wrong(
-            WHAT,
-            format!("{text} is too old"),
-            format!("boot Linux {}", known.join(" or ")),
-        ),
+        Some(VERSION) => Finding::good(WHAT, text),
+        Some(version) if version < VERSION => {
+            Finding::wrong(WHAT, format!("{text} is too old"), format!("boot {known}"))
+        }
         _ => Finding::note(
             WHAT,
             format!("{text} is not one that the driver was made for"),
-            format!(
-                "if the driver does not compile, boot Linux {}",
-                known.join(" or ")
-            ),
+            format!("if the driver does not compile, boot {known}"),
         ),
     }
 }
@@ -199,8 +194,7 @@ mod tests {
     fn versions_are_judged() {
         for (text, loaded, level) in [
             ("6.12.9-amd64", false, Level::Wrong),
-            ("7.1.0", false, Level::Wrong),
-            ("7.2.12", false, Level::Good),
+            ("7.2.12", false, Level::Wrong),
             ("7.3.4-amd64", false, Level::Good),
             ("7.4.0", false, Level::Note),
             ("8.0", false, Level::Note),
